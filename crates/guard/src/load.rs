@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use trawl_attach::Request;
 use trawl_kernel::bpf::map;
+use trawl_kernel::layout::guard::GuardAllTotals;
 use trawl_kernel::{Error, Result};
 use trawl_program::bundled::GUARD;
 use trawl_program::load::Source;
@@ -13,7 +14,9 @@ use super::fix::Fix;
 use super::live::Store;
 use super::rule::{Action, On};
 use super::set::Default;
-use super::state::{Care, FUNCTION, FUNCTION_WITHOUT_ETHERNET, Guard, RATES, SET, installed_on};
+use super::state::{
+    Care, FUNCTION, FUNCTION_WITHOUT_ETHERNET, Guard, RATES, SET, TOTALS, installed_on,
+};
 
 /// The program's constant for the number of its interface.
 const INTERFACE: &str = "guard_ifindex";
@@ -100,6 +103,21 @@ impl Guard {
         Ok(id(installed.map(SET)?.as_fd())? == id(self.store.as_fd())?)
     }
 
+    /// Lets the new program count on in the totals of the one that it replaces, if both have the same layout.
+    fn keep_totals(&self, source: &mut Source, old: &Installed) -> Result<()> {
+        if !self.is_asked_by(old)? {
+            return Ok(());
+        }
+        let Ok(totals) = old.map(TOTALS) else {
+            return Ok(());
+        };
+        let layout = map::info(totals.as_fd()).map(|about| about.value_size as usize);
+        match layout {
+            Ok(size) if size == size_of::<GuardAllTotals>() => source.reuse(TOTALS, totals.as_fd()),
+            _ => Ok(()),
+        }
+    }
+
     fn attach(&self, site: &Site, request: &Request, tappable: bool) -> Result<Installed> {
         let function = match site.has_ethernet()? {
             true => FUNCTION,
@@ -115,6 +133,7 @@ impl Guard {
         }
         let put = match installed_on(site)? {
             Some(old) => {
+                self.keep_totals(&mut source, &old)?;
                 let before = old.seat().map(|seat| seat.priority);
                 let priority = request.priority.or(before).unwrap_or(PRIORITY);
                 place::put_instead(site, source, request, Some(priority), old, |_| Ok(()))

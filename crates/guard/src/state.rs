@@ -28,7 +28,7 @@ pub(super) const FUNCTION: &str = "trawl_guard";
 pub(super) const FUNCTION_WITHOUT_ETHERNET: &str = "trawl_guard_ip";
 pub(super) const SET: &str = "guard_set";
 pub(super) const RATES: &str = "guard_rates";
-const TOTALS: &str = ".bss.totals";
+pub(super) const TOTALS: &str = ".bss.totals";
 const PREFIX: &str = "guard-";
 
 /// Whether a change may cut off the client that SSH_CONNECTION names.

@@ -251,6 +251,24 @@ fn captures_look_in_at_a_tappable_guard() {
     assert_eq!(guarded.hits(1), 2);
 }
 
+#[test]
+fn totals_go_on_when_the_guard_is_loaded_over_itself() {
+    let Some(lab) = Lab::open() else { return };
+    let guarded = Guarded::load(&lab, &[]);
+    guarded.well(&["deny", "--src", &STRANGER.to_string()]);
+    guarded.send(&[udp_from(STRANGER, 9), udp_from(A4, 9)], 10);
+    let (program, _) = xdp_on(&lab.pair.b).expect("it is guarded");
+    for options in [&["--tappable"][..], &["--replace"], &["--mode", "skb"]] {
+        guarded.well(&[&["load", "veth0"], options].concat());
+        let (another, _) = xdp_on(&lab.pair.b).expect("it is guarded");
+        assert_ne!(another, program, "{options:?}");
+        assert_eq!(guarded.figures(&["rule_denied", "default_allowed"]), [5, 5]);
+    }
+    guarded.send(&[udp_from(STRANGER, 9)], 3);
+    assert_eq!(guarded.figures(&["rule_denied", "default_allowed"]), [8, 5]);
+    assert_eq!(guarded.hits(1), 8);
+}
+
 /// No matter what takes the program off, and how: a default is never one that held once.
 #[test]
 fn a_guard_that_others_took_off_leaves_no_default() {
