@@ -5,28 +5,12 @@
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
-#include "include/buffer.h"
+#include "include/loss.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
 /* The innermost functions are those that run this program. */
 #define STACK_OWN 3
-
-static __always_inline bool has_bit(const __u64 *words, __u32 bit)
-{
-	return words[bit / 64 % DROP_REASON_WORDS] >> (bit % 64) & 1;
-}
-
-static __always_inline bool is_in(const struct drop_function *functions, __u32 count, __u64 location)
-{
-	for (__u32 i = 0; i < DROP_FUNCTIONS; i++) {
-		if (i >= count)
-			break;
-		if (location >= functions[i].from && location < functions[i].to)
-			return true;
-	}
-	return false;
-}
 
 /* Another tap of this capture sees what XDP programs drop there. */
 static __always_inline bool is_seen_at_xdp(const struct drop_settings *settings, const struct drop_note *note)
@@ -37,16 +21,6 @@ static __always_inline bool is_seen_at_xdp(const struct drop_settings *settings,
 		return false;
 	by_xdp |= is_in(settings->runs_xdp, settings->functions, note->location);
 	return by_xdp && is_among(settings->xdp, settings->xdp_places, note);
-}
-
-static __always_inline bool is_no_loss(const struct drop_settings *settings, const struct drop_note *note, bool to_group)
-{
-	__u32 reason = note->reason;
-
-	if (reason == settings->reason_none && is_in(settings->purge, settings->purges, note->location))
-		return true;
-	return reason < DROP_REASONS && (has_bit(settings->no_loss, reason) ||
-					 (to_group && has_bit(settings->no_loss_in_group, reason)));
 }
 
 static __always_inline bool reason_wanted(const struct drop_settings *settings, const struct drop_note *note)
@@ -67,7 +41,7 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 	struct tap_context packet = {};
 	struct net_device *device;
 	__u32 kind = DEVICE_ETHERNET;
-	bool to_group, is_packet;
+	bool is_packet;
 
 	note->location = arguments[1];
 	note->reason = arguments[2];
@@ -78,8 +52,6 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 	device = find_place(buffer, socket, typed, note, &kind);
 	if (settings->places && !is_among(settings->only, settings->places, note))
 		return;
-	to_group = (typed ? BPF_CORE_READ_BITFIELD(buffer, pkt_type) : BPF_CORE_READ_BITFIELD_PROBED(buffer, pkt_type)) ==
-		   PACKET_MULTICAST;
 	is_packet = find_bytes(buffer, typed, kind, &packet, note);
 	sight.original = packet.linear + GET(typed, buffer, data_len);
 	if (note->link == DROP_LINK_ETHERNET) {
@@ -90,7 +62,7 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 	if (LISTS_READABLE || CONFIG(links) != LINKS_NONE)
 		settle_bytes(&packet, &sight, scratch);
 	packet.scratch = scratch;
-	note->no_loss = is_no_loss(settings, note, to_group);
+	note->no_loss = find_loss(settings, note, buffer, typed);
 	if (!is_packet || !reason_wanted(settings, note) || is_seen_at_xdp(settings, note) ||
 	    !PLACE_WANTED(0) ||
 	    (filtered && !matches_packet(&packet, scratch, &sight, GET(typed, buffer, protocol)))) {

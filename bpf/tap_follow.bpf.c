@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
-#include "include/buffer.h"
+#include "include/loss.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -101,7 +101,6 @@ static __always_inline void describe(struct scratch *scratch, __u32 found, __u32
 {
 	struct follow_note *follow = &scratch->follow;
 
-	scratch->note.no_loss = 0;
 	follow->step = CONFIG(step);
 	follow->found = found;
 	follow->number = number;
@@ -146,6 +145,8 @@ static __always_inline struct known_packet *find_known(const struct tap_context 
 
 /* What is known of the step before the packet is looked at. */
 struct sight_of_step {
+	/* It is the packet's end; a constant, since the programs at netfilter's hooks have no stack left for more. */
+	bool frees;
 	/* Of a packet's end. */
 	__u64 location;
 	__u32 reason;
@@ -244,6 +245,7 @@ static __always_inline void follow(struct sk_buff *buffer, struct sight_of_step 
 		note_name(device, typed, note);
 	note_socket(socket, typed, note);
 	note_segments(&packet, note);
+	note->no_loss = seen.frees ? find_loss(settings, note, buffer, typed) : DROP_LOSS_YES;
 	describe(scratch, found, state->number);
 	sight.note = (const __u64 *)note;
 	record(&packet, control, &sight, FIRST, false);
@@ -309,7 +311,7 @@ int trawl_consume(__u64 *arguments)
 SEC("?raw_tp")
 int trawl_free(__u64 *arguments)
 {
-	struct sight_of_step seen = {.location = arguments[1], .reason = arguments[2]};
+	struct sight_of_step seen = {.frees = true, .location = arguments[1], .reason = arguments[2]};
 
 	take_step((void *)arguments[0], seen, true, false, false);
 	return 0;

@@ -14,6 +14,12 @@
 #define DROP_REASONS 512
 #define DROP_REASON_WORDS 8
 #define DROP_PLACES 64
+/* A packet that is lost; one that no socket wants, such as the queue of a closing one; one of which a socket got a copy;
+ * one that has done its work, or brought only what was there already. */
+#define DROP_LOSS_YES 0
+#define DROP_LOSS_UNWANTED 1
+#define DROP_LOSS_COPIED 2
+#define DROP_LOSS_DONE 3
 #define DROP_FUNCTIONS 8
 
 struct drop_note {
@@ -37,7 +43,7 @@ struct drop_note {
 	__u64 inode;
 	/* Interface on which it was first received; 0: none. */
 	__u32 received_on;
-	/* No socket wanted the packet any more. */
+	/* Why the packet is no loss, DROP_LOSS_…. */
 	__u32 no_loss;
 	/* The size of the socket's receive buffer; 0: not known. */
 	__u32 receive_buffer;
@@ -147,9 +153,16 @@ struct drop_function {
 struct drop_settings {
 	/* The reasons that are recorded, a bit for each. */
 	__u64 wanted[DROP_REASON_WORDS];
-	/* The reasons that are no loss, and those that are none if the packet went to a group. */
-	__u64 no_loss[DROP_REASON_WORDS];
-	__u64 no_loss_in_group[DROP_REASON_WORDS];
+	/* Reasons of packets that no socket wants, in any case or if they were sent to a group. */
+	__u64 unwanted[DROP_REASON_WORDS];
+	__u64 unwanted_in_group[DROP_REASON_WORDS];
+	/* Reasons of packets of which a socket may have got a copy. */
+	__u64 may_be_copied[DROP_REASON_WORDS];
+	/* Reasons of TCP segments that have done their work, in any case or if they have no payload. */
+	__u64 done[DROP_REASON_WORDS];
+	__u64 done_if_empty[DROP_REASON_WORDS];
+	/* Reasons that name the filter of a socket. */
+	__u64 filtered[DROP_REASON_WORDS];
 	__u32 wanted_of_subsystems;
 	/* What is no loss is recorded as well. */
 	__u32 no_losses_too;
@@ -163,6 +176,9 @@ struct drop_settings {
 	 * has no reason for that. */
 	__u32 purges;
 	__u32 reason_none;
+	/* The same of functions that hand copies to raw sockets, and of those of TCP. */
+	__u32 raws;
+	__u32 tcps;
 	/* Only what happens there. */
 	struct drop_place only[DROP_PLACES];
 	/* There another tap sees what XDP programs drop. */
@@ -171,6 +187,8 @@ struct drop_settings {
 	struct drop_function runs_xdp[DROP_FUNCTIONS];
 	/* The functions that throw away what waits in the queues of a closing socket. */
 	struct drop_function purge[DROP_FUNCTIONS];
+	struct drop_function raw[DROP_FUNCTIONS];
+	struct drop_function tcp[DROP_FUNCTIONS];
 };
 
 /* What stands at the beginning of the room that a program finds on its CPU to work in, and how much there is. */

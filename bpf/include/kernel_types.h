@@ -78,6 +78,7 @@ struct sk_buff {
 	unsigned long _skb_refdst;
 	unsigned int len;
 	unsigned int data_len;
+	__u8 cloned : 1;
 	__u8 pkt_type : 3;
 	__u8 vlan_present : 1;
 	int skb_iif;

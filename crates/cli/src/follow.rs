@@ -19,7 +19,7 @@ use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, Source, add_places
 
 use crate::json::Remark;
 use crate::libpcap::LibpcapArg;
-use crate::netns::NetnsArg;
+use crate::netns::NamespacesArg;
 use crate::why::{Watcher, watching_drops};
 use crate::{json, terminal, units};
 use way::{End, Joined, PacketPath};
@@ -37,11 +37,11 @@ pub struct Args {
     #[arg(short = 'c', long = "count", value_name = "N", default_value_t = u64::MAX, hide_default_value = true, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
     #[command(flatten)]
-    netns: NetnsArg,
+    namespaces: NamespacesArg,
     /// Packets that are seen first at this interface, NAME or NAMESPACE:NAME; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
-    /// Look at netfilter, tc and XDP in these network namespaces only [default: in all]
+    /// Look at netfilter, tc and XDP in these network namespaces [default: where packets are seen first]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     within: Vec<String>,
     /// Memory for steps that are not printed yet; while half of it is in use, new packets are not followed and count as lost [default: 256MiB]
@@ -60,14 +60,31 @@ pub struct Args {
     libpcap: LibpcapArg,
 }
 
+impl Args {
+    /// The namespaces with netfilter, tc and XDP programs to look at; none for all.
+    fn within(&self) -> Vec<String> {
+        if !self.within.is_empty() {
+            return self.within.clone();
+        }
+        let of_interfaces = self.interfaces.iter().map(|name| name.split_once(':'));
+        let named: Option<Vec<_>> = of_interfaces.collect();
+        match named {
+            Some(named) if !named.is_empty() => {
+                named.into_iter().map(|(name, _)| name.to_owned()).collect()
+            }
+            _ => self.namespaces.names(),
+        }
+    }
+}
+
 pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
     let drops = Drops {
         no_losses: true,
         follow: true,
-        namespace: args.netns.as_deref().map(str::to_owned),
+        namespaces: args.namespaces.names(),
         entries: args.interfaces.clone(),
-        within: args.within.clone(),
+        within: args.within(),
         ..Drops::default()
     };
     let sites = Along::find(&drops)?.with_programs();

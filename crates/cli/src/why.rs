@@ -11,7 +11,6 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::netns::Namespace;
 use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result, events, host};
 use trawl_tap::Choice;
@@ -28,7 +27,7 @@ use trawl_view::why::Tally;
 
 use crate::json::Remark;
 use crate::libpcap::LibpcapArg;
-use crate::netns::NetnsArg;
+use crate::netns::NamespacesArg;
 use crate::{capture, json, terminal, units};
 use counted::{Counted, Differences};
 use report::{Advice, Report};
@@ -42,7 +41,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    netns: NetnsArg,
+    namespaces: NamespacesArg,
     /// Only what happens at this interface, NAME or NAMESPACE:NAME; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
@@ -67,9 +66,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let sites = args
         .interfaces
         .iter()
-        .map(|text| CaptureSite::find(text, args.netns.as_deref()))
+        .map(|text| CaptureSite::find(text, args.namespaces.of_interfaces()))
         .collect::<Result<Vec<_>>>()?;
-    let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
+    let namespaces = args.namespaces.open()?;
     let options = options(&args)?;
     let about = host::describe();
     let host = Host {
@@ -85,7 +84,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     // Counters know no packets that an expression could choose.
     let counted = args.expression.is_empty();
     let counted = counted
-        .then(|| Counted::new(&sites, namespace).map(Rc::new))
+        .then(|| Counted::new(&sites, namespaces).map(Rc::new))
         .transpose()?;
     let tally = Rc::new(RefCell::new(Tally::default()));
     let mut sink = Tallying {
@@ -115,8 +114,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         true => json::print(&report)?,
         false => terminal::write_out(&report.to_string())?,
     }
-    if !args.json {
-        terminal::say(&report.account());
+    if let (false, Some(text)) = (args.json, report.account()) {
+        terminal::say(&text);
     }
     match ended {
         Ended::Signal | Ended::Duration | Ended::Count | Ended::Size => Ok(ExitCode::SUCCESS),
@@ -129,7 +128,7 @@ fn options(args: &Args) -> Result<Options> {
     let drops = Drops {
         no_losses: true,
         stack: true,
-        namespace: args.netns.as_deref().map(str::to_owned),
+        namespaces: args.namespaces.names(),
         ..Drops::default()
     };
     watching_drops(drops, &args.expression, args.duration)

@@ -29,7 +29,7 @@ use crate::capture_site::CaptureSite;
 use crate::notice::Notice;
 use crate::options::Drops;
 use crate::{Attached, Choice, table};
-use reasons::Reasons;
+use reasons::{DONE, DONE_IF_EMPTY, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP};
 pub use scope::Along;
 pub use words::{HOOK, Words};
 
@@ -45,6 +45,25 @@ const PURGE: [&str; 4] = [
     "skb_queue_purge",
     "skb_queue_purge_reason",
     "inet_sock_destruct",
+];
+/// The functions that hand copies of packets to raw sockets, and free those that a socket's filter rejects.
+const RAW: [&str; 6] = [
+    "raw_rcv",
+    "raw_rcv_skb",
+    "rawv6_rcv",
+    "rawv6_rcv_skb",
+    "raw_local_deliver",
+    "raw6_local_deliver",
+];
+/// The functions that free TCP segments for which they name no reason.
+const TCP: [&str; 7] = [
+    "tcp_v4_rcv",
+    "tcp_v6_rcv",
+    "tcp_v4_do_rcv",
+    "tcp_v6_do_rcv",
+    "tcp_rcv_established",
+    "tcp_rcv_state_process",
+    "tcp_validate_incoming",
 ];
 const EVERYWHERE: &str = "all interfaces";
 
@@ -64,16 +83,19 @@ pub fn attach(
         // The rest is asked of the tap beside it.
         _ => table::DROP.check_queue(&assembly.options)?,
     }
-    let namespace = asked.namespace.as_deref().map(Namespace::open);
-    let namespace = namespace.transpose()?;
+    let namespaces = asked.namespaces.iter().map(|name| Namespace::open(name));
+    let namespaces = namespaces.collect::<Result<Vec<_>>>()?;
     let reasons = Reasons::of_kernel()?;
     let tracepoint = tracepoint(&reasons)?;
     let symbols = Symbols::read();
-    let settings = settings(sites, at_xdp, asked, namespace.as_ref(), &reasons, &symbols)?;
+    let settings = settings(sites, at_xdp, asked, &namespaces, &reasons, &symbols)?;
     let rings = assembly.rings_apart()?;
-    let label = match (sites, &namespace) {
-        ([], None) => EVERYWHERE.to_owned(),
-        ([], Some(namespace)) => format!("{EVERYWHERE} of {}", namespace.label()),
+    let label = match (sites, &namespaces[..]) {
+        ([], []) => EVERYWHERE.to_owned(),
+        ([], namespaces) => {
+            let labels: Vec<&str> = namespaces.iter().map(Namespace::label).collect();
+            format!("{EVERYWHERE} of {}", labels.join(", "))
+        }
         (sites, _) => {
             let labels: Vec<&str> = sites.iter().map(|site| site.label.as_str()).collect();
             labels.join(", ")
@@ -171,14 +193,18 @@ fn settings(
     sites: &[CaptureSite],
     at_xdp: &[&CaptureSite],
     asked: &Drops,
-    namespace: Option<&Namespace>,
+    namespaces: &[Namespace],
     reasons: &Reasons,
     symbols: &Symbols,
 ) -> Result<DropSettings> {
     let mut settings = DropSettings {
         wanted: [u64::MAX; DROP_REASON_WORDS],
-        no_loss: reasons.no_losses(),
-        no_loss_in_group: reasons.no_loss_in_group(),
+        unwanted: reasons.bits(&UNWANTED),
+        unwanted_in_group: reasons.bits(&UNWANTED_IN_GROUP),
+        may_be_copied: reasons.bits(&MAY_BE_COPIED),
+        done: reasons.bits(&DONE),
+        done_if_empty: reasons.bits(&DONE_IF_EMPTY),
+        filtered: reasons.bits(&FILTERED),
         wanted_of_subsystems: 1,
         no_losses_too: u32::from(asked.no_losses || asked.reasons.is_some()),
         reason_xdp: reasons.xdp(),
@@ -186,8 +212,12 @@ fn settings(
         xdp_places: 0,
         functions: 0,
         purges: 0,
+        raws: 0,
+        tcps: 0,
         reason_none: reasons.none(),
         purge: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
+        raw: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
+        tcp: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
         only: [DropPlace {
             netns: 0,
             ifindex: 0,
@@ -208,10 +238,9 @@ fn settings(
         .iter()
         .map(|site| place(site.namespace.as_ref(), site.interface.index))
         .collect::<Result<Vec<_>>>()?;
-    if only.is_empty()
-        && let Some(namespace) = namespace
-    {
-        only.push(place(Some(namespace), 0)?);
+    if only.is_empty() {
+        let places = namespaces.iter().map(|one| place(Some(one), 0));
+        only = places.collect::<Result<_>>()?;
     }
     let at_xdp = at_xdp
         .iter()
@@ -221,6 +250,8 @@ fn settings(
     settings.xdp_places = fill(&mut settings.xdp, &at_xdp)?;
     settings.functions = find(&mut settings.runs_xdp, symbols, &RUN_XDP);
     settings.purges = find(&mut settings.purge, symbols, &PURGE);
+    settings.raws = find(&mut settings.raw, symbols, &RAW);
+    settings.tcps = find(&mut settings.tcp, symbols, &TCP);
     Ok(settings)
 }
 

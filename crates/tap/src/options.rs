@@ -295,8 +295,9 @@ pub struct Drops {
     pub stack: bool,
     /// Each step of the packets that the filter chooses, instead of drops alone.
     pub follow: bool,
-    /// Where no interface is named: only what is dropped in this namespace, by its name, path or a process in it.
-    pub namespace: Option<String>,
+    /// Where no interface is named: only what happens in these namespaces, by name, path or a process in each; none for
+    /// all of the machine. [`CURRENT`](trawl_kernel::netns::CURRENT) stands for the caller's.
+    pub namespaces: Vec<String>,
     /// Of packets that are followed: only those that are seen first at these interfaces.
     pub entries: Vec<String>,
     /// And the namespaces with places to look at; none for all.
@@ -434,7 +435,7 @@ mod tests {
         let every = Options {
             drops: Some(Drops {
                 reasons: Some(vec!["NO_SOCKET".to_owned()]),
-                namespace: Some("red".to_owned()),
+                namespaces: vec!["red".to_owned()],
                 ..Drops::default()
             }),
             direction: Some(Direction::Both),

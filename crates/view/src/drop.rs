@@ -31,7 +31,7 @@ pub struct Drop<'a> {
     /// The size of the receive buffer that was full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_buffer: Option<u32>,
-    /// Nobody wanted the packet any more: a queue of a closing socket, a group that nobody has joined.
+    /// The packet is no loss: no socket wanted it, or one got a copy, or it has done its work.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_loss: bool,
     /// The functions that led there, the innermost first.
@@ -58,7 +58,7 @@ impl<'a> Drop<'a> {
                 "addr" => drop.address = Some(value),
                 "pid" => drop.pid = value.parse().ok(),
                 "rcvbuf" => drop.receive_buffer = value.parse().ok(),
-                "loss" => drop.no_loss = value == "no",
+                "loss" => drop.no_loss = true,
                 "comm" => drop.command = Some(value),
                 "stack" => drop.stack = value.split(',').filter(|one| !one.is_empty()).collect(),
                 _ => {}

@@ -109,6 +109,8 @@ impl Row {
 pub struct Tally {
     pub rows: HashMap<DropKey, Row>,
     pub no_losses: BTreeMap<String, u64>,
+    /// The same by reason and network namespace, which the kernel's counters have in them too.
+    no_losses_in: BTreeMap<(String, Option<String>), u64>,
     /// Packets that did not come from the tap at drops, or were not dropped.
     pub others: u64,
 }
@@ -120,7 +122,10 @@ impl Tally {
             return;
         };
         if drop.no_loss && !no_losses_too {
-            *self.no_losses.entry(drop.reason.to_owned()).or_default() += 1;
+            let reason = drop.reason.to_owned();
+            *self.no_losses.entry(reason.clone()).or_default() += 1;
+            let netns = drop.netns.map(str::to_owned);
+            *self.no_losses_in.entry((reason, netns)).or_default() += 1;
             return;
         }
         let decoded = summary(packet.link_type, packet.captured);
@@ -190,6 +195,14 @@ impl Tally {
             Some(protocol) => row.protocols.get(protocol).copied().unwrap_or(0),
         })
         .sum()
+    }
+
+    /// Packets that were freed for one of these reasons in this namespace and are no losses.
+    pub fn no_losses_of(&self, reasons: &[&str], netns: Option<&str>) -> u64 {
+        let places = self.no_losses_in.iter().filter(|((reason, place), _)| {
+            reasons.contains(&reason.as_str()) && (netns.is_none() || place.as_deref() == netns)
+        });
+        places.map(|(_, packets)| packets).sum()
     }
 
     /// Packets that XDP programs dropped as socket buffers on an interface.

@@ -119,6 +119,31 @@ fn a_packet_is_followed_into_another_namespace() {
     assert!(times.is_sorted(), "{times:?}");
 }
 
+/// A raw socket reads a clone of the reply; the kernel frees the original as if no socket listened.
+#[test]
+fn an_answered_ping_is_delivered() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let arguments = [
+        "follow",
+        "--json",
+        "-c",
+        "1",
+        "--netns",
+        &b.name,
+        "icmp[icmptype] = icmp-echoreply",
+    ];
+    let follow = Running::start(&arguments, "following packets on");
+    let target = b.ipv4.to_string();
+    run(
+        "ip",
+        &["netns", "exec", &a.name, "ping", "-c", "1", "-q", &target],
+    );
+    let done = follow.wait();
+    assert_eq!(done.status.code(), Some(0), "{}", done.stderr);
+    assert_eq!(ways(&done.stdout)[0]["end"], "delivered", "{}", done.stdout);
+}
+
 /// Issue 18, point 9, in part: socket buffers are used again at once, and no packet gets a step of another one.
 #[test]
 fn buffers_that_are_used_again_make_no_false_link() {

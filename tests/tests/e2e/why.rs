@@ -323,8 +323,7 @@ fn words_name_reason_place_and_flows() {
     assert_eq!(words[..2], ["3", "NO_SOCKET"], "{first}");
     assert!(first.ends_with("udp to 7 (2), udp to 8 (1)"), "{first}");
     assert!(
-        done.stderr
-            .ends_with("3 seen, 0 filtered out, 3 recorded, 0 lost\n"),
+        done.stderr.ends_with("trawl: 3 packets dropped\n"),
         "{}",
         done.stderr
     );
@@ -335,4 +334,99 @@ fn wrong_use_is_told() {
     for arguments in [&["why", "--duration", "x"][..], &["why", "no such word"]] {
         assert_eq!(trawl(arguments).status.code(), Some(2), "{arguments:?}");
     }
+}
+
+/// What `why` reports of a namespace while `traffic` runs in the lab.
+fn while_running(lab: &Lab, namespace: &str, traffic: impl FnOnce()) -> Value {
+    let why = Running::start(&["why", "--netns", namespace, "--json"], "looking");
+    traffic();
+    // A drop of a packet that is sure to be lost, and that is recorded after all others.
+    lab.send_long(&[udp(lab, 9)]);
+    why.signal(Signal::INT);
+    serde_json::from_str(&why.wait().stdout).expect("JSON")
+}
+
+fn inside(namespace: &str, command: &[&str]) -> Command {
+    let mut all = Command::new("ip");
+    all.args(["netns", "exec", namespace]).args(command);
+    all
+}
+
+/// Raw sockets read clones of replies, and their filters reject those of each other; the kernel frees the originals.
+#[test]
+fn answered_pings_are_no_losses() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    for target in [a.ipv4.to_string(), a.ipv6.to_string()] {
+        let report = while_running(&lab, &b.name, || {
+            let ping = || {
+                let words = ["ping", "-c", "10", "-i", "0.02", "-q", &target];
+                let mut command = inside(&b.name, &words);
+                command
+                    .stdout(std::process::Stdio::piped())
+                    .spawn()
+                    .expect("ping runs")
+            };
+            let both = [ping(), ping()];
+            for ping in both {
+                let output = ping.wait_with_output().expect("ping ends");
+                let said = String::from_utf8_lossy(&output.stdout).into_owned();
+                assert!(said.contains("10 received"), "{said}");
+            }
+        });
+        let rows = report["rows"].as_array().expect("rows");
+        assert_eq!(rows.len(), 1, "{report}");
+        assert_eq!(rows[0]["flows"][0]["flow"], "udp to 9");
+        let only = report["counters"].as_array().expect("counters");
+        assert!(only.iter().all(|one| one["counter_only"] == 0), "{report}");
+    }
+}
+
+#[test]
+fn connections_and_their_ends_are_no_losses() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let listener = run_in(&b.namespace, || std::net::TcpListener::bind((b.ipv4, 80)));
+    let listener = listener.expect("the namespace of b").expect("a port");
+    let report = while_running(&lab, &b.name, || {
+        for round in 0..20 {
+            let connect = || std::net::TcpStream::connect((b.ipv4, 80));
+            let client = run_in(&a.namespace, connect).expect("the namespace of a");
+            let mut client = client.expect("a connection");
+            let (mut server, _) = listener.accept().expect("a connection");
+            use std::io::{Read, Write};
+            server.write_all(b"hello").expect("an answer");
+            // Each side closes first in turn; in every third round with data unread, by a reset.
+            let mut answer = [0; 5];
+            if round % 3 != 0 {
+                client.read_exact(&mut answer).expect("the answer");
+            }
+            match round % 2 {
+                0 => drop(client),
+                _ => drop(server),
+            }
+        }
+    });
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 1, "{report}");
+    assert_eq!(rows[0]["reason"], "NO_SOCKET");
+}
+
+#[test]
+fn other_namespaces_are_left_out_unless_they_are_asked_for() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let find = |arguments: &[&str]| -> Vec<Value> {
+        let why = Running::start(&[&["why", "--json"], arguments].concat(), "looking");
+        lab.send_long(&[udp(&lab, 4321)]);
+        why.signal(Signal::INT);
+        let report: Value = serde_json::from_str(&why.wait().stdout).expect("JSON");
+        let rows = report["rows"].as_array().expect("rows").clone();
+        let is_ours = |row: &Value| row["netns"] == b.name.as_str();
+        rows.into_iter().filter(is_ours).collect()
+    };
+    assert_eq!(find(&["udp dst port 4321"]).len(), 0);
+    assert_eq!(find(&["--netns", &a.name]).len(), 0);
+    assert_eq!(find(&["--netns", &a.name, "--netns", &b.name]).len(), 1);
+    assert_eq!(find(&["--all-namespaces", "udp dst port 4321"]).len(), 1);
 }

@@ -36,7 +36,7 @@ impl DropArgs {
             reasons: chosen.then(|| self.reason.clone()),
             no_losses: everything,
             stack: self.stack,
-            namespace: netns.map(str::to_owned),
+            namespaces: netns.map(str::to_owned).into_iter().collect(),
             ..Drops::default()
         }
     }

@@ -32,6 +32,10 @@ pub struct Step {
     pub to: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Of an end that is no loss: `no` (no socket wanted the packet), `copied` (a socket got a copy), or `done` (the packet
+    /// has done its work).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<String>,
     /// The function where it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
@@ -128,6 +132,7 @@ fn of_stack(packet: &PacketView<'_>, words: &str) -> (Step, Side, Option<u32>) {
             .map(str::to_owned),
         netns: word("netns"),
         reason: word("drop"),
+        loss: word("loss"),
         at: word("at"),
         socket: at_socket("sock"),
         by: word("by").or_else(|| owner.map(|(name, id)| format!("{name}[{id}]"))),

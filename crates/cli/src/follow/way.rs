@@ -131,7 +131,11 @@ impl PacketPath {
         let last = self.steps.last().map_or("", |last| last.step.as_str());
         match step.step.as_str() {
             "socket" | "read" => End::Delivered,
-            "dropped" => End::Dropped,
+            "dropped" => match step.loss.as_deref() {
+                Some("copied") => End::Delivered,
+                Some("done") => End::Consumed,
+                _ => End::Dropped,
+            },
             "xdp" => match step.verdict.as_deref() {
                 Some("DROP" | "ABORTED") => End::Dropped,
                 Some("TX") => End::Sent,
@@ -166,6 +170,7 @@ impl PacketPath {
     pub fn is_over(&self) -> bool {
         let mut last = self.steps.iter().rev().map(|step| step.step.as_str());
         match self.end {
+            _ if self.steps.last().is_some_and(|step| step.loss.is_some()) => true,
             End::Dropped => true,
             // What was joined to another packet may be freed with that.
             End::Consumed | End::Delivered => {
@@ -210,6 +215,14 @@ impl fmt::Display for PacketPath {
             }));
             more.extend(step.verdict.clone());
             more.extend(step.reason.clone());
+            more.extend(step.loss.as_deref().map(|loss| {
+                let text = match loss {
+                    "copied" => "(no loss: a socket got a copy)",
+                    "done" => "(no loss: it has done its work)",
+                    _ => "(no loss: no socket wanted it)",
+                };
+                text.to_owned()
+            }));
             more.extend(step.at.as_ref().map(|at| format!("at {at}")));
             more.extend(step.socket.clone());
             more.extend(step.by.as_ref().map(|by| format!("by {by}")));

@@ -44,13 +44,13 @@ pub struct CountedLoss {
 }
 
 impl Counted {
-    /// Looks at all namespaces that can be found, at one, or at some interfaces alone.
-    pub fn new(sites: &[CaptureSite], namespace: Option<Namespace>) -> Result<Self> {
-        let everywhere = sites.is_empty() && namespace.is_none();
+    /// Looks at these namespaces, at all that can be found if none is named, or at some interfaces alone.
+    pub fn new(sites: &[CaptureSite], named: Vec<Namespace>) -> Result<Self> {
+        let everywhere = sites.is_empty() && named.is_empty();
         let mut namespaces = Vec::new();
         let mut interfaces = Vec::new();
-        if let (Some(namespace), true) = (&namespace, sites.is_empty()) {
-            namespaces.push(namespace.clone());
+        if sites.is_empty() && !everywhere {
+            namespaces = named;
         } else if everywhere {
             Look::default().find(|one| {
                 namespaces.push(one.clone());

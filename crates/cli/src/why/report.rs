@@ -116,14 +116,18 @@ impl Report {
         }
     }
 
-    pub fn account(&self) -> String {
-        let Sums {
-            seen,
-            filtered_out,
-            recorded,
-            lost,
-        } = self.account;
-        format!("{seen} seen, {filtered_out} filtered out, {recorded} recorded, {lost} lost")
+    /// The sum of the rows, and how many drops they lack; `None` without either.
+    pub fn account(&self) -> Option<String> {
+        let Sums { recorded, lost, .. } = self.account;
+        if recorded == 0 && lost == 0 {
+            return None;
+        }
+        let packets = if recorded == 1 { "packet" } else { "packets" };
+        let mut text = format!("{recorded} {packets} dropped");
+        if lost > 0 {
+            text += &format!("; {lost} more were dropped that trawl could not record");
+        }
+        Some(text)
     }
 }
 
@@ -164,12 +168,15 @@ fn counters(tally: &Tally, differences: &Differences, known: &mut Advice) -> Vec
                 socket: None,
             };
             let advice = known.entry(place.clone());
+            let mut counter = Counter::new(key, *difference, in_rows);
+            let no_losses = tally.no_losses_of(one.reasons, key.netns.as_deref());
+            counter.counter_only = counter.counter_only.saturating_sub(no_losses);
             all.push(Counter {
                 what: one.what.to_owned(),
                 advice: advice
                     .or_insert_with(|| advice::of(&place, None, &[4, 6]))
                     .clone(),
-                ..Counter::new(key, *difference, in_rows)
+                ..counter
             });
         }
     }

@@ -30,6 +30,8 @@ pub use named::{create, delete, identity_of, list};
 
 /// Where iproute2 keeps named namespaces; /var/run is a link to /run wherever systemd runs.
 pub const NAMED: &str = "/run/netns";
+/// Stands for the namespace of the caller where a namespace is given as text.
+pub const CURRENT: &str = "/proc/self/ns/net";
 const NAMED_OLD: &str = "/var/run/netns";
 const NSFS_MAGIC: u64 = 0x6e73_6673;
 
@@ -47,6 +49,14 @@ pub struct Namespace {
 impl Namespace {
     /// A namespace as a person writes it: a name, a path, or a process id.
     pub fn open(text: &str) -> Result<Self> {
+        if text == CURRENT {
+            let here = Self::current()?;
+            let mut named = list()
+                .into_iter()
+                .filter_map(|name| Self::by_name(&name).ok());
+            let found = named.find(|one| one.identity == here.identity);
+            return Ok(found.unwrap_or(here));
+        }
         if text.contains('/') {
             return Self::from_path(Path::new(text));
         }

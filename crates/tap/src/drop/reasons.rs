@@ -15,10 +15,10 @@ const NO_REASONS: [&str; 2] = ["_MAX", "_MASK"];
 const NO_REASON_BEGINS: &str = "__";
 /// What all names begin with, in the enumeration of the kernel's core and in those of subsystems.
 const PREFIXES: [&str; 3] = ["SKB_DROP_REASON_", "SKB_", "OVS_DROP_"];
-/// Buffers that are thrown away with the socket or the queue they waited in: nobody wanted them any more.
-const NO_LOSS: [&str; 3] = ["NOT_DROPPED_YET", "CONSUMED", "QUEUE_PURGE"];
-/// What the kernel says of a packet to a group that nobody on this machine has joined.
-const NO_LOSS_IN_GROUP: [&str; 7] = [
+/// Reasons of buffers that are thrown away with the socket or the queue that they waited in.
+pub const UNWANTED: [&str; 3] = ["NOT_DROPPED_YET", "CONSUMED", "QUEUE_PURGE"];
+/// Reasons of packets to a group that no socket of this machine has joined.
+pub const UNWANTED_IN_GROUP: [&str; 7] = [
     "NOT_SPECIFIED",
     "NO_SOCKET",
     "UNHANDLED_PROTO",
@@ -27,6 +27,34 @@ const NO_LOSS_IN_GROUP: [&str; 7] = [
     "IP_INADDRERRORS",
     "UNICAST_IN_L2_MULTICAST",
 ];
+/// Reasons for which the kernel frees the original of a packet of which a raw socket or a DHCP client got a copy.
+pub const MAY_BE_COPIED: [&str; 7] = [
+    "NOT_SPECIFIED",
+    "NO_SOCKET",
+    "UNHANDLED_PROTO",
+    "IP_INVALID_DEST",
+    "IP_INNOROUTES",
+    "IP_INADDRERRORS",
+    "OTHERHOST",
+];
+/// Reasons of TCP segments whose data the receiver has already, and of resets that have ended a connection.
+pub const DONE: [&str; 4] = [
+    "TCP_OLD_DATA",
+    "TCP_OLD_SEQUENCE",
+    "TCP_OFOMERGE",
+    "TCP_RESET",
+];
+/// Reasons for which the kernel frees TCP segments without payload that have done their work: acknowledgements, and what
+/// a connection in TIME_WAIT receives.
+pub const DONE_IF_EMPTY: [&str; 5] = [
+    "NOT_SPECIFIED",
+    "TCP_OLD_ACK",
+    "TCP_RFC7323_PAWS",
+    "TCP_RFC7323_PAWS_ACK",
+    "TCP_CLOSE",
+];
+/// The reason of a packet that the filter of a socket rejects.
+pub const FILTERED: [&str; 1] = ["SOCKET_FILTER"];
 /// Names like a wrong one are told: how long a common word has to be, and how many.
 const LIKE_LEAST: usize = 3;
 const LIKE_MOST: usize = 6;
@@ -134,18 +162,10 @@ impl Reasons {
         found.into_iter().map(|(_, one)| one).collect()
     }
 
-    /// The reasons that stand for no loss.
-    pub fn no_losses(&self) -> Bits {
-        bits(&self.numbers(&NO_LOSS))
-    }
-
-    /// The reasons that stand for a loss unless the packet went to a group.
-    pub fn no_loss_in_group(&self) -> Bits {
-        bits(&self.numbers(&NO_LOSS_IN_GROUP))
-    }
-
-    fn numbers(&self, names: &[&str]) -> Vec<u32> {
-        names.iter().filter_map(|name| self.number(name)).collect()
+    /// Returns a bit for each of these names that the running kernel has.
+    pub fn bits(&self, names: &[&str]) -> Bits {
+        let numbers: Vec<u32> = names.iter().filter_map(|name| self.number(name)).collect();
+        bits(&numbers)
     }
 }
 
@@ -203,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_purge_is_no_loss_and_an_unknown_reason_is_one() {
-        let none = reasons().no_losses();
+        let none = reasons().bits(&UNWANTED);
         let has = |reason: usize| none[reason / 64] >> (reason % 64) & 1 == 1;
         assert!(has(104) && has(0) && !has(2) && !has(300));
     }

@@ -4,7 +4,7 @@ use trawl_kernel::Result;
 use trawl_kernel::bpf::object;
 use trawl_kernel::interface::Interface;
 use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netns::{Look, Namespace};
+use trawl_kernel::netns::{self, Look, Namespace};
 
 use crate::capture_site::CaptureSite;
 use crate::options::Drops;
@@ -29,7 +29,12 @@ pub struct Along {
 impl Along {
     /// Looks at all namespaces that can be found, or at those that are named.
     pub fn find(asked: &Drops) -> Result<Self> {
-        let entry = |text: &String| CaptureSite::find(text, asked.namespace.as_deref());
+        // An interface without a namespace in its name is the one namespace's, if there is just one.
+        let namespace = match &asked.namespaces[..] {
+            [one] if one != netns::CURRENT => Some(one.as_str()),
+            _ => None,
+        };
+        let entry = |text: &String| CaptureSite::find(text, namespace);
         let entries = asked.entries.iter().map(entry).collect::<Result<_>>()?;
         let mut namespaces = Vec::new();
         if asked.within.is_empty() {

@@ -9,8 +9,8 @@ use trawl_kernel::Result;
 use trawl_kernel::kallsyms::Symbols;
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::drop::{
-    DROP_NOTE_CODE, DropNote, DropStack, FollowNote, STEP_DROPPED, STEP_NETFILTER_FIRST,
-    STEP_NETFILTER_LAST,
+    DROP_LOSS_COPIED, DROP_LOSS_DONE, DROP_LOSS_YES, DROP_NOTE_CODE, DropNote, DropStack,
+    FollowNote, STEP_DROPPED, STEP_NETFILTER_FIRST, STEP_NETFILTER_LAST,
 };
 use trawl_packet::pcapng::block::{Block, EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
@@ -290,9 +290,12 @@ impl Words {
         if note.receive_buffer != 0 && reason == RECEIVE_BUFFER_FULL {
             let _ = write!(self.comment, " rcvbuf={}", note.receive_buffer);
         }
-        if note.no_loss != 0 {
-            self.comment.push_str(" loss=no");
-        }
+        self.comment.push_str(match note.no_loss as usize {
+            DROP_LOSS_YES => "",
+            DROP_LOSS_COPIED => " loss=copied",
+            DROP_LOSS_DONE => " loss=done",
+            _ => " loss=no",
+        });
         if let More::Stack(stack) = more {
             self.comment.push_str(" stack=");
             let mut is_first = true;

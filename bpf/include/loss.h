@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* Which of the packets that the kernel frees as dropped are losses. It frees the same way what nobody misses: the
+ * original of which a socket got a copy, a copy that a raw socket's filter rejects, segments that have done their work
+ * or bring only what is there already, and what waits in the queues of a closing socket. */
+#ifndef TRAWL_LOSS_H
+#define TRAWL_LOSS_H
+
+#include "buffer.h"
+
+#define PROTOCOL_ICMP 1
+#define PROTOCOL_UDP 17
+#define PROTOCOL_ICMPV6 58
+#define DHCP_CLIENT_PORT 68
+#define DHCPV6_CLIENT_PORT 546
+#define TCP_SYN 2
+
+static __always_inline bool has_bit(const __u64 *words, __u32 bit)
+{
+	return words[bit / 64 % DROP_REASON_WORDS] >> (bit % 64) & 1;
+}
+
+static __always_inline bool is_in(const struct drop_function *functions, __u32 count, __u64 location)
+{
+	for (__u32 i = 0; i < DROP_FUNCTIONS; i++) {
+		if (i >= count)
+			break;
+		if (location >= functions[i].from && location < functions[i].to)
+			return true;
+	}
+	return false;
+}
+
+/* What the headers say, in one word, since there is little stack left: the protocol, TCP's flags, the destination port,
+ * and the bytes after the TCP header. 0: not known. */
+#define HEADERS(protocol, flags, port, payload) \
+	((__u64)(payload) << 32 | (__u64)(port) << 16 | (__u64)(flags) << 8 | (protocol))
+#define HEADERS_PROTOCOL(headers) ((__u8)(headers))
+#define HEADERS_FLAGS(headers) ((__u8)((headers) >> 8))
+#define HEADERS_PORT(headers) ((__u16)((headers) >> 16))
+#define HEADERS_PAYLOAD(headers) ((__u32)((headers) >> 32))
+
+static __always_inline __u64 read_headers(struct sk_buff *buffer, bool typed)
+{
+	__u64 head = (__u64)GET(typed, buffer, head);
+	__u32 network = GET(typed, buffer, network_header), transport = GET(typed, buffer, transport_header);
+	__u32 total, protocol;
+	__u8 bytes[16];
+
+	if (transport == NO_HEADER || transport <= network)
+		return 0;
+	if (bpf_probe_read_kernel(bytes, sizeof(bytes), (void *)(head + network)))
+		return 0;
+	if (bytes[0] >> 4 == 4) {
+		protocol = bytes[9];
+		total = bytes[2] << 8 | bytes[3];
+	} else {
+		protocol = bytes[6];
+		total = (bytes[4] << 8 | bytes[5]) + 40;
+	}
+	if (bpf_probe_read_kernel(bytes, sizeof(bytes), (void *)(head + transport)))
+		return 0;
+	return HEADERS(protocol, bytes[13], bytes[2] << 8 | bytes[3],
+		       total - (transport - network) - (bytes[12] >> 4) * 4);
+}
+
+/* Raw sockets and DHCP clients read clones of received packets, and the kernel frees the original of an echo reply or of
+ * an address that is not configured yet as if nobody had wanted it. */
+static __always_inline bool is_copied_to_socket(struct sk_buff *buffer, bool typed, __u64 headers)
+{
+	bool cloned = typed ? BPF_CORE_READ_BITFIELD(buffer, cloned) : BPF_CORE_READ_BITFIELD_PROBED(buffer, cloned);
+
+	if (!cloned || !GET(typed, buffer, skb_iif))
+		return false;
+	switch (HEADERS_PROTOCOL(headers)) {
+	case PROTOCOL_ICMP:
+	case PROTOCOL_ICMPV6:
+		return true;
+	case PROTOCOL_UDP:
+		return HEADERS_PORT(headers) == DHCP_CLIENT_PORT || HEADERS_PORT(headers) == DHCPV6_CLIENT_PORT;
+	default:
+		return false;
+	}
+}
+
+static __always_inline __u32 find_loss(const struct drop_settings *settings, const struct drop_note *note,
+				       struct sk_buff *buffer, bool typed)
+{
+	__u32 reason = note->reason;
+	__u64 headers;
+	bool to_group;
+
+	if (reason == settings->reason_none && is_in(settings->purge, settings->purges, note->location))
+		return DROP_LOSS_UNWANTED;
+	if (reason >= DROP_REASONS)
+		return DROP_LOSS_YES;
+	if (has_bit(settings->unwanted, reason))
+		return DROP_LOSS_UNWANTED;
+	if (has_bit(settings->done, reason))
+		return DROP_LOSS_DONE;
+	to_group = (typed ? BPF_CORE_READ_BITFIELD(buffer, pkt_type) : BPF_CORE_READ_BITFIELD_PROBED(buffer, pkt_type)) ==
+		   PACKET_MULTICAST;
+	if (to_group && has_bit(settings->unwanted_in_group, reason))
+		return DROP_LOSS_UNWANTED;
+	if (has_bit(settings->filtered, reason) && is_in(settings->raw, settings->raws, note->location))
+		return DROP_LOSS_UNWANTED;
+	if (!has_bit(settings->may_be_copied, reason) && !has_bit(settings->done_if_empty, reason))
+		return DROP_LOSS_YES;
+	headers = read_headers(buffer, typed);
+	if (has_bit(settings->may_be_copied, reason) && is_copied_to_socket(buffer, typed, headers))
+		return DROP_LOSS_COPIED;
+	if (has_bit(settings->done_if_empty, reason) && is_in(settings->tcp, settings->tcps, note->location) &&
+	    HEADERS_PROTOCOL(headers) == PROTOCOL_TCP && !HEADERS_PAYLOAD(headers) && !(HEADERS_FLAGS(headers) & TCP_SYN))
+		return DROP_LOSS_DONE;
+	return DROP_LOSS_YES;
+}
+
+#endif
