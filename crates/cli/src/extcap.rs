@@ -127,7 +127,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         }
         write_out(&values(PROGRAM_NUMBER, &programs(known(&args)?)))?;
     } else if args.extcap_config {
-        write_out(&config(known(&args)?))?;
+        let version = args.extcap_version.clone().flatten();
+        write_out(&config(known(&args)?, version.as_deref()))?;
     } else if args.capture {
         return capture::run(known(&args)?, &args);
     } else if let Some(filter) = &args.extcap_capture_filter {
@@ -232,7 +233,11 @@ fn values(number: usize, values: &[Value]) -> String {
 
 /// The taps that this machine has; of the others a capture would only say that it has not.
 fn taps() -> Vec<Value> {
-    let mut taps = vec![value("auto", "the one that shows most", true)];
+    let mut taps = vec![value(
+        "auto",
+        "chosen by trawl: both directions, the device untouched",
+        true,
+    )];
     let has_name = |facts: &&&Facts| <TapName as ValueEnum>::from_str(facts.name, false).is_ok();
     for facts in table::ALL.iter().filter(has_name) {
         let is_offered = taps.iter().any(|(name, ..)| name == facts.name);
@@ -263,7 +268,25 @@ fn programs(interface: &str) -> Vec<Value> {
     found
 }
 
-fn config(interface: &str) -> String {
+/// Wireshark 4.0 has no selector that accepts other values too, and names no version when it asks for options. It prints
+/// an error for each type that it does not know.
+fn program_type(version: Option<&str>) -> &'static str {
+    let mut numbers = version.unwrap_or_default().split('.').map_while(|part| {
+        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+        part[..digits].parse::<u32>().ok()
+    });
+    match (numbers.next(), numbers.next()) {
+        (Some(major), minor) if (major, minor.unwrap_or(0)) >= (4, 4) => "editselector",
+        _ => "selector",
+    }
+}
+
+fn config(interface: &str, version: Option<&str>) -> String {
+    let program = format!(
+        "{{call=--program}}{{display=XDP program}}{{tooltip=Which one, where several are attached}}\
+         {{type={}}}{{reload=true}}{{placeholder=Look again}}",
+        program_type(version)
+    );
     let ends = [
         value("exit", "at its exit, with the verdict", true),
         value("entry", "at its entry", false),
@@ -293,11 +316,7 @@ fn config(interface: &str) -> String {
             "{call=--verdict}{display=Only these verdicts}{tooltip=Of an XDP program; all if none is chosen}{type=multicheck}",
             &verdicts,
         ),
-        (
-            "{call=--program}{display=XDP program}{tooltip=A name, an id, or all; where several are attached}\
-             {type=editselector}{reload=true}{placeholder=Look again}",
-            &programs(interface),
-        ),
+        (&program, &programs(interface)),
         (
             "{call=--snaplen}{display=Bytes of each packet}{tooltip=0 for all}{type=unsigned}{range=0,262144}{default=0}",
             &[],
@@ -324,4 +343,26 @@ fn config(interface: &str) -> String {
         text.push_str(&values(number, offered));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_type_of_an_option_follows_the_version() {
+        for old in [
+            None,
+            Some(""),
+            Some("4.0"),
+            Some("4.2.5"),
+            Some("3.6"),
+            Some("x"),
+        ] {
+            assert_eq!(program_type(old), "selector", "{old:?}");
+        }
+        for new in ["4.4", "4.4.0rc1", "4.10", "5.0", "5"] {
+            assert_eq!(program_type(Some(new)), "editselector", "{new}");
+        }
+    }
 }

@@ -19,6 +19,7 @@ mod follow;
 mod r#gen;
 mod generate;
 mod guard;
+mod habits;
 mod index;
 mod interface_option;
 mod json;
@@ -114,8 +115,13 @@ fn main() -> ExitCode {
     let words = bench::by_name(&command, std::env::args_os().collect());
     let words = interface_option::as_argument(&command, words);
     let parsed = command
-        .try_get_matches_from(words)
+        .clone()
+        .try_get_matches_from(words.clone())
         .and_then(|matches| Cli::from_arg_matches(&matches));
+    let parsed = parsed.map_err(|mut error| {
+        habits::improve(&mut error, &command, &words);
+        error
+    });
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) if in_json && error.use_stderr() => {

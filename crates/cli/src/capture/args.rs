@@ -25,6 +25,7 @@ use super::stored::StoreArgs;
 use super::tcpdump::{StampType, TcpdumpArgs};
 use super::trigger::{self, TriggerArgs};
 use crate::filter_file;
+use crate::habits;
 use crate::lines::LineArgs;
 use crate::netns::NetnsArg;
 use crate::units;
@@ -303,6 +304,17 @@ impl Args {
         }
         let is_named = !self.interfaces.is_empty() || !self.pod.pods.is_empty();
         if !is_named && tap != Choice::Drop && !self.list_interfaces {
+            let first = self
+                .expression
+                .first()
+                .filter(|word| habits::is_interface(word));
+            if let Some(interface) = first {
+                let why = format!("{interface} is an interface, and no filter");
+                return Err(Error::usage("cannot capture", why).fix(format!(
+                    "type: trawl capture -i {}",
+                    self.expression.join(" ")
+                )));
+            }
             return Err(Error::usage("cannot capture", "no interface is named")
                 .fix("name one with -i (--interface); trawl capture -D lists them"));
         }

@@ -60,6 +60,16 @@ impl Namespace {
         if text.contains('/') {
             return Self::from_path(Path::new(text));
         }
+        if let Some(pid) = text
+            .strip_prefix("pid:")
+            .and_then(|pid| pid.parse::<u32>().ok())
+        {
+            return Err(Error::usage(
+                format!("namespace {text}"),
+                "the namespace of a process is named by the process id alone",
+            )
+            .fix(format!("write {pid}")));
+        }
         let named = Self::by_name(text);
         match (named, text.parse::<u32>()) {
             // A name wins over a process id that happens to be spelled the same.

@@ -1,0 +1,150 @@
+//! Command lines as other tools have them: what to type instead.
+
+use std::ffi::OsString;
+
+use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use trawl_kernel::netlink::Netlink;
+
+/// Returns true for the name of an interface here or, as NAMESPACE:NAME, elsewhere.
+pub fn is_interface(text: &str) -> bool {
+    if let Some((_, name)) = text.split_once(':') {
+        return !name.is_empty() && trawl_tap::capture_site::CaptureSite::find(text, None).is_ok();
+    }
+    Netlink::here().is_ok_and(|mut netlink| netlink.link(text).is_ok())
+}
+
+/// Adds what to type to an error about a command line.
+pub fn improve(error: &mut clap::Error, command: &Command, words: &[OsString]) {
+    match error.kind() {
+        ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand => {
+            let typed: Vec<&str> = words
+                .iter()
+                .skip(1)
+                .filter_map(|word| word.to_str())
+                .collect();
+            if let Some(instead) = instead_of(&typed, command, &is_interface) {
+                let tip = format!("type: {instead}").into();
+                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+                error.remove(ContextKind::SuggestedSubcommand);
+                error.remove(ContextKind::SuggestedArg);
+            }
+        }
+        ErrorKind::InvalidValue => {
+            let typed = match error.get(ContextKind::InvalidValue) {
+                Some(ContextValue::String(typed)) => typed.clone(),
+                _ => return,
+            };
+            let Some(ContextValue::Strings(valid)) = error.get(ContextKind::ValidValue) else {
+                return;
+            };
+            let nearest = valid.iter().min_by_key(|value| distance(&typed, value));
+            let near = nearest
+                .filter(|value| distance(&typed, value) <= 2)
+                .cloned();
+            match near {
+                Some(value) => {
+                    error.insert(ContextKind::SuggestedValue, ContextValue::String(value));
+                }
+                None => {
+                    error.remove(ContextKind::SuggestedValue);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A command line in tcpdump's manner, or with an interface in the place of a command.
+fn instead_of(
+    typed: &[&str],
+    command: &Command,
+    is_interface: &dyn Fn(&str) -> bool,
+) -> Option<String> {
+    let first = *typed.first()?;
+    if command.find_subcommand(first).is_some() {
+        return None;
+    }
+    let quoted: Vec<String> = typed.iter().map(|word| quoted(word)).collect();
+    let rest = quoted.join(" ");
+    if is_interface(first) {
+        return Some(format!("trawl capture -i {rest}"));
+    }
+    if !first.starts_with('-') {
+        return None;
+    }
+    let reads = typed
+        .iter()
+        .position(|word| *word == "-r" || word.starts_with("--read-file"));
+    let Some(at) = reads else {
+        return Some(format!("trawl capture {rest}"));
+    };
+    let mut others = quoted;
+    others.remove(at);
+    Some(format!("trawl read {}", others.join(" ")))
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,%@+".contains(&byte);
+    match !word.is_empty() && word.bytes().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+/// The number of letters to insert, remove, replace or exchange with the next one.
+fn distance(from: &str, to: &str) -> usize {
+    let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
+    let mut rows = vec![(0..=to.len()).collect::<Vec<usize>>()];
+    for i in 1..=from.len() {
+        let mut row = vec![i];
+        for j in 1..=to.len() {
+            let is_other = usize::from(from[i - 1] != to[j - 1]);
+            let mut least = (rows[i - 1][j] + 1)
+                .min(row[j - 1] + 1)
+                .min(rows[i - 1][j - 1] + is_other);
+            if i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[from.len()][to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::Cli;
+
+    #[test]
+    fn command_lines_of_other_tools_name_the_command_to_type() {
+        let is_interface = |name: &str| name == "eth0";
+        let command = Cli::command();
+        for (typed, instead) in [
+            ("-i eth0 port 80", Some("trawl capture -i eth0 port 80")),
+            ("eth0", Some("trawl capture -i eth0")),
+            ("eth0 port 80", Some("trawl capture -i eth0 port 80")),
+            ("-nn -r file.pcap tcp", Some("trawl read -nn file.pcap tcp")),
+            ("-r file.pcap", Some("trawl read file.pcap")),
+            ("captrue -i eth0", None),
+            ("capture -i eth0", None),
+        ] {
+            let words: Vec<&str> = typed.split(' ').collect();
+            let found = instead_of(&words, &command, &is_interface);
+            assert_eq!(found.as_deref(), instead, "{typed}");
+        }
+        assert_eq!(quoted("tcp[13] & 2"), "'tcp[13] & 2'");
+    }
+
+    #[test]
+    fn exchanged_letters_are_one_mistake() {
+        assert_eq!(distance("xpd", "xdp"), 1);
+        assert_eq!(distance("xpd", "dpdk"), 2);
+        assert_eq!(distance("", "tc"), 2);
+    }
+}
