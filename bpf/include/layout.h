@@ -70,7 +70,7 @@ struct ring_control {
 	__u32 since_poll;
 	/* Added to the clock the programs read so that a record's time is the wall clock's. Kept up by the reader. */
 	__u64 clock_offset;
-	/* Non-zero once the capture is over: the programs then neither count nor record. */
+	/* Non-zero before the capture begins and once it is over: the programs then neither count nor record. */
 	__u64 stopped;
 	/* Packets that passed the filter, for sampling one in N. */
 	__u64 matched;

@@ -149,6 +149,8 @@ pub struct Assembly {
     pub(crate) many: Many,
     /// Tasks for the warden that need not be looked after at once: it starts anew for each of its calls.
     tasks: Vec<Task>,
+    /// The rings that wait until all points are attached; `None` from then on.
+    held: Option<Vec<Arc<Rings>>>,
 }
 
 /// What the file says of the machine.
@@ -195,6 +197,7 @@ impl Assembly {
             host,
             many: Many::default(),
             tasks: Vec::new(),
+            held: Some(Vec::new()),
         }
     }
 
@@ -227,7 +230,23 @@ impl Assembly {
         rings.set_clock_offset(self.clock.offset_to_wall());
         self.streams.extend(Consumer::all(&rings));
         self.tickets.share_with(&rings);
+        self.hold(&rings);
         Ok(rings)
+    }
+
+    /// Rings that are made before the capture begins wait for that.
+    fn hold(&mut self, rings: &Arc<Rings>) {
+        if let Some(held) = &mut self.held {
+            rings.hold();
+            held.push(Arc::clone(rings));
+        }
+    }
+
+    /// Begins to count at all points, in one instant.
+    pub fn begin(&mut self) {
+        for rings in self.held.take().into_iter().flatten() {
+            rings.release();
+        }
     }
 
     /// Rings that threads of this process write to, with their writing sides.
@@ -239,6 +258,7 @@ impl Assembly {
         let rings = Rings::in_memory(geometry, count)?;
         self.streams.extend(Consumer::all(&rings));
         let producers = Producer::all(&rings, &self.tickets, clock::wall());
+        self.hold(&rings);
         Ok((rings, producers))
     }
 

@@ -67,6 +67,8 @@ pub enum Fix {
     NoVerdict,
     /// The tap cannot choose a program.
     NoProgram,
+    /// trawl can attach an XDP program of its own.
+    OwnProgram,
     /// The tap cannot read hardware time.
     NoHardwareTime,
     /// The tap does not read the clock itself.

@@ -40,6 +40,12 @@ pub enum Notice {
         why: String,
     },
     /// No program is attached, so every packet passes, and other verdicts are asked for.
+    /// What attaching an XDP program is about to do to a network card.
+    TouchesCard {
+        interface: String,
+        driver: String,
+        effects: String,
+    },
     NoPacketMatchesVerdict {
         interface: String,
     },

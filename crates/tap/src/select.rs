@@ -5,13 +5,14 @@ use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use crate::capture_site::CaptureSite;
 use crate::dpdk::Dpdk;
+use crate::fix::Fix;
 use crate::hook::{self, Hook};
 use crate::notice::TapReason;
 use crate::options::{At, Direction, Options};
 use crate::tc::{Tc, TcEgress};
 use crate::trace::{self, Trace};
 use crate::xdp::{self, Xdp};
-use crate::{Choice, Tap, packet::Packet, pcap::Pcap};
+use crate::{Choice, Tap, packet::Packet, pcap::Pcap, table};
 
 /// The taps to attach, and the reason where it was trawl that chose.
 #[derive(Debug)]
@@ -63,16 +64,43 @@ fn along_the_way(site: &CaptureSite, options: &Options) -> Result<Vec<Box<dyn Ta
     Ok(vec![tap])
 }
 
+/// Returns true where only packets at an XDP program can have what is asked for.
+fn wants_verdicts(options: &Options) -> bool {
+    table::TC.check(options).is_err()
+}
+
 /// Whether something is wanted that most hook maps cannot give.
 fn wants_entry(options: &Options) -> bool {
     options.at.is_some_and(At::entry) || options.filter_at == Some(At::Entry)
 }
 
-/// An XDP hook sees what is received; what is sent is left to tc.
+/// Where no XDP program decides about packets, tc misses none of them, and the device is left as it is.
+fn without_program(site: &CaptureSite, options: &Options) -> Result<Selection> {
+    let tc = |taps| Selection { taps, why: None };
+    // After tc the kernel chooses the queue that a packet is sent by.
+    if options.queue.is_some() && options.direction != Some(Direction::In) {
+        return Ok(tc(vec![Box::new(Packet)]));
+    }
+    let Err(error) = table::TC.check(options) else {
+        return Ok(tc(vec![Box::new(Tc)]));
+    };
+    match table::XDP.check(options) {
+        // No packet at this one of many interfaces has what was asked for.
+        Ok(()) if site.one_of_any => Ok(tc(Vec::new())),
+        Ok(()) => Err(error.fix(Fix::OwnProgram)),
+        Err(_) => Err(error),
+    }
+}
+
+/// An XDP hook sees what is received; what is sent is left to tc. Where trawl chose the tap, both directions are wanted.
 fn with_sent(tap: Box<dyn Tap>, options: &Options) -> Result<Selection> {
     match options.direction {
         _ if options.with_tc => Ok(Selection {
             taps: vec![tap, Box::new(Tc)],
+            why: None,
+        }),
+        None if options.tap == Choice::Auto && !wants_verdicts(options) => Ok(Selection {
+            taps: vec![tap, Box::new(TcEgress)],
             why: None,
         }),
         None | Some(Direction::In) => Ok(Selection {
@@ -120,13 +148,13 @@ fn automatic(site: &CaptureSite, options: &Options) -> Result<Selection> {
         );
     }
     let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())? else {
-        return because(with_sent(Box::new(Xdp), options)?, TapReason::NoProgram);
+        return because(without_program(site, options)?, TapReason::NoProgram);
     };
     if let Some(error) = site.may_not_look() {
         return Err(error);
     }
     if xdp::is_trawls(&present) {
-        return because(with_sent(Box::new(Xdp), options)?, TapReason::OtherCapture);
+        return because(without_program(site, options)?, TapReason::OtherCapture);
     }
     if hook::is_there(&present) && !(wants_entry(options) && trace::refusal().is_none()) {
         return because(with_sent(Box::new(Hook), options)?, TapReason::HasHookMap);

@@ -259,6 +259,11 @@ impl Session {
         let signals = Signals::watch_with_trigger()?;
         let mut assembly = Assembly::new(options, host, sites.len());
         assembly.expect(sites);
+        for site in sites {
+            if let Some(notice) = crate::xdp::card::effects(site, options) {
+                observer.notice(&notice);
+            }
+        }
         let (mut taps, mut promiscuous) = (Vec::new(), Promiscuous::default());
         let mut at_xdp = Vec::new();
         for (index, site) in sites.iter().enumerate() {
@@ -292,6 +297,7 @@ impl Session {
             .as_ref()
             .map(|plan| Trigger::new(plan, &assembly.points, sites, foreign_clock))
             .transpose()?;
+        assembly.begin();
         Ok(Self {
             sites: sites.to_vec(),
             options: options.clone(),

@@ -47,7 +47,11 @@ impl Tap for Tc {
         site: &CaptureSite,
         assembly: &mut Assembly,
     ) -> Result<Box<dyn Attached>> {
-        let direction = assembly.options.direction.unwrap_or(Direction::Both);
+        // What is sent on the loopback interface is received there, and would be recorded twice.
+        let direction = match assembly.options.direction {
+            None if site.interface.loopback => Direction::In,
+            direction => direction.unwrap_or(Direction::Both),
+        };
         let mut tap = AttachedTc {
             site: site.clone(),
             sides: Vec::new(),

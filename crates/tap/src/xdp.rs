@@ -1,6 +1,7 @@
 //! The `xdp` tap: trawl's own pass-through program on an interface that has none, native where the driver can.
 
 mod attached;
+pub mod card;
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};

@@ -281,12 +281,12 @@ fn place(out: &mut String, packet: &PacketView<'_>, colour: bool) {
         }
         return;
     }
-    let verdict = packet.verdict.map(|verdict| {
-        let text = verdict::text(verdict);
-        match colour {
-            true => coloured(&text),
-            false => text,
-        }
+    // trawl's own program at tc leaves every decision to those after it.
+    let decided = packet.verdict.map(verdict::text);
+    let decided = decided.filter(|text| text != "UNSPEC");
+    let verdict = decided.map(|text| match colour {
+        true => coloured(&text),
+        false => text,
     });
     let _ = match (packet.hook.map(printable), verdict) {
         (Some(hook), Some(verdict)) => write!(out, " [{hook}: {verdict}]"),

@@ -93,7 +93,7 @@ fn a_hook_tells_each_verdict() {
     // With nothing said, the hook is found by the program that is attached.
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-c", "4", "-w", &file]);
     assert!(
-        capture.said().contains("using tap hook:"),
+        capture.said().contains("using tap hook and tc:"),
         "{}",
         capture.said()
     );
@@ -368,7 +368,11 @@ fn statistics_of_each_interface_end_the_file() {
     let places = ["-i", &lab.receiver(), "-i", &lab.sender()];
     let capture = Capture::start(
         &lab,
-        &[&places[..], &["--verdict", "drop,pass", "-w", &file]].concat(),
+        &[
+            &places[..],
+            &["--tap", "xdp", "--verdict", "drop,pass", "-w", &file],
+        ]
+        .concat(),
     );
     let actions: Vec<Vec<u8>> = (0..3).map(frames::choosing).collect();
     lab.send(&actions, 30);

@@ -172,7 +172,16 @@ fn one_of_two_interfaces_deleted() {
     let file = one.file("file.pcapng");
     let capture = Capture::start(
         &one,
-        &["-i", &one.receiver(), "-i", &other.receiver(), "-w", &file],
+        &[
+            "-i",
+            &one.receiver(),
+            "-i",
+            &other.receiver(),
+            "--tap",
+            "xdp",
+            "-w",
+            &file,
+        ],
     );
     run(
         "ip",
@@ -270,7 +279,16 @@ fn a_verdict_that_nothing_gives_is_told() {
     let file = lab.file("file.pcapng");
     let capture = Capture::start(
         &lab,
-        &["-i", &lab.receiver(), "--verdict", "drop", "-w", &file],
+        &[
+            "-i",
+            &lab.receiver(),
+            "--tap",
+            "xdp",
+            "--verdict",
+            "drop",
+            "-w",
+            &file,
+        ],
     );
     capture.wait_said("no XDP program is attached, so every packet passes");
     lab.send(&[frames::silent(64)], 3);

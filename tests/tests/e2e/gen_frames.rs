@@ -208,7 +208,10 @@ fn all_checksums_are_right_on_each_engine() {
         let file = lab.file("file.pcapng");
         let total = (WITH_CHECKSUMS.len() * EACH).to_string();
         let receiver = lab.receiver();
-        let capture = Capture::start(&lab, &["-i", &receiver, "-c", &total, "-w", &file]);
+        let capture = Capture::start(
+            &lab,
+            &["-i", &receiver, "-Q", "in", "-c", &total, "-w", &file],
+        );
         for (kind, arguments) in WITH_CHECKSUMS {
             let count = EACH.to_string();
             let fixed = ["--engine", engine, "--count", &count];
@@ -241,7 +244,10 @@ fn sent(
     let lab = Lab::open()?;
     let file = lab.file("file.pcapng");
     let (receiver, count) = (lab.receiver(), count.to_string());
-    let capture = Capture::start(&lab, &["-i", &receiver, "-c", &count, "-w", &file]);
+    let capture = Capture::start(
+        &lab,
+        &["-i", &receiver, "-Q", "in", "-c", &count, "-w", &file],
+    );
     let fixed = ["--engine", engine, "--count", &count];
     generate(&lab, kind, &[&fixed[..], arguments].concat());
     capture.wait().summary_of_success();

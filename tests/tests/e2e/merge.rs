@@ -75,7 +75,10 @@ fn two_namespaces_at_once() {
     let _heavy = heavy();
     let file = one.file("file.pcapng");
     let places = ["-i", &one.receiver(), "-i", &other.receiver()];
-    let capture = Capture::start(&one, &[&places[..], &["-w", &file]].concat());
+    let capture = Capture::start(
+        &one,
+        &[&places[..], &["--tap", "xdp", "-w", &file]].concat(),
+    );
     std::thread::scope(|scope| {
         for (cpu, lab) in [&one, &other].into_iter().enumerate() {
             let from = &lab.pair.a;

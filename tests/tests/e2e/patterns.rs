@@ -51,7 +51,7 @@ fn a_pattern_names_interfaces_of_several_namespaces() {
     // One letter stands for each of the two namespaces.
     let pattern = format!("{}?:[pv]*", &name[..name.len() - 1]);
     let file = lab.file("all.pcapng");
-    let capture = Capture::start(&lab, &["-i", &pattern, "-w", &file]);
+    let capture = Capture::start(&lab, &["-i", &pattern, "--tap", "xdp", "-w", &file]);
     lab.send(&[frames::silent(77)], 5);
     capture.wait_recorded(5);
     capture.stop_well();
@@ -115,7 +115,12 @@ fn interfaces_that_appear_join_and_those_that_go_leave_their_account() {
     // The first file of a series has room for all.
     let series = lab.file("joined.pcapng");
     let file = lab.file("joined_00001.pcapng");
-    let capture = Capture::start(&lab, &["-i", &pattern, "-C", "1", "-w", &series, "udp"]);
+    let capture = Capture::start(
+        &lab,
+        &[
+            "-i", &pattern, "--tap", "xdp", "-C", "1", "-w", &series, "udp",
+        ],
+    );
     add();
     let joined = format!("capturing on {b}:new0 at ");
     capture.wait_said(&joined);
@@ -234,7 +239,7 @@ fn many_interfaces(pairs: usize, options: &[&str]) {
 /// Issue 19, large hosts.
 #[test]
 fn two_hundred_interfaces_have_one_program() {
-    many_interfaces(200, &[]);
+    many_interfaces(200, &["--tap", "xdp"]);
 }
 
 /// The packet tap has one group of sockets for them, and a thread for each CPU.
@@ -246,7 +251,7 @@ fn packet_sockets_serve_two_hundred_interfaces() {
 #[test]
 #[ignore = "make test-long runs it"]
 fn a_thousand_interfaces_have_one_program() {
-    many_interfaces(1000, &[]);
+    many_interfaces(1000, &["--tap", "xdp"]);
 }
 
 /// The rings have 2,048 accounts: interfaces that come after that many get those of interfaces that left (issue 19).
@@ -354,7 +359,7 @@ fn interfaces_leave_with_their_namespace() {
     let file = lab.file("namespaces.pcapng");
     let pattern = format!("{b}*:[ev][et]*");
     add();
-    let capture = Capture::start(&lab, &["-i", &pattern, "-w", &file, "udp"]);
+    let capture = Capture::start(&lab, &["-i", &pattern, "--tap", "xdp", "-w", &file, "udp"]);
     let joined = format!("capturing on {other}:eth7 at ");
     capture.wait_said(&joined);
     generate(&format!("{a}:far"), "6");

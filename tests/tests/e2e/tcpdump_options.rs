@@ -106,7 +106,18 @@ fn an_expression_in_a_file() {
     std::fs::write(&expression, "udp and\n dst port 9\n").expect("a file");
     let capture = Capture::start(
         &lab,
-        &["-i", &place, "-F", &expression, "-c", "1", "-w", &file],
+        &[
+            "-i",
+            &place,
+            "--tap",
+            "xdp",
+            "-F",
+            &expression,
+            "-c",
+            "1",
+            "-w",
+            &file,
+        ],
     );
     lab.send(&[frames::silent(64), frames::udp(b"hello")], 2);
     let summary = capture.wait().summary_of_success();
@@ -126,7 +137,7 @@ fn all_interfaces_are_listed_and_captured_on() {
         .and_then(|rows| rows.iter().find(|row| row["name"] == *station.interface));
     assert_eq!(
         row.expect("the interface")["taps"],
-        serde_json::json!(["xdp"])
+        serde_json::json!(["tc"])
     );
     nothing_attached(station);
     let of_read = trawl(&["read", "-D", "--json"]);
@@ -150,7 +161,7 @@ fn all_interfaces_are_listed_and_captured_on() {
         assert_eq!(summary.recorded, 1, "{named:?}");
     }
     let any = format!("{}:any", station.name);
-    let capture = Capture::start(&lab, &["-i", &any]);
+    let capture = Capture::start(&lab, &["-i", &any, "--tap", "xdp"]);
     assert!(xdp_on(station).is_some());
     lab.send(&[frames::silent(64)], 5);
     capture.wait_seen(5);
@@ -254,4 +265,35 @@ fn read_takes_tcpdumps_letters() {
     assert!(!output.status.success() && !std::path::Path::new(written).exists());
     let named = done(&["read", file, "-w", written, "-z", "ls"]);
     assert_eq!(named.trim(), written);
+}
+
+/// The points of a capture are attached one after the other, and begin together.
+#[test]
+fn the_default_sees_requests_and_replies_from_the_first_packet_on() {
+    let Some(lab) = Lab::open() else { return };
+    let (a, b) = (&lab.pair.a, &lab.pair.b);
+    let file = lab.file("ping.pcapng");
+    let target = b.ipv4.to_string();
+    let mut ping = std::process::Command::new("ip")
+        .args([
+            "netns", "exec", &a.name, "ping", "-q", "-i", "0.01", &target,
+        ])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("ping runs");
+    for _ in 0..5 {
+        let capture = Capture::start(
+            &lab,
+            &["-i", &lab.receiver(), "-c", "20", "-w", &file, "icmp"],
+        );
+        capture.wait().summary_of_success();
+        assert_eq!(trawl_tests::witness::xdp_on(b), None);
+        let rows = trawl_tests::witness::tshark(&file, &["icmp.type", "icmp.seq"]);
+        let types: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+        let replies = types.iter().filter(|kind| **kind == "0").count();
+        // A ping may be on its way at the beginning and at the end.
+        assert!((9..=11).contains(&replies), "{types:?}");
+    }
+    ping.kill().expect("kill ping");
+    ping.wait().expect("ping ends");
 }

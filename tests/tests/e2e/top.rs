@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use trawl_kernel::netns::run_in;
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::bundled::done;
 use trawl_tests::lab::place;
@@ -89,6 +90,9 @@ fn top_in_a_terminal_obeys_its_keys() {
 fn top_sorts_all_tables_by_one_key() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
+    // Ports where nothing listens would answer, and `top` sees what is sent too.
+    let bind = |port| std::net::UdpSocket::bind((lab.pair.b.ipv4, port)).expect("a port");
+    let _listening = run_in(&lab.pair.b.namespace, || [1, 2, 3].map(bind)).expect("the namespace");
     let top = |key: &str| {
         let running = Running::start(
             &[

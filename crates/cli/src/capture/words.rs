@@ -47,6 +47,14 @@ pub(crate) fn notice(notice: &Notice) -> String {
         Notice::SkbMode { interface, why } => {
             format!("{interface}: using skb mode, after the driver: {why}")
         }
+        Notice::TouchesCard {
+            interface,
+            driver,
+            effects,
+        } => format!(
+            "{interface}: attaching an XDP program to a card of the driver {driver}: {effects}; without --tap xdp \
+             the card is left alone"
+        ),
         Notice::NoPacketMatchesVerdict { interface } => format!(
             "{interface}: no XDP program is attached, so every packet passes and --verdict records none of them; \
              attach the program first, or leave out --verdict"

@@ -43,6 +43,7 @@ pub(super) fn words(fix: &trawl_tap::fix::Fix) -> String {
         Fix::NoAtOption => "leave out --at".to_owned(),
         Fix::NoFilterAtOption => "leave out --filter-at".to_owned(),
         Fix::NoVerdict => "leave out --verdict, or use --tap xdp or --tap hook".to_owned(),
+        Fix::OwnProgram => "--tap xdp attaches an XDP program of trawl's own, which sees them".to_owned(),
         Fix::NoProgram => "leave out --program, or use --tap xdp".to_owned(),
         Fix::NoHardwareTime => "leave out --time hw".to_owned(),
  Fix::NoPoll => "leave out --time poll, or use --tap xdp, hook or tc".to_owned(),

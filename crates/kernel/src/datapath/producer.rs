@@ -148,11 +148,13 @@ impl Producer {
 
     /// Whether the capture is over: what has been seen so far is then to be recorded, and no more.
     pub fn is_stopped(&self) -> bool {
-        self.rings
-            .control(self.ring)
-            .stopped()
-            .load(Ordering::Relaxed)
-            != 0
+        self.rings.is_stopped()
+    }
+
+    /// Returns true for a packet from after the beginning of the capture. A card's clock cannot tell.
+    pub fn counts(&self, time: u64, by_card: bool) -> bool {
+        let begun = self.rings.begun();
+        begun == 0 || begun != u64::MAX && (by_card || time >= begun)
     }
 
     pub fn limit_reached(&self) -> bool {

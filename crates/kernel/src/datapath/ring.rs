@@ -8,8 +8,8 @@ mod lease;
 mod words;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::bpf::{map, object};
 use crate::events;
@@ -20,14 +20,14 @@ use crate::layout::{
 };
 use crate::memory::Mapping;
 use crate::probe::{Capability, lack_of};
-use crate::{Error, Result};
+use crate::{Error, Result, clock};
 
 pub use account::{Account, account_offset, rejected_offset};
 pub use consumer::{Consumer, Observation};
 pub use geometry::{Geometry, MEMORY_MAX, SHARE_MIN};
 pub use lease::Lease;
-use words::atomic64;
 pub(crate) use words::{Control, State, store32};
+use words::{atomic64, load};
 
 const PAGE: usize = 4096;
 pub(crate) const IN_FLIGHT: u64 = 1;
@@ -45,7 +45,13 @@ pub struct Rings {
     pool: Mapping,
     state: Mapping,
     programs: Option<Programs>,
+    /// Packets before this time do not count, in nanoseconds since 1970.
+    begun: AtomicU64,
 }
+
+/// Why programs let packets by without counting them: the capture is over, or has not begun.
+const STOPPED: u64 = 1;
+const HELD: u64 = 2;
 
 /// What BPF programs share with user space, where they are the ones who write to the rings.
 #[derive(Debug)]
@@ -55,6 +61,8 @@ struct Programs {
     rejections: Mapping,
     /// For how many CPUs `rejections` has room, a power of two.
     cpus: usize,
+    /// The rejections of packets that came before the capture began, in the order of the map.
+    rejected_before: OnceLock<Vec<u64>>,
 }
 
 /// The maps of rings that BPF programs write to.
@@ -169,7 +177,9 @@ impl Rings {
                 rejections: map(&maps.rejections, size_of::<Rejections>() * possible)?,
                 cpus: possible,
                 maps,
+                rejected_before: OnceLock::new(),
             }),
+            begun: AtomicU64::new(0),
         };
         rings.begin(first_id);
         Ok(Arc::new(rings))
@@ -185,6 +195,7 @@ impl Rings {
             pool: Mapping::anonymous(geometry.stride() * geometry.banks())?,
             state: Mapping::anonymous(size_of::<PoolState>())?,
             programs: None,
+            begun: AtomicU64::new(0),
         };
         rings.free_all();
         rings.begin(0);
@@ -308,15 +319,51 @@ impl Rings {
     }
 
     pub fn is_stopped(&self) -> bool {
-        let is_stopped = |ring| self.control(ring).stopped().load(Ordering::SeqCst) != 0;
+        let is_stopped = |ring| self.control(ring).stopped().load(Ordering::SeqCst) == STOPPED;
         (0..self.count).all(is_stopped)
     }
 
     /// From here on the programs let packets by without counting them.
     pub fn stop(&self) {
         for ring in 0..self.count {
-            self.control(ring).stopped().store(1, Ordering::SeqCst);
+            self.control(ring)
+                .stopped()
+                .store(STOPPED, Ordering::SeqCst);
         }
+    }
+
+    /// Packets count from [`Self::release`] on: the points of a capture are attached one after the other.
+    pub fn hold(&self) {
+        self.begun.store(u64::MAX, Ordering::SeqCst);
+        for ring in 0..self.count {
+            self.control(ring).stopped().store(HELD, Ordering::SeqCst);
+        }
+    }
+
+    /// Begins to count, now, if it was held.
+    pub fn release(&self) {
+        if self.begun.load(Ordering::SeqCst) != u64::MAX {
+            return;
+        }
+        if let Some(programs) = &self.programs {
+            let words = size_of::<Rejections>() * programs.cpus / size_of::<u64>();
+            let word = |at| load(atomic64(programs.rejections.at(at * size_of::<u64>())));
+            // Each set of rings is released once.
+            let _ = programs.rejected_before.set((0..words).map(word).collect());
+        }
+        self.begun.store(clock::wall(), Ordering::SeqCst);
+        for ring in 0..self.count {
+            let stopped = self.control(ring);
+            // A capture that was stopped meanwhile stays so.
+            let _ = stopped
+                .stopped()
+                .compare_exchange(HELD, 0, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+
+    /// Packets before this time do not count, in nanoseconds since 1970; `u64::MAX` while the rings are held.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
     }
 
     pub(crate) fn control(&self, ring: usize) -> Control {

@@ -252,6 +252,9 @@ impl Recorder {
         };
         *latest = time;
         let producer = &mut self.producers[ring];
+        if !producer.counts(time, false) {
+            return;
+        }
         let frame = Frame {
             time,
             hardware_time: false,

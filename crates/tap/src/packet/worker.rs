@@ -250,6 +250,9 @@ impl Recorder {
         let Some(job) = self.plan.of(frame) else {
             return true;
         };
+        if !self.producer.counts(frame.time, frame.hardware_time) {
+            return true;
+        }
         match self.sampling.choose(frame) {
             Choice::Wanted => {}
             Choice::NotInSample => {

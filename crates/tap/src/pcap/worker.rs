@@ -268,6 +268,9 @@ impl Recorder {
         if self.end.is_some_and(|end| time > end) {
             return false;
         }
+        if !self.producer.counts(time, self.plan.stamped_by_card) {
+            return true;
+        }
         let PcapJob {
             ids,
             snaplen,

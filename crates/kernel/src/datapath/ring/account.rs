@@ -79,7 +79,9 @@ impl Rings {
             sum.lost_no_ring = load(atomic64(programs.shared.at(offset)));
             for cpu in 0..programs.cpus {
                 let at = size_of::<Rejections>() * cpu + rejected_offset(point) as usize;
-                sum.filtered_out += load(atomic64(programs.rejections.at(at)));
+                let before = programs.rejected_before.get();
+                let before = before.map_or(0, |before| before[at / size_of::<u64>()]);
+                sum.filtered_out += load(atomic64(programs.rejections.at(at))) - before;
             }
         }
         sum.seen = sum.filtered_out
