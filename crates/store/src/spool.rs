@@ -3,11 +3,12 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::{Error, Result, create};
+use trawl_kernel::{Error, Result, beneath, create, run};
 
 use crate::chunk::OpenChunk;
 use crate::key::{ChunkKey, Epoch, escaped};
@@ -42,6 +43,7 @@ const TARGET: &str = "target.json";
 const BEGIN: &str = "begin.json";
 const END: &str = "end.json";
 const PART: &str = "part";
+const CHUNK: &str = "pcapng.zst";
 
 #[derive(Debug, Default)]
 struct Waiting {
@@ -88,8 +90,10 @@ impl Spool {
     /// Makes the directory of a new run, with the record of its beginning.
     pub fn create(root: &Path, target: Target, begin: &Begin) -> Result<Self> {
         let directory = root.join(target.epoch.prefix().replace('/', "~"));
+        make_private(root).map_err(failed(root))?;
+        run::check_owner(root)?;
         let make = || -> io::Result<File> {
-            fs::create_dir_all(&directory)?;
+            make_private(&directory)?;
             fs::set_permissions(&directory, private())?;
             let lock = create::new_file(&directory.join(LOCK), 0o600)?;
             lock.try_lock()?;
@@ -109,32 +113,35 @@ impl Spool {
         })
     }
 
-    /// What runs that are over left; `None` in the place of those that still go on.
-    pub fn leftovers(root: &Path) -> Result<Vec<Option<Self>>> {
+    /// What runs that are over left; `None` in the place of those that still go on. Runs of other users are refused, one
+    /// by one: they would choose which files are read and where these go.
+    pub fn leftovers(root: &Path) -> Result<Vec<Result<Option<Self>>>> {
         let list = match fs::read_dir(root) {
             Ok(list) => list,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(failed(root)(error)),
         };
+        own(root, root)?;
         let mut spools = Vec::new();
         for entry in list {
             let directory = entry.map_err(failed(root))?.path();
             if !directory.join(TARGET).exists() {
                 continue;
             }
-            spools.push(Self::open(&directory).map_err(failed(&directory))?);
+            let open = || Self::open(&directory).map_err(failed(&directory));
+            spools.push(own(&directory, root).and_then(|()| open()));
         }
         Ok(spools)
     }
 
     fn open(directory: &Path) -> io::Result<Option<Self>> {
-        let lock = File::open(directory.join(LOCK))?;
+        let lock = beneath::open(directory, Path::new(LOCK))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        let target: Target = serde_json::from_slice(&fs::read(directory.join(TARGET))?)?;
+        let target: Target = serde_json::from_slice(&beneath::read(directory, Path::new(TARGET))?)?;
         let spool = Self {
             directory: directory.to_owned(),
             target,
@@ -158,13 +165,11 @@ impl Spool {
     }
 
     fn place(&self, interface: &str, sequence: u64, end: &str) -> PathBuf {
-        self.directory
-            .join(escaped(interface))
-            .join(format!("{sequence:010}.{end}"))
+        self.directory.join(chunk_name(interface, sequence, end))
     }
 
     fn chunk_path(&self, manifest: &Manifest) -> PathBuf {
-        self.place(&manifest.interface, manifest.sequence, "pcapng.zst")
+        self.place(&manifest.interface, manifest.sequence, CHUNK)
     }
 
     /// Where a chunk is while it is made.
@@ -176,7 +181,7 @@ impl Spool {
 
     /// Where it is once it is sealed.
     pub fn whole(&self, interface: &str, sequence: u64) -> PathBuf {
-        self.place(interface, sequence, "pcapng.zst")
+        self.place(interface, sequence, CHUNK)
     }
 
     /// A chunk is sealed, or gone: its manifest says so.
@@ -217,7 +222,7 @@ impl Spool {
     }
 
     pub fn begin(&self) -> io::Result<Option<Vec<u8>>> {
-        read_if_there(&self.directory.join(BEGIN))
+        read_if_there(&self.directory, BEGIN)
     }
 
     /// The capture is over.
@@ -232,7 +237,7 @@ impl Spool {
 
     pub fn end(&self) -> io::Result<Option<Vec<u8>>> {
         match self.lock().end {
-            true => read_if_there(&self.directory.join(END)),
+            true => read_if_there(&self.directory, END),
             false => Ok(None),
         }
     }
@@ -261,7 +266,8 @@ impl Spool {
     }
 
     pub fn read_chunk(&self, manifest: &Manifest) -> io::Result<Vec<u8>> {
-        fs::read(self.chunk_path(manifest))
+        let below = chunk_name(&manifest.interface, manifest.sequence, CHUNK);
+        beneath::read(&self.directory, &below)
     }
 
     /// It is in the store: it need not wait here any more.
@@ -293,7 +299,7 @@ impl Spool {
 
     /// Seals the chunks that a killed capture was making, as far as they are whole.
     fn recover(&self) -> io::Result<()> {
-        let begin = fs::read(self.directory.join(BEGIN))?;
+        let begin = beneath::read(&self.directory, Path::new(BEGIN))?;
         let begin = Begin::from_bytes(&begin)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "begin.json was changed"))?;
         let known = manifests(&self.directory)?;
@@ -335,6 +341,15 @@ impl Spool {
         Ok(())
     }
 
+    fn zstd_reader(&self, path: &Path) -> io::Result<Box<dyn Read>> {
+        let below = path
+            .strip_prefix(&self.directory)
+            .map_err(io::Error::other)?;
+        let file = beneath::open(&self.directory, below)?;
+        let (reader, _) = trawl_packet::read::compressed::open(file)?;
+        Ok(reader)
+    }
+
     fn reseal(
         &self,
         path: &Path,
@@ -345,7 +360,7 @@ impl Spool {
     ) -> io::Result<()> {
         let mut bytes = Vec::new();
         // It ends where the kill came.
-        let _ = zstd_reader(path)?.read_to_end(&mut bytes);
+        let _ = self.zstd_reader(path)?.read_to_end(&mut bytes);
         if bytes.is_empty() {
             // Its first frame was not written yet: what it held is unknown.
             return fs::remove_file(path);
@@ -397,10 +412,37 @@ impl Spool {
     }
 }
 
-fn zstd_reader(path: &Path) -> io::Result<Box<dyn Read>> {
-    let file = File::open(path)?;
-    let (reader, _) = trawl_packet::read::compressed::open(file)?;
-    Ok(reader)
+/// Where a chunk or what belongs to it is, below the directory of a run.
+fn chunk_name(interface: &str, sequence: u64, end: &str) -> PathBuf {
+    Path::new(&escaped(interface)).join(format!("{sequence:010}.{end}"))
+}
+
+/// Refuses what another user owns or may write.
+fn own(directory: &Path, root: &Path) -> Result<()> {
+    let Err(error) = run::check_owner(directory) else {
+        return Ok(());
+    };
+    let uid = fs::symlink_metadata(directory).map_or(0, |about| about.uid());
+    let own = [0, run::own_user()].contains(&uid);
+    Err(match own {
+        true => error,
+        false => Error::failed(
+            format!("cannot store what is in {}", directory.display()),
+            format!("it belongs to user {uid}, who chooses its files and where they go"),
+        )
+        .fix(format!(
+            "store it as that user: setpriv --reuid {uid} --clear-groups trawl store push --spool {}",
+            root.display()
+        )),
+    })
+}
+
+/// Makes a directory that this user alone may use, and those above it.
+fn make_private(directory: &Path) -> io::Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
 }
 
 fn private() -> fs::Permissions {
@@ -408,8 +450,8 @@ fn private() -> fs::Permissions {
     fs::Permissions::from_mode(0o700)
 }
 
-fn read_if_there(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    match fs::read(path) {
+fn read_if_there(directory: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
+    match beneath::read(directory, Path::new(name)) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -442,7 +484,8 @@ fn manifests(directory: &Path) -> io::Result<Vec<Manifest>> {
     for interface in subdirectories(directory)? {
         for path in files(&interface)? {
             if path.extension().is_some_and(|end| end == "json") {
-                let manifest = Manifest::from_bytes(&fs::read(&path)?);
+                let below = path.strip_prefix(directory).map_err(io::Error::other)?;
+                let manifest = Manifest::from_bytes(&beneath::read(directory, below)?);
                 manifests.push(manifest.ok_or_else(|| {
                     let why = format!("{} was changed", path.display());
                     io::Error::new(io::ErrorKind::InvalidData, why)
@@ -466,12 +509,12 @@ pub struct Spooled {
 pub fn waiting_for(root: &Path, url: &str) -> Spooled {
     let mut found = Spooled::default();
     for directory in subdirectories(root).unwrap_or_default() {
-        let target = fs::read(directory.join(TARGET)).ok();
+        let target = beneath::read(&directory, Path::new(TARGET)).ok();
         let target = target.and_then(|text| serde_json::from_slice::<Target>(&text).ok());
         if target.is_none_or(|target| target.url != url) {
             continue;
         }
-        let read = |name| fs::read(directory.join(name)).unwrap_or_default();
+        let read = |name| beneath::read(&directory, Path::new(name)).unwrap_or_default();
         found.begins.extend(Begin::from_bytes(&read(BEGIN)));
         found.ends.extend(End::from_bytes(&read(END)));
         let manifests = manifests(&directory).unwrap_or_default();

@@ -31,6 +31,11 @@ fn put_chunk(store: &Store, spool: &Spool, manifest: &Manifest) -> Result<(), St
     let what = |e: Failure| format!("{key}: {e}");
     if manifest.state == State::Stored {
         match spool.read_chunk(manifest) {
+            Ok(bytes) if sha256(&bytes) != manifest.sha256 => {
+                return Err(format!(
+                    "{key} was changed in the spool: its SHA-256 is another one"
+                ));
+            }
             Ok(bytes) => {
                 // What cannot be indexed is stored all the same.
                 let index = spool.target.index.then(|| index::file(&bytes, manifest));
@@ -159,10 +164,18 @@ pub struct Pushed {
 /// Stores what runs that are over left in a spool; with a URL, only what goes there.
 pub fn push(root: &Path, url: Option<&str>) -> Result<Pushed> {
     let mut pushed = Pushed::default();
+    let mut refused = None;
     for spool in Spool::leftovers(root)? {
-        let Some(spool) = spool else {
-            pushed.running += 1;
-            continue;
+        let spool = match spool {
+            Ok(Some(spool)) => spool,
+            Ok(None) => {
+                pushed.running += 1;
+                continue;
+            }
+            Err(error) => {
+                refused = refused.or(Some(error));
+                continue;
+            }
         };
         if url.is_some_and(|url| url != spool.target.url) {
             continue;
@@ -184,5 +197,5 @@ pub fn push(root: &Path, url: Option<&str>) -> Result<Pushed> {
         pushed.runs += 1;
         pushed.chunks += chunks;
     }
-    Ok(pushed)
+    refused.map_or(Ok(pushed), Err)
 }

@@ -401,3 +401,93 @@ fn what_is_pruned_leaves_its_manifest() {
     let none = json(&places.command("prune", &["--keep", "7d"]));
     assert_eq!(none["chunks"], 0);
 }
+
+/// A spool with the chunks of a capture whose store cannot be reached.
+fn left_in_spool(lab: &Lab, places: &Places) -> PathBuf {
+    fs::create_dir_all(&places.store).expect("a directory");
+    let capture = places.start(lab, &["--chunk-size", "4KiB", "--duration", "1h"]);
+    lab.send(&[frames::silent(64)], 100);
+    capture.wait_recorded(100);
+    capture.kill();
+    let run = fs::read_dir(&places.spool).expect("the spool").next();
+    run.expect("a run").expect("it can be read").path()
+}
+
+/// What another user plants in a spool is not read with root's rights and stored where that user reads it.
+#[test]
+fn a_spool_leads_to_no_files_of_others() {
+    let Some(lab) = Lab::open() else { return };
+    let places = Places::of(&lab);
+    let run = left_in_spool(&lab, &places);
+    let secret = lab.file("secret");
+    fs::write(&secret, "a secret").expect("a file");
+    let parts = files_below(&run, ".part");
+    let part = parts.first().expect("a chunk that was not finished");
+    fs::remove_file(part).expect("it can be removed");
+    std::os::unix::fs::symlink(&secret, part).expect("a link");
+    let sealed = part.with_file_name("0000000099.pcapng.zst");
+    std::os::unix::fs::symlink(&secret, &sealed).expect("a link");
+    let push = || trawl(&["store", "push", "--spool", &places.spool]);
+    let _ = push();
+    let stored = files_below(&places.store, "");
+    let holds_secret = |path: &PathBuf| fs::read(path).is_ok_and(|bytes| bytes == b"a secret");
+    assert!(!stored.iter().any(holds_secret), "{stored:?}");
+
+    // A run of another user's, in a spool that anybody may write, or that is another user's.
+    fs::remove_dir_all(&places.spool).expect("it can be removed");
+    let run = left_in_spool(&lab, &places);
+    let refused = |reason: &str| {
+        let output = push();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(reason), "{said}");
+    };
+    std::os::unix::fs::chown(&run, Some(65534), None).expect("root");
+    refused("it belongs to user 65534, who chooses its files");
+    std::os::unix::fs::chown(&run, Some(0), None).expect("root");
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |mode| {
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(&places.spool, mode).expect("root");
+    };
+    mode(0o777);
+    refused("other users may write it");
+    let receiver = lab.receiver();
+    let capture = [
+        "capture",
+        "-i",
+        &receiver,
+        "--store",
+        &places.url,
+        "--spool",
+        &places.spool,
+    ];
+    let output = trawl(&capture);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("other users may write it"), "{said}");
+    mode(0o700);
+    assert!(push().status.success());
+}
+
+#[test]
+fn a_chunk_that_was_changed_in_the_spool_is_not_stored() {
+    let Some(lab) = Lab::open() else { return };
+    let places = Places::of(&lab);
+    let capture = places.start(&lab, &["--chunk-size", "4KiB", "--store-wait", "1s"]);
+    // Nothing can be stored below a file: chunks wait in the spool.
+    fs::remove_dir_all(&places.store).expect("it can be removed");
+    fs::write(&places.store, "no directory").expect("a file");
+    lab.send(&[frames::silent(64)], 400);
+    capture.wait_recorded(400);
+    capture.stop();
+    fs::remove_file(&places.store).expect("it can be removed");
+    let chunks = files_below(Path::new(&places.spool), ".pcapng.zst");
+    let chunk = chunks.last().expect("a chunk that waits");
+    let mut bytes = fs::read(chunk).expect("a chunk");
+    bytes[20] ^= 1;
+    fs::write(chunk, bytes).expect("it can be written");
+    let output = trawl(&["store", "push", "--spool", &places.spool]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("was changed in the spool"), "{said}");
+}

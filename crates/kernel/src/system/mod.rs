@@ -1,5 +1,6 @@
 //! System calls in general: namespaces, netlink, files, locks, processes, clocks.
 
+pub mod beneath;
 pub mod clock;
 pub mod clock_state;
 pub mod confirm;

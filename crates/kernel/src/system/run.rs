@@ -32,6 +32,11 @@ pub fn directory(name: &str) -> Result<Option<PathBuf>> {
     Ok(Some(below))
 }
 
+/// The user whose rights this process has.
+pub fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// Refuses a directory that another user owns or may write: what is in it could be moved away or replaced.
 pub fn check_owner(path: &Path) -> Result<()> {
     let what = || format!("cannot use {}", path.display());
