@@ -13,7 +13,7 @@ use object_store::path::Path as Key;
 use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use tokio::runtime::Runtime;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, create, run};
 use url::Url;
 
 use crate::fix::{Fix, Kind};
@@ -241,7 +241,14 @@ fn directory(url: &Url, what: &str, create: bool) -> Result<Arc<dyn ObjectStore>
         .to_file_path()
         .map_err(|()| Error::usage(what, "it names another host").fix(Fix::DirectoryUrl))?;
     if create {
+        // What is recorded is nobody else's to read.
+        create::private_umask();
         make_private(&path).map_err(|e| Error::os(what, e))?;
+        // Whoever may write there could plant a link in the place of an object.
+        if let Err(error) = run::check_owner(&path) {
+            let fix = "name a directory of this user's alone, or capture as its owner with -Z USER";
+            return Err(Error::failed(what, error.why()).fix(fix));
+        }
     }
     if !path.is_dir() {
         return Err(Error::failed(what, "there is no such directory"));

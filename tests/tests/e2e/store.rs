@@ -402,6 +402,43 @@ fn what_is_pruned_leaves_its_manifest() {
     assert_eq!(none["chunks"], 0);
 }
 
+#[test]
+fn a_store_is_for_its_user_alone_and_follows_no_links_of_others() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(lab) = Lab::open() else { return };
+    let places = Places::of(&lab);
+    fs::create_dir(&places.store).expect("a directory");
+    let mode = |mode| {
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(&places.store, mode).expect("root");
+    };
+    mode(0o777);
+    let receiver = lab.receiver();
+    let capture = [
+        "capture",
+        "-i",
+        &receiver,
+        "--store",
+        &places.url,
+        "--spool",
+        &places.spool,
+    ];
+    let output = trawl(&capture);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("other users may write it"), "{said}");
+    mode(0o755);
+    let capture = places.start(&lab, &["--chunk-size", "4KiB"]);
+    lab.send(&[frames::silent(64)], 100);
+    capture.wait_recorded(100);
+    capture.stop_well();
+    let files = files_below(&places.store, "");
+    assert!(files.len() > 3, "{files:?}");
+    for file in files {
+        let mode = fs::metadata(&file).expect("a file").permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{file:?}: {mode:o}");
+    }
+}
+
 /// A spool with the chunks of a capture whose store cannot be reached.
 fn left_in_spool(lab: &Lab, places: &Places) -> PathBuf {
     fs::create_dir_all(&places.store).expect("a directory");

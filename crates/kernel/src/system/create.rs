@@ -26,6 +26,11 @@ pub fn existing_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// Lets this process make files and directories for its own user alone.
+pub fn private_umask() {
+    rustix::process::umask(rustix::fs::Mode::from_bits_truncate(0o077));
+}
+
 /// A file without a name, which is gone when it is closed.
 pub fn unnamed_in(directory: &Path) -> io::Result<File> {
     OpenOptions::new()
