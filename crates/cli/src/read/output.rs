@@ -1,8 +1,10 @@
 //! Where packets that were read go: standard output as text, a file, or both.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use trawl_kernel::{Error, Result};
+use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::{self, TSRESOL_DEFAULT, blocks};
 use trawl_packet::read::FileFormat;
 use trawl_view::Show;
@@ -54,7 +56,7 @@ impl Output {
             return Ok(Written::NobodyReads);
         }
         if let Some(shown) = &mut self.shown {
-            shown.packet(input);
+            shown.packet(index, input);
         }
         let gathered = |text: &[u8]| text.len() >= GATHER;
         let full = self
@@ -130,9 +132,29 @@ struct Shown {
     form: Shape,
     text: String,
     precision_of_file: bool,
-    /// How many interfaces were known at the last look, and whether they have different names.
-    known_interfaces: usize,
-    places_differ: bool,
+    /// Of each file.
+    names: HashMap<usize, Names>,
+}
+
+/// Whether the interfaces of a file have different names.
+#[derive(Default)]
+struct Names {
+    /// How many interfaces were looked at: each of many sections may describe some more.
+    known: usize,
+    differ: bool,
+}
+
+impl Names {
+    fn look_at(&mut self, interfaces: &[Interface]) {
+        // The next file of a ring.
+        if interfaces.len() < self.known {
+            *self = Self::default();
+        }
+        let first = interfaces.first().map(|interface| &interface.name);
+        let new = interfaces.get(self.known..).unwrap_or_default();
+        self.differ |= new.iter().any(|one| Some(&one.name) != first);
+        self.known = interfaces.len();
+    }
 }
 
 enum Shape {
@@ -159,12 +181,11 @@ impl Shown {
                 String::new()
             },
             precision_of_file: request.precision_of_file,
-            known_interfaces: 0,
-            places_differ: false,
+            names: HashMap::new(),
         }
     }
 
-    fn packet(&mut self, input: &Input) {
+    fn packet(&mut self, index: usize, input: &Input) {
         if let Shape::Count(count) = &mut self.form {
             *count += 1;
             return;
@@ -176,14 +197,9 @@ impl Shown {
             Shape::Count(_) => {}
             Shape::Lines(printer) => {
                 let interfaces = input.reader.interfaces();
-                if interfaces.len() != self.known_interfaces {
-                    self.known_interfaces = interfaces.len();
-                    let first = interfaces.first().map(|interface| &interface.name);
-                    self.places_differ = interfaces
-                        .iter()
-                        .any(|interface| Some(&interface.name) != first);
-                }
-                if packet.hook.is_none() && !self.places_differ {
+                let names = self.names.entry(index).or_default();
+                names.look_at(interfaces);
+                if packet.hook.is_none() && !names.differ {
                     packet.interface = None;
                 }
                 if self.precision_of_file {
