@@ -196,6 +196,11 @@ pub enum Remark<'a> {
         file: &'a str,
         option: &'a str,
     },
+    /// Packets of a file whose times are before 1970 or after 2554.
+    TimesBeyond {
+        file: &'a str,
+        packets: u64,
+    },
     /// Blocks of big-endian sections that were not written.
     BlocksLeftOut {
         blocks: u64,

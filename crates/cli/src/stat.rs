@@ -157,6 +157,7 @@ fn files(args: &Args, statistics: &mut Statistics) -> Result<(Vec<FileReport>, b
     }
     let whole = opened.iter().all(|file| file.facts.error.is_none());
     let mut reports = Vec::new();
+    sources.sources().for_each(Input::report_times_beyond);
     let inputs = sources.into_sources();
     for (file, input) in opened.into_iter().zip(inputs) {
         reports.push(file.report(input.reader.interfaces())?);
@@ -191,16 +192,18 @@ impl Opened {
         filter: &mut Option<(&Filter, Selector)>,
         statistics: &mut Statistics,
     ) -> Result<()> {
-        let (Some(packet), Some((timestamp_ns, interface))) =
-            (Source::current(input), input.reader.time_and_interface())
-        else {
+        let (Some(packet), Some(stored), Some((timestamp_ns, interface))) = (
+            Source::current(input),
+            input.reader.stored(),
+            input.reader.time_and_interface(),
+        ) else {
             return Ok(());
         };
         self.figures.packet(&Stored {
             timestamp_ns,
             interface,
             link_type: packet.link_type,
-            captured: packet.captured.len() as u32,
+            captured: stored.len() as u32,
             original_len: packet.original_len,
             direction: packet.direction,
         });
@@ -211,7 +214,10 @@ impl Opened {
                 return Ok(());
             }
         }
-        statistics.add(&packet);
+        statistics.add(&PacketView {
+            captured: stored,
+            ..packet
+        });
         Ok(())
     }
 

@@ -30,7 +30,7 @@ pub fn file_header(out: &mut Vec<u8>, link_type: u16, snaplen: u32) {
     out.extend_from_slice(&u32::from(link_type).to_le_bytes());
 }
 
-/// Appends one record. Seconds past 2106 wrap, as the field does.
+/// Appends one record. Seconds past 2106 wrap, as the field does: the caller refuses such times.
 pub fn record(out: &mut Vec<u8>, timestamp_ns: u64, captured: &[u8], original_len: u32) {
     for field in [
         (timestamp_ns / NANOSECONDS) as u32,

@@ -93,9 +93,14 @@ pub struct Packet<'a> {
 #[derive(Clone)]
 pub(crate) struct Found {
     pub timestamp_ns: u64,
+    /// The file's own time is beyond what nanoseconds since 1970 can say.
+    pub time_is_beyond: bool,
     pub interface: usize,
     pub original_len: u32,
     pub captured: Range<usize>,
+    /// Where the bytes that are stored of the packet end: after `captured` where a record is longer than its file's
+    /// snaplen.
+    pub stored_end: usize,
     pub options: OptionsAt,
 }
 
@@ -162,6 +167,7 @@ pub struct CaptureReader<R> {
     host: Option<String>,
     /// The packet that [`CaptureReader::advance`] came to.
     found: Option<Found>,
+    times_beyond: u64,
     failed: bool,
 }
 
@@ -199,6 +205,7 @@ impl<R: Read> CaptureReader<R> {
             interfaces,
             host: None,
             found: None,
+            times_beyond: 0,
             failed: false,
         })
     }
@@ -258,6 +265,7 @@ impl<R: Read> CaptureReader<R> {
         self.failed = step.as_ref().is_err_and(|error| !error.would_block());
         Ok(match step? {
             Some(pcapng::read::Step::Packet(found)) => {
+                self.times_beyond += u64::from(found.time_is_beyond);
                 self.found = Some(found);
                 Some(Step::Packet)
             }
@@ -278,10 +286,23 @@ impl<R: Read> CaptureReader<R> {
         Some((bytes, found.original_len))
     }
 
+    /// All bytes that the file holds of the packet: more than [`Packet::captured`] where a pcap record is longer than the
+    /// snaplen of its file, beyond which libpcap hands nothing on.
+    pub fn stored(&self) -> Option<&[u8]> {
+        let found = self.found.as_ref()?;
+        let at = found.captured.start..found.stored_end;
+        self.input.buffered().get(at)
+    }
+
     /// Time and interface of the packet that the reader has come to.
     pub fn time_and_interface(&self) -> Option<(u64, usize)> {
         let found = self.found.as_ref()?;
         Some((found.timestamp_ns, found.interface))
+    }
+
+    /// Counts the packets whose times are before 1970 or after 2554, of which the nearest time between was handed out.
+    pub fn times_beyond(&self) -> u64 {
+        self.times_beyond
     }
 
     /// The record or block that the reader has come to, as it is stored.
@@ -341,9 +362,11 @@ impl<R: Read> CaptureReader<R> {
     fn packet(&self, found: &Found) -> Option<Packet<'_>> {
         let Found {
             timestamp_ns,
+            time_is_beyond: _,
             interface,
             original_len,
             captured,
+            stored_end: _,
             options,
         } = found.clone();
         let bytes = self.input.buffered();

@@ -79,7 +79,7 @@ fn rewritten(bytes: &[u8], format: Format, verbatim: bool) {
             Step::Block { kind } => rewriter.block(&mut copy, 0, &reader, kind),
             // A pcap file holds packets of one link type.
             Step::Packet if rewriter.packet(&mut copy, 0, &reader).is_err() => break,
-            Step::Packet => packets.extend(reader.captured().map(|(bytes, _)| bytes.to_vec())),
+            Step::Packet => packets.extend(reader.stored().map(<[u8]>::to_vec)),
         }
     }
     rewriter.start(&mut copy, &reader);
@@ -95,8 +95,7 @@ fn rewritten(bytes: &[u8], format: Format, verbatim: bool) {
         if matches!(copied.format(), FileFormat::Pcap { modified: true, .. }) {
             return;
         }
-        let packet = copied.captured().map(|(bytes, _)| bytes);
-        assert_eq!(packet, packets.get(there).map(Vec::as_slice));
+        assert_eq!(copied.stored(), packets.get(there).map(Vec::as_slice));
         there += 1;
     }
     assert_eq!(there, packets.len(), "{format:?}, verbatim {verbatim}");

@@ -81,6 +81,10 @@ impl<S: Source> Merge<S> {
         self.streams.into_iter().map(|stream| stream.source)
     }
 
+    pub fn sources(&self) -> impl Iterator<Item = &S> {
+        self.streams.iter().map(|stream| &stream.source)
+    }
+
     /// Which source the last step was of.
     pub fn index(&self) -> usize {
         self.current

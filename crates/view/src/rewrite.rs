@@ -30,6 +30,10 @@ pub enum RewriteError {
         "a pcap file holds packets of one link type, and there are packets of types {first} and {other}"
     )]
     LinkTypes { first: u16, other: u16 },
+    #[error(
+        "the times of a pcap file end in 2106, and the time of a packet is {seconds} seconds after 1970"
+    )]
+    Late { seconds: u64 },
 }
 
 /// Appends records or blocks to a buffer, whole ones always.
@@ -76,16 +80,17 @@ impl Rewriter {
         }
         match (self.format, self.verbatim) {
             (Format::Pcap, true) => out.extend_from_slice(reader.pcap_header().unwrap_or_default()),
-            (Format::Pcapng, true) => {}
             (Format::Pcap, false) => {
                 // That of the first packet to be written: the first interface may have none that is wanted.
-                let of_file = || reader.interfaces().first().cloned().unwrap_or_default();
                 let packet = reader.current().map(|packet| packet.link_type);
-                let link_type = packet.unwrap_or_else(|| of_file().link_type);
+                let of_file = || reader.interfaces().first().map(|one| one.link_type);
+                let link_type = packet.or_else(of_file);
+                let link_type = link_type.unwrap_or(block::LINKTYPE_ETHERNET);
                 self.link_type = Some(link_type);
                 pcap::file_header(out, link_type, 0);
             }
-            (Format::Pcapng, false) => section_header(
+            // Of a file that is copied, the header is among its blocks, unless it is cut before its end.
+            (Format::Pcapng, _) => section_header(
                 out,
                 &SectionHeader {
                     userappl: Some(&self.application),
@@ -147,7 +152,7 @@ impl Rewriter {
             }
             return Ok(());
         }
-        let Some(packet) = reader.current() else {
+        let (Some(packet), Some(stored)) = (reader.current(), reader.stored()) else {
             return Ok(());
         };
         if self.format == Format::Pcap {
@@ -156,17 +161,17 @@ impl Rewriter {
                 let other = packet.link_type;
                 return Err(RewriteError::LinkTypes { first, other });
             }
-            pcap::record(
-                out,
-                packet.timestamp_ns,
-                packet.captured,
-                packet.original_len,
-            );
+            let seconds = packet.timestamp_ns / 1_000_000_000;
+            if u32::try_from(seconds).is_err() {
+                return Err(RewriteError::Late { seconds });
+            }
+            pcap::record(out, packet.timestamp_ns, stored, packet.original_len);
             return Ok(());
         }
         let id = self.interface(out, file, packet.interface, reader);
         let raw = reader.raw();
-        let is_enhanced = reader.pcap_header().is_none()
+        let is_block = reader.pcap_header().is_none();
+        let is_enhanced = is_block
             && packet.byte_order == ByteOrder::Little
             && raw.starts_with(&block::ENHANCED_PACKET.to_le_bytes());
         if is_enhanced {
@@ -180,7 +185,7 @@ impl Rewriter {
             Some(interface) if is_carried => interface.ticks(packet.timestamp_ns),
             _ => packet.timestamp_ns,
         };
-        if packet.byte_order == ByteOrder::Big {
+        if is_block && packet.byte_order == ByteOrder::Big {
             let changed = (!is_carried).then_some(ticks);
             if big_endian::packet(out, raw, id, changed) {
                 return Ok(());
@@ -192,7 +197,7 @@ impl Rewriter {
             &EnhancedPacket {
                 interface_id: id,
                 timestamp_ns: ticks,
-                captured: packet.captured,
+                captured: stored,
                 original_len: packet.original_len,
                 flags: packet.options.flags,
                 queue: packet.options.queue,
@@ -251,6 +256,12 @@ impl Rewriter {
             let nanoseconds = Interface {
                 tsresol: block::TSRESOL_NANOSECONDS,
                 tsoffset: 0,
+                // Records of pcap may be longer than the file says; in pcapng libpcap refuses such packets, and files
+                // whose interfaces have different limits.
+                snaplen: match reader.pcap_header() {
+                    Some(_) => 0,
+                    None => described.snaplen,
+                },
                 ..described
             };
             interface_description(out, &nanoseconds);

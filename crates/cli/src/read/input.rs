@@ -157,6 +157,21 @@ impl Input {
         })
     }
 
+    /// Says how many packets have times that cannot be shown.
+    pub fn report_times_beyond(&self) {
+        let (file, packets) = (&self.name, self.reader.times_beyond());
+        let have = match packets {
+            0 => return,
+            1 => "packet has a time",
+            _ => "packets have times",
+        };
+        let text = format!(
+            "{file}: {packets} {have} before 1970 or after 2554-07-21, which the file can hold and trawl cannot show: \
+             the nearest time that trawl can show stands for each"
+        );
+        json::say(&Remark::TimesBeyond { file, packets }, &text);
+    }
+
     /// How the packets of the first interface begin, and in which order of bytes the file was written.
     pub fn first_kind(&self) -> Kind {
         let first = self.reader.interfaces().first();

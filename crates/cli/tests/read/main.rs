@@ -2,6 +2,7 @@
 
 mod follow;
 mod foreign;
+mod limits;
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -74,9 +74,11 @@ impl Recording {
             Ok(Some(packet)) if packet.link_type == ETHERNET => {
                 self.count += 1;
                 self.next.time = packet.timestamp_ns;
-                self.next.cut = packet.captured.len() < packet.original_len as usize;
+                let original_len = packet.original_len as usize;
+                let stored = reader.stored().unwrap_or_default();
+                self.next.cut = stored.len() < original_len;
                 self.next.bytes.clear();
-                self.next.bytes.extend_from_slice(packet.captured);
+                self.next.bytes.extend_from_slice(stored);
                 return;
             }
             Ok(Some(packet)) => format!(

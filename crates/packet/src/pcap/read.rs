@@ -217,9 +217,11 @@ impl Records {
         let fraction = u64::from(fraction) * self.nanoseconds_a_tick;
         Ok(Some(Found {
             timestamp_ns: u64::from(seconds) * 1_000_000_000 + fraction,
+            time_is_beyond: false,
             interface: 0,
             original_len,
             captured: start..start + self.most_captured.min(captured_len as usize),
+            stored_end: end,
             options: OptionsAt::None,
         }))
     }

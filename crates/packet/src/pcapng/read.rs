@@ -202,12 +202,16 @@ impl Body<'_> {
         let id = self.u32(0)?;
         let interface = self.describe(known, id)?;
         let ticks = u64::from(self.u32(4)?) << 32 | u64::from(self.u32(8)?);
+        let (timestamp_ns, time_is_beyond) = nanoseconds(ticks, interface);
         let captured_len = self.u32(12)? as usize;
+        let captured = self.range(DATA, captured_len)?;
         Ok(Found {
-            timestamp_ns: nanoseconds(ticks, interface),
+            timestamp_ns,
+            time_is_beyond,
             interface: id as usize,
             original_len: self.u32(16)?,
-            captured: self.range(DATA, captured_len)?,
+            stored_end: captured.end,
+            captured,
             options: OptionsAt::List {
                 at: self.options(DATA, captured_len),
                 order: self.order,
@@ -227,11 +231,14 @@ impl Body<'_> {
         // The block does not say how much was captured: as much as fits.
         let room = self.bytes.len().saturating_sub(DATA);
         let captured_len = (original_len.min(snaplen) as usize).min(room);
+        let captured = self.range(DATA, captured_len)?;
         Ok(Found {
             timestamp_ns: 0,
+            time_is_beyond: false,
             interface: 0,
             original_len,
-            captured: self.range(DATA, captured_len)?,
+            stored_end: captured.end,
+            captured,
             options: OptionsAt::None,
         })
     }
@@ -243,12 +250,16 @@ impl Body<'_> {
         let interface = self.describe(known, id.into())?;
         let drops = self.u16(2)?;
         let ticks = u64::from(self.u32(4)?) << 32 | u64::from(self.u32(8)?);
+        let (timestamp_ns, time_is_beyond) = nanoseconds(ticks, interface);
         let captured_len = self.u32(12)? as usize;
+        let captured = self.range(DATA, captured_len)?;
         Ok(Found {
-            timestamp_ns: nanoseconds(ticks, interface),
+            timestamp_ns,
+            time_is_beyond,
             interface: id.into(),
             original_len: self.u32(16)?,
-            captured: self.range(DATA, captured_len)?,
+            stored_end: captured.end,
+            captured,
             options: OptionsAt::Obsolete {
                 at: self.options(DATA, captured_len),
                 order: self.order,
@@ -305,8 +316,9 @@ pub(super) fn interface_of(block: &block::Block<'_>) -> Option<Interface> {
         .flatten()
 }
 
-/// Ticks of an interface as nanoseconds since 1970, at the ends of the range where they are beyond.
-fn nanoseconds(ticks: u64, interface: &Interface) -> u64 {
+/// Ticks of an interface as nanoseconds since 1970, at the ends of the range where they are beyond it, and whether they
+/// are.
+fn nanoseconds(ticks: u64, interface: &Interface) -> (u64, bool) {
     const NANOSECONDS: u128 = 1_000_000_000;
     let exponent = u32::from(interface.tsresol & !block::TSRESOL_IS_BINARY);
     let scaled = u128::from(ticks) * NANOSECONDS;
@@ -319,14 +331,16 @@ fn nanoseconds(ticks: u64, interface: &Interface) -> u64 {
     };
     // Below 2^94: the sum cannot overflow.
     let offset = i128::from(interface.tsoffset) * NANOSECONDS as i128;
-    (ns as i128 + offset).clamp(0, u64::MAX.into()) as u64
+    let ns = ns as i128 + offset;
+    let nearest = ns.clamp(0, u64::MAX.into());
+    (nearest as u64, nearest != ns)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn at(ticks: u64, tsresol: u8, tsoffset: i64) -> u64 {
+    fn at(ticks: u64, tsresol: u8, tsoffset: i64) -> (u64, bool) {
         nanoseconds(
             ticks,
             &Interface {
@@ -339,15 +353,15 @@ mod tests {
 
     #[test]
     fn units_and_offsets() {
-        assert_eq!(at(1_500_000, 6, 0), 1_500_000_000);
-        assert_eq!(at(5, 0, 0), 5_000_000_000);
-        assert_eq!(at(123_456, 12, 0), 123);
-        assert_eq!(at(3, 0x80 | 1, 0), 1_500_000_000);
-        assert_eq!(at(1 << 40, 0x80 | 40, 0), 1_000_000_000);
-        assert_eq!(at(5, 9, 2), 2_000_000_005);
-        assert_eq!(at(5, 9, -2), 0);
-        assert_eq!(at(u64::MAX, 0, i64::MAX), u64::MAX);
-        assert_eq!(at(u64::MAX, 127, 0), 0);
-        assert_eq!(at(u64::MAX, 255, 0), 0);
+        assert_eq!(at(1_500_000, 6, 0), (1_500_000_000, false));
+        assert_eq!(at(5, 0, 0), (5_000_000_000, false));
+        assert_eq!(at(123_456, 12, 0), (123, false));
+        assert_eq!(at(3, 0x80 | 1, 0), (1_500_000_000, false));
+        assert_eq!(at(1 << 40, 0x80 | 40, 0), (1_000_000_000, false));
+        assert_eq!(at(5, 9, 2), (2_000_000_005, false));
+        assert_eq!(at(5, 9, -2), (0, true));
+        assert_eq!(at(u64::MAX, 0, i64::MAX), (u64::MAX, true));
+        assert_eq!(at(u64::MAX, 127, 0), (0, false));
+        assert_eq!(at(u64::MAX, 255, 0), (0, false));
     }
 }
