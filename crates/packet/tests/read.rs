@@ -443,9 +443,8 @@ fn pcap_that_comes_in_pieces_or_is_cut() {
     }
     let file = pcap_with_headers(16);
     let ends = [24, 80, 137, 195, 254, 314];
-    // So short a rest may be what another variant has more in the header of a single record.
-    let is_variant = |cut: usize| [84, 88].contains(&cut);
-    for cut in (24..file.len()).filter(|cut| !is_variant(*cut)) {
+    // Also where the rest is as long as what another variant has more in the header of a single record.
+    for cut in 24..file.len() {
         let (packets, error, _) = read(&file[..cut]);
         assert_eq!(
             packets.len(),

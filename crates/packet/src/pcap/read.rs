@@ -1,5 +1,6 @@
 //! Reads the older pcap format, of both byte orders and resolutions.
 
+use std::cmp::Ordering;
 use std::io::Read;
 
 use super::{
@@ -28,6 +29,10 @@ const USUAL_HEADERS: &[usize] = &[RECORD_HEADER_LEN, 20, MODIFIED_RECORD_HEADER_
 const MODIFIED_HEADERS: &[usize] = &[MODIFIED_RECORD_HEADER_LEN, 28];
 /// Records that are looked at to tell the length of their headers.
 const RECORDS_TO_TELL: usize = 4;
+/// Records that have to make sense, one after the other up to the end of the file, for a variant to be believed.
+const LEAST_TO_AGREE: usize = 2;
+/// Longest packet in a file of a variant that only its records tell of: libpcap's longest.
+const MAX_VARIANT_PACKET_LEN: u32 = 262_144;
 
 /// What the first four bytes of a pcap file say.
 #[derive(Debug, Clone, Copy)]
@@ -242,7 +247,8 @@ impl Records {
         }
     }
 
-    /// Looks at the first records: the usual length of their headers holds unless it makes no sense and another does.
+    /// Looks at the first records: the usual length of their headers holds unless it makes no sense and several records in
+    /// a row agree on another.
     fn tell_header_length<R: Read>(&mut self, input: &mut Input<R>) -> Result<(), ReadError> {
         let [usual, others @ ..] = self.record_headers else {
             return Ok(());
@@ -251,14 +257,10 @@ impl Records {
             return Ok(());
         }
         let mut chosen = 0;
-        if let Err(misfit) = self.fit(input, *usual)? {
+        let misfit = self.misfit(input, *usual)?;
+        if misfit != Misfit::None {
             for (index, other) in others.iter().enumerate() {
-                let fits = match (misfit, self.fit(input, *other)?) {
-                    (Misfit::Rest(_), Ok(end)) => end == End::OfTheFile,
-                    (Misfit::Lengths, Ok(_) | Err(Misfit::Rest(_))) => true,
-                    (_, Err(_)) => false,
-                };
-                if fits {
+                if self.agree(input, *other, misfit)? {
                     chosen = index + 1;
                     break;
                 }
@@ -268,45 +270,90 @@ impl Records {
         Ok(())
     }
 
-    /// Whether the first records have headers of this length, as far as the file goes. A header that is begun is waited
-    /// for.
-    fn fit<R: Read>(
+    /// Returns why the bytes that are there are no records with headers of the usual length. A header that is begun is
+    /// waited for.
+    fn misfit<R: Read>(
         &self,
         input: &mut Input<R>,
         header_len: usize,
-    ) -> Result<Result<End, Misfit>, ReadError> {
-        let begun = self.looks(input.buffered(), header_len);
-        let Err(Misfit::Rest(at)) = begun else {
-            return Ok(begun);
-        };
-        match input.fill(at + RECORD_HEADER_LEN) {
-            Err(error) if error.would_block() => Err(error),
-            // Another error will be met again by who reads on.
-            _ => Ok(self.looks(input.buffered(), header_len)),
+    ) -> Result<Misfit, ReadError> {
+        let mut look = self.looks(input.buffered(), header_len, MAX_PACKET_LEN);
+        if let End::InAHeader(at) = look.end {
+            fill(input, at + RECORD_HEADER_LEN)?;
+            look = self.looks(input.buffered(), header_len, MAX_PACKET_LEN);
+        }
+        Ok(match look.end {
+            End::Enough | End::OfTheFile | End::InARecord(_) => Misfit::None,
+            End::InAHeader(_) => Misfit::Rest,
+            End::Nonsense => Misfit::Lengths,
+        })
+    }
+
+    /// Returns whether several records in a row have headers of this length. The bytes after a damaged record, or what is
+    /// left of a record that was cut, may look like one by chance.
+    fn agree<R: Read>(
+        &self,
+        input: &mut Input<R>,
+        header_len: usize,
+        misfit: Misfit,
+    ) -> Result<bool, ReadError> {
+        let mut known = 0;
+        loop {
+            let look = self.looks(input.buffered(), header_len, MAX_VARIANT_PACKET_LEN);
+            match look.end {
+                End::Enough => return Ok(misfit == Misfit::Lengths),
+                End::Nonsense => return Ok(false),
+                End::OfTheFile | End::InAHeader(_) | End::InARecord(_) => {}
+            }
+            // Looks on when more of the file has come.
+            if input.buffered().len() > known {
+                known = input.buffered().len();
+                let at = match look.end {
+                    End::InAHeader(at) | End::InARecord(at) => at,
+                    _ => known,
+                };
+                fill(input, at + RECORD_HEADER_LEN)?;
+                continue;
+            }
+            return Ok(match look.end {
+                End::OfTheFile => look.records >= LEAST_TO_AGREE,
+                _ => misfit == Misfit::Lengths && look.records > LEAST_TO_AGREE,
+            });
         }
     }
 
-    /// How far these bytes are records with headers of this length, or why they are none.
-    fn looks(&self, bytes: &[u8], header_len: usize) -> Result<End, Misfit> {
+    /// Looks how far these bytes are records with headers of this length.
+    fn looks(&self, bytes: &[u8], header_len: usize, longest: u32) -> Look {
         let mut at = 0;
-        for _ in 0..RECORDS_TO_TELL {
+        for records in 0..RECORDS_TO_TELL {
+            let end = |end| Look { records, end };
             let Some(header) = bytes.get(at..).and_then(|rest| rest.first_chunk()) else {
-                return match at < bytes.len() {
-                    true => Err(Misfit::Rest(at)),
-                    false => Ok(End::OfTheFile),
-                };
+                return end(match at.cmp(&bytes.len()) {
+                    Ordering::Less => End::InAHeader(at),
+                    Ordering::Equal => End::OfTheFile,
+                    Ordering::Greater => End::InARecord(at),
+                });
             };
             let fields = self.fields(header);
             // No packet is longer than the longest, and no more is captured than was sent.
-            if fields.original_len > MAX_PACKET_LEN || fields.captured_len > fields.original_len {
-                return Err(Misfit::Lengths);
+            if fields.original_len > longest || fields.captured_len > fields.original_len {
+                return end(End::Nonsense);
             }
             at += header_len + fields.captured_len as usize;
-            if at > bytes.len() {
-                return Ok(End::InARecord);
-            }
         }
-        Ok(End::InARecord)
+        Look {
+            records: RECORDS_TO_TELL,
+            end: End::Enough,
+        }
+    }
+}
+
+/// Reads until the input holds `len` bytes or ends. Only a source that has nothing for now is an error: any other is met
+/// again by the next read.
+fn fill<R: Read>(input: &mut Input<R>, len: usize) -> Result<(), ReadError> {
+    match input.fill(len) {
+        Err(error) if error.would_block() => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -318,18 +365,33 @@ struct RecordHeader {
     original_len: u32,
 }
 
+/// How far bytes are records with headers of some length.
+struct Look {
+    /// Headers that make sense.
+    records: usize,
+    end: End,
+}
+
 /// Where looking at records ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
+    /// After as many records as are looked at.
+    Enough,
     /// With the last byte that is there.
     OfTheFile,
-    InARecord,
+    /// The header that begins here is not there whole.
+    InAHeader(usize),
+    /// The record that ends here is not there whole.
+    InARecord(usize),
+    /// At a header with impossible lengths.
+    Nonsense,
 }
 
-/// Why bytes are no records with headers of some length.
+/// Why bytes are no records with headers of the usual length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Misfit {
+    None,
     Lengths,
-    /// What is left from here on is shorter than a header.
-    Rest(usize),
+    /// What is left at the end is shorter than a header.
+    Rest,
 }
