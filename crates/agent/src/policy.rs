@@ -2,9 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 use trawl_kernel::{Error, Result};
+use url::Url;
 
 use crate::desired::{Capture, Labels};
 use crate::fix::Fix;
+
+/// Bytes of a filter: the time to compile one grows faster than its length.
+const LONGEST_FILTER: usize = 16 << 10;
 
 /// A list that is absent allows all; a limit that is absent limits nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -110,7 +114,9 @@ impl Policy {
                 store: capture.store.clone(),
             });
         }
-        if self.filter.is_some() && !is_closed(&capture.filter) {
+        if capture.filter.len() > LONGEST_FILTER
+            || self.filter.is_some() && !is_closed(&capture.filter)
+        {
             return Some(Refusal::Filter {
                 filter: capture.filter.clone(),
             });
@@ -219,10 +225,22 @@ fn allows_name(pattern: &str, asked: &str) -> bool {
     }
 }
 
-/// Ways out of a directory are never allowed.
+/// Compares what is opened, not what is written: an address in another form than its parsed one is refused. So are
+/// encoded characters, which stand for others in the name of a directory.
 fn allows_store(pattern: &str, asked: &str) -> bool {
-    let climbs = asked.contains('%') || asked.split('/').any(|part| part == "..");
-    !climbs && matches(pattern, asked)
+    let parsed = match asked.starts_with('/') {
+        true => Url::from_file_path(asked).ok(),
+        false => Url::parse(asked).ok(),
+    };
+    let Some(parsed) = parsed else {
+        return false;
+    };
+    let plain = |url: &str| {
+        let url = url.strip_prefix("file://").unwrap_or(url);
+        url.trim_end_matches('/').to_owned()
+    };
+    let is_plain = plain(parsed.as_str()) == plain(asked) && !asked.contains('%');
+    is_plain && (matches(pattern, asked) || matches(pattern, parsed.as_str()))
 }
 
 #[cfg(test)]
@@ -296,7 +314,20 @@ mod tests {
     fn stores_have_no_way_out() {
         let policy = "stores = [\"file:///s/*\"]";
         assert_eq!(refused(policy, |_| ()), None);
-        for store in ["file:///s/../etc", "file:///s/%2e%2e/etc", "s3://other/"] {
+        for store in [
+            "file:///s/../etc",
+            "file:///s/%2e%2e/etc",
+            "s3://other/",
+            "file:///s/..\\..\\etc",
+            "file:///s/.\t./etc",
+            "file:///s/.\n./etc",
+            "file:///s/a%2f..%2f..%2fetc",
+            "file://host/s/a",
+            "file:/s/a",
+            "FILE:///s/a",
+            "/s/../etc",
+            "",
+        ] {
             let refusal = refused(policy, |capture| capture.store = store.to_owned());
             assert!(matches!(refusal, Some(Refusal::Store { .. })), "{store}");
         }

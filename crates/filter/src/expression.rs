@@ -14,6 +14,7 @@ pub use compiler::{Compiler, Unavailable, compile_with};
 pub(crate) use split::APART;
 use split::Split;
 
+use std::cell::Cell;
 use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -117,8 +118,9 @@ pub(crate) fn compiles_whole(expression: &str) -> bool {
     compiler::ready().is_ok_and(|compiler| compiler.compile(expression, &options).is_ok())
 }
 
-/// Finding a place asks libpcap some hundred times, each of which takes time with the expression's length.
-const LONGEST_WITH_PLACE: usize = 8 << 10;
+/// Finding a place asks libpcap some hundred times, and each answer takes more time the longer the text is: so many bytes
+/// of text are asked about. A wrong expression of some hundred terms has no place then.
+const MOST_ASKED: usize = 32 << 10;
 
 fn place(
     expression: &str,
@@ -126,19 +128,21 @@ fn place(
     compiler: &dyn Compiler,
     options: &Options,
 ) -> Option<Range<usize>> {
-    if expression.len() > LONGEST_WITH_PLACE {
-        return None;
-    }
     let options = &Options {
         optimise: false,
         ..*options
     };
-    locate::locate(expression, message, |text| {
-        match compiler.compile(text, options) {
-            Ok(_) => true,
-            Err(message) => !locate::is_syntax_error(&message),
-        }
-    })
+    let asked = Cell::new(0);
+    let at = locate::locate(expression, message, |text| {
+        asked.set(asked.get() + text.len());
+        // Whatever is found after that is thrown away.
+        asked.get() > MOST_ASKED
+            || match compiler.compile(text, options) {
+                Ok(_) => true,
+                Err(message) => !locate::is_syntax_error(&message),
+            }
+    });
+    at.filter(|_| asked.get() <= MOST_ASKED)
 }
 
 /// The error for a piece of a long expression, with its place in the whole.
@@ -161,12 +165,50 @@ fn refused_piece(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+    use crate::classic::Instruction;
 
     fn error(expression: &str) -> (String, Option<&str>) {
         match compile(expression, &Options::default()) {
             Err(FilterError::Expression { message, at }) => (message, at.map(|at| &expression[at])),
             other => panic!("{expression}: {other:?}"),
+        }
+    }
+
+    /// Counts the bytes of all texts that it compiles.
+    #[derive(Debug, Default)]
+    struct Counting(AtomicUsize);
+
+    impl Compiler for Counting {
+        fn ready(&self) -> Result<(), Unavailable> {
+            Ok(())
+        }
+
+        fn compile(&self, expression: &str, options: &Options) -> Result<Vec<Instruction>, String> {
+            self.0.fetch_add(expression.len(), Ordering::Relaxed);
+            compiler::ready()
+                .map_err(|e| e.to_string())?
+                .compile(expression, options)
+        }
+    }
+
+    #[test]
+    fn the_place_of_a_mistake_costs_a_bounded_amount_of_text() {
+        let terms = |count: usize| "host 10.0.0.1 or ".repeat(count) + "and udp";
+        for (count, has_place) in [(3, true), (300, false), (3000, false)] {
+            let (text, asked) = (terms(count), Counting::default());
+            let found = place(&text, "syntax error", &asked, &Options::default());
+            assert_eq!(
+                found.map(|at| &text[at]),
+                has_place.then_some("and"),
+                "{count}"
+            );
+            assert!(
+                asked.0.load(Ordering::Relaxed) <= MOST_ASKED,
+                "{count} terms"
+            );
         }
     }
 
