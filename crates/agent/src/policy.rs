@@ -229,10 +229,10 @@ fn allows_name(pattern: &str, asked: &str) -> bool {
 /// encoded characters, which stand for others in the name of a directory.
 fn allows_store(pattern: &str, asked: &str) -> bool {
     let parsed = match asked.starts_with('/') {
-        true => Url::from_file_path(asked).ok(),
-        false => Url::parse(asked).ok(),
+        true => Url::parse(&format!("file://{asked}")),
+        false => Url::parse(asked),
     };
-    let Some(parsed) = parsed else {
+    let Ok(parsed) = parsed else {
         return false;
     };
     let plain = |url: &str| {
