@@ -11,6 +11,7 @@ use trawl_kernel::netlink::{Netlink, XdpMode};
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::session::Session;
 use trawl_kernel::{Error, Result};
+use trawl_program::bundled::BALANCE;
 use trawl_program::load::{Program, Source};
 use trawl_program::place::{self, Put};
 use trawl_program::ready::Readiness;
@@ -25,7 +26,6 @@ use crate::service::Protocol;
 use crate::stats::{self, BACKEND_COUNTERS, VIP_COUNTERS};
 use crate::table::{Forward, Table, Vip};
 
-const NAME: &str = "balance";
 pub const FUNCTION: &str = "trawl_balance";
 const TABLE: &str = "balance_table";
 const FLOWS: &str = "flows";
@@ -260,7 +260,7 @@ fn load_new(
     memory::check(0, flows)?;
     let slot = Slot::create()?;
     slot.publish(&table)?;
-    let mut source = Source::embedded(NAME, object::BALANCE)?;
+    let mut source = Source::embedded(BALANCE, object::BALANCE)?;
     source.choose(Some(FUNCTION))?;
     source.reuse(TABLE, slot.as_fd())?;
     let mut kept = Vec::new();

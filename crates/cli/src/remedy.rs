@@ -305,6 +305,10 @@ pub fn reload_command(reload: &Reload) -> String {
         }
         Again::Guard => format!("trawl guard load {interface} --tappable"),
         Again::Route => format!("trawl route load {interface} --tappable"),
+        Again::Balance => format!("trawl balance load {interface} --tappable"),
+        Again::Helper => {
+            "it is trawl's own and lets every packet pass: capture with --tap tc".to_owned()
+        }
         Again::Program {
             source,
             program,

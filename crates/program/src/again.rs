@@ -2,30 +2,37 @@
 
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use trawl_kernel::netlink::XdpMode;
 
-use crate::bundled::{GUARD, NAMES};
+use crate::bundled::{BALANCE, GUARD, NAMES};
 use crate::dispatcher::Dispatcher;
 use crate::installed::Installed;
 use crate::jump_chain;
 use crate::route;
+use trawl_attach::look;
 use trawl_attach::site::Site;
 
+/// The program that trawl attaches where a device accepts XDP frames only with one.
+const HELPER: &str = "trawl_pass";
+
 /// How to load the program on an interface once more.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reload {
     pub interface: String,
     pub how: Again,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Again {
     /// trawl has not loaded it.
     Unknown,
     Guard,
     Route,
+    Balance,
+    /// trawl attached it beside another program, or for the time of a command. It lets every packet pass.
+    Helper,
     Program {
         source: String,
         /// Its name in the file, where it is from one.
@@ -36,7 +43,7 @@ pub enum Again {
     },
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beside {
     pub id: u32,
     pub priority: Option<u32>,
@@ -56,12 +63,16 @@ fn how(site: &Site, program: u32) -> Again {
     let wanted = |one: &Installed| one.id() == program || members.contains(&one.id());
     let all = Installed::all(site).unwrap_or_default();
     let Some(found) = all.iter().find(|one| wanted(one)) else {
-        return Again::Unknown;
+        return match look::name_of(program).as_deref() {
+            Some(HELPER) => Again::Helper,
+            _ => Again::Unknown,
+        };
     };
     let source = found.source();
     match source {
         GUARD => return Again::Guard,
         route::NAME => return Again::Route,
+        BALANCE => return Again::Balance,
         _ => {}
     }
     let is_file = Path::new(source).is_absolute();

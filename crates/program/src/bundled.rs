@@ -91,6 +91,7 @@ pub struct Loaded {
 /// Names that stand for a bundled program where a file could be named.
 /// What the guard's program is recorded as, so that it can be named here, where nothing else is known of it.
 pub const GUARD: &str = "guard";
+pub const BALANCE: &str = "balance";
 pub const NAMES: [&str; 5] = ["drop", "pass", "aborted", "tx", "redirect"];
 
 impl Bundled {

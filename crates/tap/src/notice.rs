@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use trawl_program::again::Reload;
 
 use crate::trigger::Event;
 use crate::watch::Cause;
@@ -137,6 +138,7 @@ pub enum Notice {
     /// Packets are followed without the steps at a program that has no hooks.
     NoHooks {
         interface: String,
+        reload: Reload,
     },
     /// The clock is read for each packet, not for each poll.
     ClockReadPerPacket {

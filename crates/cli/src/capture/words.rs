@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use trawl_kernel::clock;
 use trawl_packet::verdict::Kind;
+use trawl_program::again::Again;
 use trawl_sink::Compression;
 use trawl_tap::assembly::Point;
 use trawl_tap::notice::{
@@ -12,6 +13,8 @@ use trawl_tap::notice::{
 use trawl_tap::pcap::LibraryFigures;
 use trawl_tap::trigger;
 use trawl_tap::watch::Cause;
+
+use crate::remedy::reload_command;
 
 /// The actions of an XDP program, as the slots of a hook map are numbered.
 const SLOTS: [&str; 5] = ["ABORTED", "DROP", "PASS", "TX", "REDIRECT"];
@@ -152,10 +155,15 @@ pub(crate) fn notice(notice: &Notice) -> String {
         Notice::JoinsWait { interface, why } => {
             format!("{interface} and later interfaces join once others have left: {why}")
         }
-        Notice::NoHooks { interface } => format!(
-            "{interface}: no steps at its XDP program, which has no hooks; load it with hooks: \
-             trawl xdp load {interface} FILE.o --replace --keep-maps --tappable"
-        ),
+        Notice::NoHooks { interface, reload } => match reload.how {
+            Again::Helper => format!(
+                "{interface}: no steps at its XDP program, which trawl attached and which lets every packet pass"
+            ),
+            _ => format!(
+                "{interface}: no steps at its XDP program, which has no hooks; load it with hooks: {}",
+                reload_command(reload)
+            ),
+        },
         Notice::ClockReadPerPacket { interface, reason } => {
             let why = match reason {
                 ClockReason::NoPolls { driver } => format!("the driver ({driver}) has no polls"),

@@ -3,6 +3,8 @@
 use std::fmt;
 
 use serde::Serialize;
+use trawl_guard::Guard;
+use trawl_guard::rule::{Action, Rule};
 use trawl_kernel::bpf::xdp_events::What;
 use trawl_kernel::bpf::{functions, program};
 use trawl_kernel::interface::Interface;
@@ -10,6 +12,10 @@ use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netlink::tc::Direction;
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::probe::attached::tcx;
+use trawl_program::Site;
+use trawl_program::again::{self, Again};
+use trawl_tap::capture_site::CaptureSite;
+use trawl_tap::{hook, trace};
 use trawl_view::why::DropKey;
 
 use super::netfilter;
@@ -26,8 +32,13 @@ const REFUSING_ROUTES: [&str; 5] = [
 ];
 const FORWARDING: [&str; 2] = ["ip_forward", "ip6_forward"];
 
-/// `destination` is of one of the packets, `versions` are those of IP among them.
-pub fn of(place: &DropKey, destination: Option<&str>, versions: &[u8]) -> Option<String> {
+/// `destination` is of one of the packets, `versions` are those of IP among them, `protocols` their names.
+pub fn of(
+    place: &DropKey,
+    destination: Option<&str>,
+    versions: &[u8],
+    protocols: &[&str],
+) -> Option<String> {
     let interface = place.interface.as_deref().unwrap_or("IF");
     let prefix = netns_prefix(place.netns.as_deref());
     let destination = destination.unwrap_or("ADDRESS");
@@ -66,6 +77,7 @@ pub fn of(place: &DropKey, destination: Option<&str>, versions: &[u8]) -> Option
             )
         }
         "XDP" => xdp(place, interface),
+        "IP_NOPROTO" => no_protocol(&prefix, protocols),
         "NO_SOCKET" => format!("no socket listens there: {prefix}ss -lntu"),
         "PKT_TOO_BIG" => {
             format!("larger than the MTU of the next link: {prefix}ip route get {destination}")
@@ -88,14 +100,14 @@ fn neighbour(prefix: &str, interface: &str) -> String {
     format!("the next hop does not answer: {prefix}ip neigh show dev {interface}")
 }
 
+/// The namespace's name; one without has a number.
+fn named(netns: Option<&str>) -> Option<&str> {
+    netns.filter(|name| !name.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 /// In front of commands about a namespace with a name.
 fn netns_prefix(netns: Option<&str>) -> String {
-    match netns {
-        Some(name) if !name.bytes().all(|byte| byte.is_ascii_digit()) => {
-            format!("ip netns exec {name} ")
-        }
-        _ => String::new(),
-    }
+    named(netns).map_or(String::new(), |name| format!("ip netns exec {name} "))
 }
 
 /// Which programs may have dropped them, what lists all filters there, and the command that looks at what comes by.
@@ -176,27 +188,87 @@ impl fmt::Display for ProgramName {
 }
 
 fn label(interface: &str, netns: Option<&str>) -> String {
-    match netns {
-        Some(name) if !name.bytes().all(|byte| byte.is_ascii_digit()) => {
-            format!("{name}:{interface}")
-        }
-        _ => interface.to_owned(),
+    match named(netns) {
+        Some(name) => format!("{name}:{interface}"),
+        None => interface.to_owned(),
     }
 }
 
-/// Which program, and the command that looks into it.
+/// Which program dropped the packets, and the command that shows them or what the program counts.
 fn xdp(place: &DropKey, interface: &str) -> String {
-    let label = label(interface, place.netns.as_deref());
-    let look = format!("trawl capture -i {label} --verdict drop,aborted");
+    let netns = place.netns.as_deref();
+    let at = label(interface, netns);
     let found = namespace(place).and_then(|namespace| {
         let found = Interface::find(namespace.as_ref(), interface).ok()?;
         let present = found.xdp_attached(namespace.as_ref()).ok()??;
-        Some(ProgramName::of(present.program_id))
+        Some((namespace, present))
     });
-    match found {
-        Some(program) => format!("XDP {program}: {look}"),
-        None => format!("an XDP program: {look}"),
+    let Some((namespace, present)) = found else {
+        return format!("an XDP program that is not attached any more: trawl xdp status -i {at}");
+    };
+    let program = ProgramName::of(present.program_id);
+    let reload = Site::find(&at, None).map(|site| again::with_hooks(&site, present.program_id));
+    let counted = match reload.map(|reload| reload.how) {
+        Ok(Again::Guard) => {
+            let rule = guard_rule(namespace.as_ref()).unwrap_or_default();
+            let netns = named(netns).map_or(String::new(), |name| format!(" --netns {name}"));
+            format!("XDP {program}{rule}: trawl guard list{netns}")
+        }
+        Ok(Again::Balance) => format!("XDP {program}: trawl balance stats --on {at}"),
+        Ok(Again::Route) => format!("XDP {program}: trawl route stats {at}"),
+        Ok(Again::Program { .. }) => format!("XDP {program}: trawl xdp stats {at}"),
+        _ => format!("XDP {program}: trawl xdp status -i {at}"),
+    };
+    // A capture sees verdicts by a hook map, or where the kernel allows tracing programs.
+    match hook::is_there(&present) || trace::refusal().is_none() {
+        true => format!("{counted}; trawl capture -i {at} --verdict drop,aborted"),
+        false => counted,
     }
+}
+
+/// The rule of trawl's guard that has dropped most packets.
+fn guard_rule(namespace: Option<&Namespace>) -> Option<String> {
+    let rules = Guard::look(namespace).ok()??.rules().ok()?;
+    let dropped = |rule: &&Rule| {
+        let hits = rules.hits_of(rule.id);
+        match rule.action {
+            Action::Deny => hits.decided,
+            Action::Allow => hits.limited,
+        }
+    };
+    let rule = rules.rules.iter().max_by_key(dropped)?;
+    (dropped(&rule) > 0).then(|| format!(", most by rule {} ({rule})", rule.id))
+}
+
+/// Protocols that a tunnel's device accepts, and the kind of the device.
+const TUNNELS: [(u8, &str); 4] = [(4, "ipip"), (41, "sit"), (47, "gre"), (115, "l2tp")];
+
+/// Nothing on this host accepts the protocol: a device of a tunnel, or a raw socket, would.
+fn no_protocol(prefix: &str, protocols: &[&str]) -> String {
+    let number = protocols
+        .iter()
+        .find_map(|name| name.strip_prefix("protocol "));
+    let number = number.and_then(|number| number.trim_end_matches('6').parse::<u8>().ok());
+    let tunnel = TUNNELS.iter().find(|(one, _)| Some(*one) == number);
+    match (tunnel, number) {
+        (Some((number, kind)), _) => format!(
+            "no {kind} device accepts IP protocol {number} here: {prefix}ip -d link show type {kind}"
+        ),
+        (None, Some(number)) => {
+            format!("nothing accepts IP protocol {number} here: {prefix}ss -lnwp shows raw sockets")
+        }
+        (None, None) => format!("nothing accepts this protocol here: {prefix}ss -lnwp"),
+    }
+}
+
+/// Returns true where a capture sees the verdicts of the interface's program.
+fn shows_verdicts(interface: &str, netns: Option<&str>) -> bool {
+    let site = CaptureSite::find(&label(interface, netns), None);
+    let present = site.map(|site| site.interface.xdp_attached(site.namespace.as_ref()));
+    let Ok(Ok(Some(present))) = present else {
+        return false;
+    };
+    hook::is_there(&present) || trace::refusal().is_none()
 }
 
 /// What to look at where XDP lost packets.
@@ -208,7 +280,10 @@ pub fn of_event(
 ) -> Option<String> {
     let interface = interface.unwrap_or("IF");
     let at = label(interface, netns);
-    let look = |verdict: &str| format!("trawl capture -i {at} --verdict {verdict}");
+    let look = |verdict: &str| match shows_verdicts(interface, netns) {
+        true => format!("trawl capture -i {at} --verdict {verdict}"),
+        false => format!("trawl xdp status -i {at}"),
+    };
     Some(match what {
         What::Exception { verdict: 0 } => look("aborted"),
         What::Exception { .. } => {

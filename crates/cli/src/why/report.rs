@@ -137,9 +137,15 @@ impl ReportRow {
             flow: flow.to_owned(),
             packets,
         };
-        let advice = known
-            .entry(place.clone())
-            .or_insert_with(|| advice::of(place, row.destination.as_deref(), &row.versions()));
+        let advice = known.entry(place.clone()).or_insert_with(|| {
+            let protocols: Vec<&str> = row.protocols.keys().map(String::as_str).collect();
+            advice::of(
+                place,
+                row.destination.as_deref(),
+                &row.versions(),
+                &protocols,
+            )
+        });
         Self {
             packets: row.packets,
             place: place.clone(),
@@ -174,7 +180,7 @@ fn counters(tally: &Tally, differences: &Differences, known: &mut Advice) -> Vec
             all.push(Counter {
                 what: one.what.to_owned(),
                 advice: advice
-                    .or_insert_with(|| advice::of(&place, None, &[4, 6]))
+                    .or_insert_with(|| advice::of(&place, None, &[4, 6], &[]))
                     .clone(),
                 ..counter
             });
@@ -272,7 +278,7 @@ fn of_device(key: &Key, difference: u64, told: &mut ToldOf, known: &mut Advice) 
         verdict: Some("DROP".to_owned()),
         what: "dropped by an XDP program".to_owned(),
         advice: advice
-            .or_insert_with(|| advice::of(&place, None, &[4, 6]))
+            .or_insert_with(|| advice::of(&place, None, &[4, 6], &[]))
             .clone(),
         ..counter
     }

@@ -47,8 +47,14 @@ pub(super) fn attach_at(
         promiscuous.add(site)?;
     }
     if options.follows() && selection.taps.is_empty() {
+        let present = site.interface.xdp_attached(site.namespace.as_ref());
+        let program = present
+            .ok()
+            .flatten()
+            .map_or(0, |present| present.program_id);
         assembly.notice(Notice::NoHooks {
             interface: site.label.clone(),
+            reload: site.with_hooks(program),
         });
     }
     if let Some(reason) = selection.why {
