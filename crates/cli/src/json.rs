@@ -10,6 +10,7 @@ use trawl_tap::account::{Account, OutputSummary};
 use trawl_tap::notice::{Gap, Gone};
 use trawl_tap::pcap::LibraryFigures;
 use trawl_tap::trigger;
+use trawl_view::text;
 
 use crate::terminal::{self, write_out};
 
@@ -26,7 +27,7 @@ pub fn print(document: &impl Serialize) -> Result<()> {
 /// One document as a line.
 pub fn line(document: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string(document);
-    text.map(|text| text + "\n")
+    text.map(|text| text::in_json(&text).into_owned() + "\n")
         .map_err(|e| Error::failed("cannot write JSON", e))
 }
 
@@ -85,7 +86,7 @@ pub fn notice(host: Option<&str>, notice: &impl Serialize, text: &str) {
     };
     if let Ok(text) = serde_json::to_string(&said) {
         // A closed standard error is no reason to end.
-        let _ = writeln!(std::io::stderr().lock(), "{text}");
+        let _ = writeln!(std::io::stderr().lock(), "{}", text::in_json(&text));
     }
 }
 
@@ -270,7 +271,7 @@ pub fn report_usage(why: &str) {
 fn write_failure(error: Details<'_>) {
     if let Ok(text) = serde_json::to_string(&Failure { error }) {
         // A closed standard error is no reason to fail in another way.
-        let _ = writeln!(std::io::stderr().lock(), "{text}");
+        let _ = writeln!(std::io::stderr().lock(), "{}", text::in_json(&text));
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use trawl_kernel::keyboard;
 use trawl_kernel::outlet::Patient;
 use trawl_kernel::{Error, Result, clock};
+use trawl_view::text;
 
 /// Writes text or JSON to standard output. It may hold names from outside, so what could steer a terminal is shown
 /// instead. A reader that has seen enough is no failure.
@@ -36,21 +37,14 @@ pub fn colours_wanted() -> bool {
 /// Control characters other than the ends of lines as `\\u001b`, which JSON understands too: names of interfaces and words
 /// of files may hold any.
 pub fn printable(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter.is_control() && !matches!(letter, '\n' | '\t') {
-            true => shown.push_str(&format!("\\u{:04x}", u32::from(letter))),
-            false => shown.push(letter),
-        }
-    }
-    shown
+    text::printable(text).into_owned()
 }
 
 /// One JSON object on a line of its own.
 pub fn json_line(value: &impl serde::Serialize) -> Result<String> {
     let text = serde_json::to_string(value);
     let text = text.map_err(|e| Error::failed("cannot write JSON", e))?;
-    Ok(text + "\n")
+    Ok(text::in_json(&text).into_owned() + "\n")
 }
 
 /// A JSON object for people to read too.

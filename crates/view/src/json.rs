@@ -70,7 +70,7 @@ impl Show for JsonLines {
     fn show(&mut self, out: &mut String, packet: &PacketView<'_>) {
         // Only maps with keys that are no texts can fail, and there are none.
         if let Ok(line) = serde_json::to_string(&PacketJson::new(packet)) {
-            out.push_str(&line);
+            out.push_str(&crate::text::in_json(&line));
             out.push('\n');
         }
     }

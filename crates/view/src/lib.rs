@@ -42,6 +42,7 @@ pub mod record;
 pub mod rewrite;
 pub mod select;
 pub mod stat;
+pub mod text;
 pub mod why;
 
 use record::PacketView;

@@ -267,7 +267,7 @@ impl Printer {
 
 /// A name out of a file as it may go to a terminal.
 fn printable(name: &str) -> String {
-    name.replace(char::is_control, ".")
+    name.replace(crate::text::steers, ".")
 }
 
 /// The bracket at a line's end with the hook, the verdict, or both.

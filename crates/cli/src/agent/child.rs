@@ -2,8 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +24,7 @@ pub(super) struct Running {
     child: Child,
     /// Where the capture says that it is attached.
     notices: UnixDatagram,
+    _socket: NoticeSocket,
     is_ready: bool,
     summary: SummaryFile,
     last_words: Arc<Mutex<String>>,
@@ -42,6 +42,15 @@ impl SummaryFile {
 }
 
 impl Drop for SummaryFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The name of a socket, which goes with it.
+struct NoticeSocket(PathBuf);
+
+impl Drop for NoticeSocket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -87,17 +96,17 @@ impl Running {
         let lock = lock(directory, &capture.name)?;
         let summary = SummaryFile::new(directory.join(format!("{}.summary", capture.name)));
         let what = || format!("cannot start the capture '{}'", capture.name);
-        let name = format!("trawl-agent-{}-{run}", std::process::id());
-        let notices = SocketAddr::from_abstract_name(&name)
-            .and_then(|address| UnixDatagram::bind_addr(&address))
-            .map_err(|e| Error::os(what(), e))?;
+        // In a directory of this user's alone: anybody may bind a name without a file.
+        let socket = NoticeSocket(directory.join(format!("notify-{run}")));
+        let _ = std::fs::remove_file(&socket.0);
+        let notices = UnixDatagram::bind(&socket.0).map_err(|e| Error::os(what(), e))?;
         let made = notices.set_nonblocking(true);
         made.map_err(|e| Error::os(what(), e))?;
         let own = own_binary()?;
         let mut command = Command::new(own);
         command
             .args(arguments(capture, &summary.0, spool))
-            .env("NOTIFY_SOCKET", format!("@{name}"))
+            .env("NOTIFY_SOCKET", &socket.0)
             .stdin(Stdio::from(lock))
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
@@ -113,6 +122,7 @@ impl Running {
             run,
             child,
             notices,
+            _socket: socket,
             is_ready: false,
             summary,
             last_words,

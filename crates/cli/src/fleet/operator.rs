@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use trawl_agent::{Desired, HostReport, Selector};
 use trawl_kernel::events::Wake;
 use trawl_kernel::{Error, Result};
+use trawl_view::text::steers;
 
 use super::show::{Fleet, Host};
 use crate::agent::bus::{Bus, BusArgs};
@@ -116,7 +117,7 @@ impl Operator {
                 host,
                 value,
                 ..
-            } => self.known(host).state = serde_json::from_str(value).ok(),
+            } => self.known(host).state = state_of(value),
             News::Refused { why } => self.refused = Some(why.clone()),
             _ => {}
         }
@@ -210,5 +211,53 @@ impl Operator {
 
     pub fn end(self) {
         self.bus.end();
+    }
+}
+
+/// Bytes of a name or message that another host reports, and entries of its lists.
+const LONGEST_TEXT: usize = 512;
+const MOST_ENTRIES: usize = 10_000;
+
+/// Reads what a host says of itself. It may be anybody's: texts are cut and lose the characters that would forge rows or
+/// steer the terminal, lists are cut.
+fn state_of(text: &str) -> Option<HostReport> {
+    let value: serde_json::Value = serde_json::from_str(text).ok()?;
+    serde_json::from_value(bounded(value)).ok()
+}
+
+fn bounded(value: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    let text = |text: String| -> String {
+        let plain = text
+            .chars()
+            .map(|letter| if steers(letter) { '.' } else { letter });
+        plain.take(LONGEST_TEXT).collect()
+    };
+    match value {
+        Value::String(one) => Value::String(text(one)),
+        Value::Array(all) => all.into_iter().take(MOST_ENTRIES).map(bounded).collect(),
+        Value::Object(all) => {
+            let entries = all.into_iter().take(MOST_ENTRIES);
+            Value::Object(
+                entries
+                    .map(|(key, value)| (text(key), bounded(value)))
+                    .collect(),
+            )
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_of_hosts_are_cut_and_forge_no_rows() {
+        let long = "n".repeat(400_000);
+        let hostile = serde_json::json!([long, {"a\nb": "x\n\u{1b}[2J\u{202e}y"}]);
+        let bounded = bounded(hostile);
+        assert_eq!(bounded[0].as_str().map(str::len), Some(LONGEST_TEXT));
+        assert_eq!(bounded[1]["a.b"], "x..[2J.y");
     }
 }

@@ -23,6 +23,9 @@ pub(super) struct Host {
     pub state: Option<HostReport>,
 }
 
+/// Characters of a column.
+const WIDEST: usize = 64;
+
 fn phase(phase: Phase) -> &'static str {
     match phase {
         Phase::Starting => "starting",
@@ -63,7 +66,10 @@ pub(super) fn table(fleet: &Fleet) -> String {
         let before = rows.len();
         for capture in captures {
             let account = &capture.account;
-            let lost: u64 = account.lost.values().sum();
+            let lost = account
+                .lost
+                .values()
+                .fold(0u64, |sum, one| sum.saturating_add(*one));
             let cells = vec![
                 host.host.clone(),
                 capture.capture.name.clone(),
@@ -79,6 +85,15 @@ pub(super) fn table(fleet: &Fleet) -> String {
             let mut cells = vec![host.host.clone()];
             cells.resize(header.len(), "-".to_owned());
             rows.push((cells, said));
+        }
+    }
+    // Another host may report anything.
+    for (cells, _) in &mut rows {
+        for cell in cells
+            .iter_mut()
+            .filter(|cell| cell.chars().count() > WIDEST)
+        {
+            *cell = cell.chars().take(WIDEST - 3).collect::<String>() + "...";
         }
     }
     let width = |column: usize| {

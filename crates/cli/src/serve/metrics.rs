@@ -1,6 +1,7 @@
 //! The figures in Prometheus' text format.
 
 use std::fmt::Write as _;
+use trawl_view::text;
 
 use super::Figures;
 
@@ -43,7 +44,7 @@ pub(super) fn text(figures: &Figures) -> String {
 }
 
 fn escaped(value: &str) -> String {
-    value
+    text::printable(value)
         .replace('\\', "\\\\")
         .replace('"', "\\\"")
         .replace('\n', "\\n")

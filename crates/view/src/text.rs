@@ -1,0 +1,55 @@
+//! Text from outside: names of interfaces, comments of files, what other hosts report.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Returns true for a character that steers a terminal or turns the order of the text: the control characters of ASCII
+/// and of Latin-1, and Unicode's embeddings, overrides and isolates of direction.
+pub fn steers(letter: char) -> bool {
+    letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Shows such characters as `\u001b`, which JSON understands too, but for the ends of lines and tabs.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    escaped(text, |letter| {
+        steers(letter) && !matches!(letter, '\n' | '\t')
+    })
+}
+
+/// The same of a JSON document, whose writer leaves them in strings from DEL on.
+pub fn in_json(document: &str) -> Cow<'_, str> {
+    escaped(document, |letter| letter > '\u{7e}' && steers(letter))
+}
+
+fn escaped(text: &str, is_meant: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&is_meant) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match is_meant(letter) {
+            // Writing to a String cannot fail.
+            true => drop(write!(shown, "\\u{:04x}", u32::from(letter))),
+            false => shown.push(letter),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_that_steer_a_terminal_are_escaped() {
+        let hostile = "a\u{1b}[2Jb\u{9b}c\u{202e}d\u{2066}e\u{7f}f\tg\nü";
+        let shown = "a\\u001b[2Jb\\u009bc\\u202ed\\u2066e\\u007ff\tg\nü";
+        assert_eq!(printable(hostile), shown);
+        assert!(matches!(printable("eth0"), Cow::Borrowed("eth0")));
+        let document = serde_json::to_string(hostile).unwrap();
+        let document = in_json(&document);
+        assert!(!document.chars().any(steers), "{document}");
+        let read: String = serde_json::from_str(&document).unwrap();
+        assert_eq!(read, hostile);
+    }
+}
