@@ -245,3 +245,22 @@ fn a_hundred_thousand_mixed_prefixes() {
         frames::assert_same(&recorded, &wanted);
     }
 }
+
+/// Guards classic programs whose X plus an offset passes 2^32: the kernel's own filters find the byte at its beginning.
+#[test]
+fn offset_that_wraps_matches_at_each_tap() {
+    let Some(lab) = Lab::open() else { return };
+    let frame = frames::silent(60);
+    let program = format!(
+        "5,1 0 0 4294967293,80 0 0 3,21 0 1 {},6 0 0 262144,6 0 0 0",
+        frame[0]
+    );
+    let place = lab.receiver();
+    for tap in ["xdp", "tc", "packet"] {
+        let file = lab.file("file.pcapng");
+        let options = ["--tap", tap, "-Q", "in", "-i", &place, "-w", &file];
+        let capture = Capture::start(&lab, &[&options[..], &["--cbpf", &program]].concat());
+        lab.send(std::slice::from_ref(&frame), 10);
+        capture.stop_well().assert_all_recorded(10);
+    }
+}

@@ -178,6 +178,12 @@ impl Classic {
         }
     }
 
+    /// Whether the sum of X and a load's constant has 32 bits, as in the kernel. libpcap's interpreter, which judges by the
+    /// programs of its compiler, finds nothing there.
+    pub(crate) fn wraps(&self) -> bool {
+        self.counts_from_headers
+    }
+
     /// The table that an instruction looks A up in.
     pub(crate) fn find_at(&self, index: usize) -> Option<usize> {
         self.finds.get(&index).copied()

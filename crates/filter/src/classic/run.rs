@@ -1,4 +1,5 @@
-//! A plain interpreter with libpcap's semantics, as a second opinion and for files.
+//! A plain interpreter with libpcap's semantics, and the kernel's where programs come from elsewhere, as a second opinion
+//! and for files.
 
 use super::{Classic, MAX_BACKWARD_JUMPS, MEMORY_CELLS, op};
 
@@ -64,6 +65,9 @@ fn step_through(
                 a = match i.code & 0xe0 {
                     IMM => i.k,
                     ABS => load(bytes, fixed(i.k)?, i.code & 0x18)?,
+                    IND if classic.wraps() => {
+                        load(bytes, x.wrapping_add(i.k).into(), i.code & 0x18)?
+                    }
                     IND => load(bytes, u64::from(x) + u64::from(i.k), i.code & 0x18)?,
                     MEM => memory[i.k as usize],
                     _ => length,

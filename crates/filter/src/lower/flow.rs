@@ -286,7 +286,11 @@ impl Planner<'_> {
 
     /// Loads that are checked one by one use the pointer's register for themselves.
     fn takes_pointer(&self, operation: &Op) -> bool {
-        matches!(bytes_at(operation), Some((At::Ind(k), _)) if k < self.reader.least_indirect)
+        match bytes_at(operation) {
+            Some((At::Ind(k), _)) => k < self.reader.least_indirect,
+            Some((At::Wrap(_), _)) => true,
+            _ => false,
+        }
     }
 
     /// The need after X before each operation of a block.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::ancillary::{Ancillary, Answer};
 use super::decide::ranges::Ranges;
+use super::values::bounds_of_x;
 use super::{Hook, Target};
 use crate::classic::{Classic, Instruction, op};
 use crate::error::FilterError;
@@ -28,8 +29,10 @@ pub(super) enum Value {
 pub(super) enum At {
     /// At this offset.
     Abs(u32),
-    /// At X plus this offset.
+    /// At X plus this offset, a sum below 2^32.
     Ind(u32),
+    /// At X plus this offset in 32 bits: the sum may come to less than X, as in the kernel.
+    Wrap(u32),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +126,37 @@ pub(super) struct Graph {
     pub(super) tables: Arc<[Table]>,
 }
 
+impl Graph {
+    /// Marks the loads whose offset may wrap.
+    fn mark_wrapping(&mut self) {
+        let bounds = bounds_of_x(self);
+        for (block, bounds) in self.blocks.iter_mut().zip(bounds) {
+            for (operation, x) in block.ops.iter_mut().zip(bounds) {
+                if let Op::Load { at, .. } = operation
+                    && let At::Ind(k) = *at
+                    && x.checked_add(k).is_none()
+                {
+                    *at = At::Wrap(k);
+                }
+            }
+        }
+    }
+
+    /// Returns whether the offset of a load may wrap.
+    pub(super) fn wraps(&self) -> bool {
+        let mut ops = self.blocks.iter().flat_map(|block| &block.ops);
+        ops.any(|op| {
+            matches!(
+                op,
+                Op::Load {
+                    at: At::Wrap(_),
+                    ..
+                }
+            )
+        })
+    }
+}
+
 /// No packet is that long, so a load there never succeeds.
 pub(super) const BEYOND_ANY_PACKET: u32 = 0x7fff_ff00;
 
@@ -152,6 +186,9 @@ impl Decoder<'_> {
             tables: classic.shared_tables(),
         };
         graph.thread_jumps();
+        if classic.wraps() {
+            graph.mark_wrapping();
+        }
         Ok(graph)
     }
 
@@ -212,6 +249,11 @@ impl Decoder<'_> {
                     },
                     None => return Ok(None),
                 },
+            },
+            (LD, IND) if i.k >= BEYOND_ANY_PACKET && classic.wraps() => Op::Load {
+                width,
+                at: At::Wrap(i.k),
+                raw: false,
             },
             (LD, IND) if i.k >= BEYOND_ANY_PACKET => return Ok(None),
             (LD, IND) => Op::Load {

@@ -180,8 +180,12 @@ impl Emitter<'_> {
                 }
                 self.order(reg::A, width, raw);
             }
-            (At::Ind(k), Mode::Slow) => {
-                self.slow_indirect(place.version, k, width);
+            (At::Wrap(k), Mode::Fast) => {
+                self.wrapped_or_leave(place, k, width);
+                self.order(reg::A, width, raw);
+            }
+            (At::Ind(_) | At::Wrap(_), Mode::Slow) => {
+                self.slow_indirect(place.version, at, width);
                 self.order(reg::A, width, raw);
             }
         }
@@ -289,17 +293,55 @@ impl Emitter<'_> {
         self.emit(op::load(size(width), reg::A, reg::POINTER, TAG as i16));
     }
 
-    fn slow_indirect(&mut self, version: usize, k: u32, width: u8) {
-        self.emit(op::mov32(2, reg::X));
-        if k > 0 {
-            self.emit(op::alu_imm(op::ADD, 2, k as i32));
+    /// In the fast version, a load at X plus `k` in 32 bits, which is checked by itself.
+    fn wrapped_or_leave(&mut self, place: EmitPoint, k: u32, width: u8) {
+        let leave = self.leave(place.version, place.block, place.op, 0);
+        let room = match self.is_copy() {
+            true => self.buffer(place.version),
+            false => FARTHEST_VARIABLE - self.versions[place.version].greatest_base.unwrap_or(0),
+        };
+        self.emit(op::mov32(reg::TMP, reg::X));
+        self.emit(op::alu32_imm(op::ADD, reg::TMP, k));
+        // The first offset that is too far.
+        let end = (room + 1).saturating_sub(u32::from(width));
+        self.asm.jump_if(op::JGE, reg::TMP, end, leave);
+        if self.view(place.version) == View::Tagged {
+            self.asm.jump_if(op::JLT, reg::TMP, AFTER_TAG, leave);
+            self.emit(op::alu_imm(op::ADD, reg::TMP, -4));
         }
+        self.emit(op::mov(reg::POINTER, reg::DATA));
+        self.emit(op::alu(op::ADD, reg::POINTER, reg::TMP));
+        if self.is_copy() {
+            self.emit(op::alu_imm(op::ADD, reg::TMP, i32::from(width)));
+            self.asm
+                .jump_if_reg(op::JGT, reg::TMP, reg::DATA_END, leave);
+        } else {
+            self.check_pointer(width.into(), leave);
+        }
+        self.emit(op::load(size(width), reg::A, reg::POINTER, 0));
+    }
+
+    fn slow_indirect(&mut self, version: usize, at: At, width: u8) {
+        self.emit(op::mov32(2, reg::X));
+        // The least offset that there may be.
+        let least = match at {
+            At::Wrap(k) => {
+                self.emit(op::alu32_imm(op::ADD, 2, k));
+                0
+            }
+            At::Abs(k) | At::Ind(k) => {
+                if k > 0 {
+                    self.emit(op::alu_imm(op::ADD, 2, k as i32));
+                }
+                k
+            }
+        };
         // The helper takes 32 bits of offset: more must not wrap into the packet.
         self.asm.jump_if(op::JGT, 2, 0x7fff_ffff, self.no_match);
         let done = self.asm.label();
         if self.view(version) == View::Tagged {
             let (after, image) = (self.asm.label(), self.asm.label());
-            if k < AFTER_TAG {
+            if least < AFTER_TAG {
                 self.asm.jump_if(op::JLT, 2, AFTER_TAG, image);
                 self.asm.goto(after);
                 self.asm.place(image);
@@ -359,28 +401,38 @@ impl Emitter<'_> {
 
     /// A field whose value nobody reads, but without which there is no match.
     pub(super) fn touch(&mut self, version: usize, mode: Mode, at: At, width: u8) {
-        let (k, from_x) = match at {
-            At::Abs(k) => (k, false),
-            At::Ind(k) => (k, true),
+        let one_by_one = match at {
+            At::Abs(_) => false,
+            At::Ind(k) => self.view(version) == View::Tagged && k < AFTER_TAG,
+            At::Wrap(_) => true,
         };
-        let one_by_one = from_x && self.view(version) == View::Tagged && k < AFTER_TAG;
         let length = match mode {
             // The comparison has been made before.
             Mode::Fast if !one_by_one => return,
+            Mode::Fast if self.is_copy() => reg::DATA_END,
             Mode::Fast => reg::LENGTH,
             Mode::Slow => {
                 self.emit(op::load(op::DW, 3, reg::SLOW_SCRATCH, slot::LENGTH));
                 3
             }
         };
-        let end = k + u32::from(width);
-        if from_x {
-            self.emit(op::mov32(reg::TMP, reg::X));
-            self.emit(op::alu_imm(op::ADD, reg::TMP, end as i32));
-            self.asm
-                .jump_if_reg(op::JGT, reg::TMP, length, self.no_match);
-        } else {
-            self.asm.jump_if(op::JLT, length, end, self.no_match);
-        }
+        let width = u32::from(width);
+        let more = match at {
+            At::Abs(k) => {
+                return self.asm.jump_if(op::JLT, length, k + width, self.no_match);
+            }
+            At::Ind(k) => {
+                self.emit(op::mov32(reg::TMP, reg::X));
+                k + width
+            }
+            At::Wrap(k) => {
+                self.emit(op::mov32(reg::TMP, reg::X));
+                self.emit(op::alu32_imm(op::ADD, reg::TMP, k));
+                width
+            }
+        };
+        self.emit(op::alu_imm(op::ADD, reg::TMP, more as i32));
+        self.asm
+            .jump_if_reg(op::JGT, reg::TMP, length, self.no_match);
     }
 }

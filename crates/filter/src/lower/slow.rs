@@ -24,7 +24,7 @@ pub(super) struct Stub {
 /// Whether the fast version of a program has to know how long the packet is.
 pub(super) fn asks_length(graph: &Graph, view: View) -> bool {
     graph.blocks.iter().flat_map(|block| &block.ops).any(|op| {
-        matches!(op, Op::Length(_))
+        matches!(op, Op::Length(_) | Op::Touch { at: At::Wrap(_), .. })
             // Such a load is checked by itself, see `touch`.
             || view == View::Tagged && matches!(op, Op::Touch { at: At::Ind(_), .. })
     })

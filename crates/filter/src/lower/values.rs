@@ -35,7 +35,7 @@ fn operand(value: Value) -> Cells {
 
 fn at_reads(at: super::graph::At) -> Cells {
     match at {
-        super::graph::At::Ind(_) => X,
+        super::graph::At::Ind(_) | super::graph::At::Wrap(_) => X,
         super::graph::At::Abs(_) => 0,
     }
 }

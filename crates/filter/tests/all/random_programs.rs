@@ -13,6 +13,7 @@ fn offset() -> impl Strategy<Value = u32> {
         12 => 0u32..70,
         4 => 0u32..220,
         1 => prop::sample::select(vec![1000, 0x7ffe, 0x7fff, 0x8000, 0xfffe, 0xffff, 0x10000, 0x7fff_ffff, 0x8000_0000, 0xffe0_000c, 0xfff0_0002]),
+        1 => (0u32..80).prop_map(|k| 0xffff_efff - k),
         1 => any::<u32>().prop_filter("ancillary fields differ by hook", |k| *k < 0xffff_f000),
     ]
 }
@@ -30,6 +31,8 @@ fn constant() -> impl Strategy<Value = u32> {
             0xffff,
             0x0a00_0001,
             0xffff_ffff,
+            0x1020,
+            0x1050,
             0x8000_0000,
             0x1fff
         ]),
@@ -83,6 +86,50 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<u8>().prop_map(Step::Always),
         1 => (any::<bool>(), prop::sample::select(vec![0u32, 0, 1, 65535])).prop_map(|(a, k)| Step::Return(a, k)),
     ]
+}
+
+/// Sets X, loads at X plus an offset, and returns what is there and 1.
+fn load_at_x(set_x: &[(u16, u32)], code: u16, k: u32) -> Classic {
+    let steps = [(code, k), (0x44, 1), (0x16, 0)];
+    let insns = set_x.iter().chain(&steps);
+    let insns = insns.map(|&(code, k)| Instruction::new(code, 0, 0, k));
+    Classic::new(insns.collect()).expect("a program")
+}
+
+/// Guards offsets that pass 2^32, which begin at 0 again in the kernel: with X as a constant, as the length of the packet,
+/// and as bytes of the packet less or more a constant.
+#[test]
+fn offsets_wrap_as_in_the_kernel() {
+    for k in [
+        0,
+        1,
+        3,
+        12,
+        15,
+        20,
+        0x7fff,
+        0xfff3,
+        0x7fff_ff00,
+        0x8000_0000,
+        0xfff0_0003,
+        0xffff_fff0,
+        0xffff_fffd,
+        0xffff_ffff,
+    ] {
+        for at in [0u32, 1, 3, 11, 12, 13, 15, 16, 17, 40, 63, 64] {
+            let x = at.wrapping_sub(k);
+            for code in [0x40, 0x48, 0x50] {
+                agree(&load_at_x(&[(0x01, x)], code, k), u64::from(k ^ at));
+                let byte = [(0x30, 5), (0x04, x), (0x07, 0)];
+                agree(&load_at_x(&byte, code, k), u64::from(k ^ at));
+                let length = [(0x80, 0), (0x14, k), (0x14, at), (0x07, 0)];
+                agree(&load_at_x(&length, code, k), u64::from(k ^ at));
+            }
+        }
+    }
+    let program = load_at_x(&[(0x01, 0xffff_fffd)], 0x50, 3);
+    assert_eq!(program.run(&[2, 0, 0], 3), 3);
+    assert_eq!(program.run(&[], 0), 0);
 }
 
 /// Fits jumps into the program's length and stores what is read before it was stored.

@@ -122,6 +122,8 @@ impl Cells {
             (At::Ind(k), Some(base)) if k < BEYOND_ANY_PACKET && terms.is_beyond_end(base) => {
                 Err(AlwaysFails)
             }
+            // No term: graphs with such loads stay as they are.
+            (At::Wrap(_), _) => Ok(None),
             (At::Ind(k), base) => Ok(base.map(|base| terms.indirect(width, base, k))),
         }
     }

@@ -21,8 +21,8 @@ use super::graph::Graph;
 /// The same program with fewer questions, or the program as it is where none can be saved, or where
 /// it would become much longer.
 pub(super) fn ask_less(graph: Graph) -> Graph {
-    // What is not in a table cannot be said in questions.
-    if !graph.tables.is_empty() {
+    // What is not in a table cannot be said in questions, and no offset that wraps says which bytes are there.
+    if !graph.tables.is_empty() || graph.wraps() {
         return graph;
     }
     match rebuilt(&graph) {
