@@ -102,6 +102,14 @@ pub struct Statistics {
     pub options: Options,
 }
 
+impl Statistics {
+    /// Since when the counts are: the high half comes first.
+    pub fn start(&self) -> u64 {
+        let start = self.options.u64(2).expect("a time at which it began");
+        start.rotate_left(32)
+    }
+}
+
 /// A whole file.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
@@ -200,6 +208,21 @@ impl Contents {
             .iter()
             .filter(|packet| packet.interface == interface)
             .collect()
+    }
+
+    /// No packet of an interface came before its statistics begin.
+    #[track_caller]
+    pub fn assert_statistics_begin_first(&self) {
+        assert!(!self.statistics.is_empty(), "the file has statistics");
+        for statistics in &self.statistics {
+            let earliest = self.of(statistics.interface).into_iter();
+            let earliest = earliest.map(|packet| packet.time).min();
+            assert!(
+                earliest.is_none_or(|time| statistics.start() <= time),
+                "{earliest:?}, before {}",
+                statistics.start()
+            );
+        }
     }
 
     #[track_caller]

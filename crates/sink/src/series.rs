@@ -54,6 +54,8 @@ struct Current {
     began: Instant,
     began_wall: u64,
     packets: Vec<u64>,
+    /// The time of the earliest packet, by interface block: some came in while the file before was written.
+    earliest: Vec<u64>,
 }
 
 /// What fills a segment up to what a disk takes, and what is before it, is no longer than this.
@@ -95,6 +97,7 @@ impl Series {
             began: Instant::now(),
             began_wall: clock::wall(),
             packets: Vec::new(),
+            earliest: Vec::new(),
         });
         Ok(())
     }
@@ -164,13 +167,15 @@ impl Series {
             let written = current.packets.get(id as usize).copied().unwrap_or(0);
             let lost = since(Account::lost_total);
             let accepted = lost.map(|lost| written + lost);
+            let earliest = current.earliest.get(id as usize);
+            let start = earliest.map_or(current.began_wall, |one| current.began_wall.min(*one));
             let left_out = since(|account| account.filtered_out + account.not_kept);
             interface_statistics(
                 &mut trailer,
                 &InterfaceStatistics {
                     interface_id: id,
                     timestamp_ns: now,
-                    start_ns: Some(current.began_wall),
+                    start_ns: Some(start),
                     end_ns: Some(now),
                     if_received: accepted.zip(left_out).map(|(one, other)| one + other),
                     if_dropped: lost,
@@ -232,8 +237,10 @@ impl Series {
                 let index = packet.interface_id as usize;
                 if current.packets.len() <= index {
                     current.packets.resize(index + 1, 0);
+                    current.earliest.resize(index + 1, u64::MAX);
                 }
                 current.packets[index] += 1;
+                current.earliest[index] = current.earliest[index].min(packet.timestamp);
             } else if block.kind == block::INTERFACE_DESCRIPTION {
                 self.header.extend_from_slice(block.bytes);
             }

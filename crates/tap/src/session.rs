@@ -297,6 +297,8 @@ impl Session {
             .as_ref()
             .map(|plan| Trigger::new(plan, &assembly.points, sites, foreign_clock))
             .transpose()?;
+        // Before the first packet.
+        let started_wall = clock::wall();
         assembly.begin();
         Ok(Self {
             sites: sites.to_vec(),
@@ -314,7 +316,7 @@ impl Session {
             clock_offset: assembly.clock.offset_to_wall(),
             signals,
             started: Instant::now(),
-            started_wall: clock::wall(),
+            started_wall,
             joins: Joins::default(),
             joined: Rc::default(),
             left: CountsOfLeft::default(),

@@ -69,6 +69,7 @@ fn over_seams(arguments: &[&str], seams: usize) {
             assert_eq!(frames::number_of(&packet.bytes), next % ROUND, "{path:?}");
             next += 1;
         }
+        contents.assert_statistics_begin_first();
         let told = contents.statistics[0].options.u64(8).expect("a count");
         assert_eq!(told, contents.packets.len() as u64);
         delivered += told;
@@ -117,6 +118,9 @@ fn a_ring_of_files_keeps_the_latest_and_tells_a_command_of_each() {
     capture.stop_well().assert_all_recorded(10_000);
     let kept = files(&lab, "ring");
     assert_eq!(kept.len(), 3, "{kept:?}");
+    let contents = kept.iter().map(Contents::read);
+    contents
+        .for_each(|contents| contents.assert_statistics_begin_first());
     let last = Contents::read(&kept[2]);
     let number = frames::number_of(&last.packets.last().expect("a packet").bytes);
     assert_eq!(number, ROUND - 1);
