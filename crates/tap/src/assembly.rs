@@ -5,11 +5,11 @@ mod slots;
 pub use config::program_maps;
 pub(crate) use config::rate_times;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use trawl_kernel::bpf::kernel_types;
+use trawl_kernel::bpf::{info, kernel_types, program};
 use trawl_kernel::clock::ProgramClock;
 use trawl_kernel::layout::drop::LINKS_NONE;
 use trawl_kernel::layout::{
@@ -50,6 +50,8 @@ pub struct Point {
     link_type: Option<u16>,
     /// What the file says of its time stamps beside the clock.
     note: Option<String>,
+    /// The program of somebody else that packets are seen at, in fixed words for the file.
+    program: Option<String>,
     /// The interface blocks whose packets count here.
     pub interfaces: Vec<u32>,
     /// How its records get their time, if not by a reading of the clock for each.
@@ -62,6 +64,12 @@ impl Point {
     pub(crate) fn account(&self) -> Account {
         self.tenancy.account(&self.rings)
     }
+}
+
+/// The end of an XDP program that a hook is at.
+fn end_of(hook: &str) -> Option<&'static str> {
+    let ends = ["xdp entry", "xdp exit"];
+    ends.into_iter().find(|end| hook.starts_with(end))
 }
 
 /// An interface block to be: it is written once everything is attached.
@@ -297,6 +305,7 @@ impl Assembly {
             mode: "",
             link_type: None,
             note: None,
+            program: None,
             interfaces: (interface..=hardware_interface).collect(),
             stamps: Stamps::Precise,
             rings: Arc::clone(rings),
@@ -337,6 +346,7 @@ impl Assembly {
             mode: "",
             link_type: None,
             note: None,
+            program: None,
             interfaces: vec![interface],
             stamps: Stamps::Precise,
             rings: Arc::clone(rings),
@@ -467,6 +477,29 @@ impl Assembly {
         self.points[point as usize].note = Some(note);
     }
 
+    /// Has the file name the attached program that the packets of a point are seen at. A program that has gone meanwhile is
+    /// not named.
+    pub(crate) fn set_program(&mut self, point: u32, id: u32) {
+        let about = program::open_by_id(id).and_then(|fd| info::program(fd.as_fd()));
+        self.points[point as usize].program = about.ok().map(|about| {
+            let info::ProgramInfo { id, name, tag, .. } = about;
+            format!("xdp_program={name} xdp_id={id} xdp_tag={tag}")
+        });
+    }
+
+    /// The name of a point's interface blocks. Where packets are seen at both ends of a program, it tells these apart.
+    fn block_name(&self, point: &Point) -> String {
+        let name = point.block_name.as_ref().unwrap_or(&point.label);
+        let end = |point: &Point| end_of(&point.hook);
+        let has_both = self.points.iter().any(|other| {
+            other.site == point.site && end(other).is_some() && end(other) != end(point)
+        });
+        match end(point) {
+            Some(end) if has_both => format!("{name} ({end})"),
+            _ => name.clone(),
+        }
+    }
+
     /// The interface blocks of the file, after those that were made before.
     pub fn interface_blocks(&self, sites: &[CaptureSite], made: usize) -> Vec<pcapng::Interface> {
         self.interfaces[made..]
@@ -489,7 +522,8 @@ impl Assembly {
                 .or(interface.map(|interface| interface.link_type))
                 .unwrap_or(LINKTYPE_ETHERNET),
             snaplen: self.snaplen(),
-            name: Some(point.block_name.as_ref().unwrap_or(&point.label).clone()),
+            name: Some(self.block_name(point)),
+            comments: point.program.iter().cloned().collect(),
             description: Some(format!(
                 "{}{how}, time stamps from the {} clock{}{}",
                 point.hook,

@@ -176,6 +176,10 @@ fn add_point(
     };
     let ids = assembly.add_point(index, site, &rings, "hook", &name)?;
     assembly.set_mode(ids.point, "hook map");
+    let attached = site.interface.xdp_attached(site.namespace.as_ref());
+    if let Ok(Some(attached)) = attached {
+        assembly.set_program(ids.point, attached.program_id);
+    }
     if clock_first > 0 {
         assembly.set_stamped_by_polls(ids.point);
     }

@@ -104,8 +104,14 @@ impl Tap for Trace {
                 1 => Some(program.name.clone()),
                 _ => Some(program.describe()),
             };
-            let ends =
-                slots.add_points(name.as_deref(), index, site, assembly, present.mode.name())?;
+            let ends = slots.add_points(
+                name.as_deref(),
+                program.id,
+                index,
+                site,
+                assembly,
+                present.mode.name(),
+            )?;
             slots.add(Slot::new(program, follow, ends));
         }
         slots.attach(Some(&present))?;

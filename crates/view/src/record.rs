@@ -42,9 +42,11 @@ impl fmt::Display for ShortId {
     }
 }
 
-/// The device of an interface block: those of drops have more after the name.
+/// The device of an interface block: those of drops, and of both ends of a program, have more after the name.
 fn device(name: &str) -> &str {
-    name.strip_suffix(" (drop)").unwrap_or(name)
+    let ends = [" (drop)", " (xdp entry)", " (xdp exit)"];
+    let device = ends.iter().find_map(|end| name.strip_suffix(end));
+    device.unwrap_or(name)
 }
 
 /// The first comment, if it is text.

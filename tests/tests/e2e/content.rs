@@ -275,6 +275,17 @@ fn entry_and_exit_of_one_packet_share_their_id() {
         "{:?}",
         contents.interfaces
     );
+    for (interface, end) in contents.interfaces.iter().zip(["xdp entry", "xdp exit"]) {
+        assert_eq!(interface.name(), format!("{} ({end})", lab.receiver()));
+    }
+    contents.assert_statistics_begin_first();
+    // Lines and JSON say the end by itself.
+    let shown = trawl_tests::trawl(&["read", "--jsonl", "-c", "1", "-i", &lab.receiver(), &file]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(
+        shown.contains(&format!("\"interface\":\"{}\"", lab.receiver())),
+        "{shown}"
+    );
     let (entries, exits) = (contents.of(0), contents.of(1));
     assert_eq!((entries.len(), exits.len()), (10, 10));
     for (entry, exit) in entries.iter().zip(&exits) {
@@ -346,7 +357,7 @@ fn the_file_describes_machine_and_interface() {
             .options
             .text(15)
             .expect("hardware")
-            .contains("veth")
+            .starts_with("veth 1.0")
     );
 
     assert_eq!(
@@ -357,7 +368,7 @@ fn the_file_describes_machine_and_interface() {
         capinfos(&file, "Operating system"),
         format!("Linux {}", kernel.trim())
     );
-    assert_eq!(capinfos(&file, "Hardware"), "veth");
+    assert_eq!(capinfos(&file, "Hardware"), "veth 1.0");
 }
 
 #[test]
@@ -440,4 +451,32 @@ fn a_filter_that_the_kernel_refuses_chooses_all_the_same() {
     assert!((29..=30).contains(&summary.filtered_out), "{summary:?}");
     let rows = tshark(&file, &["ip.proto"]);
     assert_eq!(rows, vec![["17"]; 30]);
+}
+
+/// Guards the words by which a file names the program that packets were seen at.
+#[test]
+fn file_names_the_attached_program() {
+    let Some(lab) = Lab::open() else { return };
+    let program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
+    let (id, _) = xdp_on(&lab.pair.b).expect("a program");
+    let file = lab.file("file.pcapng");
+    let options = ["--tap", "hook", "-Q", "in", "-c", "1", "-w", &file];
+    let capture = Capture::start(&lab, &[&options[..], &["-i", &lab.receiver()]].concat());
+    lab.send(&[frames::silent(64)], 1);
+    capture.wait().summary_of_success().assert_all_recorded(1);
+    let contents = Contents::read(&file);
+    let comment = contents.interfaces[0].options.text(1);
+    let comment = comment.expect("a comment");
+    let words: Vec<&str> = comment.split(' ').collect();
+    let [name, number, tag] = words[..] else {
+        panic!("{comment}")
+    };
+    assert!(name.starts_with("xdp_program="), "{comment}");
+    assert_eq!(number, format!("xdp_id={id}"));
+    let tag = tag.strip_prefix("xdp_tag=").expect("a tag");
+    assert!(
+        tag.len() == 16 && tag.bytes().all(|digit| digit.is_ascii_hexdigit()),
+        "{comment}"
+    );
+    drop(program);
 }

@@ -119,8 +119,7 @@ fn a_ring_of_files_keeps_the_latest_and_tells_a_command_of_each() {
     let kept = files(&lab, "ring");
     assert_eq!(kept.len(), 3, "{kept:?}");
     let contents = kept.iter().map(Contents::read);
-    contents
-        .for_each(|contents| contents.assert_statistics_begin_first());
+    contents.for_each(|contents| contents.assert_statistics_begin_first());
     let last = Contents::read(&kept[2]);
     let number = frames::number_of(&last.packets.last().expect("a packet").bytes);
     assert_eq!(number, ROUND - 1);

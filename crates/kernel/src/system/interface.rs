@@ -27,6 +27,8 @@ pub struct Interface {
     /// LINKTYPE_ value, as capture files have it.
     pub link_type: u16,
     pub driver: Option<String>,
+    /// Of the driver, where it names one.
+    pub version: Option<String>,
     pub firmware: Option<String>,
     /// Where it sits: a PCI address or the like.
     pub bus: Option<String>,
@@ -59,6 +61,7 @@ impl Interface {
             speed_bits: None,
             link_type: LINKTYPE_USER0,
             driver: None,
+            version: None,
             firmware: None,
             bus: None,
             kind: None,
@@ -83,6 +86,7 @@ impl Interface {
             mtu: link.mtu,
             speed_bits: speed.map(|megabits| megabits * 1_000_000),
             link_type: link_type(link.hardware_type),
+            version: known(driver.version).filter(|_| !driver.driver.is_empty()),
             driver: known(driver.driver)
                 .or_else(|| link.kind.clone())
                 .or_else(|| loopback.then(|| "loopback".to_owned())),
@@ -107,12 +111,15 @@ impl Interface {
         }
     }
 
-    /// One line on the hardware: driver, where it sits, firmware.
+    /// One line on the hardware: driver with its version, bus address, firmware.
     pub fn hardware_text(&self) -> String {
         let mut text = self
             .driver
             .clone()
             .unwrap_or_else(|| "unknown driver".to_owned());
+        if let Some(version) = &self.version {
+            text.push_str(&format!(" {version}"));
+        }
         if let Some(bus) = &self.bus {
             text.push_str(&format!(" at {bus}"));
         }
@@ -202,7 +209,7 @@ mod tests {
             (Some("veth"), Some("veth"))
         );
         assert_eq!((found.rx_queues, found.tx_queues, found.up), (2, 2, false));
-        assert_eq!(found.hardware_text(), "veth");
+        assert_eq!(found.hardware_text(), "veth 1.0");
         assert!(Interface::find(None, "red0").is_err());
     }
 }

@@ -122,6 +122,7 @@ impl Slots {
     pub fn add_points(
         &self,
         name: Option<&str>,
+        program: u32,
         index: usize,
         site: &CaptureSite,
         assembly: &mut Assembly,
@@ -135,6 +136,7 @@ impl Slots {
             };
             let ids = assembly.add_point(index, site, &rings, "xdp", &hook)?;
             assembly.set_mode(ids.point, mode);
+            assembly.set_program(ids.point, program);
             Ok(ids)
         };
         Ok(Ends {
