@@ -171,6 +171,10 @@ pub enum Remark<'a> {
     Serving {
         url: &'a str,
     },
+    /// The address is not this machine's alone.
+    ServingOthers {
+        url: &'a str,
+    },
     /// Why the generator took another engine than the fastest.
     Engine,
     /// How far a command is that was asked for it by a signal.

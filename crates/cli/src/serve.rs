@@ -140,13 +140,17 @@ pub fn run(args: Args) -> Result<ExitCode> {
                 generators: published::all(Kind::Generator),
             })
         };
-        for connection in listener.incoming().flatten() {
-            http::answer(connection, &figures);
-        }
+        http::serve(&listener, &figures);
     });
     let url = format!("http://{address}/");
     let serving = format!("serving {url}");
     json::say(&Remark::Serving { url: &url }, &serving);
+    if !address.ip().is_loopback() {
+        let text = format!(
+            "anybody who reaches {address} can read these figures: no password is asked for"
+        );
+        json::say(&Remark::ServingOthers { url: &url }, &text);
+    }
     if args.interfaces.is_empty() {
         service::ready(&serving);
         while signals.next().is_none() {

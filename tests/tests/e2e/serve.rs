@@ -260,3 +260,37 @@ fn serve_tells_of_router_and_running_commands() {
     assert!(figures["router"][0]["packets"].is_u64(), "{figures}");
     serve.stop();
 }
+
+/// A client that says nothing has two seconds; others are answered meanwhile.
+#[test]
+fn idle_connections_delay_nobody() {
+    let running = Running::start(&["serve", "--listen", "127.0.0.1:0"], "serving");
+    let said = running.said();
+    let address = said.split("http://").nth(1).expect("an address");
+    let address = address.split('/').next().expect("an address").to_owned();
+    let idle: Vec<TcpStream> = (0..10)
+        .map(|_| TcpStream::connect(&address).expect("it listens"))
+        .collect();
+    let metrics = get(&address, "/metrics", &address);
+    assert!(metrics.starts_with("HTTP/1.1 200 OK"), "{metrics}");
+    for mut stream in idle {
+        stream.set_nonblocking(true).expect("a socket");
+        let read = stream.read(&mut [0; 1]);
+        let is_open = read.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock);
+        assert!(is_open, "the answer waited for a client that says nothing");
+    }
+    let full: Vec<TcpStream> = (0..64)
+        .filter_map(|_| TcpStream::connect(&address).ok())
+        .collect();
+    // The answer may be lost where the request was not read.
+    let mut stream = TcpStream::connect(&address).expect("it listens");
+    let mut refused = String::new();
+    let _ = stream.read_to_string(&mut refused);
+    assert!(
+        refused.is_empty() || refused.starts_with("HTTP/1.1 503"),
+        "{refused}"
+    );
+    drop(full);
+    running.signal(Signal::INT);
+    assert!(running.wait().status.success());
+}

@@ -1,7 +1,8 @@
 //! As much of HTTP as a scraper and a browser need: GET, one answer a connection.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use trawl_kernel::Result;
@@ -11,8 +12,10 @@ use super::{Figures, metrics};
 const PAGE: &str = include_str!("page.html");
 /// A request is its first line and headers; what is longer is none.
 const MOST: usize = 16 << 10;
-/// Nobody may keep the one thread that answers for longer.
+/// A client has so long to send its request, and so long to accept each part of the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Connections that are answered at the same time; further ones are closed with an answer.
+const AT_ONCE: usize = 32;
 
 struct Answer {
     status: &'static str,
@@ -20,15 +23,49 @@ struct Answer {
     body: String,
 }
 
+impl Answer {
+    fn plain(status: &'static str, body: String) -> Self {
+        Self {
+            status,
+            kind: "text/plain",
+            body,
+        }
+    }
+}
+
+/// Answers requests as long as the listener lives, each in a thread of its own: an idle client delays no other.
+pub(super) fn serve(listener: &TcpListener, figures: &(dyn Fn() -> Result<Figures> + Sync)) {
+    let busy = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for connection in listener.incoming().flatten() {
+            if busy.fetch_add(1, Ordering::Relaxed) >= AT_ONCE {
+                busy.fetch_sub(1, Ordering::Relaxed);
+                let why = "too many connections at once\n".to_owned();
+                send(connection, &Answer::plain("503 Service Unavailable", why));
+                continue;
+            }
+            let busy = &busy;
+            scope.spawn(move || {
+                answer(connection, figures);
+                busy.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    });
+}
+
 /// Answers one request; a client that goes away is no failure.
-pub(super) fn answer(mut connection: TcpStream, figures: &dyn Fn() -> Result<Figures>) {
-    let patient = connection
-        .set_read_timeout(Some(PATIENCE))
-        .and_then(|()| connection.set_write_timeout(Some(PATIENCE)));
-    let Some(request) = patient.ok().and_then(|()| head(&mut connection)) else {
+fn answer(mut connection: TcpStream, figures: &dyn Fn() -> Result<Figures>) {
+    let request = head(&mut connection);
+    if let Some(request) = request {
+        send(connection, &answer_to(&request, figures));
+    }
+}
+
+fn send(mut connection: TcpStream, answer: &Answer) {
+    let Answer { status, kind, body } = answer;
+    if connection.set_write_timeout(Some(PATIENCE)).is_err() {
         return;
-    };
-    let Answer { status, kind, body } = answer_to(&request, figures);
+    }
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\n\
          Content-Security-Policy: default-src 'self' 'unsafe-inline'\r\nX-Content-Type-Options: nosniff\r\n\
@@ -45,8 +82,12 @@ fn head(connection: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 1024];
     while !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
+        // The deadline is the whole head's: a byte a second does not prolong it.
+        let left = deadline.checked_duration_since(std::time::Instant::now())?;
+        let left = left.max(Duration::from_millis(1));
+        connection.set_read_timeout(Some(left)).ok()?;
         let count = connection.read(&mut buffer).ok()?;
-        if count == 0 || bytes.len() > MOST || std::time::Instant::now() > deadline {
+        if count == 0 || bytes.len() > MOST {
             return None;
         }
         bytes.extend_from_slice(&buffer[..count]);
@@ -69,11 +110,7 @@ fn is_address(host: &str) -> bool {
 }
 
 fn answer_to(request: &str, figures: &dyn Fn() -> Result<Figures>) -> Answer {
-    let plain = |status, body: &str| Answer {
-        status,
-        kind: "text/plain",
-        body: body.to_owned(),
-    };
+    let plain = |status, body: &str| Answer::plain(status, body.to_owned());
     let mut words = request.split_whitespace();
     let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
     if method != "GET" {
