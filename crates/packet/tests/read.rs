@@ -457,6 +457,32 @@ fn pcap_that_comes_in_pieces_or_is_cut() {
     }
 }
 
+/// Guards packets of files that lack some bytes: what follows the gap is zeroes or parts of packets, and looked like
+/// records of a variant, whose headers are longer.
+#[test]
+fn lost_bytes_make_no_variant() {
+    for filling in [0, 1, 0xff] {
+        for (records, lost) in [(2, 4), (3, 4), (4, 4), (3, 8), (6, 8), (6, 12)] {
+            let mut file = pcap_with_headers(16)[..24].to_vec();
+            for number in 0..records {
+                for value in [1_700_000_000u32 + number, 6, 60, 60] {
+                    file.extend(value.to_le_bytes());
+                }
+                file.resize(file.len() + 60, filling);
+            }
+            for at in (40..100).chain(116..160) {
+                let damaged = [&file[..at], &file[at + lost..]].concat();
+                let (packets, _, _) = read(&damaged);
+                assert_eq!(
+                    packets[0].captured[..],
+                    damaged[40..100],
+                    "{filling}, {records}, {lost}, {at}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn errors_say_what_and_where() {
     let error = |bytes: &[u8]| read(bytes).1.expect("an error").to_string();

@@ -277,10 +277,10 @@ impl Records {
         input: &mut Input<R>,
         header_len: usize,
     ) -> Result<Misfit, ReadError> {
-        let mut look = self.looks(input.buffered(), header_len, MAX_PACKET_LEN);
+        let mut look = self.looks(input.buffered(), header_len);
         if let End::InAHeader(at) = look.end {
             fill(input, at + RECORD_HEADER_LEN)?;
-            look = self.looks(input.buffered(), header_len, MAX_PACKET_LEN);
+            look = self.looks(input.buffered(), header_len);
         }
         Ok(match look.end {
             End::Enough | End::OfTheFile | End::InARecord(_) => Misfit::None,
@@ -299,7 +299,7 @@ impl Records {
     ) -> Result<bool, ReadError> {
         let mut known = 0;
         loop {
-            let look = self.looks(input.buffered(), header_len, MAX_VARIANT_PACKET_LEN);
+            let look = self.looks(input.buffered(), header_len);
             match look.end {
                 End::Enough => return Ok(misfit == Misfit::Lengths),
                 End::Nonsense => return Ok(false),
@@ -323,8 +323,10 @@ impl Records {
     }
 
     /// Looks how far these bytes are records with headers of this length.
-    fn looks(&self, bytes: &[u8], header_len: usize, longest: u32) -> Look {
+    fn looks(&self, bytes: &[u8], header_len: usize) -> Look {
+        let is_variant = header_len != self.record_headers[0];
         let mut at = 0;
+        let mut first_seconds = None;
         for records in 0..RECORDS_TO_TELL {
             let end = |end| Look { records, end };
             let Some(header) = bytes.get(at..).and_then(|rest| rest.first_chunk()) else {
@@ -336,7 +338,11 @@ impl Records {
             };
             let fields = self.fields(header);
             // No packet is longer than the longest, and no more is captured than was sent.
-            if fields.original_len > longest || fields.captured_len > fields.original_len {
+            if fields.original_len > MAX_PACKET_LEN || fields.captured_len > fields.original_len {
+                return end(End::Nonsense);
+            }
+            let first = *first_seconds.get_or_insert(fields.seconds);
+            if is_variant && !self.is_like_record(&fields, first) {
                 return end(End::Nonsense);
             }
             at += header_len + fields.captured_len as usize;
@@ -345,6 +351,18 @@ impl Records {
             records: RECORDS_TO_TELL,
             end: End::Enough,
         }
+    }
+}
+
+impl Records {
+    /// Returns whether fields look like those of a record, where it is in doubt whether it is one: neither zeroes nor the
+    /// bytes of a packet do.
+    fn is_like_record(&self, fields: &RecordHeader, first_seconds: u32) -> bool {
+        const YEAR: u32 = 365 * 24 * 60 * 60;
+        (1..=MAX_VARIANT_PACKET_LEN).contains(&fields.captured_len)
+            && fields.original_len <= MAX_VARIANT_PACKET_LEN
+            && u64::from(fields.fraction) * self.nanoseconds_a_tick < 1_000_000_000
+            && fields.seconds.abs_diff(first_seconds) <= YEAR
     }
 }
 
