@@ -211,9 +211,6 @@ fn of_gen(fix: &trawl_gen::fix::Fix) -> String {
         Fix::InterfaceOrDestination => "give -i IF or --dst ADDRESS".to_owned(),
         Fix::Route => "give -i IF, --src and --dst-mac, or add a route".to_owned(),
         Fix::Address { option } => format!("give --{option} ADDRESS"),
-        Fix::DetachFirst { interface } => format!(
-            "detach it first (ip link set dev {interface} xdp off, or end the process that holds it), or receive on the next interface of the way"
-        ),
         Fix::CheckServer => "check that a server listens there: ss -lnt".to_owned(),
     }
 }

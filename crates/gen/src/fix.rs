@@ -14,8 +14,6 @@ pub enum Fix {
     Route,
     /// The address is neither given nor known.
     Address { option: String },
-    /// A program holds the interface.
-    DetachFirst { interface: String },
     /// The server refuses connections.
     CheckServer,
 }

@@ -126,7 +126,8 @@ fn occupied(interface: &str, present: &XdpAttachment) -> Error {
             present.mode.name()
         ),
     )
-    .fix(crate::fix::Fix::DetachFirst {
-        interface: interface.to_owned(),
-    })
+    .fix(format!(
+        "detach it first (trawl xdp status -i {interface} names the command for what trawl loaded; ip link set dev \
+         {interface} xdp off removes what no link holds), or receive on the next hop's interface"
+    ))
 }

@@ -57,6 +57,23 @@ pub fn with_hooks(site: &Site, program: u32) -> Reload {
     }
 }
 
+/// The command that removes a program which trawl loaded. A link holds it: iproute2 and bpftool cannot replace it.
+pub fn removal(interface: &str, source: &str, id: u32) -> String {
+    match source {
+        GUARD => format!("trawl guard unload {interface}"),
+        route::NAME => format!("trawl route unload {interface}"),
+        BALANCE => format!("trawl balance unload {interface}"),
+        _ => format!("trawl xdp unload {interface} {id}"),
+    }
+}
+
+/// The same of a program that is on an interface, if trawl loaded it.
+pub fn removal_of(site: &Site, program: u32) -> Option<String> {
+    let all = Installed::all(site).ok()?;
+    let found = all.iter().find(|one| one.id() == program)?;
+    Some(removal(site.label(), found.source(), program))
+}
+
 fn how(site: &Site, program: u32) -> Again {
     let dispatcher = Dispatcher::read(program);
     let members: Vec<u32> = dispatcher.iter().flat_map(Dispatcher::programs).collect();

@@ -15,6 +15,7 @@ use trawl_kernel::{Error, Result, errno};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
+use crate::hook;
 use crate::notice::{GoneReason, Notice};
 use crate::options::Programs;
 use crate::table::{self, Facts};
@@ -44,6 +45,12 @@ pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &Answer) -> 
         .and_then(|fd| functions::name_of(fd.as_fd()))
         .unwrap_or_else(|_| "a program of unknown name".to_owned());
     let why = answer.why().unwrap_or_default();
+    if hook::is_there(present) {
+        let what = format!("cannot choose among the XDP programs on {}", site.label);
+        let why = format!("that requires tracing programs, and the kernel takes none here: {why}");
+        return Error::failed(what, why)
+            .fix("leave out --program: the hook map of the attached program shows its verdicts");
+    }
     let error = Error::failed(
         format!("cannot look at the XDP program on {}", site.label),
         format!(

@@ -9,7 +9,7 @@ use trawl_program::{Installed, Site, status};
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{run, xdp_on};
 use trawl_tests::xdp::{CleanUp, only_program, programs_on, status_of, succeeds};
-use trawl_tests::{Lab, binary, frames, tools_or_skip, wait_until};
+use trawl_tests::{Lab, binary, frames, tools_or_skip, trawl, wait_until};
 
 #[track_caller]
 fn bpftool(arguments: &[&str]) -> Value {
@@ -317,4 +317,72 @@ fn redirect_targets_are_shown() {
         target["program"].is_u64() || text.contains("CPU 0 (64 may wait)"),
         "{text}"
     );
+}
+
+/// iproute2 cannot replace a program that a link holds: the command that can is named.
+#[test]
+fn the_command_that_removes_a_program_is_named() {
+    let Some(lab) = Lab::open() else { return };
+    let place = lab.receiver();
+    let said = |arguments: &[&str]| {
+        let output = trawl(arguments);
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    for (load, unload) in [
+        (&["xdp", "load", &place, "pass"][..], "trawl xdp unload"),
+        (&["guard", "load", &place], "trawl guard unload"),
+        (&["route", "load", &place], "trawl route unload"),
+        (&["balance", "load", &place], "trawl balance unload"),
+    ] {
+        succeeds(load);
+        let command = format!("{unload} {place}");
+        let status = said(&["xdp", "status", "-i", &place]);
+        let named = status
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("to remove it: "));
+        let named = named.expect("a command").to_owned();
+        assert!(named.starts_with(&command), "{status}");
+        assert!(
+            said(&["doctor", "-i", &place]).contains(&command),
+            "{load:?}"
+        );
+        let refused = said(&["gen", "receive", "-i", &place]);
+        assert!(refused.contains("trawl xdp status -i"), "{refused}");
+        let words: Vec<&str> = named.split(' ').skip(1).collect();
+        succeeds(&words);
+        assert_eq!(trawl_tests::witness::xdp_on(&lab.pair.b), None);
+    }
+}
+
+/// A hook map belongs to the program of one interface.
+#[test]
+fn doctor_lists_no_hook_maps_of_other_interfaces() {
+    let (Some(one), Some(other)) = (Lab::open(), Lab::open()) else {
+        return;
+    };
+    succeeds(&["xdp", "load", &one.receiver(), "pass", "--tappable"]);
+    let doctor = |place: &str| {
+        let output = trawl(&["doctor", "-i", place]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(doctor(&one.receiver()).contains("trawl_hook"));
+    assert!(!doctor(&other.receiver()).contains("trawl_hook"));
+    let capture = [
+        "capture",
+        "-i",
+        &one.receiver(),
+        "--tap",
+        "xdp",
+        "--program",
+        "all",
+        "--duration",
+        "100ms",
+    ];
+    let output = trawl(&capture);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !said.contains("no hook map") && !said.contains("--tappable"),
+        "{said}"
+    );
+    succeeds(&["xdp", "unload", &one.receiver()]);
 }

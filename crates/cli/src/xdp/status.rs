@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use trawl_kernel::Result;
+use trawl_program::again::removal;
 use trawl_program::redirects::{Redirect, Target, To};
 use trawl_program::status::{self, About, Attached, Kind, Runs, Status};
 
@@ -60,7 +61,7 @@ fn for_people(all: &[Status]) -> String {
             text.push_str("  no XDP program\n");
         }
         for attached in &one.programs {
-            add_program(&mut text, attached);
+            add_program(&mut text, attached, &one.interface);
         }
         if let Some(reverted) = &one.reverted {
             let _ = writeln!(text, "  {reverted}");
@@ -69,7 +70,7 @@ fn for_people(all: &[Status]) -> String {
     text
 }
 
-fn add_program(text: &mut String, attached: &Attached) {
+fn add_program(text: &mut String, attached: &Attached, interface: &str) {
     let _ = writeln!(
         text,
         "  {:<8}{}",
@@ -92,6 +93,10 @@ fn add_program(text: &mut String, attached: &Attached) {
         }
     };
     let _ = writeln!(text, "          {whose}; {way}");
+    if let Some(source) = source {
+        let command = removal(interface, source, attached.program.id);
+        let _ = writeln!(text, "          to remove it: {command}");
+    }
     add_details(text, &attached.program);
     for member in &attached.chain {
         let _ = writeln!(

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use trawl_attach::Site;
 use trawl_attach::look;
+use trawl_attach::site::all_directories;
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::bpffs::{self, Object, Pinned};
 use trawl_kernel::netlink::tc::Direction;
@@ -43,6 +44,8 @@ pub struct Attached {
     pub hooks: Vec<HookMap>,
     /// The command that loads the program with hooks.
     pub with_hooks: Option<Reload>,
+    /// The command that removes it, if trawl loaded it.
+    removal: Option<String>,
 }
 
 pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Attached {
@@ -53,12 +56,14 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Atta
         xdp_is_trawl: false,
         hooks: Vec::new(),
         with_hooks: None,
+        removal: None,
     };
     if let (Some(present), Ok(site)) = (
         interface.xdp.first(),
         Site::named(namespace.cloned(), &interface.name),
     ) {
         attached.with_hooks = Some(again::with_hooks(&site, present.program_id));
+        attached.removal = again::removal_of(&site, present.program_id);
     }
     let prefix = exec_prefix(namespace);
     for present in &interface.xdp {
@@ -139,6 +144,11 @@ impl Attached {
                     held(owners.of_link(link)),
                     pin_of_link(link, pins)
                 ));
+                if let Some(command) = &self.removal {
+                    finding = finding
+                        .why("a link holds it, which ip link and bpftool cannot replace")
+                        .fix(format!("to remove it: {command}"));
+                }
             }
             None => {
                 text.push_str(", by netlink");
@@ -183,8 +193,12 @@ impl Attached {
                 .push(Finding::new(area, "hook map", State::Ok, text));
         }
         let of_program: Vec<u32> = self.hooks.iter().map(|hook| hook.id).collect();
-        for (pin, about) in pinned_hooks(pins).filter(|(_, about)| !of_program.contains(&about.id))
-        {
+        // What trawl pinned belongs to the program of one interface: this one's is listed above.
+        let sites = all_directories();
+        let is_of_site = |pin: &Pinned| sites.iter().any(|site| pin.path.starts_with(site));
+        let others = pinned_hooks(pins)
+            .filter(|(pin, about)| !of_program.contains(&about.id) && !is_of_site(pin));
+        for (pin, about) in others {
             let text = format!(
                 "{} (map {}, {} entries), pinned at {}, not known to be used here",
                 about.name,

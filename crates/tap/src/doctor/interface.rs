@@ -275,9 +275,7 @@ impl Subject {
             (Some(hook), _) => {
                 self.finding(subject, State::Ok, format!("yes, through {}", hook.name))
             }
-            (None, None) => {
-                self.finding(subject, State::Info, "no XDP program is there to be hooked")
-            }
+            (None, None) => self.finding(subject, State::Info, "no XDP program attached"),
             (None, Some(_)) if attached.xdp_is_trawl => {
                 self.finding(subject, State::Info, "the program there is trawl's own")
             }
