@@ -243,7 +243,10 @@ pub fn say(remark: &Remark<'_>, text: &str) {
 /// Whether the command line asks for JSON, before it is known whether the rest of it is right.
 pub fn is_wanted() -> bool {
     let mut arguments = std::env::args_os().take_while(|argument| argument != "--");
-    arguments.any(|argument| argument == "--json")
+    arguments.any(|argument| {
+        let text = argument.as_encoded_bytes();
+        text == b"--json" || text.starts_with(b"--json=")
+    })
 }
 
 /// Writes an error to standard error: standard output holds results only.

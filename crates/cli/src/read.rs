@@ -41,7 +41,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     if args.list_interfaces {
         let geometry = Geometry::by_default(events::cpu_count(), host::available_memory())?;
         let options = Options::new(Choice::Auto, geometry);
-        return interfaces::list(None, args.json, &options);
+        return interfaces::list(None, args.json.is_some(), &options);
     }
     args.libpcap.choose();
     if args.version {

@@ -61,7 +61,23 @@ pub fn say(text: &str) {
 
 /// A line that the next one overwrites, for figures that change; only on a terminal.
 pub fn show_over(text: &str) {
-    let _ = write!(std::io::stderr().lock(), "\r\x1b[K{}", printable(text));
+    let (columns, _) = window();
+    let line = within(&printable(text), columns);
+    let _ = write!(std::io::stderr().lock(), "\r\x1b[K{line}");
+}
+
+/// The parts of a line, with a comma after each, that leave the last column free: a line that reaches it goes on below,
+/// where nothing overwrites it.
+fn within(line: &str, columns: usize) -> String {
+    let most = columns.saturating_sub(1);
+    let mut fits = line;
+    while fits.chars().count() > most {
+        match fits.rsplit_once(", ") {
+            Some((before, _)) => fits = before,
+            None => return fits.chars().take(most).collect(),
+        }
+    }
+    fits.to_owned()
 }
 
 /// Ends a line that was to be overwritten.
@@ -112,4 +128,21 @@ pub fn frame(every: Duration, text: &str) -> String {
         every.as_secs_f64(),
         printable(text)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_is_overwritten_leaves_the_last_column_free() {
+        let line = "12.0 s: 1234567 seen, 0 filtered out, 1234567 recorded, 0 lost, 99 a second, file 9.9 MiB";
+        for columns in 1..120 {
+            let shown = within(line, columns);
+            assert!(shown.chars().count() < columns.max(1), "{columns}");
+            assert!(line.starts_with(&shown));
+        }
+        assert!(within(line, 80).ends_with("99 a second"));
+        assert_eq!(within(line, 120), line);
+    }
 }

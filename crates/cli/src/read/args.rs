@@ -80,11 +80,11 @@ pub struct Args {
     pub libpcap: LibpcapArg,
     #[command(flatten)]
     choice: ChoiceArgs,
-    /// Show packets as one JSON document, an array
-    #[arg(long, conflicts_with = "jsonl")]
-    pub json: bool,
-    /// Show packets as JSON, one object a line
-    #[arg(long)]
+    /// Show packets as JSON, one object a line, as `trawl capture` does; `array`: as one document
+    #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "lines", conflicts_with = "jsonl")]
+    pub json: Option<JsonForm>,
+    /// The former name of --json
+    #[arg(long, hide = true)]
     jsonl: bool,
     /// Show less of each protocol
     #[arg(short = 'q')]
@@ -139,6 +139,13 @@ impl ChoiceArgs {
             false => self.interface.clone(),
         }
     }
+}
+
+/// How a list of packets is put into JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum JsonForm {
+    Lines,
+    Array,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -218,11 +225,12 @@ impl Args {
         let (files, words) = self.files_and_words()?;
         let filter = self.filter(&words)?;
         let verdicts = self.choice.verdict.as_deref().map(Verdicts::parse);
-        let form = match (self.count, self.json, self.jsonl) {
-            (true, ..) => Form::Count,
-            (_, true, _) => Form::Json,
-            (_, _, true) => Form::JsonLines,
-            _ => Form::Lines,
+        let form = match (self.count, self.json) {
+            (true, _) => Form::Count,
+            (_, Some(JsonForm::Array)) => Form::Json,
+            (_, Some(JsonForm::Lines)) => Form::JsonLines,
+            (_, None) if self.jsonl => Form::JsonLines,
+            (_, None) => Form::Lines,
         };
         Ok(Request {
             files,

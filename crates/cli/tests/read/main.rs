@@ -206,8 +206,9 @@ fn what_only_pcapng_has_is_shown_and_asked_for() {
 fn json_is_an_array_or_lines() {
     let scratch = Scratch::new("json");
     let file = scratch.write("a.pcapng", &a_pcapng());
-    let array: serde_json::Value = serde_json::from_str(&read(&[&file, "--json"])).expect("JSON");
-    let lines: Vec<serde_json::Value> = read(&[&file, "--jsonl"])
+    let array: serde_json::Value =
+        serde_json::from_str(&read(&[&file, "--json=array"])).expect("JSON");
+    let lines: Vec<serde_json::Value> = read(&[&file, "--json"])
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"))
         .collect();
@@ -215,7 +216,7 @@ fn json_is_an_array_or_lines() {
     assert_eq!(lines[1]["verdict"], "DROP");
     assert_eq!(lines[1]["hook"], "xdp exit");
     assert_eq!(lines[1]["time"], "1700000000.000000001");
-    let none = read(&[&file, "--json", "tcp"]);
+    let none = read(&[&file, "--json=array", "tcp"]);
     assert_eq!(none.split_whitespace().collect::<String>(), "[]");
 }
 

@@ -10,7 +10,9 @@ use crate::{Error, Result};
 
 /// The columns and rows of the terminal that is standard output.
 pub fn window() -> Option<(usize, usize)> {
-    let size = tcgetwinsize(io::stdout()).ok()?;
+    let size = tcgetwinsize(io::stdout())
+        .or_else(|_| tcgetwinsize(io::stderr()))
+        .ok()?;
     let (columns, rows) = (usize::from(size.ws_col), usize::from(size.ws_row));
     (columns > 0 && rows > 0).then_some((columns, rows))
 }
