@@ -1,5 +1,7 @@
 //! `trawl clean`: removes what killed commands and vanished interfaces left behind.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -27,24 +29,30 @@ pub struct Args {
 struct Document<'a> {
     removed_labs: &'a [String],
     kept_labs: &'a [String],
+    removed_pins: &'a [PathBuf],
     /// Pinned objects before and after.
     pins_before: usize,
     pins_after: usize,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let pins = || trawl_kernel::bpffs::pinned().len();
+    let pins = || -> BTreeSet<PathBuf> {
+        let pinned = trawl_kernel::bpffs::pinned();
+        pinned.into_iter().map(|pin| pin.path).collect()
+    };
     let before = pins();
     leftovers::clear_away_all();
     trawl_guard::state::sweep();
     let labs = trawl_lab::clean(args.all)?;
     let after = pins();
+    let removed: Vec<PathBuf> = before.difference(&after).cloned().collect();
     if args.json {
         json::print(&Document {
             removed_labs: &labs.removed,
             kept_labs: &labs.kept,
-            pins_before: before,
-            pins_after: after,
+            removed_pins: &removed,
+            pins_before: before.len(),
+            pins_after: after.len(),
         })?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -56,10 +64,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for name in &labs.kept {
         text += &format!("kept the lab {name}: it is in use (--all removes it too)\n");
     }
-    match before.saturating_sub(after) {
-        0 if text.is_empty() => text += "nothing to remove\n",
-        0 => {}
-        gone => text += &format!("removed {gone} pinned objects\n"),
+    for pin in &removed {
+        text += &format!("removed the pin {}\n", pin.display());
+    }
+    if text.is_empty() {
+        text += "nothing to remove\n";
     }
     write_out(&text)?;
     Ok(ExitCode::SUCCESS)

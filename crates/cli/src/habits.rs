@@ -51,9 +51,33 @@ pub fn improve(error: &mut clap::Error, command: &Command, words: &[OsString]) {
                 }
             }
         }
+        ErrorKind::ValueValidation => {
+            let text = error.render().to_string();
+            let plain = INTERNAL
+                .iter()
+                .fold(text.clone(), |text, (words, instead)| {
+                    text.replace(words, instead)
+                });
+            if plain != text {
+                let plain = plain.strip_prefix("error: ").unwrap_or(&plain).to_owned();
+                *error = clap::Error::raw(ErrorKind::ValueValidation, plain);
+            }
+        }
         _ => {}
     }
 }
+
+/// Words of the number parser, and what they mean to a person.
+const INTERNAL: [(&str, &str); 5] = [
+    ("invalid digit found in string", "it is not a whole number"),
+    ("cannot parse integer from empty string", "it is empty"),
+    ("cannot parse float from empty string", "it is empty"),
+    ("invalid float literal", "it is not a number"),
+    (
+        "number too large to fit in target type",
+        "the number is too large",
+    ),
+];
 
 /// A command line in tcpdump's manner, or with an interface in the place of a command.
 fn instead_of(
@@ -139,6 +163,29 @@ mod tests {
             assert_eq!(found.as_deref(), instead, "{typed}");
         }
         assert_eq!(quoted("tcp[13] & 2"), "'tcp[13] & 2'");
+    }
+
+    #[test]
+    fn numbers_are_refused_in_plain_english() {
+        for (value, reason) in [
+            ("x", "not a whole number"),
+            ("", "empty"),
+            ("99999999999999999999", "too large"),
+        ] {
+            let words = ["trawl", "capture", "-i", "eth0", "-c", value].map(OsString::from);
+            let command = Cli::command();
+            let mut error = command
+                .clone()
+                .try_get_matches_from(&words)
+                .expect_err("no number");
+            improve(&mut error, &command, &words);
+            let text = error.render().to_string();
+            assert!(text.contains(reason) && text.contains("--count"), "{text}");
+            assert!(
+                !text.contains("digit") && !text.contains("integer"),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -34,7 +34,8 @@ pub enum ReadError {
     #[error("the capture file is empty")]
     Empty,
     #[error(
-        "not a capture file: it begins with {0:02x?}; pcapng and pcap files are read, also compressed by gzip, zstd or lz4"
+        "not a capture file: its first bytes are {:08x}; pcapng and pcap files are read, also compressed by gzip, zstd or lz4",
+        u32::from_be_bytes(*.0)
     )]
     UnknownFormat([u8; 4]),
     #[error(
