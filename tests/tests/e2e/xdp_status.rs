@@ -340,7 +340,9 @@ fn the_command_that_removes_a_program_is_named() {
         let named = status
             .lines()
             .find_map(|line| line.trim().strip_prefix("to remove it: "));
-        let named = named.expect("a command").to_owned();
+        let named = named
+            .unwrap_or_else(|| panic!("{load:?}: {status}"))
+            .to_owned();
         assert!(named.starts_with(&command), "{status}");
         assert!(
             said(&["doctor", "-i", &place]).contains(&command),
