@@ -67,11 +67,11 @@ pub fn removal(interface: &str, source: &str, id: u32) -> String {
     }
 }
 
-/// The same of a program that is on an interface, if trawl loaded it.
-pub fn removal_of(site: &Site, program: u32) -> Option<String> {
-    let all = Installed::all(site).ok()?;
-    let found = all.iter().find(|one| one.id() == program)?;
-    Some(removal(site.label(), found.source(), program))
+/// Commands that remove the programs that trawl loaded on an interface.
+pub fn removals(site: &Site) -> Vec<String> {
+    let all = Installed::all(site).unwrap_or_default();
+    let command = |one: &Installed| removal(site.label(), one.source(), one.id());
+    all.iter().map(command).collect()
 }
 
 fn how(site: &Site, program: u32) -> Again {

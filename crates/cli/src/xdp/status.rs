@@ -93,10 +93,7 @@ fn add_program(text: &mut String, attached: &Attached, interface: &str) {
         }
     };
     let _ = writeln!(text, "          {whose}; {way}");
-    if let Some(source) = source {
-        let command = removal(interface, source, attached.program.id);
-        let _ = writeln!(text, "          to remove it: {command}");
-    }
+    add_removal(text, &attached.program, interface);
     add_details(text, &attached.program);
     for member in &attached.chain {
         let _ = writeln!(
@@ -117,7 +114,15 @@ fn add_program(text: &mut String, attached: &Attached, interface: &str) {
         if let Some(source) = &member.program.source {
             let _ = writeln!(text, "          loaded by trawl from {source}");
         }
+        add_removal(text, &member.program, interface);
         add_details(text, &member.program);
+    }
+}
+
+fn add_removal(text: &mut String, program: &About, interface: &str) {
+    if let Some(source) = &program.source {
+        let command = removal(interface, source, program.id);
+        let _ = writeln!(text, "          to remove it: {command}");
     }
 }
 

@@ -44,8 +44,8 @@ pub struct Attached {
     pub hooks: Vec<HookMap>,
     /// The command that loads the program with hooks.
     pub with_hooks: Option<Reload>,
-    /// The command that removes it, if trawl loaded it.
-    removal: Option<String>,
+    /// Commands that remove the programs that trawl loaded.
+    removals: Vec<String>,
 }
 
 pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Attached {
@@ -56,14 +56,14 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Atta
         xdp_is_trawl: false,
         hooks: Vec::new(),
         with_hooks: None,
-        removal: None,
+        removals: Vec::new(),
     };
     if let (Some(present), Ok(site)) = (
         interface.xdp.first(),
         Site::named(namespace.cloned(), &interface.name),
     ) {
         attached.with_hooks = Some(again::with_hooks(&site, present.program_id));
-        attached.removal = again::removal_of(&site, present.program_id);
+        attached.removals = again::removals(&site);
     }
     let prefix = exec_prefix(namespace);
     for present in &interface.xdp {
@@ -133,6 +133,8 @@ impl Attached {
             present.mode.name()
         );
         let mut finding = Finding::new(area, "XDP program", State::Info, "");
+        let removal = (!self.removals.is_empty())
+            .then(|| format!("to remove it: {}", self.removals.join("; ")));
         let link = look::link_of(interface.index, *present);
         match link
             .and_then(|fd| info::link(fd.as_fd()).ok())
@@ -144,23 +146,28 @@ impl Attached {
                     held(owners.of_link(link)),
                     pin_of_link(link, pins)
                 ));
-                if let Some(command) = &self.removal {
+                if let Some(removal) = removal {
                     finding = finding
                         .why("a link holds it, which ip link and bpftool cannot replace")
-                        .fix(format!("to remove it: {command}"));
+                        .fix(removal);
                 }
             }
             None => {
                 text.push_str(", by netlink");
-                finding = finding.why("it stays until it is taken off").fix(format!(
-                    "to detach it: {prefix}ip link set dev {} {} off",
-                    interface.name,
-                    match present.mode {
-                        trawl_kernel::netlink::XdpMode::Native => "xdpdrv",
-                        trawl_kernel::netlink::XdpMode::Skb => "xdpgeneric",
-                        trawl_kernel::netlink::XdpMode::Offload => "xdpoffload",
-                    }
-                ));
+                let by_netlink = || {
+                    format!(
+                        "to detach it: {prefix}ip link set dev {} {} off",
+                        interface.name,
+                        match present.mode {
+                            trawl_kernel::netlink::XdpMode::Native => "xdpdrv",
+                            trawl_kernel::netlink::XdpMode::Skb => "xdpgeneric",
+                            trawl_kernel::netlink::XdpMode::Offload => "xdpoffload",
+                        }
+                    )
+                };
+                finding = finding
+                    .why("it stays until it is taken off")
+                    .fix(removal.unwrap_or_else(by_netlink));
             }
         }
         finding.text = text;
