@@ -49,7 +49,7 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 		socket = (void *)arguments[3];
 	if (!socket)
 		socket = GET(typed, buffer, sk);
-	device = find_place(buffer, socket, typed, note, &kind);
+	device = find_place(buffer, socket, typed, typed, note, &kind);
 	if (settings->places && !is_among(settings->only, settings->places, note))
 		return;
 	is_packet = find_bytes(buffer, typed, kind, &packet, note);

@@ -2,7 +2,10 @@
 /* One packet's way, from where it is seen first to its end: programs at tracepoints of the kernel's network stack, at
  * netfilter's hooks and at tc. At those where a packet may be seen first the filter decides; the others look only for
  * packets that are known. A packet is known again by the address of its socket buffer, by the memory that an XDP program
- * saw it in, or by its content where the driver copied it, and only if its content is the same. */
+ * saw it in, or by its content where the driver copied it, and only if its content is the same.
+ *
+ * Each step has a small program of its own, which calls the one that all steps of its kind share: the verifier takes
+ * long for that one. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -26,53 +29,54 @@ char LICENSE[] SEC("license") = "GPL";
 #define ON_ARRIVAL (BIT(STEP_GRO) | BIT(STEP_BACKLOG) | BIT(STEP_RECEIVED))
 
 /* Whether a packet can come from one step to the next. Who asks has found the same content at the same address. */
-static __always_inline bool can_follow(__u32 last)
+static __always_inline bool can_follow(__u32 last, __u32 step)
 {
 	__u32 before = BIT(last & 31);
 
 	if (before & AT_SOCKET)
-		return CONFIG(step) == STEP_READ || CONFIG(step) >= STEP_CONSUMED;
-	if (CONFIG(step) == STEP_GRO || CONFIG(step) == STEP_BACKLOG)
+		return step == STEP_READ || step >= STEP_CONSUMED;
+	if (step == STEP_GRO || step == STEP_BACKLOG)
 		return before & (BIT(STEP_XDP) | BIT(STEP_TRANSMITTED) | BIT(STEP_TC_INGRESS) | BIT(STEP_TC_EGRESS));
-	if (CONFIG(step) == STEP_RECEIVED)
+	if (step == STEP_RECEIVED)
 		return !(before & (BIT(STEP_QUEUED) | BIT(STEP_QDISC_IN) | BIT(STEP_QDISC_OUT)));
-	if (CONFIG(step) == STEP_QUEUED)
+	if (step == STEP_QUEUED)
 		return !(before & (BIT(STEP_XDP) | BIT(STEP_GRO) | BIT(STEP_BACKLOG)));
 	return true;
 }
 
-static __always_inline bool is_same(const struct known_packet *known, const struct contents *now, __u32 hook)
+static __always_inline bool is_same(const struct known_packet *known, const struct contents *now, __u32 step,
+				    __u32 hook)
 {
 	const struct contents *before = &known->contents;
 
 	if (before->whole == now->whole)
-		return can_follow(known->step);
+		return can_follow(known->step, step);
 	/* Out of a tunnel, and into one. */
 	if (before->inner && before->inner == now->whole)
 		return true;
 	if (now->inner && now->inner == before->whole)
 		return true;
 	/* Between the first and the last at a hook addresses and ports are translated. */
-	return CONFIG(step) == STEP_NETFILTER_LAST && known->step == STEP_NETFILTER_FIRST && known->hook == hook &&
+	return step == STEP_NETFILTER_LAST && known->step == STEP_NETFILTER_FIRST && known->hook == hook &&
 	       before->weak == now->weak;
 }
 
 /* A buffer that no step has shown yet: an XDP program may have seen the packet in the same memory, or sent it on. */
 static __always_inline struct known_packet *find_elsewhere(const struct tap_context *packet,
-							   const struct contents *contents, __u64 now, __u32 *found)
+							   const struct contents *contents, __u32 step, __u64 now)
 {
 	__u64 key = packet->head | KEY_HEAD;
 	struct known_packet *known;
 
-	if (!(BIT(CONFIG(step)) & ON_ARRIVAL))
+	if (!(BIT(step & 31) & ON_ARRIVAL))
 		return NULL;
 	known = bpf_map_lookup_elem(&known_packets, &key);
 	if (known && known->step == STEP_XDP && known->contents.whole == contents->whole &&
 	    is_recent(known, now, HEAD_AGE_NS)) {
-		*found = FOUND_HEAD;
+		packet->scratch->follow.found = FOUND_HEAD;
 		return known;
 	}
-	*found = FOUND_CONTENT;
+	packet->scratch->follow.found = FOUND_CONTENT;
 	return take_by_content(contents->whole, now);
 }
 
@@ -97,127 +101,113 @@ static __always_inline void forget_elsewhere(const struct tap_context *packet, c
 	bpf_map_delete_elem(&known_packets, &contents->whole);
 }
 
-static __always_inline void describe(struct scratch *scratch, __u32 found, __u32 number)
+static __always_inline void describe(struct scratch *scratch, __u32 number)
 {
 	struct follow_note *follow = &scratch->follow;
 
-	follow->step = CONFIG(step);
-	follow->found = found;
+	follow->step = scratch->seen.step;
 	follow->number = number;
 	follow->pid = 0;
-	if (CONFIG(step) == STEP_READ) {
+	if (scratch->seen.step == STEP_READ) {
 		follow->pid = bpf_get_current_pid_tgid() >> 32;
 		bpf_get_current_comm(follow->command, sizeof(follow->command));
 	}
 }
 
 /* An XDP program may come to see it in this memory, or the driver copies it for one. */
-static __always_inline void leave_word(const struct tap_context *packet, const struct known_packet *state)
+static __always_inline void leave_word(const struct tap_context *packet, const struct known_packet *state, __u32 step)
 {
 	__u64 key = packet->head | KEY_HEAD;
 
-	if (CONFIG(links) != LINKS_FOLLOWED)
-		return;
-	if (CONFIG(step) != STEP_TRANSMITTED && CONFIG(step) != STEP_RECEIVED)
+	if (step != STEP_TRANSMITTED && step != STEP_RECEIVED)
 		return;
 	bpf_map_update_elem(&known_packets, &key, state, BPF_ANY);
-	if (CONFIG(step) == STEP_TRANSMITTED)
+	if (step == STEP_TRANSMITTED)
 		leave_by_content(state);
 }
 
 /* What is known of this buffer, if it is still the same packet's. */
 static __always_inline struct known_packet *find_known(const struct tap_context *packet, const struct contents *contents,
-						       struct known_packet *known, __u32 hook, __u64 key, __u64 now,
-						       __u32 *found)
+						       struct known_packet *known, __u32 step, __u64 now)
 {
-
 	if (!contents->whole)
 		return NULL;
-	if (known && is_recent(known, now, KNOWN_AGE_NS) && is_same(known, contents, hook)) {
-		*found = FOUND_BUFFER;
+	if (known && is_recent(known, now, KNOWN_AGE_NS) &&
+	    is_same(known, contents, step, packet->scratch->follow.hook)) {
+		packet->scratch->follow.found = FOUND_BUFFER;
 		return known;
 	}
 	/* Another packet in the same place: nothing is known of the one before. */
 	if (known)
-		bpf_map_delete_elem(&known_packets, &key);
-	return find_elsewhere(packet, contents, now, found);
+		bpf_map_delete_elem(&known_packets, &packet->scratch->seen.buffer);
+	return find_elsewhere(packet, contents, step, now);
 }
 
-/* What is known of the step before the packet is looked at. */
-struct sight_of_step {
-	/* It is the packet's end; a constant, since the programs at netfilter's hooks have no stack left for more. */
-	bool frees;
-	/* Of a packet's end. */
-	__u64 location;
-	__u32 reason;
-	__u32 hook;
-	/* The device that netfilter names. */
+/* Where the buffer's fields are read from, and the device that netfilter names. */
+struct views {
+	struct sk_buff *buffer;
 	struct net_device *device;
-	/* The socket that is told of the packet. */
-	struct sock *socket;
 };
 
-/* The note tells of the hook and of a packet's end already. */
-static __always_inline void follow(struct sk_buff *buffer, struct sight_of_step seen, struct scratch *scratch,
-				   const struct drop_settings *settings, __u32 cpu, bool typed, bool is_entry,
-				   bool filtered)
+/* Asked for where it is needed: a pointer that is kept is one more thing for the verifier to compare. */
+static __always_inline struct sock *socket_of(const struct scratch *scratch, const struct sk_buff *buffer, bool typed)
 {
+	return typed ? buffer->sk : (void *)(scratch->seen.socket ?: (__u64)buffer->sk);
+}
+
+/* The note tells of the hook and of a packet's end already. */
+static __always_inline void follow(struct scratch *scratch, struct views from, bool pointers_typed, __u32 cpu,
+				   bool may_be_first, bool filtered)
+{
+	__u32 kind = DEVICE_ETHERNET, zero = 0;
+	struct drop_settings *settings = bpf_map_lookup_elem(&drop_settings, &zero);
 	struct drop_note *note = &scratch->note;
 	struct known_packet *known, *state = &scratch->state_of_packet;
+	struct sk_buff *buffer = from.buffer;
 	struct sighting sight = {};
 	struct ring_control *control;
 	struct tap_context packet = {};
 	struct net_device *device;
-	__u32 kind = DEVICE_ETHERNET, found = FOUND_NEW;
-	__u64 key = (__u64)buffer, now;
-	struct sock *socket;
-	bool had_contents;
+	__u64 now;
+	__u32 step = scratch->seen.step;
 
 	scratch->state.latest = 0;
-	known = bpf_map_lookup_elem(&known_packets, &key);
-	if (!known && !is_entry)
+	if (!settings)
 		return;
+	known = bpf_map_lookup_elem(&known_packets, &scratch->seen.buffer);
 	packet.scratch = scratch;
-	socket = seen.socket;
-	if (!socket)
-		socket = GET(typed, buffer, sk);
-	device = find_place(buffer, socket, typed, note, &kind);
-	if (seen.device && note_device(seen.device, true, note, &kind)) {
-		note_name(seen.device, true, note);
-		device = NULL;
-	}
-	if (!find_bytes(buffer, typed, kind, &packet, note))
+	device = find_place(buffer, socket_of(scratch, buffer, pointers_typed), true, pointers_typed, note, &kind);
+	if (from.device && note_device(from.device, true, note, &kind))
+		note_name(from.device, true, note);
+	else if (device)
+		note_name(device, pointers_typed, note);
+	if (!find_bytes(buffer, true, kind, &packet, note))
 		return;
-	sight.original = packet.linear + GET(typed, buffer, data_len);
+	sight.original = packet.linear + buffer->data_len;
+	settle_bytes(&packet, &sight, scratch);
 	control = control_of(&cpu, false);
 	if (!control)
 		return;
 	now = bpf_ktime_get_ns();
-	/* Where nothing is known of any, most packets need no more than the filter. */
-	had_contents = known || CONFIG(links) == LINKS_FOLLOWED;
-	if (had_contents) {
-		find_contents(NETWORK_OF(&packet), &state->contents);
-		known = find_known(&packet, &state->contents, known, scratch->follow.hook, key, now, &found);
-	}
+	find_contents(NETWORK_OF(&packet), &state->contents);
+	known = find_known(&packet, &state->contents, known, step, now);
 	if (known) {
 		state->id = known->id;
 		state->seen = known->seen;
 		state->number = known->number + 1;
-		if (found != FOUND_BUFFER)
+		if (scratch->follow.found != FOUND_BUFFER) {
 			state->number += FOLLOW_BRANCH;
-		if (found != FOUND_BUFFER)
 			forget_elsewhere(&packet, &state->contents);
+		}
 	} else {
-		if (!is_entry)
+		if (!may_be_first || !scratch->seen.may_be_first)
 			return;
-		found = FOUND_NEW;
+		scratch->follow.found = FOUND_NEW;
 		if (!is_among_or_all(settings, note) ||
-		    (filtered && !matches_packet(&packet, scratch, &sight, GET(true, buffer, protocol)))) {
+		    (filtered && !matches_packet(&packet, scratch, &sight, buffer->protocol))) {
 			reject(false);
 			return;
 		}
-		if (!had_contents)
-			find_contents(NETWORK_OF(&packet), &state->contents);
 		if (!state->contents.whole) {
 			reject(false);
 			return;
@@ -231,89 +221,139 @@ static __always_inline void follow(struct sk_buff *buffer, struct sight_of_step 
 		state->number = 1;
 	}
 	state->time = now;
-	state->step = CONFIG(step);
+	state->step = step;
 	state->hook = scratch->follow.hook;
-	if (CONFIG(step) >= STEP_CONSUMED) {
-		bpf_map_delete_elem(&known_packets, &key);
+	if (step >= STEP_CONSUMED) {
+		bpf_map_delete_elem(&known_packets, &scratch->seen.buffer);
 	} else {
-		bpf_map_update_elem(&known_packets, &key, state, BPF_ANY);
-		scratch->state.latest = key;
+		bpf_map_update_elem(&known_packets, &scratch->seen.buffer, state, BPF_ANY);
+		scratch->state.latest = scratch->seen.buffer;
 	}
-	leave_word(&packet, state);
+	leave_word(&packet, state, step);
 	sight.packet_id = state->id;
-	if (device)
-		note_name(device, typed, note);
-	note_socket(socket, typed, note);
+	note_socket(socket_of(scratch, buffer, pointers_typed), pointers_typed, note);
 	note_segments(&packet, note);
-	note->no_loss = seen.frees ? find_loss(settings, note, buffer, typed) : DROP_LOSS_YES;
-	describe(scratch, found, state->number);
+	/* Packets end at tracepoints alone; netfilter's program has no stack left for this. */
+	note->no_loss = !pointers_typed && step == STEP_DROPPED ? find_loss(settings, note, buffer, true) : DROP_LOSS_YES;
+	describe(scratch, state->number);
 	sight.note = (const __u64 *)note;
 	record(&packet, control, &sight, FIRST, false);
 }
 
-static __always_inline void take_step(struct sk_buff *buffer, struct sight_of_step seen, bool typed, bool is_entry,
-				      bool filtered)
+/* What is left for the shared program to be told, in the note. */
+struct end_of_packet {
+	__u64 location;
+	__u32 reason;
+};
+
+/* Holds the programs that all steps share: one for each kind, in a map of its own. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} shared_program SEC(".maps");
+
+/* Most packets are not followed: nothing but their address is looked at, unless this step may be their first. */
+static __always_inline void take_step(void *context, __u64 buffer, __u64 socket, __u32 hook, struct end_of_packet how,
+				      bool may_be_first)
 {
-	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
-	struct drop_settings *settings = bpf_map_lookup_elem(&drop_settings, &zero);
+	__u32 cpu = bpf_get_smp_processor_id();
 	struct scratch *scratch;
 
 	/* A queue may be asked in vain. */
-	if (!settings || !buffer)
+	if (!buffer || (!may_be_first && !bpf_map_lookup_elem(&known_packets, &buffer)))
 		return;
 	scratch = begin(&cpu);
 	if (!scratch)
 		return;
-	scratch->note.location = seen.location;
-	scratch->note.reason = seen.reason;
-	scratch->follow.hook = seen.hook;
-	follow(buffer, seen, scratch, settings, cpu, typed, is_entry, filtered);
+	scratch->note.location = how.location;
+	scratch->note.reason = how.reason;
+	scratch->follow.hook = hook;
+	scratch->seen.buffer = buffer;
+	scratch->seen.socket = socket;
+	scratch->seen.step = CONFIG(step);
+	scratch->seen.may_be_first = may_be_first;
+	bpf_tail_call(context, &shared_program, 0);
 	end(scratch);
 }
 
-/* Which step it is stands in the configuration; here stands where the tracepoint has the buffer, and whether a packet
- * may be seen there first. */
-#define STEP(name, argument, is_entry, filtered)                                                        \
-	SEC("?raw_tp")                                                                                  \
-	int name(__u64 *arguments)                                                                      \
-	{                                                                                               \
-		take_step((void *)arguments[argument], (struct sight_of_step){}, true, is_entry, filtered);     \
-		return 0;                                                                               \
+static __always_inline struct scratch *taken_up(__u32 *cpu)
+{
+	*cpu = bpf_get_smp_processor_id();
+	return bpf_map_lookup_elem(&drop_scratch, cpu);
+}
+
+/* For tracepoints. The buffer is copied: its fields are many, and each read by a helper takes as long. */
+static __always_inline int at_tracepoint(bool filtered)
+{
+	__u32 cpu, size = bpf_core_type_size(struct sk_buff);
+	struct scratch *scratch = taken_up(&cpu);
+	struct views from = {};
+
+	if (!scratch)
+		return 0;
+	from.buffer = (void *)scratch->buffer;
+	if (size <= BUFFER_COPY && !bpf_probe_read_kernel(scratch->buffer, size, (void *)scratch->seen.buffer))
+		follow(scratch, from, false, cpu, true, filtered);
+	end(scratch);
+	return 0;
+}
+
+SEC("?raw_tp")
+int trawl_steps(void *context)
+{
+	(void)context;
+	return at_tracepoint(false);
+}
+
+SEC("?raw_tp")
+int trawl_steps_f(void *context)
+{
+	(void)context;
+	return at_tracepoint(true);
+}
+
+/* Where the tracepoint has the buffer, and whether a packet may be seen there first. The step stands in the
+ * configuration. */
+#define STEP(name, argument, may_be_first)                                                                   \
+	SEC("?raw_tp")                                                                                   \
+	int name(__u64 *arguments)                                                                       \
+	{                                                                                                \
+		take_step(arguments, arguments[argument], 0, 0, (struct end_of_packet){}, may_be_first);             \
+		return 0;                                                                                \
 	}
 
-STEP(trawl_enter, 0, true, false)
-STEP(trawl_enter_f, 0, true, true)
-STEP(trawl_pass, 0, false, false)
-STEP(trawl_pass_third, 2, false, false)
-STEP(trawl_pass_fourth, 3, false, false)
+STEP(trawl_enter, 0, true)
+STEP(trawl_pass, 0, false)
+STEP(trawl_pass_third, 2, false)
+STEP(trawl_pass_fourth, 3, false)
 
 SEC("?raw_tp")
 int trawl_segment(__u64 *arguments)
 {
-	struct sight_of_step seen = {.socket = (void *)arguments[0]};
-
-	take_step((void *)arguments[1], seen, true, false, false);
+	take_step(arguments, arguments[1], arguments[0], 0, (struct end_of_packet){}, false);
 	return 0;
 }
 
 SEC("?raw_tp")
 int trawl_consume(__u64 *arguments)
 {
-	struct sight_of_step seen = {};
+	struct end_of_packet how = {};
 
 	/* Kernels that name the receiver at a drop tell the place of an orderly end too. */
 	if (CONFIG(names_receiver))
-		seen.location = arguments[1];
-	take_step((void *)arguments[0], seen, true, false, false);
+		how.location = arguments[1];
+	take_step(arguments, arguments[0], 0, 0, how, false);
 	return 0;
 }
 
 SEC("?raw_tp")
 int trawl_free(__u64 *arguments)
 {
-	struct sight_of_step seen = {.frees = true, .location = arguments[1], .reason = arguments[2]};
+	struct end_of_packet how = {.location = arguments[1], .reason = arguments[2]};
 
-	take_step((void *)arguments[0], seen, true, false, false);
+	take_step(arguments, arguments[0], 0, 0, how, false);
 	return 0;
 }
 
@@ -335,8 +375,8 @@ static __always_inline bool is_for(struct sock *socket, struct sk_buff *buffer)
 	if (bpf_probe_read_kernel(header, sizeof(header), (void *)network) ||
 	    bpf_probe_read_kernel(ports, sizeof(ports), (void *)transport))
 		return false;
-	return header[header[0] >> 4 == 4 ? PROTOCOL_AT_MOST : PROTOCOL_AT_IP6] == socket->sk_protocol &&
-	       bpf_ntohs(ports[1]) == socket->__sk_common.skc_num;
+	return header[header[0] >> 4 == 4 ? PROTOCOL_AT_MOST : PROTOCOL_AT_IP6] == BPF_CORE_READ(socket, sk_protocol) &&
+	       bpf_ntohs(ports[1]) == BPF_CORE_READ(socket, __sk_common.skc_num);
 }
 
 /* A socket is told that there is something to read: of the packet that this CPU has just seen, or of none that is
@@ -344,50 +384,86 @@ static __always_inline bool is_for(struct sock *socket, struct sk_buff *buffer)
 SEC("?raw_tp")
 int trawl_ready(__u64 *arguments)
 {
-	struct sight_of_step seen = {.socket = (void *)arguments[0]};
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct scratch *scratch = bpf_map_lookup_elem(&drop_scratch, &cpu);
-	struct sk_buff *buffer;
+	__u64 buffer;
 
 	if (!scratch)
 		return 0;
-	buffer = (void *)READ_ONCE(scratch->state.latest);
-	if (buffer && is_for(seen.socket, buffer))
-		take_step(buffer, seen, false, false, false);
+	buffer = READ_ONCE(scratch->state.latest);
+	if (buffer && is_for((void *)arguments[0], (void *)buffer))
+		take_step(arguments, buffer, arguments[0], 0, (struct end_of_packet){}, false);
 	return 0;
 }
 
-/* What netfilter's programs are called with: the hook's state, and the buffer. */
+/* Netfilter's programs are called with the hook's state and the buffer. */
+SEC("?netfilter")
+int trawl_hook(__u64 *arguments)
+{
+	struct nf_hook_state *state = (void *)arguments[0];
+	__u32 hook = state->hook;
+
+	/* A packet that this host sends is seen here first. */
+	if (CONFIG(step) == STEP_NETFILTER_FIRST && hook == HOOK_OUTPUT)
+		take_step(arguments, arguments[1], 0, hook, (struct end_of_packet){}, true);
+	else
+		take_step(arguments, arguments[1], 0, hook, (struct end_of_packet){}, false);
+	return NF_ACCEPT;
+}
+
 static __always_inline int at_hook(__u64 *arguments, bool filtered)
 {
 	struct nf_hook_state *state = (void *)arguments[0];
-	struct sight_of_step seen = {.hook = state->hook};
-	bool is_entry = CONFIG(step) == STEP_NETFILTER_FIRST && seen.hook == HOOK_OUTPUT;
+	struct views from = {.buffer = (void *)arguments[1]};
+	__u32 cpu;
+	struct scratch *scratch = taken_up(&cpu);
 
-	seen.device = seen.hook >= HOOK_FORWARD ? state->out : state->in;
-	take_step((void *)arguments[1], seen, true, is_entry, filtered);
+	if (!scratch)
+		return NF_ACCEPT;
+	from.device = scratch->follow.hook >= HOOK_FORWARD ? state->out : state->in;
+	follow(scratch, from, true, cpu, true, filtered);
+	end(scratch);
 	return NF_ACCEPT;
 }
 
 SEC("?netfilter")
-int trawl_netfilter(__u64 *arguments)
+int trawl_hooks(__u64 *arguments)
 {
 	return at_hook(arguments, false);
 }
 
 SEC("?netfilter")
-int trawl_netfilter_f(__u64 *arguments)
+int trawl_hooks_f(__u64 *arguments)
 {
 	return at_hook(arguments, true);
 }
 
-SEC("?tc")
-int trawl_traffic(struct __sk_buff *context)
+static __always_inline struct sk_buff *buffer_of(struct __sk_buff *context)
 {
 	register void *r1 asm("r1") = context;
 	register struct sk_buff *r0 asm("r0");
 
 	asm volatile("call %2" : "=r"(r0), "+r"(r1) : "i"(CAST_MARK) : "r2", "r3", "r4", "r5", "memory");
-	take_step(r0, (struct sight_of_step){}, true, false, false);
+	return r0;
+}
+
+SEC("?tc")
+int trawl_traffic(struct __sk_buff *context)
+{
+	take_step(context, (__u64)buffer_of(context), 0, 0, (struct end_of_packet){}, false);
+	return TC_ACT_UNSPEC;
+}
+
+SEC("?tc")
+int trawl_traffics(struct __sk_buff *context)
+{
+	struct views from = {.buffer = buffer_of(context)};
+	__u32 cpu;
+	struct scratch *scratch = taken_up(&cpu);
+
+	if (!scratch)
+		return TC_ACT_UNSPEC;
+	follow(scratch, from, true, cpu, false, false);
+	end(scratch);
 	return TC_ACT_UNSPEC;
 }

@@ -21,7 +21,7 @@
 #include "xdp_buff.h"
 
 #undef REACHABLE
-#define REACHABLE(packet, length) ((length) - (packet)->out_of_reach)
+#define REACHABLE(packet, length) (CONFIG(step) ? (packet)->linear : (length) - (packet)->out_of_reach)
 
 /* Kernels before 6.2 take the verifier too far for lists of socket buffers. */
 #define LISTS_READABLE (FRAGMENTS_READABLE && !CONFIG(step) && !bpf_core_field_exists(struct sk_buff, vlan_present))
@@ -58,8 +58,25 @@ struct bytes {
 	__u32 out_of_reach;
 	__u32 original;
 	__u32 tag;
+	/* Of the copy that the filter sees: how long what stands before the packet's own bytes is, and how many of those it
+	 * replaces. */
+	__u32 before;
+	__u32 skip;
 	__u32 padding;
 };
+
+/* A sighting of a followed packet, as the program at a step leaves it for the one that all steps share. */
+struct seen {
+	__u64 buffer;
+	/* The socket that is told of the packet; 0: the buffer's own. */
+	__u64 socket;
+	__u32 step;
+	/* The packet may be one that no step has seen before. */
+	__u32 may_be_first;
+};
+
+/* Room for the kernel's struct sk_buff. */
+#define BUFFER_COPY 320
 
 /* What a program finds on its CPU to work with. */
 struct scratch {
@@ -75,9 +92,12 @@ struct scratch {
 	struct copying copying;
 	struct known_packet state_of_packet;
 	struct bytes bytes;
+	struct seen seen;
+	/* The kernel's structure of the buffer that is followed. */
+	char buffer[BUFFER_COPY];
 	char padding[DROP_SCRATCH_SIZE - sizeof(struct drop_state) - TRACE_COPY * 2 - sizeof(struct drop_note) -
 		     sizeof(struct drop_stack) - sizeof(struct copying) - sizeof(struct known_packet) -
-		     sizeof(struct bytes)];
+		     sizeof(struct bytes) - sizeof(struct seen) - BUFFER_COPY];
 };
 
 struct {
@@ -133,7 +153,8 @@ static __always_inline long copy_packet(struct tap_context *packet, char *to, co
 	barrier_var(linear);
 	if (linear > RECORD_MAX_CAPTURED || bpf_probe_read_kernel(to, linear, from))
 		return -1;
-	if (linear >= captured)
+	/* Of a packet that is followed the headers are shown, which are in the first piece. */
+	if (linear >= captured || CONFIG(step))
 		return 0;
 	packet->scratch->copying.done = linear;
 	packet->scratch->copying.wanted = captured;
@@ -295,7 +316,6 @@ static __always_inline bool find_bytes(struct sk_buff *buffer, bool typed, __u32
 	if (outside && outside <= length) {
 		struct sk_buff *others = BPF_CORE_READ(shared, frag_list);
 
-		/* A step needs no more than the headers. */
 		if (others ? !LISTS_READABLE : !FRAGMENTS_READABLE)
 			packet->out_of_reach = outside;
 		else if (others)
@@ -369,20 +389,26 @@ static __always_inline bool is_among_or_all(const struct drop_settings *settings
 static __always_inline bool matches_packet(struct tap_context *packet, struct scratch *scratch,
 					   const struct sighting *sight, __u32 protocol)
 {
-	__u64 before = 0, skip = 0, filled, linear;
+	__u64 before, skip, filled, linear;
+	struct bytes *bytes = &scratch->bytes;
 	char *to = scratch->copy;
 
+	bytes->before = 0;
+	bytes->skip = 0;
 	if (scratch->note.link == DROP_LINK_RAW) {
-		before = ETHERNET_LENGTH;
+		bytes->before = ETHERNET_LENGTH;
 		__builtin_memset(to, 0, TAG_OFFSET);
 		*(__u16 *)(to + TAG_OFFSET) = protocol;
 	} else if (sight->tag) {
-		before = TAG_OFFSET + TAG_LENGTH;
-		skip = TAG_OFFSET;
+		bytes->before = TAG_OFFSET + TAG_LENGTH;
+		bytes->skip = TAG_OFFSET;
 		if (bpf_probe_read_kernel(to, TAG_OFFSET, (void *)packet->data))
 			return false;
 		*(__u32 *)(to + TAG_OFFSET) = sight->tag;
 	}
+	barrier();
+	before = READ_ONCE(bytes->before) & 31;
+	skip = READ_ONCE(bytes->skip);
 	filled = packet->linear + packet->in_fragments - skip;
 	if (filled > TRACE_COPY - before)
 		filled = TRACE_COPY - before;
@@ -399,9 +425,10 @@ static __always_inline bool matches_packet(struct tap_context *packet, struct sc
 	return matches_in_copy(to, filled + before, sight->original + (before == ETHERNET_LENGTH ? before : 0));
 }
 
-/* Where a buffer's packet is: device, namespace, and the kind of device. Returns the device that the buffer names. */
+/* Finds where a buffer's packet is: device, namespace, and the kind of device. Returns the device that the buffer names.
+ * The buffer's own fields are read by loads if it is `typed`, those that its pointers lead to if `pointers_typed`. */
 static __always_inline struct net_device *find_place(struct sk_buff *buffer, struct sock *socket, bool typed,
-						     struct drop_note *note, __u32 *kind)
+						     bool pointers_typed, struct drop_note *note, __u32 *kind)
 {
 	struct net_device *device;
 	__u32 received_on;
@@ -419,9 +446,9 @@ static __always_inline struct net_device *find_place(struct sk_buff *buffer, str
 	received_on = GET(typed, buffer, skb_iif);
 	note->received_on = received_on;
 	device = GET(typed, buffer, dev);
-	if (note_device(device, typed, note, kind))
+	if (note_device(device, pointers_typed, note, kind))
 		return device;
-	note_socket_space(socket, typed, note);
+	note_socket_space(socket, pointers_typed, note);
 	if (received_on) {
 		/* Its name is for user space to find, by the number and the namespace. */
 		if (!note->netns) {

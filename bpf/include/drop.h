@@ -192,7 +192,7 @@ struct drop_settings {
 };
 
 /* What stands at the beginning of the room that a program finds on its CPU to work in, and how much there is. */
-#define DROP_SCRATCH_SIZE 4608
+#define DROP_SCRATCH_SIZE 5120
 struct drop_state {
 	/* A program is at work there: another one that interrupts it counts its packet as lost. */
 	__u64 busy;

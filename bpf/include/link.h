@@ -56,20 +56,21 @@ static __always_inline __u64 first_bytes(__u64 word, __u64 count)
 	return count >= 8 ? word : word & ((1ull << (count * 8)) - 1);
 }
 
-/* The hashes of the packet whose IP header is there, and where a packet in it begins: 0 if there is none. */
-static __noinline __u64 hash_packet(__u64 at, struct contents *contents)
+/* Hashes the packet whose IP header is there, and leaves in `inner` where a packet in it begins: 0 if there is none. The
+ * results stand in memory, of which the verifier remembers nothing: what follows is the same for all of them. */
+static __noinline int hash_packet(__u64 at, struct contents *contents)
 {
 	__u8 header[LINK_IP6_LENGTH] __attribute__((aligned(8))) = {};
 	__u64 weak, whole, protocol, payload;
 	__u32 *words = (__u32 *)header;
 	/* In the same place, when the addresses have been seen. */
 	__u64 *transport = (__u64 *)header;
-	__u64 inner = 0;
 
 	if (!contents)
 		return 0;
 	contents->whole = 0;
 	contents->weak = 0;
+	contents->inner = 0;
 	if (bpf_probe_read_kernel(header, LINK_IP4_LENGTH, (void *)at))
 		return 0;
 	if (header[0] >> 4 == 4) {
@@ -118,9 +119,9 @@ static __noinline __u64 hash_packet(__u64 at, struct contents *contents)
 		at += UDP_LENGTH + TUNNEL_LENGTH + LINK_ETHERNET_LENGTH;
 		if (payload > UDP_LENGTH + TUNNEL_LENGTH + LINK_ETHERNET_LENGTH + LINK_IP4_LENGTH) {
 			if ((__u32)first == VXLAN_FIRST)
-				inner = at;
+				contents->inner = at;
 			else if (((__u32)first & 0xffff0000u) == GENEVE_ETHERNET)
-				inner = at + (first & 0x3f) * 4;
+				contents->inner = at + (first & 0x3f) * 4;
 		}
 	} else if (protocol == LINK_ICMP || protocol == LINK_ICMP6) {
 		/* Type, code and sequence number; translation changes the identifier. */
@@ -131,20 +132,21 @@ static __noinline __u64 hash_packet(__u64 at, struct contents *contents)
 		weak = mix(weak, first_bytes(transport[0], payload));
 		weak = mix(weak, first_bytes(transport[1], payload < 8 ? 0 : payload - 8));
 		if (protocol == LINK_IP_IN_IP || protocol == LINK_IP6_IN_IP)
-			inner = at;
+			contents->inner = at;
 		else if (protocol == LINK_GRE)
-			inner = at + 4 + ((transport[0] & 0x20) ? 4 : 0);
+			contents->inner = at + 4 + ((transport[0] & 0x20) ? 4 : 0);
 	}
 	contents->weak = weak;
 	contents->whole = mix(weak, whole);
-	return inner;
+	return 0;
 }
 
 static __always_inline void find_contents(__u64 at, struct contents *contents)
 {
-	__u64 inner = hash_packet(at, contents), whole, weak;
+	__u64 inner, whole, weak;
 
-	contents->inner = 0;
+	hash_packet(at, contents);
+	inner = READ_ONCE(contents->inner);
 	if (!inner)
 		return;
 	whole = contents->whole;

@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_ebpf::Insn;
 use trawl_kernel::bpf::link::{self, TcxPlace};
-use trawl_kernel::bpf::{kernel_types, object, program};
+use trawl_kernel::bpf::program::LoadOptions;
+use trawl_kernel::bpf::{kernel_types, map, object, program};
 use trawl_kernel::layout::TapConfig;
 use trawl_kernel::layout::drop::{
     STEP_BACKLOG, STEP_CONSUMED, STEP_DROPPED, STEP_GRO, STEP_NETFILTER_FIRST, STEP_NETFILTER_LAST,
@@ -15,34 +16,32 @@ use trawl_kernel::netns::{run_in, run_maybe_in};
 use trawl_kernel::{Error, Result, errno};
 
 use super::Along;
-use super::load::{self, Loaded, Tracepoint};
+use super::load::{self, Loaded};
 use crate::assembly::Assembly;
-use crate::notice::{Notice, Steps};
+use crate::notice::{self, Notice};
 
 /// A tracepoint that packets come by.
 struct Step {
     number: usize,
     tracepoint: &'static str,
     program: &'static str,
-    /// A packet may be seen there first, if the filter lets it through.
-    is_entry: bool,
 }
 
 /// The last ones first: what is seen at a beginning finds everything else in place.
 const STEPS: [Step; 13] = [
-    pass(STEP_DROPPED, "kfree_skb", "trawl_free"),
-    pass(STEP_CONSUMED, "consume_skb", "trawl_consume"),
-    pass(STEP_READ, "skb_copy_datagram_iovec", "trawl_pass"),
-    pass(STEP_SOCKET, "sk_data_ready", "trawl_ready"),
-    pass(STEP_SOCKET, "tcp_probe", "trawl_segment"),
-    pass(STEP_TRANSMITTED, "net_dev_start_xmit", "trawl_pass"),
-    pass(STEP_QDISC_OUT, "qdisc_dequeue", "trawl_pass_fourth"),
-    pass(STEP_QDISC_IN, "qdisc_enqueue", "trawl_pass_third"),
-    entry(STEP_QUEUED, "net_dev_queue"),
-    entry(STEP_RECEIVED, "netif_receive_skb"),
-    entry(STEP_BACKLOG, "netif_rx"),
-    entry(STEP_GRO, "napi_gro_receive_entry"),
-    entry(STEP_GRO, "napi_gro_frags_entry"),
+    step(STEP_DROPPED, "kfree_skb", "trawl_free"),
+    step(STEP_CONSUMED, "consume_skb", "trawl_consume"),
+    step(STEP_READ, "skb_copy_datagram_iovec", "trawl_pass"),
+    step(STEP_SOCKET, "sk_data_ready", "trawl_ready"),
+    step(STEP_SOCKET, "tcp_probe", "trawl_segment"),
+    step(STEP_TRANSMITTED, "net_dev_start_xmit", "trawl_pass"),
+    step(STEP_QDISC_OUT, "qdisc_dequeue", "trawl_pass_fourth"),
+    step(STEP_QDISC_IN, "qdisc_enqueue", "trawl_pass_third"),
+    step(STEP_QUEUED, "net_dev_queue", "trawl_enter"),
+    step(STEP_RECEIVED, "netif_receive_skb", "trawl_enter"),
+    step(STEP_BACKLOG, "netif_rx", "trawl_enter"),
+    step(STEP_GRO, "napi_gro_receive_entry", "trawl_enter"),
+    step(STEP_GRO, "napi_gro_frags_entry", "trawl_enter"),
 ];
 
 /// Netfilter's families and hooks: NFPROTO_…, NF_INET_….
@@ -66,21 +65,11 @@ struct Priorities {
     inwards: i32,
 }
 
-const fn pass(number: usize, tracepoint: &'static str, program: &'static str) -> Step {
+const fn step(number: usize, tracepoint: &'static str, program: &'static str) -> Step {
     Step {
         number,
         tracepoint,
         program,
-        is_entry: false,
-    }
-}
-
-const fn entry(number: usize, tracepoint: &'static str) -> Step {
-    Step {
-        number,
-        tracepoint,
-        program: "trawl_enter",
-        is_entry: true,
     }
 }
 
@@ -91,18 +80,20 @@ pub fn attach(
     block: Option<&[Insn]>,
     assembly: &mut Assembly,
 ) -> Result<Vec<Loaded>> {
-    let at = |number: usize| TapConfig {
-        step: number as u32,
-        ..*config
+    let steps = Steps {
+        config,
+        maps,
+        block,
     };
     let left_out = [
-        (along.namespaces_left_out, Steps::Namespaces),
-        (along.interfaces_left_out, Steps::Interfaces),
+        (along.namespaces_left_out, notice::Steps::Namespaces),
+        (along.interfaces_left_out, notice::Steps::Interfaces),
     ];
     for (count, of) in left_out.into_iter().filter(|(count, _)| *count > 0) {
         let count = count as u64;
         assembly.notice(Notice::StepsLeftOut { of, count });
     }
+    let at_tracepoints = steps.shared("trawl_steps", program::RAW_TRACEPOINT, 0)?;
     let mut attached = Vec::new();
     for step in &STEPS {
         let there = kernel_types::tracepoint(step.tracepoint)
@@ -113,12 +104,15 @@ pub fn attach(
             });
             continue;
         }
-        let place = Tracepoint::at(object::FOLLOW, step.tracepoint, true).program(step.program);
-        let block = block.filter(|_| step.is_entry);
-        attached.push(load::load(&place, &at(step.number), maps, block)?);
+        let options = load::options(step.program, program::RAW_TRACEPOINT, 0);
+        let loaded = steps.load(step.number, &options, &at_tracepoints)?;
+        let link = link::attach_raw_tracepoint(loaded.as_fd(), step.tracepoint)
+            .map_err(|e| Error::os("cannot follow packets", e))?;
+        attached.push((loaded, vec![link]));
     }
+    keep(at_tracepoints, &mut attached);
     for attach in [netfilter, traffic_control] {
-        if let Err(error) = attach(along, &at, maps, block, &mut attached) {
+        if let Err(error) = attach(along, &steps, &mut attached) {
             assembly.notice(Notice::NoSteps {
                 why: error.to_string(),
             });
@@ -127,21 +121,59 @@ pub fn attach(
     Ok(attached)
 }
 
+/// Keeps a map open as long as the links of the last program.
+fn keep(map: OwnedFd, attached: &mut [Loaded]) {
+    if let Some((_, links)) = attached.last_mut() {
+        links.push(map);
+    }
+}
+
+/// Loads the programs of the steps.
+struct Steps<'a> {
+    config: &'a TapConfig,
+    maps: &'a [(&'a str, BorrowedFd<'a>)],
+    block: Option<&'a [Insn]>,
+}
+
+impl Steps<'_> {
+    /// Loads the program that the steps of one kind share, with the filter in it. Returns the map that holds it, which
+    /// the kernel empties when the descriptor is closed.
+    fn shared(&self, name: &str, kind: u32, attach_type: u32) -> Result<OwnedFd> {
+        // The field tells programs that follow packets from those at drops.
+        let config = TapConfig {
+            step: 1,
+            ..*self.config
+        };
+        let map = map::create_prog_array("trawl_shared", 1)?;
+        let mut maps = self.maps.to_vec();
+        maps.push(("shared_program", map.as_fd()));
+        let (ready, name) = load::prepare(object::FOLLOW, name, &config, &maps, self.block)?;
+        let loaded = ready.load(&load::options(&name, kind, attach_type))?;
+        map::set_program(map.as_fd(), 0, loaded.as_fd())
+            .map_err(|e| Error::os("cannot follow packets", e))?;
+        Ok(map)
+    }
+
+    /// Loads the program of one step.
+    fn load(&self, step: usize, options: &LoadOptions<'_>, shared: &OwnedFd) -> Result<OwnedFd> {
+        let config = TapConfig {
+            step: step as u32,
+            ..*self.config
+        };
+        let mut maps = self.maps.to_vec();
+        maps.push(("shared_program", shared.as_fd()));
+        let (ready, _) = load::prepare(object::FOLLOW, options.name, &config, &maps, None)?;
+        ready.load(options)
+    }
+}
+
 /// Programs at both ends of each hook, in each namespace.
-fn netfilter(
-    along: &Along,
-    at: &dyn Fn(usize) -> TapConfig,
-    maps: &[(&str, BorrowedFd<'_>)],
-    block: Option<&[Insn]>,
-    attached: &mut Vec<Loaded>,
-) -> Result<()> {
+fn netfilter(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<()> {
+    let shared = steps.shared("trawl_hooks", program::NETFILTER, program::ATTACH_NETFILTER)?;
     // Packets that are local begin at the first end of a hook, and the last ends are in place by then.
     for (number, priorities) in [(STEP_NETFILTER_LAST, LAST), (STEP_NETFILTER_FIRST, FIRST)] {
-        let block = block.filter(|_| number == STEP_NETFILTER_FIRST);
-        let (ready, name) =
-            load::prepare(object::FOLLOW, "trawl_netfilter", &at(number), maps, block)?;
-        let options = load::options(&name, program::NETFILTER, program::ATTACH_NETFILTER);
-        let loaded = ready.load(&options)?;
+        let options = load::options("trawl_hook", program::NETFILTER, program::ATTACH_NETFILTER);
+        let loaded = steps.load(number, &options, &shared)?;
         let mut links = Vec::new();
         for namespace in &along.namespaces {
             let made = run_in(namespace, || -> std::io::Result<Vec<_>> {
@@ -161,6 +193,7 @@ fn netfilter(
         }
         attached.push((loaded, links));
     }
+    keep(shared, attached);
     Ok(())
 }
 
@@ -182,20 +215,20 @@ fn outermost(
 }
 
 /// A program before all others on both sides of each interface.
-fn traffic_control(
-    along: &Along,
-    at: &dyn Fn(usize) -> TapConfig,
-    maps: &[(&str, BorrowedFd<'_>)],
-    _block: Option<&[Insn]>,
-    attached: &mut Vec<Loaded>,
-) -> Result<()> {
+fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<()> {
+    // No packet is seen here first.
+    let unfiltered = Steps {
+        block: None,
+        ..*steps
+    };
+    let shared = unfiltered.shared("trawl_traffics", program::SCHED_CLS, 0)?;
     for (number, side) in [
         (STEP_TC_EGRESS, program::ATTACH_TCX_EGRESS),
         (STEP_TC_INGRESS, program::ATTACH_TCX_INGRESS),
     ] {
-        let (ready, name) =
-            load::prepare(object::FOLLOW, "trawl_traffic", &at(number), maps, None)?;
-        let loaded = ready.load(&load::options(&name, program::SCHED_CLS, side))?;
+        // A program may only call one that is attached the same way.
+        let options = load::options("trawl_traffic", program::SCHED_CLS, 0);
+        let loaded = steps.load(number, &options, &shared)?;
         let mut links = Vec::new();
         for site in &along.interfaces {
             let link = run_maybe_in(site.namespace.as_ref(), || {
@@ -213,5 +246,6 @@ fn traffic_control(
         }
         attached.push((loaded, links));
     }
+    keep(shared, attached);
     Ok(())
 }
