@@ -97,7 +97,9 @@ struct ring_control {
 	__u64 held_time;
 	__u64 held_untold;
 	__u64 held_truncated;
-	__u64 padding2[2];
+	/* Always zero: the key of a map that has one entry. */
+	__u64 zero;
+	__u64 padding2;
 
 	struct point_counters points[RING_MAX_POINTS];
 };
@@ -246,6 +248,8 @@ struct tap_config {
 	__u32 flags_offset;
 	/* Where packets are followed: which step this program stands at, STEP_… of drop.h. */
 	__u32 step;
+	/* The pool is a list of maps, one for each bank, to which some are added while the capture runs. */
+	__u32 grows;
 	/* Interfaces are told apart by their namespace too; and how far into the kernel's own structures lie: what XDP knows
 	 * of a queue (0: there is none on the way), the device, its namespace, and the number of that. */
 	__u32 by_namespace;

@@ -21,7 +21,8 @@ struct {
 	__uint(value_size, RING_CONTROL_SIZE);
 } rings SEC(".maps");
 
-/* The bytes of the segments, in banks that the verifier can oversee. */
+/* The bytes of the segments, in banks that the verifier can oversee. Where the pool grows the loader puts an array of
+ * maps in its place. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -137,6 +138,15 @@ static __noinline int open_next_segment(struct ring_control *control)
 	return 1;
 }
 
+static __always_inline char *open_bank(struct ring_control *control)
+{
+	void *bank = bpf_map_lookup_elem(&pool, &control->open_bank);
+
+	if (CONFIG(grows) && bank)
+		bank = bpf_map_lookup_elem(bank, &control->zero);
+	return bank;
+}
+
 /* Where a block of `size` bytes, and the losses that it may have to tell, may be written on this CPU, or NULL where no segment is
  * free: SEGMENT_RESERVE has room for both those and what fills a segment up. The position is
  * marked, so that the reader knows that a record with a time not later than now may still come from this CPU. */
@@ -152,7 +162,7 @@ static __always_inline char *reserve(struct ring_control *control, __u64 size, _
 			return NULL;
 		at = control->position;
 	}
-	bank = bpf_map_lookup_elem(&pool, &control->open_bank);
+	bank = open_bank(control);
 	if (unlikely(!bank))
 		return NULL;
 	WRITE_ONCE(control->position, at | RECORD_IN_FLIGHT);

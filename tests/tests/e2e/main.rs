@@ -35,6 +35,7 @@ mod length;
 mod long_filters;
 mod looking;
 mod machine;
+mod memory;
 mod merge;
 mod mutations;
 mod outputs;

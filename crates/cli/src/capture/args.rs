@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use trawl_kernel::layout::RECORD_MAX_CAPTURED;
 use trawl_kernel::privilege::User;
+use trawl_kernel::ring::Geometry;
 use trawl_kernel::{Error, Result};
 use trawl_packet::verdict;
 use trawl_tap::Choice;
@@ -30,6 +31,9 @@ use crate::lines::LineArgs;
 use crate::netns::NetnsArg;
 use crate::units;
 use crate::verifier_log::VerifierLog;
+
+/// A record's size as a rule, in bytes.
+const USUAL_RECORD: u64 = 2048;
 
 /// Records packets at XDP, tc or a socket to a file for Wireshark, or shows them as lines
 #[derive(Debug, clap::Args)]
@@ -432,7 +436,7 @@ impl Args {
             },
             count: self.count,
             duration: self.duration,
-            geometry: self.recording.geometry(self.tcpdump.buffer())?,
+            geometry: self.geometry()?,
             recording: Recording {
                 meta: self.recording.meta()?,
                 stamps: match self.clock {
@@ -449,6 +453,17 @@ impl Args {
 }
 
 impl Args {
+    /// Packets that are printed, and few of them in a file, need little of the memory that others have at once.
+    fn geometry(&self) -> Result<Geometry> {
+        let geometry = self.recording.geometry(self.tcpdump.buffer())?;
+        let is_printed = self.write.is_empty() && self.store.store.is_none();
+        let are_few = |count| count < geometry.pool_size as u64 / USUAL_RECORD;
+        Ok(match is_printed || self.count.is_some_and(are_few) {
+            true => geometry.growing(),
+            false => geometry,
+        })
+    }
+
     /// Takes what is particular to each output off its name. As much of packets is kept as the longest output wants, and all
     /// for an expression that decides about events; the outputs then cut.
     pub(super) fn read_outputs(&mut self) -> Result<()> {

@@ -5,6 +5,7 @@ mod account;
 mod consumer;
 mod geometry;
 mod lease;
+mod pool;
 mod words;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,8 +27,9 @@ pub use account::{Account, account_offset, rejected_offset};
 pub use consumer::{Consumer, Observation};
 pub use geometry::{Geometry, MEMORY_MAX, SHARE_MIN};
 pub use lease::Lease;
+use pool::Pool;
 pub(crate) use words::{Control, State, store32};
-use words::{atomic64, load};
+use words::{atomic64, load, next_turn};
 
 const PAGE: usize = 4096;
 pub(crate) const IN_FLIGHT: u64 = 1;
@@ -42,7 +44,7 @@ pub struct Rings {
     controls: Mapping,
     /// Bytes from one control block to the next.
     control_size: usize,
-    pool: Mapping,
+    pool: Arc<Pool>,
     state: Mapping,
     programs: Option<Programs>,
     /// Packets before this time do not count, in nanoseconds since 1970.
@@ -109,17 +111,11 @@ impl Rings {
         let shared =
             map::create_mmapable_array("trawl_shared", size_of::<CaptureShared>() as u32, 1)
                 .map_err(|e| explain_refused_pool(e, geometry))?;
-        let pool = map::create_mmapable_array(
-            "trawl_pool",
-            geometry.stride() as u32,
-            geometry.banks() as u32,
-        )
-        .map_err(|e| explain_refused_pool(e, geometry))?;
         let state = map::create_mmapable_array("trawl_state", size_of::<PoolState>() as u32, 1)?;
+        let (map, pool) =
+            Pool::in_maps(geometry, cpus, &state).map_err(|e| explain_refused_pool(e, geometry))?;
         let size = control_size(points);
-        let rings = Self::over(geometry, (cpus, size), (pool, state, shared), known, 0)?;
-        rings.free_all();
-        Ok(rings)
+        Self::over((cpus, size), (map, pool), (state, shared), known, 0)
     }
 
     /// Rings like these for programs that these are not for, out of the same pool and under the same limits of records and rate.
@@ -134,16 +130,17 @@ impl Rings {
             map.try_clone()
                 .map_err(|e| Error::os("cannot hold a map", e))
         };
-        let pool = (hold(&maps.pool)?, hold(&maps.state)?, hold(&maps.shared)?);
+        let pool = (hold(&maps.pool)?, Arc::clone(&self.pool));
+        let common = (hold(&maps.state)?, hold(&maps.shared)?);
         let controls = (self.count, self.control_size);
-        Self::over(self.geometry, controls, pool, maps.known.clone(), APART)
+        Self::over(controls, pool, common, maps.known.clone(), APART)
     }
 
     /// Rings over a pool, its state, and what is common to all programs of a capture.
     fn over(
-        geometry: Geometry,
         (cpus, control_size): (usize, usize),
-        (pool, state, shared): (OwnedFd, OwnedFd, OwnedFd),
+        (pool_map, pool): (OwnedFd, Arc<Pool>),
+        (state, shared): (OwnedFd, OwnedFd),
         known: Option<Arc<OwnedFd>>,
         first_id: u64,
     ) -> Result<Arc<Self>> {
@@ -152,7 +149,7 @@ impl Rings {
         let possible = events::possible_cpus().max(cpus).next_power_of_two();
         let maps = RingMaps {
             rings: map::create_mmapable_array("trawl_rings", control_size as u32, count)?,
-            pool,
+            pool: pool_map,
             state,
             shared,
             rejections: map::create_mmapable_array(
@@ -166,11 +163,11 @@ impl Rings {
             Mapping::of_map(map.as_fd(), bytes.div_ceil(PAGE) * PAGE).map(Mapping::not_for_children)
         };
         let rings = Self {
-            geometry,
+            geometry: pool.geometry(),
             count: cpus,
             controls: map(&maps.rings, control_size * cpus)?,
             control_size,
-            pool: map(&maps.pool, geometry.stride() * geometry.banks())?,
+            pool,
             state: map(&maps.state, size_of::<PoolState>())?,
             programs: Some(Programs {
                 shared: map(&maps.shared, size_of::<CaptureShared>())?,
@@ -192,29 +189,14 @@ impl Rings {
             count: producers,
             controls: Mapping::anonymous(RING_CONTROL_SIZE * producers)?,
             control_size: RING_CONTROL_SIZE,
-            pool: Mapping::anonymous(geometry.stride() * geometry.banks())?,
+            pool: Pool::in_memory(geometry)?,
             state: Mapping::anonymous(size_of::<PoolState>())?,
             programs: None,
             begun: AtomicU64::new(0),
         };
-        rings.free_all();
+        pool::free(rings.state(), 0..geometry.segments());
         rings.begin(0);
         Ok(Arc::new(rings))
-    }
-
-    /// All segments are free.
-    fn free_all(&self) {
-        let state = self.state();
-        let last = self.geometry.segments() as u32 - 1;
-        for segment in 0..=last {
-            let below = if segment == last {
-                NO_SEGMENT
-            } else {
-                segment + 1
-            };
-            store32(state.below(segment), below);
-        }
-        state.free().store(0, Ordering::Relaxed);
     }
 
     /// No ring has a segment.
@@ -259,21 +241,8 @@ impl Rings {
     /// Gives a segment back that nobody reads any more.
     pub(crate) fn free_segment(&self, segment: u32) {
         let state = self.state();
-        let mut free = state.free().load(Ordering::Acquire);
-        loop {
-            store32(state.below(segment), free as u32);
-            let with = next_turn(free) | u64::from(segment);
-            match state
-                .free()
-                .compare_exchange(free, with, Ordering::AcqRel, Ordering::Acquire)
-            {
-                Ok(_) => {
-                    state.in_use().fetch_sub(1, Ordering::Relaxed);
-                    return;
-                }
-                Err(now) => free = now,
-            }
-        }
+        state.push_free(segment);
+        state.in_use().fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The longest time between two readings of the clock with records in between: how wrong a stamp can be.
@@ -381,16 +350,8 @@ impl Rings {
             offset <= self.geometry.segment_size,
             "offset {offset} is past a segment's end"
         );
-        let per_bank = self.geometry.bank_size() / self.geometry.segment_size;
-        let (bank, within) = (segment / per_bank, segment % per_bank);
-        let at = bank * self.geometry.stride() + within * self.geometry.segment_size + offset;
-        self.pool.at(at)
+        self.pool.at(segment, offset)
     }
-}
-
-/// The upper half of the word that tells the top of the stack, one further.
-fn next_turn(free: u64) -> u64 {
-    (free & !0xffff_ffff).wrapping_add(1 << 32)
 }
 
 fn explain_refused_pool(error: Error, geometry: Geometry) -> Error {

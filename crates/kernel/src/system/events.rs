@@ -181,6 +181,19 @@ pub fn wait_also(
     }
 }
 
+/// Waits that long. False if there is something to read meanwhile, or the other end was closed.
+pub fn is_quiet(descriptor: BorrowedFd<'_>, duration: Duration) -> bool {
+    let mut set = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+    let timeout = Timespec {
+        tv_sec: duration.as_secs() as i64,
+        tv_nsec: i64::from(duration.subsec_nanos()) as _,
+    };
+    matches!(
+        poll(&mut set, Some(&timeout)),
+        Ok(0) | Err(rustix::io::Errno::INTR)
+    )
+}
+
 /// Lets sleeps of this thread end on time instead of up to 50 microseconds late.
 pub fn precise_sleeps() {
     // SAFETY: the call takes plain numbers and affects this thread's timers only. A refusal does no harm.

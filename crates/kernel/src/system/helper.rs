@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -44,6 +44,16 @@ impl Helper {
     /// Starts it, with the rights that it is to keep, or with all that this process has. It has the standard descriptors
     /// and no others; no thread may run beside this one.
     pub fn start(name: &CStr, kept: Option<&Kept>, duty: &mut dyn Duty) -> Result<Self> {
+        Self::run(name, kept, &[], |socket| serve(socket, duty))
+    }
+
+    /// Starts one that does not wait to be asked. It keeps these descriptors too.
+    pub(crate) fn run(
+        name: &CStr,
+        kept: Option<&Kept>,
+        descriptors: &[BorrowedFd<'_>],
+        run: impl FnOnce(&OwnedFd),
+    ) -> Result<Self> {
         let fail = |e| Error::os(format!("cannot start {}", name.to_string_lossy()), e);
         let (own, other) = socketpair(
             AddressFamily::UNIX,
@@ -58,12 +68,13 @@ impl Helper {
             -1 => Err(fail(io::Error::last_os_error())),
             0 => {
                 let mut keep: Vec<RawFd> = vec![0, 1, 2, other.as_raw_fd()];
+                keep.extend(descriptors.iter().map(AsRawFd::as_raw_fd));
                 crate::lock::forget_inherited();
                 close_all_but(&mut keep);
                 let _ = set_name(name);
                 // Without its own rights it serves nobody, which is told when it is first asked.
                 if kept.is_none_or(|kept| kept.give_up_others().is_ok()) {
-                    serve(&other, duty);
+                    run(&other);
                 }
                 // SAFETY: ends the child at once, without running the parent's exit handlers.
                 unsafe { libc::_exit(0) }
@@ -80,6 +91,14 @@ impl Helper {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         send(socket, request, None)?;
         receive(socket)?.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))
+    }
+
+    /// Waits for the next file that it sends without being asked.
+    pub(crate) fn receive(&self) -> io::Result<OwnedFd> {
+        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let answer = receive(socket)?;
+        let file = answer.and_then(|answer| answer.file);
+        file.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))
     }
 }
 
@@ -101,7 +120,7 @@ fn serve(socket: &OwnedFd, duty: &mut dyn Duty) {
     duty.end();
 }
 
-fn send(socket: &OwnedFd, bytes: &[u8], file: Option<&OwnedFd>) -> io::Result<()> {
+pub(crate) fn send(socket: &OwnedFd, bytes: &[u8], file: Option<&OwnedFd>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     let files: Vec<_> = file.iter().map(|file| file.as_fd()).collect();

@@ -88,6 +88,42 @@ impl Mapping {
         Self::from_result(start, length)
     }
 
+    /// Addresses that have no memory yet.
+    pub fn reserved(length: usize) -> Result<Self> {
+        // SAFETY: as in `of_file`.
+        let start = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                length,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        };
+        Self::from_result(start, length)
+    }
+
+    /// Maps a BPF map at a place in addresses that were reserved, and that nobody has used yet.
+    pub fn map_at(&self, offset: usize, map: BorrowedFd<'_>, length: usize) -> Result<()> {
+        let _ = self.at(offset + length);
+        // SAFETY: the range was just checked to lie within this mapping, and nothing points into it yet.
+        let start = unsafe {
+            mmap(
+                self.at(offset).cast(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED,
+                map,
+                0,
+            )
+        };
+        start.map(drop).map_err(|e| {
+            Error::os(
+                format!("cannot map {length} bytes of shared memory"),
+                e.into(),
+            )
+        })
+    }
+
     fn from_result(
         start: rustix::io::Result<*mut core::ffi::c_void>,
         length: usize,

@@ -15,6 +15,10 @@ const OPEN_SHARE: u64 = 4;
 /// The verifier takes no number that may be too large; so the pool is a number of pieces.
 const BANK_MAX: u64 = 32 << 20;
 
+/// A bank of a pool that grows, each of which is a map; and the number of these at most.
+const GROWING_BANK: usize = 4 << 20;
+const GROWING_BANKS_MAX: usize = 128;
+
 /// How the memory for records is cut up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,6 +26,8 @@ pub struct Geometry {
     /// Of all rings together.
     pub pool_size: usize,
     pub segment_size: usize,
+    /// The pool begins small and grows up to its size while it is needed.
+    pub grows: bool,
 }
 
 impl Geometry {
@@ -54,6 +60,7 @@ impl Geometry {
         Ok(Self {
             pool_size: pool_size as usize,
             segment_size: segment_size as usize,
+            grows: false,
         })
     }
 
@@ -64,6 +71,27 @@ impl Geometry {
             (available / DEFAULT_SHARE).clamp(least, DEFAULT_SIZE.max(least)),
             cpus,
         )
+    }
+
+    /// The same memory, taken as it is needed: for captures that may end with their first packets.
+    pub fn growing(self) -> Self {
+        Self {
+            grows: self.pool_size > self.least_bank(),
+            ..self
+        }
+    }
+
+    /// The banks that a pool has at first: each ring can open a segment.
+    pub(super) fn banks_at_first(&self, rings: usize) -> usize {
+        let banks = ((rings + 1) * self.segment_size).div_ceil(self.bank_size());
+        match self.grows {
+            true => banks.min(self.banks()),
+            false => self.banks(),
+        }
+    }
+
+    fn least_bank(&self) -> usize {
+        GROWING_BANK.max((self.pool_size / GROWING_BANKS_MAX).next_power_of_two())
     }
 
     /// As much for each CPU.
@@ -88,7 +116,10 @@ impl Geometry {
 
     /// The pool lies in banks of this many bytes each.
     pub fn bank_size(&self) -> usize {
-        self.pool_size.min(BANK_MAX as usize)
+        match self.grows {
+            true => self.least_bank(),
+            false => self.pool_size.min(BANK_MAX as usize),
+        }
     }
 
     pub(super) fn banks(&self) -> usize {
@@ -131,6 +162,29 @@ mod tests {
         let small = Geometry::by_default(2, gib).expect("in bounds");
         assert_eq!(small.pool_size, 128 << 20);
         assert!(Geometry::by_default(256, 0).is_ok());
+    }
+
+    #[test]
+    fn growing_pools_have_whole_banks_and_a_segment_for_each_ring() {
+        for cpus in [1, 2, 7, 64] {
+            for bytes in (22..=32).map(|exponent| 1u64 << exponent) {
+                let Ok(whole) = Geometry::for_total(bytes, cpus) else {
+                    continue;
+                };
+                let geometry = whole.growing();
+                assert_eq!(geometry.pool_size, whole.pool_size);
+                assert_eq!(geometry.pool_size % geometry.bank_size(), 0);
+                assert_eq!(geometry.bank_size() % geometry.segment_size, 0);
+                let first = geometry.banks_at_first(cpus) * geometry.bank_size();
+                assert!(first >= cpus * geometry.segment_size, "{geometry:?}");
+                assert!(geometry.banks() <= GROWING_BANKS_MAX || !geometry.grows);
+            }
+        }
+        let usual = Geometry::for_total(256 << 20, 2).expect("in bounds");
+        assert_eq!(
+            usual.growing().banks_at_first(2) * usual.growing().bank_size(),
+            4 << 20
+        );
     }
 
     #[test]

@@ -70,6 +70,22 @@ impl State {
         atomic64(self.0.wrapping_add(std::mem::offset_of!(PoolState, in_use)))
     }
 
+    /// Puts a segment on top of the stack of free ones.
+    pub(super) fn push_free(self, segment: u32) {
+        let mut free = self.free().load(Ordering::Acquire);
+        loop {
+            store32(self.below(segment), free as u32);
+            let with = next_turn(free) | u64::from(segment);
+            match self
+                .free()
+                .compare_exchange(free, with, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return,
+                Err(now) => free = now,
+            }
+        }
+    }
+
     pub(crate) fn below<'a>(self, segment: u32) -> &'a AtomicU32 {
         let within = 4 * (segment as usize % POOL_MAX_SEGMENTS);
         atomic32(
@@ -93,6 +109,11 @@ impl State {
         self.0
             .wrapping_add(std::mem::offset_of!(PoolState, closed) + within)
     }
+}
+
+/// The upper half of the word that tells the top of the stack, one further.
+pub(super) fn next_turn(free: u64) -> u64 {
+    (free & !0xffff_ffff).wrapping_add(1 << 32)
 }
 
 pub(crate) fn store32(word: &AtomicU32, value: u32) {

@@ -98,7 +98,16 @@ pub fn create_prog_array(name: &str, entries: u32) -> Result<OwnedFd> {
     .map_err(|e| Error::os(format!("cannot create the program array {name}"), e))
 }
 
-/// Puts a program into a slot.
+/// An array of maps that are like this one.
+pub(crate) fn create_array_of_maps(name: &str, like: &OwnedFd, entries: u32) -> Result<OwnedFd> {
+    let kind = libbpf_sys::BPF_MAP_TYPE_ARRAY_OF_MAPS;
+    create_with(name, kind, (4, 4), entries, |opts| {
+        opts.inner_map_fd = like.as_raw_fd() as u32;
+    })
+    .map_err(|e| Error::os(format!("cannot create the map {name}"), e))
+}
+
+/// Puts a program, or a map, into a slot.
 pub fn set_program(map: BorrowedFd<'_>, slot: u32, program: BorrowedFd<'_>) -> io::Result<()> {
     let fd = program.as_raw_fd();
     // SAFETY: key and value are four bytes each, as program arrays have them.

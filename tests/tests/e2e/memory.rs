@@ -1,0 +1,59 @@
+//! How much memory a capture takes (issue 30 item 12).
+
+use trawl_tests::xdp::succeeds;
+use trawl_tests::{Capture, Lab, frames};
+
+/// Resident memory, in MiB.
+fn resident(process: u32) -> u64 {
+    let path = format!("/proc/{process}/status");
+    let status = std::fs::read_to_string(path).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let words = line.expect("a size").trim().split(' ').next();
+    words.expect("a number").parse::<u64>().expect("a number") >> 10
+}
+
+#[test]
+fn memory_is_taken_as_it_is_needed() {
+    let Some(lab) = Lab::open() else { return };
+    let receiver = lab.receiver();
+    let file = lab.file("all.pcapng");
+    let fixed = ["-i", &receiver, "--tap", "xdp", "--memory", "256MiB"];
+    let start = |more: &[&str]| Capture::start(&lab, &[&fixed[..], more].concat());
+    let whole = start(&["-w", &file]);
+    let whole_size = resident(whole.id());
+    whole.stop_well();
+    for more in [&["-c", "5"][..], &["-c", "5", "-w", &file], &[]] {
+        let capture = start(more);
+        let size = resident(capture.id());
+        assert!(size + 200 < whole_size, "{more:?}: {size} of {whole_size}");
+        lab.send(&[frames::silent(64)], 5);
+        match more {
+            [] => capture.stop_well(),
+            _ => capture.wait().summary(),
+        }
+        .assert_all_recorded(5);
+    }
+}
+
+/// While the capture itself stands still, packets wait in the memory that is added.
+#[test]
+fn memory_grows_while_the_capture_waits() {
+    const COUNT: u64 = 30_000;
+    let Some(lab) = Lab::open() else { return };
+    let (receiver, file) = (lab.receiver(), lab.file("all.pcapng"));
+    let count = COUNT.to_string();
+    let more_than_come = (COUNT + 1).to_string();
+    let fixed = ["-i", &receiver, "--tap", "xdp", "--memory", "128MiB"];
+    let more = ["-s", "0", "-w", &file, "-c", &more_than_come];
+    let capture = Capture::start(&lab, &[&fixed[..], &more].concat());
+    let before = resident(capture.id());
+    capture.freeze();
+    let sender = lab.sender();
+    let send = ["gen", "udp", "-i", &sender, "--rate", "20kpps"];
+    succeeds(&[&send[..], &["--size", "1400", "--count", &count]].concat());
+    capture.thaw();
+    capture.wait_seen(COUNT);
+    let after = resident(capture.id());
+    assert!(after >= before + 32, "{before} MiB before, {after} after");
+    capture.stop_well().assert_all_recorded(COUNT);
+}
