@@ -10,7 +10,7 @@ use trawl_tap::doctor::{self, Finding, State};
 
 use crate::json;
 use crate::netns::NetnsArg;
-use crate::terminal::{colours_wanted, printable, write_control};
+use crate::terminal::{colours_wanted, folded, printable, write_control};
 
 /// Tells what this machine and its interfaces can do for a capture, and how to fix the rest
 #[derive(Debug, clap::Args)]
@@ -51,7 +51,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             problem,
         })?;
     } else {
-        write_control(&for_people(&findings, colours_wanted()))?;
+        write_control(&folded(&for_people(&findings, colours_wanted())))?;
     }
     Ok(if problem {
         ExitCode::FAILURE

@@ -239,7 +239,7 @@ fn status(args: &Status) -> Result<ExitCode> {
     operator.end();
     match args.place.json {
         true => json::print(&fleet)?,
-        false => terminal::write_out(&show::table(&fleet))?,
+        false => terminal::write_out(&terminal::folded(&show::table(&fleet)))?,
     }
     Ok(ExitCode::SUCCESS)
 }

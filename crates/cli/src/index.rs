@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use trawl_kernel::Result;
 use trawl_store::{Inventory, Store};
 
+use trawl_view::text::count;
+
 use crate::json::Remark;
 use crate::{json, terminal};
 
@@ -46,8 +48,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
         json::print(&indexed)?;
     } else {
         terminal::write_out(&format!(
-            "indexed {} chunks: {} packets in {} bytes; {} were indexed before\n",
-            indexed.files, indexed.packets, indexed.bytes, indexed.there
+            "indexed {}: {} in {}; indexed before: {}\n",
+            count(indexed.files, "chunk"),
+            count(indexed.packets, "packet"),
+            count(indexed.bytes, "byte"),
+            indexed.there
         ))?;
     }
     Ok(match indexed.unreadable.is_empty() {

@@ -25,7 +25,7 @@ use crate::libpcap::LibpcapArg;
 use crate::live::{self, Viewer, Wanted};
 use crate::netns::NetnsArg;
 use crate::read::{Input, filter_options};
-use crate::terminal::write_out;
+use crate::terminal::{folded, write_out};
 use crate::units;
 
 /// Shows figures of capture files, or of what interfaces see: protocols, talkers, flows, verdicts, lengths, rate, gaps
@@ -77,7 +77,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     if args.json {
         crate::json::print(&report)?;
     } else {
-        write_out(&report.text(time))?;
+        write_out(&folded(&report.text(time)))?;
     }
     Ok(if whole {
         ExitCode::SUCCESS

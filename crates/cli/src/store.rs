@@ -12,6 +12,8 @@ use trawl_store::{
 };
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
 
+use trawl_view::text::count;
+
 use crate::{json, terminal, units};
 
 /// Looks after a store of captures, which trawl capture --store fills
@@ -143,7 +145,7 @@ fn list(args: &Ls) -> Result<ExitCode> {
         describe(&mut out, capture);
     }
     let _ = writeln!(out, "total: {}", account(&listing.total));
-    terminal::write_out(&out)?;
+    terminal::write_out(&terminal::folded(&out))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -184,7 +186,8 @@ fn describe(out: &mut String, capture: &EpochAccount) {
     if let (Some(first), Some(last)) = (capture.first_ns, capture.last_ns) {
         let _ = writeln!(out, "  packets from {} to {}", time(first), time(last));
     }
-    let _ = writeln!(out, "  {} chunks, {} bytes", capture.chunks, capture.bytes);
+    let chunks = count(capture.chunks, "chunk");
+    let _ = writeln!(out, "  {chunks}, {}", count(capture.bytes, "byte"));
     let _ = writeln!(out, "  {}", account(&capture.account));
     for (reason, count) in capture.lost.iter().filter(|(_, count)| **count > 0) {
         let _ = writeln!(
@@ -195,7 +198,7 @@ fn describe(out: &mut String, capture: &EpochAccount) {
     }
     for gap in &capture.gaps {
         let packets = match gap.packets {
-            Some(count) => format!("{count} packets"),
+            Some(packets) => count(packets, "packet"),
             None => "an unknown number of packets".to_owned(),
         };
         let _ = writeln!(
@@ -240,14 +243,14 @@ fn verify(args: &Verify) -> Result<ExitCode> {
         }
         let _ = writeln!(
             out,
-            "{} chunks read, {} bytes, {} packets; {} findings",
-            verified.chunks,
-            verified.bytes,
-            verified.packets,
-            verified.findings.len()
+            "{} read, {}, {}; {}",
+            count(verified.chunks, "chunk"),
+            count(verified.bytes, "byte"),
+            count(verified.packets, "packet"),
+            count(verified.findings.len() as u64, "finding")
         );
         let _ = writeln!(out, "{}", account(&verified.account));
-        terminal::write_out(&out)?;
+        terminal::write_out(&terminal::folded(&out))?;
     }
     Ok(match verified.findings.is_empty() {
         true => ExitCode::SUCCESS,
@@ -257,7 +260,7 @@ fn verify(args: &Verify) -> Result<ExitCode> {
 
 fn words(finding: &Finding) -> String {
     let packets = match finding.packets {
-        Some(count) => format!(" ({count} packets)"),
+        Some(packets) => format!(" ({})", count(packets, "packet")),
         None => String::new(),
     };
     let object = &finding.object;
@@ -296,8 +299,12 @@ fn prune(args: &Prune) -> Result<ExitCode> {
         "removed"
     };
     terminal::write_out(&format!(
-        "{verb} {} chunks, {} bytes, {} packets; kept {} chunks, {} bytes\n",
-        pruned.chunks, pruned.bytes, pruned.packets, pruned.kept_chunks, pruned.kept_bytes
+        "{verb} {}, {}, {}; kept {}, {}\n",
+        count(pruned.chunks, "chunk"),
+        count(pruned.bytes, "byte"),
+        count(pruned.packets, "packet"),
+        count(pruned.kept_chunks, "chunk"),
+        count(pruned.kept_bytes, "byte")
     ))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -318,8 +325,10 @@ fn push(args: &Push) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     terminal::write_out(&format!(
-        "stored {} chunks of {} captures; {} captures are running and store their own chunks\n",
-        pushed.chunks, pushed.runs, pushed.running
+        "stored {} of {}; captures that still run and store their own chunks: {}\n",
+        count(pushed.chunks, "chunk"),
+        count(pushed.runs, "capture"),
+        pushed.running
     ))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use trawl_kernel::Result;
 use trawl_tap::table::{self, Facts, Missing};
 
 use crate::json;
-use crate::terminal::write_out;
+use crate::terminal::{folded, write_out};
 
 /// Shows all taps: what each sees, gives and needs, and whether this machine has it
 #[derive(Debug, clap::Args)]
@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let taps: Vec<Tap> = table::ALL.iter().map(with_machine).collect();
     match args.json {
         true => json::print(&Taps { taps }),
-        false => write_out(&for_people(&taps)),
+        false => write_out(&folded(&for_people(&taps))),
     }
     .map(|()| ExitCode::SUCCESS)
 }

@@ -29,6 +29,68 @@ pub fn write_to_reader(text: &str) -> Result<bool> {
     }
 }
 
+/// Lines for people as they fit on the terminal: longer ones are continued below the beginning of their last column.
+pub fn folded(text: &str) -> String {
+    match stdout_is_terminal() {
+        true => folded_at(text, window().0),
+        false => text.to_owned(),
+    }
+}
+
+fn folded_at(text: &str, columns: usize) -> String {
+    text.split_inclusive('\n')
+        .map(|line| match shown(line.trim_end()) > columns {
+            true => folded_line(line, columns),
+            false => line.to_owned(),
+        })
+        .collect()
+}
+
+fn folded_line(line: &str, columns: usize) -> String {
+    let indent = continued_at(line, columns);
+    let mut folded = String::new();
+    let mut at = 0;
+    for word in line.trim_end().split_inclusive(' ') {
+        if at > indent && at + shown(word.trim_end()) > columns {
+            folded.truncate(folded.trim_end().len());
+            folded.push('\n');
+            folded.push_str(&" ".repeat(indent));
+            at = indent;
+        }
+        folded.push_str(word);
+        at += shown(word);
+    }
+    folded.push_str(&line[line.trim_end().len()..]);
+    folded
+}
+
+/// The column where the line's last part begins: after two spaces, and after the colon of a line's first word.
+fn continued_at(line: &str, columns: usize) -> usize {
+    let leading = line.len() - line.trim_start().len();
+    let gaps = line.match_indices("  ").map(|(at, _)| {
+        let after = line[at..].trim_start();
+        let is_first = line[..at].trim().is_empty();
+        let label = after.split(' ').next();
+        let label = label.filter(|word| is_first && word.ends_with(':'));
+        shown(&line[..line.len() - after.len()]) + label.map_or(0, |label| shown(label) + 1)
+    });
+    gaps.filter(|gap| *gap < columns * 2 / 3)
+        .max()
+        .unwrap_or(leading + 2)
+        .min(columns / 2)
+}
+
+/// The columns that text takes: colours take none.
+fn shown(text: &str) -> usize {
+    let mut parts = text.split('\x1b');
+    let plain = parts.next().map_or(0, |part| part.chars().count());
+    let coloured = parts.map(|part| {
+        part.split_once('m')
+            .map_or(0, |(_, rest)| rest.chars().count())
+    });
+    plain + coloured.sum::<usize>()
+}
+
 /// Only on a terminal, and not where NO_COLOR asks for none (see no-color.org).
 pub fn colours_wanted() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
@@ -133,6 +195,20 @@ pub fn frame(every: Duration, text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lines_are_continued_under_their_last_column() {
+        let line = "dumpcap         version 1.3.1 loads nothing: build it anew\nshort  line\n";
+        let folded = "dumpcap         version 1.3.1\n                loads nothing:\n                build it anew\nshort  line\n";
+        assert_eq!(folded_at(line, 32), folded);
+        let line = "          fix: \x1b[1mtrawl\x1b[0m xdp status and more words\n";
+        let folded =
+            "          fix: \x1b[1mtrawl\x1b[0m xdp status\n               and more words\n";
+        assert_eq!(folded_at(line, 32), folded);
+        let long = "a-word-that-is-longer-than-the-line-itself\n";
+        assert_eq!(folded_at(long, 20), long);
+        assert_eq!(folded_at(line, 80), line);
+    }
 
     #[test]
     fn a_line_that_is_overwritten_leaves_the_last_column_free() {

@@ -112,7 +112,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let report = Report::new(&tally, &differences, &summary.total, &mut advice);
     match args.json {
         true => json::print(&report)?,
-        false => terminal::write_out(&report.to_string())?,
+        false => terminal::write_out(&terminal::folded(&report.to_string()))?,
     }
     if let (false, Some(text)) = (args.json, report.account()) {
         terminal::say(&text);

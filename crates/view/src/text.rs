@@ -9,6 +9,14 @@ pub fn steers(letter: char) -> bool {
     letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// Counts things by their name in the singular: `1 chunk`, `2 chunks`.
+pub fn count(number: impl Into<u64>, name: &str) -> String {
+    match number.into() {
+        1 => format!("1 {name}"),
+        number => format!("{number} {name}s"),
+    }
+}
+
 /// Shows such characters as `\u001b`, which JSON understands too, but for the ends of lines and tabs.
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, |letter| {

@@ -303,9 +303,9 @@ fn carry_out(
     let report = result?;
     cleaner.dismiss();
     if json {
-        crate::terminal::write_out(&format!("{}\n", to_json(&report)?))?;
+        terminal::write_out(&format!("{}\n", to_json(&report)?))?;
     } else {
-        crate::terminal::write_out(&show(&report, directory))?;
+        terminal::write_out(&show(&report, directory))?;
     }
     if !report.complete {
         terminal::say(&format!(
@@ -345,9 +345,10 @@ pub fn list(args: &List) -> Result<ExitCode> {
         let line = |one: &trawl_bench::study::definition::Definition| {
             format!("{:<22} {}  {}\n", one.name, one.study, one.title)
         };
-        definitions.iter().map(line).collect()
+        let text: String = definitions.iter().map(line).collect();
+        terminal::folded(&text)
     };
-    crate::terminal::write_out(&text)?;
+    terminal::write_out(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -371,9 +372,10 @@ pub fn peers(args: &ListPeers) -> Result<ExitCode> {
             };
             format!("{:<15} {state}\n", one.name)
         };
-        peers.records().iter().map(line).collect()
+        let text: String = peers.records().iter().map(line).collect();
+        terminal::folded(&text)
     };
-    crate::terminal::write_out(&text)?;
+    terminal::write_out(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -141,7 +141,11 @@ pub(super) fn tell(outcome: &StoredCapture, url: &str) -> bool {
     if let Some(trouble) = trouble {
         let spool = spool.display();
         let text = format!(
-            "{chunks_spooled} chunks wait in {spool}: {trouble}; store them later: trawl store push --spool {spool}"
+            "in {spool} {} to be stored: {trouble}; store them later: trawl store push --spool {spool}",
+            match chunks_spooled {
+                1 => "1 chunk waits".to_owned(),
+                chunks => format!("{chunks} chunks wait"),
+            }
         );
         let (chunks, error) = (*chunks_spooled, trouble.as_str());
         json::say(&Remark::Spooled { chunks, error }, &text);

@@ -13,7 +13,7 @@ use super::json::Sent;
 use crate::json::Remark;
 use crate::published::{Kind, Published};
 use crate::serve::RunningGenerator;
-use crate::terminal::write_out;
+use crate::terminal::{folded, write_out};
 use crate::{json, terminal};
 
 const SHOW_EVERY: Duration = Duration::from_millis(500);
@@ -113,7 +113,7 @@ impl Watch {
         if self.json {
             json::print(&Sent::new(place, report, notes))?;
         } else {
-            write_out(&in_words(place, report))?;
+            write_out(&folded(&in_words(place, report)))?;
         }
         match &report.failure {
             Some(error) => Err(error.clone()),

@@ -18,7 +18,7 @@ use trawl_kernel::{Error, Result, clock};
 use trawl_program::Site;
 
 use super::{List, Save, Stats};
-use crate::terminal::{self, write_json, write_out};
+use crate::terminal::{self, folded, write_json, write_out};
 
 pub fn list(args: &List) -> Result<()> {
     let (namespace, interface) = args.place.with(args.interface.as_deref())?;
@@ -36,7 +36,7 @@ pub fn list(args: &List) -> Result<()> {
         let text = match (args.json, args.watch) {
             (true, None) => return write_json(&Listed::of(&set, reverted)),
             (true, Some(_)) => terminal::json_line(&Listed::of(&set, reverted))?,
-            (false, None) => return write_out(&for_people(&set, reverted.as_ref())),
+            (false, None) => return write_out(&folded(&for_people(&set, reverted.as_ref()))),
             (false, Some(every)) => terminal::frame(every, &for_people(&set, reverted.as_ref())),
         };
         if !terminal::write_to_reader(&text)? {

@@ -3,6 +3,7 @@
 use trawl_store::Coverage;
 
 use crate::json::{self, Remark};
+use trawl_view::text;
 
 pub(super) fn say(rows: &[Coverage], url: &str) {
     for row in rows.iter().filter(|row| !row.is_whole()) {
@@ -32,8 +33,9 @@ fn words(row: &Coverage, url: &str) -> String {
     );
     if row.not_indexed_chunks > 0 {
         parts.push(format!(
-            "{} packets in {} chunks not indexed (trawl index {url})",
-            row.not_indexed, row.not_indexed_chunks
+            "{} in {} not indexed (trawl index {url})",
+            text::count(row.not_indexed, "packet"),
+            text::count(row.not_indexed_chunks, "chunk")
         ));
     }
     format!("host {}: {}", row.host, parts.join(", "))

@@ -9,7 +9,7 @@ use trawl_program::maps::{self, Map};
 
 use super::sites::SiteArgs;
 use crate::json;
-use crate::terminal::write_out;
+use crate::terminal::{folded, write_out};
 
 /// Lists the maps of the XDP programs on interfaces
 #[derive(Debug, clap::Args)]
@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.json {
         json::print(&Document { maps: &maps })?;
     } else {
-        write_out(&for_people(&maps))?;
+        write_out(&folded(&for_people(&maps)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

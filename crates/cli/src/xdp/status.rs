@@ -12,7 +12,7 @@ use trawl_program::status::{self, About, Attached, Kind, Runs, Status};
 
 use super::sites::SiteArgs;
 use crate::json;
-use crate::terminal::write_out;
+use crate::terminal::{folded, write_out};
 use crate::units;
 
 /// Shows the XDP programs on interfaces, their chains, and where they redirect packets to
@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.json {
         json::print(&Document { interfaces: &all })?;
     } else {
-        write_out(&for_people(&all))?;
+        write_out(&folded(&for_people(&all)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,7 @@ use super::file::InterfaceReport;
 use super::rate;
 use super::report::{Flow, Interface, Report};
 use super::{FileReport, MOST};
+use crate::text::count;
 
 const PLOT_WIDTH: usize = 72;
 
@@ -13,6 +14,7 @@ impl Report {
     /// `time` shows a number of seconds since 1970 as people want it.
     pub fn text(&self, time: impl Fn(&str) -> String) -> String {
         let mut out = String::new();
+        self.groups(&mut out);
         for file in &self.files {
             // The figures of the only file are those of all.
             let in_all = self.files.len() == 1 && file.packets == self.packets;
@@ -95,23 +97,6 @@ impl Report {
             let _ = writeln!(out, "  {class:<14}{:>11}  {shown}", size.packets);
         }
         self.over_time(&mut out, &time);
-        if !self.by.is_empty() {
-            let _ = writeln!(
-                out,
-                "\n    packets            bytes  {}",
-                self.by.join("  ")
-            );
-            for group in &self.groups {
-                let values = group.values.join("  ");
-                let _ = writeln!(out, "{:>11}{:>17}  {values}", group.packets, group.bytes);
-            }
-            let count = self.group_count.unwrap_or(0);
-            if count > self.groups.len() {
-                let shown = self.groups.len();
-                let _ = writeln!(out, "  the first {shown} of {count} groups");
-            }
-            others(&mut out, "groups", self.other_groups.unwrap_or(0));
-        }
         out
     }
 
@@ -133,23 +118,42 @@ impl Report {
         }
     }
 
+    /// What was asked for by `--by` comes first.
+    fn groups(&self, out: &mut String) {
+        if self.by.is_empty() {
+            return;
+        }
+        let _ = writeln!(out, "    packets            bytes  {}", self.by.join("  "));
+        for group in &self.groups {
+            let values = group.values.join("  ");
+            let _ = writeln!(out, "{:>11}{:>17}  {values}", group.packets, group.bytes);
+        }
+        let count = self.group_count.unwrap_or(0);
+        if count > self.groups.len() {
+            let shown = self.groups.len();
+            let _ = writeln!(out, "  the first {shown} of {count} groups");
+        }
+        others(out, "groups", self.other_groups.unwrap_or(0));
+        out.push('\n');
+    }
+
     fn conversations(&self, out: &mut String) {
         if self.talkers.is_empty() {
             return;
         }
         let _ = writeln!(
             out,
-            "\ntalkers                                     sent packets         bytes    received packets         bytes"
+            "\n       sent         bytes   received         bytes  talker"
         );
         for talker in &self.talkers {
             let _ = writeln!(
                 out,
-                "  {:<42}{:>12}{:>14}{:>20}{:>14}",
-                talker.address,
+                "{:>11}{:>14}{:>11}{:>14}  {}",
                 talker.sent_packets,
                 talker.sent_bytes,
                 talker.received_packets,
-                talker.received_bytes
+                talker.received_bytes,
+                talker.address
             );
         }
         let _ = writeln!(
@@ -340,7 +344,7 @@ impl InterfaceReport {
                 "{} packets, {} received, {} sent",
                 self.packets, self.received, self.sent
             )),
-            Some(format!("{} blocks of statistics", self.statistics_blocks)),
+            Some(count(self.statistics_blocks, "block") + " of statistics"),
             number(self.dropped, "dropped"),
         ];
         let comments = self.comments.iter().cloned().map(Some);
