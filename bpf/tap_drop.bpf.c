@@ -30,29 +30,39 @@ static __always_inline bool reason_wanted(const struct drop_settings *settings, 
 	return note->reason < DROP_REASONS ? has_bit(settings->wanted, note->reason) : settings->wanted_of_subsystems;
 }
 
+/* The socket that the packet was for. It is asked for twice, since there is no stack left to keep it. */
+static __always_inline struct sock *receiver_of(__u64 *arguments, bool typed)
+{
+	struct sk_buff *buffer = (void *)arguments[0];
+	struct sock *socket = NULL;
+
+	if (CONFIG(names_receiver))
+		socket = (void *)arguments[3];
+	return socket ?: GET(typed, buffer, sk);
+}
+
 static __always_inline void capture(__u64 *arguments, struct scratch *scratch, const struct drop_settings *settings,
 				    __u32 cpu, bool typed, bool filtered)
 {
 	struct sk_buff *buffer = (void *)arguments[0];
 	struct drop_note *note = &scratch->note;
-	struct sock *socket = NULL;
 	struct sighting sight = {};
 	struct ring_control *control;
 	struct tap_context packet = {};
 	struct net_device *device;
 	__u32 kind = DEVICE_ETHERNET;
-	bool is_packet;
 
 	note->location = arguments[1];
 	note->reason = arguments[2];
-	if (CONFIG(names_receiver))
-		socket = (void *)arguments[3];
-	if (!socket)
-		socket = GET(typed, buffer, sk);
-	device = find_place(buffer, socket, typed, typed, note, &kind);
+	device = find_place(buffer, receiver_of(arguments, typed), typed, typed, note, &kind);
+	if (device)
+		note_name(device, typed, note);
 	if (settings->places && !is_among(settings->only, settings->places, note))
 		return;
-	is_packet = find_bytes(buffer, typed, kind, &packet, note);
+	if (!find_bytes(buffer, typed, kind, &packet, note)) {
+		reject(false);
+		return;
+	}
 	sight.original = packet.linear + GET(typed, buffer, data_len);
 	if (note->link == DROP_LINK_ETHERNET) {
 		sight.tag = tag_of(buffer, typed);
@@ -63,7 +73,7 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 		settle_bytes(&packet, &sight, scratch);
 	packet.scratch = scratch;
 	note->no_loss = find_loss(settings, note, buffer, typed);
-	if (!is_packet || !reason_wanted(settings, note) || is_seen_at_xdp(settings, note) ||
+	if (!reason_wanted(settings, note) || is_seen_at_xdp(settings, note) ||
 	    !PLACE_WANTED(0) ||
 	    (filtered && !matches_packet(&packet, scratch, &sight, GET(typed, buffer, protocol)))) {
 		reject(false);
@@ -80,9 +90,7 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 		rate_limited(control, false);
 		return;
 	}
-	if (device)
-		note_name(device, typed, note);
-	note_socket(socket, typed, note);
+	note_socket(receiver_of(arguments, typed), typed, note);
 	note_segments(&packet, note);
 	if (CONFIG(with_stack)) {
 		__builtin_memset(&scratch->stack, 0, sizeof(scratch->stack));

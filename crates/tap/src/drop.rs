@@ -31,7 +31,7 @@ use crate::options::Drops;
 use crate::{Attached, Choice, table};
 use reasons::{DONE, DONE_IF_EMPTY, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP};
 pub use scope::Along;
-pub use words::{HOOK, Words};
+pub use words::{HOOK, Words, as_frame};
 
 const TRACEPOINT: &str = "kfree_skb";
 /// Buffer, place and reason: since 5.17. The socket that was to receive the packet is the fourth, since 6.11.

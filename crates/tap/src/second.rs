@@ -15,6 +15,7 @@ use crate::Choice;
 use crate::account::Account;
 use crate::assembly::Point;
 use crate::capture_site::CaptureSite;
+use crate::drop::as_frame;
 use crate::filter::{Filter, compiler_options, ethernet};
 use crate::fix::Fix;
 use crate::options::{At, Options, SNAPLEN};
@@ -302,7 +303,8 @@ fn judge(
     kind: Kind,
     packet: &EnhancedPacket<'_>,
 ) -> Result<bool, SelectError> {
-    let (captured, length) = (packet.captured, packet.original_len);
+    let (captured, length) = as_frame(packet);
+    let captured = &*captured;
     if which == Which::Unfinished
         && length as usize <= TRACE_COPY
         && !selector.exceeds_kernel(kind, captured, length)?

@@ -20,7 +20,7 @@ fn inside(station: &Station, command: &[&str]) -> String {
     run("ip", &[&["netns", "exec", &station.name], command].concat())
 }
 
-fn nft(station: &Station, hook: &str, rule: &str) {
+pub fn nft(station: &Station, hook: &str, rule: &str) {
     let chain = format!("add chain inet t {hook} {{ type filter hook {hook} priority 0; }}");
     inside(station, &["nft", "add table inet t"]);
     inside(station, &["nft", &chain]);

@@ -2,7 +2,9 @@
 //! notice, and counted as filtered out.
 
 use std::fmt::Write as _;
+use std::net::UdpSocket;
 
+use trawl_kernel::netns::run_in;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::run;
 use trawl_tests::{Capture, Lab, frames, trawl};
@@ -115,6 +117,26 @@ fn long_chains_of_dropped_packets_are_judged_right() {
         .collect();
     lengths.sort_unstable();
     assert_eq!(lengths, [chain(3, UDP).len(), chain(69, UDP).len()]);
+}
+
+/// What this host may not send is bare IP, and the filter's Ethernet header is made up for it.
+#[test]
+fn refused_filters_judge_bare_ip() {
+    let Some(lab) = Lab::open() else { return };
+    let (station, file) = (&lab.pair.b, lab.file("file.pcapng"));
+    super::drop::nft(station, "output", "udp dport 9 counter drop");
+    let filter = refused(1_000, "udp dst port 9");
+    let fixed = ["--tap", "drop", "--netns", &station.name, "-w", &file];
+    let capture = Capture::start(&lab, &[&fixed[..], &["-c", "1", &filter]].concat());
+    capture.wait_said("trawl filters");
+    let sent = run_in(&station.namespace, || {
+        let socket = UdpSocket::bind((station.ipv4, 0)).expect("a port");
+        socket.send_to(b"hello", (lab.pair.a.ipv4, 9))
+    });
+    assert!(sent.expect("a namespace").is_err(), "it is not permitted");
+    capture.wait().summary_of_success();
+    let contents = Contents::read(&file);
+    assert_eq!(contents.packets[0].bytes[28..], *b"hello");
 }
 
 /// Combinations that are no list, which take the verifier minutes.

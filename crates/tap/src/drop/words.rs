@@ -1,6 +1,7 @@
 //! From the note that the kernel's side leaves with a record to what the file holds: an interface block for each device
 //! and link type, and a comment in words. It stands between the merge and the sink.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -9,8 +10,8 @@ use trawl_kernel::Result;
 use trawl_kernel::kallsyms::Symbols;
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::drop::{
-    DROP_LOSS_COPIED, DROP_LOSS_DONE, DROP_LOSS_YES, DROP_NOTE_CODE, DropNote, DropStack,
-    FollowNote, STEP_DROPPED, STEP_NETFILTER_FIRST, STEP_NETFILTER_LAST,
+    DROP_LINK_RAW, DROP_LOSS_COPIED, DROP_LOSS_DONE, DROP_LOSS_YES, DROP_NOTE_CODE, DropNote,
+    DropStack, FollowNote, STEP_DROPPED, STEP_NETFILTER_FIRST, STEP_NETFILTER_LAST,
 };
 use trawl_packet::pcapng::block::{Block, EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
@@ -20,6 +21,8 @@ use super::names::Names;
 use super::reasons::Reasons;
 use crate::sink::Sink;
 
+const ETHERTYPE_IP: u16 = 0x0800;
+const ETHERTYPE_IP6: u16 = 0x86dd;
 const FAMILY_IPV4: u32 = 2;
 const FAMILY_IPV6: u32 = 10;
 /// The reason for which the size of the socket's receive buffer is told.
@@ -66,6 +69,30 @@ struct BlockKey {
 struct Numbered {
     id: u32,
     records: u64,
+}
+
+/// A record's note, and what stands after it.
+fn note_of<'p>(packet: &EnhancedPacket<'p>) -> Option<(DropNote, &'p [u8])> {
+    let raw = packet
+        .options()
+        .find(|option| usize::from(option.code) == DROP_NOTE_CODE)?;
+    let note = DropNote::from_bytes(raw.value)?;
+    Some((note, raw.value.get(size_of::<DropNote>()..)?))
+}
+
+/// The frame that the filter in the kernel sees, and its length: bare IP has a header without addresses there.
+pub fn as_frame<'p>(packet: &EnhancedPacket<'p>) -> (Cow<'p, [u8]>, u32) {
+    let is_bare = note_of(packet).is_some_and(|(note, _)| note.link as usize == DROP_LINK_RAW);
+    if !is_bare {
+        return (Cow::Borrowed(packet.captured), packet.original_len);
+    }
+    let kind: u16 = match packet.captured.first().map(|byte| byte >> 4) {
+        Some(6) => ETHERTYPE_IP6,
+        _ => ETHERTYPE_IP,
+    };
+    let frame = [&[0; 12], &kind.to_be_bytes()[..], packet.captured].concat();
+    let header = (frame.len() - packet.captured.len()) as u32;
+    (Cow::Owned(frame), packet.original_len + header)
 }
 
 /// What stands after a note.
@@ -148,13 +175,7 @@ impl Words {
             self.out.extend_from_slice(block.bytes);
             return;
         };
-        let raw = packet
-            .options()
-            .find(|option| usize::from(option.code) == DROP_NOTE_CODE);
-        let Some((note, rest)) = raw.and_then(|option| {
-            let note = DropNote::from_bytes(option.value)?;
-            Some((note, option.value.get(size_of::<DropNote>()..)?))
-        }) else {
+        let Some((note, rest)) = note_of(&packet) else {
             self.out.extend_from_slice(block.bytes);
             return;
         };
