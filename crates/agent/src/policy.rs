@@ -16,6 +16,9 @@ const LONGEST_FILTER: usize = 16 << 10;
 pub struct Policy {
     #[serde(default)]
     pub labels: Labels,
+    /// The public keys of those whose commands are followed on a bus.
+    #[serde(default)]
+    pub operators: Vec<String>,
     /// Names as `-i` takes them; `*` is any text without a colon.
     interfaces: Option<Vec<String>>,
     taps: Option<Vec<String>>,

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::{Instant, interval_at};
 
-use crate::connection::{BUCKET, COMMANDS, Config, News, STATES};
+use crate::connection::{COMMAND, Config, DESIRED, DESIRED_STREAM, News, STATE};
 use crate::lines::{self, Input};
+use crate::signed::Signed;
 
 /// Between two questions for what may have been missed.
 const ASK_EVERY: Duration = Duration::from_secs(5);
@@ -27,25 +28,19 @@ enum Answer {
     Desired { revision: u64, value: String },
 }
 
-/// What is not text, or was deleted, desires nothing or cannot be read; the agent decides that.
-fn desired(message: &Message) -> Option<Answer> {
-    let header = |name: &str| message.headers.as_ref().and_then(|all| all.get(name));
+/// Tells what an operator desires; what nobody signed is told of and changes nothing.
+fn tell(message: &Message, config: &Config) -> Result<(), String> {
     if matches!(message.status, Some(status) if status != StatusCode::OK) {
-        return None;
+        return Ok(());
     }
-    let revision = header("Nats-Sequence")?.as_str().parse().ok()?;
-    let value = match header("KV-Operation") {
-        Some(_) => String::new(),
-        None => String::from_utf8_lossy(&message.payload).into_owned(),
-    };
-    Some(Answer::Desired { revision, value })
-}
-
-async fn ask(client: &Client, subject: &str) -> Result<(), String> {
-    match client.request(subject.to_owned(), "".into()).await {
-        Ok(message) => desired(&message).map_or(Ok(()), |answer| lines::write(&answer)),
-        // It is asked for again.
-        Err(_) => Ok(()),
+    match Signed::open(&message.payload, &config.name, Some(&config.operators)) {
+        Ok(signed) => lines::write(&Answer::Desired {
+            revision: signed.revision,
+            value: signed.desired,
+        }),
+        Err(why) => lines::write(&News::Refused {
+            why: format!("a desired state is ignored: {why}"),
+        }),
     }
 }
 
@@ -55,23 +50,21 @@ pub async fn run(input: &mut Input) -> Result<(), String> {
     };
     let host = &config.name;
     let client = config.connect(true).await?;
-    let key = format!("$KV.{BUCKET}.{COMMANDS}{host}");
-    let question = format!("$JS.API.DIRECT.GET.KV_{BUCKET}.{key}");
-    let state = format!("$KV.{BUCKET}.{STATES}{host}");
-    let subscribed = client.subscribe(format!("{BUCKET}.{COMMANDS}{host}"));
+    let question = format!("$JS.API.DIRECT.GET.{DESIRED_STREAM}.{DESIRED}{host}");
+    let state = format!("{STATE}{host}");
+    let subscribed = client.subscribe(format!("{COMMAND}{host}"));
     let mut commands = subscribed.await.map_err(|e| e.to_string())?;
     let mut due = interval_at(Instant::now(), ASK_EVERY);
     loop {
         tokio::select! {
             command = commands.next() => match command {
-                Some(message) => {
-                    if let Some(answer) = desired(&message) {
-                        lines::write(&answer)?;
-                    }
-                }
+                Some(message) => tell(&message, &config)?,
                 None => return Err("the connection is closed".to_owned()),
             },
-            _ = due.tick() => ask(&client, &question).await?,
+            // What fails is asked for again.
+            _ = due.tick() => if let Ok(message) = client.request(question.clone(), "".into()).await {
+                tell(&message, &config)?;
+            },
             put = input.next::<Put>() => match put? {
                 Some(put) => {
                     let put = publish(&client, &state, put.state.get()).await;

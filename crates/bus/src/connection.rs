@@ -6,15 +6,20 @@ use std::time::Duration;
 use async_nats::rustls::pki_types::pem::PemObject;
 use async_nats::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use async_nats::rustls::{ClientConfig, RootCertStore, crypto};
-use async_nats::{Client, ConnectOptions, Event};
+use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use nkeys::KeyPair;
 use serde::{Deserialize, Serialize};
 
 use crate::lines;
+use crate::signed::key_in;
 
-/// The bucket, and what its subjects are republished as: `trawl.cmd.HOST` and `trawl.state.HOST`.
-pub const BUCKET: &str = "trawl";
-pub const COMMANDS: &str = "cmd.";
-pub const STATES: &str = "state.";
+/// What is desired, which operators alone write, and the states that hosts report, in streams of their own. Their subjects
+/// end with the host; what is desired is republished as `trawl.cmd.HOST`.
+pub const DESIRED_STREAM: &str = "KV_trawl";
+pub const DESIRED: &str = "$KV.trawl.cmd.";
+pub const STATE_STREAM: &str = "KV_trawl_state";
+pub const STATE: &str = "$KV.trawl.state.";
+pub const COMMAND: &str = "trawl.cmd.";
 
 /// The contents of files, not their names: this program may read none of them.
 #[derive(Deserialize)]
@@ -23,6 +28,9 @@ pub struct Config {
     pub url: String,
     /// Who this is: a host, or the operator.
     pub name: String,
+    /// The public keys of those who may desire something of hosts.
+    #[serde(default)]
+    pub operators: Vec<String>,
     nkey: Option<String>,
     credentials: Option<String>,
     tls_certificate: Option<String>,
@@ -82,8 +90,19 @@ impl Config {
         if patient {
             options = options.retry_on_initial_connect();
         }
-        let connected = options.connect(&self.url).await;
-        connected.map_err(|e| format!("cannot connect to {}: {e}", self.url))
+        let address = self.url.parse::<ServerAddr>();
+        let address = address.map_err(|e| format!("cannot read the server's address: {e}"))?;
+        if let (Some(user), Some(password)) = (address.username(), address.password()) {
+            options = options.user_and_password(user.to_owned(), password.to_owned());
+        }
+        let connected = options.connect(address).await;
+        connected.map_err(|e| format!("cannot connect: {e}"))
+    }
+
+    /// The key that this one is known by, and signs with.
+    pub fn key(&self) -> Result<KeyPair, String> {
+        let text = self.nkey.as_ref().or(self.credentials.as_ref());
+        key_in(text.ok_or("a private key is missing: name its file by --nkey or --creds")?)
     }
 
     fn tls(&self) -> Result<ClientConfig, String> {

@@ -1,23 +1,31 @@
-//! The operator's side: all keys, each change of them, and changes made by comparing revisions, so that two operators do
-//! not undo each other's.
+//! The operator's side: what is desired of all hosts and their states, each change of them, and changes made by comparing
+//! the server's numbers, so that two operators do not undo each other's.
 
 use std::time::Duration;
 
-use async_nats::jetstream::kv::{Entry, Operation, Store, UpdateErrorKind};
+use async_nats::HeaderMap;
+use async_nats::header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE;
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::consumer::push::{Ordered, OrderedConfig};
+use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::stream::{self, DiscardPolicy, Republish};
+use async_nats::jetstream::{Context, Message};
 use futures_util::StreamExt;
+use nkeys::KeyPair;
 use serde::{Deserialize, Serialize};
 
-use crate::connection::{BUCKET, COMMANDS, Config, STATES};
+use crate::connection::{COMMAND, Config, DESIRED, DESIRED_STREAM, STATE, STATE_STREAM};
 use crate::lines::{self, Input};
+use crate::signed::Signed;
 
 /// As the agent does: longer ones are no state of a host.
 const VALUE_MOST: i32 = 1 << 20;
 
-/// A host's desired state, if no one has changed it since this revision (0: none is there).
+/// A host's desired state, if no one has changed it since this number (0: none is there).
 #[derive(Deserialize)]
 struct Put {
     host: String,
+    number: u64,
     revision: u64,
     value: String,
 }
@@ -35,14 +43,18 @@ enum Answer {
     Entry {
         what: What,
         host: String,
+        /// The server's, and the operator's.
+        number: u64,
         revision: u64,
         value: String,
+        /// Why nobody follows it.
+        refused: Option<String>,
     },
     /// All that was there has been told; changes follow.
     Listed,
     Stored {
         host: String,
-        revision: u64,
+        number: u64,
     },
     Conflict {
         host: String,
@@ -51,109 +63,172 @@ enum Answer {
         host: String,
         why: String,
     },
+    Key {
+        public: String,
+    },
 }
 
-async fn bucket(config: &Config) -> Result<Store, String> {
-    let client = config.connect(false).await?;
-    let mut jetstream = async_nats::jetstream::new(client);
-    jetstream.set_timeout(Duration::from_secs(5));
-    if let Ok(store) = jetstream.get_key_value(BUCKET).await {
-        return Ok(store);
-    }
-    // As the client would make it, which asks for the account first, in a way that servers before 2.10 cannot answer.
-    let made = jetstream.create_stream(stream::Config {
-        name: format!("KV_{BUCKET}"),
-        description: Some("trawl: what is desired of hosts, and their state".to_owned()),
-        subjects: vec![format!("$KV.{BUCKET}.>")],
+fn streams() -> [stream::Config; 2] {
+    let common = stream::Config {
         max_messages_per_subject: 1,
         max_message_size: VALUE_MOST,
         discard: DiscardPolicy::New,
-        allow_rollup: true,
-        allow_direct: true,
+        // One message of a host could remove those of all others.
+        allow_rollup: false,
         deny_delete: true,
         num_replicas: 1,
-        republish: Some(Republish {
-            source: format!("$KV.{BUCKET}.>"),
-            destination: format!("{BUCKET}.>"),
-            headers_only: false,
-        }),
         ..stream::Config::default()
-    });
-    let fail = |e: &dyn std::fmt::Display| format!("cannot make the bucket {BUCKET}: {e}");
-    made.await.map_err(|e| fail(&e))?;
-    let made = jetstream.get_key_value(BUCKET).await;
-    made.map_err(|e| fail(&e))
+    };
+    [
+        stream::Config {
+            name: DESIRED_STREAM.to_owned(),
+            description: Some("trawl: what is desired of hosts".to_owned()),
+            subjects: vec![format!("{DESIRED}>")],
+            allow_direct: true,
+            republish: Some(Republish {
+                source: format!("{DESIRED}>"),
+                destination: format!("{COMMAND}>"),
+                headers_only: false,
+            }),
+            ..common.clone()
+        },
+        stream::Config {
+            name: STATE_STREAM.to_owned(),
+            description: Some("trawl: the states of hosts".to_owned()),
+            subjects: vec![format!("{STATE}>")],
+            ..common
+        },
+    ]
 }
 
-fn told(entry: &Entry) -> Option<Answer> {
-    let (what, host) = match entry.key.strip_prefix(COMMANDS) {
-        Some(host) => (What::Desired, host),
-        None => (What::State, entry.key.strip_prefix(STATES)?),
+/// What a stream holds and gets, and how many messages it holds now.
+async fn watch(context: &Context, config: stream::Config) -> Result<(Ordered, u64), String> {
+    let (name, subject) = (config.name.clone(), config.subjects.concat());
+    let fail = |e: &dyn std::fmt::Display| format!("cannot read the stream {name}: {e}");
+    let stream = match context.get_stream(&name).await {
+        Ok(stream) => stream,
+        Err(_) => {
+            let made = context.create_stream(config).await;
+            made.map_err(|e| format!("cannot make the stream {name}: {e}"))?
+        }
     };
-    let value = match entry.operation {
-        Operation::Put => String::from_utf8_lossy(&entry.value).into_owned(),
-        Operation::Delete | Operation::Purge => String::new(),
+    let wanted = OrderedConfig {
+        deliver_subject: context.client().new_inbox(),
+        deliver_policy: DeliverPolicy::LastPerSubject,
+        filter_subject: subject,
+        ..OrderedConfig::default()
+    };
+    let consumer = stream.create_consumer(wanted).await.map_err(|e| fail(&e))?;
+    let waiting = consumer.cached_info().num_pending;
+    Ok((consumer.messages().await.map_err(|e| fail(&e))?, waiting))
+}
+
+fn told(message: &Message, operators: Option<&[String]>) -> Option<Answer> {
+    let number = message.info().ok()?.stream_sequence;
+    let (what, host) = match message.subject.strip_prefix(DESIRED) {
+        Some(host) => (What::Desired, host.to_owned()),
+        None => (What::State, message.subject.strip_prefix(STATE)?.to_owned()),
+    };
+    let opened = match what {
+        What::Desired => Signed::open(&message.payload, &host, operators)
+            .map(|signed| (signed.revision, signed.desired)),
+        What::State => Ok((0, String::from_utf8_lossy(&message.payload).into_owned())),
+    };
+    let (refused, (revision, value)) = match opened {
+        Ok(opened) => (None, opened),
+        Err(why) => (Some(why), Default::default()),
     };
     Some(Answer::Entry {
         what,
-        host: host.to_owned(),
-        revision: entry.revision,
+        host,
+        number,
+        revision,
         value,
+        refused,
     })
 }
 
-async fn put(store: &Store, put: Put) -> Answer {
+async fn put(context: &Context, key: &Result<KeyPair, String>, put: Put) -> Answer {
     let Put {
         host,
+        number,
         revision,
         value,
     } = put;
-    let key = format!("{COMMANDS}{host}");
-    match store.update(key, value.into(), revision).await {
-        Ok(revision) => Answer::Stored { host, revision },
-        Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => {
-            Answer::Conflict { host }
+    let stored = async {
+        let fail = |e: &dyn std::fmt::Display| Err(e.to_string());
+        let signed = Signed::new(key.as_ref().map_err(Clone::clone)?, &host, revision, value)?;
+        let text = match serde_json::to_vec(&signed) {
+            Ok(text) => text,
+            Err(error) => return fail(&error),
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, number.to_string());
+        let subject = format!("{DESIRED}{host}");
+        let sent = context
+            .publish_with_headers(subject, headers, text.into())
+            .await;
+        let acknowledged = match sent {
+            Ok(sent) => sent.await,
+            Err(error) => Err(error),
+        };
+        match acknowledged {
+            Ok(stored) => Ok(Some(stored.sequence)),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Ok(None),
+            Err(error) => fail(&error),
         }
-        Err(error) => Answer::Failed {
-            host,
-            why: error.to_string(),
-        },
+    };
+    match stored.await {
+        Ok(Some(number)) => Answer::Stored { host, number },
+        Ok(None) => Answer::Conflict { host },
+        Err(why) => Answer::Failed { host, why },
     }
 }
 
 pub async fn run(input: &mut Input) -> Result<(), String> {
-    let Some(config) = input.next::<Config>().await? else {
+    let Some(mut config) = input.next::<Config>().await? else {
         return Ok(());
     };
-    let store = bucket(&config).await?;
-    let fail = |e: &dyn std::fmt::Display| format!("cannot read the bucket {BUCKET}: {e}");
-    let status = store.status().await.map_err(|e| fail(&e))?;
-    let mut listed = status.values() == 0;
-    let watch = if listed {
-        store.watch_all().await
-    } else {
-        store.watch_with_history(">").await
-    };
-    let mut watch = watch.map_err(|e| fail(&e))?;
-    if listed {
+    // Who only looks needs none, and then trusts whoever signed.
+    let key = config.key();
+    config.operators.extend(key.iter().map(KeyPair::public_key));
+    let operators = Some(config.operators.as_slice()).filter(|all| !all.is_empty());
+    let mut context = async_nats::jetstream::new(config.connect(false).await?);
+    context.set_timeout(Duration::from_secs(5));
+    let [desired, states] = streams();
+    let (desired, waiting) = watch(&context, desired).await?;
+    let (states, more) = watch(&context, states).await?;
+    let mut all = futures_util::stream::select(desired, states);
+    let mut waiting = waiting + more;
+    if waiting == 0 {
         lines::write(&Answer::Listed)?;
     }
     loop {
         tokio::select! {
-            entry = watch.next() => {
-                let entry = entry.ok_or("the connection is closed")?.map_err(|e| fail(&e))?;
-                if let Some(answer) = told(&entry) {
+            message = all.next() => {
+                let message = message.ok_or("the connection is closed")?.map_err(|e| e.to_string())?;
+                if let Some(answer) = told(&message, operators) {
                     lines::write(&answer)?;
                 }
-                if !listed && entry.delta == 0 {
-                    listed = true;
+                if waiting == 1 {
                     lines::write(&Answer::Listed)?;
                 }
+                waiting = waiting.saturating_sub(1);
             }
             request = input.next::<Put>() => match request? {
-                Some(request) => lines::write(&put(&store, request).await)?,
+                Some(request) => lines::write(&put(&context, &key, request).await)?,
                 None => return Ok(()),
             },
         }
+    }
+}
+
+/// Shows the public part of the key in a file, which agents are told.
+pub async fn key(input: &mut Input) -> Result<(), String> {
+    match input.next::<Config>().await? {
+        Some(config) => lines::write(&Answer::Key {
+            public: config.key()?.public_key(),
+        }),
+        None => Ok(()),
     }
 }

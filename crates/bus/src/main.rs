@@ -1,4 +1,4 @@
-//! `trawl-bus MODE`: the network side of `trawl agent --nats` (MODE agent) and of `trawl fleet` (MODE fleet). It has no
+//! `trawl-bus MODE`: the network side of `trawl agent --nats` (MODE agent) and of `trawl fleet` (MODE fleet, or key to show the public one). It has no
 //! rights over packets. The first line of standard input is the configuration, in JSON; after it come requests, and answers
 //! and news go to standard output, one JSON object a line. It ends with its standard input.
 
@@ -6,6 +6,7 @@ mod agent;
 mod connection;
 mod fleet;
 mod lines;
+mod signed;
 
 use std::process::ExitCode;
 
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         match mode.as_deref() {
             Some("agent") => agent::run(&mut input).await,
             Some("fleet") => fleet::run(&mut input).await,
+            Some("key") => fleet::key(&mut input).await,
             _ => Err(
                 "this program serves agents and fleets of trawl; it is not called by hand"
                     .to_owned(),

@@ -28,6 +28,7 @@ enum Command {
     Stop(Stop),
     Status(Status),
     Watch(Status),
+    Key(Key),
 }
 
 #[derive(Debug, clap::Args)]
@@ -37,6 +38,9 @@ struct ServerArgs {
     nats: String,
     #[command(flatten)]
     bus: BusArgs,
+    /// The public key of another operator, whose captures are kept; may be given several times
+    #[arg(long = "operator", value_name = "KEY")]
+    operators: Vec<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -113,9 +117,16 @@ struct Status {
     place: ServerArgs,
 }
 
+/// Shows the public key of an operator, for `operators` in the policies of agents
+#[derive(Debug, clap::Args)]
+struct Key {
+    #[command(flatten)]
+    bus: BusArgs,
+}
+
 impl ServerArgs {
     fn open(&self, wake: &Wake) -> Result<Operator> {
-        Operator::open(&self.nats, &self.bus, wake)
+        Operator::open(&self.nats, &self.operators, &self.bus, wake)
     }
 }
 
@@ -125,6 +136,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Stop(args) => stop(&args),
         Command::Status(args) => status(&args),
         Command::Watch(args) => watch(&args),
+        Command::Key(args) => {
+            terminal::write_out(&format!("{}\n", operator::public_key(&args.bus)?))?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Agents that follow a file or a NATS server, and fleets of them (issue 19, Many hosts).
 
 use std::fs;
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
@@ -24,6 +26,10 @@ const OPERATOR: [&str; 2] = [
     "SUAJKMEJTCJYWWL7FTZWJYBZY7FJW7ZAHCRDAZT4YEM3RZKUZXJ4MGXSM4",
     "UDU7M76S5NQVSIU7JJ4U6A4UXERIUUSQ3ZSNRJRCDGJWKA4GAQWUCSS5",
 ];
+
+const PASSWORD: &str = "not-to-be-printed";
+/// In agent/operator.creds.
+const OPERATOR_BY_CREDENTIALS: &str = "UBVI5A7GAF2WKRS5EQC7GTLUIUANXW6FH2IMUGVUWTMAOQZUWAXMU2MX";
 
 fn report(path: &str) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap_or_default()).unwrap_or_default()
@@ -176,6 +182,17 @@ fn openssl(directory: &str, arguments: &str) {
     assert!(done.expect("openssl").success(), "{arguments}");
 }
 
+/// The accounts of docs/internals/agents.md, with the keys of the tests.
+fn documented_accounts() -> String {
+    let text = include_str!("../../../docs/internals/agents.md");
+    let start = text.find("accounts {").expect("the example");
+    let end = text[start..].find("```").expect("its end");
+    text[start..start + end]
+        .replace("nkey: OPERATOR", &format!("nkey: {}", OPERATOR[1]))
+        .replace("nkey: ALPHA", &format!("nkey: {}", ALPHA[1]))
+        .replace("nkey: BETA", &format!("nkey: {}", BETA[1]))
+}
+
 impl Nats {
     fn is_there() -> bool {
         if !binary::path().with_file_name("trawl-bus").exists() {
@@ -205,6 +222,30 @@ impl Nats {
         ] {
             fs::write(format!("{directory}/{name}"), text).expect("a file");
         }
+        drop(free);
+        let mut nats = Self {
+            server: None,
+            directory,
+            url: format!("nats://{address}"),
+        };
+        nats.start();
+        Some(nats)
+    }
+
+    /// Without TLS; hosts log in with their names and a password.
+    fn with_passwords(lab: &Lab, accounts: &str) -> Option<Self> {
+        if !Self::is_there() {
+            return None;
+        }
+        let directory = lab.file("nats");
+        fs::create_dir_all(&directory).expect("a directory");
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = free.local_addr().expect("an address");
+        let text = format!(
+            "listen: \"{address}\"\njetstream {{ store_dir: \"{directory}/js\" }}\n{accounts}"
+        );
+        fs::write(format!("{directory}/nats.conf"), text).expect("a file");
+        fs::write(format!("{directory}/operator"), OPERATOR[0]).expect("a file");
         drop(free);
         let mut nats = Self {
             server: None,
@@ -246,20 +287,13 @@ impl Nats {
         for (name, key) in [("alpha", ALPHA), ("beta", BETA), ("operator", OPERATOR)] {
             write(name, key[0]);
         }
-        let host = |name: &str, key: &str| {
-            format!(
-                "{{ nkey: {key}, permissions: {{ publish: [\"$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.{name}\", \"$KV.trawl.state.{name}\"], subscribe: [\"trawl.cmd.{name}\", \"_INBOX_{name}.>\"] }} }}"
-            )
-        };
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = free.local_addr().expect("an address");
         write(
             "nats.conf",
             &format!(
-                "listen: \"{address}\"\njetstream {{ store_dir: \"{directory}/js\" }}\ntls {{ cert_file: \"{directory}/server.pem\", key_file: \"{directory}/server.key\", ca_file: \"{directory}/ca.pem\", verify: true }}\nauthorization {{ users = [\n{{ nkey: {} }}\n{}\n{}\n] }}\n",
-                OPERATOR[1],
-                host("alpha", ALPHA[1]),
-                host("beta", BETA[1])
+                "listen: \"{address}\"\njetstream {{ store_dir: \"{directory}/js\" }}\ntls {{ cert_file: \"{directory}/server.pem\", key_file: \"{directory}/server.key\", ca_file: \"{directory}/ca.pem\", verify: true }}\n{}",
+                documented_accounts(),
             ),
         );
         drop(free);
@@ -280,9 +314,7 @@ impl Nats {
             .spawn();
         self.server = Some(server.expect("nats-server"));
         let address = self.url.split_once("//").map_or("", |(_, address)| address);
-        wait_until("the server listens", || {
-            std::net::TcpStream::connect(address).is_ok()
-        });
+        wait_until("the server listens", || TcpStream::connect(address).is_ok());
     }
 
     fn kill(&mut self) {
@@ -300,7 +332,20 @@ impl Nats {
     /// How to get there as one of these: with a key and a certificate, or with credentials.
     fn place(&self, who: &str) -> Vec<String> {
         let at = |name: &str| format!("{}/{name}", self.directory);
-        if self.url.starts_with("nats://") {
+        let address = self.url.strip_prefix("nats://");
+        if let Some(address) = address.filter(|_| !Path::new(&at("alpha")).exists()) {
+            let words = match who {
+                "operator" => ["--nats", &self.url, "--nkey", &at(who)]
+                    .map(str::to_owned)
+                    .to_vec(),
+                host => vec![
+                    "--nats".to_owned(),
+                    format!("nats://{host}:{PASSWORD}@{address}"),
+                ],
+            };
+            return words;
+        }
+        if address.is_some() {
             let options = [("--nats", self.url.clone()), ("--creds", at(who))];
             return options
                 .map(|(option, value)| [option.to_owned(), value])
@@ -344,7 +389,9 @@ impl Nats {
             lab.file(&format!("memory-{host}")),
             lab.file(&format!("policy-{host}")),
         );
-        fs::write(&policy, format!("[labels]\nrole = \"{host}\"")).expect("a file");
+        let operators = format!("operators = {:?}", [OPERATOR[1], OPERATOR_BY_CREDENTIALS]);
+        let text = format!("{operators}\n[labels]\nrole = \"{host}\"");
+        fs::write(&policy, text).expect("a file");
         let place = self.place(key);
         let place: Vec<&str> = place.iter().map(String::as_str).collect();
         let base = ["agent", "--host", host, "--spool", &spool];
@@ -528,4 +575,227 @@ fn a_host_has_no_rights_to_another_ones_subjects() {
         "fleet", "status", "--nats", &nats.url, "--nkey", &key, "--tls-ca", &ca,
     ]);
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+}
+
+/// A connection of somebody who speaks the protocol by hand.
+struct Attacker(BufReader<TcpStream>);
+
+impl Attacker {
+    fn as_host(nats: &Nats, host: &str) -> Self {
+        let address = nats.url.strip_prefix("nats://").expect("no TLS");
+        let stream = TcpStream::connect(address).expect("it listens");
+        let mut attacker = Self(BufReader::new(stream));
+        let login = format!(
+            "CONNECT {{\"verbose\":true,\"headers\":true,\"user\":\"{host}\",\"pass\":\"{PASSWORD}\"}}\r\n"
+        );
+        assert!(attacker.line().starts_with("INFO"));
+        assert_eq!(attacker.send(&login), "+OK");
+        attacker
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("an answer");
+        line.trim_end().to_owned()
+    }
+
+    /// Returns the server's answer to this one; keeps alive meanwhile.
+    fn send(&mut self, text: &str) -> String {
+        self.0.get_mut().write_all(text.as_bytes()).expect("sent");
+        loop {
+            let line = self.line();
+            match line.as_str() {
+                "PING" => self.0.get_mut().write_all(b"PONG\r\n").expect("sent"),
+                _ => return line,
+            }
+        }
+    }
+
+    fn publish(&mut self, subject: &str, reply: &str, payload: &str) -> String {
+        let length = payload.len();
+        self.send(&format!("PUB {subject} {reply} {length}\r\n{payload}\r\n"))
+    }
+}
+
+/// What is desired of a host, as `fleet status` shows it.
+fn revision_of(nats: &Nats, host: &str) -> u64 {
+    let status = nats.status(host);
+    status["hosts"][0]["revision"].as_u64().unwrap_or(0)
+}
+
+fn start_capture(nats: &Nats, lab: &Lab, host: &str) {
+    let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
+    let what = ["-i", &receiver, "--tap", "packet", "--store", &store];
+    let started = nats.fleet(&[&["start", host, "--name", host], &what[..]].concat());
+    assert!(started.status.success(), "{started:?}");
+    wait_until(&format!("{host} runs"), || {
+        phase_of(&nats.status(host), host) == "running"
+    });
+}
+
+/// Issue 30 item 20: a host with its documented rights, and one where all share an account, neither removes nor forges
+/// what is desired of another.
+#[test]
+fn a_host_cannot_command_another() {
+    let login = |host: &str| format!("user: {host}, password: \"{PASSWORD}\"");
+    let documented = documented_accounts()
+        .replace(&format!("nkey: {}", ALPHA[1]), &login("alpha"))
+        .replace(&format!("nkey: {}", BETA[1]), &login("beta"));
+    let user = |host: &str| {
+        let rights = format!(
+            "publish: [\"$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.{host}\", \"$KV.trawl.state.{host}\"], subscribe: [\"trawl.cmd.{host}\", \"_INBOX_{host}.>\"]"
+        );
+        format!("{{ {}, permissions: {{ {rights} }} }}", login(host))
+    };
+    let shared = format!(
+        "authorization {{ users = [ {{ nkey: {} }}, {}, {} ] }}",
+        OPERATOR[1],
+        user("alpha"),
+        user("beta")
+    );
+    for accounts in [documented, shared] {
+        let Some(lab) = Lab::open() else { return };
+        let Some(nats) = Nats::with_passwords(&lab, &accounts) else {
+            return;
+        };
+        assert!(nats.fleet(&["status"]).status.success(), "{accounts}");
+        let alpha = nats.agent(&lab, "alpha", "alpha");
+        let beta = nats.agent(&lab, "beta", "beta");
+        start_capture(&nats, &lab, "alpha");
+        start_capture(&nats, &lab, "beta");
+        let before = (revision_of(&nats, "alpha"), revision_of(&nats, "beta"));
+        let mut attacker = Attacker::as_host(&nats, "alpha");
+        let state = "$KV.trawl.state.alpha";
+        let header = "NATS/1.0\r\nNats-Rollup: all\r\n\r\n";
+        let rollup = format!("HPUB {state} {0} {0}\r\n{header}\r\n", header.len());
+        assert_eq!(attacker.send(&rollup), "+OK");
+        let question = "$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.alpha";
+        for subject in [question, state] {
+            for reply in [
+                "trawl.cmd.beta",
+                "$KV.trawl.cmd.beta",
+                "$KV.trawl.state.beta",
+            ] {
+                assert_eq!(attacker.publish(subject, reply, ""), "+OK");
+            }
+        }
+        let forged = attacker.publish("$KV.trawl.cmd.beta", "", "{}");
+        assert!(
+            forged.starts_with("-ERR 'Permissions Violation"),
+            "{forged}"
+        );
+        // What the server answered has arrived by the time that a change has.
+        let stopped = nats.fleet(&["stop", "alpha"]);
+        assert!(stopped.status.success(), "{stopped:?}");
+        wait_until("alpha ends its capture", || {
+            phase_of(&nats.status("alpha"), "alpha") == "none"
+        });
+        let captures = report(&lab.file("report-beta"))["captures"].clone();
+        let names: Vec<&Value> = captures
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|one| &one["name"])
+            .collect();
+        assert_eq!(names, ["beta"], "{captures}");
+        assert!(revision_of(&nats, "alpha") > before.0);
+        // A forged entry is replaced by the next change.
+        let stopped = nats.fleet(&["stop", "beta"]);
+        assert!(stopped.status.success(), "{stopped:?}");
+        wait_until("beta ends its capture", || {
+            phase_of(&nats.status("beta"), "beta") == "none"
+        });
+        assert!(revision_of(&nats, "beta") > before.1);
+        for agent in [alpha, beta] {
+            let ended = agent.stop();
+            let said = format!("{ended:?}");
+            assert!(!said.contains(PASSWORD), "{said}");
+        }
+    }
+}
+
+/// Issue 30 item 20: whoever may write to the bus commands nobody without the operator's key.
+#[test]
+fn unsigned_and_old_commands_are_ignored() {
+    let Some(lab) = Lab::open() else { return };
+    let accounts = format!(
+        "authorization {{ users = [ {{ nkey: {} }}, {{ user: alpha, password: \"{PASSWORD}\" }} ] }}",
+        OPERATOR[1]
+    );
+    let Some(nats) = Nats::with_passwords(&lab, &accounts) else {
+        return;
+    };
+    assert!(nats.fleet(&["status"]).status.success());
+    let alpha = nats.agent(&lab, "alpha", "alpha");
+    let mut attacker = Attacker::as_host(&nats, "alpha");
+    assert_eq!(attacker.send("SUB trawl.cmd.alpha 1\r\n"), "+OK");
+    start_capture(&nats, &lab, "alpha");
+    let heading = attacker.line();
+    assert!(heading.starts_with("HMSG"), "{heading}");
+    let signed = std::iter::from_fn(|| Some(attacker.line())).find(|line| line.starts_with('{'));
+    let signed = signed.expect("the command");
+    let stopped = nats.fleet(&["stop", "alpha"]);
+    assert!(stopped.status.success(), "{stopped:?}");
+    wait_until("alpha ends its capture", || {
+        phase_of(&nats.status("alpha"), "alpha") == "none"
+    });
+    let desired: Value = serde_json::from_str(&signed).expect("JSON");
+    let unsigned = desired["desired"].as_str().expect("text").to_owned();
+    for (payload, subject) in [
+        (&unsigned, "trawl.cmd.alpha"),
+        (&signed, "trawl.cmd.alpha"),
+        (&signed, "$KV.trawl.cmd.alpha"),
+        (&unsigned, "$KV.trawl.cmd.alpha"),
+    ] {
+        let length = payload.len();
+        let text = format!("PUB {subject} {length}\r\n{payload}\r\n");
+        attacker
+            .0
+            .get_mut()
+            .write_all(text.as_bytes())
+            .expect("sent");
+    }
+    alpha.wait_said("a desired state is ignored: it is not signed");
+    assert_eq!(phase_of(&nats.status("alpha"), "alpha"), "none");
+    // Nor is an old command followed by an agent that starts again.
+    assert_eq!(alpha.stop().status.code(), Some(0));
+    let text = format!("PUB $KV.trawl.cmd.alpha {}\r\n{signed}\r\n", signed.len());
+    attacker
+        .0
+        .get_mut()
+        .write_all(text.as_bytes())
+        .expect("sent");
+    let again = nats.agent(&lab, "alpha", "alpha");
+    start_capture(&nats, &lab, "alpha");
+    let captures = report(&lab.file("report-alpha"))["captures"].clone();
+    assert_eq!(captures[0]["starts"], 1, "{captures}");
+    assert_eq!(again.stop().status.code(), Some(0));
+}
+
+/// The key that policies name.
+#[test]
+fn an_operator_is_told_the_public_key() {
+    let Some(lab) = Lab::open() else { return };
+    if !Nats::is_there() {
+        return;
+    }
+    let file = lab.file("operator");
+    fs::write(&file, OPERATOR[0]).expect("a file");
+    let shown = trawl(&["fleet", "key", "--nkey", &file]);
+    assert_eq!(String::from_utf8_lossy(&shown.stdout).trim(), OPERATOR[1]);
+    let policy = lab.file("policy");
+    fs::write(&policy, "").expect("a file");
+    let refused = trawl(&[
+        "agent",
+        "--nats",
+        "nats://a:b@127.0.0.1:1",
+        "--policy",
+        &policy,
+    ]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("names no operator") && !said.contains("a:b@"),
+        "{said}"
+    );
 }

@@ -43,6 +43,7 @@ pub(crate) struct BusArgs {
 struct Config<'a> {
     url: &'a str,
     name: &'a str,
+    operators: &'a [String],
     nkey: Option<String>,
     credentials: Option<String>,
     tls_certificate: Option<String>,
@@ -64,6 +65,17 @@ fn contents(path: Option<&Path>) -> Result<Option<String>> {
     path.map(read).transpose()
 }
 
+/// A server's address without the password that may stand in it.
+pub(crate) fn shown(url: &str) -> String {
+    match url
+        .split_once("://")
+        .map(|(scheme, rest)| (scheme, rest.rsplit_once('@')))
+    {
+        Some((scheme, Some((_, address)))) => format!("{scheme}://{address}"),
+        _ => url.to_owned(),
+    }
+}
+
 /// Host names are parts of subjects.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -83,12 +95,13 @@ impl<News: DeserializeOwned + Send + 'static> Bus<News> {
         mode: &str,
         url: &str,
         name: &str,
+        operators: &[String],
         args: &BusArgs,
         wake: Option<&Wake>,
     ) -> Result<Self> {
         check_name(name)?;
         if url.starts_with("tls://") && args.tls_ca.is_none() {
-            let what = format!("cannot reach {url}");
+            let what = format!("cannot reach {}", shown(url));
             return Err(
                 Error::usage(what, "TLS requires the server's authority").fix("--tls-ca FILE")
             );
@@ -96,6 +109,7 @@ impl<News: DeserializeOwned + Send + 'static> Bus<News> {
         let config = Config {
             url,
             name,
+            operators,
             nkey: contents(args.nkey.as_deref())?,
             credentials: contents(args.creds.as_deref())?,
             tls_certificate: contents(args.tls_cert.as_deref())?,

@@ -23,7 +23,8 @@ use source::Source;
 ///
 /// The policy file is TOML; what it does not name is not limited: labels (a table), interfaces, taps and stores (lists with *),
 /// filter (joined to each capture's by "and"), max_captures, max_duration_seconds, max_size_bytes, max_memory_bytes,
-/// max_spool_bytes, max_snaplen and index (false: chunks are not indexed here). Captures end with the agent, and go on while the bus is away.
+/// max_spool_bytes, max_snaplen and index (false: chunks are not indexed here). With --nats, operators (a list of public keys) says whose
+/// commands are followed. Captures end with the agent, and go on while the bus is away.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Follow this file, in TOML or JSON; it is read again when it changes
@@ -78,7 +79,17 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let host = args.host.clone().unwrap_or_else(host::name);
     let source = match (&args.state, &args.nats) {
         (Some(path), _) => Source::file(path.clone()),
-        (None, Some(url)) => Source::bus(url, &host, &args.bus, &wake)?,
+        (None, Some(url)) => {
+            if policy.operators.is_empty() {
+                let what = format!("cannot follow {}", bus::shown(url));
+                let why = "the policy names no operator whose commands are followed";
+                return Err(Error::usage(what, why)
+                    .fix("operators = [\"U…\"] in the policy, with the key that trawl fleet key --nkey FILE shows"));
+            }
+            let operators = policy.operators.clone();
+            let revision = args.memory.join("revision");
+            Source::bus(url, &host, operators, revision, &args.bus, &wake)?
+        }
         (None, None) => return Err(Error::usage(what, "nothing tells it what is desired")),
     };
     let memory = args.memory.join("captures.json");

@@ -1,15 +1,15 @@
 //! Where the desired state comes from: a file that is looked at again and again, or a bus.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use trawl_agent::{Desired, Event, HostReport};
 use trawl_kernel::events::Wake;
-use trawl_kernel::{Result, text_file};
+use trawl_kernel::{Result, create, text_file};
 
-use super::bus::{Bus, BusArgs};
+use super::bus::{Bus, BusArgs, shown};
 use crate::terminal;
 
 const READ_EVERY: Duration = Duration::from_millis(500);
@@ -47,6 +47,7 @@ pub(super) enum Source {
 pub(super) struct OnBus {
     url: String,
     host: String,
+    operators: Vec<String>,
     args: BusArgs,
     wake: Wake,
     bus: Option<Bus<News>>,
@@ -56,13 +57,20 @@ pub(super) struct OnBus {
     said: Option<String>,
     /// The latest that was told.
     revision: u64,
+    revision_file: PathBuf,
+}
+
+/// Zero where there is no such file, or damage.
+fn remembered(path: &Path) -> u64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
 }
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, .. } => write!(f, "{}", path.display()),
-            Self::Bus(bus) => write!(f, "trawl.cmd.{} at {}", bus.host, bus.url),
+            Self::Bus(bus) => write!(f, "trawl.cmd.{} at {}", bus.host, shown(&bus.url)),
         }
     }
 }
@@ -77,11 +85,21 @@ impl Source {
         }
     }
 
-    pub fn bus(url: &str, host: &str, args: &BusArgs, wake: &Wake) -> Result<Self> {
-        let bus = Bus::start("agent", url, host, args, Some(wake))?;
+    /// What these operators desire. The last revision is remembered in a file: an older one is not followed, whoever sends
+    /// it again.
+    pub fn bus(
+        url: &str,
+        host: &str,
+        operators: Vec<String>,
+        revision_file: PathBuf,
+        args: &BusArgs,
+        wake: &Wake,
+    ) -> Result<Self> {
+        let bus = Bus::start("agent", url, host, &operators, args, Some(wake))?;
         Ok(Self::Bus(Box::new(OnBus {
             url: url.to_owned(),
             host: host.to_owned(),
+            operators,
             args: args.clone(),
             wake: wake.clone(),
             bus: Some(bus),
@@ -89,7 +107,9 @@ impl Source {
             put: Instant::now(),
             last_state: None,
             said: None,
-            revision: 0,
+            // What is desired now is told again.
+            revision: remembered(&revision_file).saturating_sub(1),
+            revision_file,
         })))
     }
 
@@ -165,24 +185,31 @@ impl OnBus {
                 // The same one is told again and again, in case that it was missed.
                 News::Desired { revision, value } if revision > self.revision => {
                     self.revision = revision;
+                    let text = revision.to_string();
+                    if let Err(error) = create::replace(&self.revision_file, text.as_bytes()) {
+                        let path = self.revision_file.display();
+                        self.say(format!("cannot write {path}: {error}"));
+                    }
                     events.push((revision, value));
                 }
                 News::Desired { .. } => {}
                 News::Connected => {
-                    self.say(format!("connected to {}", self.url));
+                    self.say(format!("connected to {}", shown(&self.url)));
                     self.put();
                 }
-                News::Disconnected => {
-                    self.say(format!("no connection to {}; captures continue", self.url))
-                }
-                News::Refused { why } => self.say(format!("{}: {why}", self.url)),
+                News::Disconnected => self.say(format!(
+                    "no connection to {}; captures continue",
+                    shown(&self.url)
+                )),
+                News::Refused { why } => self.say(format!("{}: {why}", shown(&self.url))),
             }
         }
         if self.bus.as_mut().is_none_or(Bus::is_over) && self.started.elapsed() >= RESTART {
             self.started = Instant::now();
             self.say("trawl-bus ended and is started again".to_owned());
             self.bus = None;
-            match Bus::start("agent", &self.url, &self.host, &self.args, Some(&self.wake)) {
+            let (url, host, operators) = (&self.url, &self.host, &self.operators);
+            match Bus::start("agent", url, host, operators, &self.args, Some(&self.wake)) {
                 Ok(bus) => self.bus = Some(bus),
                 Err(error) => self.say(error.to_string()),
             }

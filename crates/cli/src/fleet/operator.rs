@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use trawl_agent::{Desired, HostReport, Selector};
 use trawl_kernel::events::Wake;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, clock};
 use trawl_view::text::steers;
 
 use super::show::{Fleet, Host};
-use crate::agent::bus::{Bus, BusArgs};
+use crate::agent::bus::{Bus, BusArgs, shown};
 
 /// For the connection and the list, or for one answer.
 const PATIENCE: Duration = Duration::from_secs(15);
+const NANOSECONDS: u64 = 1_000_000_000;
 /// Two operators that change the same host at once try again.
 const ATTEMPTS: u32 = 10;
 
@@ -31,13 +32,18 @@ enum News {
     Entry {
         what: What,
         host: String,
+        number: u64,
         revision: u64,
         value: String,
+        refused: Option<String>,
     },
     Listed,
     Stored {
         host: String,
-        revision: u64,
+        number: u64,
+    },
+    Key {
+        public: String,
     },
     Conflict {
         host: String,
@@ -56,6 +62,7 @@ enum News {
 #[derive(Serialize)]
 struct Request<'a> {
     host: &'a str,
+    number: u64,
     revision: u64,
     value: String,
 }
@@ -68,9 +75,18 @@ pub(super) enum Put {
 
 #[derive(Default)]
 struct Known {
-    /// With its revision.
-    desired: Option<(u64, String)>,
+    desired: Entry,
     state: Option<HostReport>,
+}
+
+/// What is desired of a host, as an operator signed it; nothing where no operator did.
+#[derive(Clone, Default)]
+struct Entry {
+    /// The server's count of changes, by which two operators notice each other; 0: there was none.
+    number: u64,
+    revision: u64,
+    text: String,
+    refused: Option<String>,
 }
 
 pub(super) struct Operator {
@@ -83,10 +99,10 @@ pub(super) struct Operator {
 
 impl Operator {
     /// Returns once all that is known now is known here.
-    pub fn open(url: &str, args: &BusArgs, wake: &Wake) -> Result<Self> {
+    pub fn open(url: &str, operators: &[String], args: &BusArgs, wake: &Wake) -> Result<Self> {
         let mut operator = Self {
-            bus: Bus::start("fleet", url, "operator", args, Some(wake))?,
-            url: url.to_owned(),
+            bus: Bus::start("fleet", url, "operator", operators, args, Some(wake))?,
+            url: shown(url),
             hosts: BTreeMap::new(),
             refused: None,
         };
@@ -109,9 +125,18 @@ impl Operator {
             News::Entry {
                 what: What::Desired,
                 host,
+                number,
                 revision,
                 value,
-            } => self.known(host).desired = Some((*revision, value.clone())),
+                refused,
+            } => {
+                self.known(host).desired = Entry {
+                    number: *number,
+                    revision: *revision,
+                    text: value.clone(),
+                    refused: refused.clone(),
+                }
+            }
             News::Entry {
                 what: What::State,
                 host,
@@ -146,8 +171,17 @@ impl Operator {
 
     pub fn fleet(&self, wanted: &Selector) -> Fleet {
         let host = |(name, known): (&String, &Known)| {
-            let (revision, text) = known.desired.clone().unwrap_or_default();
-            let desired = Desired::parse(&text);
+            let Entry {
+                revision,
+                text,
+                refused,
+                ..
+            } = &known.desired;
+            let revision = *revision;
+            let desired = match refused {
+                Some(why) => Err(why.clone()),
+                None => Desired::parse(text).map_err(|error| error.to_string()),
+            };
             let mut labels = desired.as_ref().map_or_else(
                 |_| trawl_agent::desired::Labels::new(),
                 |desired| desired.labels.clone(),
@@ -161,7 +195,7 @@ impl Operator {
                     .state
                     .as_ref()
                     .is_some_and(|state| state.revision == revision),
-                error: desired.err().map(|error| error.to_string()),
+                error: desired.err(),
                 state: known.state.clone(),
             })
         };
@@ -170,19 +204,20 @@ impl Operator {
         }
     }
 
-    /// Changes what is desired of a host; if another operator was faster, what that one desires.
+    /// Changes what is desired of a host; if another operator was faster, what that one desires. What no operator signed, or
+    /// what cannot be read, is replaced.
     pub fn change(&mut self, host: &str, change: &dyn Fn(&mut Desired)) -> Result<Put> {
         for _ in 0..ATTEMPTS {
-            let (revision, text) = self.known(host).desired.clone().unwrap_or_default();
-            let mut desired = match Desired::parse(&text) {
-                Ok(desired) => desired,
-                Err(error) => return Ok(Put::Failed(error.to_string())),
-            };
+            let entry = self.known(host).desired.clone();
+            let mut desired = Desired::parse(&entry.text).unwrap_or_default();
             change(&mut desired);
+            // A server that lost what it had counts anew, and agents follow no older revision.
+            let revision = (entry.revision + 1).max(clock::wall() / NANOSECONDS);
             let value = serde_json::to_string(&desired);
             let value = value.map_err(|e| Error::failed("cannot write JSON", e))?;
             let request = Request {
                 host,
+                number: entry.number,
                 revision,
                 value: value.clone(),
             };
@@ -190,8 +225,13 @@ impl Operator {
             let until = Instant::now() + PATIENCE;
             loop {
                 match self.next(until)? {
-                    News::Stored { host: of, revision } if of == host => {
-                        self.known(host).desired = Some((revision, value));
+                    News::Stored { host: of, number } if of == host => {
+                        self.known(host).desired = Entry {
+                            number,
+                            revision,
+                            text: value,
+                            refused: None,
+                        };
                         return Ok(Put::Stored(revision));
                     }
                     News::Failed { host: of, why } if of == host => return Ok(Put::Failed(why)),
@@ -200,7 +240,7 @@ impl Operator {
                     _ => {}
                 }
             }
-            while self.known(host).desired.as_ref().map_or(0, |one| one.0) == revision {
+            while self.known(host).desired.number == entry.number {
                 self.next(until)?;
             }
         }
@@ -211,6 +251,16 @@ impl Operator {
 
     pub fn end(self) {
         self.bus.end();
+    }
+}
+
+/// The public part of the key that these options name.
+pub(super) fn public_key(args: &BusArgs) -> Result<String> {
+    let bus = Bus::<News>::start("key", "", "operator", &[], args, None)?;
+    match bus.news.recv_timeout(PATIENCE) {
+        Ok(News::Key { public }) => Ok(public),
+        // The helper's own words are on standard error.
+        _ => Err(Error::failed("cannot show a public key", "there is none")),
     }
 }
 
