@@ -22,6 +22,8 @@ use super::netfilter;
 
 use std::os::fd::AsFd;
 
+/// Functions that drop the packets of tunnels without a device.
+const TUNNEL_RECEIVERS: [&str; 4] = ["tunnel4_rcv", "tunnel64_rcv", "tunnel6_rcv", "tunnel46_rcv"];
 /// The functions that drop what a route refuses, and what a router may not forward any more.
 const REFUSING_ROUTES: [&str; 5] = [
     "ip_error",
@@ -78,6 +80,10 @@ pub fn of(
         }
         "XDP" => xdp(place, interface),
         "IP_NOPROTO" => no_protocol(&prefix, protocols),
+        // Where the module of tunnels is loaded, it takes their packets before it looks for a device.
+        "NOT_SPECIFIED" if TUNNEL_RECEIVERS.contains(&place.function.as_str()) => {
+            no_protocol(&prefix, protocols)
+        }
         "NO_SOCKET" => format!("no socket listens there: {prefix}ss -lntu"),
         "PKT_TOO_BIG" => {
             format!("larger than the MTU of the next link: {prefix}ip route get {destination}")

@@ -304,11 +304,9 @@ fn other_interfaces_with_the_same_program_are_left_out() {
         "namespaces number alike"
     );
     let (file, both) = (lab.file("one.pcapng"), lab.file("both.pcapng"));
-    let one = Capture::start(&lab, &["-i", &lab.receiver(), "-w", &file]);
-    let two = Capture::start(
-        &lab,
-        &["-i", &lab.receiver(), "-i", &other.receiver(), "-w", &both],
-    );
+    let one = Capture::start(&lab, &["-Q", "in", "-i", &lab.receiver(), "-w", &file]);
+    let (here, there) = (lab.receiver(), other.receiver());
+    let two = Capture::start(&lab, &["-Q", "in", "-i", &here, "-i", &there, "-w", &both]);
     lab.send(&numbered(10), 10);
     other.send(&numbered(10), 20);
     two.wait_seen(30);
