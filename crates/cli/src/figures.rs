@@ -33,6 +33,8 @@ pub struct RouterCounters {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct InterfaceCounters {
     pub interface: String,
+    /// The namespace's name, where one was asked for.
+    pub netns: String,
     pub up: bool,
     pub rx_packets: u64,
     pub rx_bytes: u64,
@@ -42,6 +44,20 @@ pub struct InterfaceCounters {
     pub tx_bytes: u64,
     pub tx_dropped: u64,
     pub tx_errors: u64,
+}
+
+impl InterfaceCounters {
+    /// `NAMESPACE:NAME`, as `-i` takes it.
+    pub fn label(&self) -> String {
+        label(&self.netns, &self.interface)
+    }
+}
+
+pub fn label(netns: &str, interface: &str) -> String {
+    match netns {
+        "" => interface.to_owned(),
+        netns => format!("{netns}:{interface}"),
+    }
 }
 
 /// Sums over all CPUs of what the network stack's receive queues did.
@@ -56,6 +72,7 @@ pub struct Softnet {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ProgramCounters {
     pub interface: String,
+    pub netns: String,
     pub id: u32,
     pub name: String,
     /// Both stay zero unless the kernel's statistics of programs are on.
@@ -79,7 +96,43 @@ pub const TAKES: Capabilities = Capabilities::BPF
     .union(Capabilities::SYS_ADMIN)
     .union(Capabilities::DAC_READ_SEARCH);
 
+/// A namespace, and the interfaces of it that are looked at: names and patterns, or all.
+#[derive(Debug)]
+pub struct Place {
+    pub netns: String,
+    pub namespace: Option<Namespace>,
+    pub only: Vec<String>,
+}
+
 impl Counters {
+    /// The same of interfaces in several namespaces, which are named in what is counted.
+    pub fn read_all(places: &[Place]) -> Result<Self> {
+        let mut all = Self::default();
+        for Place {
+            netns,
+            namespace,
+            only,
+        } in places
+        {
+            let mut here = Self::read(namespace.as_ref(), only)?;
+            for one in &mut here.interfaces {
+                one.netns.clone_from(netns);
+            }
+            for one in &mut here.xdp_programs {
+                one.netns.clone_from(netns);
+            }
+            for one in &mut here.router {
+                one.interface = label(netns, &one.interface);
+            }
+            all.softnet = here.softnet;
+            all.interfaces.append(&mut here.interfaces);
+            all.xdp_programs.append(&mut here.xdp_programs);
+            all.guard_rules.append(&mut here.guard_rules);
+            all.router.append(&mut here.router);
+        }
+        Ok(all)
+    }
+
     /// Of all interfaces of the namespace, or of those that a name or pattern of these fits.
     pub fn read(namespace: Option<&Namespace>, only: &[String]) -> Result<Self> {
         let mut counters = Self {
@@ -98,6 +151,7 @@ impl Counters {
                 if let Ok(about) = about {
                     counters.xdp_programs.push(ProgramCounters {
                         interface: link.name.clone(),
+                        netns: String::new(),
                         id: about.id,
                         name: about.name,
                         runs: about.run_count,
@@ -108,6 +162,7 @@ impl Counters {
             counters.interfaces.push(InterfaceCounters {
                 up: link.is_up(),
                 interface: link.name,
+                netns: String::new(),
                 rx_packets: counted.rx_packets,
                 rx_bytes: counted.rx_bytes,
                 rx_dropped: counted.rx_dropped,

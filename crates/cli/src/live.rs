@@ -12,7 +12,8 @@ use trawl_tap::notice::Notice;
 use trawl_tap::options::Options;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
-use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, Source};
+use trawl_tap::table;
+use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, Source, add_places};
 
 use crate::{capture, json, terminal};
 
@@ -36,6 +37,8 @@ pub struct Wanted {
     pub filter: Vec<String>,
     /// All bytes of each packet, not the headers only.
     pub whole: bool,
+    /// What the kernel drops too, where it can be seen.
+    pub drops: bool,
     /// What the viewer's own figures take, beside what the capture does.
     pub keeps: Capabilities,
 }
@@ -49,6 +52,7 @@ impl Default for Wanted {
             count: None,
             filter: Vec::new(),
             whole: false,
+            drops: false,
             keeps: Capabilities::empty(),
         }
     }
@@ -81,6 +85,9 @@ pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
     if let Some(netns) = &wanted.netns {
         words.extend(["--netns".to_owned(), netns.clone()]);
     }
+    if wanted.drops && table::DROP.missing().is_empty() {
+        words.extend(["--tap".to_owned(), "auto,drop".to_owned()]);
+    }
     if !wanted.whole {
         words.extend(["-s".to_owned(), HEADERS.to_string()]);
     }
@@ -110,6 +117,7 @@ pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
     let mut sink = Viewed {
         viewer: &shared,
         places,
+        described: 0,
         ended: &ended_by_viewer,
     };
     let (summary, ended) = session.run(&mut sink, &mut observer)?;
@@ -183,12 +191,15 @@ type Shared<'a, 'v> = std::cell::RefCell<&'a mut (dyn Viewer + 'v)>;
 struct Viewed<'a, 'b, 'v> {
     viewer: &'b Shared<'a, 'v>,
     places: Vec<BlockOrigin>,
+    /// Interface blocks that came among the packets.
+    described: usize,
     ended: &'b std::cell::Cell<bool>,
 }
 
 impl Sink for Viewed<'_, '_, '_> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let mut viewer = self.viewer.borrow_mut();
+        add_places(&mut self.places, &mut self.described, bytes);
         let mut source = RingBlocks::new(bytes, &self.places);
         while let Ok(true) = source.advance() {
             if let Some(packet) = source.current() {

@@ -1,31 +1,35 @@
 //! `trawl serve`: figures of this machine over HTTP: for Prometheus, as JSON, and as one small page.
 
+mod history;
 mod http;
 mod metrics;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use trawl_kernel::events::Signals;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::privilege::Kept;
-use trawl_kernel::{Error, Result, events};
+use trawl_kernel::{Error, Result, events, host, names, netns};
+use trawl_packet::verdict;
 use trawl_tap::account::{Account, Summary};
+use trawl_view::drop::Drop;
 use trawl_view::record::PacketView;
-use trawl_view::stat::{Flow, Interface, Statistics};
+use trawl_view::stat::{Counted, Flow, Statistics};
 
-use crate::figures::{self, Counters};
+use crate::figures::{self, Counters, Place};
 use crate::json::{self, Remark};
 use crate::live::{self, Viewer, Wanted};
 use crate::netns::NetnsArg;
 use crate::published::{self, Kind};
 use crate::{service, terminal};
+use history::History;
 
 /// Serves Prometheus metrics, the same figures as JSON, and a page with live figures
 ///
@@ -46,6 +50,7 @@ pub struct Args {
 /// All that is served.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Figures {
+    pub host: String,
     #[serde(flatten)]
     pub counters: Counters,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,19 +100,55 @@ pub(crate) struct Capture {
     pub recorded: u64,
     /// By reason.
     pub lost: BTreeMap<Cow<'static, str>, u64>,
-    pub verdicts: Vec<Interface>,
-    pub flows: Vec<Flow>,
+    /// Since the command began.
+    pub verdicts: Vec<Verdict>,
+    /// Of the last minute.
+    pub protocols: Vec<Counted>,
+    pub flows: Vec<NamedFlow>,
+}
+
+/// Packets with a verdict at a hook, or that the kernel dropped for a reason.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Verdict {
+    pub interface: String,
+    pub netns: String,
+    pub hook: String,
+    pub verdict: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub packets: u64,
+}
+
+impl Verdict {
+    fn label(&self) -> String {
+        figures::label(&self.netns, &self.interface)
+    }
+}
+
+/// A flow, and how it is shown: hosts by their names in /etc/hosts, protocols by theirs.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct NamedFlow {
+    #[serde(flatten)]
+    flow: Flow,
+    name: String,
 }
 
 type Shared = Arc<Mutex<Option<Capture>>>;
 
+/// What is in one, whatever became of the thread that had it.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Verdicts and reasons that are told apart, on all interfaces.
+const MOST_VERDICTS: usize = 1000;
 /// Flows that are told.
 const FLOWS: usize = 20;
 /// Flows are those of so long a time.
 const RENEW: Duration = Duration::from_secs(60);
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
+    let places = places(&args)?;
     let listener = TcpListener::bind(args.listen).map_err(|e| cannot_listen(args.listen, e))?;
     let address = listener
         .local_addr()
@@ -130,17 +171,26 @@ pub fn run(args: Args) -> Result<ExitCode> {
             return;
         }
         let figures = || {
-            Counters::read(namespace.as_ref(), &[]).map(|counters| Figures {
+            Counters::read_all(&places).map(|counters| Figures {
+                host: host::name(),
                 counters,
-                capture: served
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .clone(),
+                capture: locked(&served).clone(),
                 captures: published::all(Kind::Capture),
                 generators: published::all(Kind::Generator),
             })
         };
-        http::serve(&listener, &figures);
+        let history = Mutex::new(History::default());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                loop {
+                    if let Ok(figures) = figures() {
+                        locked(&history).add(&figures);
+                    }
+                    std::thread::sleep(history::STEP);
+                }
+            });
+            http::serve(&listener, &figures, &|| locked(&history).plots());
+        });
     });
     let url = format!("http://{address}/");
     let serving = format!("serving {url}");
@@ -167,13 +217,16 @@ pub fn run(args: Args) -> Result<ExitCode> {
         interfaces: args.interfaces,
         netns: args.netns.as_deref().map(str::to_owned),
         keeps: figures::TAKES,
+        drops: true,
         ..Wanted::default()
     };
     let mut viewer = Watching {
         shared,
         statistics: Statistics::new(Vec::new()),
         since: std::time::Instant::now(),
-        verdicts: Vec::new(),
+        netns: args.netns.as_deref().unwrap_or_default().to_owned(),
+        verdicts: HashMap::new(),
+        hosts: hosts(),
         serving,
     };
     let ended = live::run(&wanted, &mut viewer);
@@ -203,19 +256,94 @@ fn cannot_listen(address: SocketAddr, error: std::io::Error) -> Error {
     }
 }
 
+/// Interface, hook, verdict, and why the kernel dropped the packet.
+type Judged = (String, String, String, Option<String>);
+
+/// The namespaces that figures are read from: of the interfaces that are captured on, or the one that was asked for.
+fn places(args: &Args) -> Result<Vec<Place>> {
+    let own = args.netns.as_deref().unwrap_or_default();
+    let mut only: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for interface in &args.interfaces {
+        let (netns, name) = interface.split_once(':').unwrap_or((own, interface));
+        only.entry(netns).or_default().push(name.to_owned());
+    }
+    if only.is_empty() {
+        only.insert(own, Vec::new());
+    }
+    let mut places = Vec::new();
+    for (netns, names) in only {
+        let is_all = names.iter().any(|name| name == "any");
+        let only = if is_all { Vec::new() } else { names };
+        let named: Vec<String> = match netns.contains(['*', '?', '[']) {
+            true => {
+                let all = netns::list().into_iter();
+                all.filter(|one| names::matches(netns, one)).collect()
+            }
+            false => vec![netns.to_owned()],
+        };
+        for netns in named {
+            places.push(Place {
+                namespace: match netns.as_str() {
+                    "" => None,
+                    name => Some(Namespace::open(name)?),
+                },
+                netns,
+                only: only.clone(),
+            });
+        }
+    }
+    Ok(places)
+}
+
+/// The names of addresses in /etc/hosts: nobody on the network is asked.
+fn hosts() -> HashMap<IpAddr, String> {
+    let text = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+    let entry = |line: &str| {
+        let mut words = line.split('#').next()?.split_whitespace();
+        let address: IpAddr = words.next()?.parse().ok()?;
+        Some((address, words.next()?.to_owned()))
+    };
+    // The first name of an address counts.
+    text.lines().rev().filter_map(entry).collect()
+}
+
 struct Watching {
     shared: Shared,
     statistics: Statistics,
     since: std::time::Instant,
-    /// Counts of verdicts before the flows were last renewed.
-    verdicts: Vec<Interface>,
+    /// The namespace of interfaces that name none.
+    netns: String,
+    verdicts: HashMap<Judged, u64>,
+    /// Names in /etc/hosts.
+    hosts: HashMap<IpAddr, String>,
     /// What the service manager is told.
     serving: String,
 }
 
 impl Viewer for Watching {
     fn packet(&mut self, packet: &PacketView<'_>) {
-        self.statistics.add(packet);
+        let dropped = packet.comment.and_then(Drop::parse);
+        let reason = dropped.as_ref().map(|drop| drop.reason.to_owned());
+        // It was seen before it was dropped.
+        if reason.is_none() {
+            self.statistics.add(packet);
+        }
+        if packet.verdict.is_some() || reason.is_some() {
+            let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+            let verdict = packet.verdict.map(verdict::text).unwrap_or_default();
+            let mut place = text(packet.interface);
+            // A drop names its namespace apart from the device.
+            if let Some(netns) = dropped
+                .and_then(|drop| drop.netns)
+                .filter(|_| !place.contains(':'))
+            {
+                place = figures::label(netns, &place);
+            }
+            let key = (place, text(packet.hook), verdict, reason);
+            if self.verdicts.len() < MOST_VERDICTS || self.verdicts.contains_key(&key) {
+                *self.verdicts.entry(key).or_default() += 1;
+            }
+        }
     }
 
     fn started(&mut self) {
@@ -232,30 +360,52 @@ impl Viewer for Watching {
 
     fn figures(&mut self, summary: &Summary) {
         let report = self.statistics.report(Vec::new(), FLOWS);
-        let mut verdicts = self.verdicts.clone();
-        for new in report.verdicts {
-            let is_same = |old: &&mut Interface| old.hook == new.hook && old.verdict == new.verdict;
-            match verdicts.iter_mut().find(is_same) {
-                Some(old) => {
-                    old.packets += new.packets;
-                    old.bytes += new.bytes;
-                }
-                None => verdicts.push(new),
-            }
-        }
         if self.since.elapsed() >= RENEW {
             self.since = std::time::Instant::now();
             self.statistics = Statistics::new(Vec::new());
-            self.verdicts.clone_from(&verdicts);
         }
+        let verdict = |((place, hook, verdict, reason), packets): (&Judged, &u64)| {
+            let (netns, interface) = place.split_once(':').unwrap_or((&self.netns, place));
+            Verdict {
+                interface: interface.to_owned(),
+                netns: netns.to_owned(),
+                hook: hook.clone(),
+                verdict: verdict.clone(),
+                reason: reason.clone(),
+                packets: *packets,
+            }
+        };
+        let mut verdicts: Vec<Verdict> = self.verdicts.iter().map(verdict).collect();
+        verdicts.sort_by(|one, other| other.packets.cmp(&one.packets));
+        let flows = report.flows.into_iter().map(|flow| self.named(flow));
         let total = &summary.total;
-        *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(Capture {
+        *locked(&self.shared) = Some(Capture {
             seen: total.seen,
             filtered_out: total.filtered_out,
             recorded: total.recorded,
             lost: total.lost.clone(),
             verdicts,
-            flows: report.flows,
+            protocols: report.protocols,
+            flows: flows.collect(),
         });
+    }
+}
+
+impl Watching {
+    fn named(&self, flow: Flow) -> NamedFlow {
+        let host = |address: &str| {
+            let parsed = address.parse().ok();
+            let name = parsed.and_then(|address| self.hosts.get(&address));
+            name.cloned().unwrap_or_else(|| address.to_owned())
+        };
+        let named = Flow {
+            src: host(&flow.src),
+            dst: host(&flow.dst),
+            ..flow.clone()
+        };
+        NamedFlow {
+            name: named.words(),
+            flow,
+        }
     }
 }

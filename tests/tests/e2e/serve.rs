@@ -82,13 +82,18 @@ fn serve_gives_metrics_json_and_a_page() {
         }
     }
     lab.send(&[frames::udp(b"hello")], 100);
-    let line = "trawl_capture_verdict_packets_total{hook=\"xdp exit\",verdict=\"DROP\"} 100\n";
+    let place = format!("interface=\"veth0\",netns=\"{namespace}\"");
+    let line = format!(
+        "trawl_capture_verdict_packets_total{{{place},hook=\"xdp exit\",verdict=\"DROP\"}} 100\n"
+    );
     wait_until("the metrics count 100", || {
-        get(&address, "/metrics", "localhost").contains(line)
+        get(&address, "/metrics", "localhost").contains(&line)
     });
     let metrics = get(&address, "/metrics", "127.0.0.1:9464");
     assert!(
-        metrics.contains("trawl_interface_packets_total{interface=\"veth0\",direction=\"in\"} "),
+        metrics.contains(&format!(
+            "trawl_interface_packets_total{{{place},direction=\"in\"}} "
+        )) && metrics.contains("trawl_build_info{version="),
         "{metrics}"
     );
     lint(metrics.split_once("\r\n\r\n").expect("a body").1);
@@ -97,6 +102,27 @@ fn serve_gives_metrics_json_and_a_page() {
     let figures: Value = serde_json::from_str(body).expect("JSON");
     assert_eq!(figures["capture"]["recorded"], 100, "{figures}");
     assert_eq!(figures["capture"]["flows"][0]["dst_port"], 9);
+    assert_eq!(
+        figures["capture"]["flows"][0]["name"]
+            .as_str()
+            .map(|name| name.ends_with(" udp")),
+        Some(true)
+    );
+    let history = || -> Value {
+        let text = get(&address, "/history.json", "localhost");
+        serde_json::from_str(text.split_once("\r\n\r\n").expect("a body").1).expect("JSON")
+    };
+    wait_until("the verdicts are plotted", || {
+        let plots = history()["plots"].clone();
+        let named = |title: &str| {
+            plots
+                .as_array()
+                .expect("a list")
+                .iter()
+                .any(|plot| plot["title"] == title)
+        };
+        named("Verdicts a second") && named("Packets a second")
+    });
     assert!(get(&address, "/metrics", "evil.example").starts_with("HTTP/1.1 403"));
     assert!(get(&address, "/nothing", "localhost").starts_with("HTTP/1.1 404"));
     let page = get(&address, "/", "localhost");
@@ -120,7 +146,9 @@ fn serve_gives_metrics_json_and_a_page() {
         Ok(output) => {
             let dom = String::from_utf8_lossy(&output.stdout).into_owned();
             assert!(
-                dom.contains("<td>veth0</td>") && dom.contains("<td>DROP</td>"),
+                dom.contains(&format!("<td>{namespace}:veth0 in</td>"))
+                    && dom.contains("<td>DROP</td>")
+                    && dom.contains("<polyline"),
                 "{dom}"
             );
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use trawl_kernel::Result;
 
+use super::history::Plots;
 use super::{Figures, metrics};
 
 const PAGE: &str = include_str!("page.html");
@@ -34,7 +35,11 @@ impl Answer {
 }
 
 /// Answers requests as long as the listener lives, each in a thread of its own: an idle client delays no other.
-pub(super) fn serve(listener: &TcpListener, figures: &(dyn Fn() -> Result<Figures> + Sync)) {
+pub(super) fn serve(
+    listener: &TcpListener,
+    figures: &(dyn Fn() -> Result<Figures> + Sync),
+    plots: &(dyn Fn() -> Plots + Sync),
+) {
     let busy = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for connection in listener.incoming().flatten() {
@@ -46,7 +51,7 @@ pub(super) fn serve(listener: &TcpListener, figures: &(dyn Fn() -> Result<Figure
             }
             let busy = &busy;
             scope.spawn(move || {
-                answer(connection, figures);
+                answer(connection, figures, plots);
                 busy.fetch_sub(1, Ordering::Relaxed);
             });
         }
@@ -54,10 +59,14 @@ pub(super) fn serve(listener: &TcpListener, figures: &(dyn Fn() -> Result<Figure
 }
 
 /// Answers one request; a client that goes away is no failure.
-fn answer(mut connection: TcpStream, figures: &dyn Fn() -> Result<Figures>) {
+fn answer(
+    mut connection: TcpStream,
+    figures: &dyn Fn() -> Result<Figures>,
+    plots: &dyn Fn() -> Plots,
+) {
     let request = head(&mut connection);
     if let Some(request) = request {
-        send(connection, &answer_to(&request, figures));
+        send(connection, &answer_to(&request, figures, plots));
     }
 }
 
@@ -109,7 +118,11 @@ fn is_address(host: &str) -> bool {
             .is_some_and(|name| name.parse::<std::net::Ipv6Addr>().is_ok())
 }
 
-fn answer_to(request: &str, figures: &dyn Fn() -> Result<Figures>) -> Answer {
+fn answer_to(
+    request: &str,
+    figures: &dyn Fn() -> Result<Figures>,
+    plots: &dyn Fn() -> Plots,
+) -> Answer {
     let plain = |status, body: &str| Answer::plain(status, body.to_owned());
     let mut words = request.split_whitespace();
     let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
@@ -149,7 +162,18 @@ fn answer_to(request: &str, figures: &dyn Fn() -> Result<Figures>) -> Answer {
             |figures| serde_json::to_string(figures).ok(),
             "application/json",
         ),
-        _ => plain("404 Not Found", "there are /, /metrics and /figures.json\n"),
+        "/history.json" => match serde_json::to_string(&plots()) {
+            Ok(body) => Answer {
+                status: "200 OK",
+                kind: "application/json",
+                body,
+            },
+            Err(error) => plain("500 Internal Server Error", &format!("{error}\n")),
+        },
+        _ => plain(
+            "404 Not Found",
+            "there are /, /metrics, /figures.json and /history.json\n",
+        ),
     }
 }
 

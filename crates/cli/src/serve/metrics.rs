@@ -52,7 +52,11 @@ fn escaped(value: &str) -> String {
 
 fn metrics(figures: &Figures) -> Vec<Metric> {
     let counters = &figures.counters;
-    let mut all = Vec::new();
+    let mut all = vec![Metric {
+        name: "trawl_build_info",
+        help: "The version of trawl that serves these figures.",
+        values: vec![(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)],
+    }];
     let mut add = |name, help, values| all.push(Metric { name, help, values });
     for (name, help, of) in [
         (
@@ -90,6 +94,7 @@ fn metrics(figures: &Figures) -> Vec<Metric> {
             let labels = |way: &str| {
                 vec![
                     ("interface", interface.interface.clone()),
+                    ("netns", interface.netns.clone()),
                     ("direction", way.to_owned()),
                 ]
             };
@@ -122,6 +127,8 @@ fn metrics(figures: &Figures) -> Vec<Metric> {
     let program_labels = |program: &crate::figures::ProgramCounters| {
         vec![
             ("interface", program.interface.clone()),
+            ("netns", program.netns.clone()),
+            ("hook", "xdp".to_owned()),
             ("program", program.name.clone()),
             ("id", program.id.to_string()),
         ]
@@ -207,18 +214,32 @@ fn metrics(figures: &Figures) -> Vec<Metric> {
             "Packets that the capture lost, by reason.",
             lost.collect(),
         );
-        let verdicts = capture.verdicts.iter().map(|verdict| {
-            let text = |text: &Option<String>| text.clone().unwrap_or_default();
-            let labels = vec![
-                ("hook", text(&verdict.hook)),
-                ("verdict", text(&verdict.verdict)),
-            ];
-            (labels, verdict.packets as f64)
-        });
+        let place = |one: &super::Verdict| {
+            vec![
+                ("interface", one.interface.clone()),
+                ("netns", one.netns.clone()),
+                ("hook", one.hook.clone()),
+            ]
+        };
+        let (mut verdicts, mut drops) = (Vec::new(), Vec::new());
+        for one in &capture.verdicts {
+            let (values, label) = match &one.reason {
+                Some(reason) => (&mut drops, ("reason", reason.clone())),
+                None => (&mut verdicts, ("verdict", one.verdict.clone())),
+            };
+            let mut labels = place(one);
+            labels.push(label);
+            values.push((labels, one.packets as f64));
+        }
         add(
             "trawl_capture_verdict_packets_total",
             "Packets that the capture saw, by verdict.",
-            verdicts.collect(),
+            verdicts,
+        );
+        add(
+            "trawl_capture_drop_packets_total",
+            "Packets that the kernel dropped, by its reason.",
+            drops,
         );
     }
     all
@@ -311,7 +332,7 @@ mod tests {
         };
         let text = text(&figures);
         assert!(text.contains("# TYPE trawl_interface_packets_total counter\n"));
-        let line = "trawl_interface_packets_total{interface=\"a\\\"b\\\\\",direction=\"in\"} 7\n";
+        let line = "trawl_interface_packets_total{interface=\"a\\\"b\\\\\",netns=\"\",direction=\"in\"} 7\n";
         assert!(text.contains(line), "{text}");
     }
 }
