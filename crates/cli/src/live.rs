@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::{Error, Result, host};
+use trawl_kernel::ring::SHARE_MIN;
+use trawl_kernel::{Error, Result, events, host};
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
 use trawl_tap::capture_site::CaptureSite;
@@ -19,6 +20,12 @@ use crate::{capture, json, terminal};
 
 /// Bytes of each packet that headers lie in.
 const HEADERS: u32 = 128;
+const MEMORY: u64 = 32 << 20;
+
+/// Memory for records: a view is behind for a moment only.
+fn memory() -> u64 {
+    MEMORY.max(SHARE_MIN * events::cpu_count() as u64)
+}
 
 /// The arguments that `trawl capture` would be given for this.
 #[derive(Debug, Parser)]
@@ -100,6 +107,7 @@ pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
             format!("{}ms", duration.as_millis().max(1)),
         ]);
     }
+    words.extend(["--memory".to_owned(), memory().to_string()]);
     words.push("--".to_owned());
     words.extend(wanted.filter.iter().cloned());
     let prepared = Prepared::new(words)?;

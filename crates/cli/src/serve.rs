@@ -222,7 +222,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let mut viewer = Watching {
         shared,
-        statistics: Statistics::new(Vec::new()),
+        statistics: Statistics::of_a_view(),
         since: std::time::Instant::now(),
         netns: args.netns.as_deref().unwrap_or_default().to_owned(),
         verdicts: HashMap::new(),
@@ -362,7 +362,7 @@ impl Viewer for Watching {
         let report = self.statistics.report(Vec::new(), FLOWS);
         if self.since.elapsed() >= RENEW {
             self.since = std::time::Instant::now();
-            self.statistics = Statistics::new(Vec::new());
+            self.statistics = Statistics::of_a_view();
         }
         let verdict = |((place, hook, verdict, reason), packets): (&Judged, &u64)| {
             let (netns, interface) = place.split_once(':').unwrap_or((&self.netns, place));

@@ -149,7 +149,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         places,
         before: Counters::default(),
         since: Instant::now(),
-        statistics: Statistics::new(Vec::new()),
+        statistics: Statistics::of_a_view(),
         lost: (0, 0),
         looks: 0,
         screen: wants_screen
@@ -350,7 +350,7 @@ impl Top<'_> {
         order.apply(&mut look);
         self.before = now;
         self.since = Instant::now();
-        self.statistics = Statistics::new(Vec::new());
+        self.statistics = Statistics::of_a_view();
         self.lost.0 = self.lost.1;
         self.looks += 1;
         let packets: f64 = look

@@ -25,8 +25,10 @@ pub use report::{Counted, Flow, Gap, Group, Interface, Report, Size};
 use span::Span;
 pub use text::bits;
 
-/// Different talkers, flows or groups that are told apart, at most: beyond, they are counted as one.
-const MOST: usize = 1 << 20;
+/// Different talkers, flows or groups that are told apart, at most: beyond, they are counted as one. Addresses that somebody
+/// makes up take no more than 256 MB in all.
+const MOST: usize = 1 << 18;
+const MOST_IN_VIEW: usize = 1 << 16;
 /// The longest gaps that are kept.
 const GAPS: usize = 5;
 /// Upper ends of the classes of packet lengths, as RMON has them.
@@ -98,6 +100,8 @@ type Judged = (String, Option<String>, Option<String>);
 #[derive(Debug, Default)]
 pub struct Statistics {
     by: Vec<Field>,
+    /// Different talkers, flows or groups that are told apart, at most.
+    most: usize,
     total: Count,
     captured_bytes: u64,
     cut: u64,
@@ -126,8 +130,17 @@ impl Statistics {
     pub fn new(by: Vec<Field>) -> Self {
         Self {
             by,
+            most: MOST,
             smallest: u32::MAX,
             ..Self::default()
+        }
+    }
+
+    /// For views that begin anew again and again, beside a capture's memory.
+    pub fn of_a_view() -> Self {
+        Self {
+            most: MOST_IN_VIEW,
+            ..Self::new(Vec::new())
         }
     }
 
@@ -173,7 +186,7 @@ impl Statistics {
                 .iter()
                 .map(|field| field.of(packet, &headers))
                 .collect();
-            within(&mut self.groups, key)
+            within(&mut self.groups, self.most, key)
                 .unwrap_or(&mut self.other_groups)
                 .add(length);
         }
@@ -200,12 +213,12 @@ impl Statistics {
             return;
         };
         for (address, sends) in [(key.src, true), (key.dst, false)] {
-            match within(&mut self.talkers, address) {
+            match within(&mut self.talkers, self.most, address) {
                 Some((sent, received)) => if sends { sent } else { received }.add(length),
                 None => self.other_talkers.add(length),
             }
         }
-        let Some(flow) = within(&mut self.flows, key) else {
+        let Some(flow) = within(&mut self.flows, self.most, key) else {
             self.other_flows.add(length);
             return;
         };
@@ -232,8 +245,12 @@ impl Statistics {
 }
 
 /// The entry of a key, unless it is a new one and there are too many.
-fn within<K: Hash + Eq, V: Default>(map: &mut HashMap<K, V>, key: K) -> Option<&mut V> {
-    if map.len() >= MOST && !map.contains_key(&key) {
+fn within<K: Hash + Eq, V: Default>(
+    map: &mut HashMap<K, V>,
+    most: usize,
+    key: K,
+) -> Option<&mut V> {
+    if map.len() >= most && !map.contains_key(&key) {
         return None;
     }
     Some(map.entry(key).or_default())
