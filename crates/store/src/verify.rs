@@ -159,16 +159,22 @@ fn findings_gap(findings: &mut Vec<Finding>, prefix: &str, gap: crate::account::
     });
 }
 
-/// Whether a chunk can be read and holds as many packets as its manifest says.
+/// Whether a chunk can be read and holds as many packets, of the same times, as its manifest says.
 fn is_as_told(bytes: &[u8], manifest: &Manifest) -> bool {
-    let count = || -> Option<u64> {
-        let (source, _) = compressed::open(bytes).ok()?;
-        let mut reader = CaptureReader::new(source).ok()?;
-        let mut packets = 0;
-        while reader.advance().ok()? {
-            packets += 1;
-        }
-        Some(packets)
-    };
-    count() == Some(manifest.recorded) && bytes.len() as u64 == manifest.bytes
+    let told = (manifest.recorded, manifest.first_ns, manifest.last_ns);
+    holds(bytes) == Some(told) && bytes.len() as u64 == manifest.bytes
+}
+
+/// How many packets a chunk holds, and the first and the last of their times; `None` if it cannot be read.
+fn holds(bytes: &[u8]) -> Option<(u64, Option<u64>, Option<u64>)> {
+    let (source, _) = compressed::open(bytes).ok()?;
+    let mut reader = CaptureReader::new(source).ok()?;
+    let (mut packets, mut first, mut last) = (0, None::<u64>, None);
+    while reader.advance().ok()? {
+        let time = reader.current()?.timestamp_ns;
+        packets += 1;
+        first = Some(first.map_or(time, |first| first.min(time)));
+        last = last.max(Some(time));
+    }
+    Some((packets, first, last))
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use serde_json::Value;
+use trawl_store::manifest::{Manifest, Sealed};
 use trawl_tests::witness::{nothing_attached, tshark};
 use trawl_tests::{Capture, Lab, frames, trawl, trawl_in, wait_until};
 
@@ -204,6 +205,24 @@ fn the_uploader_has_no_rights_to_bpf() {
     capture.wait_recorded(500);
     assert!(capture.stop().status.success());
     assert_eq!(places.account(), [500, 500, 0, 0, 0]);
+}
+
+/// Issue 30 item 26: times that no packet has, in a manifest with the right sum.
+#[test]
+fn impossible_times_of_a_manifest_are_reported() {
+    let Some(lab) = Lab::open() else { return };
+    let places = Places::of(&lab);
+    let capture = places.start(&lab, &[]);
+    lab.send(&[frames::silent(64)], 10);
+    capture.wait_recorded(10);
+    capture.stop_well();
+    assert_eq!(places.problems(), Vec::<String>::new());
+    let chunk = &files_below(&places.store, ".pcapng.zst")[0];
+    let path = chunk.to_string_lossy().replace(".pcapng.zst", ".json");
+    let mut manifest = Manifest::from_bytes(&fs::read(&path).expect("a manifest")).expect("whole");
+    manifest.first_ns = Some(1);
+    fs::write(&path, manifest.to_bytes()).expect("it can be written");
+    assert_eq!(places.problems(), ["chunk_mismatch"]);
 }
 
 #[test]
