@@ -376,7 +376,7 @@ impl Viewer for Watching {
             }
         };
         let mut verdicts: Vec<Verdict> = self.verdicts.iter().map(verdict).collect();
-        verdicts.sort_by(|one, other| other.packets.cmp(&one.packets));
+        verdicts.sort_by_key(|one| std::cmp::Reverse(one.packets));
         let flows = report.flows.into_iter().map(|flow| self.named(flow));
         let total = &summary.total;
         *locked(&self.shared) = Some(Capture {

@@ -38,6 +38,12 @@ pub(super) fn udp(
         radius::print(line, data)?;
     } else if matches!(dst, 3784 | 3785 | 4784 | 6784) {
         control::bfd(line, dst, data)?;
+    } else if either(500) {
+        secure::isakmp(line, data)?;
+    } else if either(319) || either(320) {
+        control::ptp(line, data)?;
+    } else if either(1985) {
+        control::hsrp(line, data)?;
     } else if either(4500) {
         encapsulated_esp(line, data)?;
     } else if either(514) {
@@ -123,8 +129,8 @@ fn encapsulated_esp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         return Err(super::line::Stop::Cut);
     }
     if data.u32(0)? == 0 {
-        put!(line, "NONESP-encap: isakmp, length {}", data.len - 4);
-        return Ok(());
+        put!(line, "NONESP-encap: ");
+        return secure::isakmp(line, data.skip(4));
     }
     put!(line, "UDP-encap: ");
     super::protocol::esp(line, data)

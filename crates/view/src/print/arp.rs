@@ -7,13 +7,54 @@ use super::line::{Colons, Data, Line, Printed, put};
 use super::names;
 
 const HARDWARE_ETHERNET: u16 = 1;
+const HARDWARE_ATM: u16 = 19;
 const HEADER_LEN: usize = 8;
+
+/// Over ATM each side has two hardware addresses, with lengths of their own (RFC 2225).
+fn atm(line: &mut Line<'_>, operation: u16, data: Data<'_>) -> Printed {
+    const FIRST: usize = 12;
+    let lengths = data.array::<8>(4)?;
+    let [
+        number,
+        subaddress,
+        _,
+        _,
+        sender,
+        target_number,
+        target_subaddress,
+        _,
+    ] = lengths.map(|len| usize::from(len & 0x3f));
+    let sender_at = FIRST + number + subaddress;
+    let target_at = sender_at + sender + target_number + target_subaddress;
+    let address = |at| data.array(at).map(Ipv4Addr::from);
+    if !line.options.link_header {
+        put!(line, "ARP, ");
+    }
+    match operation {
+        1 => put!(
+            line,
+            "Request who-has {} tell {}",
+            address(target_at)?,
+            address(sender_at)?
+        ),
+        2 => {
+            let at = Colons(data.slice(FIRST, number)?);
+            put!(line, "Reply {} is-at {at}", address(sender_at)?);
+        }
+        _ => put!(line, "ATM, operation {operation}"),
+    }
+    put!(line, ", length {}", data.len);
+    Ok(())
+}
 
 pub(super) fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "arp";
     let (hardware, protocol) = (data.u16(0)?, data.u16(2)?);
     let (hardware_len, protocol_len) = (data.u8(4)?, data.u8(5)?);
     let operation = data.u16(6)?;
+    if hardware == HARDWARE_ATM {
+        return atm(line, operation, data);
+    }
     let (hlen, plen) = (usize::from(hardware_len), usize::from(protocol_len));
     data.need(HEADER_LEN + 2 * (hlen + plen))?;
     if !line.options.link_header {

@@ -1,7 +1,55 @@
 //! What carriers and switches put around packets: MPLS, PPPoE, EAPOL, loopback.
 
-use super::line::{Data, Line, Mac, Printed, put};
+use super::line::{Data, Line, Mac, Printed, Stop, flag_names, put};
 use super::{dump, ipv4, ipv6, link, names, ppp};
+
+/// The tag of an encrypted frame; of one that is only signed the packet, with the tag before it if link headers are shown.
+pub(super) fn macsec(line: &mut Line<'_>, data: Data<'_>) -> Result<bool, Stop> {
+    const CHANGED: u8 = 0x04;
+    const ENCRYPTED: u8 = 0x08;
+    const SCI: u8 = 0x20;
+    const SIGNATURE_LEN: usize = 16;
+    const FLAGS: [(u32, &str); 5] = [
+        (0x08, "E"),
+        (0x04, "C"),
+        (0x40, "S"),
+        (0x10, "B"),
+        (0x20, "I"),
+    ];
+    line.protocol = "macsec";
+    let (flags, short, number) = (data.u8(0)?, data.u8(1)? & 0x3f, data.u32(2)?);
+    let header_len = if flags & SCI != 0 { 14 } else { 6 };
+    data.need(header_len)?;
+    let is_readable = flags & (ENCRYPTED | CHANGED) == 0;
+    if line.options.link_header || !is_readable {
+        let names = flag_names((flags & 0xfc).into(), &FLAGS, "");
+        let name = if is_readable { "" } else { "MACsec, " };
+        put!(line, "{name}an {}, pn {number}, flags {names}", flags & 3);
+        if short != 0 {
+            put!(line, ", sl {short}");
+        }
+        if flags & SCI != 0 {
+            put!(line, ", sci {:016x}", u64::from_be_bytes(data.array(6)?));
+        }
+    }
+    let rest = data.skip(header_len);
+    if !is_readable {
+        put!(line, ", length {}", rest.len);
+        return Ok(true);
+    }
+    let kind = rest.u16(0)?;
+    if line.options.link_header {
+        put!(line, ", ethertype ");
+        names::put_ethertype(line, kind);
+        put!(line, ", ");
+    }
+    let payload = rest.skip(2);
+    link::ethertype(
+        line,
+        kind,
+        payload.claimed(payload.len.saturating_sub(SIGNATURE_LEN)),
+    )
+}
 
 /// A stack of labels, and the IP packet under it where its first half byte looks like one.
 pub(super) fn mpls(line: &mut Line<'_>, mut data: Data<'_>) -> Printed {

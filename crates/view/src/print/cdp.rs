@@ -1,4 +1,4 @@
-//! CDP: version, time to live and the neighbour's name; with `-v` all it says.
+//! What switches of Cisco's tell their neighbours: CDP (version, time to live and name; with `-v` all it says), VTP and UDLD.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -46,6 +46,50 @@ fn field(kind: u16) -> Option<(&'static str, usize, usize)> {
         0x17 => ("Physical Location", 1, ANY),
         _ => return None,
     })
+}
+
+pub(super) fn vtp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    line.protocol = "vtp";
+    let (version, kind) = (data.u8(0)?, data.u8(1)?);
+    let name = match kind {
+        1 => "Summary advertisement",
+        2 => "Subset advertisement",
+        3 => "Advertisement request",
+        4 => "Join message",
+        _ => "Unknown message type",
+    };
+    put!(
+        line,
+        "VTPv{version}, Message {name} (0x{kind:02x}), length {}",
+        data.len
+    );
+    if line.verbose() {
+        put!(line, "\n\tDomain name: ");
+        let len = usize::from(data.u8(3)?.min(32));
+        put_chars(line, data.slice(4, len)?);
+    }
+    Ok(())
+}
+
+pub(super) fn udld(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    line.protocol = "udld";
+    let (first, flags) = (data.u8(0)?, data.u8(1)?);
+    let code = first & 0x1f;
+    let name = match code {
+        0 => "Reserved",
+        1 => "Probe message",
+        2 => "Echo message",
+        3 => "Flush message",
+        _ => "Reserved",
+    };
+    put!(
+        line,
+        "UDLDv{}, Code {name} ({code}), Flags [{}] (0x{flags:02x}), length {}",
+        first >> 5,
+        flag_names(flags.into(), &[(0x01, "RT"), (0x02, "RSY")], ", "),
+        data.len
+    );
+    Ok(())
 }
 
 pub(super) fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {

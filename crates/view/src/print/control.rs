@@ -1,6 +1,6 @@
-//! Protocols between routers and servers: NTP, BFD, VRRP, EIGRP.
+//! Protocols between routers and servers: NTP, PTP, BFD, VRRP, HSRP, EIGRP.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use trawl_packet::checksum::Sum;
 
@@ -45,6 +45,124 @@ pub(super) fn ntp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         6 => ntp_control(line, data),
         _ => Ok(()),
     }
+}
+
+/// One line: what it is, whose, and the time that it tells.
+pub(super) fn ptp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    line.protocol = "ptp";
+    let version = data.u8(1)?;
+    put!(line, "PTPv{}", version & 15);
+    if version >> 4 != 0 {
+        put!(line, ".{}", version >> 4);
+    }
+    if version & 15 != 2 {
+        put!(line, ", length {}", data.len);
+        return Ok(());
+    }
+    let kind = data.u8(0)? & 15;
+    let name = match kind {
+        0 => "sync",
+        1 => "delay req",
+        2 => "peer delay req",
+        3 => "peer delay resp",
+        8 => "follow up",
+        9 => "delay resp",
+        10 => "peer delay resp follow up",
+        11 => "announce",
+        12 => "signaling",
+        13 => "management",
+        _ => "reserved",
+    };
+    let clock = data
+        .array::<8>(20)?
+        .map(|byte| format!("{byte:02x}"))
+        .concat();
+    put!(
+        line,
+        ", {name} msg, domain {}, clock 0x{clock}, port {}, seq {}",
+        data.u8(4)?,
+        data.u16(28)?,
+        data.u16(30)?
+    );
+    if kind == 11 {
+        let grandmaster = data
+            .array::<8>(53)?
+            .map(|byte| format!("{byte:02x}"))
+            .concat();
+        put!(
+            line,
+            ", grandmaster 0x{grandmaster} priority {} class {}, steps removed {}",
+            data.u8(47)?,
+            data.u8(48)?,
+            data.u16(61)?
+        );
+    } else if kind < 11 {
+        let seconds = u64::from(data.u16(34)?) << 32 | u64::from(data.u32(36)?);
+        put!(line, ", time {seconds}.{:09}", data.u32(40)?);
+    }
+    put!(line, ", length {}", data.u16(2)?);
+    Ok(())
+}
+
+/// Versions 0 and 1, and the group state of version 2.
+pub(super) fn hsrp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    line.protocol = "hsrp";
+    let is_second = data.u8(0)? == 1 && data.u8(1)? == 40;
+    let (version, operation, state) = match is_second {
+        true => (data.u8(2)?, data.u8(3)?, data.u8(4)?),
+        false => (data.u8(0)?, data.u8(1)?, data.u8(2)?),
+    };
+    let operation = match operation {
+        0 => "hello",
+        1 => "coup",
+        2 => "resign",
+        3 if !is_second => {
+            put!(line, "HSRPv{version}-advertise {}", data.len);
+            return Ok(());
+        }
+        _ => "Unknown",
+    };
+    let state = match (is_second, state) {
+        (true, 0) => "disabled",
+        (true, 1) | (false, 0) => "initial",
+        (true, 2) | (false, 1) => "learn",
+        (true, 3) | (false, 2) => "listen",
+        (_, 4) => "speak",
+        (true, 5) | (false, 8) => "standby",
+        (true, 6) | (false, 16) => "active",
+        _ => "Unknown",
+    };
+    let group = if is_second {
+        data.u16(6)?
+    } else {
+        data.u8(6)?.into()
+    };
+    put!(
+        line,
+        "HSRPv{version}-{operation} {}: state={state} group={group}",
+        data.len
+    );
+    match is_second && data.u8(5)? == 6 {
+        true => put!(line, " addr={}", Ipv6Addr::from(data.array::<16>(26)?)),
+        false => {
+            let at = if is_second { 26 } else { 16 };
+            put!(line, " addr={}", Ipv4Addr::from(data.array::<4>(at)?));
+        }
+    }
+    if line.verbose() && !is_second {
+        let (hello, hold, priority) = (data.u8(3)?, data.u8(4)?, data.u8(5)?);
+        put!(
+            line,
+            " hellotime={hello}s holdtime={hold}s priority={priority} auth=\""
+        );
+        let word = data.array::<8>(8)?;
+        put_chars(
+            line,
+            word.split(|byte| *byte == 0).next().unwrap_or_default(),
+        );
+        put!(line, "\"");
+    }
+    Ok(())
 }
 
 /// The head of a control message (RFC 9327).

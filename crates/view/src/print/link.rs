@@ -2,7 +2,7 @@
 
 use super::line::{Data, Line, Mac, Printed, Stop, put};
 use super::{
-    DumpForm, arp, carrier, dump, frame_relay, ipv4, ipv6, llc, lldp, names, serial, slow,
+    DumpForm, arp, carrier, control, dump, frame_relay, ipv4, ipv6, llc, lldp, names, serial, slow,
 };
 use trawl_packet::pcapng::block;
 
@@ -160,6 +160,8 @@ pub(super) fn ethertype(line: &mut Line<'_>, kind: u16, data: Data<'_>) -> Resul
         }
         names::LLDP => lldp::print(line, data)?,
         names::SLOW => slow::print(line, data)?,
+        names::PTP => control::ptp(line, data)?,
+        names::MACSEC => return carrier::macsec(line, data),
         names::EAPOL => carrier::eapol(line, data)?,
         names::LOOPBACK => carrier::loopback(line, data)?,
         _ => return Ok(false),

@@ -97,6 +97,8 @@ pub(super) fn snap(line: &mut Line<'_>, data: Data<'_>, bridge_pad: usize) -> Pr
     }
     match (organization, kind) {
         (CISCO, 0x2000) => return cdp::print(line, payload),
+        (CISCO, 0x2003) => return cdp::vtp(line, payload),
+        (CISCO, 0x0111) => return cdp::udld(line, payload),
         // A spanning tree for each VLAN.
         (CISCO, 0x010b) => return spanning_tree(line, payload),
         (BRIDGED, 1 | 7) => return link::ethernet(line, payload.skip(bridge_pad)),

@@ -20,6 +20,8 @@ pub(super) const PPPOE_DISCOVERY: u16 = 0x8863;
 pub(super) const PPPOE_SESSION: u16 = 0x8864;
 pub(super) const EAPOL: u16 = 0x888e;
 pub(super) const LLDP: u16 = 0x88cc;
+pub(super) const MACSEC: u16 = 0x88e5;
+pub(super) const PTP: u16 = 0x88f7;
 pub(super) const SLOW: u16 = 0x8809;
 pub(super) const LOOPBACK: u16 = 0x9000;
 
@@ -63,8 +65,8 @@ pub(super) fn ethertype(value: u16) -> Option<&'static str> {
         LLDP => "LLDP",
         0x88ca => "TIPC",
         0x88a2 => "AoE",
-        0x88f7 => "PTP",
-        0x88e5 => "MACSEC",
+        PTP => "PTP",
+        MACSEC => "802.1AE MACsec",
         _ => return None,
     })
 }

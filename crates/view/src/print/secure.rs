@@ -1,6 +1,6 @@
 //! What can be read of encrypted protocols: TLS client hellos, QUIC's long headers, WireGuard's messages.
 
-use super::line::{Colons, Data, Line, put};
+use super::line::{Colons, Data, Line, Printed, put};
 use super::text::put_chars;
 
 /// A record of the handshake, and a client's first message in it.
@@ -123,8 +123,14 @@ pub(super) fn quic(line: &mut Line<'_>, data: Data<'_>) {
         _ if version_2 => kinds[(kind + 3) % 4],
         _ => kinds[kind],
     };
+    // Google's versions before 50: Q and three digits, and both lengths in one byte.
+    let [letter, digits @ ..] = number.to_be_bytes();
+    let is_old = letter == b'Q' && (*b"043"..*b"050").contains(&digits);
     let version = match number {
         0 => String::new(),
+        _ if letter == b'Q' && digits.iter().all(u8::is_ascii_digit) => {
+            format!(" Q{}", digits.map(char::from).iter().collect::<String>())
+        }
         1 => " v1".to_owned(),
         _ if version_2 => " v2".to_owned(),
         0xff00_0000..=0xff00_00ff => format!(" draft-{}", number & 0xff),
@@ -134,12 +140,78 @@ pub(super) fn quic(line: &mut Line<'_>, data: Data<'_>) {
         let len = usize::from(data.u8(at).ok()?);
         Some((data.slice(at + 1, len).ok()?, at + 1 + len))
     };
-    let ids = connection(5).and_then(|(dst, at)| Some((dst, connection(at)?.0)));
+    let half = |number: u8| {
+        if number == 0 {
+            0
+        } else {
+            usize::from(number) + 3
+        }
+    };
+    let ids = match is_old {
+        false => connection(5).and_then(|(dst, at)| Some((dst, connection(at)?.0))),
+        true => data.u8(5).ok().and_then(|lengths| {
+            let (dst, src) = (half(lengths >> 4), half(lengths & 15));
+            Some((data.slice(6, dst).ok()?, data.slice(6 + dst, src).ok()?))
+        }),
+    };
     put!(line, ": QUIC{version}, {name}");
     match ids {
         Some((dst, src)) => put!(line, ", dcid {}, scid {}", Colons(dst), Colons(src)),
         None => put!(line, " [|quic]"),
     }
+}
+
+/// The header of a key exchange: which one, between whom, and whether the rest is encrypted.
+pub(super) fn isakmp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    const HEADER_LEN: usize = 28;
+    const PHASE_1: [&str; 6] = ["none", "base", "ident", "auth", "agg", "inf"];
+    line.protocol = "isakmp";
+    data.need(HEADER_LEN)?;
+    let (version, kind, flags, message) =
+        (data.u8(17)? >> 4, data.u8(18)?, data.u8(19)?, data.u32(20)?);
+    put!(line, "isakmp:");
+    let name = match kind {
+        0..6 => PHASE_1[usize::from(kind)],
+        32 => "oakley-quick",
+        33 => "oakley-newgroup",
+        34 => "ikev2_init",
+        35 => "ikev2_auth",
+        36 => "child_sa",
+        37 => "inf2",
+        _ => "",
+    };
+    let is_first = message == 0;
+    match version {
+        1 => {
+            let phase = if is_first { "1" } else { "2/others" };
+            // Who has no cookie of the other side yet is the one who began.
+            let begins = data.array::<8>(8)? == [0; 8];
+            put!(line, " phase {phase}{}", if begins { " I" } else { "" });
+        }
+        2 => put!(
+            line,
+            "{}",
+            if is_first { " parent_sa" } else { " child_sa " }
+        ),
+        _ => put!(line, " version {version}"),
+    }
+    match name {
+        "" => put!(line, " #{kind}"),
+        name => put!(line, " {name}"),
+    }
+    let letters = match version {
+        1 => &[(0x01, "E"), (0x02, "C")][..],
+        _ => &[(0x08, "I"), (0x10, "V"), (0x20, "R")],
+    };
+    let shown: String = letters
+        .iter()
+        .filter(|(bit, _)| flags & bit != 0)
+        .map(|(_, letter)| *letter)
+        .collect();
+    if !shown.is_empty() {
+        put!(line, "[{shown}]");
+    }
+    Ok(())
 }
 
 pub(super) fn wireguard(line: &mut Line<'_>, data: Data<'_>) {

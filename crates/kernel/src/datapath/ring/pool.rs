@@ -154,7 +154,8 @@ fn grow(socket: &OwnedFd, pool: &OwnedFd, geometry: Geometry, state: State, at_f
         if in_use * 2 < banks * per_bank(geometry) {
             continue;
         }
-        for bank in banks..geometry.banks().min(banks * 2) {
+        let next = geometry.banks().min(banks * 2);
+        for bank in banks..next {
             let added = new_bank(geometry)
                 .map_err(io::Error::other)
                 .and_then(|map| {
@@ -169,7 +170,7 @@ fn grow(socket: &OwnedFd, pool: &OwnedFd, geometry: Geometry, state: State, at_f
                 state,
                 bank * per_bank(geometry)..(bank + 1) * per_bank(geometry),
             );
-            banks = bank + 1;
         }
+        banks = next;
     }
 }
