@@ -16,8 +16,10 @@ const LINEAR_MTU: u32 = 3498;
 
 /// The card does not take the program, or its maps.
 pub fn cannot_offload(site: &Site, program: &str) -> Error {
-    let driver = Interface::find(site.namespace(), site.name())
-        .map_or_else(|_| "unknown".to_owned(), |about| about.hardware_text());
+    let driver = Interface::find(site.namespace(), site.name()).map_or_else(
+        |_| "unknown".to_owned(),
+        |about| about.driver_name().to_owned(),
+    );
     Error::failed(
         format!("cannot load {program} for the card of {}", site.label()),
         format!("the card or its driver ({driver}) does not run XDP programs itself"),
@@ -59,7 +61,8 @@ impl<'a> Attempt<'a> {
             },
             driver: interface
                 .as_ref()
-                .map_or_else(|| "unknown".to_owned(), Interface::hardware_text),
+                .map_or("unknown", Interface::driver_name)
+                .to_owned(),
             interface,
             peer: link.and_then(|link| veth_peer(site.namespace(), &link).ok().flatten()),
             site,

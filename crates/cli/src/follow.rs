@@ -90,7 +90,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let sites = Along::find(&drops)?.with_programs();
     let options = Options {
         at: Some(At::Both),
-        geometry: geometry(args.memory)?.growing(),
+        geometry: geometry(args.memory)?.growing_from(0),
         ..watching_drops(drops, &args.expression, args.duration)?
     };
     let about = host::describe();

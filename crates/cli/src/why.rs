@@ -141,7 +141,7 @@ pub fn watching_drops(
     duration: Option<Duration>,
 ) -> Result<Options> {
     let expression = expression.join(" ");
-    let geometry = Geometry::for_share(RING_SIZE, events::cpu_count())?.growing();
+    let geometry = Geometry::for_share(RING_SIZE, events::cpu_count())?.growing_from(0);
     Ok(Options {
         drops: Some(drops),
         filter: (!expression.is_empty()).then_some(Filter::Expression(expression)),

@@ -194,9 +194,13 @@ fn a_killed_warden() {
     let capture = Capture::start_without("tcx", &lab, &["-i", &lab.receiver(), "--tap", "tc"]);
     let children = format!("/proc/{0}/task/{0}/children", capture.id());
     let children = std::fs::read_to_string(children).expect("its children");
+    let is_warden = |id: &&str| {
+        let name = std::fs::read_to_string(format!("/proc/{id}/comm"));
+        name.is_ok_and(|name| name.trim() == "warden")
+    };
     let warden = children
         .split_whitespace()
-        .next()
+        .find(is_warden)
         .and_then(|id| id.parse().ok());
     let warden = warden.and_then(Pid::from_raw).expect("the warden");
     kill_process(warden, Signal::KILL).expect("it lives");

@@ -453,14 +453,14 @@ impl Args {
 }
 
 impl Args {
-    /// Packets that are printed, and few of them in a file, need little of the memory that others have at once.
+    /// Packets that are printed need little memory, and a number of packets what these fill.
     fn geometry(&self) -> Result<Geometry> {
         let geometry = self.recording.geometry(self.tcpdump.buffer())?;
         let is_printed = self.write.is_empty() && self.store.store.is_none();
-        let are_few = |count| count < geometry.pool_size as u64 / USUAL_RECORD;
-        Ok(match is_printed || self.count.is_some_and(are_few) {
-            true => geometry.growing(),
-            false => geometry,
+        Ok(match (is_printed, self.count) {
+            (true, _) => geometry.growing_from(0),
+            (false, Some(count)) => geometry.growing_from(count.saturating_mul(USUAL_RECORD)),
+            (false, None) => geometry,
         })
     }
 

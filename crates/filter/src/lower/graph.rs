@@ -157,8 +157,8 @@ impl Graph {
     }
 }
 
-/// No packet is that long, so a load there never succeeds.
-pub(super) const BEYOND_ANY_PACKET: u32 = 0x7fff_ff00;
+/// No packet is that long, so a load there never succeeds; the verifier refuses a larger offset into a packet.
+pub(super) const BEYOND_ANY_PACKET: u32 = 1 << 29;
 
 /// What the decoder has to know beside the program.
 #[derive(Debug, Clone, Copy)]

@@ -300,8 +300,10 @@ impl Emitter<'_> {
             true => self.buffer(place.version),
             false => FARTHEST_VARIABLE - self.versions[place.version].greatest_base.unwrap_or(0),
         };
-        self.emit(op::mov32(reg::TMP, reg::X));
-        self.emit(op::alu32_imm(op::ADD, reg::TMP, k));
+        // X comes second: kernels from 6.10 on take a sum that began as a copy of X for X at a distance, and refuse a
+        // large distance in a pointer.
+        self.emit(op::mov32_imm(reg::TMP, k));
+        self.emit(op::alu32(op::ADD, reg::TMP, reg::X));
         // The first offset that is too far.
         let end = (room + 1).saturating_sub(u32::from(width));
         self.asm.jump_if(op::JGE, reg::TMP, end, leave);

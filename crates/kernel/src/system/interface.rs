@@ -111,12 +111,14 @@ impl Interface {
         }
     }
 
-    /// One line on the hardware: driver with its version, bus address, firmware.
+    /// Returns the driver's name, or that it is unknown.
+    pub fn driver_name(&self) -> &str {
+        self.driver.as_deref().unwrap_or("unknown driver")
+    }
+
+    /// Returns one line on the hardware: driver with its version, bus address, firmware.
     pub fn hardware_text(&self) -> String {
-        let mut text = self
-            .driver
-            .clone()
-            .unwrap_or_else(|| "unknown driver".to_owned());
+        let mut text = self.driver_name().to_owned();
         if let Some(version) = &self.version {
             text.push_str(&format!(" {version}"));
         }

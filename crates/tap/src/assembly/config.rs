@@ -82,7 +82,7 @@ impl Assembly {
             head_offset: self.offset("xdp_buff", "data_hard_start"),
             flags_offset: flags_offset(),
             step: 0,
-            grows: u32::from(geometry.grows),
+            grows: u32::from(geometry.grows_from.is_some()),
             by_namespace: 0,
             queue_info_offset: 0,
             device_offset: 0,

@@ -136,7 +136,7 @@ impl Subject {
                 )
                 .why(format!(
                     "the driver ({}) has no XDP support",
-                    self.interface.hardware_text()
+                    self.interface.driver_name()
                 )),
             None => self
                 .finding("native XDP", State::Info, "unknown before it is tried")

@@ -26,8 +26,8 @@ pub struct Geometry {
     /// Of all rings together.
     pub pool_size: usize,
     pub segment_size: usize,
-    /// The pool begins small and grows up to its size while it is needed.
-    pub grows: bool,
+    /// The pool begins with at least this many bytes and grows up to its size while it is needed.
+    pub grows_from: Option<usize>,
 }
 
 impl Geometry {
@@ -60,7 +60,7 @@ impl Geometry {
         Ok(Self {
             pool_size: pool_size as usize,
             segment_size: segment_size as usize,
-            grows: false,
+            grows_from: None,
         })
     }
 
@@ -73,20 +73,25 @@ impl Geometry {
         )
     }
 
-    /// The same memory, taken as it is needed: for captures that may end with their first packets.
-    pub fn growing(self) -> Self {
+    /// Takes the same memory as it is needed, and so many bytes at first: for captures that may end with their first
+    /// packets.
+    pub fn growing_from(self, bytes: u64) -> Self {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let first = bytes.max(self.least_bank());
         Self {
-            grows: self.pool_size > self.least_bank(),
+            grows_from: (self.pool_size > first).then_some(first),
             ..self
         }
     }
 
     /// The banks that a pool has at first: each ring can open a segment.
     pub(super) fn banks_at_first(&self, rings: usize) -> usize {
-        let banks = ((rings + 1) * self.segment_size).div_ceil(self.bank_size());
-        match self.grows {
-            true => banks.min(self.banks()),
-            false => self.banks(),
+        match self.grows_from {
+            Some(first) => first
+                .max((rings + 1) * self.segment_size)
+                .div_ceil(self.bank_size())
+                .min(self.banks()),
+            None => self.banks(),
         }
     }
 
@@ -116,9 +121,9 @@ impl Geometry {
 
     /// The pool lies in banks of this many bytes each.
     pub fn bank_size(&self) -> usize {
-        match self.grows {
-            true => self.least_bank(),
-            false => self.pool_size.min(BANK_MAX as usize),
+        match self.grows_from {
+            Some(_) => self.least_bank(),
+            None => self.pool_size.min(BANK_MAX as usize),
         }
     }
 
@@ -171,20 +176,21 @@ mod tests {
                 let Ok(whole) = Geometry::for_total(bytes, cpus) else {
                     continue;
                 };
-                let geometry = whole.growing();
+                let geometry = whole.growing_from(0);
                 assert_eq!(geometry.pool_size, whole.pool_size);
                 assert_eq!(geometry.pool_size % geometry.bank_size(), 0);
                 assert_eq!(geometry.bank_size() % geometry.segment_size, 0);
                 let first = geometry.banks_at_first(cpus) * geometry.bank_size();
                 assert!(first >= cpus * geometry.segment_size, "{geometry:?}");
-                assert!(geometry.banks() <= GROWING_BANKS_MAX || !geometry.grows);
+                assert!(geometry.banks() <= GROWING_BANKS_MAX || geometry.grows_from.is_none());
             }
         }
         let usual = Geometry::for_total(256 << 20, 2).expect("in bounds");
-        assert_eq!(
-            usual.growing().banks_at_first(2) * usual.growing().bank_size(),
-            4 << 20
-        );
+        for (wanted, expected) in [(0, 4 << 20), (10 << 20, 12 << 20), (256 << 20, 256 << 20)] {
+            let geometry = usual.growing_from(wanted);
+            let first = geometry.banks_at_first(2) * geometry.bank_size();
+            assert_eq!(first, expected);
+        }
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl Pool {
         let shared = Mapping::of_map(state.as_fd(), size)?;
         let state = State(shared.at(0));
         let banks = geometry.banks_at_first(rings);
-        let (map, memory, grower) = match geometry.grows {
+        let (map, memory, grower) = match geometry.grows_from.is_some() {
             false => {
                 let map = map::create_mmapable_array(
                     "trawl_pool",
