@@ -59,6 +59,11 @@ impl Running {
         String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
     }
 
+    /// What was printed on standard output so far.
+    pub fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.stdout.so_far()).into_owned()
+    }
+
     pub fn id(&self) -> u32 {
         self.child.id()
     }

@@ -206,6 +206,11 @@ pub enum Remark<'a> {
         file: &'a str,
         packets: u64,
     },
+    /// Packets of a file whose fraction of a second is a second or more.
+    LargeFractions {
+        file: &'a str,
+        packets: u64,
+    },
     /// Blocks of big-endian sections that were not written.
     BlocksLeftOut {
         blocks: u64,

@@ -196,7 +196,7 @@ impl<'a> Reading<'a> {
                 }
             };
         }
-        self.sources.sources().for_each(Input::report_times_beyond);
+        self.sources.sources().for_each(Input::report_flawed_times);
         self.output.finish(self.sources.source())?;
         Ok(if self.failed {
             ExitCode::FAILURE

@@ -157,7 +157,7 @@ fn files(args: &Args, statistics: &mut Statistics) -> Result<(Vec<FileReport>, b
     }
     let whole = opened.iter().all(|file| file.facts.error.is_none());
     let mut reports = Vec::new();
-    sources.sources().for_each(Input::report_times_beyond);
+    sources.sources().for_each(Input::report_flawed_times);
     let inputs = sources.into_sources();
     for (file, input) in opened.into_iter().zip(inputs) {
         reports.push(file.report(input.reader.interfaces())?);

@@ -90,12 +90,20 @@ pub struct Packet<'a> {
     pub options: PacketOptions<'a>,
 }
 
+/// What is wrong with the time that a file has for a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TimeFlaw {
+    /// Nanoseconds since 1970 in 64 bits cannot express it.
+    Beyond,
+    /// The fraction of a second is a second or more.
+    LargeFraction,
+}
+
 /// Where the next packet is in the input's buffer; its borrow begins when it is handed out.
 #[derive(Clone)]
 pub(crate) struct Found {
     pub timestamp_ns: u64,
-    /// The file's own time is beyond what nanoseconds since 1970 can say.
-    pub time_is_beyond: bool,
+    pub time_flaw: Option<TimeFlaw>,
     pub interface: usize,
     pub original_len: u32,
     pub captured: Range<usize>,
@@ -169,6 +177,7 @@ pub struct CaptureReader<R> {
     /// The packet that [`CaptureReader::advance`] came to.
     found: Option<Found>,
     times_beyond: u64,
+    fractions_too_large: u64,
     failed: bool,
 }
 
@@ -207,6 +216,7 @@ impl<R: Read> CaptureReader<R> {
             host: None,
             found: None,
             times_beyond: 0,
+            fractions_too_large: 0,
             failed: false,
         })
     }
@@ -266,7 +276,11 @@ impl<R: Read> CaptureReader<R> {
         self.failed = step.as_ref().is_err_and(|error| !error.would_block());
         Ok(match step? {
             Some(pcapng::read::Step::Packet(found)) => {
-                self.times_beyond += u64::from(found.time_is_beyond);
+                match found.time_flaw {
+                    Some(TimeFlaw::Beyond) => self.times_beyond += 1,
+                    Some(TimeFlaw::LargeFraction) => self.fractions_too_large += 1,
+                    None => {}
+                }
                 self.found = Some(found);
                 Some(Step::Packet)
             }
@@ -304,6 +318,11 @@ impl<R: Read> CaptureReader<R> {
     /// Counts the packets whose times are before 1970 or after 2554, of which the nearest time between was handed out.
     pub fn times_beyond(&self) -> u64 {
         self.times_beyond
+    }
+
+    /// Counts the packets of a pcap file whose fraction of a second is a second or more.
+    pub fn fractions_too_large(&self) -> u64 {
+        self.fractions_too_large
     }
 
     /// The record or block that the reader has come to, as it is stored.
@@ -363,7 +382,7 @@ impl<R: Read> CaptureReader<R> {
     fn packet(&self, found: &Found) -> Option<Packet<'_>> {
         let Found {
             timestamp_ns,
-            time_is_beyond: _,
+            time_flaw: _,
             interface,
             original_len,
             captured,

@@ -80,7 +80,7 @@ impl Tap for Dpdk {
     ) -> Result<Box<dyn Attached>> {
         let options = Rc::clone(&assembly.options);
         refuse_cpu(&options)?;
-        let program = dpdk::find().ok_or_else(words::no_helper)?;
+        let program = dpdk::find()?.ok_or_else(words::no_helper)?;
         let prefix = options
             .peers
             .file_prefix

@@ -132,7 +132,10 @@ const EPOCH: PrintOptions = PrintOptions {
 /// - tcpdump shows a TCP user timeout by a wrong number
 /// - tcpdump does not look into TLS, QUIC, WireGuard and GTP-U
 /// - Linux cooked version 2 names the interface by its index, never by asking this host
-const ALWAYS: [&str; 10] = [
+/// - the bytes of an encrypted MACsec frame are left to -x
+/// - whose key exchange it is, tcpdump takes from the packets before
+/// - PTP is one line that fits a terminal; tcpdump knows HSRP's first version alone
+const ALWAYS: [&str; 17] = [
     "IPv4 length of zero",
     "option of a wrong length",
     "option beyond the header",
@@ -143,6 +146,13 @@ const ALWAYS: [&str; 10] = [
     "QUIC initial",
     "WireGuard data",
     "GTP-U",
+    "PTP sync",
+    "PTP follow up",
+    "PTP announce",
+    "HSRP version 2",
+    "QUIC of Google",
+    "MACsec encrypted",
+    "IKE 1 quick",
 ];
 
 /// tcpdump shows a packet that ends after an IPv6 fragment header as if it were whole.
@@ -150,8 +160,17 @@ const BEHIND_EXTENSION: &str = "cut in a fragment header";
 
 /// Differences on purpose of all that is verbose:
 /// - EIGRP is not shown in more than one line
-/// - tcpdump reads beyond the text of an identification, and shows EVPN routes as bytes
-const VERBOSE: [&str; 3] = ["EIGRP hello", "LCP identification", "BGP EVPN"];
+/// - tcpdump reads beyond the text of an identification and a recorded time, and shows EVPN routes as bytes
+/// - VTP, UDLD and key exchanges are not shown in more than one line
+const VERBOSE: [&str; 7] = [
+    "EIGRP hello",
+    "LCP identification",
+    "BGP EVPN",
+    "recorded times of a wrong length",
+    "VTP summary",
+    "UDLD probe",
+    "IKE ",
+];
 
 #[test]
 fn plain() {
@@ -254,6 +273,8 @@ fn dumps_without_link_header() {
         "cut in VXLAN",
         // tcpdump takes the SNAP header for the packet.
         "frame relay SNAP",
+        // tcpdump leaves out the tag of MACsec, which is a part of the frame.
+        "MACsec signed",
     ];
     for (arg, form) in [
         ("-x", DumpForm::Hex),

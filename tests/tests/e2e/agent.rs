@@ -447,6 +447,7 @@ fn a_fleet_is_started_and_stopped_over_nats_and_outlives_it() {
         has_reported("role=alpha") && has_reported("role=beta")
     });
     let watch = nats.watch("al*");
+    wait_until("the watch shows the hosts", || !watch.shown().is_empty());
     let (receiver, store) = (lab.receiver(), format!("file://{}", lab.file("store")));
     let what = ["-i", &receiver, "--tap", "packet", "--store", &store];
     let started = nats.fleet(&[&["start", "role=alpha", "--index", "udp"], &what[..]].concat());

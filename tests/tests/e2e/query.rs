@@ -1,7 +1,8 @@
 //! Search of a store: answers in SQL, the packets of a filter, and one packet at several hosts (issue 19).
 
 use std::fs;
-use std::process::Output;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use trawl_tests::frames::{assorted, ipv4_udp, ipv6_udp, silent, udp};
@@ -131,6 +132,39 @@ fn a_wrong_query_says_what_is_wrong() {
     assert!(said(&refused).contains("SELECT * does"), "{refused:?}");
     let file = stored.query(&["SELECT * FROM '/etc/passwd'"]);
     assert_eq!(file.status.code(), Some(2), "{file:?}");
+}
+
+/// Guards root against a program that another user puts next to a copy of trawl.
+#[test]
+fn planted_helper_is_not_run_by_root() {
+    let Some(lab) = Lab::open() else { return };
+    let copy = lab.file("trawl");
+    fs::copy(binary::path(), &copy).expect("a copy");
+    let helper = lab.file("trawl-query");
+    fs::write(&helper, "#!/bin/sh\necho PLANTED\n").expect("a helper");
+    let mode = |path: &str, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
+    };
+    mode(&helper, 0o755);
+    let directory = lab.file("");
+    let store = lab.file("store");
+    fs::create_dir(&store).expect("a directory");
+    mode(&store, 0o700);
+    let query = || {
+        let mut command = Command::new(&copy);
+        let url = format!("file://{store}");
+        let output = command.args(["query", "--store", &url, "SELECT 1"]);
+        output.output().expect("it starts")
+    };
+    for (others, planter) in [(0o1777, None), (0o755, Some(65_534))] {
+        mode(&directory, others);
+        chown(&helper, planter, None).expect("root may");
+        let output = query();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(!String::from_utf8_lossy(&output.stdout).contains("PLANTED"));
+        assert!(said(&output).contains("cannot run "), "{}", said(&output));
+        assert!(said(&output).contains("make install"), "{}", said(&output));
+    }
 }
 
 #[test]

@@ -231,6 +231,16 @@ pub enum Agreement {
 }
 
 impl Agreement {
+    /// Returns the word of the page's style sheet.
+    pub fn class(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::Partly => "partly",
+            Self::No => "no",
+            Self::NotMeasured => "soft",
+        }
+    }
+
     pub fn text(self) -> &'static str {
         match self {
             Self::Yes => "yes",
@@ -334,6 +344,14 @@ impl Experiment {
             }
         }
         names
+    }
+
+    /// Counts the runs that other work on the machine disturbed.
+    pub fn disturbed_runs(&self) -> usize {
+        self.runs
+            .iter()
+            .filter(|run| run.disturbed.is_some())
+            .count()
     }
 
     /// Ratios of one series to another inside the same repetition and place.

@@ -116,7 +116,7 @@ impl<News: DeserializeOwned + Send + 'static> Bus<News> {
             tls_key: contents(args.tls_key.as_deref())?,
             tls_ca: contents(args.tls_ca.as_deref())?,
         };
-        let program = process::companion(PROGRAM).unwrap_or_else(|| PROGRAM.into());
+        let program = process::companion(PROGRAM)?.unwrap_or_else(|| PROGRAM.into());
         let mut command = Command::new(&program);
         command
             .arg(mode)

@@ -28,7 +28,7 @@ pub(super) struct Answer {
 impl Answer {
     /// Returns when the first row is there, or the query is known to be wrong.
     pub fn to(store: &str, form: Form, query: &str) -> Result<Self> {
-        let program = companion(PROGRAM).unwrap_or_else(|| PROGRAM.into());
+        let program = companion(PROGRAM)?.unwrap_or_else(|| PROGRAM.into());
         let form = match form {
             Form::Table => "table",
             Form::Csv => "csv",

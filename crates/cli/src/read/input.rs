@@ -157,8 +157,22 @@ impl Input {
         })
     }
 
-    /// Says how many packets have times that cannot be shown.
-    pub fn report_times_beyond(&self) {
+    /// Warns about packets whose times are wrong in the file or cannot be shown.
+    pub fn report_flawed_times(&self) {
+        self.report_times_beyond();
+        let (file, packets) = (&self.name, self.reader.fractions_too_large());
+        let have = match packets {
+            0 => return,
+            1 => "packet has a time",
+            _ => "packets have times",
+        };
+        let text = format!(
+            "{file}: {packets} {have} with a fraction of a second or more: it is added to the seconds"
+        );
+        json::say(&Remark::LargeFractions { file, packets }, &text);
+    }
+
+    fn report_times_beyond(&self) {
         let (file, packets) = (&self.name, self.reader.times_beyond());
         let have = match packets {
             0 => return,

@@ -138,6 +138,37 @@ fn times_that_cannot_be_shown_are_counted() {
     }
 }
 
+/// Times with a fraction of a second or more are shown by what they add up to, with a warning.
+#[test]
+fn fractions_of_a_second_or_more_are_counted() {
+    let scratch = Scratch::new("large-fraction");
+    for (fraction, warned) in [(999_999u32, false), (1_000_000, true)] {
+        let mut bytes = [
+            0xa1b2_c3d4u32,
+            0x0004_0002,
+            0,
+            0,
+            65_535,
+            1,
+            5,
+            fraction,
+            14,
+            14,
+        ]
+        .map(u32::to_le_bytes)
+        .concat();
+        bytes.extend([0; 14]);
+        let file = scratch.write("a.pcap", &bytes);
+        for arguments in [&["-tt", &file][..], &["--json", &file]] {
+            let shown = run(arguments);
+            let stderr = String::from_utf8_lossy(&shown.stderr);
+            assert!(shown.status.success(), "{stderr}");
+            let says = stderr.contains("1 packet has a time with a fraction of a second or more");
+            assert_eq!(says, warned, "{stderr}");
+        }
+    }
+}
+
 /// Guards files that are read by nothing: a file that is cut in its header becomes one without packets.
 #[test]
 fn file_cut_in_its_header_becomes_a_valid_file() {

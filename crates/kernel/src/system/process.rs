@@ -1,6 +1,7 @@
 //! Other processes: their CPU, their time, and asking them to end.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -27,15 +28,41 @@ pub fn own_binary() -> Result<PathBuf> {
     std::env::current_exe().map_err(|e| Error::os("cannot find trawl's own binary", e))
 }
 
-/// Another program of trawl's: beside this one, or where packages put it.
-pub fn companion(name: &str) -> Option<PathBuf> {
-    let own = own_binary().ok()?;
-    let beside = own.parent()?;
+/// Finds another program of trawl's: next to this one, or where packages put it. Root gets none that another user could
+/// have put there.
+pub fn companion(name: &str) -> Result<Option<PathBuf>> {
+    let own = own_binary()?;
+    let directory = own.parent().unwrap_or(Path::new("/"));
     // A test program's directory is one further down.
-    ["", "../libexec/trawl", ".."]
+    let found = ["", "../libexec/trawl", ".."]
         .into_iter()
-        .map(|place| beside.join(place).join(name))
-        .find(|path| path.is_file())
+        .map(|place| directory.join(place).join(name))
+        .find_map(|path| path.canonicalize().ok().filter(|path| path.is_file()));
+    if let Some(path) = &found
+        && rustix::process::geteuid().is_root()
+    {
+        refuse_planted(path, &own)?;
+    }
+    Ok(found)
+}
+
+/// Who owns trawl's own binary is trusted, whoever else may write here is not.
+fn refuse_planted(program: &Path, own: &Path) -> Result<()> {
+    let what = || format!("cannot run {}", program.display());
+    let about = |path: &Path| std::fs::metadata(path).map_err(|e| Error::os(what(), e));
+    let owner = about(own)?.uid();
+    for path in [program, program.parent().unwrap_or(Path::new("/"))] {
+        let about = about(path)?;
+        let why = match about.uid() {
+            uid if uid != 0 && uid != owner => format!("{} belongs to user {uid}", path.display()),
+            _ if about.mode() & 0o022 != 0 => format!("others may write {}", path.display()),
+            _ => continue,
+        };
+        return Err(Error::failed(what(), why).fix(
+            "install trawl and its programs in a directory that only root may write (make install)",
+        ));
+    }
+    Ok(())
 }
 
 /// Keeps a process on one CPU.

@@ -10,7 +10,7 @@ use super::{
 use crate::pcapng::Interface;
 use crate::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET, LINKTYPE_NULL, TSRESOL_NANOSECONDS};
 use crate::read::Input;
-use crate::read::{FileFormat, Found, OptionsAt, ReadError};
+use crate::read::{FileFormat, Found, OptionsAt, ReadError, TimeFlaw};
 
 /// Longest packet that is taken for possible: far above any snapshot length in use.
 const MAX_PACKET_LEN: u32 = 16 << 20;
@@ -222,7 +222,7 @@ impl Records {
         let fraction = u64::from(fraction) * self.nanoseconds_a_tick;
         Ok(Some(Found {
             timestamp_ns: u64::from(seconds) * 1_000_000_000 + fraction,
-            time_is_beyond: false,
+            time_flaw: (fraction >= 1_000_000_000).then_some(TimeFlaw::LargeFraction),
             interface: 0,
             original_len,
             captured: start..start + self.most_captured.min(captured_len as usize),

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::Interface;
 use super::block::{self, ByteOrder, HEADER_LEN, MIN_BLOCK_LEN, TRAILER_LEN, padded};
 use super::options::{Options, RawOption};
-use crate::read::{Found, Input, OptionsAt, ReadError};
+use crate::read::{Found, Input, OptionsAt, ReadError, TimeFlaw};
 
 const SECTION_HEADER_MIN_LEN: usize = MIN_BLOCK_LEN + 16;
 /// Major and minor: some writers called 1.0 by the name of 1.2.
@@ -202,12 +202,12 @@ impl Body<'_> {
         let id = self.u32(0)?;
         let interface = self.describe(known, id)?;
         let ticks = u64::from(self.u32(4)?) << 32 | u64::from(self.u32(8)?);
-        let (timestamp_ns, time_is_beyond) = nanoseconds(ticks, interface);
+        let (timestamp_ns, time_flaw) = nanoseconds(ticks, interface);
         let captured_len = self.u32(12)? as usize;
         let captured = self.range(DATA, captured_len)?;
         Ok(Found {
             timestamp_ns,
-            time_is_beyond,
+            time_flaw,
             interface: id as usize,
             original_len: self.u32(16)?,
             stored_end: captured.end,
@@ -234,7 +234,7 @@ impl Body<'_> {
         let captured = self.range(DATA, captured_len)?;
         Ok(Found {
             timestamp_ns: 0,
-            time_is_beyond: false,
+            time_flaw: None,
             interface: 0,
             original_len,
             stored_end: captured.end,
@@ -250,12 +250,12 @@ impl Body<'_> {
         let interface = self.describe(known, id.into())?;
         let drops = self.u16(2)?;
         let ticks = u64::from(self.u32(4)?) << 32 | u64::from(self.u32(8)?);
-        let (timestamp_ns, time_is_beyond) = nanoseconds(ticks, interface);
+        let (timestamp_ns, time_flaw) = nanoseconds(ticks, interface);
         let captured_len = self.u32(12)? as usize;
         let captured = self.range(DATA, captured_len)?;
         Ok(Found {
             timestamp_ns,
-            time_is_beyond,
+            time_flaw,
             interface: id.into(),
             original_len: self.u32(16)?,
             stored_end: captured.end,
@@ -318,7 +318,7 @@ pub(super) fn interface_of(block: &block::Block<'_>) -> Option<Interface> {
 
 /// Ticks of an interface as nanoseconds since 1970, at the ends of the range where they are beyond it, and whether they
 /// are.
-fn nanoseconds(ticks: u64, interface: &Interface) -> (u64, bool) {
+fn nanoseconds(ticks: u64, interface: &Interface) -> (u64, Option<TimeFlaw>) {
     const NANOSECONDS: u128 = 1_000_000_000;
     let exponent = u32::from(interface.tsresol & !block::TSRESOL_IS_BINARY);
     let scaled = u128::from(ticks) * NANOSECONDS;
@@ -333,14 +333,15 @@ fn nanoseconds(ticks: u64, interface: &Interface) -> (u64, bool) {
     let offset = i128::from(interface.tsoffset) * NANOSECONDS as i128;
     let ns = ns as i128 + offset;
     let nearest = ns.clamp(0, u64::MAX.into());
-    (nearest as u64, nearest != ns)
+    let flaw = (nearest != ns).then_some(TimeFlaw::Beyond);
+    (nearest as u64, flaw)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn at(ticks: u64, tsresol: u8, tsoffset: i64) -> (u64, bool) {
+    fn at(ticks: u64, tsresol: u8, tsoffset: i64) -> (u64, Option<TimeFlaw>) {
         nanoseconds(
             ticks,
             &Interface {

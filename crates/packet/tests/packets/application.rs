@@ -253,6 +253,14 @@ pub fn add(cases: &mut Cases) {
     let mut keepalive = vec![0xff; 16];
     keepalive.extend([0, 19, 4]);
     tcp(cases, "BGP keepalive", 179, &keepalive);
+    // A restart without its flags, which ends the list that it is in.
+    let open = [
+        &[0xff; 16][..],
+        &[0, 41, 1, 4, 0xff, 0xf8, 0, 90, 10, 0, 0, 1, 12],
+        &[2, 4, 64, 0, 128, 0, 2, 4, 1, 2, 0, 1],
+    ]
+    .concat();
+    tcp(cases, "BGP open of short capabilities", 179, &open);
     let mut hello = vec![
         2, 1, 0, 44, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     ];

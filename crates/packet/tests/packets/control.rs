@@ -5,6 +5,8 @@ use super::{Cases, extension, typed, v4, v6};
 pub fn add(cases: &mut Cases) {
     ospf3(cases);
     lldp(cases);
+    clocks_and_switches(cases);
+    key_exchange(cases);
     let head = [0x16, 0x82, 0, 9, 6, 0x18, 0, 1, 0, 0, 0, 4];
     let control = [&head[..], b"a=1,"].concat();
     cases.frame("NTP control", v4().udp(123, 123).payload(control));
@@ -13,6 +15,105 @@ pub fn add(cases: &mut Cases) {
         "NTP control of a wrong length",
         v4().udp(123, 123).payload(lying),
     );
+}
+
+/// A frame of Cisco's by its number under SNAP.
+fn cisco(kind: u16, content: &[u8]) -> trawl_packet::build::Template {
+    let [high, low] = kind.to_be_bytes();
+    let payload = [&[0xaa, 0xaa, 3, 0, 0, 0xc, high, low][..], content].concat();
+    typed(payload.len() as u16, payload)
+}
+
+fn clocks_and_switches(cases: &mut Cases) {
+    let ptp = |kind: u8, content: &[u8]| {
+        let len = (34 + content.len()) as u8;
+        [
+            &[kind, 2, 0, len, 3, 0, 2, 0][..],
+            &[0; 8],
+            &[0; 4],
+            &[0, 0x1b, 0x19, 0xff, 0xfe, 0, 0, 1, 0, 1, 0, 7, 0, 0],
+            content,
+        ]
+        .concat()
+    };
+    let time = [0, 0, 0x65, 0x53, 0xf1, 0, 0, 0, 0, 5];
+    cases.frame("PTP sync", typed(0x88f7, ptp(0, &time)));
+    cases.frame("PTP follow up", v4().udp(320, 320).payload(ptp(8, &time)));
+    let announced = [
+        &time[..],
+        &[0, 37, 0, 128, 6, 0x21, 0x4e, 0x5d, 128],
+        &[0, 0x1b, 0x19, 0xff, 0xfe, 0, 0, 1, 0, 2, 0x20],
+    ]
+    .concat();
+    let announce = ptp(11, &announced);
+    cases.frame("PTP announce", v4().udp(320, 320).payload(announce));
+
+    let hello = [
+        &[0, 0, 16, 3, 10, 100, 1, 0][..],
+        b"cisco\0\0\0",
+        &[10, 0, 0, 254],
+    ]
+    .concat();
+    cases.frame("HSRP hello", v4().udp(1985, 1985).payload(hello));
+    let second = [
+        &[1, 40, 2, 0, 6, 4, 0, 9, 2, 0, 0, 0, 0, 1, 0, 0, 0, 100][..],
+        &[0, 0, 0, 3, 0, 0, 0, 10, 10, 0, 0, 254],
+        &[0; 12],
+    ]
+    .concat();
+    cases.frame("HSRP version 2", v4().udp(1985, 1985).payload(second));
+
+    let mut summary = [&[1, 1, 0, 3][..], b"lab"].concat();
+    summary.resize(72, 0);
+    cases.frame("VTP summary", cisco(0x2003, &summary));
+    let device = [0, 1, 0, 6, b's', b'w'];
+    cases.frame(
+        "UDLD probe",
+        cisco(0x0111, &[&[0x21, 1, 0x12, 0x34][..], &device].concat()),
+    );
+
+    let secured = |flags: u8| {
+        let tag = [flags, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 0, 1];
+        typed(0x88e5, [&tag[..], &[0xab; 48]].concat())
+    };
+    cases.frame("MACsec encrypted", secured(0x2d));
+    let packet = super::bare(v4().udp(1, 2).payload(b"signed"));
+    let signed = [&[0x01, 0, 0, 0, 0, 9, 8, 0][..], &packet, &[0xcd; 16]].concat();
+    cases.frame("MACsec signed", typed(0x88e5, signed));
+
+    let atm = [
+        &[0, 19, 8, 0, 20, 0, 0, 1, 4, 20, 0, 4][..],
+        &[0x47; 20],
+        &[10, 0, 0, 1],
+        &[0x48; 20],
+        &[10, 0, 0, 2],
+    ]
+    .concat();
+    cases.frame("ARP over ATM", typed(0x0806, atm));
+}
+
+fn key_exchange(cases: &mut Cases) {
+    let message = |responder: u8, version: u8, kind: u8, flags: u8, id: u8| {
+        [
+            &[1; 8][..],
+            &[responder; 8],
+            &[0, version, kind, flags, 0, 0, 0, id, 0, 0, 0, 28],
+        ]
+        .concat()
+    };
+    for (name, content) in [
+        ("IKE first", message(0, 0x20, 34, 0x08, 0)),
+        ("IKE answer", message(2, 0x20, 34, 0x20, 0)),
+        ("IKE 1 main", message(0, 0x10, 2, 0, 0)),
+        ("IKE 1 quick", message(2, 0x10, 32, 1, 9)),
+    ] {
+        cases.frame(name, v4().udp(500, 500).payload(content));
+    }
+    let inside = [&[0; 4][..], &message(2, 0x20, 37, 0x08, 3)].concat();
+    cases.frame("IKE inside UDP", v4().udp(4500, 4500).payload(inside));
+    // The lengths of both ids are in one byte: 5 + 3, and none.
+    let google = [&[0xc3][..], b"Q046", &[0x50], &[7; 8], &[0; 30]].concat();
+    cases.frame("QUIC of Google", v4().udp(40_000, 443).payload(google));
 }
 
 /// An advertisement with its head.

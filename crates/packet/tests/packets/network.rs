@@ -76,6 +76,24 @@ fn ipv4_headers(cases: &mut Cases) {
             ..ipv4()
         }),
     );
+    for (name, options) in [
+        ("recorded times", [68, 12, 9, 0x20, 0, 0, 0, 5, 0, 0, 0, 0]),
+        (
+            "recorded times and addresses",
+            [68, 12, 13, 1, 10, 0, 0, 9, 0, 0, 0, 7],
+        ),
+        (
+            "recorded times of a wrong length",
+            [68, 10, 5, 1, 10, 0, 0, 9, 0, 7, 0, 0],
+        ),
+        (
+            "recorded times of a wrong kind",
+            [68, 12, 5, 9, 10, 0, 0, 9, 0, 0, 0, 7],
+        ),
+    ] {
+        let options = options.to_vec();
+        cases.frame(name, udp(Ipv4 { options, ..ipv4() }));
+    }
     cases.frame("unknown protocol", v4_raw(253, vec![1; 20]));
     cases.frame("unassigned protocol", v4_raw(200, vec![1; 20]));
     cases.frame(
@@ -137,6 +155,17 @@ fn ipv6_headers(cases: &mut Cases) {
     let mut chained = hop;
     chained[0] = 60;
     let dest = vec![17, 0, 1, 4, 0, 0, 0, 0];
+    let jumbo = |len: u8| {
+        let option = vec![17, 0, 194, 4, 0, 0, 0, len];
+        let mut bytes = udp(v6().layer(extension(0, option))).build();
+        bytes[18..20].fill(0);
+        bytes
+    };
+    cases.link("jumbo payload", 1, jumbo(26));
+    cases.link("jumbo payload that is cut", 1, jumbo(27));
+    let mut nothing = v6().layer(extension(58, vec![136; 32])).build();
+    nothing[18..20].fill(0);
+    cases.link("ICMPv6 without a length", 1, nothing);
     cases.frame(
         "two option headers",
         udp(v6().layer(extension(0, chained)).layer(extension(60, dest))),

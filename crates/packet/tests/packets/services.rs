@@ -366,6 +366,9 @@ fn pim(cases: &mut Cases) {
         message[2..4].copy_from_slice(&sum.to_be_bytes());
         cases.frame(name, v4_raw(103, message));
     }
+    let mut register = [&[0x21, 0, 0xab, 0xcd, 0x40, 0, 0, 0][..], &registered].concat();
+    register.resize(200, 0);
+    cases.cut("PIM register cut", v4_raw(103, register), 14 + 20 + 100);
     let body = [
         &[10, 0, 0, 9, 0, 0, 0, 210, 0, 32, 4, 1, 239, 1, 1, 1][..],
         &[255, 255, 255, 255, 0, 1, 0, 0, 5, 0x60, 10, 0, 0, 1],

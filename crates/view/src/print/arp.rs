@@ -30,13 +30,18 @@ fn atm(line: &mut Line<'_>, operation: u16, data: Data<'_>) -> Printed {
     if !line.options.link_header {
         put!(line, "ARP, ");
     }
+    if line.verbose() {
+        put!(line, "ATM, IPv4 (len {sender}/{}), ", lengths[7]);
+    }
     match operation {
-        1 => put!(
-            line,
-            "Request who-has {} tell {}",
-            address(target_at)?,
-            address(sender_at)?
-        ),
+        1 => {
+            let target = data.slice(sender_at + sender, target_number)?;
+            put!(line, "Request who-has {}", address(target_at)?);
+            if target.iter().any(|byte| *byte != 0) {
+                put!(line, " ({})", Colons(target));
+            }
+            put!(line, " tell {}", address(sender_at)?);
+        }
         2 => {
             let at = Colons(data.slice(FIRST, number)?);
             put!(line, "Reply {} is-at {at}", address(sender_at)?);

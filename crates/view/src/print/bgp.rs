@@ -159,6 +159,15 @@ fn capabilities(line: &mut Line<'_>, mut rest: Data<'_>) -> Printed {
             bytes: rest.slice(2, len)?,
             len,
         };
+        let least = match kind {
+            1 | 65 => 4,
+            64 => 2,
+            _ => 0,
+        };
+        if len < least {
+            put!(line, " (too short, < {least})");
+            return Ok(());
+        }
         let shown = capability(line, kind, value)?;
         if line.options.verbosity > 1 && len > 0 || !shown {
             dump::hex(line.out, "\n\t\t", value.bytes);
@@ -170,15 +179,6 @@ fn capabilities(line: &mut Line<'_>, mut rest: Data<'_>) -> Printed {
 
 /// False if the bytes are to be shown.
 fn capability(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Result<bool, Stop> {
-    let least = match kind {
-        1 | 65 => 4,
-        64 => 2,
-        _ => 0,
-    };
-    if value.len < least {
-        put!(line, " (too short, < {least})");
-        return Ok(true);
-    }
     match kind {
         1 => {
             put!(line, "\n\t\t");

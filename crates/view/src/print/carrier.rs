@@ -23,7 +23,8 @@ pub(super) fn macsec(line: &mut Line<'_>, data: Data<'_>) -> Result<bool, Stop> 
     let is_readable = flags & (ENCRYPTED | CHANGED) == 0;
     if line.options.link_header || !is_readable {
         let names = flag_names((flags & 0xfc).into(), &FLAGS, "");
-        let name = if is_readable { "" } else { "MACsec, " };
+        let is_named = !is_readable && !line.options.link_header;
+        let name = if is_named { "802.1AE MACsec, " } else { "" };
         put!(line, "{name}an {}, pn {number}, flags {names}", flags & 3);
         if short != 0 {
             put!(line, ", sl {short}");

@@ -36,6 +36,10 @@ const ROUTING_ON_LOSSY: u8 = 155;
 
 pub(super) fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     line.protocol = "icmp6";
+    if data.len == 0 {
+        put!(line, "ICMP6, length 0");
+        return Err(Stop::Invalid);
+    }
     let kind = data.u8(0)?;
     if line.verbose() && !ip.fragmented && data.bytes.len() == data.len {
         checksum(line, ip, data)?;

@@ -183,6 +183,7 @@ fn options(line: &mut Line<'_>, mut list: Data<'_>) -> Printed {
         match code {
             END => return Ok(()),
             7 | 131 | 137 => route(line, option)?,
+            68 => timestamps(line, option)?,
             ROUTER_ALERT if len < 4 => put!(line, " [bad length {len}]"),
             ROUTER_ALERT => {
                 let value = option.u16(2)?;
@@ -193,6 +194,59 @@ fn options(line: &mut Line<'_>, mut list: Data<'_>) -> Printed {
             _ => {}
         }
         list = list.skip(len);
+    }
+    Ok(())
+}
+
+/// Shows the times that routers recorded, as tcpdump does.
+fn timestamps(line: &mut Line<'_>, option: Data<'_>) -> Printed {
+    const HEADER_LEN: usize = 4;
+    if option.len < HEADER_LEN {
+        put!(line, "[bad length {}]", option.len);
+        return Ok(());
+    }
+    let (stored, flags) = (option.u8(2)?, option.u8(3)?);
+    let entry_len = if flags & 0xf == 0 { 4 } else { 8 };
+    put!(line, " TS{{");
+    if !(option.len - HEADER_LEN).is_multiple_of(entry_len) {
+        put!(line, "[bad length {}]", option.len);
+    }
+    let pointer = usize::from(stored).wrapping_sub(1);
+    if pointer < HEADER_LEN
+        || !(pointer - HEADER_LEN).is_multiple_of(entry_len)
+        || pointer > option.len + 1
+    {
+        put!(line, "[bad ptr {stored}]");
+    }
+    let kind = match flags & 0xf {
+        0 => "TSONLY",
+        1 => "TS+ADDR",
+        3 => "PRESPEC",
+        other => {
+            put!(line, "[bad ts type {other}]}}");
+            return Ok(());
+        }
+    };
+    put!(line, "{kind}");
+    let mut at = HEADER_LEN;
+    while at < option.len {
+        let mark = if at == pointer { "^ " } else { "" };
+        if at + entry_len > option.len {
+            put!(line, " [truncated-option]");
+            break;
+        }
+        put!(line, " {mark}{}@", option.u32(at + entry_len - 4)?);
+        if entry_len == 8 {
+            put!(line, "{}", Ipv4Addr::from(option.array(at)?));
+        }
+        at += entry_len;
+    }
+    if at == pointer {
+        put!(line, " ^ ");
+    }
+    match flags >> 4 {
+        0 => put!(line, "}}"),
+        missed => put!(line, " [{missed} hops not recorded]}} "),
     }
     Ok(())
 }

@@ -7,6 +7,9 @@ use super::{names, protocol};
 
 const HEADER_LEN: usize = 40;
 const FRAGMENT_LEN: usize = 8;
+/// The option that has a length of more than 16 bits, and the least such length.
+const JUMBO: u8 = 0xc2;
+const JUMBO_LEAST: u32 = 0x1_0000;
 
 pub(super) fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.nested(|line| packet(line, data))
@@ -32,10 +35,10 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     }
     let payload_len = data.u16(4)?;
     let first = data.u8(6)?;
-    let total_len = match payload_len {
-        // Set by a jumbo option, or left to the card to fill in.
-        0 => data.len,
-        len => usize::from(len) + HEADER_LEN,
+    let total_len = match (payload_len, first) {
+        // A jumbo option has the length, or the card fills it in.
+        (0, names::HOP_BY_HOP | names::TCP | names::UDP) => data.len,
+        (len, _) => usize::from(len) + HEADER_LEN,
     };
     if data.len < total_len {
         put!(
@@ -75,15 +78,57 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         ttl: data.u8(7)?,
         fragmented: false,
     };
-    extensions(line, ip, data.claimed(total_len).skip(HEADER_LEN))
+    let payload = data.claimed(total_len).skip(HEADER_LEN);
+    extensions(line, ip, payload, payload_len == 0)
+}
+
+/// Returns the length that the hop-by-hop options of a packet must have, since its header has none.
+fn jumbo(line: &mut Line<'_>, data: Data<'_>) -> Result<usize, Stop> {
+    let Some(len) = jumbo_len(data) else {
+        put!(line, "[No valid Jumbo Payload Hop-by-Hop option found]");
+        return Err(Stop::Invalid);
+    };
+    if data.len < len {
+        put!(line, "truncated-ip6 - {} bytes missing!", len - data.len);
+    }
+    Ok(len)
+}
+
+/// Returns the payload's length that a jumbo option has (RFC 2675).
+fn jumbo_len(data: Data<'_>) -> Option<usize> {
+    const PAD1: u8 = 0;
+    let len = (usize::from(*data.bytes.get(1)?) + 1) * 8;
+    let mut list = data.bytes.get(2..len)?;
+    loop {
+        match list {
+            [JUMBO, 4, a, b, c, d, ..] => {
+                let len = u32::from_be_bytes([*a, *b, *c, *d]);
+                return (len >= JUMBO_LEAST).then_some(len as usize);
+            }
+            [PAD1, rest @ ..] => list = rest,
+            [_, len, rest @ ..] => list = rest.get(usize::from(*len)..)?,
+            _ => return None,
+        }
+    }
 }
 
 /// The extension headers, then what they lead to.
-fn extensions(line: &mut Line<'_>, mut ip: protocol::Ip, mut data: Data<'_>) -> Printed {
+fn extensions(
+    line: &mut Line<'_>,
+    mut ip: protocol::Ip,
+    mut data: Data<'_>,
+    is_jumbo: bool,
+) -> Printed {
     let mut next = ip.protocol;
     loop {
         let len = match next {
-            names::HOP_BY_HOP => options(line, "hbhopt", "HBH", data)?,
+            names::HOP_BY_HOP => {
+                let len = options(line, "hbhopt", "HBH", data)?;
+                if is_jumbo {
+                    data.len = jumbo(line, data)?;
+                }
+                len
+            }
             names::DESTINATION_OPTIONS => options(line, "dstopt", "DSTOPT", data)?,
             names::ROUTING => routing(line, &mut ip, data)?,
             names::FRAGMENT => {
@@ -138,7 +183,6 @@ fn option_list(line: &mut Line<'_>, mut list: Data<'_>) -> Printed {
     const PAD1: u8 = 0;
     const PADN: u8 = 1;
     const ROUTER_ALERT: u8 = 5;
-    const JUMBO: u8 = 0xc2;
     while list.len > 0 {
         let kind = list.u8(0)?;
         if kind == PAD1 {
@@ -154,7 +198,11 @@ fn option_list(line: &mut Line<'_>, mut list: Data<'_>) -> Printed {
         match (kind, len) {
             (PADN, _) => put!(line, "(padn)"),
             (ROUTER_ALERT, 2) => put!(line, "(rtalert: 0x{:04x}) ", list.u16(2)?),
-            (JUMBO, 4) => put!(line, "(jumbo: {}) ", list.u32(2)?),
+            (JUMBO, 4) => {
+                let len = list.u32(2)?;
+                let least = if len < JUMBO_LEAST { " - < 65536" } else { "" };
+                put!(line, "(jumbo: {len}{least}) ");
+            }
             _ => put!(line, "(opt_type 0x{kind:02x}: len={len})"),
         }
         list = list.skip(2 + usize::from(len));

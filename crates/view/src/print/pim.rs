@@ -118,7 +118,7 @@ fn checksum(ip: &Ip, kind: u8, stored: u16, data: Data<'_>) -> &'static str {
     match (stored, head, is_correct(data.len)) {
         (0, ..) => "unverified",
         (_, Some(true), _) | (_, _, Some(true)) => "correct",
-        (_, None, None) => "unverified",
+        (_, _, None) => "unverified",
         _ => "incorrect",
     }
 }

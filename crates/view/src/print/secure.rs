@@ -156,6 +156,7 @@ pub(super) fn quic(line: &mut Line<'_>, data: Data<'_>) {
     };
     put!(line, ": QUIC{version}, {name}");
     match ids {
+        Some((dst, [])) => put!(line, ", dcid {}", Colons(dst)),
         Some((dst, src)) => put!(line, ", dcid {}, scid {}", Colons(dst), Colons(src)),
         None => put!(line, " [|quic]"),
     }

@@ -233,10 +233,10 @@ pub fn capture_and(
         .one_in
         .map_or(sent.frames, |every| sent.frames / every);
     let claim = way.claim(&said);
-    // Where the receiving path holds the sender up, what was not offered in time was not recorded either.
+    // The receiving path may hold the sender up.
     let reached = traffic.rate.map_or(1.0, |rate| sent.per_second() / rate);
     let reached = if reached > RATE_REACHED { 1.0 } else { reached };
-    let share = recorded as f64 / expected.max(1) as f64 * reached;
+    let share = recorded as f64 / expected.max(1) as f64;
     let mut measured = Measured {
         values: [
             ("recorded_percent", share.min(1.0) * 100.0),

@@ -199,7 +199,7 @@ impl Hosts {
             .rate
             .map_or(1.0, |rate| sent as f64 / seconds / rate);
         let reached = if reached > RATE_REACHED { 1.0 } else { reached };
-        let share = recorded as f64 / expected.max(1) as f64 * reached;
+        let share = recorded as f64 / expected.max(1) as f64;
         Ok(Measured {
             values: [
                 ("recorded_percent", share.min(1.0) * 100.0),

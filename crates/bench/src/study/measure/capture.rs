@@ -198,12 +198,18 @@ fn elapsed(space: &Space, cpu: usize) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// The highest place up to which a series recorded everything; `None` where it lost some at the lowest.
+/// The highest rate or size up to which a series recorded everything, and all of it was sent; `None` where it lost some at
+/// the lowest.
 pub fn complete_up_to(experiment: &Experiment, series: &str) -> Option<f64> {
+    let offered = experiment.line(series, "offered_percent");
+    let is_offered = |x: f64| {
+        let point = offered.iter().find(|point| point.x == x);
+        point.is_none_or(|point| point.value.median >= COMPLETE)
+    };
     let line = experiment.line(series, "recorded_percent");
     let whole = line
         .iter()
-        .take_while(|point| point.value.median >= COMPLETE);
+        .take_while(|point| point.value.median >= COMPLETE && is_offered(point.x));
     whole.last().map(|point| point.x)
 }
 
@@ -281,7 +287,7 @@ fn limited_by_sender(experiment: &Experiment, series: &str, limit: f64) -> bool 
         Some(next.value.median)
     };
     matches!(after("recorded_percent").zip(after("offered_percent")),
-        Some((recorded, offered)) if offered < COMPLETE && recorded / offered >= COMPLETE / 100.0)
+        Some((recorded, offered)) if offered < COMPLETE && recorded >= COMPLETE)
 }
 
 fn judge_buffers(experiment: &Experiment) -> Finding {

@@ -4,6 +4,7 @@ mod behind;
 mod compare;
 mod markdown;
 mod page;
+mod palette;
 mod plot;
 mod svg;
 mod table;

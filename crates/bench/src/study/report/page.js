@@ -4,8 +4,7 @@
   const errors = [];
   window.addEventListener("error", (event) => { errors.push(String(event.message)); document.body.dataset.errors = errors.join("; "); });
   document.body.dataset.errors = "";
-  // Okabe and Ito's colours, told apart by all readers; dashes and marks differ as well.
-  const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b8a800"];
+  // A tool has one colour; its series differ in dashes and marks.
   const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
   const MARKS = ["circle", "square", "triangle", "cross"];
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -37,12 +36,12 @@
       const point = one.points.find((each) => each.x === x);
       return point ? positive(point.y, logs.y) : null;
     }));
-    const series = all.map((one, index) => {
-      const colour = COLOURS[index % COLOURS.length];
-      const kind = one.published ? "diamond" : MARKS[index % MARKS.length];
+    const series = all.map((one) => {
+      const colour = "rgb(" + one.colour.join(",") + ")";
+      const kind = one.published ? "diamond" : MARKS[one.variant % MARKS.length];
       return {
         label: one.name + (one.published ? " (published)" : ""), stroke: colour, width: one.published ? 0 : 2, spanGaps: true,
-        dash: DASHES[Math.floor(index / COLOURS.length) % DASHES.length],
+        dash: DASHES[one.variant % DASHES.length],
         paths: one.published ? () => null : undefined,
         points: { show: (u, at) => {
           const context = u.ctx; context.save(); context.strokeStyle = colour; context.lineWidth = 2 * devicePixelRatio;
@@ -65,13 +64,26 @@
         },
       };
     });
-    const axis = (label) => ({ label, stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, values: (u, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick))) });
+    const text = (u, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick)));
+    const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, values: text };
+    // Ticks of the x axis stand where something was measured, as far as there is room for their text.
+    const places = (u, at, low, high) => {
+      const scale = (x) => (logs.x ? Math.log10(x) : x);
+      const width = (u.bbox.width || box.clientWidth * devicePixelRatio) / devicePixelRatio;
+      let last = -Infinity;
+      return xs.filter((x) => x >= low && x <= high).filter((x) => {
+        const position = (scale(x) - scale(low)) / (scale(high) - scale(low) || 1) * width;
+        if (position - last < 12 + 8 * short(x).length) return false;
+        last = position; return true;
+      });
+    };
+    const widest = (u, values) => 24 + 8 * Math.max(2, ...(values ?? []).map((value) => String(value ?? "").length));
     const highs = all.flatMap((one) => one.points.map((point) => Math.max(point.y, point.high ?? point.y))).concat([0]);
     const options = {
       width: Math.max(300, box.clientWidth), height: 380, cursor: { drag: { x: true, y: true } },
       scales: { x: { time: false, distr: logs.x ? 3 : 1, range: logs.x ? undefined : (u, low, high) => { const pad = (high - low || Math.abs(high) || 1) * 0.05; return [low - pad, high + pad]; } },
                 y: { distr: logs.y ? 3 : 1, range: logs.y ? undefined : () => [0, Math.max(...highs) * 1.08 || 1] } },
-      axes: [axis(plot.x), axis(plot.y)], series: [{ label: plot.x, value: (u, value) => short(value) }, ...series],
+      axes: [{ ...axis, splits: places }, { ...axis, size: widest }], series: [{ label: plot.x, value: (u, value) => short(value) }, ...series],
     };
     const chart = new uPlot(options, [xs, ...values], box);
     box.dataset.points = String(values.slice(0, plot.series.length).flat().filter((value) => value !== null).length);

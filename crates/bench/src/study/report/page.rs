@@ -3,10 +3,11 @@
 
 use std::fmt::Write as _;
 
-use super::plot::{Plot, plot};
+use super::palette::Palette;
+use super::plot::{Dot, Line, Plot, plot};
 use super::table::{figure, interval, rows};
 use super::{Source, behind, changes};
-use crate::study::model::{Experiment, PeerState, Report};
+use crate::study::model::{Agreement, Experiment, PeerState, Report};
 
 const UPLOT: &str = include_str!("vendor/uPlot.js");
 const UPLOT_CSS: &str = include_str!("vendor/uPlot.css");
@@ -19,6 +20,7 @@ const STYLE: &str = include_str!("page.css");
 pub fn page(sources: &[Source], compare: bool, is_live: bool) -> String {
     let mut body = String::new();
     let mut plots = Vec::new();
+    let palette = Palette::of(sources);
     let _ = write!(body, "<h1>trawl beside the published studies</h1>");
     for source in sources {
         head(&mut body, source);
@@ -40,6 +42,7 @@ pub fn page(sources: &[Source], compare: bool, is_live: bool) -> String {
                 source,
                 number,
                 sources.len() > 1,
+                &palette,
                 &mut plots,
             );
         }
@@ -83,6 +86,19 @@ fn head(body: &mut String, source: &Source) {
     } else {
         " <strong class=\"no\">This run is not complete.</strong>"
     };
+    let disturbed: usize = report
+        .experiments
+        .iter()
+        .map(Experiment::disturbed_runs)
+        .sum();
+    if disturbed > 0 {
+        let runs: usize = report.experiments.iter().map(|one| one.runs.len()).sum();
+        let _ = write!(
+            body,
+            "<p class=\"banner\">{disturbed} of {runs} runs were disturbed: other work took CPU time from them. Their experiments \
+             are marked; run these again on a quiet machine.</p>"
+        );
+    }
     let mitigations: Vec<String> = c
         .mitigations
         .iter()
@@ -125,21 +141,27 @@ fn summary(body: &mut String, source: &Source, is_named: bool) {
     for one in &source.report.experiments {
         let _ = write!(
             body,
-            "<tr><th scope=\"row\"><a href=\"#{0}\">{0}</a></th><td>{1}</td><td>{2}</td><td class=\"{3}\">{4}</td><td>{5}</td></tr>",
+            "<tr><th scope=\"row\"><a href=\"#{0}\">{0}</a></th><td data-head=\"The study found\">{1}</td>\
+             <td data-head=\"This machine shows\">{2}</td><td data-head=\"Shape agrees\">{3}</td><td>{4}</td></tr>",
             escape(&one.definition.name),
             escape(&one.definition.found),
             escape(&one.finding.shows),
-            one.finding
-                .agrees
-                .text()
-                .split(' ')
-                .next()
-                .unwrap_or_default(),
-            one.finding.agrees.text(),
+            agreement(one),
             escape(&one.finding.sentence)
         );
     }
     body.push_str("</tbody></table></div>");
+}
+
+/// Returns whether the shapes agree, as a word in its colour; a disturbed run proves nothing.
+fn agreement(one: &Experiment) -> String {
+    let agrees = one.finding.agrees;
+    let (class, note) = match one.disturbed_runs() {
+        0 => (agrees.class(), ""),
+        _ if agrees == Agreement::NotMeasured => (agrees.class(), ""),
+        _ => (Agreement::Partly.class(), ", in a disturbed run"),
+    };
+    format!("<span class=\"{class}\">{}{note}</span>", agrees.text())
 }
 
 fn comparison(body: &mut String, first: &Source, other: &Source) {
@@ -183,6 +205,7 @@ fn section(
     source: &Source,
     number: usize,
     is_named: bool,
+    palette: &Palette,
     plots: &mut Vec<Plot>,
 ) {
     let definition = &one.definition;
@@ -211,23 +234,47 @@ fn section(
         let _ = write!(body, "<li>{}</li>", escape(station));
     }
     body.push_str("</ol>");
+    let disturbed = one.disturbed_runs();
+    if disturbed > 0 {
+        let why = one.runs.iter().find_map(|run| run.disturbed.as_deref());
+        let _ = write!(
+            body,
+            "<p class=\"banner\">{disturbed} of {} runs were disturbed, one of them by this: {}. The figures are no proof.</p>",
+            one.runs.len(),
+            escape(why.unwrap_or_default())
+        );
+    }
     let _ = write!(
         body,
-        "<p><strong>Shape agrees: <span class=\"{}\">{}</span>.</strong> {}</p>",
-        one.finding
-            .agrees
-            .text()
-            .split(' ')
-            .next()
-            .unwrap_or_default(),
-        one.finding.agrees.text(),
+        "<p><strong>Shape agrees: {}.</strong> {}</p>",
+        agreement(one),
         escape(&one.finding.sentence)
     );
+    let mut shown: Vec<(String, Plot)> = Vec::new();
     for metric in &definition.metrics {
-        let plot = plot(one, &metric.name, format!("plot-{id}-{}", metric.name));
+        let id = format!("plot-{id}-{}", metric.name);
+        let plot = plot(one, &metric.name, id, palette);
         if plot.series.is_empty() {
             continue;
         }
+        let _ = write!(body, "<h3>{} by {}</h3>", escape(&plot.y), escape(&plot.x));
+        if let Some((same, _)) = shown.iter().find(|(_, before)| plot.is_same_as(before)) {
+            let _ = write!(
+                body,
+                "<p>All values are those of \u{201c}{}\u{201d}.</p>",
+                escape(same)
+            );
+            continue;
+        }
+        if plot.is_bars() {
+            bars(body, &plot);
+            shown.push((metric.label.clone(), plot));
+            continue;
+        }
+        shown.push((metric.label.clone(), plot));
+        let Some((_, plot)) = shown.last() else {
+            continue;
+        };
         let _ = write!(
             body,
             "<div class=\"plot\" id=\"{}\" role=\"group\" aria-label=\"{} by {}; the figures are in the table below\">\
@@ -237,12 +284,46 @@ fn section(
             escape(&metric.label),
             escape(&definition.x.label)
         );
-        plots.push(plot);
     }
+    let drawn = shown.into_iter().map(|(_, plot)| plot);
+    plots.extend(drawn.filter(|plot| !plot.is_bars()));
     failures(body, one);
     figures(body, one);
     parameters(body, one);
     body.push_str("</section>");
+}
+
+/// Draws a bar for each series of a plot with one place on its x axis.
+fn bars(body: &mut String, plot: &Plot) {
+    let most = plot.most().max(f64::MIN_POSITIVE);
+    body.push_str("<table class=\"bars\"><tbody>");
+    let own = plot.series.iter().map(|line| (line, ""));
+    let published = plot.published.iter().map(|line| (line, " (published)"));
+    for (line, note) in own.chain(published) {
+        for dot in &line.points {
+            bar(body, line, note, dot, most);
+        }
+    }
+    body.push_str("</tbody></table>");
+}
+
+fn bar(body: &mut String, line: &Line, note: &str, dot: &Dot, most: f64) {
+    let (red, green, blue) = line.colour;
+    let range = match (dot.low, dot.high) {
+        (Some(low), Some(high)) if low < high => {
+            format!(" ({} to {})", figure(low), figure(high))
+        }
+        _ => String::new(),
+    };
+    let kind = if note.is_empty() { "bar" } else { "bar hollow" };
+    let _ = write!(
+        body,
+        "<tr><th scope=\"row\">{}{note}</th><td><div class=\"{kind}\" style=\"width:{:.1}%;--colour:rgb({red},{green},{blue})\"></div></td>\
+         <td class=\"number\">{}{range}</td></tr>",
+        escape(&line.name),
+        dot.y / most * 100.0,
+        figure(dot.y)
+    );
 }
 
 fn failures(body: &mut String, one: &Experiment) {
@@ -285,12 +366,8 @@ fn figures(body: &mut String, one: &Experiment) {
     for metric in &definition.metrics {
         let _ = write!(body, "<th scope=\"col\">{}</th>", unit(metric));
     }
-    body.push_str(
-        "<th scope=\"col\">sent</th><th scope=\"col\">recorded</th><th scope=\"col\">lost</th><th scope=\"col\">its own claim: recorded, lost</th>\
-         <th scope=\"col\">CPU: user/system/softirq/steal %</th><th scope=\"col\">MiB</th><th scope=\"col\">runs</th></tr></thead><tbody>",
-    );
+    body.push_str("</tr></thead><tbody>");
     for row in &rows {
-        let number = |value: Option<f64>| value.map_or(String::new(), figure);
         let _ = write!(
             body,
             "<tr><th scope=\"row\">{}</th><td class=\"number\">{}</td>",
@@ -301,6 +378,24 @@ fn figures(body: &mut String, one: &Experiment) {
             let shown = value.as_ref().map_or(String::new(), interval);
             let _ = write!(body, "<td class=\"number\">{shown}</td>");
         }
+        body.push_str("</tr>");
+    }
+    let _ = write!(
+        body,
+        "</tbody></table></div></details><details><summary>Counts: what was sent, recorded, lost and claimed, and what it took</summary>\
+         <div class=\"wide\"><table class=\"figures\"><thead><tr><th scope=\"col\">Series</th><th scope=\"col\">{}</th>\
+         <th scope=\"col\">sent</th><th scope=\"col\">recorded</th><th scope=\"col\">lost</th><th scope=\"col\">claimed: recorded, lost</th>\
+         <th scope=\"col\">CPU: user/system/ softirq/steal %</th><th scope=\"col\">MiB</th><th scope=\"col\">runs</th></tr></thead><tbody>",
+        unit(&definition.x)
+    );
+    for row in &rows {
+        let number = |value: Option<f64>| value.map_or(String::new(), figure);
+        let _ = write!(
+            body,
+            "<tr><th scope=\"row\">{}</th><td class=\"number\">{}</td>",
+            escape(&row.series),
+            figure(row.x)
+        );
         let claimed = row.claimed.map_or(String::new(), |(recorded, lost)| {
             let says = |one: Option<f64>| one.map_or("–".to_owned(), figure);
             let wrong = if row.claim_is_wrong {

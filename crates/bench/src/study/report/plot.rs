@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::palette::{Palette, tool};
 use crate::study::model::Experiment;
 
 #[derive(Debug, Serialize)]
@@ -19,10 +20,13 @@ pub struct Plot {
 #[derive(Debug, Serialize)]
 pub struct Line {
     pub name: String,
+    pub colour: (u8, u8, u8),
+    /// Tells series of one tool apart: 0 for the first.
+    pub variant: usize,
     pub points: Vec<Dot>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, PartialEq, Serialize)]
 pub struct Dot {
     pub x: f64,
     pub y: f64,
@@ -32,7 +36,35 @@ pub struct Dot {
     pub high: Option<f64>,
 }
 
-pub fn plot(one: &Experiment, metric: &str, id: String) -> Plot {
+impl Plot {
+    /// Returns whether all points stand over one value of the x axis, so that bars say more than a line.
+    pub fn is_bars(&self) -> bool {
+        let lines = self.series.iter().chain(&self.published);
+        let mut xs = lines.flat_map(|line| &line.points).map(|dot| dot.x);
+        let first = xs.next();
+        first.is_some_and(|first| xs.all(|x| x == first))
+    }
+
+    /// Returns whether both show the same values.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        let points = |plot: &Self| -> Vec<(String, Vec<(f64, f64)>)> {
+            let lines = plot.series.iter().chain(&plot.published);
+            let dots = |line: &Line| line.points.iter().map(|dot| (dot.x, dot.y)).collect();
+            lines.map(|line| (line.name.clone(), dots(line))).collect()
+        };
+        points(self) == points(other)
+    }
+
+    /// Returns the largest value that a bar or its interval reaches.
+    pub fn most(&self) -> f64 {
+        let lines = self.series.iter().chain(&self.published);
+        let dots = lines.flat_map(|line| &line.points);
+        dots.map(|dot| dot.high.unwrap_or(dot.y).max(dot.y))
+            .fold(0.0, f64::max)
+    }
+}
+
+pub fn plot(one: &Experiment, metric: &str, id: String, palette: &Palette) -> Plot {
     let definition = &one.definition;
     let axis = definition
         .metrics
@@ -43,6 +75,13 @@ pub fn plot(one: &Experiment, metric: &str, id: String) -> Plot {
     let with_unit = |label: &str, unit: &str| match unit {
         "" => label.to_owned(),
         unit => format!("{label} ({unit})"),
+    };
+    let mut tools: Vec<String> = Vec::new();
+    let mut variant = |series: &str| {
+        let tool = tool(series).to_owned();
+        let before = tools.iter().filter(|known| **known == tool).count();
+        tools.push(tool);
+        before
     };
     let series = one.series().into_iter().filter_map(|name| {
         let points: Vec<Dot> = one
@@ -55,14 +94,23 @@ pub fn plot(one: &Experiment, metric: &str, id: String) -> Plot {
                 high: Some(point.value.high),
             })
             .collect();
-        (!points.is_empty()).then_some(Line { name, points })
+        let colour = palette.colour(&name);
+        (!points.is_empty()).then(|| Line {
+            variant: variant(&name),
+            name,
+            colour,
+            points,
+        })
     });
+    let series: Vec<Line> = series.collect();
     let published = definition
         .published
         .iter()
         .filter(|one| one.metric == metric)
         .map(|one| Line {
             name: one.series.clone(),
+            colour: palette.colour(&one.series),
+            variant: 0,
             points: one
                 .points
                 .iter()
@@ -80,7 +128,7 @@ pub fn plot(one: &Experiment, metric: &str, id: String) -> Plot {
         y: with_unit(&axis.label, &axis.unit),
         log_x: definition.x.log,
         log_y: axis.log,
-        series: series.collect(),
+        series,
         published: published.collect(),
     }
 }

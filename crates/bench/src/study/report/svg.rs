@@ -6,6 +6,7 @@ use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
 use super::Source;
+use super::palette::Palette;
 use super::plot::{Dot, Line, Plot, plot};
 use super::table::figure;
 
@@ -17,28 +18,25 @@ const HEIGHT: u32 = 420;
 /// Room at the right of a plot for the names of its series, and where they begin.
 const LEGEND: u32 = 300;
 const KEY: i32 = 912;
-const TITLE: (&str, u32) = ("sans-serif", 22);
 const TEXT: (&str, u32) = ("sans-serif", 14);
-/// Okabe and Ito's colours, which people with any colour vision tell apart.
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-    RGBColor(0, 0, 0),
-];
+/// What fits into a line of TEXT: over a panel, in the legend, and before a bar.
+const PANEL_LINE: usize = 160;
+const LEGEND_LINE: usize = 36;
+/// Where bars begin and end, and how far apart they are.
+const BARS: Range<i32> = 300..960;
+const BAR_STEP: i32 = 24;
 
 /// The plots of all results, one below the other. Published values are hollow squares.
 pub fn svg(sources: &[Source]) -> Result<String, String> {
+    let palette = Palette::of(sources);
     let panels: Vec<(String, Plot)> = sources
         .iter()
         .flat_map(|source| &source.report.experiments)
         .filter_map(|one| {
             let metric = one.definition.metrics.first()?;
-            let plot = plot(one, &metric.name, String::new());
-            let title = format!("{}: {}", one.definition.name, one.definition.question);
+            let plot = plot(one, &metric.name, String::new(), &palette);
+            let (name, question) = (&one.definition.name, &one.definition.question);
+            let title = format!("{name}: {question} ({} by {})", plot.y, plot.x);
             (!plot.series.is_empty()).then_some((title, plot))
         })
         .collect();
@@ -61,6 +59,15 @@ pub fn svg(sources: &[Source]) -> Result<String, String> {
 }
 
 fn panel<'a>(area: &Area<'a>, title: &str, plot: &Plot) -> Result<(), Failure<'a>> {
+    let lines = folded(title, PANEL_LINE);
+    for (line, y) in lines.iter().zip((8..).step_by(18)) {
+        area.draw(&Text::new(line.clone(), (12, y), TEXT))?;
+    }
+    let (_, area) = area.split_vertically(12 + 18 * lines.len() as u32);
+    let area = &area;
+    if plot.is_bars() {
+        return bars(area, plot);
+    }
     let x = range(plot, plot.log_x, |line| {
         line.points.iter().map(|dot| dot.x).collect()
     });
@@ -69,11 +76,60 @@ fn panel<'a>(area: &Area<'a>, title: &str, plot: &Plot) -> Result<(), Failure<'a
         line.points.iter().flat_map(values).collect()
     });
     match (plot.log_x, plot.log_y) {
-        (false, false) => chart(area, title, plot, x, y),
-        (true, false) => chart(area, title, plot, x.log_scale(), y),
-        (false, true) => chart(area, title, plot, x, y.log_scale()),
-        (true, true) => chart(area, title, plot, x.log_scale(), y.log_scale()),
+        (false, false) => chart(area, plot, x, y),
+        (true, false) => chart(area, plot, x.log_scale(), y),
+        (false, true) => chart(area, plot, x, y.log_scale()),
+        (true, true) => chart(area, plot, x.log_scale(), y.log_scale()),
     }
+}
+
+/// Returns the text in lines of at most so many characters, broken between words.
+fn folded(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+fn colour(line: &Line) -> RGBColor {
+    let (red, green, blue) = line.colour;
+    RGBColor(red, green, blue)
+}
+
+/// A bar for each series of a plot with one place on its x axis. Published values are hollow.
+fn bars<'a>(area: &Area<'a>, plot: &Plot) -> Result<(), Failure<'a>> {
+    let most = plot.most().max(f64::MIN_POSITIVE);
+    let own = plot.series.iter().map(|line| (line, false));
+    let published = plot.published.iter().map(|line| (line, true));
+    let mut y = 8;
+    for (line, is_published) in own.chain(published) {
+        for dot in &line.points {
+            let names = folded(&line.name, LEGEND_LINE);
+            for (name, at) in names.iter().zip((y..).step_by(16)) {
+                area.draw(&Text::new(name.clone(), (12, at), TEXT))?;
+            }
+            let end = BARS.start + (dot.y / most * f64::from(BARS.end - BARS.start)) as i32;
+            let style = ShapeStyle {
+                color: colour(line).to_rgba(),
+                filled: !is_published,
+                stroke_width: 2,
+            };
+            area.draw(&Rectangle::new([(BARS.start, y), (end, y + 16)], style))?;
+            let note = if is_published { " (published)" } else { "" };
+            let value = format!("{}{note}", figure(dot.y));
+            area.draw(&Text::new(value, (end + 8, y), TEXT))?;
+            y += BAR_STEP.max(16 * names.len() as i32 + 8);
+        }
+    }
+    Ok(())
 }
 
 /// All values with a margin; from zero where the axis is linear.
@@ -90,51 +146,60 @@ fn range(plot: &Plot, is_log: bool, values: impl Fn(&Line) -> Vec<f64>) -> Range
     }
 }
 
-fn chart<'a, X, Y>(area: &Area<'a>, title: &str, plot: &Plot, x: X, y: Y) -> Result<(), Failure<'a>>
+fn chart<'a, X, Y>(area: &Area<'a>, plot: &Plot, x: X, y: Y) -> Result<(), Failure<'a>>
 where
     X: AsRangedCoord<Value = f64>,
     Y: AsRangedCoord<Value = f64>,
     X::CoordDescType: ValueFormatter<f64>,
     Y::CoordDescType: ValueFormatter<f64>,
 {
+    let dots = || plot.series.iter().flat_map(|line| &line.points);
+    let is_whole = dots().all(|dot| dot.x.fract() == 0.0);
     let mut chart = ChartBuilder::on(area)
-        .caption(title, TITLE)
         .margin(12)
         .margin_right(LEGEND)
-        .x_label_area_size(44)
-        .y_label_area_size(64)
+        .x_label_area_size(28)
+        .y_label_area_size(72)
         .build_cartesian_2d(x, y)?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
-        .x_desc(plot.x.as_str())
-        .y_desc(plot.y.as_str())
-        .x_label_formatter(&|value| figure(*value))
+        .x_label_formatter(&|value| match is_whole && value.fract() != 0.0 {
+            true => String::new(),
+            false => figure(*value),
+        })
         .y_label_formatter(&|value| figure(*value))
         .label_style(TEXT)
         .draw()?;
-    let lines = plot.series.iter().zip(COLOURS.iter().cycle());
-    for (line, colour) in lines.clone() {
-        let dots = line.points.iter().map(|dot| (dot.x, dot.y));
-        chart.draw_series(LineSeries::new(dots, colour).point_size(3))?;
+    for line in &plot.series {
+        let colour = colour(line);
+        let dots = || line.points.iter().map(|dot| (dot.x, dot.y));
+        // A tool's second series is dashed, its third dashed more finely.
+        match line.variant {
+            0 => drop(chart.draw_series(LineSeries::new(dots(), colour).point_size(3))?),
+            other => {
+                let (size, gap) = if other == 1 { (10, 5) } else { (3, 4) };
+                let dashed = DashedLineSeries::new(dots(), size, gap, colour.stroke_width(1));
+                chart.draw_series(dashed)?;
+            }
+        }
         chart.draw_series(line.points.iter().filter_map(|dot| {
             let (low, high) = (dot.low?, dot.high?);
-            Some(ErrorBar::new_vertical(dot.x, low, dot.y, high, *colour, 6))
+            Some(ErrorBar::new_vertical(dot.x, low, dot.y, high, colour, 6))
         }))?;
     }
-    let published = plot.published.iter().zip(COLOURS.iter().cycle());
-    for (line, colour) in published.clone() {
+    for line in &plot.published {
+        let colour = colour(line);
         let hollow = |dot: &Dot| {
-            EmptyElement::at((dot.x, dot.y)) + Rectangle::new([(-5, -5), (5, 5)], *colour)
+            EmptyElement::at((dot.x, dot.y)) + Rectangle::new([(-5, -5), (5, 5)], colour)
         };
         chart.draw_series(line.points.iter().map(hollow))?;
     }
-    let names = lines
-        .map(|(line, colour)| (line.name.clone(), *colour, false))
-        .chain(
-            published.map(|(line, colour)| (format!("published: {}", line.name), *colour, true)),
-        );
-    for ((name, colour, is_published), y) in names.zip((50..).step_by(20)) {
+    let own = plot.series.iter().map(|line| (line, false));
+    let published = plot.published.iter().map(|line| (line, true));
+    let mut y = 20;
+    for (line, is_published) in own.chain(published) {
+        let colour = colour(line);
         match is_published {
             true => area.draw(&Rectangle::new(
                 [(KEY + 4, y - 5), (KEY + 14, y + 5)],
@@ -142,7 +207,15 @@ where
             ))?,
             false => area.draw(&PathElement::new([(KEY, y), (KEY + 18, y)], colour))?,
         }
-        area.draw(&Text::new(name, (KEY + 24, y - 7), TEXT))?;
+        let name = match is_published {
+            true => format!("published: {}", line.name),
+            false => line.name.clone(),
+        };
+        for text in folded(&name, LEGEND_LINE) {
+            area.draw(&Text::new(text, (KEY + 24, y - 7), TEXT))?;
+            y += 16;
+        }
+        y += 4;
     }
     Ok(())
 }

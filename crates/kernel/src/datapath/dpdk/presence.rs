@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use super::EXCHANGE_ABI;
+use crate::Result;
 use crate::process::companion;
 
 /// What the helper is called, beside trawl's own binary.
@@ -13,9 +14,9 @@ pub const PROGRAM: &str = "trawl-dpdk";
 pub const VARIABLE: &str = "TRAWL_DPDK";
 
 /// Where the helper is: where the environment says, beside trawl's binary, or where packages put it.
-pub fn find() -> Option<PathBuf> {
+pub fn find() -> Result<Option<PathBuf>> {
     if let Some(named) = env::var_os(VARIABLE) {
-        return Some(PathBuf::from(named)).filter(|path| path.is_file());
+        return Ok(Some(PathBuf::from(named)).filter(|path| path.is_file()));
     }
     companion(PROGRAM)
 }
@@ -41,8 +42,12 @@ pub enum Presence {
 /// Asks the helper for its version.
 pub fn presence() -> Presence {
     match find() {
-        Some(program) => presence_of(program),
-        None => Presence::NotThere,
+        Ok(Some(program)) => presence_of(program),
+        Ok(None) => Presence::NotThere,
+        Err(error) => Presence::DoesNotRun {
+            program: PROGRAM.into(),
+            said: error.to_string(),
+        },
     }
 }
 
