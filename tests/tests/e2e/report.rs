@@ -124,6 +124,39 @@ fn chromium_draws_as_many_points_as_there_are_and_reports_no_error() {
     );
 }
 
+/// A plot with one place on its x axis is bars, a figure that repeats another has no plot, and a disturbed run proves nothing.
+#[test]
+fn disturbed_runs_have_a_banner_and_single_points_are_bars() {
+    let directory = Directory::new("banner");
+    sample(&directory.0, 1.0, true);
+    let file = directory.0.join("results.json");
+    let text = std::fs::read_to_string(&file).expect("the results");
+    let mut report: Value = serde_json::from_str(&text).expect("JSON");
+    let one = &mut report["experiments"][0];
+    one["finding"]["agrees"] = json!("yes");
+    one["definition"]["published"] = json!([]);
+    let runs = one["runs"].as_array_mut().expect("runs");
+    runs.retain(|run| run["x"] == 2.0);
+    for run in runs.iter_mut() {
+        run["values"]["cpu"] = run["values"]["mpps"].clone();
+    }
+    runs[0]["disturbed"] = json!("another process took 9 % of CPU 1");
+    std::fs::write(&file, report.to_string()).expect("it can be written");
+    let page = directory.0.join("report.html");
+    let arguments = ["report", directory.text(), "-o"];
+    let page_text = page.to_str().expect("UTF-8");
+    let output = trawl(&[&arguments[..], &[page_text]].concat());
+    assert_eq!(output.status.code(), Some(0));
+    let html = std::fs::read_to_string(&page).expect("the page");
+    assert!(html.contains("1 of 6 runs were disturbed"), "{html}");
+    assert!(html.contains("another process took 9 % of CPU 1"));
+    assert!(html.contains("<span class=\"partly\">yes, in a disturbed run</span>"));
+    assert!(!html.contains("<span class=\"yes\">"));
+    assert_eq!(html.matches("<table class=\"bars\">").count(), 1);
+    assert_eq!(html.matches("<div class=\"plot\"").count(), 0);
+    assert!(html.contains("All values are those of"));
+}
+
 #[test]
 fn two_runs_are_compared_and_what_changed_is_marked() {
     let directory = Directory::new("compared");

@@ -164,8 +164,11 @@ where
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
-        .x_label_formatter(&|value| match is_whole && value.fract() != 0.0 {
-            true => String::new(),
+        .x_labels(8)
+        .x_label_formatter(&|value| match is_whole {
+            // A tick is a sum of steps, and not quite the whole number that it stands for.
+            true if (value - value.round()).abs() > 1e-6 => String::new(),
+            true => figure(value.round()),
             false => figure(*value),
         })
         .y_label_formatter(&|value| figure(*value))
@@ -205,7 +208,13 @@ where
                 [(KEY + 4, y - 5), (KEY + 14, y + 5)],
                 colour,
             ))?,
-            false => area.draw(&PathElement::new([(KEY, y), (KEY + 18, y)], colour))?,
+            false => {
+                let dash = [18, 7, 3][line.variant.min(2)];
+                for x in (KEY..KEY + 18).step_by(dash + 3) {
+                    let end = (x + dash as i32).min(KEY + 18);
+                    area.draw(&PathElement::new([(x, y), (end, y)], colour))?;
+                }
+            }
         }
         let name = match is_published {
             true => format!("published: {}", line.name),
