@@ -188,6 +188,10 @@ fn interfaces() -> String {
                 Some(namespace) => format!("{namespace}:{}", link.name),
                 None => link.name.clone(),
             };
+            // Wireshark could not hand these names back: it knows no quoting.
+            if name.contains(|c: char| matches!(c, '{' | '}') || c.is_control()) {
+                continue;
+            }
             let _ = writeln!(
                 text,
                 "interface {{value={PREFIX}{name}}}{{display=trawl: {}}}",

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
 use trawl_lab::program::{Does, Loaded};
+use trawl_tests::witness::run;
 use trawl_tests::{Lab, frames, skip, trawl, wait_until};
 
 struct Capturing(Child);
@@ -124,6 +125,22 @@ fn options_have_types_that_every_version_knows_unless_it_names_a_newer_one() {
         );
     }
     assert!(types(&["--extcap-version", "4.4.1"]).contains(&"editselector".to_owned()));
+}
+
+/// Wireshark has no quoting for braces: a name with them would add fields to the list.
+#[test]
+fn names_with_braces_are_not_listed() {
+    let Some(lab) = Lab::open() else { return };
+    let name = &lab.pair.b.name;
+    let ends = ["plain", "type", "veth", "peer", "name", "a}{b=c"];
+    run("ip", &[&["-n", name, "link", "add"][..], &ends].concat());
+    let output = trawl(&["extcap", "--extcap-interfaces", "--extcap-version=4.4"]);
+    let listed = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        listed.contains(&format!("{{value=trawl:{name}:plain}}")),
+        "{listed}"
+    );
+    assert!(!listed.contains("b=c"), "{listed}");
 }
 
 #[test]

@@ -354,15 +354,18 @@ mod tests {
 
     #[test]
     fn units_and_offsets() {
-        assert_eq!(at(1_500_000, 6, 0), (1_500_000_000, false));
-        assert_eq!(at(5, 0, 0), (5_000_000_000, false));
-        assert_eq!(at(123_456, 12, 0), (123, false));
-        assert_eq!(at(3, 0x80 | 1, 0), (1_500_000_000, false));
-        assert_eq!(at(1 << 40, 0x80 | 40, 0), (1_000_000_000, false));
-        assert_eq!(at(5, 9, 2), (2_000_000_005, false));
-        assert_eq!(at(5, 9, -2), (0, true));
-        assert_eq!(at(u64::MAX, 0, i64::MAX), (u64::MAX, true));
-        assert_eq!(at(u64::MAX, 127, 0), (0, false));
-        assert_eq!(at(u64::MAX, 255, 0), (0, false));
+        assert_eq!(at(1_500_000, 6, 0), (1_500_000_000, None));
+        assert_eq!(at(5, 0, 0), (5_000_000_000, None));
+        assert_eq!(at(123_456, 12, 0), (123, None));
+        assert_eq!(at(3, 0x80 | 1, 0), (1_500_000_000, None));
+        assert_eq!(at(1 << 40, 0x80 | 40, 0), (1_000_000_000, None));
+        assert_eq!(at(5, 9, 2), (2_000_000_005, None));
+        assert_eq!(at(5, 9, -2), (0, Some(TimeFlaw::Beyond)));
+        assert_eq!(
+            at(u64::MAX, 0, i64::MAX),
+            (u64::MAX, Some(TimeFlaw::Beyond))
+        );
+        assert_eq!(at(u64::MAX, 127, 0), (0, None));
+        assert_eq!(at(u64::MAX, 255, 0), (0, None));
     }
 }
