@@ -566,7 +566,9 @@ fn a_host_has_no_rights_to_another_ones_subjects() {
     let Some(nats) = Nats::up(&lab) else { return };
     let impostor = nats.agent(&lab, "beta", "alpha");
     impostor.wait_said("Permissions Violation for Subscription to \"trawl.cmd.beta\"");
-    impostor.wait_said("Permissions Violation for Publish to \"$KV.trawl.state.beta\"");
+    impostor.wait_said(
+        "Permissions Violation for Publish to \"$JS.API.DIRECT.GET.KV_trawl.$KV.trawl.cmd.beta\"",
+    );
     impostor.signal(Signal::TERM);
     impostor.wait();
     // Neither a key that the server does not know nor a connection without a certificate is let in.
