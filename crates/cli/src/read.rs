@@ -12,6 +12,7 @@ use std::io::Read;
 use std::process::ExitCode;
 
 use trawl_filter::LinkType;
+use trawl_filter::select::Selector;
 use trawl_kernel::events::{self, Signals};
 use trawl_kernel::privilege::{self, User};
 use trawl_kernel::ring::Geometry;
@@ -23,7 +24,6 @@ use trawl_tap::filter::Filter;
 use trawl_tap::options::Options;
 use trawl_view::merge::Merge;
 use trawl_view::record::Source;
-use trawl_view::select::Selector;
 
 pub use args::Args;
 pub(crate) use args::{Form, Request};

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
+use trawl_filter::select::Selector;
 use trawl_kernel::{Error, Result, clock, privilege};
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
@@ -16,7 +17,6 @@ use trawl_tap::filter::Filter;
 use trawl_view::merge::Merge;
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
 use trawl_view::record::{PacketView, Source};
-use trawl_view::select::Selector;
 use trawl_view::stat::{Field, FileFacts, FileFigures, FileReport, Statistics, Stored};
 
 use crate::filter::read::{explain, question};

@@ -42,6 +42,7 @@ pub mod error;
 pub mod exercise;
 pub mod expression;
 pub mod lower;
+pub mod select;
 mod table;
 
 pub use classic::{Classic, Instruction};

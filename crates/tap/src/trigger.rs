@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use trawl_filter::select::{Question, Selector};
 use trawl_kernel::{Error, Result, clock};
 use trawl_packet::pcapng::block::{
     ByteOrder, EPB_VERDICT, EnhancedPacket, INTERFACE_DESCRIPTION, LINKTYPE_ETHERNET,
@@ -15,7 +16,6 @@ use trawl_packet::pcapng::block::{
 };
 use trawl_packet::pcapng::write;
 use trawl_packet::verdict::Kind;
-use trawl_view::select::{Question, Selector};
 
 use crate::assembly::Point;
 use crate::capture_site::CaptureSite;

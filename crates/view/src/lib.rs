@@ -40,7 +40,6 @@ pub mod merge;
 pub mod print;
 pub mod record;
 pub mod rewrite;
-pub mod select;
 pub mod stat;
 pub mod text;
 pub mod why;

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::ValueEnum;
+use trawl_filter::select::{Question, Selector};
 use trawl_filter::{LinkType, Options};
 use trawl_kernel::{Error, Result, errno};
 use trawl_packet::pcapng::block::{ByteOrder, blocks};
 use trawl_tap::sink::Sink;
-use trawl_view::select::{Question, Selector};
 
 use super::{Args, FILTER_CONTROL, TapName};
 use crate::capture::{AtName, DirectionName};

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use serde::Serialize;
 use trawl_filter::Options;
+use trawl_filter::select::{Question, SelectError, Selector};
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_tap::filter::Filter;
-use trawl_view::select::{Question, SelectError, Selector};
 
 /// What was found in a file.
 #[derive(Debug, Serialize)]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use trawl_filter::select::Kind;
 use trawl_kernel::events::{self, Signal, Signals};
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
@@ -16,7 +17,6 @@ use trawl_packet::read::compressed::{self, Compression};
 use trawl_packet::read::parts::{Parts, Seekable};
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_view::record::{PacketView, Source};
-use trawl_view::select::Kind;
 
 use super::unreadable;
 use crate::json::{self, Remark};

@@ -2,11 +2,11 @@
 
 use clap::ArgAction;
 use trawl_filter::Options;
+use trawl_filter::select::options_for;
 use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::Direction;
 use trawl_tap::filter::Filter;
 use trawl_view::print::Datagrams;
-use trawl_view::select::options_for;
 
 use super::input::Input;
 use crate::capture::DirectionName;

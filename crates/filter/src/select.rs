@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
-use trawl_filter::classic::{Instruction, ancillary, op};
-use trawl_filter::error::FilterError;
-use trawl_filter::{Classic, Inner, LinkType, Options, compile};
+use crate::classic::{Instruction, ancillary, op};
+use crate::error::FilterError;
+use crate::{Classic, Inner, LinkType, Options, compile};
 use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET};
 
 /// A filter as a person gave it.
@@ -152,8 +152,8 @@ pub fn options_for(options: Options, (link_type, order): Kind) -> Options {
     Options {
         link: dlt(link_type),
         file: Some(match order {
-            ByteOrder::Little => trawl_filter::expression::ByteOrder::Little,
-            ByteOrder::Big => trawl_filter::expression::ByteOrder::Big,
+            ByteOrder::Little => crate::expression::ByteOrder::Little,
+            ByteOrder::Big => crate::expression::ByteOrder::Big,
         }),
         ..options
     }
