@@ -1,12 +1,14 @@
 //! `trawl capture`: from the arguments to the account at the end.
 
-mod args;
+pub(crate) mod args;
 mod beside;
 mod checks;
+mod display;
 mod drops;
 mod how;
 pub(crate) mod interfaces;
 mod loans;
+mod named_output;
 mod output;
 mod peers;
 mod pod;
@@ -22,69 +24,100 @@ pub(crate) mod words;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
+use trawl_kernel::layout::RECORD_MAX_CAPTURED;
+use trawl_kernel::libpcap::choose_for_filters;
 use trawl_kernel::privilege::{Capabilities, Kept};
 use trawl_kernel::warden::{self, Task, WholeBytes};
-use trawl_kernel::{Error, Result, errno, host};
-use trawl_sink::{Compression, Fate, NextFiles, Series, SeriesPlan, Several};
+use trawl_kernel::{Error, Result, errno};
+use trawl_sink::{
+    COMPRESSION_LIMIT, Fate, NextFiles, Series, SeriesPlan, Several, compression_threads,
+};
 use trawl_tap::account::{OutputSummary, Summary};
 use trawl_tap::assembly::Host;
+use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::notice::Notice;
+use trawl_tap::options::TimeSource;
+use trawl_tap::plan::{CapturePlan, Io, OutputPlan};
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::{Counting, Sink};
 
+use args::Environment;
 pub use args::{Args, AtName, DirectionName};
-use beside::{Outputs, Wanted};
+use beside::Outputs;
 use checks::{check_format, check_link_types};
+use display::{Display, Form};
 use how::How;
 use output::Output;
 use progress::Terminal;
-use recording::Io;
 use shown::Shown;
 use trawl_view::json::JsonLines;
-use trawl_view::print::{PrintOptions, Printer};
+use trawl_view::print::Printer;
 use trawl_view::record::BlockOrigin;
 
 use crate::json::{self, Remark};
-use crate::{outfile, service, terminal};
+use crate::{outfile, service, terminal, verifier_log};
 
-pub fn run(mut args: Args) -> Result<ExitCode> {
+pub fn run(args: Args) -> Result<ExitCode> {
     if args.drops.asks_for_help() {
         return drops::list_reasons();
     }
-    args.read_outputs()?;
-    let options = args.options()?;
-    args.verifier_log.begin()?;
+    let plan = match &args.plan {
+        Some(file) => args.only_plan(file)?,
+        None => args.resolve(&Environment::here())?,
+    };
     if args.list_interfaces {
-        return interfaces::list(args.netns.as_deref(), args.json, &options);
+        return interfaces::list(&plan, args.display(&plan).json);
     }
+    if args.dry_run {
+        let text = serde_json::to_string_pretty(&plan)
+            .map_err(|e| Error::failed("cannot print the plan", e))?;
+        terminal::write_out(&format!("{text}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(path) = &plan.verifier_log {
+        verifier_log::begin(path)?;
+    }
+    if let Some(path) = &plan.options.peers.library {
+        choose_for_filters(path);
+    }
+    let display = args.display(&plan);
     if args.remote.are_named() {
-        return remote::run(&args);
+        return remote::run(&args.remote, &plan, &display);
     }
-    let sites = interfaces::find(&args)?;
-    check_format(&args, &sites)?;
-    args.tcpdump.check_link_types(&sites)?;
+    let sites = interfaces::find(&plan)?;
+    check_format(&plan, &display, &sites)?;
+    if let Some(wanted) = &plan.link_type {
+        tcpdump::check_link_type(wanted, &sites)?;
+    }
     if args.tcpdump.only_shows() {
-        return args.tcpdump.show(&sites, options.filter.as_ref());
+        return args.tcpdump.show(&sites, plan.options.filter.as_ref());
     }
-    let series = series_of(&args)?;
-    let mut observer = Terminal::new(&args);
-    let outputs = Outputs::open(&args, series.is_some(), &mut observer)?;
-    if let Err(error) = outputs.check_io(&args, series.is_some(), &mut observer) {
+    carry_out(&plan, &display, sites)
+}
+
+/// Captures as planned, and draws up the account.
+fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> Result<ExitCode> {
+    let options = &plan.options;
+    let series = series_of(plan)?;
+    let mut observer = Terminal::new(plan, display);
+    let prints = !plan.outputs.is_empty() && display.form.is_some();
+    let outputs = Outputs::open(plan, series.is_some(), prints, &mut observer)?;
+    if let Err(error) = outputs.check_io(plan, series.is_some(), &mut observer) {
         outputs.discard();
         return Err(error);
     }
-    let loans = match &args.tappable {
-        Some(file) => loans::take(&args, file, &mut observer)?,
+    let loans = match &plan.tappable {
+        Some(file) => loans::take(&plan.sources, file, &mut observer)?,
         None => Vec::new(),
     };
-    let session = Session::attach(&sites, &options, this_host(), &mut observer);
+    let session = Session::attach(&sites, options, Host::this(), &mut observer);
     // A namespace that is deleted ends when nobody holds it: the session lets go of those that left.
     drop(sites);
     let checked = session.and_then(|session| {
-        check_link_types(&args, &session)?;
+        check_link_types(plan, &session)?;
         Ok(session)
     });
     let mut session = match checked {
@@ -94,13 +127,13 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
             return Err(error);
         }
     };
-    let snaplen = options.snaplen.min(options.geometry.max_captured());
-    if snaplen < options.snaplen && args.snaplen != 0 {
+    let geometry = options.memory.here()?;
+    let snaplen = options.snaplen.min(geometry.max_captured());
+    if snaplen < options.snaplen && options.snaplen < RECORD_MAX_CAPTURED as u32 {
         observer.notice(&Notice::SnaplenReduced { bytes: snaplen });
     }
-    if let Some(plan) = &options.trigger {
-        let ring_bytes = options.geometry.pool_size as u64;
-        observer.notice(&words::waiting_for(plan, ring_bytes));
+    if let Some(trigger) = &options.trigger {
+        observer.notice(&words::waiting_for(trigger, geometry.pool_size as u64));
     }
     let mut is_stored = true;
     let Outputs {
@@ -108,182 +141,222 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
         first,
         others,
     } = outputs;
-    let (mut summary, ended) = match (first, series, &args.store.store) {
-        (Some(output), _, _) => record(session, (output, others), &args, &mut observer)?,
-        (None, Some(plan), _) => record_series(session, (plan, others), &args, &mut observer)?,
-        (None, None, Some(url)) => {
-            confine(&mut session, &args)?;
-            let (summary, ended, outcome) =
-                stored::record(session, url, &args.store, &mut observer)?;
-            is_stored = stored::tell(&outcome, url);
+    let run = Run { plan, display };
+    let (mut summary, ended) = match (first, series, &plan.store) {
+        (Some(output), _, _) => run.record(session, output, others, &mut observer)?,
+        (None, Some(series), _) => run.record_series(session, series, others, &mut observer)?,
+        (None, None, Some(store)) => {
+            run.confine(&mut session)?;
+            let (summary, ended, outcome) = stored::record(session, store, &mut observer)?;
+            is_stored = stored::tell(&outcome, &store.url);
             (summary, ended)
         }
-        (None, None, None) => show(session, &args, &mut observer)?,
+        (None, None, None) => run.show(session, &mut observer)?,
     };
     service::stopping();
     loans::give_back(loans, &mut observer);
     observer.finish();
     summary.notices = observer.said();
-    let code = report(&args, &summary, &ended, account)?;
+    let code = report(plan, display, &summary, &ended, account)?;
     Ok(if is_stored { code } else { ExitCode::FAILURE })
 }
 
-/// The files that packets go to, if those have names of their own: what is there by the name that was given stays.
-fn series_of(args: &Args) -> Result<Option<SeriesPlan>> {
-    let is_file = |path: &&PathBuf| {
-        !output::is_open_already(path)
-            && std::fs::metadata(path).map_or(true, |about| about.is_file())
+/// The series of files that packets go to, if there is one: a file that has the name as it was given stays.
+fn series_of(plan: &CapturePlan) -> Result<Option<SeriesPlan>> {
+    let is_file = |output: &&OutputPlan| {
+        !output::is_open_already(&output.path)
+            && std::fs::metadata(&output.path).map_or(true, |about| about.is_file())
     };
-    let path = args.write.first().filter(is_file);
-    args.recording.check(path.is_some())?;
-    let is_direct = path.is_some() && how::can_be_direct(&args.first, args);
-    if args.recording.io == Io::Direct && !is_direct {
+    let first = plan.outputs.first().filter(is_file);
+    if plan.files.io == Io::Direct && !first.is_some_and(OutputPlan::can_be_direct) {
         let why = "only pcapng files are, if they are not compressed";
         return Err(Error::usage("cannot write directly", why).fix("use --io auto"));
     }
-    let Some(path) = path else {
+    let Some(output) = first else {
+        recording::refuse_rotation(&plan.rotation)?;
         return Ok(None);
     };
-    let plan = args.recording.series(path, args.trigger.is_asked_for());
-    if plan.is_asked_for() && path.to_str().is_none() {
-        let what = format!("cannot write a series of files to {}", path.display());
+    let series = SeriesPlan {
+        path: output.path.to_string_lossy().into_owned(),
+        rotation: plan.rotation.clone(),
+        by_event: plan.options.trigger.is_some(),
+    };
+    if series.is_asked_for() && output.path.to_str().is_none() {
+        let what = format!(
+            "cannot write a series of files to {}",
+            output.path.display()
+        );
         return Err(Error::usage(what, "the name is not UTF-8").fix("name it otherwise"));
     }
-    Ok(Some(plan).filter(SeriesPlan::is_asked_for))
+    Ok(Some(series).filter(SeriesPlan::is_asked_for))
 }
 
-fn record(
-    mut session: Session,
-    (output, mut others): (Output, Others),
-    args: &Args,
-    observer: &mut Terminal,
-) -> Result<(Summary, Ended)> {
-    let whole = output.start()?;
-    if whole.is_none() && (!others.is_empty() || args.recording.print) {
-        // A pipe takes what it takes: nothing waits for it that others want.
-        others.insert(0, (args.first.clone(), output));
-        let first = || Ok(Box::new(Counting::default()) as Box<dyn Sink>);
-        return run_beside(session, ("", first, others), args, observer);
-    }
-    let how = How::of(&args.first, args, &session);
-    if let Some(whole) = &whole {
-        let file = warden::hold(output.file.as_fd())?;
-        session.files_warden().watch([Task::CutFile {
-            file,
-            whole: whole.clone(),
-        }])?;
-    }
-    let Output { file, name, .. } = output;
-    let said = name.clone();
-    let first = move || Ok(how.open_any(file, name, whole)? as Box<dyn Sink>);
-    run_beside(session, (&said, first, others), args, observer)
+/// A capture whose taps are attached, on its way to its outputs.
+struct Run<'a> {
+    plan: &'a CapturePlan,
+    display: &'a Display,
 }
 
-/// The outputs beside the first.
-type Others = Vec<(Wanted, Output)>;
-
-/// From here on the capture has only the rights that it needs.
-fn confine(session: &mut Session, args: &Args) -> Result<()> {
-    session.confine(args.user.clone(), Capabilities::empty())
-}
-
-/// Runs with the outputs that are named beside the first.
-fn run_beside(
-    mut session: Session,
-    (name, first, others): (&str, impl FnOnce() -> Result<Box<dyn Sink>>, Others),
-    args: &Args,
-    observer: &mut Terminal,
-) -> Result<(Summary, Ended)> {
-    confine(&mut session, args)?;
-    let mut first = first()?;
-    let beside = beside::start(others, &session, args)?;
-    if beside.is_empty() && args.first.snaplen.is_none() {
-        return session.run(first.as_mut(), observer);
+impl Run<'_> {
+    fn record(
+        &self,
+        mut session: Session,
+        output: Output,
+        mut others: Others,
+        observer: &mut Terminal,
+    ) -> Result<(Summary, Ended)> {
+        let first = &self.plan.outputs[0];
+        let whole = output.start()?;
+        if whole.is_none() && (!others.is_empty() || self.display.form.is_some()) {
+            // A slow pipe must not stall the other outputs, so it gets its own queue.
+            others.insert(0, (first.clone(), output));
+            let first = || Ok(Box::new(Counting::default()) as Box<dyn Sink>);
+            return self.run_several(session, "", first, others, observer);
+        }
+        let how = How::of(first, self.plan.files.io, &session);
+        if let Some(whole) = &whole {
+            let file = warden::hold(output.file.as_fd())?;
+            session.files_warden().watch([Task::CutFile {
+                file,
+                whole: whole.clone(),
+            }])?;
+        }
+        let Output { file, name, .. } = output;
+        let said = name.clone();
+        let first = move || Ok(how.open_any(file, name, whole)? as Box<dyn Sink>);
+        self.run_several(session, &said, first, others, observer)
     }
-    let mut sink = Several::new(name.to_owned(), first, args.first.snaplen, beside);
-    let mut ran = session.run(&mut sink, observer);
-    for fate in sink.end() {
-        let Fate {
-            name,
-            recorded,
-            lost,
-            error,
-            failed,
-            compresses_too_slowly,
-        } = fate;
-        let why = match &error {
-            Some(error) => {
-                let text = error.to_string();
-                json::say(
-                    &Remark::OutputFailed {
-                        error: text.clone(),
-                    },
-                    &text,
-                );
-                String::new()
+
+    /// From here on the capture has only the rights that it needs.
+    fn confine(&self, session: &mut Session) -> Result<()> {
+        session.confine(output::user_of(self.plan)?, Capabilities::empty())
+    }
+
+    /// Runs with the first output, and with those that are named after it.
+    fn run_several(
+        &self,
+        mut session: Session,
+        name: &str,
+        first: impl FnOnce() -> Result<Box<dyn Sink>>,
+        others: Others,
+        observer: &mut Terminal,
+    ) -> Result<(Summary, Ended)> {
+        self.confine(&mut session)?;
+        let mut first = first()?;
+        let snaplen = self.plan.outputs.first().and_then(|output| output.snaplen);
+        let beside = beside::start(others, &session, self.plan, self.display)?;
+        if beside.is_empty() && snaplen.is_none() {
+            return session.run(first.as_mut(), observer);
+        }
+        let mut sink = Several::new(name.to_owned(), first, snaplen, beside);
+        let mut ran = session.run(&mut sink, observer);
+        for fate in sink.end() {
+            let output = account_of(fate);
+            if let Ok((summary, _)) = &mut ran {
+                summary.outputs.push(output);
             }
-            None if compresses_too_slowly => format!(": {}", words::compression_limits()),
-            None => ": it could not keep up".to_owned(),
-        };
-        let output = OutputSummary {
-            name,
-            recorded,
-            lost,
-            failed,
-            error: error.map(|error| error.to_string()),
-        };
-        if lost > 0 {
-            let text = format!("{}: {lost} recorded packets lost{why}", output.name);
-            json::say(&Remark::Output(&output), &text);
         }
-        if let Ok((summary, _)) = &mut ran {
-            summary.outputs.push(output);
+        ran
+    }
+
+    fn record_series(
+        &self,
+        session: Session,
+        series: SeriesPlan,
+        others: Others,
+        observer: &mut Terminal,
+    ) -> Result<(Summary, Ended)> {
+        let mut how = How::of(&self.plan.outputs[0], self.plan.files.io, &session);
+        how.largest = series.largest();
+        let whole = WholeBytes::new()?;
+        let mode = self.plan.files.mode;
+        let make = move |path: &Path| {
+            outfile::check_regular(path)?;
+            let (file, _) = outfile::open(path, mode)?;
+            let fail = |e| Error::os(format!("cannot write to {}", path.display()), e);
+            file.set_len(0).map_err(fail)?;
+            Ok(file)
+        };
+        let user = output::user_of(self.plan)?;
+        // A command is the user's own, and may need what trawl does not; as somebody else it has what that one has.
+        let kept = (user.is_some() || series.rotation.command.is_none()).then(|| Kept {
+            capabilities: match user {
+                Some(_) => Capabilities::empty(),
+                None => Capabilities::DAC_OVERRIDE | Capabilities::FOWNER,
+            },
+            user,
+        });
+        let make = Box::new(make);
+        let files = NextFiles::start(series.clone(), make, whole.clone(), kept.as_ref())?;
+        let open = move |file: File, name: String| {
+            Ok(how.open(file, name, Some(whole.clone()))? as Box<dyn Sink>)
+        };
+        let accounts = session.accounts();
+        let name = series.path.clone();
+        let first = move || {
+            let tell = Box::new(json::waits_for_commands);
+            let series = Series::new(series, files, Box::new(open), accounts, tell);
+            Ok(Box::new(series) as Box<dyn Sink>)
+        };
+        self.run_several(session, &name, first, others, observer)
+    }
+
+    fn show(&self, mut session: Session, observer: &mut Terminal) -> Result<(Summary, Ended)> {
+        self.confine(&mut session)?;
+        let origins = origins(&session);
+        match &self.display.form {
+            Some(Form::Lines(options)) => {
+                let printer = Printer::new(*options);
+                session.run(&mut Shown::new(printer, origins)?, observer)
+            }
+            Some(Form::Json) | None => session.run(&mut Shown::new(JsonLines, origins)?, observer),
         }
     }
-    ran
 }
 
-fn record_series(
-    session: Session,
-    (plan, others): (SeriesPlan, Others),
-    args: &Args,
-    observer: &mut Terminal,
-) -> Result<(Summary, Ended)> {
-    let mut how = How::of(&args.first, args, &session);
-    how.largest = plan.largest();
-    let whole = WholeBytes::new()?;
-    let mode = args.file_mode;
-    let make = move |path: &Path| {
-        outfile::check_regular(path)?;
-        let (file, _) = outfile::open(path, mode)?;
-        let fail = |e| Error::os(format!("cannot write to {}", path.display()), e);
-        file.set_len(0).map_err(fail)?;
-        Ok(file)
+/// The outputs after the first.
+type Others = Vec<(OutputPlan, Output)>;
+
+/// Reports what an output lost, and draws up its account.
+fn account_of(fate: Fate) -> OutputSummary {
+    let Fate {
+        name,
+        recorded,
+        lost,
+        error,
+        failed,
+        compresses_too_slowly,
+    } = fate;
+    let why = match &error {
+        Some(error) => {
+            let text = error.to_string();
+            json::say(
+                &Remark::OutputFailed {
+                    error: text.clone(),
+                },
+                &text,
+            );
+            String::new()
+        }
+        None if compresses_too_slowly => format!(": {}", words::compression_limits()),
+        None => ": it could not keep up".to_owned(),
     };
-    // A command is the user's own, and may need what trawl does not; as somebody else it has what that one has.
-    let kept = (args.user.is_some() || plan.command.is_none()).then(|| Kept {
-        user: args.user.clone(),
-        capabilities: match args.user {
-            Some(_) => Capabilities::empty(),
-            None => Capabilities::DAC_OVERRIDE | Capabilities::FOWNER,
-        },
-    });
-    let make = Box::new(make);
-    let files = NextFiles::start(plan.clone(), make, whole.clone(), kept.as_ref())?;
-    let open = move |file: File, name: String| {
-        Ok(how.open(file, name, Some(whole.clone()))? as Box<dyn Sink>)
+    let output = OutputSummary {
+        name,
+        recorded,
+        lost,
+        failed,
+        error: error.map(|error| error.to_string()),
     };
-    let accounts = session.accounts();
-    let name = plan.path.clone();
-    let first = move || {
-        let tell = Box::new(json::waits_for_commands);
-        let series = Series::new(plan, files, Box::new(open), accounts, tell);
-        Ok(Box::new(series) as Box<dyn Sink>)
-    };
-    run_beside(session, (&name, first, others), args, observer)
+    if lost > 0 {
+        let text = format!("{}: {lost} recorded packets lost{why}", output.name);
+        json::say(&Remark::Output(&output), &text);
+    }
+    output
 }
 
-fn places(session: &Session) -> Vec<BlockOrigin> {
+/// The interface and the hook of each interface block that a capture begins with.
+pub(crate) fn origins(session: &Session) -> Vec<BlockOrigin> {
     session
         .interfaces()
         .iter()
@@ -292,32 +365,9 @@ fn places(session: &Session) -> Vec<BlockOrigin> {
         .collect()
 }
 
-fn show(mut session: Session, args: &Args, observer: &mut Terminal) -> Result<(Summary, Ended)> {
-    confine(&mut session, args)?;
-    let places = places(&session);
-    if args.json {
-        return session.run(&mut Shown::new(JsonLines, places)?, observer);
-    }
-    let options = PrintOptions {
-        id: args.id,
-        colour: terminal::colours_wanted(),
-        ..args.lines.options(false)
-    };
-    let printer = Printer::new(options);
-    session.run(&mut Shown::new(printer, places)?, observer)
-}
-
-fn this_host() -> Host {
-    let host = host::describe();
-    Host {
-        os: host.os,
-        hardware: host.hardware,
-        application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
-    }
-}
-
 fn report(
-    args: &Args,
+    plan: &CapturePlan,
+    display: &Display,
     summary: &Summary,
     ended: &Ended,
     account: Option<Output>,
@@ -342,7 +392,7 @@ fn report(
         }
         // The observer has said so already, unless it was to be quiet.
         Ended::NoInterface(gone) => {
-            if args.quiet {
+            if display.quiet {
                 json::say(&Remark::Gone(gone), &words::gone(gone));
             }
             ExitCode::FAILURE
@@ -355,7 +405,7 @@ fn report(
         code
     };
     let written = account.map_or(Ok(()), |account| write_summary(account, summary));
-    if args.wants_hardware_time() {
+    if plan.options.time == TimeSource::Hardware {
         let stamped: u64 = summary
             .interfaces
             .iter()
@@ -368,7 +418,7 @@ fn report(
     }
     let errors = summary.interfaces.iter();
     let largest = errors.filter_map(|point| point.time_error_max_ns).max();
-    if let Some(error) = largest.filter(|_| args.lines.is_verbose()) {
+    if let Some(error) = largest.filter(|_| display.verbose) {
         let text = format!("time stamps are wrong by at most {error} ns");
         json::say(&Remark::TimeError { at_most_ns: error }, &text);
     }
@@ -385,9 +435,9 @@ fn report(
     if let Some(triggers) = &summary.triggers {
         json::say(&Remark::Triggers(triggers), &words::triggers(triggers));
     }
-    let packets = summary.total.lost.get(Compression::LIMIT).copied();
+    let packets = summary.total.lost.get(COMPRESSION_LIMIT).copied();
     if let Some(packets) = packets.filter(|packets| *packets > 0) {
-        let threads = Compression::threads();
+        let threads = compression_threads();
         let remark = Remark::CompressionTooSlow { packets, threads };
         json::say(&remark, &words::compression_limits());
     }

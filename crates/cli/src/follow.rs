@@ -8,11 +8,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::ring::Geometry;
-use trawl_kernel::{Error, Result, clock, events, host, process};
+use trawl_kernel::{Error, Result, clock, process};
 use trawl_tap::assembly::Host;
 use trawl_tap::drop::Along;
-use trawl_tap::options::{At, Drops, Options};
+use trawl_tap::options::{At, Drops, Memory, MemorySize, Options};
 use trawl_tap::session::{Ended, Session};
 use trawl_tap::sink::Sink;
 use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, Source, add_places};
@@ -21,7 +20,7 @@ use crate::json::Remark;
 use crate::libpcap::LibpcapArg;
 use crate::netns::NamespacesArg;
 use crate::why::{Watcher, watching_drops};
-use crate::{json, terminal, units};
+use crate::{capture, json, terminal, units};
 use way::{End, Joined, PacketPath};
 
 /// A way that was not gone on for so long after its last step is told.
@@ -90,14 +89,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let sites = Along::find(&drops)?.with_programs();
     let options = Options {
         at: Some(At::Both),
-        geometry: geometry(args.memory)?.growing_from(0),
-        ..watching_drops(drops, &args.expression, args.duration)?
-    };
-    let about = host::describe();
-    let host = Host {
-        os: about.os,
-        hardware: about.hardware,
-        application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
+        memory: Memory::growing_to(args.memory.map_or(MemorySize::Usual, MemorySize::Total)),
+        ..watching_drops(drops, &args.expression, args.duration)
     };
     let mut observer = Watcher {
         json: args.json,
@@ -106,15 +99,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
             is_whole.then(|| format!("following packets on {} (experimental)", point.label))
         },
     };
-    let mut session = Session::attach(&sites, &options, host, &mut observer)?;
+    let mut session = Session::attach(&sites, &options, Host::this(), &mut observer)?;
     session.confine(None, Capabilities::empty())?;
     let mut sink = Following {
-        places: session
-            .interfaces()
-            .iter()
-            .zip(session.hook_names())
-            .map(|(interface, hook)| BlockOrigin::new(interface, hook))
-            .collect(),
+        places: capture::origins(&session),
         described: 0,
         open: BTreeMap::new(),
         joined: Joined::default(),
@@ -134,14 +122,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Ended::Signal | Ended::Duration | Ended::Count | Ended::Size => Ok(ExitCode::SUCCESS),
         Ended::Output(error) => Err(error),
         other => Err(Error::failed("cannot continue to follow packets", other)),
-    }
-}
-
-fn geometry(memory: Option<u64>) -> Result<Geometry> {
-    let cpus = events::cpu_count();
-    match memory {
-        Some(bytes) => Geometry::for_total(bytes, cpus),
-        None => Geometry::by_default(cpus, host::available_memory()),
     }
 }
 

@@ -2,20 +2,23 @@
 
 use std::time::Duration;
 
-use clap::Parser;
 use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::ring::SHARE_MIN;
-use trawl_kernel::{Error, Result, events, host};
+use trawl_kernel::{Error, Result, events};
+use trawl_tap::Choice;
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
-use trawl_tap::capture_site::CaptureSite;
+use trawl_tap::filter::Filter;
 use trawl_tap::notice::Notice;
-use trawl_tap::options::Options;
+use trawl_tap::options::{Drops, Memory, MemorySize, Options};
+use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
+use trawl_tap::sources::Sources;
 use trawl_tap::table;
 use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, Source, add_places};
 
+use crate::capture::args::{self, Taps};
 use crate::{capture, json, terminal};
 
 /// Bytes of each packet that headers lie in.
@@ -25,13 +28,6 @@ const MEMORY: u64 = 32 << 20;
 /// Memory for records: a view is behind for a moment only.
 fn memory() -> u64 {
     MEMORY.max(SHARE_MIN * events::cpu_count() as u64)
-}
-
-/// The arguments that `trawl capture` would be given for this.
-#[derive(Debug, Parser)]
-struct CaptureArguments {
-    #[command(flatten)]
-    args: capture::Args,
 }
 
 /// Which interfaces, and how their packets are seen.
@@ -83,69 +79,72 @@ pub trait Viewer {
     }
 }
 
+impl Wanted {
+    fn plan(&self) -> CapturePlan {
+        let taps = Taps {
+            tap: Choice::Auto,
+            with_tc: false,
+            with_drops: self.drops && table::DROP.missing().is_empty(),
+        };
+        let usual = args::usual(&taps);
+        let expression = self.filter.join(" ");
+        let options = Options {
+            drops: usual.drops.clone().map(|drops| Drops {
+                namespaces: self.netns.iter().cloned().collect(),
+                ..drops
+            }),
+            filter: (!expression.is_empty()).then_some(Filter::Expression(expression)),
+            snaplen: if self.whole { usual.snaplen } else { HEADERS },
+            count: self.count,
+            duration: self.duration,
+            memory: Memory::growing_to(MemorySize::Total(memory())),
+            ..usual
+        };
+        let sources = Sources {
+            names: self.interfaces.clone(),
+            netns: self.netns.clone(),
+            ..Sources::default()
+        };
+        CapturePlan::new(sources, options)
+    }
+}
+
 /// Shows packets until the time is over, a signal comes or the viewer has seen enough; the account at the end.
 pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
-    let mut words = Vec::new();
-    for interface in &wanted.interfaces {
-        words.extend(["-i".to_owned(), interface.clone()]);
-    }
-    if let Some(netns) = &wanted.netns {
-        words.extend(["--netns".to_owned(), netns.clone()]);
-    }
-    if wanted.drops && table::DROP.missing().is_empty() {
-        words.extend(["--tap".to_owned(), "auto,drop".to_owned()]);
-    }
-    if !wanted.whole {
-        words.extend(["-s".to_owned(), HEADERS.to_string()]);
-    }
-    if let Some(count) = wanted.count {
-        words.extend(["-c".to_owned(), count.to_string()]);
-    }
-    if let Some(duration) = wanted.duration {
-        words.extend([
-            "--duration".to_owned(),
-            format!("{}ms", duration.as_millis().max(1)),
-        ]);
-    }
-    words.extend(["--memory".to_owned(), memory().to_string()]);
-    words.push("--".to_owned());
-    words.extend(wanted.filter.iter().cloned());
-    let prepared = Prepared::new(words)?;
+    let plan = wanted.plan();
     let ended_by_viewer = std::cell::Cell::new(false);
     let shared = std::cell::RefCell::new(viewer);
     let mut observer = Figures { viewer: &shared };
-    let mut session = prepared.attach(&mut observer)?;
+    let mut session = attach(&plan, &mut observer)?;
     session.confine(None, wanted.keeps)?;
-    let places = session
-        .interfaces()
-        .iter()
-        .zip(session.hook_names())
-        .map(|(interface, hook)| BlockOrigin::new(interface, hook))
-        .collect();
     let mut sink = Viewed {
         viewer: &shared,
-        places,
+        places: capture::origins(&session),
         described: 0,
         ended: &ended_by_viewer,
     };
     let (summary, ended) = session.run(&mut sink, &mut observer)?;
     match ended {
         Ended::Output(_) if ended_by_viewer.get() => Ok(summary),
-        ended => fine(ended).map(|()| summary),
+        ended => into_result(ended).map(|()| summary),
     }
 }
 
-/// Captures into a sink, with the arguments that `trawl capture` takes, until it ends by itself or by a signal.
-pub fn run_into(words: &[String], sink: &mut dyn Sink) -> Result<()> {
-    let prepared = Prepared::new(words.to_vec())?;
+/// Captures into a sink until the capture ends by itself or by a signal.
+pub fn run_into(plan: &CapturePlan, sink: &mut dyn Sink) -> Result<()> {
     let mut observer = Silent;
-    let mut session = prepared.attach(&mut observer)?;
+    let mut session = attach(plan, &mut observer)?;
     session.confine(None, Capabilities::empty())?;
     let (_, ended) = session.run(sink, &mut observer)?;
-    fine(ended)
+    into_result(ended)
 }
 
-fn fine(ended: Ended) -> Result<()> {
+fn attach(plan: &CapturePlan, observer: &mut dyn Observer) -> Result<Session> {
+    let sites = capture::interfaces::find(plan)?;
+    Session::attach(&sites, &plan.options, Host::this(), observer)
+}
+
+fn into_result(ended: Ended) -> Result<()> {
     match ended {
         Ended::Output(error) => Err(error),
         Ended::NoInterface(gone) => Err(Error::failed(
@@ -153,34 +152,6 @@ fn fine(ended: Ended) -> Result<()> {
             capture::words::gone(&gone),
         )),
         _ => Ok(()),
-    }
-}
-
-/// What a session is made from.
-struct Prepared {
-    options: Options,
-    sites: Vec<CaptureSite>,
-}
-
-impl Prepared {
-    fn new(mut words: Vec<String>) -> Result<Self> {
-        words.insert(0, "capture".to_owned());
-        let arguments = CaptureArguments::try_parse_from(words)
-            .map_err(|e| Error::usage("cannot capture", e))?;
-        Ok(Self {
-            options: arguments.args.options()?,
-            sites: capture::interfaces::find(&arguments.args)?,
-        })
-    }
-
-    fn attach(&self, observer: &mut dyn Observer) -> Result<Session> {
-        let described = host::describe();
-        let host = Host {
-            os: described.os,
-            hardware: described.hardware,
-            application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
-        };
-        Session::attach(&self.sites, &self.options, host, observer)
     }
 }
 

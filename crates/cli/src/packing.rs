@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use trawl_sink::Compression;
+use trawl_tap::plan::Compression;
 
 use crate::units;
 

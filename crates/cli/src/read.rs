@@ -13,15 +13,16 @@ use std::process::ExitCode;
 
 use trawl_filter::LinkType;
 use trawl_filter::select::Selector;
-use trawl_kernel::events::{self, Signals};
+use trawl_kernel::events::Signals;
 use trawl_kernel::privilege::{self, User};
-use trawl_kernel::ring::Geometry;
-use trawl_kernel::{Error, Result, host};
+use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::Step;
 use trawl_tap::Choice;
 use trawl_tap::filter::Filter;
-use trawl_tap::options::Options;
+use trawl_tap::options::{Memory, Options};
+use trawl_tap::plan::CapturePlan;
+use trawl_tap::sources::Sources;
 use trawl_view::merge::Merge;
 use trawl_view::record::Source;
 
@@ -39,9 +40,9 @@ use crate::version;
 
 pub fn run(args: Args) -> Result<ExitCode> {
     if args.list_interfaces {
-        let geometry = Geometry::by_default(events::cpu_count(), host::available_memory())?;
-        let options = Options::new(Choice::Auto, geometry);
-        return interfaces::list(None, args.json.is_some(), &options);
+        let options = Options::new(Choice::Auto, Memory::default());
+        let plan = CapturePlan::new(Sources::default(), options);
+        return interfaces::list(&plan, args.json.is_some());
     }
     args.libpcap.choose();
     if args.version {
@@ -103,7 +104,7 @@ fn give_up_privileges(request: &Request) -> Result<()> {
         privilege::keep_none()?;
     }
     // The command of -z may do what it likes.
-    if request.series.command.is_none() {
+    if request.series.rotation.command.is_none() {
         privilege::forbid_all_but_files();
     }
     Ok(())

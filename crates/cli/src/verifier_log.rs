@@ -1,6 +1,6 @@
 //! `--verifier-log`: the verifier's whole log, of which messages show one line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use trawl_kernel::bpf::verifier_log;
 use trawl_kernel::{Error, Result};
@@ -17,13 +17,19 @@ pub struct VerifierLog {
 impl VerifierLog {
     /// To be called before anything is loaded.
     pub fn begin(&self) -> Result<()> {
-        let Some(path) = &self.verifier_log else {
-            return Ok(());
-        };
-        let (file, _) = outfile::open(path, None)?;
-        file.set_len(0)
-            .map_err(|e| Error::os(format!("cannot write to {}", path.display()), e))?;
-        verifier_log::keep_in(file);
-        Ok(())
+        self.verifier_log.as_deref().map_or(Ok(()), begin)
     }
+
+    pub fn path(&self) -> Option<PathBuf> {
+        self.verifier_log.clone()
+    }
+}
+
+/// Keeps the log of what is loaded from now on.
+pub fn begin(path: &Path) -> Result<()> {
+    let (file, _) = outfile::open(path, None)?;
+    file.set_len(0)
+        .map_err(|e| Error::os(format!("cannot write to {}", path.display()), e))?;
+    verifier_log::keep_in(file);
+    Ok(())
 }

@@ -11,17 +11,17 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::ring::Geometry;
-use trawl_kernel::{Error, Result, events, host};
+use trawl_kernel::{Error, Result};
 use trawl_tap::Choice;
 use trawl_tap::account::{Account, Summary};
 use trawl_tap::assembly::{Host, Point};
-use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::filter::Filter;
 use trawl_tap::notice::Notice;
-use trawl_tap::options::{Drops, Options};
+use trawl_tap::options::{Drops, Memory, MemorySize, Options};
+use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
+use trawl_tap::sources::Sources;
 use trawl_view::record::{BlockOrigin, RingBlocks, Source, add_places};
 use trawl_view::why::Tally;
 
@@ -63,24 +63,14 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
-    let sites = args
-        .interfaces
-        .iter()
-        .map(|text| CaptureSite::find(text, args.namespaces.of_interfaces()))
-        .collect::<Result<Vec<_>>>()?;
+    let plan = plan(&args);
+    let sites = capture::interfaces::find(&plan)?;
     let namespaces = args.namespaces.open()?;
-    let options = options(&args)?;
-    let about = host::describe();
-    let host = Host {
-        os: about.os,
-        hardware: about.hardware,
-        application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
-    };
     let mut observer = Watcher {
         json: args.json,
         started: |point| Some(format!("looking for drops on {}", point.label)),
     };
-    let session = Session::attach(&sites, &options, host, &mut observer)?;
+    let session = Session::attach(&sites, &plan.options, Host::this(), &mut observer)?;
     // Counters know no packets that an expression could choose.
     let counted = args.expression.is_empty();
     let counted = counted
@@ -90,12 +80,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut sink = Tallying {
         tally: Rc::clone(&tally),
         no_losses_too: args.all,
-        places: session
-            .interfaces()
-            .iter()
-            .zip(session.hook_names())
-            .map(|(interface, hook)| BlockOrigin::new(interface, hook))
-            .collect(),
+        places: capture::origins(&session),
         described: 0,
         counted: counted.clone(),
         advice: Advice::new(),
@@ -124,31 +109,33 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
 }
 
-fn options(args: &Args) -> Result<Options> {
+fn plan(args: &Args) -> CapturePlan {
     let drops = Drops {
         no_losses: true,
         stack: true,
         namespaces: args.namespaces.names(),
         ..Drops::default()
     };
-    watching_drops(drops, &args.expression, args.duration)
+    let sources = Sources {
+        names: args.interfaces.clone(),
+        netns: args.namespaces.of_interfaces().map(str::to_owned),
+        ..Sources::default()
+    };
+    let options = watching_drops(drops, &args.expression, args.duration);
+    CapturePlan::new(sources, options)
 }
 
 /// The options of a capture at drops whose records trawl reads itself.
-pub fn watching_drops(
-    drops: Drops,
-    expression: &[String],
-    duration: Option<Duration>,
-) -> Result<Options> {
+pub fn watching_drops(drops: Drops, expression: &[String], duration: Option<Duration>) -> Options {
     let expression = expression.join(" ");
-    let geometry = Geometry::for_share(RING_SIZE, events::cpu_count())?.growing_from(0);
-    Ok(Options {
+    let memory = Memory::growing_to(MemorySize::ForEachCpu(RING_SIZE));
+    Options {
         drops: Some(drops),
         filter: (!expression.is_empty()).then_some(Filter::Expression(expression)),
         snaplen: SNAPLEN,
         duration,
-        ..Options::new(Choice::Drop, geometry)
-    })
+        ..Options::new(Choice::Drop, memory)
+    }
 }
 
 fn differences(counted: Option<&Counted>) -> Result<Differences> {

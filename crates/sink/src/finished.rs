@@ -52,7 +52,7 @@ impl Finished {
 
     /// Takes one in, and runs the command with it.
     pub fn add(&mut self, path: PathBuf, size: u64) {
-        if let Some(command) = &self.plan.command {
+        if let Some(command) = &self.plan.rotation.command {
             // Its name is an argument: no shell looks at it.
             let mut started = Command::new(command);
             started.arg(&path).stdin(Stdio::null());
@@ -70,8 +70,8 @@ impl Finished {
 
     /// Removes the oldest that are too many, with room for the one that comes next.
     pub fn make_room(&mut self) {
-        let files = self.plan.files.unwrap_or(usize::MAX).max(1);
-        let total = self.plan.total.unwrap_or(u64::MAX);
+        let files = self.plan.rotation.files.unwrap_or(usize::MAX).max(1);
+        let total = self.plan.rotation.total.unwrap_or(u64::MAX);
         let next = self.plan.largest().unwrap_or(0);
         loop {
             let sum: u64 = self.past.iter().map(|(_, size)| size).sum();
@@ -111,7 +111,11 @@ impl Finished {
     /// How many commands still run.
     pub fn running(&mut self) -> Result<usize> {
         self.forget_ended();
-        match (self.children.len(), self.not_run.take(), &self.plan.command) {
+        match (
+            self.children.len(),
+            self.not_run.take(),
+            &self.plan.rotation.command,
+        ) {
             (0, Some(error), Some(command)) => {
                 Err(Error::os(format!("cannot run {command} for -z"), error))
             }

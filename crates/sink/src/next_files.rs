@@ -152,7 +152,7 @@ impl Maker {
         let final_path = self
             .plan
             .name(self.number, clock::wall(), &mut self.last, is_used);
-        let path = match self.plan.sealed {
+        let path = match self.plan.rotation.sealed {
             true => with_suffix(&final_path, ".part"),
             false => final_path.clone(),
         };
@@ -175,7 +175,7 @@ impl Maker {
             return Ok(());
         };
         let size = begun.file.metadata().map_or(0, |about| about.len());
-        if self.plan.sealed {
+        if self.plan.rotation.sealed {
             seal(&begun)?;
         }
         self.finished.add(begun.final_path, size);

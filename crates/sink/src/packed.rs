@@ -21,7 +21,8 @@ use trawl_tap::sink::{Counting, Sink};
 
 use crate::intact::{Watch, lost_by_disk, refused};
 
-pub use frame::Compression;
+pub use frame::{COMPRESSION_LIMIT, compression_threads};
+use trawl_tap::plan::Compression;
 
 /// This many bytes make a frame.
 const FRAME: usize = 1 << 20;
@@ -115,7 +116,7 @@ impl Packed {
         });
         let (jobs, to_pack) = channel();
         let to_pack = Arc::new(Mutex::new(to_pack));
-        let threads = (0..Compression::threads())
+        let threads = (0..frame::compression_threads())
             .map(|number| {
                 let (to_pack, shared) = (Arc::clone(&to_pack), Arc::clone(&shared));
                 std::thread::Builder::new()
@@ -244,7 +245,7 @@ impl Sink for Packed {
         let packets = self.lost.packets.iter().enumerate();
         packets
             .filter(|(_, count)| **count > 0)
-            .map(|(id, count)| (id as u32, Compression::LIMIT, *count))
+            .map(|(id, count)| (id as u32, frame::COMPRESSION_LIMIT, *count))
             .collect()
     }
 }
@@ -260,7 +261,7 @@ impl Drop for Packed {
         let mut state = self.shared.lock();
         if !state.failed {
             let end = state.length;
-            let table = self.shared.compression.table(&state.table);
+            let table = frame::table(self.shared.compression, &state.table);
             self.shared.append(&mut state, &table);
             // All packets are there without a table, and half of one would be taken for a broken frame.
             if self.shared.on_disk(&state).is_err() {
@@ -395,7 +396,7 @@ fn work(to_pack: &Mutex<Receiver<(u64, Vec<u8>)>>, shared: &Shared) {
             return;
         };
         let (packed, length) = match shared.form {
-            Form::Pcapng => (shared.compression.pack(&raw), raw.len()),
+            Form::Pcapng => (frame::pack(shared.compression, &raw), raw.len()),
             Form::Pcap { link_type, snaplen } => {
                 let mut records = Vec::with_capacity(raw.len());
                 if number == 0 {
@@ -404,7 +405,7 @@ fn work(to_pack: &Mutex<Receiver<(u64, Vec<u8>)>>, shared: &Shared) {
                 for block in blocks(&raw) {
                     pcap::record_from_block(&mut records, &block);
                 }
-                (shared.compression.pack(&records), records.len())
+                (frame::pack(shared.compression, &records), records.len())
             }
         };
         shared.take_in(number, raw, packed, length);

@@ -189,7 +189,7 @@ impl Series {
     }
 
     fn is_due(&self) -> bool {
-        match (&self.current, self.plan.time) {
+        match (&self.current, self.plan.rotation.time) {
             (Some(current), Some(time)) => current.began.elapsed() >= time,
             _ => false,
         }

@@ -1,26 +1,16 @@
 //! When the files of a series end, what they are called, and what becomes of them.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use trawl_kernel::clock;
+use trawl_tap::plan::Rotation;
 
 /// When a file of a series ends, and what becomes of it.
 #[derive(Clone, Debug, Default)]
 pub struct SeriesPlan {
     /// The name: by strftime(3), and with a number before its extension where there may be several of one name.
     pub path: String,
-    /// A file grows no larger than this.
-    pub size: Option<u64>,
-    pub time: Option<Duration>,
-    /// This many files stay, the latest ones.
-    pub files: Option<usize>,
-    /// All files together stay below this.
-    pub total: Option<u64>,
-    /// What is run with the name of each finished file.
-    pub command: Option<String>,
-    /// A file has its name only once it is finished and on the disk.
-    pub sealed: bool,
+    pub rotation: Rotation,
     /// A file holds one event that a capture waited for.
     pub by_event: bool,
 }
@@ -28,23 +18,21 @@ pub struct SeriesPlan {
 impl SeriesPlan {
     /// Whether there is to be more than one file, or something is done with it.
     pub fn is_asked_for(&self) -> bool {
-        self.size.is_some()
-            || self.time.is_some()
-            || self.files.is_some()
-            || self.total.is_some()
-            || self.command.is_some()
-            || self.sealed
-            || self.path.contains('%')
+        self.rotation.is_asked_for() || self.path.contains('%')
     }
 
     fn is_numbered(&self) -> bool {
-        let ends = self.time.is_some() || self.total.is_some();
-        self.size.is_some() || self.by_event || (ends && !self.path.contains('%'))
+        let Rotation {
+            size, time, total, ..
+        } = &self.rotation;
+        let ends = time.is_some() || total.is_some();
+        size.is_some() || self.by_event || (ends && !self.path.contains('%'))
     }
 
     /// What a file takes at most: where all files together have a limit, an eighth of that if nothing else was said.
     pub fn largest(&self) -> Option<u64> {
-        self.size.or(self.total.map(|total| total / 8))
+        let Rotation { size, total, .. } = &self.rotation;
+        size.or(total.map(|total| total / 8))
     }
 
     /// The name of a file that begins at a time, in nanoseconds since 1970; with its number if it is used by another, or was
@@ -114,8 +102,11 @@ mod tests {
         ] {
             let plan = SeriesPlan {
                 path: path.to_owned(),
-                size: Some(1 << 20),
-                ..SeriesPlan::default()
+                rotation: Rotation {
+                    size: Some(1 << 20),
+                    ..Rotation::default()
+                },
+                by_event: false,
             };
             assert_eq!(plan.name_at(7, 0), Path::new(name));
         }

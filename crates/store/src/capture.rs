@@ -12,35 +12,25 @@ use serde::Serialize;
 use trawl_kernel::privilege::{self, Capabilities};
 use trawl_kernel::{Error, Result, clock};
 use trawl_tap::account::Summary;
+use trawl_tap::plan::StorePlan;
 use trawl_tap::sink::Sink;
 
 use crate::chunker::{Bounds, Chunker};
 use crate::key::Epoch;
 use crate::manifest::{Begin, Clock, End, FORMAT, Fates, InterfaceEnd, Origin, State};
 use crate::remote::Store;
-use crate::spool::{Full, Spool, Target};
+use crate::spool::{Spool, Target, default_spool};
 use crate::upload;
 
 /// Bytes on their way to the chunker, at most: more than any disk's short pause.
 const QUEUE_BYTES: usize = 64 << 20;
 
+/// Which capture is stored, of which host.
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub url: String,
-    pub capture: String,
+    pub plan: StorePlan,
     pub host: String,
     pub boot: String,
-    pub spool: PathBuf,
-    pub spool_bytes: u64,
-    pub full: Full,
-    pub chunk_bytes: u64,
-    pub chunk_time: Duration,
-    /// The capture ends once it recorded so many bytes.
-    pub size: Option<u64>,
-    /// How long the end of the capture may wait for the store.
-    pub patience: Duration,
-    /// Each chunk gets its index when it is stored.
-    pub index: bool,
     pub options: Vec<String>,
     pub trawl: String,
 }
@@ -172,9 +162,11 @@ impl StoreSink {
         interfaces: Vec<String>,
         complain: impl Fn(&str) + Send + 'static,
     ) -> Result<Self> {
-        let store = Store::open(&config.url, true)?;
+        let plan = &config.plan;
+        let spool_path = plan.spool.clone().unwrap_or_else(default_spool);
+        let store = Store::open(&plan.url, true)?;
         let epoch = Epoch {
-            capture: config.capture.clone(),
+            capture: plan.name.clone(),
             host: config.host.clone(),
             boot: config.boot.clone(),
             epoch: clock::wall().to_string(),
@@ -196,14 +188,14 @@ impl StoreSink {
         let target = Target {
             url: url.clone(),
             epoch,
-            index: config.index,
+            index: plan.index,
         };
-        let spool = Arc::new(Spool::create(&config.spool, target, &begin)?);
+        let spool = Arc::new(Spool::create(&spool_path, target, &begin)?);
         let bounds = Bounds {
-            chunk_bytes: config.chunk_bytes,
-            chunk_time: config.chunk_time,
-            spool_bytes: config.spool_bytes,
-            full: config.full,
+            chunk_bytes: plan.chunk_bytes,
+            chunk_time: plan.chunk_time,
+            spool_bytes: plan.spool_bytes,
+            full: plan.full,
         };
         let channel = Arc::new(Channel::default());
         let stop = Arc::new(AtomicBool::new(false));
@@ -236,11 +228,11 @@ impl StoreSink {
             uploader: Some(uploader),
             spool,
             stop,
-            patience: config.patience,
+            patience: plan.patience,
             unwritten: Vec::new(),
             taken: 0,
-            size: config.size,
-            root: config.spool.clone(),
+            size: plan.size,
+            root: spool_path,
             url,
         })
     }

@@ -15,14 +15,15 @@ use trawl_packet::pcapng::options::Options;
 use crate::chunk::{OpenChunk, SealedChunk};
 use crate::key::Epoch;
 use crate::manifest::{Clock, FORMAT, Fates, InterfaceEnd, Manifest, Origin, State};
-use crate::spool::{Full, Spool};
+use crate::spool::Spool;
+use trawl_tap::plan::FullSpool;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub chunk_bytes: u64,
     pub chunk_time: Duration,
     pub spool_bytes: u64,
-    pub full: Full,
+    pub full: FullSpool,
 }
 
 /// One interface's row of chunks.
@@ -81,7 +82,7 @@ impl Chunker {
 
     /// Whether nothing more may come in.
     pub fn is_full(&self) -> bool {
-        self.bounds.full == Full::Stop && self.used() >= self.bounds.spool_bytes
+        self.bounds.full == FullSpool::Stop && self.used() >= self.bounds.spool_bytes
     }
 
     fn used(&self) -> u64 {
@@ -222,7 +223,7 @@ impl Chunker {
                 self.open(row);
             }
         }
-        if self.bounds.full == Full::Evict {
+        if self.bounds.full == FullSpool::Evict {
             while self.used() > self.bounds.spool_bytes && self.spool.evict_oldest() {}
         }
     }
@@ -279,7 +280,7 @@ impl Chunker {
         if let Err(error) = self.spool.add(manifest) {
             self.broken.get_or_insert(error);
         }
-        if self.bounds.full == Full::Evict {
+        if self.bounds.full == FullSpool::Evict {
             while self.used() > self.bounds.spool_bytes && self.spool.evict_oldest() {}
         }
     }

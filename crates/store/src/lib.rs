@@ -25,7 +25,7 @@ pub use fetch::{Fetched, PacketLocation, Packets};
 pub use index::{Indexed, index};
 pub use prune::{Limits, Pruned, prune};
 pub use remote::Store;
-pub use spool::{Full, default_spool};
+pub use spool::default_spool;
 pub use upload::{Pushed, push};
 pub use uploaders::{Uploaded, Uploaders};
 pub use verify::{Finding, Problem, Verified, verify};

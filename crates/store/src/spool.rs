@@ -18,15 +18,6 @@ pub fn default_spool() -> PathBuf {
     PathBuf::from("/var/lib/trawl/spool")
 }
 
-/// What happens when the spool is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
-    /// The capture ends; what it recorded so far is kept.
-    Stop,
-    /// The oldest chunk goes; its manifest stays.
-    Evict,
-}
-
 /// Whose the chunks of a directory are, and where they go.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Target {

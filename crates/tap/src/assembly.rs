@@ -19,7 +19,7 @@ use trawl_kernel::layout::{
 use trawl_kernel::producer::{Producer, Tickets};
 use trawl_kernel::ring::{Account, Consumer, Geometry, Rings, account_offset, rejected_offset};
 use trawl_kernel::warden::{Task, Warden};
-use trawl_kernel::{Error, Result, clock, events, probe};
+use trawl_kernel::{Error, Result, clock, events, host, probe};
 use trawl_packet::pcapng;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
@@ -134,6 +134,7 @@ impl PointIds {
 #[derive(Debug)]
 pub struct Assembly {
     pub options: Rc<Options>,
+    pub(crate) geometry: Geometry,
     pub notices: Vec<Notice>,
     /// Undoes what a killed trawl would leave behind.
     pub warden: Warden,
@@ -169,6 +170,18 @@ pub struct Host {
     pub application: String,
 }
 
+impl Host {
+    /// Describes this machine and this trawl.
+    pub fn this() -> Self {
+        let host = host::describe();
+        Self {
+            os: host.os,
+            hardware: host.hardware,
+            application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
+        }
+    }
+}
+
 /// Entry and exit of each program of a chain.
 const POINTS_OF_A_SITE: usize = 24;
 const POINTS_AT_LEAST: usize = 64;
@@ -181,13 +194,14 @@ fn too_many(max: usize) -> Error {
 }
 
 impl Assembly {
-    pub fn new(options: &Options, host: Host, sites: usize) -> Self {
+    pub fn new(options: &Options, host: Host, sites: usize) -> Result<Self> {
         let clock = if probe::has_tai_helper() {
             ProgramClock::Tai
         } else {
             ProgramClock::Monotonic
         };
-        Self {
+        Ok(Self {
+            geometry: options.memory.here()?,
             options: Rc::new(options.clone()),
             notices: Vec::new(),
             warden: Warden::default(),
@@ -206,7 +220,7 @@ impl Assembly {
             many: Many::default(),
             tasks: Vec::new(),
             held: Some(Vec::new()),
-        }
+        })
     }
 
     /// The rings that BPF programs write to; made when the first tap needs them.
@@ -229,7 +243,7 @@ impl Assembly {
         let rings = match &self.rings {
             Some(rings) => rings.beside()?,
             None => Rings::in_maps(
-                self.options.geometry,
+                self.geometry,
                 events::cpu_count(),
                 self.points_max(),
                 self.knows_again(),
@@ -547,9 +561,7 @@ impl Assembly {
 
     /// The snap length asked for, as far as a ring's segment holds it.
     pub fn snaplen(&self) -> u32 {
-        self.options
-            .snaplen
-            .min(self.options.geometry.max_captured())
+        self.options.snaplen.min(self.geometry.max_captured())
     }
 
     /// How far into the kernel's own structure of a packet a member lies, where programs look for packets that others have

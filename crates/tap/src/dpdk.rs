@@ -86,7 +86,7 @@ impl Tap for Dpdk {
             .file_prefix
             .as_deref()
             .unwrap_or(DEFAULT_PREFIX);
-        let sharing = Sharing::new(options.geometry, 1, assembly.sites);
+        let sharing = Sharing::new(assembly.geometry, 1, assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let filter = (options.filter.as_ref())
             .map(|filter| classic(filter, site, snaplen))

@@ -6,21 +6,20 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use trawl_kernel::ring::Geometry;
-//! use trawl_kernel::{Result, events};
+//! use trawl_kernel::Result;
 //! use trawl_tap::Choice;
 //! use trawl_tap::account::Summary;
 //! use trawl_tap::assembly::{Host, Point};
 //! use trawl_tap::notice::Notice;
-//! use trawl_tap::options::Options;
+//! use trawl_tap::options::{Memory, Options};
 //! use trawl_tap::session::{Observer, Session};
 //! use trawl_tap::sink::Sink;
 //! use trawl_tap::capture_site::CaptureSite;
 //!
 //! /// Keeps all blocks, which are a pcapng file together.
-//! struct Memory(Vec<u8>);
+//! struct Kept(Vec<u8>);
 //!
-//! impl Sink for Memory {
+//! impl Sink for Kept {
 //!     fn write(&mut self, blocks: &[u8]) -> Result<()> {
 //!         self.0.extend_from_slice(blocks);
 //!         Ok(())
@@ -37,16 +36,10 @@
 //!
 //! fn capture() -> Result<()> {
 //!     let sites = [CaptureSite::find("lo", None)?];
-//!     let geometry = Geometry::for_total(16 << 20, events::cpu_count())?;
-//!     let mut options = Options::new(Choice::Packet, geometry);
+//!     let mut options = Options::new(Choice::Packet, Memory::total(16 << 20));
 //!     options.duration = Some(Duration::from_millis(50));
-//!     let host = Host {
-//!         os: String::new(),
-//!         hardware: String::new(),
-//!         application: "an example".to_owned(),
-//!     };
-//!     let mut file = Memory(Vec::new());
-//!     let session = Session::attach(&sites, &options, host, &mut Quiet)?;
+//!     let mut file = Kept(Vec::new());
+//!     let session = Session::attach(&sites, &options, Host::this(), &mut Quiet)?;
 //!     let (summary, _) = session.run(&mut file, &mut Quiet)?;
 //!     assert_eq!(file.0[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
 //!     let total = summary.total;
@@ -84,11 +77,13 @@ pub mod notice;
 pub mod options;
 pub mod packet;
 pub mod pcap;
+pub mod plan;
 mod polls;
 mod second;
 pub mod select;
 pub mod session;
 pub mod sink;
+pub mod sources;
 pub mod stream;
 pub mod table;
 pub mod tc;

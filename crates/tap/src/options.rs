@@ -9,7 +9,7 @@ use trawl_kernel::layout::TapConfig;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::packet_socket::{Fanout, Reading};
 use trawl_kernel::ring::Geometry;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, host};
 use trawl_packet::verdict;
 
 use crate::Choice;
@@ -235,6 +235,68 @@ pub enum Sample {
     Every(u32),
 }
 
+/// Memory for records that are not written yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Memory {
+    pub size: MemorySize,
+    /// Bytes to take at first; more is added while it is needed. `None`: all at once.
+    pub at_first: Option<u64>,
+}
+
+/// How much memory a capture may take, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemorySize {
+    /// 256 MiB, less on machines with little memory.
+    #[default]
+    Usual,
+    Total(u64),
+    ForEachCpu(u64),
+}
+
+impl Memory {
+    /// Takes this much in all, and little of it at first.
+    pub fn growing_to(size: MemorySize) -> Self {
+        Self {
+            size,
+            at_first: Some(0),
+        }
+    }
+
+    pub fn for_each_cpu(bytes: u64) -> Self {
+        Self {
+            size: MemorySize::ForEachCpu(bytes),
+            at_first: None,
+        }
+    }
+
+    pub fn total(bytes: u64) -> Self {
+        Self {
+            size: MemorySize::Total(bytes),
+            at_first: None,
+        }
+    }
+
+    /// Cuts the memory up for a machine with this many CPUs and this much memory available.
+    pub fn geometry(self, cpus: usize, available: u64) -> Result<Geometry> {
+        let geometry = match self.size {
+            MemorySize::Usual => Geometry::by_default(cpus, available),
+            MemorySize::Total(bytes) => Geometry::for_total(bytes, cpus),
+            MemorySize::ForEachCpu(bytes) => Geometry::for_share(bytes, cpus),
+        }?;
+        Ok(match self.at_first {
+            Some(bytes) => geometry.growing_from(bytes),
+            None => geometry,
+        })
+    }
+
+    /// Cuts the memory up for this machine.
+    pub fn here(self) -> Result<Geometry> {
+        self.geometry(events::cpu_count(), host::available_memory())
+    }
+}
+
 /// What was asked for, resolved to plain values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -268,7 +330,7 @@ pub struct Options {
     pub count: Option<u64>,
     #[serde(default, with = "nanoseconds::option")]
     pub duration: Option<Duration>,
-    pub geometry: Geometry,
+    pub memory: Memory,
     pub recording: Recording,
     /// Packets are written only around events.
     #[serde(default)]
@@ -327,7 +389,7 @@ impl Options {
     }
 
     /// What is asked if nothing else is: whole packets, all of them, until a signal ends it.
-    pub fn new(tap: Choice, geometry: Geometry) -> Self {
+    pub fn new(tap: Choice, memory: Memory) -> Self {
         Self {
             tap,
             with_tc: false,
@@ -348,7 +410,7 @@ impl Options {
             snaplen: SNAPLEN,
             count: None,
             duration: None,
-            geometry,
+            memory,
             recording: Recording::default(),
             trigger: None,
             promiscuous: false,
@@ -425,13 +487,9 @@ pub(crate) mod nanoseconds {
 mod tests {
     use super::*;
 
-    fn geometry() -> Geometry {
-        Geometry::for_share(1 << 20, 2).expect("a size that is allowed")
-    }
-
     #[test]
     fn options_survive_json() {
-        let plain = Options::new(Choice::Auto, geometry());
+        let plain = Options::new(Choice::Auto, Memory::total(2 << 20));
         let every = Options {
             drops: Some(Drops {
                 reasons: Some(vec!["NO_SOCKET".to_owned()]),
@@ -474,7 +532,7 @@ mod tests {
                 fanout: Fanout::Hash,
                 ..Peers::default()
             },
-            ..Options::new(Choice::Xdp, geometry())
+            ..Options::new(Choice::Xdp, Memory::total(2 << 20))
         };
         for options in [plain, every] {
             let text = serde_json::to_string(&options).unwrap();
@@ -485,7 +543,8 @@ mod tests {
 
     #[test]
     fn options_of_another_version_are_refused() {
-        let mut value = serde_json::to_value(Options::new(Choice::Auto, geometry())).unwrap();
+        let mut value =
+            serde_json::to_value(Options::new(Choice::Auto, Memory::total(2 << 20))).unwrap();
         value["colour"] = "red".into();
         let error = serde_json::from_value::<Options>(value).unwrap_err();
         assert!(error.to_string().contains("colour"), "{error}");
@@ -494,7 +553,7 @@ mod tests {
     /// The names that other programs meet.
     #[test]
     fn names_are_those_of_the_command_line() {
-        let mut options = Options::new(Choice::Auto, geometry());
+        let mut options = Options::new(Choice::Auto, Memory::total(2 << 20));
         options.verdicts = verdict::Set::parse(verdict::Kind::Xdp, "tx").ok();
         options.sample = Some(Sample::Every(5));
         options.duration = Some(Duration::from_secs(1));

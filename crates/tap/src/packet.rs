@@ -53,7 +53,7 @@ impl Tap for Packet {
         if let Some(member) = group::attach(index, site, assembly)? {
             return Ok(member);
         }
-        let sharing = Sharing::new(options.geometry, events::cpu_count(), assembly.sites);
+        let sharing = Sharing::new(assembly.geometry, events::cpu_count(), assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let (received, sent) = wanted(options.direction, site.interface.loopback);
         // A packet socket does not tell the queue. It is known where there is but one, or where one is asked for.

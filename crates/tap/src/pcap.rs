@@ -69,7 +69,7 @@ impl Tap for Pcap {
         refuse_cpu(&options)?;
         device::refuse_stealing(&site.interface.name, options.peers.steal)?;
         let library = Library::load(options.peers.library.as_deref())?;
-        let sharing = Sharing::new(options.geometry, 1, assembly.sites);
+        let sharing = Sharing::new(assembly.geometry, 1, assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let wanted = options.filter.as_ref().map(program).transpose()?;
         let filters_itself = wanted.is_some() && device::is_filtered_in_user_space(&site.interface);

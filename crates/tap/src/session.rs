@@ -257,7 +257,7 @@ impl Session {
     ) -> Result<Self> {
         options.check_cpu()?;
         let signals = Signals::watch_with_trigger()?;
-        let mut assembly = Assembly::new(options, host, sites.len());
+        let mut assembly = Assembly::new(options, host, sites.len())?;
         assembly.expect(sites);
         for site in sites {
             if let Some(notice) = crate::xdp::card::effects(site, options) {

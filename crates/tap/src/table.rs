@@ -361,7 +361,7 @@ pub fn markdown() -> String {
 mod tests {
     use super::*;
     use crate::Choice;
-    use trawl_kernel::ring::Geometry;
+    use crate::options::Memory;
 
     /// Issue 14: the matrix in the docs is made from the table (`trawl taps --markdown`).
     #[test]
@@ -377,8 +377,7 @@ mod tests {
     /// Issue 14: each tap says by itself why it has no hardware time.
     #[test]
     fn hardware_time_is_refused_for_the_taps_own_reason() {
-        let geometry = Geometry::for_total(1 << 20, 1).expect("in bounds");
-        let mut options = Options::new(Choice::Auto, geometry);
+        let mut options = Options::new(Choice::Auto, Memory::default());
         options.time = TimeSource::Hardware;
         for facts in ALL {
             let refusal = facts.check(&options).err().map(|error| error.to_string());

@@ -1,7 +1,7 @@
 //! How much memory a capture takes (issue 30 item 12).
 
 use trawl_tests::xdp::succeeds;
-use trawl_tests::{Capture, Lab, frames};
+use trawl_tests::{Capture, Lab, frames, wait_until};
 
 /// Resident memory, in MiB.
 fn resident(process: u32) -> u64 {
@@ -38,7 +38,7 @@ fn memory_is_taken_as_it_is_needed() {
 /// While the capture itself stands still, packets wait in the memory that is added.
 #[test]
 fn memory_grows_while_the_capture_waits() {
-    const COUNT: u64 = 30_000;
+    const COUNT: u64 = 20_000;
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     let count = COUNT.to_string();
@@ -47,11 +47,12 @@ fn memory_grows_while_the_capture_waits() {
     let before = resident(capture.id());
     capture.freeze();
     let sender = lab.sender();
-    let send = ["gen", "udp", "-i", &sender, "--rate", "20kpps"];
+    let send = ["gen", "udp", "-i", &sender, "--rate", "5kpps"];
     succeeds(&[&send[..], &["--size", "1400", "--count", &count]].concat());
     capture.thaw();
     capture.wait_seen(COUNT);
-    let after = resident(capture.id());
-    assert!(after >= before + 32, "{before} MiB before, {after} after");
+    wait_until("the memory that was added is read", || {
+        resident(capture.id()) >= before + 16
+    });
     capture.stop_well().assert_all_recorded(COUNT);
 }

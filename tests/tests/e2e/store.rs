@@ -464,6 +464,9 @@ fn left_in_spool(lab: &Lab, places: &Places) -> PathBuf {
     let capture = places.start(lab, &["--chunk-size", "4KiB", "--duration", "1h"]);
     lab.send(&[frames::silent(64)], 100);
     capture.wait_recorded(100);
+    wait_until("a chunk is open", || {
+        !files_below(Path::new(&places.spool), ".part").is_empty()
+    });
     capture.kill();
     let run = fs::read_dir(&places.spool).expect("the spool").next();
     run.expect("a run").expect("it can be read").path()

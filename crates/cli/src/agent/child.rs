@@ -6,12 +6,19 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use clap::ValueEnum;
 use serde::Deserialize;
 use trawl_agent::{Capture, Counts, End};
 use trawl_kernel::process::own_binary;
 use trawl_kernel::{Error, Result, process};
+use trawl_tap::filter::Filter;
+use trawl_tap::options::{Memory, MemorySize, Options};
+use trawl_tap::plan::{CapturePlan, StorePlan};
+use trawl_tap::sources::Sources;
 
+use crate::capture::args::{self, TapName, Taps};
 use crate::published::{self, Kind};
 use crate::serve::RunningCapture;
 use crate::terminal;
@@ -26,14 +33,15 @@ pub(super) struct Running {
     notices: UnixDatagram,
     _socket: NoticeSocket,
     is_ready: bool,
-    summary: SummaryFile,
+    summary: OwnFile,
+    _plan: OwnFile,
     last_words: Arc<Mutex<String>>,
 }
 
-/// The account of one start, which the capture writes at its end.
-struct SummaryFile(PathBuf);
+/// A file of one start, which is removed after it.
+struct OwnFile(PathBuf);
 
-impl SummaryFile {
+impl OwnFile {
     /// One of an earlier start is none of this one's.
     fn new(path: PathBuf) -> Self {
         let _ = std::fs::remove_file(&path);
@@ -41,7 +49,7 @@ impl SummaryFile {
     }
 }
 
-impl Drop for SummaryFile {
+impl Drop for OwnFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -94,7 +102,7 @@ impl Running {
         spool: &Path,
     ) -> std::result::Result<Self, Refused> {
         let lock = lock(directory, &capture.name)?;
-        let summary = SummaryFile::new(directory.join(format!("{}.summary", capture.name)));
+        let summary = OwnFile::new(directory.join(format!("{}.summary", capture.name)));
         let what = || format!("cannot start the capture '{}'", capture.name);
         // In a directory of this user's alone: anybody may bind a name without a file.
         let socket = NoticeSocket(directory.join(format!("notify-{run}")));
@@ -102,10 +110,15 @@ impl Running {
         let notices = UnixDatagram::bind(&socket.0).map_err(|e| Error::os(what(), e))?;
         let made = notices.set_nonblocking(true);
         made.map_err(|e| Error::os(what(), e))?;
+        let plan_file = OwnFile::new(directory.join(format!("{}.plan", capture.name)));
+        let plan = plan(capture, &summary.0, spool)?;
+        let text = serde_json::to_string(&plan).map_err(|e| Error::failed(what(), e))?;
+        std::fs::write(&plan_file.0, text).map_err(|e| Error::os(what(), e))?;
         let own = own_binary()?;
         let mut command = Command::new(own);
         command
-            .args(arguments(capture, &summary.0, spool))
+            .args(["capture", "-q", "--plan"])
+            .arg(&plan_file.0)
             .env("NOTIFY_SOCKET", &socket.0)
             .stdin(Stdio::from(lock))
             .stdout(Stdio::null())
@@ -125,6 +138,7 @@ impl Running {
             _socket: socket,
             is_ready: false,
             summary,
+            _plan: plan_file,
             last_words,
         })
     }
@@ -214,41 +228,51 @@ fn relay(name: &str, from: impl BufRead, last: &Mutex<String>) {
     }
 }
 
-/// Values are joined to their options, and the filter follows `--`: nothing of a command is taken for an option.
-fn arguments(capture: &Capture, summary: &Path, spool: &Path) -> Vec<String> {
-    let mut arguments = vec!["capture".to_owned(), "-q".to_owned()];
-    let mut add = |option: &str, value: &str| arguments.push(format!("--{option}={value}"));
-    for interface in &capture.interfaces {
-        add("interface", interface);
-    }
-    add("store", &capture.store);
-    add("store-name", &capture.name);
-    add("spool", &spool.to_string_lossy());
-    add("summary", &summary.to_string_lossy());
-    if !capture.taps.is_empty() {
-        add("tap", &capture.taps.join(","));
-    }
-    let numbers = [
-        ("snaplen", capture.snaplen.map(u64::from)),
-        ("count", capture.packets),
-        ("store-size", capture.size_bytes),
-        ("memory", capture.memory_bytes),
-        ("spool-size", capture.spool_bytes),
-    ];
-    for (option, value) in numbers {
-        if let Some(value) = value {
-            add(option, &value.to_string());
-        }
-    }
-    if let Some(seconds) = capture.duration_seconds {
-        add("duration", &format!("{seconds}s"));
-    }
-    if capture.index {
-        arguments.push("--store-index".to_owned());
-    }
-    arguments.push("--".to_owned());
-    arguments.push(capture.filter.clone());
-    arguments
+/// Makes the plan of a capture that is desired.
+fn plan(capture: &Capture, summary: &Path, spool: &Path) -> Result<CapturePlan> {
+    let names = capture.taps.iter().map(|name| {
+        TapName::from_str(name, false)
+            .map_err(|why| Error::usage(format!("cannot use the tap '{name}'"), why))
+    });
+    let names = names.collect::<Result<Vec<_>>>()?;
+    let taps = match names.is_empty() {
+        true => Taps::of(&[TapName::Auto])?,
+        false => Taps::of(&names)?,
+    };
+    let usual = args::usual(&taps);
+    let expression = capture.filter.trim();
+    let options = Options {
+        filter: (!expression.is_empty()).then(|| Filter::Expression(expression.to_owned())),
+        snaplen: match capture.snaplen {
+            Some(bytes) => args::snaplen(bytes.into())?,
+            None => usual.snaplen,
+        },
+        count: capture.packets,
+        duration: capture.duration_seconds.map(Duration::from_secs),
+        memory: Memory {
+            size: capture
+                .memory_bytes
+                .map_or(MemorySize::Usual, MemorySize::Total),
+            at_first: None,
+        },
+        ..usual
+    };
+    let store = StorePlan {
+        spool: Some(spool.to_owned()),
+        spool_bytes: capture.spool_bytes.unwrap_or(StorePlan::SPOOL_BYTES),
+        size: capture.size_bytes,
+        index: capture.index,
+        ..StorePlan::new(capture.store.clone(), capture.name.clone())
+    };
+    let sources = Sources {
+        names: capture.interfaces.clone(),
+        ..Sources::default()
+    };
+    Ok(CapturePlan {
+        store: Some(store),
+        summary: Some(summary.to_owned()),
+        ..CapturePlan::new(sources, options)
+    })
 }
 
 /// Stores what captures left in the spool; a process of its own, as they are.

@@ -1,36 +1,37 @@
-//! The arguments of `trawl capture`, and what they mean in plain values.
+//! The arguments of `trawl capture`, and the plan that they make.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{Parser, ValueEnum};
 use trawl_kernel::layout::RECORD_MAX_CAPTURED;
 use trawl_kernel::privilege::User;
-use trawl_kernel::ring::Geometry;
-use trawl_kernel::{Error, Result};
+use trawl_kernel::{Error, Result, host};
 use trawl_packet::verdict;
 use trawl_tap::Choice;
 use trawl_tap::filter::Filter;
 use trawl_tap::options::{
-    At, Direction, Drops, Mode, Options, Programs, Recording, Sample, Stamps, TimeSource,
+    At, Direction, Drops, Memory, MemorySize, Mode, Options, Programs, Recording, Sample, Stamps,
+    TimeSource,
 };
+use trawl_tap::plan::{CapturePlan, FilePlan, Format, OutputPlan};
+use trawl_tap::sources::Sources;
+use trawl_view::print::PrintOptions;
 
-use super::beside::Wanted;
+use super::display::{Display, Form};
 use super::drops::DropArgs;
-use super::interfaces::Pattern;
+use super::named_output::NamedOutput;
 use super::peers::PeerArgs;
 use super::pod::PodArgs;
-use super::recording::RecordingArgs;
+use super::recording::{self, RecordingArgs};
 use super::remote::HostArgs;
 use super::stored::StoreArgs;
 use super::tcpdump::{StampType, TcpdumpArgs};
 use super::trigger::{self, TriggerArgs};
-use crate::filter_file;
-use crate::habits;
 use crate::lines::LineArgs;
 use crate::netns::NetnsArg;
-use crate::units;
 use crate::verifier_log::VerifierLog;
+use crate::{filter_file, habits, terminal, units};
 
 /// A record's size as a rule, in bytes.
 const USUAL_RECORD: u64 = 2048;
@@ -41,9 +42,9 @@ pub struct Args {
     /// Interface to capture on, NAME or NAMESPACE:NAME; may be given several times. any: all interfaces that are up. Patterns
     /// name those that match: 'veth*', '*:eth0' of every named namespace. None with --tap drop alone
     #[arg(short = 'i', long = "interface", value_name = "IF")]
-    pub(super) interfaces: Vec<String>,
+    interfaces: Vec<String>,
     #[command(flatten)]
-    pub(super) netns: NetnsArg,
+    netns: NetnsArg,
     /// Where to see the packets; tc may be combined with xdp or hook, drop with any: xdp,tc,drop
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     tap: Vec<TapName>,
@@ -65,26 +66,17 @@ pub struct Args {
     /// During the capture, add hooks to the attached XDP program, which was loaded from this file: the same
     /// program with the same maps; the program without hooks is restored at the end
     #[arg(long, value_name = "FILE.o", conflicts_with = "hook")]
-    pub(super) tappable: Option<PathBuf>,
+    tappable: Option<PathBuf>,
     /// Write the packets to this file, or to standard output with '-'; several times for several outputs. The name may be followed by
     /// ,snaplen=N ,format=pcap|pcapng ,compress=zstd|lz4|gzip|none for this output alone
     #[arg(short = 'w', long = "write", value_name = "FILE")]
-    pub(super) write: Vec<PathBuf>,
-    /// What is particular to the first of them.
-    #[arg(skip)]
-    pub(super) first: Wanted,
-    /// And to the others.
-    #[arg(skip)]
-    pub(super) others: Vec<Wanted>,
-    /// How much of a packet is in memory, if outputs cut it.
-    #[arg(skip)]
-    kept: Option<u32>,
+    write: Vec<PathBuf>,
     /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
     #[arg(long, value_enum)]
-    format: Option<Format>,
+    format: Option<FormatName>,
     /// Permissions of created files, in octal [default: 600, less what the umask takes away]
     #[arg(long, value_name = "MODE", value_parser = units::file_mode)]
-    pub(super) file_mode: Option<u32>,
+    file_mode: Option<u32>,
     /// Bytes to keep of each packet; 0 for all
     #[arg(
         short = 's',
@@ -93,17 +85,17 @@ pub struct Args {
         value_name = "SNAPLEN",
         default_value_t = 0
     )]
-    pub(super) snaplen: u64,
+    snaplen: u64,
     /// End after this many recorded packets
     #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(super) count: Option<u64>,
+    count: Option<u64>,
     /// End after this time, for example 10s
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
     #[command(flatten)]
-    pub(super) recording: RecordingArgs,
+    recording: RecordingArgs,
     #[command(flatten)]
-    pub(super) verifier_log: VerifierLog,
+    verifier_log: VerifierLog,
     /// Leave the interface's promiscuous mode as it is
     #[arg(short = 'p', long = "no-promiscuous-mode")]
     no_promiscuous: bool,
@@ -112,15 +104,21 @@ pub struct Args {
     pub(super) list_interfaces: bool,
     /// Show figures on standard error this often
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    pub(super) stats: Option<Duration>,
+    stats: Option<Duration>,
     /// Change to this user once the capture is set up; files belong to it, and -z runs as it
     ///
     /// Interfaces that appear later and fit a pattern of -i are not captured then.
     #[arg(short = 'Z', long = "relinquish-privileges", value_name = "USER", value_parser = user)]
-    pub(super) user: Option<User>,
+    user: Option<User>,
     /// Write the account as JSON to this file, or to standard output with '-'
     #[arg(long, value_name = "FILE")]
-    pub(super) summary: Option<PathBuf>,
+    summary: Option<PathBuf>,
+    /// Print what would be captured, and where to, as JSON for --plan; captures nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Capture as this file says, which --dry-run printed, or standard input with '-'
+    #[arg(long, value_name = "FILE")]
+    pub(super) plan: Option<PathBuf>,
     /// How to attach trawl's own XDP program [default: native, and skb where the driver cannot]
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
@@ -129,22 +127,22 @@ pub struct Args {
     clock: TimeName,
     /// Show packets as JSON, one object a line
     #[arg(long, conflicts_with = "write")]
-    pub(super) json: bool,
+    json: bool,
     /// Show each packet's identifier as CPU and number: the same for all sightings of one packet, at entry and exit, after
     /// a redirect, at tc and where it is dropped
     #[arg(long, conflicts_with = "write")]
-    pub(super) id: bool,
+    id: bool,
     /// Print errors and the account only
     #[arg(short = 'q', long)]
-    pub(super) quiet: bool,
+    quiet: bool,
     #[command(flatten)]
-    pub(super) trigger: TriggerArgs,
+    trigger: TriggerArgs,
     #[command(flatten)]
     pub(super) remote: HostArgs,
     #[command(flatten)]
-    pub(super) store: StoreArgs,
+    store: StoreArgs,
     #[command(flatten)]
-    pub(super) pod: PodArgs,
+    pod: PodArgs,
     #[command(flatten)]
     choice: ChoiceArgs,
     #[command(flatten)]
@@ -204,7 +202,7 @@ enum FilterEnd {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum TapName {
+pub(crate) enum TapName {
     Auto,
     Xdp,
     Hook,
@@ -233,7 +231,7 @@ pub enum AtName {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
+enum FormatName {
     Pcapng,
     Pcap,
 }
@@ -257,39 +255,58 @@ enum TimeName {
     Hw,
 }
 
-impl Args {
-    /// What is named by -i are devices of a libpcap.
-    pub(super) fn names_devices(&self) -> bool {
-        self.tap.contains(&TapName::Pcap)
-    }
-
-    /// What is named by -i are ports of a DPDK application.
-    pub(super) fn names_ports(&self) -> bool {
-        self.tap.contains(&TapName::Dpdk)
-    }
-
-    pub(super) fn wants_hardware_time(&self) -> bool {
-        match self.tcpdump.time_stamp_type {
-            Some(stamps) => matches!(stamps, StampType::Adapter),
-            None => matches!(self.clock, TimeName::Hw),
+impl From<DirectionName> for Direction {
+    fn from(name: DirectionName) -> Self {
+        match name {
+            DirectionName::In => Self::In,
+            DirectionName::Out => Self::Out,
+            DirectionName::Inout => Self::Both,
         }
     }
+}
 
-    /// Whether the tc tap goes with one at XDP.
-    fn with_tc(&self) -> bool {
-        let at_xdp = |tap: &TapName| matches!(tap, TapName::Auto | TapName::Xdp | TapName::Hook);
-        self.tap.contains(&TapName::Tc) && self.tap.iter().any(at_xdp)
+impl From<AtName> for At {
+    fn from(name: AtName) -> Self {
+        match name {
+            AtName::Entry => Self::Entry,
+            AtName::Exit => Self::Exit,
+            AtName::Both => Self::Both,
+        }
     }
+}
 
-    /// The tap for packets that come by, and what is asked of the one at drops.
-    fn taps(&self) -> Result<(Choice, Option<Drops>)> {
-        let wants_drops = self.tap.contains(&TapName::Drop);
-        let beside =
-            |tap: &TapName| *tap == TapName::Drop || (*tap == TapName::Tc && self.with_tc());
-        let mut others = self.tap.iter().filter(|tap| !beside(tap));
+/// What a plan takes from the machine that it is made on.
+pub(super) struct Environment {
+    /// Bytes of memory.
+    available_memory: u64,
+    /// Reads an expression from a file.
+    filter_file: fn(&Path) -> Result<String>,
+}
+
+impl Environment {
+    pub(super) fn here() -> Self {
+        Self {
+            available_memory: host::available_memory(),
+            filter_file: filter_file::read,
+        }
+    }
+}
+
+/// The taps of a capture.
+pub(crate) struct Taps {
+    pub(crate) tap: Choice,
+    /// The tc tap next to one at XDP.
+    pub(crate) with_tc: bool,
+    pub(crate) with_drops: bool,
+}
+
+impl Taps {
+    pub(crate) fn of(names: &[TapName]) -> Result<Self> {
+        let at_xdp = |tap: &TapName| matches!(tap, TapName::Auto | TapName::Xdp | TapName::Hook);
+        let with_tc = names.contains(&TapName::Tc) && names.iter().any(at_xdp);
+        let is_added = |tap: &TapName| *tap == TapName::Drop || (*tap == TapName::Tc && with_tc);
+        let mut others = names.iter().filter(|tap| !is_added(tap));
         let tap = match others.next() {
-            None => Choice::Drop,
-            Some(TapName::Auto) if self.tappable.is_some() => Choice::Hook,
             Some(TapName::Auto) => Choice::Auto,
             Some(TapName::Xdp) => Choice::Xdp,
             Some(TapName::Hook) => Choice::Hook,
@@ -297,7 +314,7 @@ impl Args {
             Some(TapName::Packet) => Choice::Packet,
             Some(TapName::Pcap) => Choice::Pcap,
             Some(TapName::Dpdk) => Choice::Dpdk,
-            Some(TapName::Drop) => Choice::Drop,
+            Some(TapName::Drop) | None => Choice::Drop,
         };
         if others.next().is_some() {
             return Err(Error::usage(
@@ -306,56 +323,204 @@ impl Args {
             )
             .fix("name one tap, or some of --tap xdp,tc,drop"));
         }
+        Ok(Self {
+            tap,
+            with_tc,
+            with_drops: names.contains(&TapName::Drop),
+        })
+    }
+}
+
+/// The options of a capture for which nothing was said but the taps.
+pub(crate) fn usual(taps: &Taps) -> Options {
+    Options {
+        with_tc: taps.with_tc,
+        drops: taps.with_drops.then(Drops::default),
+        snaplen: RECORD_MAX_CAPTURED as u32,
+        promiscuous: true,
+        ..Options::new(taps.tap, Memory::growing_to(MemorySize::Usual))
+    }
+}
+
+/// `trawl capture` without any option.
+#[derive(Debug, clap::Parser)]
+struct Bare {
+    #[command(flatten)]
+    args: Args,
+}
+
+impl Args {
+    /// Reads a plan from a file. Options that would change it are refused.
+    pub(super) fn only_plan(&self, file: &Path) -> Result<CapturePlan> {
+        let what = || format!("cannot capture as {} says", file.display());
+        let bare = Bare::try_parse_from(["capture"])
+            .map_err(|e| Error::failed(what(), e))?
+            .args;
+        let environment = &Environment::here();
+        let is_bare = self.planned(environment)? == bare.planned(environment)?;
+        if !is_bare || self.remote.are_named() {
+            let why = "other options say something else";
+            return Err(Error::usage(what(), why)
+                .fix("change the file, or leave out --plan or the other options"));
+        }
+        let source = match file.to_str() {
+            Some("-") => Path::new("/dev/stdin"),
+            _ => file,
+        };
+        let text = std::fs::read_to_string(source).map_err(|e| Error::os(what(), e))?;
+        serde_json::from_str(&text).map_err(|e| {
+            Error::usage(what(), format!("it is no plan of this trawl: {e}"))
+                .fix("trawl capture --dry-run … prints one")
+        })
+    }
+
+    /// Makes the plan of a capture.
+    pub(super) fn resolve(&self, environment: &Environment) -> Result<CapturePlan> {
+        let plan = self.planned(environment)?;
+        self.refuse_without_interface(plan.options.tap)?;
+        Ok(plan)
+    }
+
+    fn planned(&self, environment: &Environment) -> Result<CapturePlan> {
+        let options = self.options(environment)?;
+        let outputs = self.outputs()?;
+        let rotation = self.recording.rotation()?;
+        if outputs.is_empty() {
+            recording::refuse_rotation(&rotation)?;
+        }
+        let mut plan = CapturePlan::new(self.sources(), options);
+        plan.relinquish(self.user.as_ref().map(User::name));
+        Ok(CapturePlan {
+            outputs,
+            rotation,
+            files: FilePlan {
+                mode: self.file_mode,
+                io: self.recording.io(),
+            },
+            store: self.store.plan()?,
+            tappable: self.tappable.clone(),
+            summary: self.summary.clone(),
+            link_type: self.tcpdump.link_type.clone(),
+            verifier_log: self.verifier_log.path(),
+            ..plan
+        })
+    }
+
+    fn sources(&self) -> Sources {
+        Sources {
+            names: self.interfaces.clone(),
+            netns: (*self.netns).clone(),
+            pods: self.pod.pods.iter().map(ToString::to_string).collect(),
+            cri_socket: self.pod.cri_socket.clone(),
+        }
+    }
+
+    /// Says which packets of a plan are shown on the terminal, and how.
+    pub(super) fn display(&self, plan: &CapturePlan) -> Display {
+        let is_written = !plan.outputs.is_empty() || plan.store.is_some();
+        Display {
+            form: match (self.json, is_written && !self.recording.print) {
+                (true, _) => Some(Form::Json),
+                (false, true) => None,
+                (false, false) => Some(Form::Lines(PrintOptions {
+                    id: self.id,
+                    colour: !is_written && terminal::colours_wanted(),
+                    ..self.lines.options(false)
+                })),
+            },
+            json: self.json || self.remote.is_collected(),
+            quiet: self.quiet,
+            verbose: self.lines.is_verbose(),
+            stats: self.stats,
+        }
+    }
+
+    fn wants_hardware_time(&self) -> bool {
+        match self.tcpdump.time_stamp_type {
+            Some(stamps) => matches!(stamps, StampType::Adapter),
+            None => matches!(self.clock, TimeName::Hw),
+        }
+    }
+
+    fn taps(&self) -> Result<Taps> {
+        let mut taps = Taps::of(&self.tap)?;
+        if taps.tap == Choice::Auto && self.tappable.is_some() {
+            taps.tap = Choice::Hook;
+        }
+        Ok(taps)
+    }
+
+    fn refuse_without_interface(&self, tap: Choice) -> Result<()> {
         let is_named = !self.interfaces.is_empty() || !self.pod.pods.is_empty();
-        if !is_named && tap != Choice::Drop && !self.list_interfaces {
-            let first = self
-                .expression
-                .first()
-                .filter(|word| habits::is_interface(word));
-            if let Some(interface) = first {
-                let why = format!("{interface} is an interface, and no filter");
-                return Err(Error::usage("cannot capture", why).fix(format!(
-                    "type: trawl capture -i {}",
-                    self.expression.join(" ")
-                )));
-            }
-            return Err(Error::usage("cannot capture", "no interface is named")
-                .fix("name one with -i (--interface); trawl capture -D lists them"));
+        if is_named || tap == Choice::Drop || self.list_interfaces {
+            return Ok(());
         }
-        match wants_drops {
-            true => Ok((tap, Some(self.drops.chosen(self.netns.as_deref())))),
-            false => self.drops.refuse().map(|()| (tap, None)),
+        let first = self
+            .expression
+            .first()
+            .filter(|word| habits::is_interface(word));
+        if let Some(interface) = first {
+            let why = format!("{interface} is an interface, and no filter");
+            return Err(Error::usage("cannot capture", why).fix(format!(
+                "type: trawl capture -i {}",
+                self.expression.join(" ")
+            )));
         }
+        Err(Error::usage("cannot capture", "no interface is named")
+            .fix("name one with -i (--interface); trawl capture -D lists them"))
     }
 
-    /// What packets are written as to the first output.
-    pub(super) fn format(&self) -> Format {
-        let by_name = self.write.first().map(|path| self.format_of(path));
-        self.first.format.or(by_name).unwrap_or(Format::Pcapng)
-    }
-
-    /// As was said, or as the name of a file ends.
-    pub(super) fn format_of(&self, path: &Path) -> Format {
+    /// The format of an output that names none: from --format, else from the file's extension.
+    fn format_of(&self, path: &Path) -> Format {
         let name = path.to_string_lossy();
         let packed = [".zst", ".lz4", ".gz"];
         let name = packed.iter().find_map(|end| name.strip_suffix(end));
-        let by_name = match name.unwrap_or(&path.to_string_lossy()).ends_with(".pcap") {
-            true => Format::Pcap,
-            false => Format::Pcapng,
-        };
-        self.format.unwrap_or(by_name)
-    }
-
-    /// As it was typed, or as its file has it.
-    pub(super) fn expression(&self) -> Result<String> {
-        match &self.choice.filter_file {
-            Some(path) => filter_file::read(path),
-            None => Ok(self.expression.join(" ")),
+        let is_pcap = name.unwrap_or(&path.to_string_lossy()).ends_with(".pcap");
+        match (self.format, is_pcap) {
+            (Some(FormatName::Pcap), _) | (None, true) => Format::Pcap,
+            (Some(FormatName::Pcapng), _) | (None, false) => Format::Pcapng,
         }
     }
 
-    fn filter(&self) -> Result<Option<Filter>> {
-        let expression = self.expression()?;
+    /// The outputs as they were named. Where one keeps more of a packet than -s says, the others are cut to that.
+    fn outputs(&self) -> Result<Vec<OutputPlan>> {
+        let common = snaplen(self.snaplen)?;
+        let is_longer = self.kept()? > common;
+        let named = self.write.iter().map(|text| NamedOutput::parse(text));
+        let planned = named.map(|named| {
+            let NamedOutput {
+                path,
+                snaplen,
+                format,
+                compress,
+            } = named?;
+            Ok(OutputPlan {
+                format: format.unwrap_or_else(|| self.format_of(&path)),
+                compression: self.recording.compression(&path, compress),
+                snaplen: snaplen.or(is_longer.then_some(common)),
+                path,
+            })
+        });
+        planned.collect()
+    }
+
+    /// As much of packets is kept as the longest output wants, and all for an expression that decides about events.
+    fn kept(&self) -> Result<u32> {
+        let common = snaplen(self.snaplen)?;
+        if self.trigger.looks_at_packets() {
+            return Ok(RECORD_MAX_CAPTURED as u32);
+        }
+        let named = self.write.iter().map(|text| NamedOutput::parse(text));
+        let named = named.collect::<Result<Vec<_>>>()?;
+        let longest = named.iter().filter_map(|one| one.snaplen).max();
+        Ok(longest.map_or(common, |longest| longest.max(common)))
+    }
+
+    fn filter(&self, environment: &Environment) -> Result<Option<Filter>> {
+        let expression = match &self.choice.filter_file {
+            Some(path) => (environment.filter_file)(path)?,
+            None => self.expression.join(" "),
+        };
         Ok(match &self.choice.cbpf {
             Some(program) => Some(Filter::Classic(program.clone())),
             None if expression.is_empty() && self.choice.inner => {
@@ -370,10 +535,14 @@ impl Args {
         })
     }
 
-    pub fn options(&self) -> Result<Options> {
+    fn options(&self, environment: &Environment) -> Result<Options> {
         self.tcpdump.refuse()?;
-        let (tap, drops) = self.taps()?;
-        self.peers.check(tap)?;
+        let taps = self.taps()?;
+        let drops = match taps.with_drops {
+            true => Some(self.drops.chosen(self.netns.as_deref())),
+            false => self.drops.refuse().map(|()| None)?,
+        };
+        self.peers.check(taps.tap)?;
         let kind = verdict::Kind::Xdp;
         let verdicts = self
             .verdict
@@ -381,32 +550,17 @@ impl Args {
             .map(|list| verdict::Set::parse(kind, list))
             .transpose();
         let verdicts = verdicts.map_err(|e| Error::usage("cannot understand --verdict", e))?;
-        let trigger = self.trigger.plan(self.recording.meta()?.verdict)?;
+        let meta = self.recording.meta()?;
+        let available = environment.available_memory;
+        let trigger = self.trigger.plan(meta.verdict, available)?;
         if let Some(plan) = &trigger {
             trigger::check(plan, verdicts.as_ref(), self.count)?;
         }
         Ok(Options {
-            tap,
-            // Events and notes of drops are tied to the interfaces of the beginning; who gives up root's rights cannot
-            // attach to others later.
-            joins: drops.is_none()
-                && trigger.is_none()
-                && self.user.is_none()
-                && (!Pattern::all(self).is_empty() || !self.pod.pods.is_empty()),
-            across_namespaces: Pattern::all(self).iter().any(Pattern::spans_namespaces),
             drops,
-            with_tc: self.with_tc(),
-            direction: self.direction.map(|way| match way {
-                DirectionName::In => Direction::In,
-                DirectionName::Out => Direction::Out,
-                DirectionName::Inout => Direction::Both,
-            }),
+            direction: self.direction.map(Direction::from),
             programs: self.program.as_deref().map(Programs::parse),
-            at: self.at.map(|at| match at {
-                AtName::Entry => At::Entry,
-                AtName::Exit => At::Exit,
-                AtName::Both => At::Both,
-            }),
+            at: self.at.map(At::from),
             verdicts,
             mode: match self.mode {
                 None => Mode::NativeFirst,
@@ -418,7 +572,7 @@ impl Args {
                 false => TimeSource::System,
                 true => TimeSource::Hardware,
             },
-            filter: self.filter()?,
+            filter: self.filter(environment)?,
             filter_at: self.choice.filter_at.map(|end| match end {
                 FilterEnd::Entry => At::Entry,
                 FilterEnd::Exit => At::Exit,
@@ -430,15 +584,12 @@ impl Args {
                 (None, every) => every.map(Sample::Every),
             },
             rate_limit: self.choice.limit_rate,
-            snaplen: match self.kept {
-                Some(bytes) => bytes,
-                None => snaplen(self.snaplen)?,
-            },
+            snaplen: self.kept()?,
             count: self.count,
             duration: self.duration,
-            geometry: self.geometry()?,
+            memory: self.memory(),
             recording: Recording {
-                meta: self.recording.meta()?,
+                meta,
                 stamps: match self.clock {
                     TimeName::Auto => Stamps::Auto,
                     TimeName::Poll => Stamps::Poll,
@@ -448,46 +599,19 @@ impl Args {
             trigger,
             promiscuous: !self.no_promiscuous,
             peers: self.peers.resolve(),
-        })
-    }
-}
-
-impl Args {
-    /// Packets that are printed need little memory, and a number of packets what these fill.
-    fn geometry(&self) -> Result<Geometry> {
-        let geometry = self.recording.geometry(self.tcpdump.buffer())?;
-        let is_printed = self.write.is_empty() && self.store.store.is_none();
-        Ok(match (is_printed, self.count) {
-            (true, _) => geometry.growing_from(0),
-            (false, Some(count)) => geometry.growing_from(count.saturating_mul(USUAL_RECORD)),
-            (false, None) => geometry,
+            ..usual(&taps)
         })
     }
 
-    /// Takes what is particular to each output off its name. As much of packets is kept as the longest output wants, and all
-    /// for an expression that decides about events; the outputs then cut.
-    pub(super) fn read_outputs(&mut self) -> Result<()> {
-        let mut all: Vec<Wanted> = Vec::new();
-        for text in &mut self.write {
-            let wanted = Wanted::parse(text)?;
-            text.clone_from(&wanted.path);
-            all.push(wanted);
-        }
-        let common = snaplen(self.snaplen)?;
-        let longest = match self.trigger.looks_at_packets() {
-            true => Some(RECORD_MAX_CAPTURED as u32),
-            false => all.iter().filter_map(|one| one.snaplen).max(),
+    /// Packets that are printed need little memory at first, and a number of packets what these fill.
+    fn memory(&self) -> Memory {
+        let size = self.recording.memory(self.tcpdump.buffer());
+        let is_printed = self.write.is_empty() && !self.store.is_asked_for();
+        let at_first = match (is_printed, self.count) {
+            (true, _) => Some(0),
+            (false, count) => count.map(|count| count.saturating_mul(USUAL_RECORD)),
         };
-        self.kept = longest.filter(|longest| *longest > common);
-        if self.kept.is_some() {
-            for one in &mut all {
-                one.snaplen.get_or_insert(common);
-            }
-        }
-        let mut all = all.into_iter();
-        self.first = all.next().unwrap_or_default();
-        self.others = all.collect();
-        Ok(())
+        Memory { size, at_first }
     }
 }
 
@@ -496,7 +620,7 @@ fn user(name: &str) -> std::result::Result<User, String> {
 }
 
 /// Zero means all, as it does for tcpdump.
-pub(super) fn snaplen(asked: u64) -> Result<u32> {
+pub(crate) fn snaplen(asked: u64) -> Result<u32> {
     match u32::try_from(asked) {
         Ok(0) => Ok(RECORD_MAX_CAPTURED as u32),
         Ok(bytes) if bytes as usize <= RECORD_MAX_CAPTURED => Ok(bytes),
@@ -505,5 +629,85 @@ pub(super) fn snaplen(asked: u64) -> Result<u32> {
             format!("{RECORD_MAX_CAPTURED} is the limit"),
         )
         .fix("leave out -s to keep all of it")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trawl_tap::plan::Compression;
+
+    use super::*;
+
+    fn plan(words: &[&str]) -> Result<CapturePlan> {
+        let words = [&["capture"][..], words].concat();
+        let bare = Bare::try_parse_from(words).map_err(|e| Error::usage("the words", e))?;
+        bare.args.resolve(&Environment {
+            available_memory: 1 << 30,
+            filter_file: |path| Ok(format!("host {}", path.display())),
+        })
+    }
+
+    #[test]
+    fn plan_holds_what_was_said() {
+        let words = "-i eth0 -i red:veth* -Q inout -w a.pcap.zst,snaplen=64 -w b -C 10 -F ten udp";
+        let words: Vec<&str> = words.split(' ').collect();
+        plan(&words).expect_err("an expression and its file");
+        let plan = plan(&words[..words.len() - 1]).expect("a plan");
+        assert_eq!(plan.sources.names, ["eth0", "red:veth*"]);
+        assert_eq!(plan.options.direction, Some(Direction::Both));
+        let expression = Filter::Expression("host ten".to_owned());
+        assert_eq!(plan.options.filter, Some(expression));
+        assert!(plan.options.joins && !plan.options.across_namespaces);
+        assert_eq!(plan.rotation.size, Some(10_000_000));
+        let [first, second] = &plan.outputs[..] else {
+            panic!("two outputs: {plan:?}");
+        };
+        assert_eq!(
+            (first.format, first.compression, first.snaplen),
+            (Format::Pcap, Some(Compression::Zstd), Some(64))
+        );
+        assert_eq!(
+            (second.format, second.compression, second.snaplen),
+            (Format::Pcapng, None, None)
+        );
+        assert_eq!(plan.options.snaplen, RECORD_MAX_CAPTURED as u32);
+    }
+
+    #[test]
+    fn longest_output_decides_what_is_kept() {
+        let plan = plan(&["-i", "lo", "-s", "64", "-w", "a,snaplen=128", "-w", "b"]);
+        let plan = plan.expect("a plan");
+        assert_eq!(plan.options.snaplen, 128);
+        let cut: Vec<_> = plan.outputs.iter().map(|output| output.snaplen).collect();
+        assert_eq!(cut, [Some(128), Some(64)]);
+    }
+
+    #[test]
+    fn memory_follows_what_may_fill_it() {
+        for (words, at_first) in [
+            (&["-i", "lo"][..], Some(0)),
+            (&["-i", "lo", "-w", "a"], None),
+            (&["-i", "lo", "-w", "a", "-c", "10"], Some(20_480)),
+            (&["-i", "lo", "--store", "file:///s"], None),
+        ] {
+            let plan = plan(words).expect("a plan");
+            assert_eq!(plan.options.memory.at_first, at_first, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn contradictions_are_usage_errors() {
+        for words in [
+            &["--tap", "xdp,packet", "-i", "lo"][..],
+            &["udp"],
+            &["-i", "lo", "-C", "10"],
+            &["-i", "lo", "--reason", "NO_SOCKET"],
+            &["-i", "lo", "--trigger", "udp", "-c", "3"],
+            &["-i", "lo", "-w", "a,snap=3"],
+            &["-i", "lo", "--trigger", "udp", "--trigger-memory", "2GiB"],
+        ] {
+            let error = plan(words).expect_err("refused");
+            assert_eq!(error.kind(), trawl_kernel::error::Kind::Usage, "{words:?}");
+        }
     }
 }

@@ -1,74 +1,18 @@
-//! The outputs beside the first: further files, each with its own snap length, format and compression, and lines.
-
-use std::path::{Path, PathBuf};
+//! The outputs of a capture, opened before anything is attached, and what writes to those after the first.
 
 use trawl_kernel::{Error, Result};
 use trawl_sink::Beside;
 use trawl_tap::notice::Notice;
+use trawl_tap::plan::{CapturePlan, OutputPlan};
 use trawl_tap::session::{Observer, Session};
 use trawl_view::print::Printer;
 
-use clap::ValueEnum;
-
-use super::args::{self, Args, Format};
+use super::display::{Display, Form};
 use super::how::{self, How};
+use super::origins;
 use super::output::{self, Output};
-use super::places;
 use super::progress::Terminal;
 use super::shown::Shown;
-use crate::packing::Packing;
-
-/// One `-w`: a path, and after commas what is particular to it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Wanted {
-    pub(super) path: PathBuf,
-    pub(super) snaplen: Option<u32>,
-    pub(super) format: Option<Format>,
-    pub(super) compress: Option<Packing>,
-}
-
-impl Wanted {
-    /// What does not look like an option belongs to the name.
-    pub(super) fn parse(text: &Path) -> Result<Self> {
-        let mut wanted = Self::default();
-        let Some(mut rest) = text.to_str().map(str::to_owned) else {
-            wanted.path = text.to_owned();
-            return Ok(wanted);
-        };
-        let refused = |why| Error::usage(format!("cannot write to {}", text.display()), why);
-        let not_among = |name: &str, all| refused(format!("'{name}' is not among {all}"));
-        let is_word = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        while let Some((front, word)) = rest.rsplit_once(',') {
-            match word.split_once('=') {
-                Some(("snaplen", value)) => {
-                    let length = value
-                        .parse()
-                        .map_err(|_| refused(format!("'{value}' is not a number of bytes")))?;
-                    wanted.snaplen = Some(args::snaplen(length)?);
-                }
-                Some(("compress", name)) => {
-                    let packing = Packing::from_str(name, false)
-                        .map_err(|_| not_among(name, "none, zstd, lz4, gzip"))?;
-                    wanted.compress = Some(packing);
-                }
-                Some(("format", "pcap")) => wanted.format = Some(Format::Pcap),
-                Some(("format", "pcapng")) => wanted.format = Some(Format::Pcapng),
-                Some(("format", name)) => return Err(not_among(name, "pcap, pcapng")),
-                Some((name, value)) if is_word(name) && is_word(value) => {
-                    return Err(not_among(name, "snaplen, format, compress"));
-                }
-                _ => break,
-            }
-            rest = front.to_owned();
-        }
-        if rest.is_empty() {
-            let what = format!("cannot write to '{}'", text.display());
-            return Err(Error::usage(what, "no file is named").fix("-w FILE,snaplen=N"));
-        }
-        wanted.path = PathBuf::from(rest);
-        Ok(wanted)
-    }
-}
 
 /// What is written to, opened before anything is attached: a named pipe makes trawl wait for its reader.
 #[derive(Default)]
@@ -76,13 +20,19 @@ pub(super) struct Outputs {
     pub(super) account: Option<Output>,
     /// Not where packets go to a series of files.
     pub(super) first: Option<Output>,
-    pub(super) others: Vec<(Wanted, Output)>,
+    pub(super) others: Vec<(OutputPlan, Output)>,
 }
 
 impl Outputs {
-    pub(super) fn open(args: &Args, is_series: bool, observer: &mut Terminal) -> Result<Self> {
+    pub(super) fn open(
+        plan: &CapturePlan,
+        is_series: bool,
+        prints: bool,
+        observer: &mut Terminal,
+    ) -> Result<Self> {
         let mut all = Self::default();
-        match all.open_all(args, is_series, observer) {
+        let opened = all.open_all(plan, is_series, observer);
+        match opened.and_then(|()| all.check_apart(prints)) {
             Ok(()) => Ok(all),
             Err(error) => {
                 all.discard();
@@ -91,15 +41,19 @@ impl Outputs {
         }
     }
 
-    fn open_all(&mut self, args: &Args, is_series: bool, observer: &mut Terminal) -> Result<()> {
-        let mut open = |wanted: &Wanted| {
-            if output::is_named_pipe(&wanted.path) {
-                let output = wanted.path.display().to_string();
+    fn open_all(
+        &mut self,
+        plan: &CapturePlan,
+        is_series: bool,
+        observer: &mut Terminal,
+    ) -> Result<()> {
+        let mut open = |one: &OutputPlan| {
+            if output::is_named_pipe(&one.path) {
+                let output = one.path.display().to_string();
                 observer.notice(&Notice::WaitsForReader { output });
             }
-            let output = Output::open(&wanted.path, args)?;
-            let compression = args.recording.compression(&wanted.path, wanted.compress);
-            match output.check_compression(compression) {
+            let output = Output::open(&one.path, plan)?;
+            match output.check_compression(one.compression) {
                 Ok(()) => Ok(output),
                 Err(error) => {
                     output.discard();
@@ -107,15 +61,18 @@ impl Outputs {
                 }
             }
         };
-        let account = args.summary.as_deref();
-        self.account = account.map(|path| Output::open(path, args)).transpose()?;
-        if !is_series && !args.write.is_empty() {
-            self.first = Some(open(&args.first)?);
+        let account = plan.summary.as_deref();
+        self.account = account.map(|path| Output::open(path, plan)).transpose()?;
+        let Some((first, others)) = plan.outputs.split_first() else {
+            return Ok(());
+        };
+        if !is_series {
+            self.first = Some(open(first)?);
         }
-        for wanted in &args.others {
-            self.others.push((wanted.clone(), open(wanted)?));
+        for other in others {
+            self.others.push((other.clone(), open(other)?));
         }
-        self.check_apart(args.recording.print)
+        Ok(())
     }
 
     /// Refuses two outputs to one place, where each would destroy what the other writes.
@@ -142,17 +99,20 @@ impl Outputs {
     /// Says how files are written, and fails where it cannot be as asked for.
     pub(super) fn check_io(
         &self,
-        args: &Args,
+        plan: &CapturePlan,
         is_series: bool,
         observer: &mut Terminal,
     ) -> Result<()> {
+        let Some(first) = plan.outputs.first() else {
+            return Ok(());
+        };
         if is_series {
-            how::check_io(&args.first, None, args, observer)?;
+            how::check_io(first, None, plan, observer)?;
         }
-        let first = self.first.iter().map(|output| (&args.first, output));
-        let others = self.others.iter().map(|(wanted, output)| (wanted, output));
-        for (wanted, output) in first.chain(others).filter(|(_, output)| output.regular) {
-            how::check_io(wanted, Some(&output.file), args, observer)?;
+        let opened = self.first.iter().map(|output| (first, output));
+        let others = self.others.iter().map(|(one, output)| (one, output));
+        for (one, output) in opened.chain(others).filter(|(_, output)| output.regular) {
+            how::check_io(one, Some(&output.file), plan, observer)?;
         }
         Ok(())
     }
@@ -165,23 +125,26 @@ impl Outputs {
     }
 }
 
-/// Starts what writes to them.
+/// Starts what writes to them, and what shows packets next to that.
 pub(super) fn start(
-    opened: Vec<(Wanted, Output)>,
+    opened: Vec<(OutputPlan, Output)>,
     session: &Session,
-    args: &Args,
+    plan: &CapturePlan,
+    display: &Display,
 ) -> Result<Vec<Beside>> {
     let mut all = Vec::new();
-    for (wanted, output) in opened {
+    for (one, output) in opened {
         let whole = output.start()?;
-        let how = How::of(&wanted, args, session);
+        let how = How::of(&one, plan.files.io, session);
         let name = output.name.clone();
         let sink = how.open_any(output.file, output.name, whole)?;
-        all.push(Beside::start(name, sink, wanted.snaplen)?);
+        all.push(Beside::start(name, sink, one.snaplen)?);
     }
-    if args.recording.print && !args.write.is_empty() {
-        let printer = Printer::new(args.lines.options(false));
-        let shown = Shown::new(printer, places(session))?;
+    if let Some(Form::Lines(options)) = &display.form
+        && !plan.outputs.is_empty()
+    {
+        let printer = Printer::new(*options);
+        let shown = Shown::new(printer, origins(session))?;
         all.push(Beside::start(
             "standard output".to_owned(),
             Box::new(shown),
@@ -189,28 +152,4 @@ pub(super) fn start(
         )?);
     }
     Ok(all)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_may_hold_commas_and_options_may_not_be_mistaken() {
-        let parse = |text: &str| Wanted::parse(Path::new(text));
-        for name in ["a,b.pcapng", "a,host=web.pcapng", "a,b=/c", "a=b,c.pcap"] {
-            assert_eq!(parse(name).expect("a name").path, Path::new(name));
-        }
-        let wanted = parse("a,b.pcapng,snaplen=64,format=pcap").expect("options");
-        assert_eq!(wanted.path, Path::new("a,b.pcapng"));
-        assert_eq!(wanted.snaplen, Some(64));
-        for text in [
-            "a,snap=64",
-            "a,compress=zstd,foo=1",
-            "a,foo=1,snaplen=64",
-            "a,format=",
-        ] {
-            parse(text).expect_err(text);
-        }
-    }
 }

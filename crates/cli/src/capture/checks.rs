@@ -1,23 +1,24 @@
 //! Whether what is to be written can be written: link types, the account, a terminal.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use trawl_kernel::{Error, Result};
 use trawl_tap::capture_site::CaptureSite;
+use trawl_tap::plan::{CapturePlan, Format, OutputPlan};
 use trawl_tap::session::Session;
 
-use super::args::{Args, Format};
-use super::output::{self, is_stdout};
+use super::display::{Display, Form};
+use super::output;
 use crate::terminal;
 
 /// A library tells its link types only when the devices are open.
-pub(super) fn check_link_types(args: &Args, session: &Session) -> Result<()> {
-    one_link_type(args, session.interfaces().iter().map(|one| one.link_type))
+pub(super) fn check_link_types(plan: &CapturePlan, session: &Session) -> Result<()> {
+    one_link_type(plan, session.interfaces().iter().map(|one| one.link_type))
 }
 
-fn one_link_type(args: &Args, mut all: impl Iterator<Item = u16>) -> Result<()> {
+fn one_link_type(plan: &CapturePlan, mut all: impl Iterator<Item = u16>) -> Result<()> {
     let first = all.next();
-    if args.format() == Format::Pcap && all.any(|other| Some(other) != first) {
+    if plan.format() == Format::Pcap && all.any(|other| Some(other) != first) {
         let why = "it holds one link type, and the interfaces have different ones";
         return Err(Error::usage("cannot write the pcap format", why).fix("use --format pcapng"));
     }
@@ -25,9 +26,9 @@ fn one_link_type(args: &Args, mut all: impl Iterator<Item = u16>) -> Result<()> 
 }
 
 /// Refuses an account that would go where packets go.
-fn check_account(args: &Args, account: &Path) -> Result<()> {
-    let mut others = args.write.clone();
-    let shows_json = args.json && args.write.is_empty();
+fn check_account(plan: &CapturePlan, display: &Display, account: &Path) -> Result<()> {
+    let mut others: Vec<PathBuf> = plan.outputs.iter().map(|one| one.path.clone()).collect();
+    let shows_json = matches!(display.form, Some(Form::Json)) && plan.outputs.is_empty();
     others.extend(shows_json.then(|| Path::new("-").to_owned()));
     match others.iter().find(|other| output::are_same(other, account)) {
         Some(other) => {
@@ -44,13 +45,17 @@ fn check_account(args: &Args, account: &Path) -> Result<()> {
     }
 }
 
-pub(super) fn check_format(args: &Args, sites: &[CaptureSite]) -> Result<()> {
-    one_link_type(args, sites.iter().map(|site| site.interface.link_type))?;
-    if let Some(account) = &args.summary {
-        check_account(args, account)?;
+pub(super) fn check_format(
+    plan: &CapturePlan,
+    display: &Display,
+    sites: &[CaptureSite],
+) -> Result<()> {
+    one_link_type(plan, sites.iter().map(|site| site.interface.link_type))?;
+    if let Some(account) = &plan.summary {
+        check_account(plan, display, account)?;
     }
     let to_terminal =
-        args.write.iter().any(|path| is_stdout(path)) && terminal::stdout_is_terminal();
+        plan.outputs.iter().any(OutputPlan::is_stdout) && terminal::stdout_is_terminal();
     if to_terminal {
         return Err(Error::usage(
             "cannot write packets to standard output",

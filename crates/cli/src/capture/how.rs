@@ -8,17 +8,14 @@ use std::path::Path;
 use trawl_kernel::disk::open_directly;
 use trawl_kernel::warden::WholeBytes;
 use trawl_kernel::{Error, Result, create};
-use trawl_sink::{
-    Compression, DirectFile, Form, Packed, PcapFile, PcapStream, PcapngFile, PcapngStream,
-};
+use trawl_sink::{DirectFile, Form, Packed, PcapFile, PcapStream, PcapngFile, PcapngStream};
 use trawl_tap::notice::Notice;
+use trawl_tap::plan::{CapturePlan, Compression, Format, Io, OutputPlan};
 use trawl_tap::session::{Observer, Session};
 use trawl_tap::sink::Sink;
 
-use super::args::{Args, Format};
-use super::beside::Wanted;
+use super::output;
 use super::progress::Terminal;
-use super::recording::Io;
 
 /// How files are written.
 #[derive(Clone, Copy, Debug)]
@@ -31,20 +28,19 @@ pub(super) struct How {
 }
 
 impl How {
-    /// As was said of this output, or of all.
-    pub(super) fn of(wanted: &Wanted, args: &Args, session: &Session) -> Self {
+    pub(super) fn of(output: &OutputPlan, io: Io, session: &Session) -> Self {
         let first = session.interfaces().first().cloned().unwrap_or_default();
-        let form = match wanted.format.unwrap_or(args.format_of(&wanted.path)) {
+        let form = match output.format {
             Format::Pcapng => Form::Pcapng,
             Format::Pcap => Form::Pcap {
                 link_type: first.link_type,
-                snaplen: wanted.snaplen.unwrap_or(first.snaplen),
+                snaplen: output.snaplen.unwrap_or(first.snaplen),
             },
         };
         Self {
             form,
-            io: args.recording.io,
-            compression: args.recording.compression(&wanted.path, wanted.compress),
+            io,
+            compression: output.compression,
             largest: None,
         }
     }
@@ -123,22 +119,22 @@ fn refused(name: &str, error: io::Error) -> Error {
 /// Says under -v why a file goes through the page cache; fails where it must not. Without a file it is one of a series,
 /// like one that is made for a moment where they are to be.
 pub(super) fn check_io(
-    wanted: &Wanted,
+    output: &OutputPlan,
     file: Option<&File>,
-    args: &Args,
+    plan: &CapturePlan,
     observer: &mut Terminal,
 ) -> Result<()> {
-    let io = args.recording.io;
+    let io = plan.files.io;
     if io == Io::Buffered {
         return Ok(());
     }
-    let name = wanted.path.display().to_string();
-    let why = match can_be_direct(wanted, args) {
+    let name = output.path.display().to_string();
+    let why = match output.can_be_direct() {
         false => "only pcapng files that are not compressed are written directly".to_owned(),
         true => {
             let looked = match file {
                 Some(file) => Some(open_directly(file.as_fd())),
-                None => example(wanted, args).map(|file| open_directly(file.as_fd())),
+                None => example(output, plan)?.map(|file| open_directly(file.as_fd())),
             };
             match looked {
                 None | Some(Ok(_)) => return Ok(()),
@@ -151,22 +147,15 @@ pub(super) fn check_io(
     Ok(())
 }
 
-/// Whether this is of a form that is written directly where it can be.
-pub(super) fn can_be_direct(wanted: &Wanted, args: &Args) -> bool {
-    let format = wanted.format.unwrap_or(args.format_of(&wanted.path));
-    let compression = args.recording.compression(&wanted.path, wanted.compress);
-    format == Format::Pcapng && compression.is_none()
-}
-
 /// A file where those of a series are to be, if one can be made there by now.
-fn example(wanted: &Wanted, args: &Args) -> Option<File> {
-    let directory = match wanted.path.parent() {
+fn example(output: &OutputPlan, plan: &CapturePlan) -> Result<Option<File>> {
+    let directory = match output.path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
     let make = || create::unnamed_in(directory).ok();
-    match &args.user {
-        Some(user) => user.act_as(|| Ok(make())).ok()?,
+    Ok(match output::user_of(plan)? {
+        Some(user) => user.act_as(|| Ok(make())).ok().flatten(),
         None => make(),
-    }
+    })
 }

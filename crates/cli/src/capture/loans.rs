@@ -7,14 +7,17 @@ use trawl_program::Site;
 use trawl_program::loan::Loan;
 use trawl_tap::notice::Notice;
 use trawl_tap::session::Observer;
-
-use super::Args;
+use trawl_tap::sources::Sources;
 
 /// Puts hooks into the program on each interface. What was put in goes again if one of them has to do without.
-pub(super) fn take(args: &Args, file: &Path, observer: &mut dyn Observer) -> Result<Vec<Loan>> {
+pub(super) fn take(
+    sources: &Sources,
+    file: &Path,
+    observer: &mut dyn Observer,
+) -> Result<Vec<Loan>> {
     let mut loans = Vec::new();
-    for text in &args.interfaces {
-        let site = Site::find(text, args.netns.as_deref())?;
+    for text in &sources.names {
+        let site = Site::find(text, sources.netns.as_deref())?;
         match Loan::take(&site, file)? {
             Some(loan) => {
                 let inherited = loan.inherited();

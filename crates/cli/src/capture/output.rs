@@ -5,11 +5,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use trawl_kernel::privilege::User;
 use trawl_kernel::warden::WholeBytes;
 use trawl_kernel::{Error, Result};
-use trawl_sink::Compression;
+use trawl_tap::plan::{CapturePlan, Compression};
 
-use super::args::Args;
 use crate::outfile;
 
 /// Whether the name stands for standard output.
@@ -54,6 +54,11 @@ pub(super) fn are_same(one: &Path, other: &Path) -> bool {
     }
 }
 
+/// The user that files are made as, if not this one.
+pub(super) fn user_of(plan: &CapturePlan) -> Result<Option<User>> {
+    plan.user.as_deref().map(User::find).transpose()
+}
+
 /// The file or pipe that packets are written to.
 pub(super) struct Output {
     pub(super) file: File,
@@ -65,10 +70,11 @@ pub(super) struct Output {
 
 impl Output {
     /// Opens without touching what may be there: the capture may still fail to start.
-    pub(super) fn open(path: &Path, args: &Args) -> Result<Self> {
-        match &args.user {
-            Some(user) => user.act_as(|| Self::open_as_is(path, args.file_mode)),
-            None => Self::open_as_is(path, args.file_mode),
+    pub(super) fn open(path: &Path, plan: &CapturePlan) -> Result<Self> {
+        let mode = plan.files.mode;
+        match user_of(plan)? {
+            Some(user) => user.act_as(|| Self::open_as_is(path, mode)),
+            None => Self::open_as_is(path, mode),
         }
     }
 

@@ -52,9 +52,6 @@ pub enum Share {
 
 impl PeerArgs {
     pub fn resolve(&self) -> Peers {
-        if let Some(path) = &self.libpcap {
-            trawl_kernel::libpcap::choose_for_filters(path);
-        }
         Peers {
             library: self.libpcap.clone(),
             file_prefix: self.file_prefix.clone(),

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use trawl_kernel::netlink::{Link, Netlink};
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
+use trawl_tap::sources::Sources;
 
 use message::Sandbox;
 
@@ -22,13 +23,19 @@ pub(super) struct PodArgs {
     /// The container runtime's socket [default: CONTAINER_RUNTIME_ENDPOINT, or that of containerd, CRI-O, k3s or
     /// cri-dockerd]
     #[arg(long, value_name = "PATH", requires = "pods")]
-    cri_socket: Option<PathBuf>,
+    pub(super) cri_socket: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PodName {
     namespace: String,
     name: String,
+}
+
+impl std::fmt::Display for PodName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }
 
 impl PodName {
@@ -77,48 +84,47 @@ struct NamespaceSpec {
     path: String,
 }
 
-impl PodArgs {
-    /// The names of the interfaces on the host, of all pods that are asked for.
-    pub(super) fn interfaces(&self) -> Result<Vec<String>> {
-        if self.pods.is_empty() {
-            return Ok(Vec::new());
-        }
-        let socket = self.socket()?;
-        let runtime = cri::Runtime::open(&socket)?;
-        let sandboxes = runtime.sandboxes()?;
-        let found = self.pods.iter().map(|pod| {
-            let sandbox = choose(pod, &sandboxes)?;
-            let namespace = namespace_of(pod, &runtime.info(&sandbox.id)?)?;
-            host_ends(pod, &namespace)
-        });
-        Ok(found.collect::<Result<Vec<_>>>()?.concat())
+/// Finds the names of the interfaces on the host, of all pods that are asked for.
+pub(super) fn interfaces(sources: &Sources) -> Result<Vec<String>> {
+    if sources.pods.is_empty() {
+        return Ok(Vec::new());
     }
+    let runtime = cri::Runtime::open(&socket(sources)?)?;
+    let sandboxes = runtime.sandboxes()?;
+    let found = sources.pods.iter().map(|pod| {
+        let pod = &PodName::parse(pod)
+            .map_err(|why| Error::usage(format!("cannot capture at the pod {pod}"), why))?;
+        let sandbox = choose(pod, &sandboxes)?;
+        let namespace = namespace_of(pod, &runtime.info(&sandbox.id)?)?;
+        host_ends(pod, &namespace)
+    });
+    Ok(found.collect::<Result<Vec<_>>>()?.concat())
+}
 
-    /// The same of those that run now.
-    pub(super) fn interfaces_now(&self) -> Vec<String> {
-        let each = self.pods.iter().map(|pod| Self {
-            pods: vec![pod.clone()],
-            cri_socket: self.cri_socket.clone(),
-        });
-        each.filter_map(|one| one.interfaces().ok())
-            .flatten()
-            .collect()
-    }
+/// Finds those of the pods that run now.
+pub(super) fn interfaces_now(sources: &Sources) -> Vec<String> {
+    let each = sources.pods.iter().map(|pod| Sources {
+        pods: vec![pod.clone()],
+        ..sources.clone()
+    });
+    each.filter_map(|one| interfaces(&one).ok())
+        .flatten()
+        .collect()
+}
 
-    fn socket(&self) -> Result<PathBuf> {
-        if let Some(named) = &self.cri_socket {
-            return Ok(named.clone());
-        }
-        if let Ok(named) = std::env::var("CONTAINER_RUNTIME_ENDPOINT") {
-            return Ok(named.strip_prefix("unix://").unwrap_or(&named).into());
-        }
-        let there = SOCKETS.iter().find(|path| Path::new(path).exists());
-        there.map(PathBuf::from).ok_or_else(|| {
-            let why = format!("none of {} is there", SOCKETS.join(", "));
-            Error::failed("cannot ask the container runtime", why)
-                .fix("name its socket: --cri-socket PATH")
-        })
+fn socket(sources: &Sources) -> Result<PathBuf> {
+    if let Some(named) = &sources.cri_socket {
+        return Ok(named.clone());
     }
+    if let Ok(named) = std::env::var("CONTAINER_RUNTIME_ENDPOINT") {
+        return Ok(named.strip_prefix("unix://").unwrap_or(&named).into());
+    }
+    let there = SOCKETS.iter().find(|path| Path::new(path).exists());
+    there.map(PathBuf::from).ok_or_else(|| {
+        let why = format!("none of {} is there", SOCKETS.join(", "));
+        Error::failed("cannot ask the container runtime", why)
+            .fix("name its socket: --cri-socket PATH")
+    })
 }
 
 fn trouble(pod: &PodName) -> String {

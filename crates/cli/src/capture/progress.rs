@@ -8,10 +8,11 @@ use trawl_tap::account::Summary;
 use trawl_tap::assembly::Point;
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::notice::Notice;
+use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::Observer;
 
-use super::args::Args;
-use super::interfaces::Wanted;
+use super::display::Display;
+use super::interfaces::Joining;
 use super::words;
 use crate::json::Remark;
 use crate::published::{Kind, Published};
@@ -34,27 +35,27 @@ pub(super) struct Terminal {
     /// All notices, for the account.
     said: Vec<Notice>,
     previous: Option<(f64, u64)>,
-    wanted: Wanted,
+    joining: Joining,
     /// For `trawl serve`.
     published: Option<Published>,
 }
 
 impl Terminal {
-    pub(super) fn new(args: &Args) -> Self {
+    pub(super) fn new(plan: &CapturePlan, display: &Display) -> Self {
         Self {
-            quiet: args.quiet,
-            json: args.json || args.remote.is_collected(),
-            verbose: args.lines.is_verbose(),
+            quiet: display.quiet,
+            json: display.json,
+            verbose: display.verbose,
             // Somebody looks on, and packets are not shown.
-            stats: args.stats.or_else(|| {
-                let looks_on = !args.write.is_empty() && terminal::stderr_is_terminal();
-                (looks_on && !args.quiet).then_some(LIVE)
+            stats: display.stats.or_else(|| {
+                let looks_on = !plan.outputs.is_empty() && terminal::stderr_is_terminal();
+                (looks_on && !display.quiet).then_some(LIVE)
             }),
-            file: args.write.first().cloned(),
+            file: plan.outputs.first().map(|output| output.path.clone()),
             live_line: false,
             said: Vec::new(),
             previous: None,
-            wanted: Wanted::new(args),
+            joining: Joining::new(plan),
             published: Published::begin(Kind::Capture),
         }
     }
@@ -103,7 +104,7 @@ impl Observer for Terminal {
         known: &[CaptureSite],
         unchanged: &[Option<Namespace>],
     ) -> Vec<CaptureSite> {
-        self.wanted.appeared(known, unchanged)
+        self.joining.appeared(known, unchanged)
     }
 
     fn interval(&self) -> Option<Duration> {

@@ -3,17 +3,16 @@
 use std::path::Path;
 use std::time::Duration;
 
-use trawl_kernel::ring::Geometry;
-use trawl_kernel::{Error, Result, events, host};
-use trawl_sink::{Compression, SeriesPlan, check_command};
-use trawl_tap::options::Meta;
+use trawl_kernel::{Error, Result};
+use trawl_sink::check_command;
+use trawl_tap::options::{MemorySize, Meta};
+use trawl_tap::plan::{Compression, Io, Rotation};
 
 use crate::packing::{self, Packing, SMALLEST_FILE, file_size};
 use crate::units;
 
-/// How files are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Io {
+enum IoName {
     /// Directly if the file system supports it
     Auto,
     /// Directly, past the page cache
@@ -35,8 +34,8 @@ pub(super) struct RecordingArgs {
     #[arg(long, value_name = "full|none|LIST", default_value = "full")]
     meta: String,
     /// How to write a pcapng file: directly from the ring to the disk, or through the page cache
-    #[arg(long, value_enum, default_value_t = Io::Auto)]
-    pub(super) io: Io,
+    #[arg(long, value_enum, default_value_t = IoName::Auto)]
+    io: IoName,
     /// Show packets as lines, in addition to writing them
     #[arg(long)]
     pub(super) print: bool,
@@ -64,23 +63,27 @@ pub(super) struct RecordingArgs {
 }
 
 impl RecordingArgs {
-    /// Refuses what cannot be held, and what would mean nothing without a file.
-    pub(super) fn check(&self, is_to_file: bool) -> Result<()> {
-        let own = [
-            ("-C", self.file_size.is_some()),
-            ("-G", self.file_seconds.is_some()),
-            ("-W", self.files.is_some()),
-            ("-z", self.command.is_some()),
-            ("--sealed", self.sealed),
-            ("--max-disk", self.max_disk.is_some()),
-        ];
-        if let Some((option, _)) = own.iter().find(|(_, is_given)| *is_given && !is_to_file) {
-            let why = "packets are not written to a file";
-            return Err(Error::usage(format!("cannot use {option}"), why).fix("name one: -w FILE"));
+    pub(super) fn io(&self) -> Io {
+        match self.io {
+            IoName::Auto => Io::Auto,
+            IoName::Direct => Io::Direct,
+            IoName::Buffered => Io::Buffered,
         }
+    }
+
+    /// When files end, and what is done with them. Refuses sizes that cannot be held.
+    pub(super) fn rotation(&self) -> Result<Rotation> {
         self.command.as_deref().map_or(Ok(()), check_command)?;
+        let rotation = Rotation {
+            size: self.file_size,
+            time: self.file_seconds.map(Duration::from_secs),
+            files: self.files.map(|files| files as usize),
+            total: self.max_disk,
+            command: self.command.clone(),
+            sealed: self.sealed,
+        };
         let Some(total) = self.max_disk else {
-            return Ok(());
+            return Ok(rotation);
         };
         let (least, fix) = match self.file_size {
             Some(size) => (
@@ -93,21 +96,7 @@ impl RecordingArgs {
             let why = format!("it is {total} bytes, and files of {least} bytes exist at a time");
             return Err(Error::usage("cannot keep to --max-disk", why).fix(fix));
         }
-        Ok(())
-    }
-
-    /// When files end, and what becomes of them.
-    pub(super) fn series(&self, path: &Path, by_event: bool) -> SeriesPlan {
-        SeriesPlan {
-            path: path.to_string_lossy().into_owned(),
-            size: self.file_size,
-            time: self.file_seconds.map(Duration::from_secs),
-            files: self.files.map(|files| files as usize),
-            total: self.max_disk,
-            command: self.command.clone(),
-            sealed: self.sealed,
-            by_event,
-        }
+        Ok(rotation)
     }
 
     /// As was said of this output, or of all, or as its name ends.
@@ -116,12 +105,11 @@ impl RecordingArgs {
     }
 
     /// As asked for here, or by tcpdump's word for a CPU's share.
-    pub(super) fn geometry(&self, buffer: Option<u64>) -> Result<Geometry> {
-        let cpus = events::cpu_count();
+    pub(super) fn memory(&self, buffer: Option<u64>) -> MemorySize {
         match (self.memory, self.ring_size.or(buffer)) {
-            (Some(bytes), _) => Geometry::for_total(bytes, cpus),
-            (None, Some(bytes)) => Geometry::for_share(bytes, cpus),
-            (None, None) => Geometry::by_default(cpus, host::available_memory()),
+            (Some(bytes), _) => MemorySize::Total(bytes),
+            (None, Some(bytes)) => MemorySize::ForEachCpu(bytes),
+            (None, None) => MemorySize::Usual,
         }
     }
 
@@ -153,5 +141,24 @@ impl RecordingArgs {
             }
         }
         Ok(meta)
+    }
+}
+
+/// Refuses the rotation of what is no file.
+pub(super) fn refuse_rotation(rotation: &Rotation) -> Result<()> {
+    let own = [
+        ("-C", rotation.size.is_some()),
+        ("-G", rotation.time.is_some()),
+        ("-W", rotation.files.is_some()),
+        ("-z", rotation.command.is_some()),
+        ("--sealed", rotation.sealed),
+        ("--max-disk", rotation.total.is_some()),
+    ];
+    match own.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => {
+            let why = "packets are not written to a file";
+            Err(Error::usage(format!("cannot use {option}"), why).fix("name one: -w FILE"))
+        }
+        None => Ok(()),
     }
 }

@@ -2,7 +2,6 @@
 //! in the account.
 
 mod account;
-mod arguments;
 mod far;
 mod output;
 
@@ -16,8 +15,9 @@ use trawl_kernel::process::own_binary;
 use trawl_kernel::ssh::Ssh;
 use trawl_kernel::{Error, Result, clock};
 use trawl_packet::read::Step;
+use trawl_tap::plan::CapturePlan;
 
-use super::args::Args;
+use super::display::Display;
 use super::output::Output as File;
 use far::{Far, State};
 use output::Output;
@@ -58,28 +58,19 @@ const CLOCK: Duration = Duration::from_secs(5);
 const FIRST_CLOCKS: Duration = Duration::from_millis(300);
 const FIRST: u32 = 8;
 
-pub(super) fn run(args: &Args) -> Result<ExitCode> {
+pub(super) fn run(hosts: &HostArgs, plan: &CapturePlan, display: &Display) -> Result<ExitCode> {
     let signals = Signals::watch()?;
     let wake = Wake::new()?;
-    let stored = args.store.store.is_some();
-    let account = args.summary.as_deref().map(|path| File::open(path, args));
+    let account = plan.summary.as_deref().map(|path| File::open(path, plan));
     let account = account.transpose()?;
-    let mut output = match stored {
-        true => None,
-        false => Some(Output::open(args)?),
+    let mut output = match plan.store {
+        Some(_) => None,
+        None => Some(Output::open(plan, display)?),
     };
-    let hosts = args.remote.hosts().and_then(|hosts| {
-        let arguments = arguments::forwarded(args)?;
+    let far_plan = far::plan(plan);
+    let hosts = hosts.hosts().and_then(|hosts| {
         let start = |(name, ssh, trawl): &(String, Ssh, String)| {
-            Far::start(
-                name.clone(),
-                ssh,
-                trawl,
-                &arguments,
-                stored,
-                (args.quiet, args.json),
-                &wake,
-            )
+            Far::start(name.clone(), ssh, trawl, &far_plan, display, &wake)
         };
         hosts.iter().map(start).collect::<Result<Vec<_>>>()
     });
@@ -93,7 +84,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     };
     let mut timeline = Timeline {
         hosts,
-        remaining: args.count,
+        remaining: plan.options.count,
         wake,
         signals,
         asked: None,

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use trawl_kernel::{Error, Result};
-use trawl_store::{Config, Full, StoreSink, StoredCapture, default_spool};
+use trawl_kernel::{Error, Result, host};
+use trawl_store::{Config, StoreSink, StoredCapture};
 use trawl_tap::account::Summary;
+use trawl_tap::plan::{FullSpool, StorePlan};
 use trawl_tap::session::{Ended, Session};
 
 use super::progress::Terminal;
@@ -19,7 +20,7 @@ use crate::units;
 pub(super) struct StoreArgs {
     /// Keep the packets in a store, in sealed chunks with manifests: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
     #[arg(long, value_name = "URL", conflicts_with_all = ["write", "json", "trigger", "on_verdict", "on_signal"])]
-    pub(super) store: Option<String>,
+    store: Option<String>,
     /// The capture's name in the store
     #[arg(long, value_name = "NAME", default_value = "trawl", requires = "store")]
     store_name: String,
@@ -59,41 +60,52 @@ enum FullName {
 const CHUNK_MOST: u64 = 1 << 30;
 
 impl StoreArgs {
-    fn config(&self, url: &str) -> Result<Config> {
+    pub(super) fn is_asked_for(&self) -> bool {
+        self.store.is_some()
+    }
+
+    pub(super) fn plan(&self) -> Result<Option<StorePlan>> {
+        let Some(url) = &self.store else {
+            return Ok(None);
+        };
         if self.chunk_size == 0 || self.chunk_size > CHUNK_MOST {
             let what = format!("cannot make chunks of {} bytes", self.chunk_size);
             return Err(Error::usage(what, "1 to 1 GiB is possible"));
         }
-        Ok(Config {
-            url: url.to_owned(),
-            capture: self.store_name.clone(),
-            host: trawl_kernel::host::name(),
-            boot: trawl_kernel::host::boot_id(),
-            spool: self.spool.clone().unwrap_or_else(default_spool),
+        Ok(Some(StorePlan {
+            spool: self.spool.clone(),
             spool_bytes: self.spool_size,
             full: match self.spool_full {
-                FullName::Stop => Full::Stop,
-                FullName::Evict => Full::Evict,
+                FullName::Stop => FullSpool::Stop,
+                FullName::Evict => FullSpool::Evict,
             },
             chunk_bytes: self.chunk_size,
             chunk_time: self.chunk_time,
             size: self.store_size,
             patience: self.store_wait,
             index: self.store_index,
-            options: std::env::args_os()
-                .skip(1)
-                .map(|argument| argument.to_string_lossy().into_owned())
-                .collect(),
-            trawl: env!("CARGO_PKG_VERSION").to_owned(),
-        })
+            ..StorePlan::new(url.clone(), self.store_name.clone())
+        }))
+    }
+}
+
+fn config(plan: &StorePlan) -> Config {
+    let arguments = std::env::args_os().skip(1);
+    Config {
+        plan: plan.clone(),
+        host: host::name(),
+        boot: host::boot_id(),
+        options: arguments
+            .map(|argument| argument.to_string_lossy().into_owned())
+            .collect(),
+        trawl: env!("CARGO_PKG_VERSION").to_owned(),
     }
 }
 
 /// Captures into the store; the outcome is there even where the capture's end is not a good one.
 pub(super) fn record(
     session: Session,
-    url: &str,
-    args: &StoreArgs,
+    plan: &StorePlan,
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended, StoredCapture)> {
     let mut interfaces: Vec<String> = Vec::new();
@@ -106,13 +118,13 @@ pub(super) fn record(
             interfaces.push(name);
         }
     }
-    let shown = url.to_owned();
+    let shown = plan.url.clone();
     let complain = move |why: &str| {
         let text = format!("cannot store to {shown} for now: {why}; chunks wait in the spool");
         let (url, error) = (shown.as_str(), why);
         json::say(&Remark::StoreDelayed { url, error }, &text);
     };
-    let mut sink = StoreSink::begin(&args.config(url)?, interfaces, complain)?;
+    let mut sink = StoreSink::begin(&config(plan), interfaces, complain)?;
     let (summary, ended) = session.run(&mut sink, observer)?;
     let outcome = sink.finish(&summary, &ended.to_string())?;
     Ok((summary, ended, outcome))

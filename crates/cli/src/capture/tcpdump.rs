@@ -52,7 +52,7 @@ pub(super) struct TcpdumpArgs {
     list_time_stamp_types: bool,
     /// Link type, EN10MB or RAW; a capture on an interface of another type is refused
     #[arg(short = 'y', long = "linktype", value_name = "TYPE")]
-    link_type: Option<String>,
+    pub(super) link_type: Option<String>,
     /// List the types for -y
     #[arg(short = 'L', long)]
     list_data_link_types: bool,
@@ -163,22 +163,19 @@ impl TcpdumpArgs {
         write_out(&text)?;
         Ok(ExitCode::SUCCESS)
     }
+}
 
-    /// Refuses interfaces whose packets begin otherwise than -y says.
-    pub(super) fn check_link_types(&self, sites: &[CaptureSite]) -> Result<()> {
-        let Some(wanted) = &self.link_type else {
-            return Ok(());
-        };
-        let differs =
-            |site: &&CaptureSite| !name_of(site.interface.link_type).eq_ignore_ascii_case(wanted);
-        match sites.iter().find(differs) {
-            Some(site) => Err(Error::usage(
-                format!("cannot capture on {} with link type {wanted}", site.label),
-                format!("its packets are {}", name_of(site.interface.link_type)),
-            )
-            .fix("leave out -y; -L lists what an interface has")),
-            None => Ok(()),
-        }
+/// Refuses interfaces whose packets begin otherwise than -y says.
+pub(super) fn check_link_type(wanted: &str, sites: &[CaptureSite]) -> Result<()> {
+    let differs =
+        |site: &&CaptureSite| !name_of(site.interface.link_type).eq_ignore_ascii_case(wanted);
+    match sites.iter().find(differs) {
+        Some(site) => Err(Error::usage(
+            format!("cannot capture on {} with link type {wanted}", site.label),
+            format!("its packets are {}", name_of(site.interface.link_type)),
+        )
+        .fix("leave out -y; -L lists what an interface has")),
+        None => Ok(()),
     }
 }
 

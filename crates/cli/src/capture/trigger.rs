@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trawl_kernel::{Error, Result, host};
+use trawl_kernel::{Error, Result};
 use trawl_packet::verdict::{Kind, Set};
 use trawl_tap::trigger::{MEMORY_DEFAULT, MEMORY_MIN, TriggerPlan};
 
@@ -62,7 +62,7 @@ impl TriggerArgs {
         self.trigger.is_some()
     }
 
-    pub(super) fn plan(&self, has_verdicts: bool) -> Result<Option<TriggerPlan>> {
+    pub(super) fn plan(&self, has_verdicts: bool, available: u64) -> Result<Option<TriggerPlan>> {
         let Self {
             trigger,
             on_verdict,
@@ -108,7 +108,6 @@ impl TriggerArgs {
             )
             .fix("choose --trigger-memory 1MiB or more"));
         }
-        let available = host::available_memory();
         if memory > available {
             let why = format!("{} MiB are available", available >> 20);
             let what = format!("cannot keep packets in {} MiB of memory", memory >> 20);

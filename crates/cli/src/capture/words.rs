@@ -5,7 +5,6 @@ use std::time::Duration;
 use trawl_kernel::clock;
 use trawl_packet::verdict::Kind;
 use trawl_program::again::Again;
-use trawl_sink::Compression;
 use trawl_tap::assembly::Point;
 use trawl_tap::notice::{
     ClockReason, Gap, Gone, GoneReason, Left, Notice, ReadFailure, Steps, TapReason,
@@ -433,7 +432,7 @@ fn time(ns: u64) -> String {
 
 /// What limits compression, and what helps.
 pub(super) fn compression_limits() -> String {
-    let threads = Compression::threads();
+    let threads = trawl_sink::compression_threads();
     format!(
         "compression could not keep up on {threads} CPUs; use --compress lz4, -s or a filter, or compress later: trawl read \
          FILE -w FILE.zst"

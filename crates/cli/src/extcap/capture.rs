@@ -6,16 +6,22 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use clap::ValueEnum;
 use trawl_filter::select::{Question, Selector};
 use trawl_filter::{LinkType, Options};
 use trawl_kernel::{Error, Result, errno};
 use trawl_packet::pcapng::block::{ByteOrder, blocks};
+use trawl_packet::verdict;
+use trawl_tap::Choice;
+use trawl_tap::filter::Filter;
+use trawl_tap::options::{At, Direction, Options as CaptureOptions, Programs, Sample};
+use trawl_tap::plan::CapturePlan;
 use trawl_tap::sink::Sink;
+use trawl_tap::sources::Sources;
 
 use super::{Args, FILTER_CONTROL, TapName};
+use crate::capture::args::{self, Taps};
 use crate::capture::{AtName, DirectionName};
-use crate::live;
+use crate::{live, units};
 
 /// Commands of the toolbar's protocol, and what its messages begin with.
 const SYNC: u8 = b'T';
@@ -31,6 +37,7 @@ pub(super) fn run(interface: &str, args: &Args) -> Result<ExitCode> {
         .fifo
         .as_deref()
         .ok_or_else(|| Error::usage("cannot capture", "--fifo is missing"))?;
+    let plan = plan(interface, args)?;
     let fail = |path: &Path, e| Error::os(format!("cannot open {}", path.display()), e);
     let fifo = OpenOptions::new()
         .write(true)
@@ -61,53 +68,72 @@ pub(super) fn run(interface: &str, args: &Args) -> Result<ExitCode> {
         selector,
         kept: Vec::new(),
     };
-    match live::run_into(&words(interface, args), &mut sink) {
+    match live::run_into(&plan, &mut sink) {
         // Wireshark has stopped the capture.
         Err(error) if error.errno() == Some(errno::EPIPE) => Ok(ExitCode::SUCCESS),
         result => result.map(|()| ExitCode::SUCCESS),
     }
 }
 
-/// The arguments of `trawl capture` that mean the same.
-fn words(interface: &str, args: &Args) -> Vec<String> {
-    let mut words = vec!["-i".to_owned(), interface.to_owned(), "-q".to_owned()];
-    let mut add = |name: &str, value: String| words.extend([name.to_owned(), value]);
-    let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
-        value().map_or_else(String::new, |value| value.get_name().to_owned())
+/// What Wireshark's dialog says. Fields that the chosen tap does not have are left alone there.
+fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
+    let usual = args::usual(&Taps {
+        tap: match asked.tap {
+            TapName::Auto => Choice::Auto,
+            TapName::Xdp => Choice::Xdp,
+            TapName::Hook => Choice::Hook,
+            TapName::Tc => Choice::Tc,
+            TapName::Packet => Choice::Packet,
+        },
+        with_tc: false,
+        with_drops: false,
+    });
+    let has_ends = matches!(asked.tap, TapName::Xdp | TapName::Hook);
+    let has_both = matches!(asked.tap, TapName::Tc | TapName::Packet);
+    let at = asked.at.filter(|at| has_ends || *at != AtName::Exit);
+    let direction = asked
+        .direction
+        .filter(|way| has_both || *way != DirectionName::In);
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let verdicts = given(&asked.verdict)
+        .map(|list| verdict::Set::parse(verdict::Kind::Xdp, &list))
+        .transpose()
+        .map_err(|e| Error::usage("cannot understand --verdict", e))?;
+    let sample = match asked.sample.as_str() {
+        "" => None,
+        number => Some(units::one_in(&format!("1/{number}")).map_err(|e| wrong("--sample", e))?),
     };
-    add("--tap", name(&|| args.tap.to_possible_value()));
-    let has_ends = matches!(args.tap, TapName::Xdp | TapName::Hook);
-    if let Some(at) = args.at.filter(|at| has_ends || *at != AtName::Exit) {
-        add("--at", name(&|| at.to_possible_value()));
-    }
-    if let Some(way) = args.direction {
-        let has_both = matches!(args.tap, TapName::Tc | TapName::Packet);
-        if has_both || way != DirectionName::In {
-            add("-Q", name(&|| way.to_possible_value()));
-        }
-    }
-    if let Some(list) = args.verdict.as_ref().filter(|list| !list.is_empty()) {
-        add("--verdict", list.clone());
-    }
-    if let Some(program) = args.program.as_ref().filter(|program| !program.is_empty()) {
-        add("--program", program.clone());
-    }
-    if args.snaplen > 0 {
-        add("-s", args.snaplen.to_string());
-    }
-    if !args.sample.is_empty() {
-        add("--sample", format!("1/{}", args.sample));
-    }
-    if !args.limit_rate.is_empty() {
-        add("--limit-rate", args.limit_rate.clone());
-    }
-    let filter = args.extcap_capture_filter.as_deref().unwrap_or_default();
-    if args.inner == "true" && !filter.is_empty() {
-        words.push("--inner".to_owned());
-    }
-    words.push("--".to_owned());
-    words.extend((!filter.is_empty()).then(|| filter.to_owned()));
-    words
+    let rate_limit = match asked.limit_rate.as_str() {
+        "" => None,
+        rate => Some(units::rate(rate).map_err(|e| wrong("--limit-rate", e))?),
+    };
+    let filter = given(&asked.extcap_capture_filter).map(|filter| match asked.inner == "true" {
+        true => Filter::Inner(filter),
+        false => Filter::Expression(filter),
+    });
+    let options = CaptureOptions {
+        at: at.map(At::from),
+        direction: direction.map(Direction::from),
+        verdicts,
+        programs: given(&asked.program).map(|text| Programs::parse(&text)),
+        snaplen: match asked.snaplen {
+            0 => usual.snaplen,
+            bytes => args::snaplen(bytes.into())?,
+        },
+        sample: sample.map(Sample::Random),
+        rate_limit,
+        filter,
+        ..usual
+    };
+    let sources = Sources {
+        names: vec![interface.to_owned()],
+        ..Sources::default()
+    };
+    Ok(CapturePlan::new(sources, options))
+}
+
+fn wrong(option: &str, why: String) -> Error {
+    Error::usage(format!("cannot understand {option}"), why)
 }
 
 /// The next filter that the toolbar sends; nothing when it is closed.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use trawl_kernel::{Error, Result};
-use trawl_sink::{Compression, SeriesPlan};
+use trawl_sink::SeriesPlan;
 use trawl_tap::filter::Filter;
+use trawl_tap::plan::{Compression, Rotation};
 use trawl_view::print::PrintOptions;
 use trawl_view::rewrite;
 
@@ -271,11 +272,14 @@ impl Args {
         let path = self.write.as_deref().unwrap_or(Path::new(""));
         SeriesPlan {
             path: path.to_string_lossy().into_owned(),
-            size: self.file_size,
-            time: self.file_seconds.map(Duration::from_secs),
-            files: self.files.map(|files| files as usize),
-            command: self.command.clone(),
-            ..SeriesPlan::default()
+            rotation: Rotation {
+                size: self.file_size,
+                time: self.file_seconds.map(Duration::from_secs),
+                files: self.files.map(|files| files as usize),
+                command: self.command.clone(),
+                ..Rotation::default()
+            },
+            by_event: false,
         }
     }
 

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use trawl_kernel::outlet::Patient;
 use trawl_kernel::{Error, Result, clock};
 use trawl_sink::{
-    Compression, Finished, Form, Packed, SeriesPlan, check_command, is_nearly_full,
-    wait_for_commands,
+    Finished, Form, Packed, SeriesPlan, check_command, is_nearly_full, wait_for_commands,
 };
+use trawl_tap::plan::Compression;
 use trawl_tap::sink::Sink;
 
 use super::input::{Input, identity};
@@ -64,7 +64,10 @@ impl Files {
             )
             .fix("-w FILE"));
         }
-        plan.command.as_deref().map_or(Ok(()), check_command)?;
+        plan.rotation
+            .command
+            .as_deref()
+            .map_or(Ok(()), check_command)?;
         let of = |input: &Input| (input.identity, input.name.clone());
         let mut files = Self {
             compression,
@@ -111,11 +114,11 @@ impl Files {
         let Some(began) = current.began_ns else {
             return Ok(false);
         };
-        let length = self.plan.time.map(|time| time.as_nanos() as u64);
+        let length = self.plan.rotation.time.map(|time| time.as_nanos() as u64);
         if length.is_some_and(|length| time_ns.saturating_sub(began) >= length) {
             return Ok(true);
         }
-        let size = self.plan.size.unwrap_or(u64::MAX);
+        let size = self.plan.rotation.size.unwrap_or(u64::MAX);
         let fits = |written: u64| written + bytes as u64 <= size;
         if fits(current.written) {
             return Ok(false);

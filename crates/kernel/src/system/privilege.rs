@@ -37,6 +37,10 @@ impl User {
     }
 
     /// Its number, and that of its group.
+    pub fn name(&self) -> String {
+        self.name.to_string_lossy().into_owned()
+    }
+
     pub fn ids(&self) -> (u32, u32) {
         (self.uid, self.gid)
     }

@@ -8,14 +8,7 @@
 use std::io::Write;
 
 use lz4_flex::frame::{BlockSize, FrameEncoder, FrameInfo};
-
-/// How a file is compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compression {
-    Zstd,
-    Lz4,
-    Gzip,
-}
+use trawl_tap::plan::Compression;
 
 const SKIPPABLE: u32 = 0x184d_2a5e;
 const SEEKABLE: u32 = 0x8f92_eab1;
@@ -26,32 +19,30 @@ const GZIP_ENTRIES: usize = 8000;
 
 const THREADS_MAX: usize = 4;
 
-impl Compression {
-    /// Why packets are lost that it cannot keep up with.
-    pub const LIMIT: &'static str = "compression";
+/// Why packets are lost that compression cannot keep up with.
+pub const COMPRESSION_LIMIT: &str = "compression";
 
-    /// How many threads compress a file.
-    pub fn threads() -> usize {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        cpus.min(THREADS_MAX)
-    }
+/// Returns how many threads compress a file.
+pub fn compression_threads() -> usize {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    cpus.min(THREADS_MAX)
+}
 
-    /// A frame that can be unpacked by itself.
-    pub(super) fn pack(self, bytes: &[u8]) -> Vec<u8> {
-        let packed = match self {
-            Self::Zstd => zstd::bulk::compress(bytes, ZSTD_LEVEL),
-            Self::Lz4 => lz4(bytes),
-            Self::Gzip => gzip(bytes),
-        };
-        // Writing into memory does not fail.
-        packed.unwrap_or_default()
-    }
+/// Makes a frame that can be unpacked by itself.
+pub(super) fn pack(compression: Compression, bytes: &[u8]) -> Vec<u8> {
+    let packed = match compression {
+        Compression::Zstd => zstd::bulk::compress(bytes, ZSTD_LEVEL),
+        Compression::Lz4 => lz4(bytes),
+        Compression::Gzip => gzip(bytes),
+    };
+    // Writing into memory does not fail.
+    packed.unwrap_or_default()
+}
 
-    pub(super) fn table(self, frames: &[(u32, u32)]) -> Vec<u8> {
-        match self {
-            Self::Zstd | Self::Lz4 => skippable(frames),
-            Self::Gzip => frames.chunks(GZIP_ENTRIES).flat_map(empty_member).collect(),
-        }
+pub(super) fn table(compression: Compression, frames: &[(u32, u32)]) -> Vec<u8> {
+    match compression {
+        Compression::Zstd | Compression::Lz4 => skippable(frames),
+        Compression::Gzip => frames.chunks(GZIP_ENTRIES).flat_map(empty_member).collect(),
     }
 }
 
@@ -143,14 +134,14 @@ mod tests {
         for compression in [Compression::Zstd, Compression::Lz4, Compression::Gzip] {
             let lengths = [10_000, 400_000, 1 << 20, 70_000, 3];
             let parts: Vec<Vec<u8>> = lengths.iter().map(|length| vec![7; *length]).collect();
-            let packed: Vec<Vec<u8>> = parts.iter().map(|part| compression.pack(part)).collect();
+            let packed: Vec<Vec<u8>> = parts.iter().map(|part| pack(compression, part)).collect();
             let frames: Vec<(u32, u32)> = packed
                 .iter()
                 .zip(&parts)
                 .map(|(packed, part)| (packed.len() as u32, part.len() as u32))
                 .collect();
             let mut file = packed.concat();
-            file.extend(compression.table(&frames));
+            file.extend(super::table(compression, &frames));
             let found = table(compression, &file);
             assert_eq!(found, frames);
             let start: u32 = found[..3].iter().map(|(packed, _)| packed).sum();

@@ -92,7 +92,7 @@ impl Group {
             true => 1,
             false => events::cpu_count(),
         };
-        let sharing = Sharing::new(options.geometry, cpus, namespaces);
+        let sharing = Sharing::new(assembly.geometry, cpus, namespaces);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let table = new_table()?;
         let filter = Prepared::new(&options, site, snaplen)?;

@@ -216,15 +216,14 @@ mod tests {
     use crate::Choice;
     use crate::assembly::Host;
     use crate::filter::Filter;
-    use trawl_kernel::ring::Geometry;
+    use crate::options::Memory;
     use trawl_packet::verdict;
 
     fn options(filter: Option<&str>) -> Options {
-        let geometry = Geometry::for_share(1 << 20, trawl_kernel::events::cpu_count());
         Options {
             at: Some(At::Both),
             filter: filter.map(|text| Filter::Expression(text.to_owned())),
-            ..Options::new(Choice::Xdp, geometry.expect("a size that is allowed"))
+            ..Options::new(Choice::Xdp, Memory::for_each_cpu(1 << 20))
         }
     }
 
@@ -252,7 +251,7 @@ mod tests {
             let mut options = options(filter);
             let set = |text| verdict::Set::parse(verdict::Kind::Xdp, text).expect("a verdict");
             options.verdicts = verdicts.map(set);
-            let mut assembly = Assembly::new(&options, host.clone(), 1);
+            let mut assembly = Assembly::new(&options, host.clone(), 1).expect("memory");
             let plan = TracePlan::new(&mut assembly, &site, verdicts.is_none()).expect("a plan");
             let rings = assembly.program_rings().expect("rings");
             let ids = assembly

@@ -1,14 +1,13 @@
 //! A thousand terms: compiled, lowered, put into a tap's program, taken by the verifier and attached.
 
 use trawl_filter::Target;
-use trawl_kernel::ring::Geometry;
 use trawl_lab::{Pair, PairOptions};
 use trawl_tap::Choice;
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::filter::Filter;
-use trawl_tap::options::Options;
+use trawl_tap::options::{Memory, Options};
 use trawl_tap::session::{Observer, Session};
 
 use crate::agreement::Readers;
@@ -27,11 +26,10 @@ impl Observer for Quiet {
 
 /// The usual, with a filter.
 pub fn options(tap: Choice, filter: Filter) -> Options {
-    let geometry = Geometry::for_share(1 << 20, trawl_kernel::events::cpu_count());
     Options {
         filter: Some(filter),
         promiscuous: true,
-        ..Options::new(tap, geometry.expect("a good size"))
+        ..Options::new(tap, Memory::for_each_cpu(1 << 20))
     }
 }
 

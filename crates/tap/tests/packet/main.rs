@@ -9,11 +9,11 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 
 use support::*;
 use trawl_kernel::netns::run_in;
-use trawl_kernel::ring::{Geometry, SHARE_MIN};
+use trawl_kernel::ring::SHARE_MIN;
 use trawl_lab::Station;
 use trawl_packet::pcapng::Direction as Way;
 use trawl_tap::notice::GoneReason;
-use trawl_tap::options::{Direction, Options};
+use trawl_tap::options::{Direction, Memory, Options};
 use trawl_tap::session::{Ended, Session};
 
 /// Sends datagrams to the discard port; each has left the interface when this returns.
@@ -248,7 +248,7 @@ fn losses_are_counted_and_told() {
     }
     let pair = pair(1500);
     let options = Options {
-        geometry: Geometry::for_share(SHARE_MIN, trawl_kernel::events::cpu_count()).unwrap(),
+        memory: Memory::for_each_cpu(SHARE_MIN),
         recording: trawl_tap::options::Recording::default(),
         ..at_once()
     };

@@ -4,8 +4,6 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-
-use trawl_kernel::ring::Geometry;
 use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::{Pair, PairOptions, Station};
 use trawl_packet::pcapng::Direction as Way;
@@ -15,7 +13,7 @@ use trawl_tap::Choice;
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
 use trawl_tap::capture_site::CaptureSite;
-use trawl_tap::options::Options;
+use trawl_tap::options::{Memory, Options};
 use trawl_tap::session::{Ended, Observer, Session};
 use trawl_tap::sink::Sink;
 
@@ -41,11 +39,10 @@ pub fn pair(mtu: u32) -> Pair {
 
 /// The ring is large: while the traffic is made, the session does not move anything out of it.
 pub fn options() -> Options {
-    let geometry = Geometry::for_share(16 << 20, trawl_kernel::events::cpu_count());
     Options {
         duration: Some(STUCK),
         promiscuous: true,
-        ..Options::new(Choice::Packet, geometry.expect("a good size"))
+        ..Options::new(Choice::Packet, Memory::for_each_cpu(16 << 20))
     }
 }
 

@@ -13,8 +13,9 @@ use trawl_packet::pcapng::write::{
     self, EnhancedPacket, SectionHeader, enhanced_packet, interface_description,
 };
 use trawl_store::manifest::{Begin, End, Manifest, Sealed};
-use trawl_store::{Config, Full, StoreSink};
+use trawl_store::{Config, StoreSink};
 use trawl_tap::account::{Account, Summary};
+use trawl_tap::plan::StorePlan;
 use trawl_tap::sink::Sink;
 
 use crate::leftovers::file_prefix;
@@ -274,18 +275,15 @@ impl Made {
 
     fn fill(&self, host: &str, packets: u64, flows: usize, needle: bool) -> Result<()> {
         let config = Config {
-            url: self.url(),
-            capture: CAPTURE.to_owned(),
+            plan: StorePlan {
+                spool: Some(self.directory.path().join("spool")),
+                spool_bytes: u64::MAX,
+                chunk_time: Duration::from_secs(3600),
+                patience: Duration::from_secs(3600),
+                ..StorePlan::new(self.url(), CAPTURE.to_owned())
+            },
             host: host.to_owned(),
             boot: "boot".to_owned(),
-            spool: self.directory.path().join("spool"),
-            spool_bytes: u64::MAX,
-            full: Full::Stop,
-            chunk_bytes: 64 << 20,
-            chunk_time: Duration::from_secs(3600),
-            size: None,
-            patience: Duration::from_secs(3600),
-            index: false,
             options: Vec::new(),
             trawl: env!("CARGO_PKG_VERSION").to_owned(),
         };

@@ -13,9 +13,10 @@ use trawl_kernel::ssh::{Ssh, word};
 use trawl_kernel::{Error, Result, clock};
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_tap::notice::Notice;
+use trawl_tap::plan::{CapturePlan, FilePlan, Format, OutputPlan, Rotation};
 
 use super::account::{Clock, Report};
-use super::arguments::Arguments;
+use crate::capture::display::Display;
 use crate::capture::words;
 use crate::json::{self, Said};
 use crate::terminal;
@@ -76,12 +77,12 @@ impl Far {
         name: String,
         ssh: &Ssh,
         trawl: &str,
-        arguments: &Arguments,
-        stored: bool,
-        (quiet, json): (bool, bool),
+        plan: &CapturePlan,
+        display: &Display,
         wake: &Wake,
     ) -> Result<Self> {
-        let script = script(trawl, arguments, stored);
+        let script = script(trawl, plan, display.quiet)?;
+        let (quiet, json) = (display.quiet, display.json);
         let mut child = ssh
             .script(&script)
             .stdin(Stdio::piped())
@@ -117,7 +118,7 @@ impl Far {
             reader: None,
             received: 0,
             unwanted: 0,
-            stored,
+            stored: plan.store.is_some(),
             pieces: Some(Pieces {
                 receiver,
                 rest: Vec::new(),
@@ -233,18 +234,41 @@ impl Far {
     }
 }
 
-/// Runs trawl until it ends or standard input does, and answers with the clock to each line of that.
-fn script(trawl: &str, arguments: &Arguments, stored: bool) -> String {
-    let options: Vec<String> = arguments.options.iter().map(|text| word(text)).collect();
-    let expression = match arguments.expression.as_str() {
-        "" => String::new(),
-        text => format!("-- {}", word(text)),
+/// The file that the account of a host goes to: the script opens it.
+const ACCOUNT_FILE: &str = "/dev/fd/4";
+
+/// Makes the plan of a host's part: packets come here, unless they stay there in a store.
+pub(super) fn plan(whole: &CapturePlan) -> CapturePlan {
+    let stdout = OutputPlan {
+        path: "-".into(),
+        format: Format::Pcapng,
+        compression: None,
+        snaplen: None,
     };
-    let output = if stored { "" } else { "-w -" };
-    format!(
+    let mut plan = CapturePlan {
+        outputs: match whole.store {
+            Some(_) => Vec::new(),
+            None => vec![stdout],
+        },
+        rotation: Rotation::default(),
+        files: FilePlan::default(),
+        summary: Some(ACCOUNT_FILE.into()),
+        ..whole.clone()
+    };
+    plan.options.memory.at_first = None;
+    plan
+}
+
+/// Runs trawl until it ends or standard input does, and answers with the clock to each line of that.
+fn script(trawl: &str, plan: &CapturePlan, quiet: bool) -> Result<String> {
+    let plan = serde_json::to_string(plan)
+        .map_err(|e| Error::failed("cannot send the plan to another host", e))?;
+    let quiet = if quiet { " -q" } else { "" };
+    Ok(format!(
         "d=$(mktemp -d) || exit 1\n\
          exec 3<&0\n\
-         {} capture --collected {} --summary \"$d/account\" {output} {} </dev/null 3<&- &\n\
+         printf %s {} > \"$d/plan\"\n\
+         {} capture --collected --plan \"$d/plan\"{quiet} </dev/null 3<&- 4>\"$d/account\" &\n\
          p=$!\n\
          (while read -r line <&3; do echo \"{TIME}$(date +%s%N)\" >&2; done; kill -TERM $p) >/dev/null &\n\
          w=$!\n\
@@ -254,10 +278,9 @@ fn script(trawl: &str, arguments: &Arguments, stored: bool) -> String {
          [ -s \"$d/account\" ] && echo \"{ACCOUNT}$(cat \"$d/account\")\" >&2\n\
          rm -rf \"$d\"\n\
          exit $c\n",
+        word(&plan),
         word(trawl),
-        options.join(" "),
-        expression
-    )
+    ))
 }
 
 /// Takes all that a host sends, so that its own rings need not hold it.

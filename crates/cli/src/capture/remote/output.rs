@@ -4,15 +4,16 @@ use std::io::{self, Write};
 
 use trawl_kernel::{Error, Result};
 use trawl_packet::read::CaptureReader;
+use trawl_tap::plan::{CapturePlan, Format};
 use trawl_view::Show;
 use trawl_view::json::JsonLines;
-use trawl_view::print::{PrintOptions, Printer};
+use trawl_view::print::Printer;
 use trawl_view::record::Source;
 use trawl_view::rewrite::{Format as Written, Rewriter};
 
 use super::File;
 use super::far::Pieces;
-use crate::capture::args::{Args, Format};
+use crate::capture::display::{Display, Form as Shown};
 use crate::terminal;
 
 /// Packets are gathered up to this many bytes.
@@ -33,33 +34,25 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub fn open(args: &Args) -> Result<Self> {
-        let form = match &args.write[..] {
-            [] if args.json => Form::Json,
-            [] => Form::Lines(Box::new(Printer::new(PrintOptions {
-                id: args.id,
-                colour: terminal::colours_wanted(),
-                ..args.lines.options(false)
-            }))),
-            [path] => {
-                if args
-                    .recording
-                    .compression(path, args.first.compress)
-                    .is_some()
-                {
-                    let what = format!("cannot write {}", path.display());
+    pub fn open(plan: &CapturePlan, display: &Display) -> Result<Self> {
+        let form = match (&plan.outputs[..], &display.form) {
+            ([], Some(Shown::Lines(options))) => Form::Lines(Box::new(Printer::new(*options))),
+            ([], _) => Form::Json,
+            ([output], _) => {
+                let name = output.path.display();
+                if output.compression.is_some() {
                     return Err(Error::usage(
-                        what,
+                        format!("cannot write {name}"),
                         "captures of other hosts are not compressed here",
                     )
                     .fix("name a file that ends in .pcapng, or keep them with --store"));
                 }
-                let format = match args.format() {
+                let format = match output.format {
                     Format::Pcapng => Written::Pcapng,
                     Format::Pcap => Written::Pcap,
                 };
                 let application = format!("trawl {}", env!("CARGO_PKG_VERSION"));
-                let file = File::open(path, args)?;
+                let file = File::open(&output.path, plan)?;
                 file.start()?;
                 Form::File(Box::new(Rewriter::new(format, false, application)), file)
             }
