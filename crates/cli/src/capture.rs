@@ -41,7 +41,7 @@ use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::notice::Notice;
 use trawl_tap::options::TimeSource;
 use trawl_tap::plan::{CapturePlan, Io, OutputPlan};
-use trawl_tap::session::{Ended, Observer, Session};
+use trawl_tap::session::{self, Attached, Confined, Ended, Observer, Session};
 use trawl_tap::sink::{Counting, Sink};
 
 use args::Environment;
@@ -113,15 +113,15 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
         Some(file) => loans::take(&plan.sources, file, &mut observer)?,
         None => Vec::new(),
     };
-    let session = Session::attach(&sites, options, Host::this(), &mut observer);
+    let attached = session::attach(&sites, options, Host::this(), &mut observer);
     // A namespace that is deleted ends when nobody holds it: the session lets go of those that left.
     drop(sites);
-    let checked = session.and_then(|session| {
-        check_link_types(plan, &session)?;
-        Ok(session)
+    let checked = attached.and_then(|attached| {
+        check_link_types(plan, attached.session())?;
+        Ok(attached)
     });
-    let mut session = match checked {
-        Ok(session) => session,
+    let attached = match checked {
+        Ok(attached) => attached,
         Err(error) => {
             outputs.discard();
             return Err(error);
@@ -143,15 +143,15 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
     } = outputs;
     let run = Run { plan, display };
     let (mut summary, ended) = match (first, series, &plan.store) {
-        (Some(output), _, _) => run.record(session, output, others, &mut observer)?,
-        (None, Some(series), _) => run.record_series(session, series, others, &mut observer)?,
+        (Some(output), _, _) => run.record(attached, output, others, &mut observer)?,
+        (None, Some(series), _) => run.record_series(attached, series, others, &mut observer)?,
         (None, None, Some(store)) => {
-            run.confine(&mut session)?;
-            let (summary, ended, outcome) = stored::record(session, store, &mut observer)?;
+            let confined = run.confine(attached)?;
+            let (summary, ended, outcome) = stored::record(confined, store, &mut observer)?;
             is_stored = stored::tell(&outcome, &store.url);
             (summary, ended)
         }
-        (None, None, None) => run.show(session, &mut observer)?,
+        (None, None, None) => run.show(attached, &mut observer)?,
     };
     service::stopping();
     loans::give_back(loans, &mut observer);
@@ -200,7 +200,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn record(
         &self,
-        mut session: Session,
+        mut attached: Attached,
         output: Output,
         mut others: Others,
         observer: &mut Terminal,
@@ -211,12 +211,12 @@ impl Run<'_> {
             // A slow pipe must not stall the other outputs, so it gets its own queue.
             others.insert(0, (first.clone(), output));
             let first = || Ok(Box::new(Counting::default()) as Box<dyn Sink>);
-            return self.run_several(session, "", first, others, observer);
+            return self.run_several(attached, "", first, others, observer);
         }
-        let how = How::of(first, self.plan.files.io, &session);
+        let how = How::of(first, self.plan.files.io, attached.session());
         if let Some(whole) = &whole {
             let file = warden::hold(output.file.as_fd())?;
-            session.files_warden().watch([Task::CutFile {
+            attached.files_warden().watch([Task::CutFile {
                 file,
                 whole: whole.clone(),
             }])?;
@@ -224,32 +224,32 @@ impl Run<'_> {
         let Output { file, name, .. } = output;
         let said = name.clone();
         let first = move || Ok(how.open_any(file, name, whole)? as Box<dyn Sink>);
-        self.run_several(session, &said, first, others, observer)
+        self.run_several(attached, &said, first, others, observer)
     }
 
     /// From here on the capture has only the rights that it needs.
-    fn confine(&self, session: &mut Session) -> Result<()> {
-        session.confine(output::user_of(self.plan)?, Capabilities::empty())
+    fn confine(&self, attached: Attached) -> Result<Confined> {
+        attached.confine(output::user_of(self.plan)?, Capabilities::empty())
     }
 
     /// Runs with the first output, and with those that are named after it.
     fn run_several(
         &self,
-        mut session: Session,
+        attached: Attached,
         name: &str,
         first: impl FnOnce() -> Result<Box<dyn Sink>>,
         others: Others,
         observer: &mut Terminal,
     ) -> Result<(Summary, Ended)> {
-        self.confine(&mut session)?;
+        let confined = self.confine(attached)?;
         let mut first = first()?;
         let snaplen = self.plan.outputs.first().and_then(|output| output.snaplen);
-        let beside = beside::start(others, &session, self.plan, self.display)?;
+        let beside = beside::start(others, confined.session(), self.plan, self.display)?;
         if beside.is_empty() && snaplen.is_none() {
-            return session.run(first.as_mut(), observer);
+            return confined.run(first.as_mut(), observer);
         }
         let mut sink = Several::new(name.to_owned(), first, snaplen, beside);
-        let mut ran = session.run(&mut sink, observer);
+        let mut ran = confined.run(&mut sink, observer);
         for fate in sink.end() {
             let output = account_of(fate);
             if let Ok((summary, _)) = &mut ran {
@@ -261,12 +261,16 @@ impl Run<'_> {
 
     fn record_series(
         &self,
-        session: Session,
+        attached: Attached,
         series: SeriesPlan,
         others: Others,
         observer: &mut Terminal,
     ) -> Result<(Summary, Ended)> {
-        let mut how = How::of(&self.plan.outputs[0], self.plan.files.io, &session);
+        let mut how = How::of(
+            &self.plan.outputs[0],
+            self.plan.files.io,
+            attached.session(),
+        );
         how.largest = series.largest();
         let whole = WholeBytes::new()?;
         let mode = self.plan.files.mode;
@@ -291,25 +295,25 @@ impl Run<'_> {
         let open = move |file: File, name: String| {
             Ok(how.open(file, name, Some(whole.clone()))? as Box<dyn Sink>)
         };
-        let accounts = session.accounts();
+        let accounts = attached.session().accounts();
         let name = series.path.clone();
         let first = move || {
             let tell = Box::new(json::waits_for_commands);
             let series = Series::new(series, files, Box::new(open), accounts, tell);
             Ok(Box::new(series) as Box<dyn Sink>)
         };
-        self.run_several(session, &name, first, others, observer)
+        self.run_several(attached, &name, first, others, observer)
     }
 
-    fn show(&self, mut session: Session, observer: &mut Terminal) -> Result<(Summary, Ended)> {
-        self.confine(&mut session)?;
-        let origins = origins(&session);
+    fn show(&self, attached: Attached, observer: &mut Terminal) -> Result<(Summary, Ended)> {
+        let confined = self.confine(attached)?;
+        let origins = origins(confined.session());
         match &self.display.form {
             Some(Form::Lines(options)) => {
                 let printer = Printer::new(*options);
-                session.run(&mut Shown::new(printer, origins)?, observer)
+                confined.run(&mut Shown::new(printer, origins)?, observer)
             }
-            Some(Form::Json) | None => session.run(&mut Shown::new(JsonLines, origins)?, observer),
+            Some(Form::Json) | None => confined.run(&mut Shown::new(JsonLines, origins)?, observer),
         }
     }
 }

@@ -12,7 +12,7 @@ use trawl_kernel::{Error, Result, clock, process};
 use trawl_tap::assembly::Host;
 use trawl_tap::drop::Along;
 use trawl_tap::options::{At, Drops, Memory, MemorySize, Options};
-use trawl_tap::session::{Ended, Session};
+use trawl_tap::session::{self, Ended};
 use trawl_tap::sink::Sink;
 use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, Source, add_places};
 
@@ -99,10 +99,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
             is_whole.then(|| format!("following packets on {} (experimental)", point.label))
         },
     };
-    let mut session = Session::attach(&sites, &options, Host::this(), &mut observer)?;
-    session.confine(None, Capabilities::empty())?;
+    let attached = session::attach(&sites, &options, Host::this(), &mut observer)?;
+    let confined = attached.confine(None, Capabilities::empty())?;
     let mut sink = Following {
-        places: capture::origins(&session),
+        places: capture::origins(confined.session()),
         described: 0,
         open: BTreeMap::new(),
         joined: Joined::default(),
@@ -112,7 +112,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         came: false,
         looked: Instant::now(),
     };
-    let (summary, ended) = session.run(&mut sink, &mut observer)?;
+    let (summary, ended) = confined.run(&mut sink, &mut observer)?;
     sink.end_all()?;
     json::say(
         &Remark::Account(&summary.total),

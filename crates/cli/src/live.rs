@@ -12,7 +12,7 @@ use trawl_tap::filter::Filter;
 use trawl_tap::notice::Notice;
 use trawl_tap::options::{Drops, Memory, MemorySize, Options};
 use trawl_tap::plan::CapturePlan;
-use trawl_tap::session::{Ended, Observer, Session};
+use trawl_tap::session::{self, Attached, Ended, Observer};
 use trawl_tap::sink::Sink;
 use trawl_tap::sources::Sources;
 use trawl_tap::table;
@@ -115,15 +115,14 @@ pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
     let ended_by_viewer = std::cell::Cell::new(false);
     let shared = std::cell::RefCell::new(viewer);
     let mut observer = Figures { viewer: &shared };
-    let mut session = attach(&plan, &mut observer)?;
-    session.confine(None, wanted.keeps)?;
+    let confined = attach(&plan, &mut observer)?.confine(None, wanted.keeps)?;
     let mut sink = Viewed {
         viewer: &shared,
-        places: capture::origins(&session),
+        places: capture::origins(confined.session()),
         described: 0,
         ended: &ended_by_viewer,
     };
-    let (summary, ended) = session.run(&mut sink, &mut observer)?;
+    let (summary, ended) = confined.run(&mut sink, &mut observer)?;
     match ended {
         Ended::Output(_) if ended_by_viewer.get() => Ok(summary),
         ended => into_result(ended).map(|()| summary),
@@ -133,15 +132,15 @@ pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
 /// Captures into a sink until the capture ends by itself or by a signal.
 pub fn run_into(plan: &CapturePlan, sink: &mut dyn Sink) -> Result<()> {
     let mut observer = Silent;
-    let mut session = attach(plan, &mut observer)?;
-    session.confine(None, Capabilities::empty())?;
-    let (_, ended) = session.run(sink, &mut observer)?;
+    let attached = attach(plan, &mut observer)?;
+    let confined = attached.confine(None, Capabilities::empty())?;
+    let (_, ended) = confined.run(sink, &mut observer)?;
     into_result(ended)
 }
 
-fn attach(plan: &CapturePlan, observer: &mut dyn Observer) -> Result<Session> {
+fn attach(plan: &CapturePlan, observer: &mut dyn Observer) -> Result<Attached> {
     let sites = capture::interfaces::find(plan)?;
-    Session::attach(&sites, &plan.options, Host::this(), observer)
+    session::attach(&sites, &plan.options, Host::this(), observer)
 }
 
 fn into_result(ended: Ended) -> Result<()> {

@@ -19,7 +19,7 @@ use trawl_tap::filter::Filter;
 use trawl_tap::notice::Notice;
 use trawl_tap::options::{Drops, Memory, MemorySize, Options};
 use trawl_tap::plan::CapturePlan;
-use trawl_tap::session::{Ended, Observer, Session};
+use trawl_tap::session::{self, Ended, Observer};
 use trawl_tap::sink::Sink;
 use trawl_tap::sources::Sources;
 use trawl_view::record::{BlockOrigin, RingBlocks, Source, add_places};
@@ -70,7 +70,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         json: args.json,
         started: |point| Some(format!("looking for drops on {}", point.label)),
     };
-    let session = Session::attach(&sites, &plan.options, Host::this(), &mut observer)?;
+    let confined =
+        session::attach(&sites, &plan.options, Host::this(), &mut observer)?.keep_rights();
     // Counters know no packets that an expression could choose.
     let counted = args.expression.is_empty();
     let counted = counted
@@ -80,7 +81,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut sink = Tallying {
         tally: Rc::clone(&tally),
         no_losses_too: args.all,
-        places: capture::origins(&session),
+        places: capture::origins(confined.session()),
         described: 0,
         counted: counted.clone(),
         advice: Advice::new(),
@@ -88,7 +89,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         lines: 0,
         live: !args.json && terminal::stdout_is_terminal(),
     };
-    let (summary, ended) = session.run(&mut sink, &mut observer)?;
+    let (summary, ended) = confined.run(&mut sink, &mut observer)?;
     sink.clear();
     let mut advice = std::mem::take(&mut sink.advice);
     drop(sink);

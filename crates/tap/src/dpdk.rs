@@ -23,7 +23,7 @@ use crate::packet::Sharing;
 use crate::packet::choice::Sampling;
 use crate::packet::filter::instructions;
 use crate::table::{self, Facts};
-use crate::{Attached, Tap};
+use crate::{AttachedTap, Tap};
 
 mod place;
 mod words;
@@ -77,7 +77,7 @@ impl Tap for Dpdk {
         index: usize,
         site: &CaptureSite,
         assembly: &mut Assembly,
-    ) -> Result<Box<dyn Attached>> {
+    ) -> Result<Box<dyn AttachedTap>> {
         let options = Rc::clone(&assembly.options);
         refuse_cpu(&options)?;
         let program = dpdk::find()?.ok_or_else(words::no_helper)?;
@@ -243,7 +243,7 @@ struct AttachedDpdk {
     rings: Arc<Rings>,
 }
 
-impl Attached for AttachedDpdk {
+impl AttachedTap for AttachedDpdk {
     fn start(&mut self) -> Result<()> {
         let Some(worker) = self.waiting.take() else {
             return Ok(());

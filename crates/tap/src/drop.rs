@@ -28,7 +28,7 @@ use crate::assembly::{Assembly, Carries, program_maps};
 use crate::capture_site::CaptureSite;
 use crate::notice::Notice;
 use crate::options::Drops;
-use crate::{Attached, Choice, table};
+use crate::{AttachedTap, Choice, table};
 use reasons::{DONE, DONE_IF_EMPTY, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP};
 pub use scope::Along;
 pub use words::{HOOK, Words, as_frame};
@@ -74,7 +74,7 @@ pub fn attach(
     at_xdp: &[&CaptureSite],
     asked: &Drops,
     assembly: &mut Assembly,
-) -> Result<(Box<dyn Attached>, u32, Words)> {
+) -> Result<(Box<dyn AttachedTap>, u32, Words)> {
     let along = asked.follow.then(|| Along::find(asked)).transpose()?;
     let sites = along.as_ref().map_or(sites, |along| &along.entries);
     match assembly.options.tap {
@@ -302,7 +302,7 @@ struct AttachedDrop {
     scratch: OwnedFd,
 }
 
-impl Attached for AttachedDrop {
+impl AttachedTap for AttachedDrop {
     fn detach(&mut self) -> Vec<Notice> {
         self.links.clear();
         Vec::new()

@@ -25,7 +25,7 @@ use crate::notice::Notice;
 use crate::options::Options;
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight, attached_now};
-use crate::{Attached, Tap};
+use crate::{AttachedTap, Tap};
 use ends::Ends;
 use find::{Found, Looked};
 use stand::{Occupied, Stand, occupy};
@@ -46,7 +46,7 @@ impl Tap for Hook {
         index: usize,
         site: &CaptureSite,
         assembly: &mut Assembly,
-    ) -> Result<Box<dyn Attached>> {
+    ) -> Result<Box<dyn AttachedTap>> {
         let looked = find::find(site, assembly.options.hook.as_deref())?;
         let ends = Ends::choose(&assembly.options, &looked, site)?;
         check_jumps(&looked, &ends, site)?;
@@ -281,7 +281,7 @@ impl AttachedHook {
     }
 }
 
-impl Attached for AttachedHook {
+impl AttachedTap for AttachedHook {
     fn detach(&mut self) -> Vec<Notice> {
         self.give_up()
     }

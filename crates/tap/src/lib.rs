@@ -1,6 +1,6 @@
 //! Taps: where a packet is seen, one file each, all with one trait; and the merge of what they saw.
 //!
-//! A capture has an [`Options`](options::Options), sites, a [`Session`](session::Session) that attaches the taps and moves
+//! A capture has an [`Options`](options::Options), sites, a [session] that attaches the taps and moves
 //! what they see, and a [`Sink`](sink::Sink) that takes finished pcapng blocks. It requires root:
 //!
 //! ```
@@ -12,7 +12,7 @@
 //! use trawl_tap::assembly::{Host, Point};
 //! use trawl_tap::notice::Notice;
 //! use trawl_tap::options::{Memory, Options};
-//! use trawl_tap::session::{Observer, Session};
+//! use trawl_tap::session::{self, Observer};
 //! use trawl_tap::sink::Sink;
 //! use trawl_tap::capture_site::CaptureSite;
 //!
@@ -39,8 +39,8 @@
 //!     let mut options = Options::new(Choice::Packet, Memory::total(16 << 20));
 //!     options.duration = Some(Duration::from_millis(50));
 //!     let mut file = Kept(Vec::new());
-//!     let session = Session::attach(&sites, &options, Host::this(), &mut Quiet)?;
-//!     let (summary, _) = session.run(&mut file, &mut Quiet)?;
+//!     let attached = session::attach(&sites, &options, Host::this(), &mut Quiet)?;
+//!     let (summary, _) = attached.keep_rights().run(&mut file, &mut Quiet)?;
 //!     assert_eq!(file.0[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
 //!     let total = summary.total;
 //!     assert_eq!(total.seen, total.filtered_out + total.recorded + total.lost_total());
@@ -144,7 +144,7 @@ pub trait Tap: fmt::Debug {
         index: usize,
         site: &CaptureSite,
         assembly: &mut Assembly,
-    ) -> Result<Box<dyn Attached>>;
+    ) -> Result<Box<dyn AttachedTap>>;
 }
 
 /// What it takes to attach a program again, in the interface's namespace.
@@ -167,7 +167,7 @@ pub(crate) const TO_FOLLOW_PROGRAMS: Capabilities = Capabilities::BPF
 pub(crate) const TO_JOIN: Capabilities = TO_FOLLOW_PROGRAMS.union(Capabilities::NET_RAW);
 
 /// A tap at work.
-pub trait Attached: fmt::Debug {
+pub trait AttachedTap: fmt::Debug {
     /// Begins to record. All taps are attached by then, and no process is forked any more: threads may be started.
     fn start(&mut self) -> Result<()> {
         Ok(())

@@ -84,7 +84,7 @@ impl At {
 #[serde(rename_all = "snake_case")]
 pub enum Programs {
     /// The one that is attached, whichever that is.
-    Attached,
+    AttachedTap,
     /// That one and all after it.
     All,
     Named(String),
@@ -104,7 +104,7 @@ impl Programs {
     /// Whether one after the attached program is meant.
     pub(crate) fn mean(&self, name: &str, id: u32) -> bool {
         match self {
-            Self::Attached => false,
+            Self::AttachedTap => false,
             Self::All => true,
             Self::Named(wanted) => wanted == name,
             Self::Id(wanted) => *wanted == id,

@@ -17,7 +17,7 @@ use crate::capture_site::CaptureSite;
 use crate::notice::{GoneReason, Notice, ReadFailure};
 use crate::options::{Direction, Options, TimeSource};
 use crate::table::{self, Facts};
-use crate::{Attached, Tap};
+use crate::{AttachedTap, Tap};
 
 pub(crate) mod choice;
 pub(crate) mod filter;
@@ -46,7 +46,7 @@ impl Tap for Packet {
         index: usize,
         site: &CaptureSite,
         assembly: &mut Assembly,
-    ) -> Result<Box<dyn Attached>> {
+    ) -> Result<Box<dyn AttachedTap>> {
         let options = Rc::clone(&assembly.options);
         refuse_card_time(&options)?;
         give_notice(site, assembly);
@@ -217,7 +217,7 @@ struct AttachedPacket {
     promiscuous: Option<OwnedFd>,
 }
 
-impl Attached for AttachedPacket {
+impl AttachedTap for AttachedPacket {
     fn start(&mut self) -> Result<()> {
         let workers = self.waiting.drain(..).map(|(socket, producer)| {
             let (sampling, shared) = (self.sampling.clone(), Arc::clone(&self.shared));

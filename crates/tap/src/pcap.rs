@@ -26,7 +26,7 @@ use crate::packet::Sharing;
 use crate::packet::choice::Sampling;
 use crate::packet::filter::instructions;
 use crate::table::{self, Facts};
-use crate::{Attached, Tap};
+use crate::{AttachedTap, Tap};
 
 mod device;
 mod worker;
@@ -64,7 +64,7 @@ impl Tap for Pcap {
         index: usize,
         site: &CaptureSite,
         assembly: &mut Assembly,
-    ) -> Result<Box<dyn Attached>> {
+    ) -> Result<Box<dyn AttachedTap>> {
         let options = Rc::clone(&assembly.options);
         refuse_cpu(&options)?;
         device::refuse_stealing(&site.interface.name, options.peers.steal)?;
@@ -246,7 +246,7 @@ struct AttachedPcap {
     rings: Arc<Rings>,
 }
 
-impl Attached for AttachedPcap {
+impl AttachedTap for AttachedPcap {
     fn start(&mut self) -> Result<()> {
         let Some(worker) = self.waiting.take() else {
             return Ok(());

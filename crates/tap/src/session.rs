@@ -34,7 +34,7 @@ use crate::options::{Options, TimeSource};
 use crate::second::{Fates, SecondLook};
 use crate::sink::{Counting, Sink};
 use crate::trigger::Trigger;
-use crate::{Attached, drop, trigger};
+use crate::{AttachedTap, drop, trigger};
 use attach::{attach_at, tell};
 use join::Joins;
 use presence::Presence;
@@ -126,7 +126,69 @@ struct CountsOfLeft {
     lost: Vec<(u32, &'static str, u64)>,
 }
 
-/// A capture that is attached and about to run.
+/// A capture whose taps are attached, and which has all the rights of its process.
+#[derive(Debug)]
+pub struct Attached(Session);
+
+/// A capture that has only the rights it needs from here on.
+#[derive(Debug)]
+pub struct Confined(Session);
+
+/// Attaches all taps. When this fails, nothing is left attached. If it is the filter that the kernel does not take, the
+/// taps are attached without it, and what does not match is left out in user space.
+pub fn attach(
+    sites: &[CaptureSite],
+    options: &Options,
+    host: Host,
+    observer: &mut dyn Observer,
+) -> Result<Attached> {
+    Session::attach(sites, options, host, observer).map(Attached)
+}
+
+impl Attached {
+    pub fn session(&self) -> &Session {
+        &self.0
+    }
+
+    /// The warden that cuts files to their last whole block if trawl is killed.
+    pub fn files_warden(&mut self) -> &mut Warden {
+        &mut self.0.files
+    }
+
+    /// Gives up what the capture does not need while it runs, and changes to a user where one is named. What is to be
+    /// undone at its end is then left to the warden, which keeps its rights. To be called before threads are started.
+    pub fn confine(mut self, user: Option<User>, besides: Capabilities) -> Result<Confined> {
+        let mut capabilities = besides;
+        for at in &self.0.taps {
+            capabilities |= at.tap.keeps();
+        }
+        // Interfaces that appear are attached to as those of the beginning were.
+        if self.0.options.joins {
+            capabilities |= crate::TO_JOIN;
+        }
+        Kept { user, capabilities }.confine()?;
+        self.0.is_confined = true;
+        Ok(Confined(self.0))
+    }
+
+    /// Keeps all rights, for callers that need them while the capture runs.
+    pub fn keep_rights(self) -> Confined {
+        Confined(self.0)
+    }
+}
+
+impl Confined {
+    pub fn session(&self) -> &Session {
+        &self.0
+    }
+
+    /// Records until something ends it.
+    pub fn run(self, sink: &mut dyn Sink, observer: &mut dyn Observer) -> Result<(Summary, Ended)> {
+        self.0.run(sink, observer)
+    }
+}
+
+/// The parts of a capture that runs.
 #[derive(Debug)]
 pub struct Session {
     sites: Vec<CaptureSite>,
@@ -167,12 +229,12 @@ pub struct Session {
 struct AtSite {
     site: usize,
     name: &'static str,
-    tap: Box<dyn Attached>,
+    tap: Box<dyn AttachedTap>,
     sight: Eyes,
 }
 
 impl AtSite {
-    fn new(site: usize, name: &'static str, tap: Box<dyn Attached>) -> Self {
+    fn new(site: usize, name: &'static str, tap: Box<dyn AttachedTap>) -> Self {
         Self {
             site,
             name,
@@ -201,9 +263,7 @@ struct Eyes {
 const MOST_TO_VERIFY: Duration = Duration::from_secs(2);
 
 impl Session {
-    /// Attaches all taps. When this fails, nothing is left attached. If it is the filter that the kernel does not take,
-    /// the taps are attached without it, and what does not match is left out in user space.
-    pub fn attach(
+    fn attach(
         sites: &[CaptureSite],
         options: &Options,
         host: Host,
@@ -343,33 +403,7 @@ impl Session {
         names
     }
 
-    /// Has files put right if trawl is killed.
-    pub fn files_warden(&mut self) -> &mut Warden {
-        &mut self.files
-    }
-
-    /// Gives up what the capture does not need while it runs, and changes to a user where one is named. What is to be
-    /// undone at its end is then left to the warden, which keeps its rights. To be called before threads are started.
-    pub fn confine(&mut self, user: Option<User>, besides: Capabilities) -> Result<()> {
-        let mut capabilities = besides;
-        for at in &self.taps {
-            capabilities |= at.tap.keeps();
-        }
-        // Interfaces that appear are attached to as those of the beginning were.
-        if self.options.joins {
-            capabilities |= crate::TO_JOIN;
-        }
-        Kept { user, capabilities }.confine()?;
-        self.is_confined = true;
-        Ok(())
-    }
-
-    /// Records until something ends it.
-    pub fn run(
-        mut self,
-        sink: &mut dyn Sink,
-        observer: &mut dyn Observer,
-    ) -> Result<(Summary, Ended)> {
+    fn run(mut self, sink: &mut dyn Sink, observer: &mut dyn Observer) -> Result<(Summary, Ended)> {
         match self.trigger.take() {
             Some(mut trigger) => self.run_over(&mut trigger.over(sink), observer),
             None => self.run_over(sink, observer),

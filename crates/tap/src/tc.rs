@@ -27,7 +27,7 @@ use crate::notice::{Left, Notice};
 use crate::options::{Direction, TimeSource};
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight};
-use crate::{Attached, Tap};
+use crate::{AttachedTap, Tap};
 use clsact::ClsactFilter;
 
 /// The verdict of trawl's own program: carry on with whatever comes next.
@@ -46,7 +46,7 @@ impl Tap for Tc {
         index: usize,
         site: &CaptureSite,
         assembly: &mut Assembly,
-    ) -> Result<Box<dyn Attached>> {
+    ) -> Result<Box<dyn AttachedTap>> {
         // What is sent on the loopback interface is received there, and would be recorded twice.
         let direction = match assembly.options.direction {
             None if site.interface.loopback => Direction::In,
@@ -82,7 +82,7 @@ impl Tap for TcEgress {
         index: usize,
         site: &CaptureSite,
         assembly: &mut Assembly,
-    ) -> Result<Box<dyn Attached>> {
+    ) -> Result<Box<dyn AttachedTap>> {
         let mut tap = AttachedTc {
             site: site.clone(),
             sides: Vec::new(),
@@ -336,7 +336,7 @@ impl AttachedTc {
     }
 }
 
-impl Attached for AttachedTc {
+impl AttachedTap for AttachedTc {
     fn detach(&mut self) -> Vec<Notice> {
         self.places.clear();
         self.sides.clear();

@@ -20,7 +20,7 @@ use crate::notice::{GoneReason, Notice};
 use crate::options::Programs;
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight};
-use crate::{Attached, Tap};
+use crate::{AttachedTap, Tap};
 use choose::Present;
 use plan::TracePlan;
 use slot::{Follow, Slot, Slots};
@@ -74,10 +74,10 @@ impl Tap for Trace {
         index: usize,
         site: &CaptureSite,
         assembly: &mut Assembly,
-    ) -> Result<Box<dyn Attached>> {
+    ) -> Result<Box<dyn AttachedTap>> {
         assembly.options.check_ends()?;
         let programs = assembly.options.programs.clone();
-        let programs = programs.unwrap_or(Programs::Attached);
+        let programs = programs.unwrap_or(Programs::AttachedTap);
         let Some(present) = Present::at(site)? else {
             return Err(Error::failed(
                 format!("cannot look at an XDP program on {}", site.label),
@@ -101,13 +101,13 @@ impl Tap for Trace {
         for program in chosen {
             let follow = match programs {
                 Programs::Id(_) => Follow::Nobody,
-                Programs::Attached => Follow::Attached,
-                Programs::All if program.id == present.main.id => Follow::Attached,
+                Programs::AttachedTap => Follow::AttachedTap,
+                Programs::All if program.id == present.main.id => Follow::AttachedTap,
                 Programs::All | Programs::Named(_) => Follow::Name,
             };
             // Where only one is looked at, it needs no name; where two have the same, that alone does not tell them.
             let name = match names.iter().filter(|name| **name == program.name).count() {
-                _ if programs == Programs::Attached => None,
+                _ if programs == Programs::AttachedTap => None,
                 1 => Some(program.name.clone()),
                 _ => Some(program.describe()),
             };
@@ -143,7 +143,7 @@ struct AttachedTrace {
     moved: Option<Cause>,
 }
 
-impl Attached for AttachedTrace {
+impl AttachedTap for AttachedTrace {
     fn detach(&mut self) -> Vec<Notice> {
         self.slots.clear();
         Vec::new()

@@ -27,7 +27,7 @@ use crate::many::{self, From, TableEntry, ask_for_namespace};
 use crate::notice::Notice;
 use crate::options::{At, Mode, Options, TimeSource};
 use crate::table::{self, Facts};
-use crate::{Attached, Tap};
+use crate::{AttachedTap, Tap};
 use attached::AttachedXdp;
 
 /// The program, in messages.
@@ -50,7 +50,7 @@ impl Tap for Xdp {
         index: usize,
         site: &CaptureSite,
         assembly: &mut Assembly,
-    ) -> Result<Box<dyn Attached>> {
+    ) -> Result<Box<dyn AttachedTap>> {
         let rings = assembly.program_rings()?;
         // Two that come at once would take the same seat.
         let _lock = netns::lock(site.namespace.as_ref())?;

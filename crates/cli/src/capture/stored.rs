@@ -8,7 +8,7 @@ use trawl_kernel::{Error, Result, host};
 use trawl_store::{Config, StoreSink, StoredCapture};
 use trawl_tap::account::Summary;
 use trawl_tap::plan::{FullSpool, StorePlan};
-use trawl_tap::session::{Ended, Session};
+use trawl_tap::session::{Confined, Ended};
 
 use super::progress::Terminal;
 use crate::json::{self, Remark};
@@ -104,12 +104,13 @@ fn config(plan: &StorePlan) -> Config {
 
 /// Captures into the store; the outcome is there even where the capture's end is not a good one.
 pub(super) fn record(
-    session: Session,
+    confined: Confined,
     plan: &StorePlan,
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended, StoredCapture)> {
     let mut interfaces: Vec<String> = Vec::new();
-    for name in session
+    for name in confined
+        .session()
         .interfaces()
         .iter()
         .filter_map(|one| one.name.clone())
@@ -125,7 +126,7 @@ pub(super) fn record(
         json::say(&Remark::StoreDelayed { url, error }, &text);
     };
     let mut sink = StoreSink::begin(&config(plan), interfaces, complain)?;
-    let (summary, ended) = session.run(&mut sink, observer)?;
+    let (summary, ended) = confined.run(&mut sink, observer)?;
     let outcome = sink.finish(&summary, &ended.to_string())?;
     Ok((summary, ended, outcome))
 }

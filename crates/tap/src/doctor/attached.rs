@@ -35,7 +35,7 @@ pub struct HookMap {
 
 /// What was found on an interface's hooks.
 #[derive(Debug)]
-pub struct Attached {
+pub struct AttachedTap {
     pub findings: Vec<Finding>,
     /// The XDP program's name, if there is one.
     pub xdp: Option<String>,
@@ -48,9 +48,9 @@ pub struct Attached {
     removals: Vec<String>,
 }
 
-pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Attached {
+pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> AttachedTap {
     let (owners, pins) = (Owners::look(), bpffs::pinned());
-    let mut attached = Attached {
+    let mut attached = AttachedTap {
         findings: Vec::new(),
         xdp: None,
         xdp_is_trawl: false,
@@ -116,7 +116,7 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Atta
     attached
 }
 
-impl Attached {
+impl AttachedTap {
     fn take_xdp(
         &mut self,
         area: &str,

@@ -9,7 +9,7 @@ use trawl_kernel::netns::{Namespace, exec_prefix};
 use trawl_kernel::probe::Feature;
 use trawl_kernel::{Error, Result};
 
-use super::attached::{self, Attached};
+use super::attached::{self, AttachedTap};
 use super::{Finding, State, offload, veth};
 
 /// What a page holds of a packet in native XDP, less the room that the kernel keeps for itself.
@@ -217,7 +217,7 @@ impl Subject {
     }
 
     /// What each tap can do here.
-    fn taps(&self, attached: &Attached, link: &Link) -> Vec<Finding> {
+    fn taps(&self, attached: &AttachedTap, link: &Link) -> Vec<Finding> {
         vec![
             self.xdp_tap(attached, link),
             self.hook_tap(attached),
@@ -226,7 +226,7 @@ impl Subject {
         ]
     }
 
-    fn xdp_tap(&self, attached: &Attached, link: &Link) -> Finding {
+    fn xdp_tap(&self, attached: &AttachedTap, link: &Link) -> Finding {
         let subject = "tap xdp";
         if let Some(why) = Feature::Xdp.probe().why() {
             return self.finding(subject, State::Warn, "no").why(why);
@@ -269,7 +269,7 @@ impl Subject {
         }
     }
 
-    fn hook_tap(&self, attached: &Attached) -> Finding {
+    fn hook_tap(&self, attached: &AttachedTap) -> Finding {
         let subject = "tap hook";
         match (attached.hooks.first(), &attached.xdp) {
             (Some(hook), _) => {

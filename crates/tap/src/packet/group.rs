@@ -21,7 +21,7 @@ use super::choice::Sampling;
 use super::filter::Prepared;
 use super::worker::{Job, Shared, SocketJob, Worker};
 use super::{Sharing, promiscuous_wanted, start, wanted};
-use crate::Attached;
+use crate::AttachedTap;
 use crate::assembly::{Assembly, PointIds};
 use crate::capture_site::CaptureSite;
 use crate::many::{TableEntry, broadcast_netmask, new_table};
@@ -211,7 +211,7 @@ pub(super) fn attach(
     index: usize,
     site: &CaptureSite,
     assembly: &mut Assembly,
-) -> Result<Option<Box<dyn Attached>>> {
+) -> Result<Option<Box<dyn AttachedTap>>> {
     let Some(group) = Group::serving(site, assembly)? else {
         return Ok(None);
     };
@@ -247,7 +247,7 @@ pub(super) fn attach(
     })))
 }
 
-impl Attached for AttachedMember {
+impl AttachedTap for AttachedMember {
     fn start(&mut self) -> Result<()> {
         self.group.start()
     }

@@ -103,7 +103,7 @@ impl Present {
     pub fn choose(&self, programs: &Programs, site: &CaptureSite) -> Result<Vec<&Traceable>> {
         let what = || format!("cannot look at an XDP program on {}", site.label);
         let chosen: Vec<&Traceable> = match programs {
-            Programs::Attached => vec![&self.main],
+            Programs::AttachedTap => vec![&self.main],
             Programs::All => self.all().collect(),
             Programs::Named(name) => self.all().filter(|one| one.name == *name).collect(),
             Programs::Id(id) if *id == self.head => vec![&self.main],
@@ -120,7 +120,7 @@ impl Present {
             let wanted = match programs {
                 Programs::Id(id) => format!("with the id {id}"),
                 Programs::Named(name) => format!("called {name}"),
-                Programs::Attached | Programs::All => String::new(),
+                Programs::AttachedTap | Programs::All => String::new(),
             };
             return Err(Error::failed(
                 what(),

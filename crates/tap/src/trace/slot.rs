@@ -14,7 +14,7 @@ use crate::notice::Notice;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
     /// The one that is attached then.
-    Attached,
+    AttachedTap,
     /// One of the same name.
     Name,
     Nobody,
@@ -88,7 +88,7 @@ impl Slot {
         let is_free = |one: &&Traceable| Some(one.id) == self.id || !taken.contains(&one.id);
         let is_called_so = |one: &&Traceable| one.name == self.name;
         match self.follow {
-            Follow::Attached => Some(&present.main).filter(is_free),
+            Follow::AttachedTap => Some(&present.main).filter(is_free),
             Follow::Name => self
                 .find(present)
                 .or_else(|| present.all().filter(is_free).find(is_called_so)),

@@ -11,7 +11,7 @@ use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, errno, netns};
 
 use super::{Seated, hold, link_of};
-use crate::Attached;
+use crate::AttachedTap;
 use crate::capture_site::CaptureSite;
 use crate::many::TableEntry;
 use crate::notice::{Left, Notice};
@@ -29,7 +29,7 @@ pub(super) struct AttachedXdp {
     pub(super) place: Option<TableEntry>,
 }
 
-impl Attached for AttachedXdp {
+impl AttachedTap for AttachedXdp {
     fn detach(&mut self) -> Vec<Notice> {
         let Some(link) = self.link.take() else {
             return Vec::new();

@@ -13,7 +13,7 @@ use trawl_tap::assembly::{Host, Point};
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::filter::Filter;
 use trawl_tap::options::{Direction, Options};
-use trawl_tap::session::{Observer, Session};
+use trawl_tap::session::{self, Observer};
 use trawl_tap::sink::Sink;
 
 use crate::kernel::root_or_skip;
@@ -74,9 +74,12 @@ fn capture(
         hardware: "test".to_owned(),
         application: "trawl".to_owned(),
     };
-    let session = Session::attach(std::slice::from_ref(&site), options, host, &mut traffic);
+    let attached = session::attach(std::slice::from_ref(&site), options, host, &mut traffic);
     let mut collector = Collector::default();
-    let ended = session.expect("attached").run(&mut collector, &mut traffic);
+    let ended = attached
+        .expect("attached")
+        .keep_rights()
+        .run(&mut collector, &mut traffic);
     (collector.0, ended.expect("ran").0)
 }
 

@@ -8,7 +8,7 @@ use trawl_tap::assembly::{Host, Point};
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::filter::Filter;
 use trawl_tap::options::{Memory, Options};
-use trawl_tap::session::{Observer, Session};
+use trawl_tap::session::{self, Observer};
 
 use crate::agreement::Readers;
 use crate::kernel::{BUFFER, Loaded, root_or_skip};
@@ -271,8 +271,8 @@ fn a_thousand_terms_are_attached() {
                 hardware: "test".to_owned(),
                 application: "trawl".to_owned(),
             };
-            let session = Session::attach(std::slice::from_ref(&site), &options, host, &mut Quiet);
-            assert!(session.is_ok(), "{what} at {tap:?}: {:?}", session.err());
+            let attached = session::attach(std::slice::from_ref(&site), &options, host, &mut Quiet);
+            assert!(attached.is_ok(), "{what} at {tap:?}: {:?}", attached.err());
         }
     }
 }

@@ -14,7 +14,7 @@ use trawl_lab::Station;
 use trawl_packet::pcapng::Direction as Way;
 use trawl_tap::notice::GoneReason;
 use trawl_tap::options::{Direction, Memory, Options};
-use trawl_tap::session::{Ended, Session};
+use trawl_tap::session::{self, Ended};
 
 /// Sends datagrams to the discard port; each has left the interface when this returns.
 fn send_datagrams(from: &Station, to: Ipv4Addr, count: usize) {
@@ -389,8 +389,8 @@ fn a_session_that_never_runs_leaves_nothing() {
     };
     let sites = [site(&pair.b)];
     let options = options();
-    let session = Session::attach(&sites, &options, host, &mut Silent).unwrap();
+    let attached = session::attach(&sites, &options, host, &mut Silent).unwrap();
     assert!(sockets() > 0);
-    drop(session);
+    drop(attached);
     assert_eq!(sockets(), 0);
 }

@@ -9,7 +9,7 @@ use trawl_lab::{Pair, PairOptions, Station};
 use trawl_tap::Choice;
 use trawl_tap::filter::Filter;
 use trawl_tap::options::{Direction, Options};
-use trawl_tap::session::Session;
+use trawl_tap::session;
 
 use crate::support::*;
 
@@ -149,7 +149,7 @@ fn a_queue_that_is_not_there_is_refused_at_every_tap() {
                 ..options()
             };
             let sites = [site(&pair.b)];
-            let error = Session::attach(&sites, &options, host(), &mut Silent).unwrap_err();
+            let error = session::attach(&sites, &options, host(), &mut Silent).unwrap_err();
             assert_eq!(error.kind(), Kind::Usage, "{tap:?}: {error}");
             assert!(error.to_string().contains("queues 0 to 3"), "{error}");
         }
@@ -170,7 +170,7 @@ fn the_queue_of_what_is_sent_is_unknown_at_tc() {
             queue: Some(1),
             ..options()
         };
-        let error = Session::attach(&sites, &options, host(), &mut Silent).unwrap_err();
+        let error = session::attach(&sites, &options, host(), &mut Silent).unwrap_err();
         assert_eq!(error.kind(), Kind::Usage, "{error}");
         assert!(
             format!("{:?}", error.advice()).contains("PacketOrIn"),
@@ -207,7 +207,7 @@ fn a_cpu_that_is_not_there_is_refused_at_every_tap() {
                 ..options()
             };
             let sites = [site(&pair.b)];
-            let error = Session::attach(&sites, &options, host(), &mut Silent).unwrap_err();
+            let error = session::attach(&sites, &options, host(), &mut Silent).unwrap_err();
             assert_eq!(error.kind(), Kind::Usage, "{tap:?}: {error}");
         }
     }

@@ -14,7 +14,7 @@ use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::options::{Memory, Options};
-use trawl_tap::session::{Ended, Observer, Session};
+use trawl_tap::session::{self, Ended, Observer};
 use trawl_tap::sink::Sink;
 
 /// A capture that should end by itself is given up after this time.
@@ -156,9 +156,12 @@ pub fn capture(sites: &[CaptureSite], options: &Options, traffic: impl FnOnce())
         make: Some(traffic),
         notices: Vec::new(),
     };
-    let session = Session::attach(sites, options, host(), &mut observer).expect("attached");
+    let attached = session::attach(sites, options, host(), &mut observer).expect("attached");
     let mut collector = Collector::default();
-    let (summary, ended) = session.run(&mut collector, &mut observer).expect("ran");
+    let (summary, ended) = attached
+        .keep_rights()
+        .run(&mut collector, &mut observer)
+        .expect("ran");
     let records = blocks(&collector.0)
         .filter_map(|block| block.enhanced_packet())
         .map(|packet| {
