@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: install uninstall deb help build build-dpdk build-query build-bus demo test test-quick test-vm test-vm-all fuzz bench fmt lint lock format clippy doc man clean
+.PHONY: install uninstall deb help build build-dpdk build-query build-bus demo test test-quick test-vm test-vm-all fuzz bench fmt lint lock format clippy doc man clean size
 
 # Rustup puts cargo where a root shell does not always look.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -72,6 +72,9 @@ fmt: ## Format the source
 	cargo fmt --manifest-path fuzz/Cargo.toml
 	cargo fmt --manifest-path crates/query/Cargo.toml
 	cargo fmt --manifest-path crates/bus/Cargo.toml
+
+size: ## Print lines and files by crate
+	@scripts/size
 
 lint: lock format clippy doc ## Check the lock files, the format, the warnings of clippy and of the documentation
 

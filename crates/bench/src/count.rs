@@ -94,7 +94,6 @@ mod tests {
 
     use super::*;
 
-    /// Issue 12 item 26.
     #[test]
     fn a_planted_link_is_not_followed() {
         let directory = std::env::temp_dir().join(format!("trawl-scratch-{}", std::process::id()));

@@ -258,7 +258,6 @@ mod tests {
         found.expect("candidates").iter().map(text).collect()
     }
 
-    /// Issue 12 item 18.
     #[test]
     fn interfaces_verdicts_and_programs_are_completed() {
         for words in [
@@ -277,7 +276,6 @@ mod tests {
             ["udp"]
         );
         assert_eq!(complete(&["trawl", "guard", "preset", "s"]), ["syn-flood"]);
-        // Issue 17, Fitting in.
         for (words, found) in [
             (&["trawl", "stat", "--by", "src,dpo"][..], "src,dport"),
             (&["trawl", "gen", "tcp", "--flags", "syn,a"], "syn,ack"),
@@ -292,7 +290,7 @@ mod tests {
         assert!(programs.contains(&"redirect".to_owned()), "{programs:?}");
     }
 
-    /// Issue 12 item 18: commands of trawl's own processes are not for people.
+    /// Commands of trawl's own processes are not for people.
     #[test]
     fn internal_commands_are_not_offered() {
         let commands = complete(&["trawl", ""]);

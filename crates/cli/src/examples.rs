@@ -89,7 +89,6 @@ mod tests {
         words
     }
 
-    /// Issue 12 item 22.
     #[test]
     fn each_command_has_examples_that_its_arguments_take() {
         let commands = leaves(&Cli::command(), "trawl");

@@ -49,7 +49,6 @@ mod tests {
     use super::*;
     use crate::Cli;
 
-    /// Issue 12 item 20.
     #[test]
     fn an_interface_is_an_option_or_an_argument() {
         let command = Cli::command();

@@ -299,7 +299,6 @@ mod tests {
         rate: Option<f64>,
     }
 
-    /// Issue 12 item 19.
     #[test]
     fn numbers_have_no_digits_of_the_computation() {
         let document = Document {

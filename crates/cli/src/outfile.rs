@@ -211,8 +211,7 @@ mod tests {
         std::fs::remove_dir_all(&own).expect("it can be removed");
     }
 
-    /// A link of one's own to a place where anybody may have put a file, and one of one's own on the way there (issue 17,
-    /// Least privilege).
+    /// A link of one's own to a place where anybody may have put a file, and one of one's own on the way there.
     #[test]
     fn no_link_leads_into_a_shared_directory() {
         let (own, shared) = scratch("chain");

@@ -108,7 +108,7 @@ fn figures_of_a_file() {
     std::fs::remove_file(file).expect("it was there");
 }
 
-/// A SYN takes a sequence number, but is no keep-alive when it comes again (issue 17).
+/// A SYN takes a sequence number, but is no keep-alive when it comes again.
 #[test]
 fn a_repeated_syn_is_a_retransmission_and_a_keep_alive_is_not() {
     let syn = |flags| {
@@ -184,7 +184,7 @@ fn a_wrong_field_or_file_is_told() {
     assert_eq!(run(&["/no/such/file"]).status.code(), Some(1));
 }
 
-/// Several files are one in the order of time, and each is described by itself (issue 17).
+/// Several files are one in the order of time, and each is described by itself.
 #[test]
 fn files_are_merged_by_time_and_described() {
     let directory = std::env::temp_dir().join(format!("trawl-stat-{}-merge", std::process::id()));

@@ -231,7 +231,7 @@ mod tests {
         for (expression, message, place) in [
             ("ip &&& tcp", "syntax error", Some("&")),
             ("tcp port", "syntax error", Some("")),
-            // Issue 12 item 6: this had no end.
+            // This had no end.
             ("port 53]", "syntax error", Some("]")),
             ("host 1.2.3.4 zz", "syntax error", Some("zz")),
             ("tcp and and udp", "syntax error", Some("and")),
@@ -304,7 +304,7 @@ mod tests {
         }
     }
 
-    /// Issue 12 item 31: 255.255.255.255 is libpcap's word for a netmask that is not known.
+    /// 255.255.255.255 is libpcap's word for a netmask that is not known.
     #[test]
     fn a_netmask_of_all_ones_is_none() {
         let options = Options {
@@ -319,7 +319,7 @@ mod tests {
         assert!(compile("tcp or ether broadcast", &options).is_ok());
     }
 
-    /// Issue 12 item 34: libpcap takes them, and no packet has such bytes.
+    /// libpcap takes them, and no packet has such bytes.
     #[test]
     fn constant_negative_offsets_match_nothing() {
         for text in [

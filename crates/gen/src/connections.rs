@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(account.handshakes.len(), 20);
     }
 
-    /// Issue 12 item 27: what waits in a socket's buffer was not sent.
+    /// What waits in a socket's buffer was not sent.
     #[test]
     fn bytes_that_nobody_acknowledged_do_not_count() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

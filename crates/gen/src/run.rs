@@ -297,7 +297,7 @@ mod tests {
         assert!(report.gaps.is_some());
     }
 
-    /// Issue 12 item 27: a rate beyond what is possible does not prolong the run.
+    /// A rate beyond what is possible does not prolong the run.
     #[test]
     fn a_time_ends_a_run_whose_rate_is_not_reached() {
         let plan = Sending {

@@ -391,7 +391,6 @@ pause = "500ms"
         }
     }
 
-    /// Issue 12 item 24.
     #[test]
     fn more_frames_than_anybody_writes_are_refused() {
         let many = |count| {

@@ -94,7 +94,7 @@ mod tests {
             assert!(frame_rate(text).is_err(), "{text}");
             assert!(bandwidth(&format!("{text}bit")).is_err(), "{text}");
         }
-        // Issue 12 item 20: the short form that --rate takes too.
+        // The short form that --rate takes too.
         assert_eq!(bandwidth("1G"), Ok(1e9));
         assert!(bandwidth("1Gbyte").is_err());
     }

@@ -235,7 +235,7 @@ mod tests {
         assert!(end_of(&helped, &packet).is_none());
     }
 
-    /// Issue 12: rules by source port and MAC address.
+    /// Rules by source port and MAC address.
     #[test]
     fn ports_and_macs_of_the_session_count() {
         let (session, packet) = (session(), packet_of(&session(), None, 2));

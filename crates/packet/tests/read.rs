@@ -300,7 +300,7 @@ fn sections_of_both_orders_with_every_kind_of_packet() {
     );
 }
 
-/// Issue 12 item 34: what libpcap refuses.
+/// What libpcap refuses.
 #[test]
 fn versions_and_link_types_that_are_not_known_are_refused() {
     let pcap = |major: u16, minor: u16, link_type: u32| {

@@ -450,7 +450,7 @@ mod tests {
     use super::*;
     use trawl_kernel::bpf::object;
 
-    /// Issue 12 item 24: whatever is in an object file, it is opened or refused.
+    /// Whatever is in an object file, it is opened or refused.
     #[test]
     fn changed_object_files_are_refused_or_opened() {
         let look = |bytes: &[u8]| {

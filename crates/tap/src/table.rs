@@ -363,7 +363,7 @@ mod tests {
     use crate::Choice;
     use crate::options::Memory;
 
-    /// Issue 14: the matrix in the docs is made from the table (`trawl taps --markdown`).
+    /// The matrix in the docs is made from the table (`trawl taps --markdown`).
     #[test]
     fn the_readme_has_the_table() {
         let readme = include_str!("../../../README.md");
@@ -374,7 +374,7 @@ mod tests {
         );
     }
 
-    /// Issue 14: each tap says by itself why it has no hardware time.
+    /// Each tap says by itself why it has no hardware time.
     #[test]
     fn hardware_time_is_refused_for_the_taps_own_reason() {
         let mut options = Options::new(Choice::Auto, Memory::default());

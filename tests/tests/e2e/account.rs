@@ -185,7 +185,7 @@ fn what_no_verdict_was_asked_for_is_filtered_out_and_counted() {
     );
 }
 
-/// Issue 12 item 14: slots of verdicts that nobody asked for have no use for a filter.
+/// Slots of verdicts that nobody asked for have no use for a filter.
 #[test]
 fn a_verdict_and_a_filter_hold_together() {
     let Some(lab) = Lab::open() else { return };
@@ -309,7 +309,7 @@ fn figures_are_shown_on_the_way() {
     capture.stop_well().assert_all_recorded(3);
 }
 
-/// Issue 12 item 27: of sizes that alternate, a sample has all.
+/// Of sizes that alternate, a sample has all.
 #[test]
 fn a_sample_of_alternating_sizes() {
     let Some(lab) = Lab::open() else { return };

@@ -1,4 +1,4 @@
-//! Agents that follow a file or a NATS server, and fleets of them (issue 19, Many hosts).
+//! Agents that follow a file or a NATS server, and fleets of them.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -636,7 +636,7 @@ fn start_capture(nats: &Nats, lab: &Lab, host: &str) {
     });
 }
 
-/// Issue 30 item 20: a host with its documented rights, and one where all share an account, neither removes nor forges
+/// A host with its documented rights, and one where all share an account, neither removes nor forges
 /// what is desired of another.
 #[test]
 fn a_host_cannot_command_another() {
@@ -717,7 +717,7 @@ fn a_host_cannot_command_another() {
     }
 }
 
-/// Issue 30 item 20: whoever may write to the bus commands nobody without the operator's key.
+/// Whoever may write to the bus commands nobody without the operator's key.
 #[test]
 fn unsigned_and_old_commands_are_ignored() {
     let Some(lab) = Lab::open() else { return };

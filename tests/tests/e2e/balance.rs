@@ -1,4 +1,4 @@
-//! The load balancer (issue 20): what arrives at a backend, what is refused, and what is counted.
+//! The load balancer: what arrives at a backend, what is refused, and what is counted.
 
 mod backends;
 mod beside_ipvs;

@@ -1,4 +1,4 @@
-//! `trawl bench run`, `resume`, `list`, `peers` (issue 15): figures hang on the machine; that they are whole does not.
+//! `trawl bench run`, `resume`, `list`, `peers`: figures hang on the machine; that they are whole does not.
 
 use std::path::{Path, PathBuf};
 
@@ -111,7 +111,7 @@ fn a_tiny_run_has_a_figure_for_every_point_and_is_resumed_without_running_again(
     assert_eq!(onto.status.code(), Some(1), "results are never overwritten");
 }
 
-/// Issue 16: each way to the disk beside its ceilings, and a judgement of what is reached.
+/// Each way to the disk beside its ceilings, and a judgement of what is reached.
 #[test]
 fn captures_on_the_disk_are_measured_beside_their_ceilings() {
     if !root_or_skip() {
@@ -312,7 +312,7 @@ fn names_keys_and_peers_that_do_not_exist_are_wrong_usage() {
     );
 }
 
-/// Issue 19: storing, indexing and searching are measured; nothing that was recorded is hidden, and the needle is found.
+/// Storing, indexing and searching are measured; nothing that was recorded is hidden, and the needle is found.
 #[test]
 fn the_store_is_measured() {
     if !root_or_skip() {

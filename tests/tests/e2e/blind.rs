@@ -1,4 +1,4 @@
-//! Issue 12 item 7: what a capture hangs on is taken away while it runs. It says so, attaches again where it can, and
+//! What a capture hangs on is taken away while it runs. It says so, attaches again where it can, and
 //! ends with 1 where it cannot.
 
 use rustix::process::{Pid, Signal, kill_process};

@@ -331,7 +331,7 @@ fn ethernet_headers_are_not_made_up() {
     all_gone(&lab, &[], &[]);
 }
 
-/// Issue 12, wanted: counts by receive queue. The sender's two CPUs make two queues busy.
+/// Counts by receive queue. The sender's two CPUs make two queues busy.
 #[test]
 fn counts_are_told_by_queue() {
     let Some(lab) = Lab::open() else { return };

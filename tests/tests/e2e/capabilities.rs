@@ -1,4 +1,4 @@
-//! Without a capability that is needed, that is what is said (issue 12 item 17).
+//! Without a capability that is needed, that is what is said.
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,4 @@
-//! Completions as a person gets them: in a bash with a terminal, by the tab key (issue 12 item 18).
+//! Completions as a person gets them: in a bash with a terminal, by the tab key.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

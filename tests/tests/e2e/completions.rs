@@ -1,4 +1,4 @@
-//! Completions in each shell, as somebody types there (issue 17, Fitting in).
+//! Completions in each shell, as somebody types there.
 
 use std::process::{Command, Stdio};
 

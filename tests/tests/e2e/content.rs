@@ -436,7 +436,7 @@ fn statistics_of_each_interface_end_the_file() {
     );
 }
 
-/// Issue 12 item 33: a filter that the verifier refuses is put to the packets in user space.
+/// A filter that the verifier refuses is put to the packets in user space.
 #[test]
 fn a_filter_that_the_kernel_refuses_chooses_all_the_same() {
     let Some(lab) = Lab::open() else { return };

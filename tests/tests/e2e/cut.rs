@@ -1,5 +1,5 @@
 //! Files that another process cuts or removes while they are written, and limits of a file's size: the capture ends with
-//! 1, and what it counts as recorded is in the file (issue 12 item 25).
+//! 1, and what it counts as recorded is in the file.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! Files written past the page cache (issue 16, direct to disk).
+//! Files written past the page cache.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -152,7 +152,7 @@ fn ends_whole_when_cut(io: &str) {
     assert!(summary.lost_by("file_cut") > 10_000, "{summary:#?}");
 }
 
-/// Issue 16: killed at any moment, and nobody there to cut the file.
+/// Killed at any moment, and nobody there to cut the file.
 #[test]
 fn a_file_is_whole_where_all_of_trawl_is_killed() {
     let _heavy = heavy();
@@ -291,7 +291,7 @@ fn a_full_disk_ends_a_file_after_a_whole_packet() {
     }
 }
 
-/// Issue 16: an error of input and output. The page cache would still take what such a disk does not.
+/// An error of input and output. The page cache would still take what such a disk does not.
 #[test]
 fn a_broken_disk_ends_a_file_after_a_whole_packet() {
     if !tools_or_skip(&["losetup", "mkfs.ext4"]) {
@@ -306,7 +306,7 @@ fn a_broken_disk_ends_a_file_after_a_whole_packet() {
     }
 }
 
-/// Issue 16: what the page cache has at the end is not recorded before the disk has it.
+/// What the page cache has at the end is not recorded before the disk has it.
 #[test]
 fn a_disk_that_breaks_unseen_is_noticed_at_the_end() {
     if !tools_or_skip(&["losetup", "mkfs.ext4"]) {
@@ -353,7 +353,7 @@ fn a_disk_that_breaks_unseen_is_noticed_at_the_end() {
     }
 }
 
-/// Issue 16: where a file system refuses.
+/// Where a file system refuses.
 #[test]
 fn a_file_system_without_direct_writes_is_told_of() {
     let Some(lab) = Lab::open() else { return };

@@ -1,4 +1,4 @@
-//! Every command in README and guide is run as it stands there (issue 12 item 11).
+//! Every command in README and guide is run as it stands there.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -84,7 +84,7 @@ fn numbered() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Issue 14: counts are exact per port and direction, all in time order, by the kernel's clock.
+/// Counts are exact per port and direction, all in time order, by the kernel's clock.
 #[test]
 fn dpdk_ports_are_recorded_by_direction() {
     let Some(application) = Application::on_veths() else {
@@ -133,7 +133,7 @@ fn dpdk_ports_are_recorded_by_direction() {
     assert_eq!(tshark(&file, &["frame.len"]).len() as u64, 2 * FRAMES);
 }
 
-/// Issue 14: at a rate that it has to keep up with, every packet is recorded.
+/// At a rate that it has to keep up with, every packet is recorded.
 #[test]
 #[ignore = "make test-long runs it"]
 fn dpdk_records_400000_packets_at_100_kpps() {
@@ -157,7 +157,7 @@ fn dpdk_records_400000_packets_at_100_kpps() {
     assert_eq!(Contents::read(&file).packets.len() as u64, PACKETS);
 }
 
-/// Issue 14: a filter runs in the application, snaplen cuts there, and what was rejected is counted.
+/// A filter runs in the application, snaplen cuts there, and what was rejected is counted.
 #[test]
 fn dpdk_filters_and_cuts_in_the_application() {
     let Some(application) = Application::on_veths() else {
@@ -201,7 +201,7 @@ fn dpdk_filters_and_cuts_in_the_application() {
     );
 }
 
-/// Issue 14: beside dpdk-dumpcap, which gets the port that trawl has not; both count the same packets.
+/// Beside dpdk-dumpcap, which gets the port that trawl has not; both count the same packets.
 #[test]
 fn dpdk_dumpcap_counts_the_same() {
     let Some(application) = Application::on_veths() else {
@@ -241,7 +241,7 @@ fn dpdk_dumpcap_counts_the_same() {
     assert_eq!(Contents::read(&ours).packets.len() as u64, FRAMES);
 }
 
-/// Issue 14: whichever side is killed, the other is left in good order.
+/// Whichever side is killed, the other is left in good order.
 #[test]
 fn dpdk_either_side_may_be_killed() {
     let Some(mut application) = Application::on_null() else {
@@ -304,7 +304,7 @@ fn dpdk_either_side_may_be_killed() {
     assert_eq!(Contents::read(&file).packets.len() as u64, recorded);
 }
 
-/// Issue 14: a killed dpdk-dumpcap leaves its callbacks of both directions; all of them are removed before its memory is freed.
+/// A killed dpdk-dumpcap leaves its callbacks of both directions; all of them are removed before its memory is freed.
 #[test]
 fn dpdk_clears_what_a_killed_dumpcap_left() {
     let Some(mut application) = Application::on_null() else {
@@ -328,7 +328,7 @@ fn dpdk_clears_what_a_killed_dumpcap_left() {
     assert!(application.is_alive());
 }
 
-/// Issue 14: stamps stay within 1 ms of the kernel's clock. Before 23.11, DPDK's own run 1.5 ms a second away from it.
+/// Stamps stay within 1 ms of the kernel's clock. Before 23.11, DPDK's own run 1.5 ms a second away from it.
 #[test]
 #[ignore = "make test-long runs it"]
 fn dpdk_times_follow_the_kernels_clock() {

@@ -75,7 +75,7 @@ fn udp_frame(lab: &Lab, port: u16) -> Vec<u8> {
         .build()
 }
 
-/// Issue 18: the comment, the interface block and the bytes, as tshark sees them.
+/// The comment, the interface block and the bytes, as tshark sees them.
 #[test]
 fn a_rules_drop_has_its_place_and_its_bytes() {
     let Some(lab) = Lab::open() else { return };
@@ -106,7 +106,7 @@ fn a_rules_drop_has_its_place_and_its_bytes() {
     );
 }
 
-/// Issue 18: what is dropped before it has an Ethernet header is raw IP, on an interface block of its own.
+/// What is dropped before it has an Ethernet header is raw IP, on an interface block of its own.
 #[test]
 fn an_output_drop_is_raw_ip() {
     let Some(lab) = Lab::open() else { return };
@@ -131,7 +131,7 @@ fn an_output_drop_is_raw_ip() {
     assert_eq!(packet.flags(), Some(2), "it was on its way out");
 }
 
-/// Issue 18: a datagram put together of fragments is a list of socket buffers, and whole in the file.
+/// A datagram put together of fragments is a list of socket buffers, and whole in the file.
 #[test]
 fn a_list_of_socket_buffers_is_one_whole_record() {
     let Some(lab) = Lab::open() else { return };
@@ -154,7 +154,7 @@ fn a_list_of_socket_buffers_is_one_whole_record() {
     }
 }
 
-/// Issue 18: a packet of several segments is one record with their number.
+/// A packet of several segments is one record with their number.
 #[test]
 fn a_packet_of_several_segments_is_one_record() {
     let Some(lab) = Lab::open() else { return };

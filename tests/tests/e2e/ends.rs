@@ -272,7 +272,7 @@ fn killed_with_the_old_format() {
     assert_eq!(tshark(&file, &["frame.len"]).len(), 1_000);
 }
 
-/// Issue 12 item 14: without an XDP program there is no verdict but pass.
+/// Without an XDP program there is no verdict but pass.
 #[test]
 fn a_verdict_that_nothing_gives_is_told() {
     let Some(lab) = Lab::open() else { return };
@@ -298,7 +298,7 @@ fn a_verdict_that_nothing_gives_is_told() {
     assert_eq!(summary.ended, "signal");
 }
 
-/// Issue 12 item 22: on a terminal, a capture into a file shows what it has recorded.
+/// On a terminal, a capture into a file shows what it has recorded.
 #[test]
 fn a_terminal_shows_a_live_line() {
     let Some(lab) = Lab::open() else { return };

@@ -236,7 +236,7 @@ fn what_is_installed_is_removed_and_other_files_stay() {
     assert_eq!(run("remove").status.code(), Some(1));
 }
 
-/// Who may not write to the machine's folder has one of its own, and is told how Wireshark finds it (issue 17, Showing).
+/// Who may not write to the machine's folder has one of its own, and is told how Wireshark finds it.
 #[test]
 fn a_user_installs_for_itself() {
     let Some(lab) = Lab::open() else { return };
@@ -322,7 +322,7 @@ fn status_of(pipe: &mut File) -> String {
     String::from_utf8(text).expect("UTF-8")
 }
 
-/// Issue 17: the filter in Wireshark's toolbar, by the protocol of its pipes.
+/// The filter in Wireshark's toolbar, by the protocol of its pipes.
 #[test]
 fn the_toolbar_changes_the_filter_of_a_running_capture() {
     let Some(lab) = Lab::open() else { return };

@@ -24,7 +24,7 @@ fn said(done: &Output) -> String {
     String::from_utf8_lossy(&done.stderr).into_owned()
 }
 
-/// Issue 14: a machine without libpcap captures without a filter, and is told what to install for one with.
+/// A machine without libpcap captures without a filter, and is told what to install for one with.
 #[test]
 fn libpcap_is_loaded_only_for_filters() {
     let Some(lab) = Lab::open() else { return };
@@ -49,7 +49,7 @@ fn libpcap_is_loaded_only_for_filters() {
     }
 }
 
-/// Issue 14: --libpcap chooses the library for filters as well, so that a newer grammar can be had.
+/// --libpcap chooses the library for filters as well, so that a newer grammar can be had.
 #[test]
 fn another_libpcap_brings_its_grammar() {
     let Some(lab) = Lab::open() else { return };
@@ -90,7 +90,7 @@ fn another_libpcap_brings_its_grammar() {
     }
 }
 
-/// Issue 12 item 34: tcpdump is the judge.
+/// tcpdump is the judge.
 #[test]
 fn negative_offsets_match_what_they_match_in_tcpdump() {
     let Some(lab) = Lab::open() else { return };

@@ -144,7 +144,7 @@ fn an_answered_ping_is_delivered() {
     assert_eq!(ways(&done.stdout)[0]["end"], "delivered", "{}", done.stdout);
 }
 
-/// Issue 18, point 9, in part: socket buffers are used again at once, and no packet gets a step of another one.
+/// Socket buffers are used again at once, and no packet gets a step of another one.
 #[test]
 fn buffers_that_are_used_again_make_no_false_link() {
     let Some(lab) = Lab::open() else { return };
@@ -188,7 +188,7 @@ fn buffers_that_are_used_again_make_no_false_link() {
     assert_eq!(first.len(), usize::from(count), "each packet once");
 }
 
-/// Issue 18: from an XDP program in native mode over receive offload, tc and netfilter to the socket.
+/// From an XDP program in native mode over receive offload, tc and netfilter to the socket.
 #[test]
 fn a_packet_is_followed_from_an_xdp_program_to_its_socket() {
     let Some(lab) = Lab::open() else { return };
@@ -248,7 +248,7 @@ fn a_packet_is_followed_from_an_xdp_program_to_its_socket() {
     }
 }
 
-/// Issue 18, point 9: what receive offload made of a TCP stream; each segment is told to be part of the packet that has its
+/// What receive offload made of a TCP stream; each segment is told to be part of the packet that has its
 /// place in the stream.
 #[test]
 fn segments_are_joined_to_the_packet_that_has_them() {
@@ -313,7 +313,6 @@ fn segments_are_joined_to_the_packet_that_has_them() {
     assert!(joined > 0, "{} ways", ways.len());
 }
 
-/// Issue 18, point 8.
 #[test]
 fn nothing_is_left_of_a_killed_follow() {
     let Some(lab) = Lab::open() else { return };

@@ -211,7 +211,7 @@ fn interfaces_of_different_kinds_do_not_fit_into_the_old_format() {
     assert!(!lab.path("file.pcap").exists());
 }
 
-/// Issue 12 item 27: packets have the numbers that Wireshark shows, which counts custom blocks and journal entries too.
+/// Packets have the numbers that Wireshark shows, which counts custom blocks and journal entries too.
 #[test]
 fn packets_have_wiresharks_numbers() {
     let Some(lab) = Lab::open() else { return };

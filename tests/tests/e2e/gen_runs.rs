@@ -48,7 +48,7 @@ fn a_rate_and_a_time_make_an_exact_count() {
     }
 }
 
-/// Issue 12 item 27: a time ends a run whose rate no engine reaches, and the summary says that it was not reached.
+/// A time ends a run whose rate no engine reaches, and the summary says that it was not reached.
 #[test]
 fn a_rate_beyond_reach_does_not_prolong_a_run() {
     let Some(lab) = Lab::open() else { return };
@@ -229,7 +229,7 @@ fn an_interface_with_a_default_route_is_not_flooded_unless_that_is_meant() {
     generate(&lab, "udp", &["--count", "5", "--yes"]);
 }
 
-/// Issue 12 item 9: next hops, halves of all addresses, bridge ports and macvlan parents.
+/// Next hops, halves of all addresses, bridge ports and macvlan parents.
 #[test]
 fn what_carries_a_default_route_is_not_flooded() {
     let Some(lab) = Lab::open() else { return };

@@ -1,4 +1,4 @@
-//! Other hosts over ssh: `trawl bench run --hosts` (issue 15) and `trawl capture --on` (issue 19), with two namespaces as
+//! Other hosts over ssh: `trawl bench run --hosts` and `trawl capture --on`, with two namespaces as
 //! hosts, an ssh server in each.
 
 use std::io::{BufRead, BufReader};

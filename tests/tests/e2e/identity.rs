@@ -1,5 +1,4 @@
-//! One packet keeps its identifier at all points of a capture that see it, and no two packets share one (issue 12 item
-//! 15).
+//! One packet keeps its identifier at all points of a capture that see it, and no two packets share one.
 
 use std::collections::HashMap;
 
@@ -87,7 +86,6 @@ fn a_packet_that_is_dropped_after_xdp_keeps_its_identifier() {
     keeps_its_identifier(&["--tap", "xdp,drop"]);
 }
 
-/// Issue 12 item 15.
 #[test]
 fn a_packet_keeps_its_identifier_from_xdp_to_tc() {
     keeps_its_identifier(&["--tap", "xdp,tc", "-Q", "in"]);
@@ -136,7 +134,7 @@ fn the_same_bytes_are_not_the_same_packet() {
     assert_eq!(sharing(&Contents::read(&file)), 0);
 }
 
-/// Issue 12 item 15: `--id` shows the identifier as CPU and number, in lines of each kind of tap alike.
+/// `--id` shows the identifier as CPU and number, in lines of each kind of tap alike.
 #[test]
 fn lines_show_the_identifier_in_its_short_form() {
     if !can_link() {

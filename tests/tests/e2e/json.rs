@@ -1,4 +1,4 @@
-//! docs/json.md against what the commands print (issue 12 item 19).
+//! docs/json.md against what the commands print.
 
 use std::collections::BTreeSet;
 
@@ -220,7 +220,7 @@ fn errors_are_documents_too() {
     }
 }
 
-/// All that commands say with --json (issue 13).
+/// All that commands say with --json.
 #[test]
 fn notices_are_documents_too() {
     let Some(lab) = Lab::open() else { return };

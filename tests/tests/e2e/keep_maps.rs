@@ -1,4 +1,4 @@
-//! A program that takes another one's place has its maps, or says whose contents would be lost (issue 12 item 1).
+//! A program that takes another one's place has its maps, or says whose contents would be lost.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -252,7 +252,7 @@ fn look(firewall: &Firewall<'_>, before: u64, ports: u64) {
     }
 }
 
-/// Issue 12 items 1 and 2: whatever takes a program's place asks first, and gives it back if nobody confirms.
+/// Whatever takes a program's place asks first, and gives it back if nobody confirms.
 #[test]
 fn each_command_asks_before_contents_are_lost() {
     let Some(lab) = Lab::open() else { return };

@@ -1,4 +1,4 @@
-//! `trawl lab up` from files and presets, `exec`, `show` (issue 15): judged by ip, tc, ethtool and ping.
+//! `trawl lab up` from files and presets, `exec`, `show`: judged by ip, tc, ethtool and ping.
 
 use serde_json::Value;
 use trawl_tests::{root_or_skip, trawl};
@@ -190,7 +190,7 @@ fn a_lab_that_cannot_be_made_leaves_nothing() {
     );
 }
 
-/// Issue 15: the second time it said that there is another lab of that name.
+/// The second time it said that there is another lab of that name.
 #[test]
 fn a_plain_pair_goes_up_twice() {
     if !root_or_skip() {

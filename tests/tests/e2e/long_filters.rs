@@ -63,7 +63,7 @@ fn about_pairs() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Issue 12 item 33: pairs of host and port stay in the kernel.
+/// Pairs of host and port stay in the kernel.
 #[test]
 fn pairs_are_looked_up_in_the_kernel() {
     let Some(lab) = Lab::open() else { return };
@@ -117,7 +117,7 @@ fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-/// Issue 12 item 33: names are looked up by their addresses.
+/// Names are looked up by their addresses.
 #[test]
 fn names_in_long_lists_are_looked_up_in_tables() {
     let Some(lab) = Lab::open() else { return };
@@ -204,7 +204,7 @@ fn prefix(n: u32) -> (String, Vec<u8>, Vec<u8>) {
     (format!("net {text}/{length}"), inside, outside)
 }
 
-/// Issue 12 item 33: 100,000 prefixes of both families and of many lengths are looked up in the kernel.
+/// 100,000 prefixes of both families and of many lengths are looked up in the kernel.
 #[test]
 fn a_hundred_thousand_mixed_prefixes() {
     const PREFIXES: u32 = 100_000;

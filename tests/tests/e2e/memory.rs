@@ -1,4 +1,4 @@
-//! How much memory a capture takes (issue 30 item 12).
+//! How much memory a capture takes.
 
 use trawl_tests::xdp::succeeds;
 use trawl_tests::{Capture, Lab, frames, wait_until};

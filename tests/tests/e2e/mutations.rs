@@ -1,5 +1,5 @@
 //! Hostile input: object files with changed bytes are loaded or refused, whatever the bytes are, and no command aborts
-//! over them; names cannot steer a terminal (issue 12 item 24).
+//! over them; names cannot steer a terminal.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Several outputs at once: each has its own form, and loses its own packets alone (issue 16, Kept).
+//! Several outputs at once: each has its own form, and loses its own packets alone.
 
 use trawl_lab::sender::Engine;
 use trawl_tests::lab::send_from;
@@ -7,7 +7,7 @@ use trawl_tests::turn::heavy;
 use trawl_tests::witness::{capinfos, output, packets_in, tshark};
 use trawl_tests::{Capture, Lab, frames, trawl};
 
-/// Issue 16: what stands after a name is for that output alone, the first one included.
+/// What stands after a name is for that output alone, the first one included.
 #[test]
 fn each_output_has_its_own_length_format_and_compression() {
     let Some(lab) = Lab::open() else { return };
@@ -52,7 +52,7 @@ fn each_output_has_its_own_length_format_and_compression() {
     }
 }
 
-/// Issue 16: an output whose reader does not read loses its own packets, says so, and takes none from the others.
+/// An output whose reader does not read loses its own packets, says so, and takes none from the others.
 #[test]
 fn a_pipe_that_is_not_read_takes_nothing_from_the_file() {
     for is_first in [false, true] {
@@ -213,7 +213,7 @@ fn outputs_that_would_destroy_each_other_are_refused() {
     }
 }
 
-/// Issue 16: compression that cannot keep up takes nothing from the ring, and the notice says what limits.
+/// Compression that cannot keep up takes nothing from the ring, and the notice says what limits.
 #[test]
 fn compression_that_cannot_keep_up_is_named() {
     const PACKETS: u64 = 400_000;

@@ -1,4 +1,4 @@
-//! What `make install` and `make deb` put into place, and that it goes again (issue 17, Fitting in).
+//! What `make install` and `make deb` put into place, and that it goes again.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -9,7 +9,7 @@ const RINGS: [&str; 4] = ["recvmsg", "recvmmsg", "v2", "v3"];
 /// Frames around a slot of TPACKET_V2, tagged ones and the longest.
 const LENGTHS: [usize; 9] = [60, 61, 1514, 1900, 1990, 2048, 4096, 9014, 60_000];
 
-/// Issue 14: byte for byte, with a filter that counts what it rejects.
+/// Byte for byte, with a filter that counts what it rejects.
 #[test]
 fn each_way_to_read_records_what_was_sent() {
     let Some(lab) = Lab::with(PairOptions {
@@ -55,7 +55,7 @@ fn each_way_to_read_records_what_was_sent() {
     }
 }
 
-/// Issue 14: the kinds of fanout, with every way to read; VLAN tags stand where they stood.
+/// The kinds of fanout, with every way to read; VLAN tags stand where they stood.
 #[test]
 fn each_kind_of_fanout_records_each_packet_once() {
     let Some(lab) = Lab::open() else { return };

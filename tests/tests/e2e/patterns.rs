@@ -1,4 +1,4 @@
-//! Captures of interfaces that are named by a pattern, more than one would type (issue 19, large hosts).
+//! Captures of interfaces that are named by a pattern, more than one would type.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -99,7 +99,6 @@ fn generate(place: &str, count: &str) {
     assert!(sent.status.success(), "{sent:?}");
 }
 
-/// Issue 19, large hosts.
 #[test]
 fn interfaces_that_appear_join_and_those_that_go_leave_their_account() {
     let Some(lab) = Lab::open() else { return };
@@ -236,7 +235,6 @@ fn many_interfaces(pairs: usize, options: &[&str]) {
     assert_eq!(programs_in(&b).1, 0);
 }
 
-/// Issue 19, large hosts.
 #[test]
 fn two_hundred_interfaces_have_one_program() {
     many_interfaces(200, &["--tap", "xdp"]);
@@ -254,7 +252,7 @@ fn a_thousand_interfaces_have_one_program() {
     many_interfaces(1000, &["--tap", "xdp"]);
 }
 
-/// The rings have 2,048 accounts: interfaces that come after that many get those of interfaces that left (issue 19).
+/// The rings have 2,048 accounts: interfaces that come after that many get those of interfaces that left.
 #[test]
 #[ignore = "make test-long runs it"]
 fn more_interfaces_come_and_go_than_there_are_accounts() {

@@ -106,14 +106,14 @@ fn records_what_comes(lab: &Lab, library: &[&str], version: &str) {
     }
 }
 
-/// Issue 14: the system's library, with nanoseconds.
+/// The system's library, with nanoseconds.
 #[test]
 fn the_systems_libpcap_records_all() {
     let Some(lab) = Lab::open() else { return };
     records_what_comes(&lab, &[], "libpcap version 1");
 }
 
-/// Issue 14: a second build of another version beside it; those for other processors are refused by name.
+/// A second build of another version beside it; those for other processors are refused by name.
 #[test]
 fn another_build_of_libpcap_records_all() {
     let Some(lab) = Lab::open() else { return };
@@ -140,7 +140,7 @@ fn another_build_of_libpcap_records_all() {
     }
 }
 
-/// Issue 14: the library's own devices and link types: all interfaces at once, cooked, with the direction.
+/// The library's own devices and link types: all interfaces at once, cooked, with the direction.
 #[test]
 fn the_any_device_is_recorded_cooked() {
     let Some(lab) = Lab::open() else { return };
@@ -170,7 +170,7 @@ fn the_any_device_is_recorded_cooked() {
     assert_eq!(tshark(&file, &["sll.etype"]).concat(), vec!["0x88b5"; 50]);
 }
 
-/// Issue 14: nothing that a library answers is trusted further than it can be checked.
+/// Nothing that a library answers is trusted further than it can be checked.
 #[test]
 fn awkward_answers_are_counted_and_told() {
     let Some(lab) = Lab::open() else { return };
@@ -218,7 +218,7 @@ fn awkward_answers_are_counted_and_told() {
     assert_eq!(lengths, [60, 60, 60, 0]);
 }
 
-/// Issue 14: what a filter rejects is counted where no kernel filters for the library. The double's packet without bytes has
+/// What a filter rejects is counted where no kernel filters for the library. The double's packet without bytes has
 /// no first byte.
 #[test]
 fn rejected_packets_of_a_library_are_counted() {
@@ -327,7 +327,7 @@ fn a_library_that_fails_is_told_in_plain_words() {
     }
 }
 
-/// Issue 14: what is not there is said, with how to get it; netmap needs a word before it takes packets away.
+/// What is not there is said, with how to get it; netmap needs a word before it takes packets away.
 #[test]
 fn missing_modules_and_libraries_are_named() {
     for (arguments, code, why) in [

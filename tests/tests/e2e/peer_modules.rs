@@ -67,7 +67,7 @@ fn records_all(lab: &Lab, library: &Path, device: &str, more: &[&str]) -> String
     capinfos(&file, "Description")
 }
 
-/// Issue 14: netmap in emulated mode. Its packets have microseconds, which the file says.
+/// Netmap in emulated mode. Its packets have microseconds, which the file says.
 #[test]
 fn netmap_is_recorded_from() {
     let Some(built) = built_or_skip("TRAWL_TESTS_NETMAP", "TRAWL_NETMAP_SRC") else {
@@ -112,7 +112,7 @@ fn rejected_are_counted(lab: &Lab, library: &Path, device: &str) {
     );
 }
 
-/// Issue 14: PF_RING's own libpcap reads a veth by its kernel module.
+/// PF_RING's own libpcap reads a veth by its kernel module.
 #[test]
 fn pf_ring_is_recorded_from() {
     let Some(built) = built_or_skip("TRAWL_TESTS_PF_RING", "TRAWL_PF_RING_SRC") else {

@@ -1,4 +1,4 @@
-//! `--pod`: a pod's veth is found by way of a container runtime's socket (issue 19, Kubernetes). The runtime is a gRPC
+//! `--pod`: a pod's veth is found by way of a container runtime's socket. The runtime is a gRPC
 //! server of the test's own, pods are network namespaces. No cluster takes part.
 
 use std::io::{BufRead, BufReader};
@@ -155,7 +155,7 @@ fn a_pod_is_captured_at_the_hosts_end_of_its_veth() {
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
 }
 
-/// A pod that is started again has another sandbox and another veth (issue 19, large hosts).
+/// A pod that is started again has another sandbox and another veth.
 #[test]
 fn a_restarted_pod_joins_again() {
     let Some(lab) = Lab::open() else { return };

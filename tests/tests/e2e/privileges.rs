@@ -1,4 +1,4 @@
-//! What a capture gives up once it is set up, and that it goes on without it (issue 17, Least privilege).
+//! What a capture gives up once it is set up, and that it goes on without it.
 
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::PathBuf;
@@ -193,7 +193,7 @@ fn files_go_on_after_root_is_given_up() {
     }
 }
 
-/// Who is to be another user does not stay root to attach to what appears later (issue 17, Least privilege).
+/// Who is to be another user does not stay root to attach to what appears later.
 #[test]
 fn a_pattern_keeps_no_rights_of_a_user() {
     let Some(lab) = Lab::open() else { return };
@@ -211,7 +211,7 @@ fn a_pattern_keeps_no_rights_of_a_user() {
     capture.stop_well().assert_all_recorded(5);
 }
 
-/// It attaches to interfaces that appear, with no rights but those that this takes (issue 17, Least privilege).
+/// It attaches to interfaces that appear, with no rights but those that this takes.
 #[test]
 fn a_pattern_joins_with_what_attaching_takes() {
     let Some(lab) = Lab::open() else { return };
@@ -237,7 +237,7 @@ fn a_pattern_joins_with_what_attaching_takes() {
     }
 }
 
-/// The warden gives back what --tappable has lent, so that the capture may be somebody else (issue 17, Least privilege).
+/// The warden gives back what --tappable has lent, so that the capture may be somebody else.
 #[test]
 fn hooks_that_are_lent_are_given_back_without_rights() {
     let Some(lab) = Lab::open() else { return };

@@ -1,4 +1,4 @@
-//! Search of a store: answers in SQL, the packets of a filter, and one packet at several hosts (issue 19).
+//! Search of a store: answers in SQL, the packets of a filter, and one packet at several hosts.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -228,7 +228,7 @@ fn the_packets_of_a_filter_come_from_all_hosts_in_the_order_of_time() {
     );
 }
 
-/// Issue 19, search: whatever the index leaves out of a filter's packets, tcpdump would leave out.
+/// Whatever the index leaves out of a filter's packets, tcpdump would leave out.
 #[test]
 fn filters_find_in_the_store_what_tcpdump_finds_in_a_file() {
     let frames = assorted();

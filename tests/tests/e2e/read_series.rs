@@ -1,4 +1,4 @@
-//! `trawl read -w` into several files, by size and by the packets' time, compressed or not (issue 17).
+//! `trawl read -w` into several files, by size and by the packets' time, compressed or not.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What a record holds, what its time is worth, and how much memory records take (issue 16).
+//! What a record holds, what its time is worth, and how much memory records take.
 
 use trawl_lab::sender::Engine;
 use trawl_tests::bundled::done;

@@ -145,7 +145,7 @@ fn what_a_tap_cannot_do() {
     nothing_attached(&lab.pair.b);
 }
 
-/// Issue 13: `trawl taps` and the refusals come from one table.
+/// `trawl taps` and the refusals come from one table.
 #[test]
 fn taps_refuse_what_their_table_denies() {
     let Some(lab) = Lab::open() else { return };

@@ -1,4 +1,4 @@
-//! `trawl report` (issue 15): the page in headless Chromium, Markdown, the comparison, the server.
+//! `trawl report`: the page in headless Chromium, Markdown, the comparison, the server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -112,7 +112,7 @@ fn through_a_router_of_both_families() {
     }
 }
 
-/// Issue 15: a router rewrites the pages that the live engine's frames come from, and they are sent again.
+/// A router rewrites the pages that the live engine's frames come from, and they are sent again.
 #[test]
 fn the_live_engine_through_a_router() {
     let Some(lab) = LineLab::open() else { return };

@@ -92,7 +92,7 @@ fn arrives(mode: &str) {
     let sent = to_b(line);
     let file = lab.file("file.pcapng");
     let contents = Capture::received(&lab, &line.b, &file, sent.len(), || lab.send_packets(&sent));
-    // Issue 12 item 28: the kernel forwards no padding, and neither does the router.
+    // The kernel forwards no padding, and neither does the router.
     let trim = |frame: &[u8]| match frame[12..14] {
         [0x08, 0x00] => {
             frame[..14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]))].to_vec()

@@ -1,4 +1,4 @@
-//! What would cut the session that a command is typed in, or replace a guard, is refused (issue 12 item 2).
+//! What would cut the session that a command is typed in, or replace a guard, is refused.
 
 use std::process::{Command, Output};
 
@@ -85,7 +85,6 @@ fn a_guard_is_not_replaced_unasked() {
     assert_ne!(xdp_on(&lab.pair.b).expect("a program"), before);
 }
 
-/// Issue 12 item 16.
 #[test]
 fn a_guard_has_the_place_in_a_chain_that_is_asked_for() {
     let Some(lab) = Lab::open() else { return };
@@ -120,7 +119,7 @@ fn status_of(place: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Issue 12 item 2: a program that is not confirmed is taken off again, and what it replaced is put back.
+/// A program that is not confirmed is taken off again, and what it replaced is put back.
 #[test]
 fn a_program_that_is_not_confirmed_is_taken_back() {
     let Some(lab) = Lab::open() else { return };
@@ -176,7 +175,7 @@ fn a_program_that_is_not_confirmed_is_taken_back() {
     fails(&["xdp", "confirm", &place], 1, &["no change waits"]);
 }
 
-/// Issue 12 item 2: taking programs off has the same safety.
+/// Taking programs off has the same safety.
 #[test]
 fn unloading_has_the_same_safety() {
     let Some(lab) = Lab::open() else { return };
@@ -239,7 +238,7 @@ fn unloading_has_the_same_safety() {
     nothing_attached(&lab.pair.b);
 }
 
-/// Issue 12 item 2: the verdict of a chain counts, not that of one program in it.
+/// The verdict of a chain counts, not that of one program in it.
 #[test]
 fn the_verdict_of_the_whole_chain_counts() {
     let Some(lab) = Lab::open() else { return };
@@ -264,7 +263,7 @@ fn the_verdict_of_the_whole_chain_counts() {
     }
 }
 
-/// Issue 12 item 2: the router and the balancer take a guard's place as any program does.
+/// The router and the balancer take a guard's place as any program does.
 #[test]
 fn route_and_balance_do_not_replace_a_guard_unasked() {
     let Some(lab) = Lab::open() else { return };
@@ -279,7 +278,7 @@ fn route_and_balance_do_not_replace_a_guard_unasked() {
     }
 }
 
-/// Issue 12 item 2: `ip netns exec` hides the BPF file system, and the process that takes the change back outlives those
+/// `ip netns exec` hides the BPF file system, and the process that takes the change back outlives those
 /// by which it could be found.
 #[test]
 fn in_ip_netns_exec_it_is_taken_back_as_well() {
@@ -296,7 +295,7 @@ fn in_ip_netns_exec_it_is_taken_back_as_well() {
     wait_until("the program is taken off", || xdp_on(station).is_none());
 }
 
-/// Issue 12 item 2: a router that is not confirmed goes again.
+/// A router that is not confirmed goes again.
 #[test]
 fn route_and_balance_are_taken_back_too() {
     let Some(lab) = Lab::open() else { return };
@@ -314,7 +313,7 @@ fn route_and_balance_are_taken_back_too() {
     }
 }
 
-/// Issue 12 item 2: the router and the balancer are asked what they do with the session's packets, at load, at replace and
+/// The router and the balancer are asked what they do with the session's packets, at load, at replace and
 /// at unload.
 #[test]
 fn route_and_balance_do_not_cut_the_session() {

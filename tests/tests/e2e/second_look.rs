@@ -45,7 +45,7 @@ fn chains() -> Vec<Vec<u8>> {
     vec![chain(69, UDP), chain(3, UDP), chain(69, TCP), chain(3, TCP)]
 }
 
-/// Issue 12 item 30: 69 extension headers are too many for a program in the kernel.
+/// 69 extension headers are too many for a program in the kernel.
 #[test]
 fn long_chains_of_headers_are_judged_right() {
     let Some(lab) = Lab::open() else { return };
@@ -93,7 +93,7 @@ fn long_chains_of_headers_are_judged_right() {
     assert!(said.contains("4 of 4"), "{said}");
 }
 
-/// Issue 12 item 30, where the kernel drops them.
+/// Drops by a filter that is judged in user space.
 #[test]
 fn long_chains_of_dropped_packets_are_judged_right() {
     let Some(lab) = Lab::open() else { return };
@@ -148,7 +148,7 @@ fn refused(count: usize, wanted: &str) -> String {
     format!("{} or {wanted}", pairs.collect::<Vec<_>>().join(" or "))
 }
 
-/// Issue 12 item 33: what the verifier does not take is filtered in user space, with all that a capture can be asked for.
+/// What the verifier does not take is filtered in user space, with all that a capture can be asked for.
 #[test]
 #[ignore = "make test-long runs it"]
 fn refused_filters_are_applied_in_user_space() {
@@ -200,7 +200,7 @@ fn refused_filters_are_applied_in_user_space() {
     }
 }
 
-/// Issue 12 item 33: a packet's way is not followed in user space, and the command says so before it looks at any.
+/// A packet's way is not followed in user space, and the command says so before it looks at any.
 #[test]
 fn a_refused_filter_follows_no_packets() {
     let Some(lab) = Lab::open() else { return };

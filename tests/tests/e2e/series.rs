@@ -1,4 +1,4 @@
-//! Series of files, compressed files, and what is done with files that are finished (issue 16, Kept).
+//! Series of files, compressed files, and what is done with files that are finished.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -333,7 +333,7 @@ fn a_signal_that_nothing_waits_for_ends_no_capture() {
     capture.stop_well().assert_all_recorded(5);
 }
 
-/// Issue 16: the capture stops at the first seam without the process that opens files, and says so.
+/// The capture stops at the first seam without the process that opens files, and says so.
 #[test]
 fn without_the_process_that_opens_files_a_series_fails() {
     let Some(lab) = Lab::open() else { return };

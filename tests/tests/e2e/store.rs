@@ -1,4 +1,4 @@
-//! Captures into a store: what is stored is what was sent, and all else is accounted for (issue 19).
+//! Captures into a store: what is stored is what was sent, and all else is accounted for.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -207,7 +207,7 @@ fn the_uploader_has_no_rights_to_bpf() {
     assert_eq!(places.account(), [500, 500, 0, 0, 0]);
 }
 
-/// Issue 30 item 26: times that no packet has, in a manifest with the right sum.
+/// Times that no packet has, in a manifest with the right sum.
 #[test]
 fn impossible_times_of_a_manifest_are_reported() {
     let Some(lab) = Lab::open() else { return };
@@ -331,7 +331,7 @@ fn a_kill_loses_nothing_that_was_sealed_and_the_rest_is_unknown() {
     assert_eq!(packets as u64, places.account()[1]);
 }
 
-/// Issue 12: manifests have the capture's account while it runs, also where packets are judged in user space before they
+/// Manifests have the capture's account while it runs, also where packets are judged in user space before they
 /// reach the store.
 #[test]
 fn manifests_count_what_user_space_left_out() {

@@ -111,7 +111,7 @@ fn what_was_on_its_way_before_the_capture_is_not_called_filtered_out() {
     unload(&lab);
 }
 
-/// Issue 12 items 13 and 33: a filter that the kernel does not take is applied in user space to both sightings, and
+/// A filter that the kernel does not take is applied in user space to both sightings, and
 /// `--verdict` still holds an entry back until its exit is known.
 #[test]
 fn a_refused_filter_at_both_ends() {
@@ -199,7 +199,7 @@ fn verdicts_are_chosen_at_the_exit() {
     lab.send(&actions, 40);
     capture.wait_seen(80);
     let summary = capture.stop_well();
-    // What is seen at the entry waits for the verdict (issue 12 item 13).
+    // What is seen at the entry waits for the verdict.
     assert_eq!((summary.recorded, summary.filtered_out), (40, 40));
     for point in &summary.interfaces {
         assert_eq!((point.seen, point.recorded), (40, 20), "{summary:?}");
@@ -213,7 +213,7 @@ fn verdicts_are_chosen_at_the_exit() {
     unload(&lab);
 }
 
-/// Issue 12 item 13: `-c` counts sightings of packets that met the verdict.
+/// `-c` counts sightings of packets that met the verdict.
 #[test]
 fn the_count_is_of_packets_with_the_verdict() {
     let Some(lab) = lab_with("chosen", &[]) else {
@@ -403,7 +403,7 @@ fn what_makes_no_sense_is_refused() {
     unload(&lab);
 }
 
-/// Issue 12 item 24: the hooks of one are not those of the other, which takes packets in pieces.
+/// The hooks of one are not those of the other, which takes packets in pieces.
 #[test]
 fn programs_of_both_kinds_in_one_file() {
     for (program, drops) in [("jumping", [50u8, 200]), ("in_pieces", [200, 0])] {

@@ -1,4 +1,4 @@
-//! Issue 12 items 12 and 20: tcpdump's letters, options after the expression, and names that mean one thing.
+//! Tcpdump's letters, options after the expression, and names that mean one thing.
 
 use serde_json::Value;
 use trawl_tests::bundled::done;
@@ -177,7 +177,7 @@ fn reading_has_a_command_of_its_own() {
     assert!(said.contains("trawl read file.pcap"), "{said}");
 }
 
-/// Issue 12 item 20: an interface in a namespace is NAMESPACE:NAME everywhere.
+/// An interface in a namespace is NAMESPACE:NAME everywhere.
 #[test]
 fn the_guard_takes_interfaces_with_their_namespace() {
     use trawl_tests::xdp::{CleanUp, fails, succeeds};
@@ -208,7 +208,7 @@ fn the_guard_takes_interfaces_with_their_namespace() {
     );
 }
 
-/// Issue 17: each letter as tcpdump's users type it, and what tcpdump makes of it.
+/// Each letter as tcpdump's users type it, and what tcpdump makes of it.
 #[test]
 fn read_takes_tcpdumps_letters() {
     if !tools_or_skip(&["tcpdump"]) {

@@ -87,7 +87,7 @@ fn the_doctor_refuses_what_is_not_there() {
     );
 }
 
-/// Issue 12 item 10: the switch of the JIT is hidden in namespaces other than the first.
+/// The switch of the JIT is hidden in namespaces other than the first.
 #[test]
 fn doctor_finds_the_jit_in_any_namespace() {
     let Some(lab) = Lab::open() else { return };
@@ -104,7 +104,7 @@ fn doctor_finds_the_jit_in_any_namespace() {
     assert_eq!(jit(&report), jit(&of_host));
 }
 
-/// Issue 12 item 10: what requires root is reported as unknown, and the rest is still reported.
+/// What requires root is reported as unknown, and the rest is still reported.
 #[test]
 fn doctor_without_root_reports_what_it_can() {
     let Some(lab) = Lab::open() else { return };

@@ -85,7 +85,7 @@ fn top_in_a_terminal_obeys_its_keys() {
     tmux.wait_shows("the end");
 }
 
-/// Flows and protocols as well as interfaces (issue 17, Showing).
+/// Flows and protocols as well as interfaces.
 #[test]
 fn top_sorts_all_tables_by_one_key() {
     let Some(lab) = Lab::open() else { return };
@@ -170,7 +170,7 @@ fn top_of_a_pattern_has_the_interfaces_that_fit() {
     }
 }
 
-/// Interfaces of several namespaces are named as -i takes them (issue 17, Showing).
+/// Interfaces of several namespaces are named as -i takes them.
 #[test]
 fn top_shows_interfaces_of_several_namespaces() {
     let Some(lab) = Lab::open() else { return };
@@ -255,8 +255,7 @@ fn top_tells_redirects_that_work_and_that_fail() {
     done(&["xdp", "unload", &left]);
 }
 
-/// The kernel's own count is the judge: what is put into a queue for one packet, eight at a time, does not fit (issue 17,
-/// Showing).
+/// The kernel's own count is the judge: what is put into a queue for one packet, eight at a time, does not fit.
 #[test]
 fn top_tells_what_a_cpumap_drops() {
     if !tools_or_skip(&["bpftool"]) {

@@ -1,4 +1,4 @@
-//! Triggers: packets are written only around events (issue 16, `--trigger`, `--on-verdict`, `--on-signal`).
+//! Triggers: packets are written only around events.
 
 use std::io::Read;
 use std::time::{Duration, Instant};

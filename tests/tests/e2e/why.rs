@@ -37,7 +37,7 @@ fn row<'v>(report: &'v Value, reason: &str) -> &'v Value {
     found.unwrap_or_else(|| panic!("no {reason} in {report}"))
 }
 
-/// Issue 18, point 3: rows add up to what was seen, and counters equal rows.
+/// Rows add up to what was seen, and counters equal rows.
 #[test]
 fn rows_and_counters_are_the_same() {
     let Some(lab) = Lab::open() else { return };
@@ -92,7 +92,7 @@ fn rows_and_counters_are_the_same() {
     }
 }
 
-/// Issue 18: the advice names tables of iptables of both kinds, and programs at tc and XDP by number and name.
+/// The advice names tables of iptables of both kinds, and programs at tc and XDP by number and name.
 #[test]
 fn advice_names_what_dropped_the_packets() {
     let Some(lab) = Lab::open() else { return };
@@ -167,7 +167,7 @@ fn counter<'v>(report: &'v Value, name: &str) -> &'v Value {
     found.unwrap_or_else(|| panic!("no {name} in {report}"))
 }
 
-/// Issue 18, point 3: full receive buffers are rows, full accept queues counters alone; both equal nstat's differences.
+/// Full receive buffers are rows, full accept queues counters alone; both equal nstat's differences.
 #[test]
 fn receive_buffers_and_accept_queues_are_told_as_nstat_does() {
     let Some(lab) = Lab::open() else { return };
@@ -263,7 +263,7 @@ fn sum_up(frame: &mut [u8]) {
     frame[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
-/// Issue 18: what XDP loses without a socket buffer is counted by program, interface, error and mode; what is a socket
+/// What XDP loses without a socket buffer is counted by program, interface, error and mode; what is a socket
 /// buffer is a row.
 #[test]
 fn what_xdp_loses_is_told_once() {

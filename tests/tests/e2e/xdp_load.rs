@@ -423,7 +423,7 @@ fn what_another_command_is_working_on_is_not_cleared_away() {
     );
 }
 
-/// Issue 12 item 20: `-i` on each of these commands.
+/// `-i` on each of these commands.
 #[test]
 fn interfaces_are_named_by_i_too() {
     let Some(lab) = Lab::open() else { return };

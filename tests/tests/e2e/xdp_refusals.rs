@@ -395,7 +395,7 @@ fn no_privileges() {
     }
 }
 
-/// Issue 12, wanted: the verifier's whole log on request, of what is refused and of what is accepted.
+/// The verifier's whole log on request, of what is refused and of what is accepted.
 #[test]
 fn the_verifiers_whole_log_is_written_on_request() {
     let Some(lab) = Lab::open() else { return };

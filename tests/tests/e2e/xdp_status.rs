@@ -262,7 +262,7 @@ fn watching_ends_with_its_reader() {
     assert_eq!(status.and_then(|status| status.code()), Some(0));
 }
 
-/// Issue 12, wanted: where a program redirects to, by the kernel's maps.
+/// Where a program redirects to, by the kernel's maps.
 #[test]
 fn redirect_targets_are_shown() {
     let Some(lab) = Lab::open() else { return };

@@ -122,7 +122,7 @@ mod tests {
         [&[0; 12][..], &[8, 0, 0x45], &[0; 45]].concat()
     }
 
-    /// Issue 12 item 27: tshark numbers these two packets 2 and 5.
+    /// tshark numbers these two packets 2 and 5.
     #[test]
     fn custom_and_journal_blocks_are_numbered() {
         let words =
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!((found.packets, found.matched), (2, vec![2, 5]));
     }
 
-    /// Issue 12 item 34: tcpdump finds no ninth byte of the IP header here.
+    /// tcpdump finds no ninth byte of the IP header here.
     #[test]
     fn records_are_cut_to_the_files_snaplen() {
         let words = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 20, 1, 1, 0, 60, 60];

@@ -352,7 +352,7 @@ mod tests {
         }
     }
 
-    /// Issue 12 item 35: the optimiser takes the square of a piece's length and worse, so that the pieces are short.
+    /// The optimiser takes the square of a piece's length and worse, so that the pieces are short.
     #[test]
     fn the_optimiser_is_given_short_pieces() {
         let hosts = hosts(1000);

@@ -53,7 +53,7 @@ fn size(graph: &Graph) -> usize {
 mod tests {
     use crate::{Options, Target, compile, lower};
 
-    /// Issue 12 item 36: the verifier warns of ways whose ranges and bits contradict each other, so there are none.
+    /// The verifier warns of ways whose ranges and bits contradict each other, so there are none.
     #[test]
     fn what_never_holds_is_not_asked() {
         for never in [

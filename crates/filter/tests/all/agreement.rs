@@ -152,7 +152,7 @@ fn expressions_agree_with_libpcap() {
     println!("{pairs} pairs of program and packet");
 }
 
-/// Issue 12 item 29. libpcap 1.10.3 itself reads what its stack held, so it is no oracle here: the interpreter, which
+/// libpcap 1.10.3 itself reads what its stack held, so it is no oracle here: the interpreter, which
 /// begins with zeroes as newer versions do, is; and the machine that runs blocks stops at what was not stored.
 #[test]
 fn scratch_memory_begins_at_zero() {

@@ -41,7 +41,7 @@ fn libpcap_takes(text: &str) -> bool {
     compile_filter(text, &request).is_ok()
 }
 
-/// Issue 12 item 32. From a length on libpcap's optimiser takes minutes: such expressions are compiled in pieces, and only
+/// From a length on libpcap's optimiser takes minutes: such expressions are compiled in pieces, and only
 /// whole frames are compared.
 #[test]
 fn frames_cut_short_are_judged_as_by_libpcap() {

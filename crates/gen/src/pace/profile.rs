@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    /// Issue 12, item 24: no memory is taken for them.
+    /// No memory is taken for them.
     #[test]
     fn four_thousand_million_steps_are_refused() {
         let error = Profile::new(&[phase(1.0, 1.0, 2.0, 4_000_000_000)], 1, None).unwrap_err();

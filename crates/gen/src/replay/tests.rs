@@ -197,7 +197,7 @@ fn what_is_good_of_a_damaged_file_is_sent() {
     assert!(outcome.problems[1].contains("empty: the capture file is empty"));
 }
 
-/// Issue 12, recordings compressed by gzip and zstd.
+/// Recordings compressed by gzip and zstd.
 #[test]
 fn compressed_recordings_are_replayed() {
     let files = Files::new();

@@ -207,7 +207,7 @@ fn an_empty_file_is_an_empty_set() {
     assert_eq!(parse("").unwrap(), RuleFile::default());
 }
 
-/// Issue 12, item 24: memory is bounded before rules are made.
+/// Memory is bounded before rules are made.
 #[test]
 fn more_combinations_than_a_file_may_have_are_refused() {
     let list = |prefix: &str| {
@@ -237,7 +237,6 @@ fn what_never_ends_is_no_file() {
     assert!(error.to_string().contains("not a file"), "{error}");
 }
 
-/// Issue 12, item 3.
 #[test]
 fn a_rule_that_denies_everything_has_to_say_so() {
     for (rest, is_refused) in [

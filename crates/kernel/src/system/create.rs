@@ -90,7 +90,6 @@ mod tests {
 
     use super::*;
 
-    /// Issue 12 item 26.
     #[test]
     fn what_was_planted_under_the_drafts_name_is_not_written_to() {
         let directory = std::env::temp_dir().join(format!("trawl-create-{}", std::process::id()));

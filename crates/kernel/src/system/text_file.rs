@@ -34,7 +34,6 @@ pub fn read(path: &Path) -> Result<String> {
 mod tests {
     use super::*;
 
-    /// Issue 12 item 24.
     #[test]
     fn what_never_ends_is_refused() {
         let error = read(Path::new("/dev/zero")).expect_err("it has no end");

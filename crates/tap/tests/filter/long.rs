@@ -172,13 +172,12 @@ fn combined() -> Vec<String> {
     ]
 }
 
-/// Issue 12 item 33.
 #[test]
 fn tables_say_what_libpcap_says() {
     compare(&tables(), 1000);
 }
 
-/// Issue 12 item 33: pairs of host and port, and what else `and` joins.
+/// Pairs of host and port, and what else `and` joins.
 #[test]
 fn tables_of_combinations_say_what_libpcap_says() {
     compare(&combined(), 1000);
@@ -213,7 +212,6 @@ fn compare(expressions: &[String], count: usize) {
     }
 }
 
-/// Issue 12 item 33.
 #[test]
 fn a_hundred_thousand_are_loaded() {
     if !root_or_skip() {

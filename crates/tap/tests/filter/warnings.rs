@@ -90,7 +90,7 @@ fn complaints() -> Option<usize> {
         .then(|| log.lines().filter(complains).count())
 }
 
-/// Issue 12 item 36. The kernel warns once after it has started, so it is asked to refuse what it would warn of.
+/// The kernel warns once after it has started, so it is asked to refuse what it would warn of.
 #[test]
 fn the_verifier_finds_no_bug_of_its_own() {
     if !root_or_skip() {

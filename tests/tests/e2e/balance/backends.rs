@@ -1,4 +1,4 @@
-//! Backends that really serve (issue 20): the kernel takes the tunnels apart, and answers go to the client directly.
+//! Backends that really serve: the kernel takes the tunnels apart, and answers go to the client directly.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};

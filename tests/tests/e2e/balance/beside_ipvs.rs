@@ -1,4 +1,4 @@
-//! The experiments that put the load balancer beside IPVS (issue 20): both forward, or the report says why one does not.
+//! The experiments that put the load balancer beside IPVS: both forward, or the report says why one does not.
 
 use serde_json::Value;
 use trawl_tests::lab::Directory;

@@ -1,4 +1,4 @@
-//! The lab of a load balancer (issue 20): a client, the balancer, and three servers that answer directly.
+//! The lab of a load balancer: a client, the balancer, and three servers that answer directly.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};

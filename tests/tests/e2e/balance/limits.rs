@@ -1,4 +1,4 @@
-//! What the load balancer refuses, leaves to the stack, or limits (issue 20).
+//! What the load balancer refuses, leaves to the stack, or limits.
 
 use std::fmt::Write as _;
 use std::process::{Command, Output};

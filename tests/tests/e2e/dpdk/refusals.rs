@@ -12,7 +12,7 @@ use trawl_tests::{binary, root_or_skip, skip, trawl};
 
 use super::application::Application;
 
-/// Issue 14: two captures on one port, ports and queues that are not there.
+/// Two captures on one port, ports and queues that are not there.
 #[test]
 fn dpdk_refuses_what_cannot_be() {
     let Some(application) = Application::on_null() else {
@@ -77,7 +77,7 @@ fn dpdk_refuses_what_cannot_be() {
         .summary_of_success();
 }
 
-/// Issue 14: without a helper, an application, or the right one, an error says what is missing and what fixes it.
+/// Without a helper, an application, or the right one, an error says what is missing and what fixes it.
 #[test]
 fn dpdk_says_what_is_missing() {
     if !root_or_skip() {
@@ -180,7 +180,7 @@ impl Drop for Remains {
     }
 }
 
-/// Issue 14: a dead primary, one of another version and one that is only starting are told before it is joined, which would
+/// A dead primary, one of another version and one that is only starting are told before it is joined, which would
 /// succeed on a dead one.
 #[test]
 fn dpdk_tells_what_is_wrong_with_a_primary() {

@@ -19,7 +19,7 @@ fn counted_by_nft(lab: &Lab) -> u64 {
     number.parse().expect("a number")
 }
 
-/// Issue 18, point 1: a million drops at full rate are seen, each once.
+/// A million drops at full rate are seen, each once.
 #[test]
 #[ignore = "make test-long runs it"]
 fn a_million_drops_are_all_accounted_for() {
@@ -40,7 +40,7 @@ fn a_million_drops_are_all_accounted_for() {
     assert_eq!(contents.packets.len() as u64, summary.recorded);
 }
 
-/// Issue 18, point 4: beside a tap at XDP, what an XDP program drops is one record.
+/// Beside a tap at XDP, what an XDP program drops is one record.
 #[test]
 fn an_xdp_drop_is_one_record_beside_another_tap() {
     let Some(lab) = Lab::open() else { return };
@@ -84,7 +84,6 @@ fn an_xdp_drop_is_one_record_beside_another_tap() {
     }
 }
 
-/// Issue 18, point 5.
 #[test]
 fn orderly_connections_lose_nothing() {
     let Some(lab) = Lab::open() else { return };
@@ -117,7 +116,6 @@ fn orderly_connections_lose_nothing() {
     assert_eq!(capture.stop_well().recorded, 0);
 }
 
-/// Issue 18, point 8.
 #[test]
 fn nothing_is_left_of_a_killed_capture() {
     let Some(lab) = Lab::open() else { return };

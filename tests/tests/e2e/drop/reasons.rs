@@ -1,4 +1,4 @@
-//! Reasons made on purpose (issue 18, point 2): name, place, interface, namespace and bytes of each.
+//! Reasons made on purpose: name, place, interface, namespace and bytes of each.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;

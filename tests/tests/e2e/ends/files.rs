@@ -79,7 +79,7 @@ fn a_disk_that_was_full_before() {
     nothing_attached(&lab.pair.b);
 }
 
-/// Issue 12 item 25: what cannot be written is found before anything is attached.
+/// What cannot be written is found before anything is attached.
 #[test]
 fn an_account_that_cannot_be_written() {
     let Some(lab) = Lab::open() else { return };
@@ -96,7 +96,7 @@ fn an_account_that_cannot_be_written() {
     assert!(!lab.path("file.pcapng").exists());
 }
 
-/// Issue 12 item 25: another process cuts the file.
+/// Another process cuts the file.
 #[test]
 fn a_file_that_is_cut() {
     let Some(lab) = Lab::open() else { return };
@@ -121,7 +121,7 @@ fn a_file_that_is_cut() {
     assert_eq!(trawl_tests::witness::size_of(file.as_ref()), 100);
 }
 
-/// Issue 12 item 25: the limit of a file's size ends a capture with an account.
+/// The limit of a file's size ends a capture with an account.
 #[test]
 fn a_limit_of_file_size() {
     let Some(lab) = Lab::open() else { return };
@@ -149,7 +149,7 @@ fn a_limit_of_file_size() {
     assert!(tshark(&file, &["frame.len"]).len() > 10);
 }
 
-/// Issue 12 item 26: what others planted where anybody can write is not written to, and captures are private.
+/// What others planted where anybody can write is not written to, and captures are private.
 #[test]
 fn planted_files() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

@@ -71,7 +71,7 @@ fn a_reader_that_stands_still_loses_nothing_silently() {
     );
 }
 
-/// Issue 12 item 8: nobody reads what goes into the pipe, and the capture still ends.
+/// Nobody reads what goes into the pipe, and the capture still ends.
 fn ends_though_nobody_reads(arguments: &[&str], end: impl FnOnce(&Capture)) {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
@@ -115,7 +115,7 @@ fn nobody_reads_until_the_time_is_over() {
     ends_though_nobody_reads(&["-w", "-", "--duration", "5s"], |_| ());
 }
 
-/// Issue 12 item 25: another process made the pipe non-blocking.
+/// Another process made the pipe non-blocking.
 #[test]
 fn a_pipe_that_is_non_blocking() {
     let Some(lab) = Lab::open() else { return };

@@ -13,7 +13,7 @@ fn own_marks(text: &str) -> Option<(String, String)> {
     Some((port.to_owned(), length.to_owned()))
 }
 
-/// Issue 18, point 9: over translation, a tunnel, clones, an XDP program and buffers that are used again, no packet gets a
+/// Over translation, a tunnel, clones, an XDP program and buffers that are used again, no packet gets a
 /// step of another one, and where it is not known again there is a gap.
 #[test]
 #[ignore = "make test-long runs it"]

@@ -1,5 +1,4 @@
-//! Changes that are taken back unless they are confirmed (issue 13), saved rules, and what asks for --all (issue 12,
-//! item 3).
+//! Changes that are taken back unless they are confirmed, saved rules, and what asks for --all.
 
 use super::*;
 

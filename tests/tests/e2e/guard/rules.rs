@@ -166,7 +166,7 @@ fn wrong_rules_are_wrong_usage() {
     assert!(held.status.success());
 }
 
-/// Issue 12, wanted: source ports and MAC addresses, from the command line and from a file.
+/// Source ports and MAC addresses, from the command line and from a file.
 #[test]
 fn source_ports_and_macs() {
     let Some(lab) = Lab::open() else { return };
@@ -231,7 +231,7 @@ fn source_ports_and_macs() {
     }
 }
 
-/// Issue 12 item 24: names in a rule file do not steer the terminal.
+/// Names in a rule file do not steer the terminal.
 #[test]
 fn names_in_rule_files_do_not_steer_the_terminal() {
     let Some(lab) = Lab::open() else { return };
@@ -286,7 +286,7 @@ fn names_in_rule_files_do_not_steer_the_terminal() {
     }
 }
 
-/// Issue 12 item 24: nearly as many rules as a file may have take memory in proportion; more are refused before they take any.
+/// Nearly as many rules as a file may have take memory in proportion; more are refused before they take any.
 #[test]
 #[ignore = "make test-long runs it"]
 fn memory_for_rules_is_bounded() {

@@ -107,7 +107,7 @@ fn a_session_by_another_interface_does_not_matter() {
     assert_eq!(status, Some(0), "{said}");
 }
 
-/// Issue 12 item 2: sudo hides SSH_CONNECTION from the command; the processes that started it have it.
+/// Sudo hides SSH_CONNECTION from the command; the processes that started it have it.
 #[test]
 fn the_session_is_known_where_the_variable_is_hidden() {
     let Some(lab) = Lab::open() else { return };

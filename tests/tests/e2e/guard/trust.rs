@@ -1,4 +1,4 @@
-//! What other users of the machine could do to the guard and to those who wait for it (issue 12, items 4 and 5).
+//! What other users of the machine could do to the guard and to those who wait for it.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -57,7 +57,7 @@ fn rules_that_the_attached_program_does_not_use_are_not_said_to_hold() {
     std::fs::remove_dir_all(&moved).expect("it is a test's");
 }
 
-/// Issue 12 item 4: another BPF file system, as people mount one inside `ip netns exec`, has no rules of the guard's. The
+/// Another BPF file system, as people mount one inside `ip netns exec`, has no rules of the guard's. The
 /// advice there does not throw away those that are in force.
 #[test]
 fn inside_ip_netns_exec_the_advice_is_to_go_outside() {

@@ -1,4 +1,4 @@
-//! The same in Azure's object store, as Azurite (from npm) plays it; where that is installed (issue 19).
+//! The same in Azure's object store, as Azurite (from npm) plays it; where that is installed.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};

@@ -1,4 +1,4 @@
-//! The index of a store: the same bytes each time, made by whoever, and read by engines of others (issue 19, search).
+//! The index of a store: the same bytes each time, made by whoever, and read by engines of others.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use trawl_tests::{Lab, frames, trawl};
 
 use super::{Places, files_below, json};
 
-/// Issue 19: an index that the capture makes is the one that anyone makes later.
+/// An index that the capture makes is the one that anyone makes later.
 #[test]
 fn a_capture_indexes_what_it_stores() {
     let Some(lab) = Lab::open() else { return };

@@ -1,4 +1,4 @@
-//! The same against an S3 server of others, and through faults on the way to it (issue 19, proof).
+//! The same against an S3 server of others, and through faults on the way to it.
 
 use trawl_tests::generator::generate;
 use trawl_tests::s3::{BUCKET, Fault, Server};
@@ -211,7 +211,7 @@ impl Drop for Disk {
     }
 }
 
-/// Issue 19, proof: the spool's disk is full (ENOSPC) before its bound is.
+/// The spool's disk is full (ENOSPC) before its bound is.
 #[test]
 fn a_full_disk_of_the_spool_ends_the_capture_with_its_account() {
     let Some(lab) = Lab::open() else { return };

@@ -91,7 +91,7 @@ fn programs_of_one_name_are_told_apart_and_each_is_seen_once() {
     capture.wait_said("passes is no longer attached");
     lab.send(&[frames::silent(64)], 4);
     capture.wait_recorded(10);
-    // What was looked at could not be seen to the end (issue 12 item 7).
+    // What was looked at could not be seen to the end.
     let finished = capture.stop();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let summary = finished.summary();

@@ -149,7 +149,7 @@ fn architecture(header: &[u8; HEADER], own: &Own) -> String {
 mod tests {
     use super::*;
 
-    /// Issue 14: it would be waited for, and no signal ends that.
+    /// It would be waited for, and no signal ends that.
     #[test]
     fn what_is_no_file_is_refused_before_it_is_opened() {
         let path = std::env::temp_dir().join(format!("trawl-elf-{}-fifo", std::process::id()));

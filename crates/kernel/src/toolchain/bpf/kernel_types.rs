@@ -448,7 +448,7 @@ mod tests {
         KernelTypes::parse(bytes).unwrap()
     }
 
-    /// Issue 18: reasons of modules. Their names go on where the kernel's end, and may be the kernel's.
+    /// Reasons of modules. Their names go on where the kernel's end, and may be the kernel's.
     #[test]
     fn enumerations_of_modules_have_names_of_both() {
         let kind = |count: u32| u32::from(ENUM) << 24 | count;
