@@ -5,8 +5,6 @@ use std::collections::{BTreeMap, HashSet};
 use serde::{Deserialize, Serialize};
 use trawl_kernel::{Error, Result};
 
-use crate::fix::Fix;
-
 pub type Labels = BTreeMap<String, String>;
 
 /// Longer texts are refused: the bus takes no more, and 1 MiB is some thousand captures.
@@ -65,7 +63,11 @@ impl Desired {
     /// From TOML, or from JSON where the text begins with a brace.
     pub fn parse(text: &str) -> Result<Self> {
         let what = "cannot read the desired state";
-        let wrong = |why: String| Error::usage(what, why).fix(Fix::FormOfDesired);
+        let wrong = |why: String| {
+            Error::usage(what, why).fix(
+                "the guide (Agents) shows the form: [[capture]] with name, interfaces and store",
+            )
+        };
         if text.len() > TEXT_MOST {
             return Err(wrong(format!("it has more than {TEXT_MOST} bytes")));
         }

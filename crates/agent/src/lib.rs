@@ -3,7 +3,6 @@
 //! simulation of a thousand hosts does without.
 
 pub mod desired;
-pub mod fix;
 pub mod machine;
 pub mod policy;
 pub mod report;

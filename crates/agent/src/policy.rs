@@ -5,7 +5,6 @@ use trawl_kernel::{Error, Result};
 use url::Url;
 
 use crate::desired::{Capture, Labels};
-use crate::fix::Fix;
 
 /// Bytes of a filter: the time to compile one grows faster than its length.
 const LONGEST_FILTER: usize = 16 << 10;
@@ -82,8 +81,10 @@ pub enum Refusal {
 
 impl Policy {
     pub fn parse(text: &str) -> Result<Self> {
-        toml::from_str(text)
-            .map_err(|e| Error::usage("cannot read the policy", e).fix(Fix::FormOfPolicy))
+        toml::from_str(text).map_err(|e| {
+            Error::usage("cannot read the policy", e)
+                .fix("man trawl-agent lists the keys of a policy")
+        })
     }
 
     /// Nothing if the capture is allowed as the `number`th of them, from 0.

@@ -3,7 +3,6 @@
 use trawl_kernel::{Error, Result, names};
 
 use crate::desired::Labels;
-use crate::fix::Fix;
 
 /// Terms that all hold: `web*`, `role=edge`, `role!=db`. Several are separated by commas.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +40,8 @@ impl Selector {
         let terms: Option<Vec<Term>> = text.split(',').map(term).collect();
         terms.map(Self).ok_or_else(|| {
             let what = format!("cannot understand the selector '{text}'");
-            Error::usage(what, "a term is empty").fix(Fix::FormOfSelector)
+            Error::usage(what, "a term is empty")
+                .fix("write for example 'web*', role=edge or 'web*,role=edge'")
         })
     }
 

@@ -7,7 +7,6 @@ use trawl_kernel::interface::Interface;
 use trawl_kernel::netlink::{Peer, Refusal, XdpMode, veth_peer};
 use trawl_kernel::netns::Namespace;
 
-use crate::fix::Fix;
 use crate::site::Site;
 use crate::snapshot::Snapshot;
 
@@ -24,7 +23,7 @@ pub fn cannot_offload(site: &Site, program: &str) -> Error {
         format!("cannot load {program} for the card of {}", site.label()),
         format!("the card or its driver ({driver}) does not run XDP programs itself"),
     )
-    .fix(Fix::NativeOrSkb)
+    .fix("use --mode native or --mode skb")
 }
 
 /// The kernel or the driver does not take the program.
@@ -89,11 +88,8 @@ impl<'a> Attempt<'a> {
         let errno = self.refusal.errno;
         let silent = self.refusal.says.is_none();
         if errno == EPERM && silent {
-            return Error::os(self.what, std::io::Error::from_raw_os_error(EPERM)).fix(
-                trawl_kernel::fix::Fix::Root {
-                    capabilities: "CAP_NET_ADMIN".to_owned(),
-                },
-            );
+            return Error::os(self.what, std::io::Error::from_raw_os_error(EPERM))
+                .fix("this requires root (CAP_NET_ADMIN)");
         }
         if self.says(&["mtu", "too large", "single-buffer", "jumbo", "frame size"])
             || (errno == ERANGE && silent)
@@ -126,15 +122,14 @@ impl<'a> Attempt<'a> {
                     "the card or its driver ({}) does not run XDP programs itself",
                     self.driver
                 ))
-                .fix(Fix::NativeOrSkb),
+                .fix("use --mode native or --mode skb"),
             (XdpMode::Native, EOPNOTSUPP) => self
                 .fail(format!("the driver ({}) has no native XDP", self.driver))
-                .fix(Fix::Skb),
-            (_, EBUSY | EEXIST) => self
-                .fail("another program is on it")
-                .fix(Fix::ShowPrograms {
-                    interface: self.site.label().to_owned(),
-                }),
+                .fix("use --mode skb"),
+            (_, EBUSY | EEXIST) => self.fail("another program is on it").fix(format!(
+                "trawl xdp status -i {} shows which",
+                self.site.label()
+            )),
             _ => match &self.refusal.says {
                 Some(says) => Error::failed(self.what.clone(), format!("the kernel says: {says}")),
                 None => Error::os(self.what, std::io::Error::from_raw_os_error(errno)),
@@ -150,13 +145,9 @@ impl<'a> Attempt<'a> {
             let mtu = self.interface.as_ref().map_or(0, |about| about.mtu);
             return self
                 .fail(format!("its MTU of {mtu} is too large {pieces}"))
-                .fix(Fix::SmallerMtu {
-                    command: format!(
-                        "{}ip link set {} mtu {LINEAR_MTU}",
+                .fix(format!("{}ip link set {} mtu {LINEAR_MTU}; or compile the program with SEC(\"xdp.frags\") if it handles packets in several pieces; or use --mode skb",
                         self.site.prefix(),
-                        self.site.name()
-                    ),
-                });
+                        self.site.name()));
         }
         match &self.peer {
             Some(peer) => self
@@ -164,18 +155,12 @@ impl<'a> Attempt<'a> {
                     "the MTU of its other end {}, {}, is too large {pieces}",
                     peer.link.name, peer.link.mtu
                 ))
-                .fix(Fix::SmallerMtu {
-                    command: format!(
-                        "{}ip link set {} mtu {LINEAR_MTU}",
+                .fix(format!("{}ip link set {} mtu {LINEAR_MTU}; or compile the program with SEC(\"xdp.frags\") if it handles packets in several pieces; or use --mode skb",
                         peer.exec_prefix(),
-                        peer.link.name
-                    ),
-                }),
+                        peer.link.name)),
             None => self
                 .fail(format!("the MTU of its other end is too large {pieces}"))
-                .fix(Fix::SmallerMtu {
-                    command: format!("ip link set mtu {LINEAR_MTU} on the other end"),
-                }),
+                .fix(format!("ip link set mtu {LINEAR_MTU} on the other end; or compile the program with SEC(\"xdp.frags\") if it handles packets in several pieces; or use --mode skb")),
         }
     }
 
@@ -206,7 +191,7 @@ impl<'a> Attempt<'a> {
                     "it has {} receive queues, too few for what the {} send queues of its other end {} send",
                     own.rx, theirs.tx, peer.link.name
                 ))
-                .fix(Fix::CommandOrSkb { command: fix });
+                .fix(format!("{fix}; or use --mode skb"));
         }
         let few = own.map_or_else(String::new, |own| {
             format!(
@@ -218,9 +203,9 @@ impl<'a> Attempt<'a> {
         self.fail(format!(
             "its queues{few} leave none for XDP to send from, or are too few"
         ))
-        .fix(Fix::CommandOrSkb {
-            command: format!("{prefix}ethtool -L {name} combined N, with N half of what there is"),
-        })
+        .fix(format!(
+            "{prefix}ethtool -L {name} combined N, with N half of what there is; or use --mode skb"
+        ))
     }
 
     fn occupied_above(self) -> Error {
@@ -228,7 +213,7 @@ impl<'a> Attempt<'a> {
             Some(above) => program_above(self.what, self.site, &above),
             None => self
                 .fail("an interface above it has an XDP program")
-                .fix(Fix::ShowAllPrograms),
+                .fix("trawl xdp status --all-namespaces shows which"),
         }
     }
 
@@ -248,12 +233,14 @@ impl<'a> Attempt<'a> {
             .map(|suspect| format!("{suspect} off"))
             .collect();
         let fix = match on.is_empty() {
-            true => Fix::ShowOffloads {
-                interface: self.site.label().to_owned(),
-            },
-            false => Fix::CommandOrSkb {
-                command: format!("{prefix}ethtool -K {name} {}", on.join(" ")),
-            },
+            true => format!(
+                "trawl doctor -i {} shows the offloads; or use --mode skb",
+                self.site.label()
+            ),
+            false => format!(
+                "{prefix}ethtool -K {name} {}; or use --mode skb",
+                on.join(" ")
+            ),
         };
         self.fail("an offload is in the way").fix(fix)
     }
@@ -269,7 +256,7 @@ pub fn program_above(what: String, site: &Site, above: &str) -> Error {
         what,
         format!("{above}, which is above it, has an XDP program"),
     )
-    .fix(Fix::UnloadAll { interface: above })
+    .fix(format!("trawl xdp unload {above} --all removes it"))
 }
 
 #[cfg(test)]

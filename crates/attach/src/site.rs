@@ -233,11 +233,8 @@ pub fn is_trusted(directory: &Path) -> Result<bool> {
         Ok(_) => Ok(true),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(
-            Error::os(format!("cannot look at {}", directory.display()), e).fix(
-                trawl_kernel::fix::Fix::Root {
-                    capabilities: "".to_owned(),
-                },
-            ),
+            Error::os(format!("cannot look at {}", directory.display()), e)
+                .fix("this requires root"),
         ),
     }
 }
@@ -264,9 +261,7 @@ pub fn make_directory(path: &Path) -> Result<()> {
             let privileges = e.kind() == std::io::ErrorKind::PermissionDenied;
             let error = Error::os(format!("cannot make {}", path.display()), e);
             Err(match privileges {
-                true => error.fix(trawl_kernel::fix::Fix::Root {
-                    capabilities: "".to_owned(),
-                }),
+                true => error.fix("this requires root"),
                 false => error,
             })
         }

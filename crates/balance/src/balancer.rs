@@ -19,7 +19,6 @@ use trawl_program::safety;
 use trawl_program::tappable::HOOK;
 use trawl_program::{Installed, Site};
 
-use crate::fix::Fix;
 use crate::live::Slot;
 use crate::memory;
 use crate::service::Protocol;
@@ -79,9 +78,7 @@ impl Balancer {
                 format!("no balancer is on {}", site.label()),
                 "the program is not attached there",
             )
-            .fix(Fix::Load {
-                interface: site.label().to_owned(),
-            })),
+            .fix(format!("trawl balance load {}", site.label()))),
         }
     }
 
@@ -332,7 +329,7 @@ fn check(site: &Site, table: &mut Table, before: &Table) -> Result<Ways> {
                         one.address, way.1
                     ),
                 )
-                .fix(crate::fix::Fix::Tunnel));
+                .fix("forward by ipip or gue"));
             }
         }
     }
@@ -410,7 +407,7 @@ fn check_session(site: &Site, before: &Table, after: &Table) -> Result<()> {
                     session.client.ip()
                 ),
             )
-            .fix(Fix::ApplyAnyway))
+            .fix("--yes applies it anyway"))
         }
         _ => Ok(()),
     }

@@ -81,14 +81,14 @@ impl Probe {
                         format!("cannot check the backends of {}", vip.service),
                         "it is about all ports",
                     )
-                    .fix(crate::fix::Fix::CheckPort));
+                    .fix("--port N names the one to check"));
                 }
                 (_, None) => {
                     return Err(Error::usage(
                         format!("cannot check the backends of {}", vip.service),
                         "a TCP connection says nothing about a UDP port",
                     )
-                    .fix(crate::fix::Fix::CheckTcpPort));
+                    .fix("--port N names a TCP port to check"));
                 }
             };
             let probe = |backend| path::Probe { vip, backend, port };

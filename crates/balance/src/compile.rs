@@ -206,7 +206,7 @@ pub fn compile(table: &Table) -> Result<Vec<u8>> {
                 MOST_BYTES >> 20
             ),
         )
-        .fix(crate::fix::Fix::FewerServices));
+        .fix("use fewer virtual addresses or backends"));
     }
     let mut bytes = vec![0; lines * BALANCE_LINE];
     let mut put = |line: usize, data: &[u8]| {

@@ -9,7 +9,6 @@ pub mod check;
 pub mod compile;
 pub mod exercise;
 pub mod file;
-pub mod fix;
 pub mod live;
 pub mod maglev;
 mod memory;

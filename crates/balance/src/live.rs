@@ -38,7 +38,7 @@ impl Slot {
                 "cannot read the balancer's table",
                 "it was written by another version",
             )
-            .fix(crate::fix::Fix::Reload)
+            .fix("trawl balance unload IF, then load it again")
         })
     }
 

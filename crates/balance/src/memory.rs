@@ -28,10 +28,11 @@ fn check_against(available: u64, table: usize, flows: Option<u32>) -> Result<()>
         ),
     );
     Err(match of_flows > table as u64 {
-        true => error.fix(crate::fix::Fix::FewerFlows {
-            default: BALANCE_FLOWS as u32,
-        }),
-        false => error.fix(crate::fix::Fix::FewerServices),
+        true => error.fix(format!(
+            "choose fewer flows with --flows N; the default is {}",
+            BALANCE_FLOWS as u32
+        )),
+        false => error.fix("use fewer virtual addresses or backends"),
     })
 }
 
@@ -46,10 +47,10 @@ mod tests {
         assert!(check_against(0, 32 << 20, Some(1 << 30)).is_ok());
         let flows = check_against(available, 32 << 20, Some(1 << 26)).expect_err("8 GiB");
         assert!(flows.why().contains("8224 MiB"), "{flows}");
-        let advice = format!("{:?}", flows.advice());
-        assert!(advice.contains("FewerFlows"), "{advice}");
+        let advice = flows.how_to_fix().expect("advice");
+        assert!(advice.contains("--flows N"), "{advice}");
         let table = check_against(16 << 20, 32 << 20, None).expect_err("32 MiB");
-        let advice = format!("{:?}", table.advice());
-        assert!(advice.contains("FewerServices"), "{advice}");
+        let advice = table.how_to_fix().expect("advice");
+        assert!(advice.contains("fewer virtual addresses"), "{advice}");
     }
 }

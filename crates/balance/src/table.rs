@@ -304,7 +304,7 @@ fn no_vip(service: &Service) -> Error {
         format!("no virtual address {service}"),
         "the balancer has none of that protocol, address and port",
     )
-    .fix(crate::fix::Fix::ListVips)
+    .fix("trawl balance vip list shows them")
 }
 
 fn no_backend(service: &Service, address: IpAddr) -> Error {
@@ -312,7 +312,7 @@ fn no_backend(service: &Service, address: IpAddr) -> Error {
         format!("no backend {address}"),
         format!("{service} has none of that address"),
     )
-    .fix(crate::fix::Fix::ListVips)
+    .fix("trawl balance vip list shows them")
 }
 
 #[cfg(test)]

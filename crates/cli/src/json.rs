@@ -264,7 +264,7 @@ pub fn report(error: &Error) {
         kind,
         what: error.what(),
         why: error.why(),
-        fix: error.how_to_fix(),
+        fix: error.how_to_fix().map(str::to_owned),
         errno: error.errno(),
     });
 }

@@ -33,7 +33,6 @@ mod packing;
 mod published;
 mod query;
 mod read;
-mod remedy;
 mod report;
 mod route;
 mod serve;
@@ -101,7 +100,6 @@ enum Command {
 
 fn main() -> ExitCode {
     CompleteEnv::with_factory(|| completion::with_candidates(Cli::command())).complete();
-    trawl_kernel::error::word_remedies(remedy::words);
     trawl_kernel::libpcap::compile_filters();
     let in_json = json::is_wanted();
     // What is beside the binary is looked at only for those who ask for it.

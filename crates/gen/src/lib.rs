@@ -10,7 +10,6 @@
 
 pub mod connections;
 pub mod engine;
-pub mod fix;
 pub mod pace;
 pub mod pattern;
 pub mod receive;

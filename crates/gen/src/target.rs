@@ -9,7 +9,6 @@ use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::session::Session;
 use trawl_kernel::{Error, Result};
 
-use crate::fix::Fix;
 use crate::traffic::{Protocol, Spec};
 
 /// What stands in tunnels when nobody says otherwise: addresses that are kept for documentation.
@@ -25,7 +24,7 @@ pub fn interface_for(spec: &Spec, namespace: Option<&Namespace>) -> Result<Strin
             "cannot send",
             "neither an interface nor a destination is given",
         )
-        .fix(Fix::InterfaceOrDestination));
+        .fix("give -i IF or --dst ADDRESS"));
     };
     let mut netlink = Netlink::open(namespace)?;
     let way = netlink
@@ -41,7 +40,7 @@ fn no_route(destination: IpAddr) -> Error {
         format!("cannot send to {destination}"),
         "there is no route to it",
     )
-    .fix(Fix::Route)
+    .fix("give -i IF, --src and --dst-mac, or add a route")
 }
 
 /// Fills in the addresses that were not given. `v6` is the family where nothing else says which.
@@ -89,9 +88,7 @@ pub fn complete(
                     "cannot send",
                     "no destination is given, and there is not just one neighbour",
                 )
-                .fix(Fix::Address {
-                    option: dst.to_owned(),
-                })
+                .fix(format!("give --{dst} ADDRESS"))
             })?;
             spec.set_default(dst, address.to_string());
             if spec.protocol != Protocol::Arp || tunnel {
@@ -181,9 +178,7 @@ fn own_address(netlink: &mut Netlink, interface: &Interface, to: IpAddr) -> Resu
                 format!("cannot send from {} to {to}", interface.name),
                 "the interface has no address of that family",
             )
-            .fix(Fix::Address {
-                option: "src".to_owned(),
-            })
+            .fix(format!("give --{} ADDRESS", "src"))
         })
 }
 

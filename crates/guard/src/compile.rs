@@ -88,7 +88,7 @@ pub fn compile(set: &RuleSet, cpus: u32, begins: usize) -> Result<Vec<u8>> {
                     "cannot lay out the rules",
                     format!("they would take {lines} lines of {GUARD_LINE} bytes"),
                 )
-                .fix(crate::fix::Fix::FewerRanges)
+                .fix("fewer overlapping ranges of ports take less room")
             })
     };
     let header = GuardHeader {

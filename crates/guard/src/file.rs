@@ -72,7 +72,7 @@ impl RuleFile {
                 format!("the rule at {} would deny every packet", rule.place),
                 "it names no address, protocol or port",
             )
-            .fix(crate::fix::Fix::DenyWhat)),
+            .fix("name what to deny, write all = true in it, or --all")),
             None => Ok(()),
         }
     }
@@ -113,7 +113,7 @@ impl RuleFile {
                     "the rules at {other} and {} are about the same packets:{}",
                     rule.place, rule.draft.what
                 );
-                return Err(Error::failed(what(), why).fix(crate::fix::Fix::LeaveOneOut));
+                return Err(Error::failed(what(), why).fix("leave one of them out"));
             }
         }
         Ok(file)

@@ -8,7 +8,6 @@ mod definition;
 #[doc(hidden)]
 pub mod exercise;
 pub mod file;
-pub mod fix;
 pub mod live;
 mod load;
 pub mod mac;

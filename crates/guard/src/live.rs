@@ -169,7 +169,7 @@ impl Arena {
                 "cannot put the rules in force",
                 "there is no room for them beside the rules in force",
             )
-            .fix(crate::fix::Fix::FewerRules));
+            .fix("use fewer rules"));
         }
         self.memory.write(new * GUARD_LINE, &bytes);
         let at = |offset| self.memory.short(offset);

@@ -10,7 +10,6 @@ use trawl_program::bundled::GUARD;
 use trawl_program::load::Source;
 use trawl_program::{Installed, Site, place};
 
-use super::fix::Fix;
 use super::live::Store;
 use super::rule::{Action, On};
 use super::set::Default;
@@ -37,7 +36,7 @@ fn refuse_to_forget(site: &Site, installed: &Installed) -> Result<()> {
             installed.id()
         ),
     )
-    .fix(Fix::ReplaceAnyway))
+    .fix("--yes replaces it anyway"))
 }
 
 impl Guard {

@@ -2,7 +2,6 @@
 
 mod ways;
 
-use crate::fix::Fix;
 use std::borrow::Cow;
 
 use trawl_kernel::netns::Namespace;
@@ -138,11 +137,15 @@ fn refusal(
         ),
     );
     match remedy(session, set, packet) {
-        Some(what) => error.fix(Fix::KeepSession {
-            rule: what.to_string(),
-            namespace: namespace.map(|one| one.label().to_string()),
-        }),
-        None => error.fix(Fix::ApplyAnyway),
+        Some(rule) => {
+            let netns = namespace.map_or(String::new(), |one| format!(" --netns {}", one.label()));
+            error.fix(format!(
+                "keep it: trawl guard allow{rule}{netns}; or apply anyway: --yes; or apply for a time, unless confirmed: --confirm 60s"
+            ))
+        }
+        None => {
+            error.fix("apply anyway: --yes; or apply for a time, unless confirmed: --confirm 60s")
+        }
     }
 }
 
@@ -224,12 +227,9 @@ mod tests {
             &packet,
             &end_of(&deny, &packet).unwrap(),
         );
-        let advice = format!("{:?}", error.advice());
-        assert!(
-            advice.contains("KeepSession")
-                && advice.contains(" --src 192.0.2.9 --proto tcp --port 22"),
-            "{advice}"
-        );
+        let advice = error.how_to_fix().expect("advice");
+        let rule = "keep it: trawl guard allow --src 192.0.2.9 --proto tcp --port 22";
+        assert!(advice.starts_with(rule), "{advice}");
         let mut helped = deny.clone();
         helped.add(allow(remedy(&session, &deny, &packet).unwrap(), None));
         assert!(end_of(&helped, &packet).is_none());

@@ -378,7 +378,7 @@ fn not_ours() -> Error {
         "cannot read the rules",
         "what is pinned there is not a rule set of this version of trawl",
     )
-    .fix(crate::fix::Fix::OtherVersion)
+    .fix("unload it with the version that loaded it")
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //!
 //! Rules are kept whether an interface is guarded or not; when the last of both is gone, nothing is left.
 
-use crate::fix::Fix;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -185,16 +184,18 @@ impl Guard {
         let (place, fix) = match outside.any(|rules| program.map_ids.contains(&rules.id)) {
             true => (
                 "are in the BPF file system outside: another one is mounted at /sys/fs/bpf here",
-                Fix::Outside {
-                    namespace: name_of(self.namespace())?,
-                },
+                format!(
+                    "give the command outside of ip netns exec, with --netns {}",
+                    name_of(self.namespace())?.as_deref().unwrap_or("NAME")
+                ),
             ),
             false => (
                 "are not where trawl keeps them: its directory under /sys/fs/bpf was moved or removed, \
                  or another /sys/fs/bpf is mounted over it",
-                Fix::LoadAgain {
-                    interface: site.label().to_owned(),
-                },
+                format!(
+                    "trawl guard load {} --replace --yes starts a guard without rules; trawl guard apply FILE.toml gives it those of a file",
+                    site.label()
+                ),
             ),
         };
         Ok(Error::failed(
@@ -342,9 +343,7 @@ fn mount() -> Result<Option<PathBuf>> {
             "cannot look at the guard's rules",
             "this process may not open the BPF file system",
         )
-        .fix(trawl_kernel::fix::Fix::Root {
-            capabilities: String::new(),
-        }));
+        .fix("this requires root"));
     }
     Ok(mount)
 }
@@ -391,9 +390,7 @@ pub fn not_guarded(site: &Site) -> Error {
         format!("{} is not guarded", site.label()),
         "the guard is not on it",
     )
-    .fix(Fix::Load {
-        interface: site.label().to_owned(),
-    })
+    .fix(format!("trawl guard load {}", site.label()))
 }
 
 /// The interface that a rule is to be confined to.

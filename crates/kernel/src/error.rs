@@ -1,8 +1,7 @@
 //! The one shape of an error a person gets to read: what failed, why, and what fixes it.
 
-use std::any::Any;
+use std::borrow::Cow;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
 
 /// Whether the caller asked for something impossible or the machine would not do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,53 +12,8 @@ pub enum Kind {
     Failed,
 }
 
-/// What fixes an error, as data: each crate has an enum of them. The command line puts them into words.
-pub trait Remedy: Any + fmt::Debug + Send + Sync {}
-
-/// What fixes an error: data of trawl's own, or the command of another tool.
-#[derive(Clone, Debug)]
-pub enum Advice {
-    Command(String),
-    Remedy(Arc<dyn Remedy>),
-}
-
-impl Advice {
-    /// In words, as far as there are words for it.
-    pub fn words(&self) -> Option<String> {
-        match self {
-            Self::Command(command) => Some(command.clone()),
-            Self::Remedy(remedy) => WORDING.get()?(remedy.as_ref()),
-        }
-    }
-}
-
-impl From<&str> for Advice {
-    fn from(command: &str) -> Self {
-        Self::Command(command.to_owned())
-    }
-}
-
-impl From<String> for Advice {
-    fn from(command: String) -> Self {
-        Self::Command(command)
-    }
-}
-
-impl<R: Remedy> From<R> for Advice {
-    fn from(remedy: R) -> Self {
-        Self::Remedy(Arc::new(remedy))
-    }
-}
-
-type Wording = fn(&dyn Remedy) -> Option<String>;
-
-static WORDING: OnceLock<Wording> = OnceLock::new();
-
-/// Sets how remedies are put into words, once for the process. Without it they are data only.
-pub fn word_remedies(wording: Wording) {
-    // The first one stays: a process has one command line.
-    let _ = WORDING.set(wording);
-}
+/// What a person can do about an error, usually a command to type.
+pub type Advice = Cow<'static, str>;
 
 /// `what: why; fix`, for example
 /// `cannot attach to eth0 in native mode: the driver (r8169) has no XDP support; try --mode skb`.
@@ -149,13 +103,8 @@ impl Error {
     }
 
     /// What the person can do about it.
-    pub fn advice(&self) -> Option<&Advice> {
-        self.fix.as_ref()
-    }
-
-    /// The same in words, as far as there are words for it.
-    pub fn how_to_fix(&self) -> Option<String> {
-        self.fix.as_ref()?.words()
+    pub fn how_to_fix(&self) -> Option<&str> {
+        self.fix.as_deref()
     }
 
     pub fn kind(&self) -> Kind {

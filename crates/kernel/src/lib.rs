@@ -4,7 +4,6 @@
 
 mod datapath;
 pub mod error;
-pub mod fix;
 mod system;
 #[cfg(test)]
 mod testing;

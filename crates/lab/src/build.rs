@@ -11,7 +11,6 @@ use trawl_kernel::netlink::{Netlink, Route, VethEnd, create_veth};
 use trawl_kernel::netns::{self, Namespace, run_in};
 use trawl_kernel::{Error, Result, process};
 
-use crate::fix::Fix;
 use crate::pair::Guard;
 use crate::record::{Record, check_id, list};
 use crate::topology::{Link, Node, Shaper, Topology, ipv4, ipv6, mac, namespace};
@@ -43,7 +42,7 @@ pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
             format!("cannot make the lab {id}"),
             "there is another one of that name",
         )
-        .fix(Fix::Down { lab: id.to_owned() }));
+        .fix(format!("trawl lab down {id}")));
     }
     let names: Vec<String> = topology
         .nodes
@@ -113,10 +112,8 @@ pub fn find(id: &str) -> Result<Record> {
     let names: Vec<&str> = labs.iter().map(|lab| lab.id.as_str()).collect();
     let error = Error::failed(format!("lab {id}"), "there is none of that name");
     Err(match names.is_empty() {
-        true => error.fix(Fix::Up),
-        false => error.fix(trawl_kernel::fix::Fix::OneOf {
-            names: names.join(", "),
-        }),
+        true => error.fix("trawl lab up makes one"),
+        false => error.fix(format!("those that exist: {}", names.join(", "))),
     })
 }
 

@@ -2,7 +2,6 @@
 //! addresses that the fast path needs, made and removed as one thing; and a sender to fill them.
 
 mod build;
-pub mod fix;
 pub mod frame;
 mod line;
 mod pair;

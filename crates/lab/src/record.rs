@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use trawl_kernel::netns;
 use trawl_kernel::{Error, Result};
 
-use crate::fix::Fix;
 use crate::topology::Topology;
 
 const BOOK: &str = "/run/trawl/labs";
@@ -82,21 +81,14 @@ impl Record {
     pub(crate) fn enter(&self) -> Result<()> {
         let path = Self::path(&self.id);
         let what = || format!("cannot make the lab {}", self.id);
-        fs::create_dir_all(BOOK).map_err(|e| {
-            Error::os(what(), e).fix(trawl_kernel::fix::Fix::Root {
-                capabilities: "".to_owned(),
-            })
-        })?;
+        fs::create_dir_all(BOOK).map_err(|e| Error::os(what(), e).fix("this requires root"))?;
         // Linked into place whole: nobody ever reads half a record, and takes it for a dead one's.
         let draft = self.draft().map_err(|e| Error::os(what(), e))?;
         let entered = fs::hard_link(&draft, &path);
         let _ = fs::remove_file(&draft);
         entered.map_err(|e| match e.kind() {
-            io::ErrorKind::AlreadyExists => {
-                Error::failed(what(), "there is one of that name").fix(Fix::Down {
-                    lab: self.id.clone(),
-                })
-            }
+            io::ErrorKind::AlreadyExists => Error::failed(what(), "there is one of that name")
+                .fix(format!("trawl lab down {}", self.id)),
             _ => Error::os(what(), e),
         })
     }
@@ -156,9 +148,7 @@ pub fn list() -> Result<Vec<Record>> {
         Ok(entries) => entries,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => {
-            let root = trawl_kernel::fix::Fix::Root {
-                capabilities: "".to_owned(),
-            };
+            let root = "this requires root";
             return Err(Error::os(format!("cannot list the labs in {BOOK}"), e).fix(root));
         }
     };

@@ -208,11 +208,8 @@ fn a_lab_is_gone_when_dropped_and_stays_when_kept() {
     );
     assert!(names.iter().all(|name| netns::list().contains(name)));
     let error = Pair::named(&id, &PairOptions::default()).unwrap_err();
-    let advice = format!("{:?}", error.advice());
-    assert!(
-        advice.contains(&format!("Down {{ lab: {id:?} }}")),
-        "{advice}"
-    );
+    let advice = format!("trawl lab down {id}");
+    assert_eq!(error.how_to_fix(), Some(advice.as_str()));
     drop(pair);
     assert!(names.iter().all(|name| !netns::list().contains(name)));
     assert!(list().expect("the book").iter().all(|lab| lab.id != id));

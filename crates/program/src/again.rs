@@ -1,5 +1,6 @@
 //! How a program that is on an interface is loaded once more, with hooks for captures to enter.
 
+use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,55 @@ pub enum Again {
 pub struct Beside {
     pub id: u32,
     pub priority: Option<u32>,
+}
+
+/// The command that loads the program once more, with hooks.
+impl fmt::Display for Reload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { interface, how } = self;
+        let (source, program, skb, beside) = match how {
+            Again::Unknown => {
+                return write!(
+                    f,
+                    "trawl xdp load {interface} FILE.o --replace --keep-maps --tappable"
+                );
+            }
+            Again::Guard => return write!(f, "trawl guard load {interface} --tappable"),
+            Again::Route => return write!(f, "trawl route load {interface} --tappable"),
+            Again::Balance => return write!(f, "trawl balance load {interface} --tappable"),
+            Again::Helper => {
+                return f.write_str(
+                    "it is trawl's own and lets every packet pass: capture with --tap tc",
+                );
+            }
+            Again::Program {
+                source,
+                program,
+                skb,
+                beside,
+            } => (source, program, *skb, beside),
+        };
+        let what = match program {
+            Some(program) => format!("{source} --prog {program}"),
+            None => source.clone(),
+        };
+        let mode = if skb { " --mode skb" } else { "" };
+        let Some(beside) = beside else {
+            return write!(
+                f,
+                "trawl xdp load {interface} {what} --replace --keep-maps --tappable{mode}"
+            );
+        };
+        // Of two programs with the same maps, the one without hooks is removed when the other one is attached.
+        let priority = beside
+            .priority
+            .map_or_else(String::new, |priority| format!(" --prio {priority}"));
+        write!(
+            f,
+            "trawl xdp load {interface} {what} --keep-maps --tappable{priority}{mode} && trawl xdp unload {interface} {}",
+            beside.id
+        )
+    }
 }
 
 /// How that is done with this program. Of a chain's programs it is the attached one that is meant.

@@ -193,7 +193,7 @@ impl Bundled {
                     format!("cannot load {} on {}", self.name(), site.label()),
                     format!("packets have no Ethernet header on {}", one.label()),
                 )
-                .fix(crate::fix::Fix::TouchNone));
+                .fix("drop, pass and aborted with --touch none need none"));
             }
         }
         Ok(())

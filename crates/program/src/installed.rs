@@ -396,9 +396,7 @@ fn may_look(site: &Site, attached: &[XdpAttachment]) -> Result<()> {
                 "cannot look at what is on {} (id {id}, {mode} mode)",
                 site.label()
             );
-            Err(Error::os(what, error).fix(trawl_kernel::fix::Fix::Root {
-                capabilities: "".to_owned(),
-            }))
+            Err(Error::os(what, error).fix("this requires root"))
         }
         _ => Ok(()),
     }

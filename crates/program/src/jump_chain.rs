@@ -170,7 +170,7 @@ pub(crate) fn join(
             "with the captures that look at it a packet would jump {jumps} times from program to program, and the kernel allows {}",
             jumps::MOST
         );
-        return Err(Error::failed(what(), why).fix(crate::fix::Fix::EndCapture));
+        return Err(Error::failed(what(), why).fix("end a capture first"));
     }
     let goes_before = |one: &Installed| {
         one.seat()
@@ -185,7 +185,7 @@ pub(crate) fn join(
     };
     if let Some(name) = unfollowable {
         let why = format!("{name} can only be the last one, as its exits could not be rewritten");
-        return Err(Error::failed(what(), why).fix(crate::fix::Fix::OtherPriority));
+        return Err(Error::failed(what(), why).fix("choose another place for it with --prio"));
     }
     let id = program.id();
     let fail = |e| Error::os(what(), e);

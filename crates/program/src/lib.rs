@@ -34,7 +34,6 @@ pub mod bundled;
 pub mod captures;
 pub mod dispatcher;
 mod explain;
-pub mod fix;
 pub mod installed;
 pub mod jump_chain;
 pub mod jumps;

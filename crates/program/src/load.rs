@@ -13,7 +13,6 @@ use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::{Error, Result};
 
 use crate::actions::Actions;
-use crate::fix::Fix;
 use crate::jump_chain::ChainSeat;
 use crate::map_pins::Pins;
 use crate::reach::Reach;
@@ -144,7 +143,7 @@ impl Source {
             (None, [only]) => only,
             (None, _) => {
                 return Err(Error::failed(what, "it has several XDP programs")
-                    .fix(Fix::NameProgram { names: names() }));
+                    .fix(format!("name one with --prog: {}", names())));
             }
             (Some(name), all) => {
                 let by_name = all.iter().find(|one| one.name == name);
@@ -153,9 +152,8 @@ impl Source {
                     (Some(found), ..) | (None, Some(found), None) => found,
                     (None, Some(_), Some(_)) => {
                         let why = format!("several of its programs are in the section {name}");
-                        return Err(
-                            Error::failed(what, why).fix(Fix::NameProgram { names: names() })
-                        );
+                        return Err(Error::failed(what, why)
+                            .fix(format!("name one with --prog: {}", names())));
                     }
                     (None, None, _) => {
                         let others = self.object.programs();
@@ -165,7 +163,7 @@ impl Source {
                             Some(other) => explain::elsewhere(&what, other),
                             None => Error::failed(what, format!("it has no XDP program {name}")),
                         };
-                        return Err(error.fix(trawl_kernel::fix::Fix::OneOf { names: names() }));
+                        return Err(error.fix(format!("those that exist: {}", names())));
                     }
                 }
             }
@@ -402,7 +400,7 @@ impl Source {
                 format!("cannot make {name} tappable"),
                 "programs on the card cannot jump to others",
             )
-            .fix(Fix::NotOffloaded));
+            .fix("leave out --mode hw"));
         }
         let mut prepared = self
             .object
@@ -431,12 +429,12 @@ impl Source {
                 format!("cannot make {which} of {} tappable", self.label),
                 refusal,
             )
-            .fix(Fix::NotTappable)),
+            .fix("load it without --tappable")),
             Err(Problem::Taken(map)) => Err(Error::failed(
                 format!("cannot make {name} of {} tappable", self.label),
                 format!("it has a map {map}, and that is what captures know the hooks by"),
             )
-            .fix(Fix::NotTappableHere)),
+            .fix("give the map another name, or load it without --tappable")),
             Err(Problem::Original(which, failure)) => {
                 Err(explain::cannot_load(&self.label, &which, &failure))
             }

@@ -147,7 +147,7 @@ fn visible(directory: &Path) -> Result<PathBuf> {
             what(),
             "it is not in a BPF file system, and only there objects can be pinned",
         )
-        .fix(trawl_kernel::fix::Fix::DirectoryUnder { at: bpffs::USUAL }));
+        .fix(format!("name a directory under {}", bpffs::USUAL)));
     }
     let missing = missing_of(&directory);
     let mut names = missing.iter().filter_map(|path| path.file_name());

@@ -19,7 +19,6 @@ use trawl_kernel::netns::{Look, Mark};
 use trawl_kernel::warden::{Task, Undo, Warden};
 use trawl_kernel::{Error, Result, bpffs};
 
-use crate::fix::Fix;
 use crate::installed::{Installed, all_changes};
 use trawl_attach::site::{DIRECTORY, Lock, Site, make_locked, try_lock};
 
@@ -110,9 +109,11 @@ impl Readiness {
         if let Some(down) = peer.as_ref().filter(|peer| !peer.link.is_up()) {
             return Err(
                 Error::failed(what, format!("its other end, {}, is down", down.label())).fix(
-                    Fix::PeerUp {
-                        command: format!("{}ip link set {} up", down.exec_prefix(), down.link.name),
-                    },
+                    format!(
+                        "{}ip link set {} up; or use --mode skb",
+                        down.exec_prefix(),
+                        down.link.name
+                    ),
                 ),
             );
         }
@@ -126,7 +127,7 @@ impl Readiness {
                 "its driver takes none from other interfaces as it is set up now",
             ),
         };
-        Err(error.fix(Fix::SkbSends))
+        Err(error.fix("--mode skb sends them through the network stack"))
     }
 
     /// Frames that a program on the interface sends back where they came from are to reach the other end: a veth wakes
@@ -152,7 +153,7 @@ impl Readiness {
                 format!("cannot make {} take what is sent back", peer.label()),
                 refused.explain(&to, "trawl_pass").why(),
             )
-            .fix(Fix::SkbSends)
+            .fix("--mode skb sends them through the network stack")
         })?;
         self.link = Some(link);
         self.note(peer.label(), true, "an XDP program that passes everything");

@@ -75,7 +75,7 @@ impl Back {
                 what(),
                 "it has a chain of several programs, which cannot be restored as a whole",
             )
-            .fix(crate::fix::Fix::NoConfirm));
+            .fix("leave out --confirm"));
         }
         let own = Installed::all(site)?;
         let mut before = Vec::new();

@@ -21,7 +21,6 @@ use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::{Error, Result};
 
 use crate::bundled::{open_table, put_interfaces};
-use crate::fix::Fix;
 use crate::installed::Installed;
 use crate::load::{Program, Source};
 use crate::place::{self, Put};
@@ -149,9 +148,7 @@ impl Port {
                 format!("{} is not a port of a router", site.label()),
                 "the program is not on it",
             )
-            .fix(Fix::LoadRoute {
-                interface: site.label().to_owned(),
-            })),
+            .fix(format!("trawl route load {}", site.label()))),
         }
     }
 
@@ -318,9 +315,9 @@ fn check_port(site: &Site, links: &[Link]) -> Result<()> {
             what(),
             format!("it is a VLAN of {below}, where XDP sees its packets"),
         )
-        .fix(Fix::RouteBelow {
-            interface: below.to_owned(),
-        }));
+        .fix(format!(
+            "trawl route load {below} routes all VLANs on it too"
+        )));
     }
     match named(link.master) {
         Some(master) if master.kind.as_deref() != Some("vrf") => Err(Error::failed(

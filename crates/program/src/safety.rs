@@ -15,7 +15,6 @@ use trawl_packet::build::{Mac, Tcp, Template, flags};
 use trawl_attach::{Request, Site};
 
 use crate::bundled::GUARD;
-use crate::fix::Fix;
 use crate::installed::Installed;
 
 const PASS: u32 = 2;
@@ -79,7 +78,7 @@ pub(crate) fn check_session(
                 verdict(answer.value)
             ),
         )
-        .fix(Fix::AttachAnyway)),
+        .fix("--yes attaches it anyway")),
         Ok(_) => {
             let new = test_run::xdp_outcome(whole, &packet.bytes).ok();
             let changes = replaced.iter().find_map(|id| {
@@ -89,7 +88,7 @@ pub(crate) fn check_session(
             match changes {
                 Some((id, how)) => Err(packet
                     .needs(format!("cannot replace {id} on {}", site.label()), &how)
-                    .fix(Fix::ReplaceAnyway)),
+                    .fix("--yes replaces it anyway, --confirm 60s replaces it for a time")),
                 None => Ok(()),
             }
         }
@@ -156,16 +155,19 @@ pub(crate) fn check_absence(site: &Site, programs: &[u32], careful: bool) -> Res
             what(guard.id()),
             "it is a guard: its rules would no longer be enforced",
         )
-        .fix(Fix::UnloadGuard {
-            interface: site.label().to_owned(),
-        }));
+        .fix(format!(
+            "trawl guard unload {} removes it, and so does --yes",
+            site.label()
+        )));
     }
     let Some(packet) = arriving(site, careful)? else {
         return Ok(());
     };
     for id in programs {
         if let Some((how, _)) = packet.is_changed_by(*id) {
-            return Err(packet.needs(what(*id), &how).fix(Fix::UnloadAnyway));
+            return Err(packet
+                .needs(what(*id), &how)
+                .fix("--yes removes it anyway, --confirm 60s removes it for a time"));
         }
     }
     Ok(())

@@ -321,8 +321,10 @@ impl About {
 
 fn measure(all: &mut [Status], time: Duration) -> Result<()> {
     let _counting = statistics::enable().map_err(|e| {
-        Error::os("cannot measure how long programs run", e)
-            .fix(crate::fix::Fix::RootAndLinux { version: "5.8" })
+        Error::os("cannot measure how long programs run", e).fix(format!(
+            "this requires root (CAP_SYS_ADMIN) and Linux {} or newer",
+            "5.8"
+        ))
     })?;
     let mut programs: Vec<&mut About> = all
         .iter_mut()

@@ -10,7 +10,6 @@ use trawl_kernel::{Error, Result, events};
 
 use crate::dispatcher::build::{self, build, parts_of};
 use crate::dispatcher::{Dispatcher, pins};
-use crate::fix::Fix;
 use crate::installed::{Installed, helped_by, on};
 use crate::leftovers::{clear_away_at, sweep_everywhere};
 use crate::safety;
@@ -106,7 +105,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
         Which::One(id) => {
             let Some(found) = everything.iter().find(|one| one.program_id == id) else {
                 return Err(Error::failed(what(), format!("program {id} is not on it"))
-                    .fix(trawl_kernel::fix::Fix::OneOf { names: choice() }));
+                    .fix(format!("those that exist: {}", choice())));
             };
             match own.into_iter().find(|one| one.id() == id) {
                 Some(own) => own.detach(site)?,
@@ -124,13 +123,19 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
                 if let Some(error) = there_for_another(site, &present, what()) {
                     return Err(error);
                 }
-                return Err(Error::failed(what(), "trawl has not loaded what is on it")
-                    .fix(Fix::NameToUnload { programs: choice() }));
+                return Err(
+                    Error::failed(what(), "trawl has not loaded what is on it").fix(format!(
+                        "name the program to remove: {}, or --all",
+                        choice()
+                    )),
+                );
             }
             Err(_) => {
                 return Err(
-                    Error::failed(what(), "trawl has loaded several programs there")
-                        .fix(Fix::NameToUnload { programs: choice() }),
+                    Error::failed(what(), "trawl has loaded several programs there").fix(format!(
+                        "name the program to remove: {}, or --all",
+                        choice()
+                    )),
                 );
             }
         },
@@ -149,10 +154,10 @@ fn there_for_another(site: &Site, present: &[XdpAttachment], what: String) -> Op
     })?;
     let error = Error::failed(what, format!("what is on it is there for {name} (id {id})"));
     Some(match other {
-        Some(other) => error.fix(Fix::UnloadFor {
-            interface: other.label().to_owned(),
-            id,
-        }),
+        Some(other) => error.fix(format!(
+            "trawl xdp unload {interface} {id} removes both",
+            interface = other.label()
+        )),
         None => error,
     })
 }
@@ -179,10 +184,7 @@ fn take_all_off(site: &Site) -> Result<Vec<u32>> {
         }
     }
     let what = format!("cannot unload from {}", site.label());
-    Err(
-        Error::failed(what, "other commands keep loading programs there")
-            .fix(trawl_kernel::fix::Fix::TryAgain),
-    )
+    Err(Error::failed(what, "other commands keep loading programs there").fix("try again"))
 }
 
 /// Whether it was still there when it was this command's turn.

@@ -243,7 +243,7 @@ impl StoreSink {
             Refusal::SpoolFull => {
                 let what = format!("cannot record more for {}", self.url);
                 Error::failed(what, format!("the spool {root} is full"))
-                    .fix(crate::fix::Fix::LargerSpool)
+                    .fix("allow more with --spool-size, or --spool-full evict")
             }
             Refusal::Broken(errno, why) => {
                 let what = format!("cannot write to the spool {root}");

@@ -7,7 +7,6 @@ mod chunk;
 mod chunker;
 mod coverage;
 mod fetch;
-pub mod fix;
 mod index;
 pub mod key;
 pub mod manifest;

@@ -16,8 +16,6 @@ use tokio::runtime::Runtime;
 use trawl_kernel::{Error, Result, create, run};
 use url::Url;
 
-use crate::fix::{Fix, Kind};
-
 /// Why a call did not work, as far as it matters what is done next.
 #[derive(Debug)]
 pub enum Failure {
@@ -89,6 +87,40 @@ fn plain(words: &str) -> String {
     on_a_line.join(" ")
 }
 
+/// The services that stores are kept by, besides directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    S3,
+    Google,
+    Azure,
+}
+
+impl Kind {
+    fn of_scheme(scheme: &str) -> Option<Self> {
+        Some(match scheme {
+            "s3" | "s3a" => Self::S3,
+            "gs" => Self::Google,
+            "az" | "azure" | "abfs" | "abfss" => Self::Azure,
+            _ => return None,
+        })
+    }
+
+    /// What gives access to it.
+    fn access(self) -> &'static str {
+        match self {
+            Self::S3 => {
+                "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, and AWS_ENDPOINT for a server of your own"
+            }
+            Self::Google => {
+                "set GOOGLE_SERVICE_ACCOUNT to the file of a service account's key, and GOOGLE_BASE_URL for a server of your own"
+            }
+            Self::Azure => {
+                "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and AZURE_STORAGE_ENDPOINT for a server of your own"
+            }
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct Store {
     url: String,
@@ -112,7 +144,7 @@ impl Store {
             false => Url::parse(url).ok(),
         };
         let Some(parsed) = parsed else {
-            return Err(Error::usage(what, "it is not a URL").fix(Fix::DirectoryUrl));
+            return Err(Error::usage(what, "it is not a URL").fix("write file:///DIRECTORY"));
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -124,7 +156,7 @@ impl Store {
                 Some(kind) => elsewhere(&parsed, kind, &what)?,
                 None => {
                     let why = format!("{scheme}:// is not a kind of store");
-                    return Err(Error::usage(what, why).fix(Fix::StoreUrl));
+                    return Err(Error::usage(what, why).fix("use file://, s3://, gs:// or az://"));
                 }
             },
         };
@@ -184,7 +216,7 @@ impl Store {
         let found = self.runtime.block_on(listing).map_err(|e| {
             let error = Error::failed(format!("cannot list {}", self.url), Failure::from(e));
             match self.url.split("://").next().and_then(Kind::of_scheme) {
-                Some(kind) => error.fix(Fix::Access { store: kind }),
+                Some(kind) => error.fix(kind.access()),
                 None => error,
             }
         })?;
@@ -239,7 +271,7 @@ impl Store {
 fn directory(url: &Url, what: &str, create: bool) -> Result<Arc<dyn ObjectStore>> {
     let path: PathBuf = url
         .to_file_path()
-        .map_err(|()| Error::usage(what, "it names another host").fix(Fix::DirectoryUrl))?;
+        .map_err(|()| Error::usage(what, "it names another host").fix("write file:///DIRECTORY"))?;
     if create {
         // What is recorded is nobody else's to read.
         create::private_umask();
@@ -291,9 +323,7 @@ fn elsewhere(url: &Url, kind: Kind, what: &str) -> Result<Arc<dyn ObjectStore>> 
     if url.host_str().is_none_or(str::is_empty) {
         return Err(Error::usage(what, "it names no bucket"));
     }
-    let failed = |e: object_store::Error| {
-        Error::failed(what, Failure::from(e)).fix(Fix::Access { store: kind })
-    };
+    let failed = |e: object_store::Error| Error::failed(what, Failure::from(e)).fix(kind.access());
     let objects: Arc<dyn ObjectStore> = match kind {
         Kind::S3 => {
             let mut builder = AmazonS3Builder::from_env().with_url(url.as_str());
@@ -325,7 +355,10 @@ fn elsewhere(url: &Url, kind: Kind, what: &str) -> Result<Arc<dyn ObjectStore>> 
 
 #[cfg(not(feature = "cloud"))]
 fn elsewhere(_: &Url, _: Kind, what: &str) -> Result<Arc<dyn ObjectStore>> {
-    Err(Error::usage(what, "this trawl was built for file:// stores only").fix(Fix::BuildWithCloud))
+    Err(
+        Error::usage(what, "this trawl was built for file:// stores only")
+            .fix("build it with --features cloud, as make build does"),
+    )
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ pub struct Spool {
 
 fn failed(path: &Path) -> impl FnOnce(io::Error) -> Error {
     let what = format!("cannot use the spool {}", path.display());
-    move |error| Error::os(what, error).fix(crate::fix::Fix::OtherSpool)
+    move |error| Error::os(what, error).fix("name another directory with --spool")
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {

@@ -190,7 +190,7 @@ const POINTS_OF_A_JOIN: u32 = 2;
 
 fn too_many(max: usize) -> Error {
     let why = format!("{max} is the limit");
-    Error::failed("cannot capture at this many places", why).fix(crate::fix::Fix::SplitCapture)
+    Error::failed("cannot capture at this many places", why).fix("split the capture in two")
 }
 
 impl Assembly {

@@ -236,8 +236,9 @@ fn joinable(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
         && seated(map.as_fd(), stride).map_err(cannot_look)? >= CHAIN_SLOTS as u32
     {
         let why = format!("{CHAIN_SLOTS} captures are on it already");
-        return Err(Error::failed("cannot join the captures on this hook", why)
-            .fix(crate::fix::Fix::EndOneCapture));
+        return Err(
+            Error::failed("cannot join the captures on this hook", why).fix("end one of them")
+        );
     }
     Ok(map)
 }
@@ -249,7 +250,7 @@ fn cannot_look(error: io::Error) -> Error {
 fn used_up() -> Error {
     let why = format!("{SEATS} have come and gone since the first");
     Error::failed("cannot join the captures on this hook", why)
-        .fix(crate::fix::Fix::RestartCaptures)
+        .fix("end all of these captures, then start them again")
 }
 
 impl Drop for CaptureSeat {

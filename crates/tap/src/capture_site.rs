@@ -94,9 +94,10 @@ impl CaptureSite {
             format!("cannot choose queue {wanted} of {}", self.label),
             has,
         )
-        .fix(crate::fix::Fix::ListQueues {
-            interface: self.interface.name.clone(),
-        }))
+        .fix(format!(
+            "ethtool -l {} tells how many are in use",
+            self.interface.name
+        )))
     }
 }
 

@@ -10,7 +10,6 @@ pub use interface::examine as interface;
 pub use machine::examine as machine;
 
 use serde::Serialize;
-use trawl_kernel::error::Advice;
 
 /// How good a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -57,8 +56,8 @@ impl Finding {
         self
     }
 
-    fn fix(mut self, fix: impl Into<Advice>) -> Self {
-        self.fix = fix.into().words();
+    fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
         self
     }
 }

@@ -164,7 +164,7 @@ fn refuse_cpu(options: &Options) -> Result<()> {
             "cannot choose packets by CPU with the dpdk tap",
             "DPDK does not tell it",
         )
-        .fix(crate::fix::Fix::NoCpuButQueue)),
+        .fix("leave out --cpu; --queue chooses by queue")),
         None => Ok(()),
     }
 }
@@ -182,7 +182,7 @@ fn classic(filter: &Filter, site: &CaptureSite, snaplen: u32) -> Result<Vec<Inst
             "cannot look inside tunnels with the dpdk tap",
             "DPDK takes classic BPF programs only",
         )
-        .fix(crate::fix::Fix::ReadInner));
+        .fix("leave out --inner, or record and use: trawl read --inner"));
     }
     filter
         .at_site(site, snaplen.max(1))

@@ -185,7 +185,7 @@ fn tracepoint(reasons: &Reasons) -> Result<Tracepoint> {
         .filter(|found| found.arguments >= ARGUMENTS_WITH_REASON && !reasons.is_empty())
         .ok_or_else(|| {
             Error::failed(what, "it does not tell for what reason it drops them")
-                .fix(crate::fix::Fix::NewerKernel { version: "5.17" })
+                .fix(format!("use Linux {} or newer", "5.17"))
         })
 }
 
@@ -276,7 +276,7 @@ fn fill(places: &mut [DropPlace], found: &[DropPlace]) -> Result<u32> {
         let why = format!("{DROP_PLACES} is the limit");
         return Err(
             Error::failed("cannot look for drops at this many interfaces", why)
-                .fix(crate::fix::Fix::AllInterfaces),
+                .fix("leave out -i to look at all"),
         );
     };
     room.copy_from_slice(found);

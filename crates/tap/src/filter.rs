@@ -18,7 +18,6 @@ use trawl_kernel::{Error, Result, probe};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 
 use crate::capture_site::CaptureSite;
-use crate::fix::Fix;
 use crate::options::Options;
 
 /// Which packets are wanted, by what is in them.
@@ -203,7 +202,7 @@ impl Filter {
         if let FilterError::NoCompiler(cause) = error {
             let error = Error::failed(&cause.what, &cause.why);
             return match &cause.fix {
-                Some(fix) => error.fix(fix.as_str()),
+                Some(fix) => error.fix(fix.clone()),
                 None => error,
             };
         }
@@ -218,14 +217,18 @@ impl Filter {
         match error {
             FilterError::TooLong { .. } => said
                 .refused(Refusal::TooLong)
-                .fix(trawl_kernel::fix::Fix::ShorterFilter),
+                .fix("use a shorter expression, or --tap packet"),
             FilterError::NotAtHook { instead, .. } => said.fix(match instead {
-                Instead::NameInterface => Fix::NameInterface,
-                Instead::QueueOption => Fix::QueueOption,
-                Instead::TcOrPacket => Fix::TcOrPacket,
-                Instead::Packet => Fix::OnlyPacket,
-                Instead::NetlinkSocket => Fix::NetlinkSocket,
-                Instead::InboundOrTap => Fix::InboundOrTap,
+                Instead::NameInterface => {
+                    "name the interface with -i, or use --tap packet or --tap tc"
+                }
+                Instead::QueueOption => "use --queue, or --tap packet or --tap tc",
+                Instead::TcOrPacket => "use --tap tc or --tap packet",
+                Instead::Packet => "use --tap packet",
+                Instead::NetlinkSocket => "such a filter is for netlink sockets",
+                Instead::InboundOrTap => {
+                    "inbound and outbound work here; for the others use --tap tc or --tap packet"
+                }
             }),
             _ => said,
         }

@@ -213,7 +213,7 @@ fn check_jumps(looked: &Looked, ends: &Ends, site: &CaptureSite) -> Result<()> {
             jumps::MOST
         ),
     )
-    .fix(crate::fix::Fix::ExitOnly))
+    .fix("end another capture, or record at one end only: --at exit"))
 }
 
 #[derive(Debug)]

@@ -69,7 +69,6 @@ pub mod doctor;
 pub mod dpdk;
 pub mod drop;
 pub mod filter;
-pub mod fix;
 pub mod hook;
 pub mod many;
 pub mod merge;

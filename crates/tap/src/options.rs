@@ -440,14 +440,14 @@ impl Options {
                 "cannot record at entry what a filter chooses at exit",
                 "the record is made before the filter has looked",
             )
-            .fix(crate::fix::Fix::AtExit));
+            .fix("leave out --filter-at, or use --at exit"));
         }
         if at == At::Entry && self.verdicts.is_some() {
             return Err(Error::usage(
                 "cannot choose packets by their verdict at entry",
                 "the program has not decided yet",
             )
-            .fix(crate::fix::Fix::AtExitOrBoth));
+            .fix("use --at exit or --at both"));
         }
         Ok(())
     }

@@ -139,7 +139,7 @@ fn refuse_card_time(options: &Options) -> Result<()> {
     if by_calls && options.time == TimeSource::Hardware {
         let what = "cannot have the network card's time by recvmsg and recvmmsg";
         return Err(Error::usage(what, "they bring the system's time only")
-            .fix(crate::fix::Fix::PacketRing));
+            .fix("use --packet-ring v3 or v2, or leave out --time hw"));
     }
     Ok(())
 }

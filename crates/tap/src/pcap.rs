@@ -181,7 +181,7 @@ fn refuse_cpu(options: &Options) -> Result<()> {
             "cannot choose packets by CPU with the pcap tap",
             "libpcap does not tell it",
         )
-        .fix(crate::fix::Fix::NoCpu)),
+        .fix("leave out --cpu, or use --tap packet")),
         None => Ok(()),
     }
 }
@@ -214,7 +214,7 @@ fn program(filter: &Filter) -> Result<PcapFilter> {
             "cannot look inside tunnels with the pcap tap",
             "libpcap has no such filter",
         )
-        .fix(crate::fix::Fix::NoInner)),
+        .fix("leave out --inner, or use --tap packet")),
     }
 }
 

@@ -17,7 +17,6 @@ use crate::assembly::Point;
 use crate::capture_site::CaptureSite;
 use crate::drop::as_frame;
 use crate::filter::{Filter, compiler_options, ethernet};
-use crate::fix::Fix;
 use crate::options::{At, Options, SNAPLEN};
 use crate::packet::choice::{Choice as Chosen, Sampling};
 use crate::sink::Sink;
@@ -92,16 +91,16 @@ pub(crate) struct SecondLook {
 }
 
 /// Why a look at what was recorded does not give the answer that the kernel would have given, and what to do instead.
-fn obstacle(options: &Options) -> Option<(&'static str, Fix)> {
+fn obstacle(options: &Options) -> Option<(&'static str, &'static str)> {
     if options.follows() {
         return Some((
             "a packet is followed from where the filter in the kernel first takes it",
-            Fix::FollowShorter,
+            "use a shorter filter, or record what matches with trawl capture, which filters in user space",
         ));
     }
     (options.filter_at == Some(At::Entry) && options.at != Some(At::Both)).then_some((
         "what a packet was at the entry is not in its record at the exit",
-        Fix::JudgeBoth,
+        "use --at both instead of --filter-at entry: trawl then filters both records by the entry's",
     ))
 }
 

@@ -5,7 +5,6 @@ use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 
 use crate::capture_site::CaptureSite;
 use crate::dpdk::Dpdk;
-use crate::fix::Fix;
 use crate::hook::{self, Hook};
 use crate::notice::TapReason;
 use crate::options::{At, Direction, Options};
@@ -87,7 +86,9 @@ fn without_program(site: &CaptureSite, options: &Options) -> Result<Selection> {
     match table::XDP.check(options) {
         // No packet at this one of many interfaces has what was asked for.
         Ok(()) if site.one_of_any => Ok(tc(Vec::new())),
-        Ok(()) => Err(error.fix(Fix::OwnProgram)),
+        Ok(()) => {
+            Err(error.fix("--tap xdp attaches an XDP program of trawl's own, which sees them"))
+        }
         Err(_) => Err(error),
     }
 }

@@ -7,7 +7,6 @@ use trawl_kernel::libpcap::Library;
 use trawl_kernel::probe::{Answer, Feature};
 use trawl_kernel::{Error, Result};
 
-use crate::fix::Fix;
 use crate::options::{At, Direction, Options, Stamps, TimeSource};
 
 /// What the pcap tap needs beside the kernel.
@@ -248,35 +247,39 @@ impl Facts {
         let without = |what: &str| format!("cannot {what} with the {name} tap");
         if options.direction == Some(Direction::Out) && !gives.sent {
             let why = "an XDP hook sees received ones only";
-            return refuse(without("see sent packets"), why, Fix::SentTap);
+            return refuse(
+                without("see sent packets"),
+                why,
+                "use --tap tc or --tap packet",
+            );
         }
         if options.at.is_some_and(At::entry) && !gives.entry {
             let what = without("record at entry");
-            return refuse(what, "it sees a packet once", Fix::NoAtOption);
+            return refuse(what, "it sees a packet once", "leave out --at");
         }
         if options.filter_at == Some(At::Entry) && !gives.entry {
             let what = without("filter packets as they arrived at an XDP program");
-            return refuse(what, "it sees a packet once", Fix::NoFilterAtOption);
+            return refuse(what, "it sees a packet once", "leave out --filter-at");
         }
         if options.verdicts.is_some() && !gives.verdict {
             return refuse(
                 without("choose packets by verdict"),
                 "it does not see verdicts",
-                Fix::NoVerdict,
+                "leave out --verdict, or use --tap xdp or --tap hook",
             );
         }
         if options.programs.is_some() && !gives.programs {
             return refuse(
                 without("choose an XDP program"),
                 "only the xdp tap can, where a program is attached",
-                Fix::NoProgram,
+                "leave out --program, or use --tap xdp",
             );
         }
         if options.time == TimeSource::Hardware && !gives.hardware_time {
             return refuse(
                 without("read hardware time stamps"),
                 self.no_hardware_time(),
-                Fix::NoHardwareTime,
+                "leave out --time hw",
             );
         }
         if options.recording.stamps == Stamps::Poll
@@ -285,7 +288,7 @@ impl Facts {
             return refuse(
                 without("read the clock once a poll"),
                 "its packets are stamped by others",
-                Fix::NoPoll,
+                "leave out --time poll, or use --tap xdp, hook or tc",
             );
         }
         self.check_queue(options)
@@ -302,7 +305,7 @@ impl Facts {
         refuse(
             format!("cannot choose packets by queue with the {} tap", self.name),
             why,
-            Fix::NoQueue,
+            "leave out --queue",
         )
     }
 }
@@ -323,7 +326,7 @@ fn no_helper() -> Option<String> {
     }
 }
 
-fn refuse(what: String, why: &str, fix: Fix) -> Result<()> {
+fn refuse(what: String, why: &str, fix: &'static str) -> Result<()> {
     Err(Error::usage(what, why).fix(fix))
 }
 

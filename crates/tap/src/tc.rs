@@ -226,7 +226,7 @@ impl AttachedTc {
                 ),
                 "the kernel chooses the queue after tc",
             )
-            .fix(crate::fix::Fix::PacketOrIn));
+            .fix("use --tap packet, or -Q in for received packets"));
         }
         let rings = assembly.program_rings()?;
         let (hook, flags, attach_type, place) = match side {
@@ -328,9 +328,9 @@ impl AttachedTc {
                 assembly.set_mode(ids.point, "clsact");
                 Ok(())
             }
-            Err((Some(errno::EPERM), error)) => Err(error.fix(trawl_kernel::fix::Fix::Root {
-                capabilities: "CAP_BPF and CAP_NET_ADMIN".to_owned(),
-            })),
+            Err((Some(errno::EPERM), error)) => {
+                Err(error.fix("this requires root (CAP_BPF and CAP_NET_ADMIN)"))
+            }
             Err((_, error)) => Err(error),
         }
     }

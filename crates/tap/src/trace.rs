@@ -59,9 +59,10 @@ pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &Answer) -> 
             present.mode.name()
         ),
     );
-    error.fix(crate::fix::Fix::HooksAndTap {
-        reload: site.with_hooks(present.program_id),
-    })
+    error.fix(format!(
+        "load it with hooks and use --tap hook: {}; or capture after XDP with --tap packet",
+        site.with_hooks(present.program_id)
+    ))
 }
 
 impl Tap for Trace {
@@ -83,7 +84,7 @@ impl Tap for Trace {
                 format!("cannot look at an XDP program on {}", site.label),
                 "none is on it",
             )
-            .fix(crate::fix::Fix::NoProgramOrLoad));
+            .fix("leave out --program, or attach one: trawl xdp load"));
         };
         if let Some(answer) = refusal() {
             return Err(refused(site, &present.attachment(), answer));
@@ -212,7 +213,7 @@ fn explain_attach(error: std::io::Error, name: &str, site: &CaptureSite) -> Erro
     let what = format!("cannot look at the XDP program {name} on {}", site.label);
     match error.raw_os_error() {
         Some(errno::E2BIG) => Error::failed(what, "38 tracing programs look at it already")
-            .fix(crate::fix::Fix::FewerCaptures),
+            .fix("end another capture, or capture on fewer interfaces at a time"),
         _ => Error::os(what, error),
     }
 }

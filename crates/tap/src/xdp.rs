@@ -61,14 +61,14 @@ impl Tap for Xdp {
                 what,
                 "another XDP program is on it, and this takes the hook for itself",
             )
-            .fix(crate::fix::Fix::NoHardwareTime));
+            .fix("leave out --time hw"));
         }
         if assembly.options.mode == Mode::Skb && assembly.options.time == TimeSource::Hardware {
             let what = format!(
                 "cannot read hardware time stamps on {} in skb mode",
                 site.label
             );
-            return Err(Error::usage(what, "only drivers have them").fix(crate::fix::Fix::NotSkb));
+            return Err(Error::usage(what, "only drivers have them").fix("leave out --mode skb"));
         }
         let joined = present
             .as_ref()
@@ -257,7 +257,7 @@ fn moved_on(site: &CaptureSite) -> Error {
         format!("cannot join the capture on {}", site.label),
         "it ended just now",
     )
-    .fix(trawl_kernel::fix::Fix::TryAgain)
+    .fix("try again")
 }
 
 /// A program of somebody else's is in the way.
@@ -274,9 +274,10 @@ pub fn occupied(site: &CaptureSite, present: &XdpAttachment) -> Error {
             present.mode.name()
         ),
     )
-    .fix(crate::fix::Fix::HooksAndTap {
-        reload: site.with_hooks(present.program_id),
-    })
+    .fix(format!(
+        "load it with hooks and use --tap hook: {}; or capture after XDP with --tap packet",
+        site.with_hooks(present.program_id)
+    ))
 }
 
 fn link_of(present: &XdpAttachment, site: &CaptureSite) -> Option<OwnedFd> {
@@ -308,9 +309,9 @@ fn hold(
     let to = site.to_attach()?;
     trawl_attach::hold(&to, program.as_fd(), mode).map_err(|refused| {
         let error = refused.explain(&to, NAME);
-        match error.advice() {
+        match error.how_to_fix() {
             Some(_) => error,
-            None => error.fix(crate::fix::Fix::UsePacket),
+            None => error.fix("try --tap packet"),
         }
     })
 }
@@ -398,6 +399,6 @@ fn load(
     })?
     .map_err(|e| {
         let what = format!("cannot read hardware time stamps on {}", site.label);
-        Error::failed(what, e).fix(crate::fix::Fix::NoHardwareTime)
+        Error::failed(what, e).fix("leave out --time hw")
     })
 }

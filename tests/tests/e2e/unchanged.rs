@@ -1,15 +1,12 @@
 //! Programs with hooks put into them do what they did: the same verdicts and the same bytes, packet by packet, from
 //! the kernel's own test runs.
 
-use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_ebpf::{Insn, helper, op};
 use trawl_kernel::Error;
 use trawl_kernel::bpf::{map, object, program, test_run};
-use trawl_kernel::error::Advice;
 use trawl_program::Site;
-use trawl_program::fix::Fix;
 use trawl_program::load::{Program, Source};
 use trawl_program::tappable::{ACTIONS, ENTRY, HOOK};
 use trawl_tests::{programs, root_or_skip};
@@ -270,11 +267,7 @@ fn assert_not_tappable(error: &Error, words: &[&str]) {
     for words in words {
         assert!(text.contains(words), "{text}");
     }
-    let Some(Advice::Remedy(remedy)) = error.advice() else {
-        panic!("no advice: {error:?}");
-    };
-    let remedy: &dyn Any = remedy.as_ref();
-    assert_eq!(remedy.downcast_ref(), Some(&Fix::NotTappable));
+    assert_eq!(error.how_to_fix(), Some("load it without --tappable"));
 }
 
 /// What leaves by an exception meets no hook; its verdict is the same.

@@ -13,8 +13,6 @@ use trawl_tap::pcap::LibraryFigures;
 use trawl_tap::trigger;
 use trawl_tap::watch::Cause;
 
-use crate::remedy::reload_command;
-
 /// The actions of an XDP program, as the slots of a hook map are numbered.
 const SLOTS: [&str; 5] = ["ABORTED", "DROP", "PASS", "TX", "REDIRECT"];
 
@@ -160,7 +158,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
             ),
             _ => format!(
                 "{interface}: no steps at its XDP program, which has no hooks; load it with hooks: {}",
-                reload_command(reload)
+                reload
             ),
         },
         Notice::ClockReadPerPacket { interface, reason } => {

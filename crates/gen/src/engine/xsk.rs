@@ -19,7 +19,7 @@ impl Xsk {
                 format!("cannot send by AF_XDP out of {interface}"),
                 format!("frames of {longest} bytes do not fit its {LONGEST}"),
             )
-            .fix(trawl_kernel::fix::Fix::PacketEngine));
+            .fix("use --engine packet"));
         }
         XskSender::open(interface, queue).map(Self::of)
     }

@@ -13,7 +13,6 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::fix::Fix;
 use crate::{Error, Result};
 
 pub use filters::{
@@ -173,7 +172,8 @@ impl Library {
                 true => "it is not libpcap: it has none of its functions".to_owned(),
                 false => format!("it lacks {}", missing.join(", ")),
             };
-            Error::failed(format!("cannot use {}", name.display()), why).fix(Fix::NewerLibpcap)
+            Error::failed(format!("cannot use {}", name.display()), why)
+                .fix("libpcap has them all since version 1.5: name a newer one with --libpcap PATH")
         })?;
         // SAFETY: the function takes nothing and gives a string of the library's, or nothing.
         let version = unsafe { text((functions.lib_version)()) };
@@ -198,7 +198,8 @@ fn open_of_system() -> Result<(Open, PathBuf)> {
             Err(said) => why = said,
         }
     }
-    Err(Error::failed("cannot load libpcap", why).fix(Fix::InstallLibpcap))
+    Err(Error::failed("cannot load libpcap", why)
+        .fix("apt install libpcap0.8, or name a library with --libpcap PATH"))
 }
 
 fn open_named(path: &Path) -> Result<Open> {
@@ -207,7 +208,8 @@ fn open_named(path: &Path) -> Result<Open> {
     if path.as_os_str().as_encoded_bytes().contains(&b'/') {
         elf::check(path).map_err(|(why, fix)| Error::failed(what(), why).fix(fix))?;
     }
-    open(path).map_err(|why| Error::failed(what(), why).fix(crate::fix::Fix::ListLibraries))
+    open(path)
+        .map_err(|why| Error::failed(what(), why).fix("ldd tells which libraries it needs itself"))
 }
 
 fn open(path: &Path) -> Result<Open, String> {

@@ -18,7 +18,6 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::Advice;
-use crate::fix::Fix;
 use crate::memory::Mapping;
 use crate::netns::{Namespace, run_maybe_in};
 use crate::{Error, Result};
@@ -188,8 +187,9 @@ pub fn promiscuous(namespace: Option<&Namespace>, interface: u32) -> Result<Owne
     run_maybe_in(namespace, set)?.map_err(|e| {
         let what = format!("cannot put interface number {interface} into promiscuous mode");
         match e.raw_os_error() {
-            Some(libc::EPERM) => Error::os(what, e).fix(Fix::RootOrNotPromiscuous),
-            _ => Error::os(what, e).fix(Fix::NotPromiscuous),
+            Some(libc::EPERM) => Error::os(what, e)
+                .fix("run as root, or with CAP_NET_RAW; or leave the mode as it is: -p"),
+            _ => Error::os(what, e).fix("leave the mode as it is: -p"),
         }
     })
 }
@@ -331,24 +331,21 @@ fn too_large(request: &Request<'_>) -> Option<Error> {
             format!("cannot filter on a packet socket on {}", request.name),
             format!("the filter becomes {instructions} eBPF instructions, and the {most} bytes that a socket may have for it are less"),
         )
-        .fix(Fix::LargerSocketFilter { bytes: (2 * size).next_power_of_two() })
+        .fix(format!("sysctl -w net.core.optmem_max={}, or use --tap tc", (2 * size).next_power_of_two()))
     })
 }
 
 fn explain(name: &str, error: io::Error) -> Error {
     let fix: Advice = match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => Fix::Root {
-            capabilities: "CAP_NET_RAW".to_owned(),
-        }
-        .into(),
-        Some(libc::ENOMEM) => Fix::SmallerRing.into(),
+        Some(libc::EPERM | libc::EACCES) => "this requires root (CAP_NET_RAW)".into(),
+        Some(libc::ENOMEM) => "choose a smaller --ring-size".into(),
         Some(libc::EAFNOSUPPORT) => {
             "the kernel lacks packet sockets (CONFIG_PACKET): modprobe af_packet".into()
         }
         Some(libc::ENODEV | libc::ENXIO) => {
             "the interface has gone: ip link shows those that are there".into()
         }
-        Some(libc::EMFILE | libc::ENFILE) => Fix::MoreOpenFiles.into(),
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files: ulimit -n".into(),
         _ => return Error::os(format!("cannot open a packet socket on {name}"), error),
     };
     Error::os(format!("cannot open a packet socket on {name}"), error).fix(fix)

@@ -63,11 +63,11 @@ impl ReceiveProgram {
                 libbpf_rs::ErrorKind::PermissionDenied
                     if !missing_capabilities(&Capability::FOR_BPF).is_empty() =>
                 {
-                    error.fix(crate::fix::Fix::Root {
-                        capabilities: "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON".to_owned(),
-                    })
+                    error.fix("this requires root (CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON)")
                 }
-                libbpf_rs::ErrorKind::OutOfMemory => error.fix(crate::fix::Fix::FewerFlows),
+                libbpf_rs::ErrorKind::OutOfMemory => {
+                    error.fix("choose fewer flows with --max-flows")
+                }
                 _ => error,
             }
         };

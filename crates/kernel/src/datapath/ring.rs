@@ -360,9 +360,10 @@ fn explain_refused_pool(error: Error, geometry: Geometry) -> Error {
             Some((why, how)) => Error::failed("cannot create the rings for packets", why).fix(how),
             None => error,
         },
-        _ => error.fix(crate::fix::Fix::LessMemory {
-            kib: geometry.pool_size as u64 >> 10,
-        }),
+        _ => error.fix(format!(
+            "{} KiB may be too much here: choose less with --memory",
+            geometry.pool_size as u64 >> 10
+        )),
     }
 }
 

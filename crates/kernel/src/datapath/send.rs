@@ -56,11 +56,7 @@ pub fn passing_program() -> Result<OwnedFd> {
         ..LoadOptions::new("trawl_pass", XDP)
     };
     let loaded = program.load(&instructions);
-    loaded.map_err(|e| {
-        Error::os("cannot load a program", e).fix(crate::fix::Fix::Root {
-            capabilities: "CAP_BPF".to_owned(),
-        })
-    })
+    loaded.map_err(|e| Error::os("cannot load a program", e).fix("this requires root (CAP_BPF)"))
 }
 
 /// An interface that answers ENETDOWN is down, or it was deleted and is down for good.

@@ -186,9 +186,7 @@ fn bind_patiently(socket: &OwnedFd, index: u32, queue: u32) -> std::io::Result<b
 fn explain(doing: &str, name: &str, queue: u32, error: std::io::Error) -> Error {
     let what = format!("cannot {doing} {name}");
     match error.raw_os_error() {
-        Some(libc::EPERM) => Error::os(what, error).fix(crate::fix::Fix::Root {
-            capabilities: "CAP_NET_RAW".to_owned(),
-        }),
+        Some(libc::EPERM) => Error::os(what, error).fix("this requires root (CAP_NET_RAW)"),
         Some(libc::EAFNOSUPPORT) => {
             Error::failed(what, "the kernel has no AF_XDP (CONFIG_XDP_SOCKETS)")
         }
@@ -196,9 +194,8 @@ fn explain(doing: &str, name: &str, queue: u32, error: std::io::Error) -> Error 
         Some(libc::ENETDOWN) => crate::send::down_or_gone(what, name),
         Some(libc::EINVAL) => Error::failed(what, format!("it has no queue {queue}")),
         Some(libc::EBUSY) => Error::failed(what, format!("another socket has its queue {queue}")),
-        Some(libc::ENOBUFS | libc::ENOMEM) => {
-            Error::os(what, error).fix(crate::fix::Fix::MoreLockedMemory)
-        }
+        Some(libc::ENOBUFS | libc::ENOMEM) => Error::os(what, error)
+            .fix("the limit of locked memory may be too low: ulimit -l unlimited"),
         _ => Error::os(what, error),
     }
 }

@@ -78,11 +78,7 @@ pub struct Pending {
 pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Result<Pending> {
     let what = "cannot make a change that is to be confirmed";
     let path = path_of(scope)?.ok_or_else(|| {
-        Error::failed(what, "the process that reverts it requires root").fix(
-            crate::fix::Fix::Root {
-                capabilities: "".to_owned(),
-            },
-        )
+        Error::failed(what, "the process that reverts it requires root").fix("this requires root")
     })?;
     refuse_if_pending(scope)?;
     let report = Report::prepare(scope, command)?;
@@ -295,7 +291,7 @@ pub fn refuse_if_pending(scope: &str) -> Result<()> {
                 about.left.as_secs()
             ),
         )
-        .fix(crate::fix::Fix::ConfirmFirst)),
+        .fix("confirm it first, or wait")),
         None => Ok(()),
     }
 }
@@ -308,11 +304,8 @@ pub fn confirm(scope: &str) -> Result<About> {
         _ => Error::failed("cannot confirm", "no change waits for it"),
     };
     let privileges = || {
-        Error::failed("cannot confirm", "the changes that wait are root's").fix(
-            crate::fix::Fix::Root {
-                capabilities: String::new(),
-            },
-        )
+        Error::failed("cannot confirm", "the changes that wait are root's")
+            .fix("this requires root")
     };
     let path = path_of(scope)?.ok_or_else(privileges)?;
     let (about, is_watched) = look(scope)?.ok_or_else(none)?;

@@ -292,9 +292,7 @@ impl Ethtool {
         let privileges = error.raw_os_error() == Some(libc::EPERM);
         let error = Error::os(format!("ethtool: {what} of {}", self.name), error);
         if privileges {
-            error.fix(crate::fix::Fix::Root {
-                capabilities: "CAP_NET_ADMIN".to_owned(),
-            })
+            error.fix("this requires root (CAP_NET_ADMIN)")
         } else {
             error
         }

@@ -158,9 +158,7 @@ fn cannot_lock(path: &Path, error: io::Error) -> Error {
     let is_refused = error.kind() == io::ErrorKind::PermissionDenied;
     let error = Error::os(format!("cannot lock {}", path.display()), error);
     match is_refused {
-        true => error.fix(crate::fix::Fix::Root {
-            capabilities: "".to_owned(),
-        }),
+        true => error.fix("this requires root"),
         false => error,
     }
 }

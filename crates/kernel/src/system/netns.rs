@@ -114,9 +114,10 @@ impl Namespace {
                 .map(Path::new)
                 .contains(&path.parent().unwrap_or(path));
             return Err(match is_left {
-                true => error.fix(crate::fix::Fix::RemoveLeftover {
-                    path: path.to_owned(),
-                }),
+                true => error.fix(format!(
+                    "if it was left behind by a crash: rm {}",
+                    path.display()
+                )),
                 false => error,
             });
         }
@@ -160,7 +161,7 @@ impl Namespace {
                 format!("namespace {pid}"),
                 "there is neither a namespace of that name nor a process of that id",
             )
-            .fix(crate::fix::Fix::ListNamespaces)
+            .fix("ip netns list shows the names")
         })
     }
 
@@ -290,9 +291,7 @@ fn enter_error(namespace: &Namespace, errno: rustix::io::Errno) -> Error {
         errno.into(),
     );
     if errno == rustix::io::Errno::PERM {
-        return error.fix(crate::fix::Fix::Root {
-            capabilities: "CAP_SYS_ADMIN".to_owned(),
-        });
+        return error.fix("this requires root (CAP_SYS_ADMIN)");
     }
     error
 }

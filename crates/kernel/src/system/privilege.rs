@@ -27,9 +27,8 @@ impl User {
         let (uid, gid) = unsafe {
             let entry = libc::getpwnam(name.as_ptr());
             if entry.is_null() {
-                return Err(
-                    Error::usage(what(), "there is no such user").fix(crate::fix::Fix::ListUsers)
-                );
+                return Err(Error::usage(what(), "there is no such user")
+                    .fix("'getent passwd' lists those there are"));
             }
             ((*entry).pw_uid, (*entry).pw_gid)
         };
@@ -118,7 +117,7 @@ impl User {
 
     fn cannot_become(&self, error: std::io::Error) -> Error {
         let what = format!("cannot change to user {}", self.name.to_string_lossy());
-        Error::os(what, error).fix(crate::fix::Fix::KeepUser)
+        Error::os(what, error).fix("run it as root, or leave out -Z")
     }
 }
 

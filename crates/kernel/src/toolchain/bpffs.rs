@@ -21,7 +21,6 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use crate::bpf::info;
 use crate::bpf::owned;
 use crate::error::{Error, Result};
-use crate::fix::Fix;
 use crate::mounts;
 use crate::process;
 
@@ -68,7 +67,9 @@ pub fn mount_usual() -> Result<()> {
             format!("cannot mount a BPF file system on {USUAL}"),
             e.into(),
         )
-        .fix(Fix::MountBpf { at: USUAL })
+        .fix(format!(
+            "this requires root (CAP_SYS_ADMIN): mount -t bpf -o mode=0700 bpf {USUAL}"
+        ))
     })
 }
 
@@ -225,7 +226,7 @@ pub fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
                 what(),
                 "its directory is not in a BPF file system, and only there objects can be pinned",
             )
-            .fix(Fix::DirectoryUnder { at: USUAL }),
+            .fix(format!("name a directory under {USUAL}")),
             _ => error,
         }
     })
@@ -339,7 +340,9 @@ fn explain(what: String, path: &Path, error: io::Error) -> Error {
         Some(libc::ENOENT) => {
             let error = Error::failed(what, "there is no such file");
             match mounts().is_empty() {
-                true => error.fix(Fix::NoBpfFileSystem { at: USUAL }),
+                true => error.fix(format!(
+                    "no BPF file system is mounted: mount -t bpf -o mode=0700 bpf {USUAL}"
+                )),
                 false => error,
             }
         }
@@ -348,10 +351,8 @@ fn explain(what: String, path: &Path, error: io::Error) -> Error {
             what,
             "it is not a pinned BPF object, but a file of another file system",
         )
-        .fix(Fix::PinUnder { at: USUAL }),
-        Some(libc::EPERM) => Error::os(what, error).fix(crate::fix::Fix::Root {
-            capabilities: "CAP_BPF".to_owned(),
-        }),
+        .fix(format!("name a pin under {USUAL}")),
+        Some(libc::EPERM) => Error::os(what, error).fix("this requires root (CAP_BPF)"),
         _ => Error::os(what, error),
     }
 }

@@ -266,7 +266,7 @@ fn fill_cpus(program: &Program, cpus: &[u32], queue: u32, then: &Then) -> Result
                 let refused = e.raw_os_error();
                 let error = Error::os(format!("cannot redirect to CPU {cpu}"), e);
                 match refused == Some(rustix::io::Errno::NODEV.raw_os_error()) {
-                    true => error.fix(crate::fix::Fix::IsCpuOnline),
+                    true => error.fix("is the CPU on line?"),
                     false => error,
                 }
             })?;

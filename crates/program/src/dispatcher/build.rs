@@ -59,7 +59,7 @@ pub fn parts_of(dispatcher: &Dispatcher) -> Result<Vec<Part>> {
                 dispatcher.config.version
             ),
         )
-        .fix(crate::fix::Fix::ReloadWithOther));
+        .fix("unload its programs, and load them again with what loaded them"));
     }
     if dispatcher.members.len() != dispatcher.config.slots.len() {
         return Err(Error::failed(

@@ -1,6 +1,5 @@
 //! Why a program cannot be put on an interface as it is now.
 
-use crate::fix::Fix;
 use std::path::Path;
 
 use trawl_attach::plan::time::LoanRefusal;
@@ -21,13 +20,9 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
                 chain_of(&by)
             ),
         )
-        .fix(Fix::HooksInDispatcher {
-            interface: label.to_owned(),
-        }),
+        .fix(format!("leave out --tappable, for a bundled program with --prio N: trawl capture -i {label} --program NAME sees the programs of this chain without hooks; --replace takes the whole chain's place; trawl xdp unload {label} --all removes it")),
         Conflict::OtherMode { mode } => {
-            Error::failed(join, format!("it runs in {} mode", mode.name())).fix(Fix::ModeOfChain {
-                mode: mode.name().to_owned(),
-            })
+            Error::failed(join, format!("it runs in {} mode", mode.name())).fix(format!("use --mode {}, or --replace to take the whole chain's place", mode.name()))
         }
         Conflict::PacketsInPieces => Error::failed(
             join,
@@ -35,12 +30,10 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
                 "its programs take packets in several pieces, and {program} takes them in one only"
             ),
         )
-        .fix(crate::fix::Fix::CompileWithFrags),
+        .fix("compile it with SEC(\"xdp.frags\"), or load it first"),
         Conflict::ChainFull { programs } => {
             Error::failed(join, format!("it has {programs} programs, the maximum")).fix(
-                Fix::ChainFull {
-                    interface: label.to_owned(),
-                },
+                format!("trawl xdp unload {label} ID makes room; trawl xdp status shows the programs"),
             )
         }
         Conflict::Above { interface } => program_above(
@@ -52,7 +45,7 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
             format!("cannot replace the program on {label}"),
             format!("it is a guard (id {id}): its rules would no longer be enforced"),
         )
-        .fix(Fix::GuardAttached),
+        .fix("--prio N puts a program before or after it, --yes replaces it anyway"),
         Conflict::NoPredecessor { running } => Error::failed(
             format!("cannot keep the maps of the program on {label}"),
             format!(
@@ -60,7 +53,7 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
                 running.join(", ")
             ),
         )
-        .fix(Fix::NewMaps),
+        .fix("--replace without --keep-maps starts with new maps"),
         Conflict::ContentsLost { programs, maps } => Error::failed(
             format!("cannot replace {} on {label}", programs.join(", ")),
             format!(
@@ -68,8 +61,9 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
                 maps.join(", ")
             ),
         )
-        .fix(Fix::KeepMaps {
-            from_file: is_from_file,
+        .fix(match is_from_file {
+            true => "--keep-maps gives them to the new program, --yes replaces it anyway",
+            false => "--yes replaces it anyway",
         }),
     }
 }
@@ -79,19 +73,18 @@ pub fn loan(site: &Site, which: &str, file: &Path, refusal: LoanRefusal) -> Erro
     let (label, file) = (site.label(), file.display());
     let fail =
         |why: String| Error::failed(format!("cannot put hooks into {which} on {label}"), why);
-    let other_file = Fix::OtherFile {
-        interface: label.to_owned(),
-        file: file.to_string(),
-    };
+    let other_file = format!(
+        "name the file that it was loaded from; trawl xdp load {label} {file} --replace --keep-maps --tappable replaces it"
+    );
     match refusal {
         LoanRefusal::NothingAttached => {
-            fail("no XDP program is on it".to_owned()).fix(Fix::NoHooksNeeded)
+            fail("no XDP program is on it".to_owned()).fix("leave out --tappable to capture what arrives")
         }
         LoanRefusal::SeveralModes { programs } => {
             fail(format!("{programs} programs are on it, in several modes"))
         }
         LoanRefusal::Chain => {
-            fail("a chain of several programs is on it".to_owned()).fix(Fix::HooksInChain)
+            fail("a chain of several programs is on it".to_owned()).fix("load the program with hooks: trawl xdp load IF FILE.o --keep-maps --tappable --prio N, then unload the one without")
         }
         LoanRefusal::SeveralLinks { links } => fail(format!(
             "{links} links attach it to interfaces with this number, in several namespaces"
@@ -127,9 +120,7 @@ fn occupied(site: &Site, by: &Present) -> Error {
     let what = format!("cannot attach to {label}");
     let (name, chain) = match &by.kind {
         Kind::Dispatcher { .. } => {
-            return Error::failed(what, chain_of(by)).fix(Fix::JoinDispatcher {
-                interface: label.to_owned(),
-            });
+            return Error::failed(what, chain_of(by)).fix(format!("--prio N puts the program into it; --replace takes the whole chain's place; trawl xdp unload {label} --all removes it"));
         }
         Kind::Installed {
             name,
@@ -141,13 +132,16 @@ fn occupied(site: &Site, by: &Present) -> Error {
         ),
         Kind::Other { name } => (name.clone().unwrap_or_else(|| "a program".to_owned()), None),
     };
+    let join = match chain {
+        Some(true) => "--prio N puts it into the chain there; ",
+        Some(false) => "to have both, load each with --prio N; ",
+        None => "",
+    };
     Error::failed(
         what,
         format!("{name} is on it already (id {id}, {} mode)", by.mode.name()),
     )
-    .fix(Fix::Occupied {
-        interface: label.to_owned(),
-        id,
-        chain,
-    })
+    .fix(format!(
+        "{join}--replace puts the new one in its place; trawl xdp unload {label} {id} removes it"
+    ))
 }

@@ -165,7 +165,7 @@ fn says_libbpf(what: String, says: &str) -> Error {
         let why = format!(
             "libbpf says: {says}; the kernel does not let a program of a dispatcher that makes tail calls be the target of one"
         );
-        return Error::failed(what, why).fix(crate::fix::Fix::LoadWithHooks);
+        return Error::failed(what, why).fix("add --tappable, which loads it without a dispatcher");
     }
     let error = Error::failed(what, format!("libbpf says: {says}"));
     fixed(error, advice::on_libbpf(says))
@@ -198,14 +198,14 @@ fn pinned_otherwise(what: String, path: &Path) -> Error {
         ),
         Err(_) => (format!("what is pinned at {path} is no map"), "rm"),
     };
-    Error::failed(what, why).fix(crate::fix::Fix::OtherDirectory {
-        remove: format!("{remove} {path}"),
-    })
+    Error::failed(what, why).fix(format!(
+        "name another directory, or, if it is no longer needed, {remove} {path}"
+    ))
 }
 
 fn fixed(error: Error, advice: Option<&str>) -> Error {
     match advice {
-        Some(advice) => error.fix(advice),
+        Some(advice) => error.fix(advice.to_owned()),
         None => error,
     }
 }
@@ -225,7 +225,7 @@ pub fn cannot_fit(label: &str, program: &str, failure: &LoadFailure) -> Error {
         )
         .to_string(),
     };
-    Error::failed(what, why).fix(crate::fix::Fix::NotTappable)
+    Error::failed(what, why).fix("load it without --tappable")
 }
 
 /// The first complaint is the cause; what follows is what came of it.

@@ -16,7 +16,6 @@ use trawl_program::again;
 
 use super::{Finding, State};
 use crate::capture_chain;
-use crate::fix::Fix;
 use trawl_kernel::owners::Owners;
 use trawl_program::again::Reload;
 
@@ -213,12 +212,12 @@ impl AttachedTap {
                 about.max_entries,
                 pin.path.display()
             );
-            self.findings
-                .push(
-                    Finding::new(area, "hook map", State::Info, text).fix(Fix::HookAt {
-                        path: pin.path.clone(),
-                    }),
-                );
+            self.findings.push(
+                Finding::new(area, "hook map", State::Info, text).fix(format!(
+                    "if a program here makes tail calls through it: --hook {}",
+                    pin.path.display()
+                )),
+            );
         }
     }
 }

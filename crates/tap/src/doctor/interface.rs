@@ -1,7 +1,6 @@
 //! One interface: its driver, what is attached, what changes packets before they are seen, and which taps
 //! work there.
 
-use crate::fix::Fix;
 use trawl_kernel::ethtool::{Channels, Ethtool};
 use trawl_kernel::interface::Interface;
 use trawl_kernel::netlink::{Link, Netlink, XdpAbilities, xdp_abilities};
@@ -80,7 +79,7 @@ impl Subject {
     fn unknown(&self, subject: &str, error: &Error) -> Finding {
         self.finding(subject, State::Warn, "unknown")
             .why(error.to_string())
-            .fix(trawl_kernel::fix::Fix::RunAsRoot)
+            .fix("run trawl as root")
     }
 
     fn link(&self) -> Finding {
@@ -164,12 +163,10 @@ impl Subject {
                 format!("{mtu} is more than native XDP takes with this driver"),
             )
             .why("a packet has to fit into a page")
-            .fix(trawl_attach::fix::Fix::CommandOrSkb {
-                command: format!(
-                    "{}ip link set {} mtu {LINEAR_MTU}",
-                    self.prefix, self.interface.name
-                ),
-            })
+            .fix(format!(
+                "{}ip link set {} mtu {LINEAR_MTU}; or use --mode skb",
+                self.prefix, self.interface.name
+            ))
         })
     }
 
@@ -254,8 +251,8 @@ impl Subject {
                     "the program {name} is attached, and this host refuses tracing programs"
                 ))
                 .fix(match attached.hooks.is_empty() {
-                    false => Fix::TapHook,
-                    true => Fix::TapsAfterXdp,
+                    false => "use --tap hook",
+                    true => "use --tap tc or --tap packet, which see what the program passes",
                 }),
             (None, Some(abilities)) if !abilities.native() => {
                 self.finding(subject, State::Ok, "yes, in skb mode")
@@ -284,7 +281,7 @@ impl Subject {
                     "{name} has no program array with an entry for each of the 5 XDP actions"
                 ));
                 match attached.with_hooks.clone() {
-                    Some(reload) => finding.fix(Fix::LoadWithHooks { reload }),
+                    Some(reload) => finding.fix(format!("load the program with hooks: {reload}; or name its map with --hook PATH; or capture after XDP with --tap packet")),
                     None => finding,
                 }
             }
@@ -309,7 +306,7 @@ impl Subject {
             Some(why) => self
                 .finding(subject, State::Problem, "no")
                 .why(why)
-                .fix(trawl_kernel::fix::Fix::RunAsRoot),
+                .fix("run trawl as root"),
         }
     }
 }

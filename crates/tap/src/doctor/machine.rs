@@ -2,10 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::fix::Fix;
 use trawl_kernel::bpffs;
 use trawl_kernel::dpdk::{self, Presence};
-use trawl_kernel::error::Advice;
 use trawl_kernel::probe::{self, Answer, Capability, Feature};
 
 use super::{Finding, State};
@@ -72,9 +70,9 @@ fn capability(capability: Capability) -> Finding {
             new(State::Info, text).why("not needed here: memory for rings is there without it")
         }
         Capability::SysResource | Capability::SysAdmin => {
-            new(State::Warn, text).fix(trawl_kernel::fix::Fix::RunAsRoot)
+            new(State::Warn, text).fix("run trawl as root")
         }
-        _ => new(State::Problem, text).fix(trawl_kernel::fix::Fix::RunAsRoot),
+        _ => new(State::Problem, text).fix("run trawl as root"),
     }
 }
 
@@ -99,11 +97,13 @@ fn judge(feature: Feature, answer: &Answer) -> Finding {
     }
 }
 
-fn fix(feature: Feature, answer: &Answer) -> Option<Advice> {
-    let command = match (feature, answer) {
+fn fix(feature: Feature, answer: &Answer) -> Option<&'static str> {
+    Some(match (feature, answer) {
         (Feature::Jit, _) => "sysctl -w net.core.bpf_jit_enable=1",
         (Feature::LargeMap, Answer::Refused { .. }) => "ulimit -l unlimited",
-        (Feature::Fentry | Feature::Fexit, _) => return Some(Fix::HooksWithoutTracing.into()),
+        (Feature::Fentry | Feature::Fexit, _) => {
+            "trawl xdp load --replace --keep-maps --tappable gives an attached program hooks for --tap hook; --tap tc and --tap packet need none"
+        }
         (Feature::Freplace, _) => "nothing to do: chains by tail calls are used instead",
         (Feature::Tcx, _) => "nothing to do: clsact is used instead",
         (Feature::TaiClock, _) => {
@@ -112,11 +112,10 @@ fn fix(feature: Feature, answer: &Answer) -> Option<Advice> {
         (_, Answer::Refused { .. })
             if !probe::missing_capabilities(&Capability::FOR_BPF).is_empty() =>
         {
-            return Some(trawl_kernel::fix::Fix::RunAsRoot.into());
+            "run trawl as root"
         }
         _ => return None,
-    };
-    Some(command.into())
+    })
 }
 
 fn file_system() -> Finding {
@@ -129,9 +128,10 @@ fn file_system() -> Finding {
             "no BPF file system is mounted here",
         )
         .why("pinned hook maps cannot be found; `ip netns exec` hides it")
-        .fix(Fix::MountOrNamespace {
-            command: format!("mount -t bpf -o mode=0700 bpf {}", bpffs::USUAL),
-        });
+        .fix(format!(
+            "mount -t bpf -o mode=0700 bpf {}; or use --netns instead of ip netns exec",
+            bpffs::USUAL
+        ));
     };
     let pins = bpffs::pinned().len();
     let things = if pins == 1 { "object" } else { "objects" };

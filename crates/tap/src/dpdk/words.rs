@@ -13,7 +13,7 @@ pub fn no_helper() -> Error {
         "cannot use the dpdk tap",
         format!("its helper {PROGRAM} is not beside trawl, and {VARIABLE} names none"),
     )
-    .fix(crate::fix::Fix::BuildHelper)
+    .fix("make build-dpdk (apt-get install libdpdk-dev), with the same version of DPDK as the application's")
 }
 
 pub fn other_build(theirs: &str) -> Error {
@@ -48,12 +48,12 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
             what,
             format!("no DPDK application with the file prefix {prefix} is running: {first}: {second}"),
         )
-        .fix(crate::fix::Fix::OtherPrefix),
+        .fix("--file-prefix names another one; ls /run/dpdk shows those that were started"),
         "not_ready" => Error::failed(
             what,
             format!("the DPDK application with the file prefix {prefix} has not finished its start"),
         )
-        .fix(trawl_kernel::fix::Fix::TryAgain),
+        .fix("try again"),
         "version" => Error::failed(
             what,
             format!("the application has DPDK {first}, {PROGRAM} was built for {second}; both must have the same version"),
@@ -63,17 +63,17 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
             what,
             format!("DPDK cannot join the application as a secondary process: {first}{}", log()),
         )
-        .fix(crate::fix::Fix::ShareMemory),
+        .fix("start it without --no-huge and without --in-memory"),
         "no_pool" => Error::failed(
             what,
             "the application has no packet pool of the kind ring_mp_mc, from which its table of pool operations is learnt",
         )
-        .fix(crate::fix::Fix::MempoolOps),
+        .fix("start it with --mbuf-pool-ops-name=ring_mp_mc"),
         "no_pdump" => Error::failed(
             what,
             "the application has not started DPDK's capture framework",
         )
-        .fix(crate::fix::Fix::InitPdump),
+        .fix("it has to call rte_pdump_init(), as dpdk-testpmd does"),
         "no_port" => Error::usage(
             what,
             match second {
@@ -89,7 +89,7 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
             "cannot use this filter with the dpdk tap",
             format!("DPDK cannot convert it: {first}{}", log()),
         )
-        .fix(crate::fix::Fix::FilterLater),
+        .fix("record without it, and use: trawl read -r FILE -w FILTERED EXPRESSION"),
         "exists" => Error::failed(
             what,
             match second {
@@ -97,16 +97,16 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
                 pid => format!("another capture is on port {first} (process {pid}), and DPDK allows one"),
             },
         )
-        .fix(crate::fix::Fix::EndOtherCapture),
+        .fix("end that one first"),
         "memory" => Error::failed(
             what,
             format!("the application's huge pages have no room for the copies of packets: {first}"),
         )
-        .fix(crate::fix::Fix::MoreHugePages),
+        .fix("sysctl -w vm.nr_hugepages=NUMBER allows more, and the application must be allowed to take them"),
         "pdump" => Error::failed(what, format!("the application refuses the capture of port {first}: {second}{}", log())),
         "owner" => Error::failed(what, format!("cannot write in {first}: {second}")),
         "places" => Error::usage(what, format!("{first} queues are the limit"))
-            .fix(crate::fix::Fix::OneQueue),
+            .fix("choose one queue with --queue, or one port"),
         _ => Error::failed(what, line.rest.join(" ")),
     }
 }

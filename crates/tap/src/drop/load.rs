@@ -93,11 +93,8 @@ pub fn load(
         false => link::attach_raw_tracepoint(loaded.as_fd(), place.tracepoint),
     };
     let link = link.map_err(|e| {
-        Error::os("cannot look at the packets that the kernel drops", e).fix(
-            trawl_kernel::fix::Fix::Root {
-                capabilities: "CAP_BPF and CAP_PERFMON".to_owned(),
-            },
-        )
+        Error::os("cannot look at the packets that the kernel drops", e)
+            .fix("this requires root (CAP_BPF and CAP_PERFMON)")
     })?;
     Ok((loaded, vec![link]))
 }

@@ -136,7 +136,7 @@ impl Reasons {
                         ),
                     };
                     Error::usage(format!("cannot choose drops by the reason {name}"), why)
-                        .fix(crate::fix::Fix::ListReasons)
+                        .fix("--reason help lists those it has")
                 })
         };
         list.iter().map(one).collect()

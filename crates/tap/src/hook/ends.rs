@@ -44,14 +44,20 @@ impl Ends {
                 "cannot record at entry through this hook",
                 "its programs run when the other is done",
             )
-            .fix(crate::fix::Fix::NoAt { reload: load() }));
+            .fix(format!(
+                "leave out --at, or load the program with hooks: {}",
+                load()
+            )));
         }
         if filter_at_entry && !tappable {
             return Err(Error::usage(
                 "cannot filter packets as they arrived through this hook",
                 "its programs see them as the other program left them",
             )
-            .fix(crate::fix::Fix::NoFilterAt { reload: load() }));
+            .fix(format!(
+                "leave out --filter-at, or load the program with hooks: {}",
+                load()
+            )));
         }
         options.check_ends()?;
         Ok(ends)

@@ -123,14 +123,14 @@ fn open_hook(path: &Path) -> Result<Found> {
                 about.kind
             ),
         )
-        .fix(crate::fix::Fix::NameProgArray));
+        .fix("name the BPF_MAP_TYPE_PROG_ARRAY that the program jumps through"));
     }
     if about.max_entries < ACTIONS {
         let why = format!(
             "it has {} entries, and a hook needs one for each of {ACTIONS} actions",
             about.max_entries
         );
-        return Err(Error::failed(what(), why).fix(crate::fix::Fix::LargerProgArray));
+        return Err(Error::failed(what(), why).fix("give the map 5 entries, as xdpcap asks for"));
     }
     Ok(Found {
         map,
@@ -144,7 +144,7 @@ fn open_hook(path: &Path) -> Result<Found> {
 fn by_program(site: &CaptureSite) -> Result<Looked> {
     let what = || format!("cannot find a hook on {}", site.label);
     let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())? else {
-        return Err(Error::failed(what(), "no XDP program is on it").fix(crate::fix::Fix::UseXdp));
+        return Err(Error::failed(what(), "no XDP program is on it").fix("use --tap xdp"));
     };
     if let Some(error) = site.may_not_look() {
         return Err(error);
@@ -162,7 +162,7 @@ fn by_program(site: &CaptureSite) -> Result<Looked> {
         let names: Vec<String> = found.iter().map(Found::describe).collect();
         return Err(
             Error::failed(what(), format!("there are several: {}", names.join(", ")))
-                .fix(crate::fix::Fix::NameHook),
+                .fix("name one: --hook PATH"),
         );
     }
     let Some(hook) = found.pop() else {
@@ -173,9 +173,7 @@ fn by_program(site: &CaptureSite) -> Result<Looked> {
                 present.program_id
             ),
         )
-        .fix(crate::fix::Fix::LoadWithHooks {
-            reload: site.with_hooks(present.program_id),
-        }));
+        .fix(format!("load the program with hooks: {}; or name its map with --hook PATH; or capture after XDP with --tap packet", site.with_hooks(present.program_id))));
     };
     Ok(Looked {
         hooks: vec![hook],

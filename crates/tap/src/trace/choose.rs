@@ -114,7 +114,8 @@ impl Present {
                 let why = format!(
                     "packets get to {unseen} by a jump, and tracing does not see programs that are jumped to"
                 );
-                return Err(Error::failed(what(), why).fix(crate::fix::Fix::UseHook));
+                return Err(Error::failed(what(), why)
+                    .fix("look through the hooks of the chain's programs: --tap hook"));
             }
             let there: Vec<String> = self.all().map(Traceable::describe).collect();
             let wanted = match programs {
@@ -126,7 +127,7 @@ impl Present {
                 what(),
                 format!("none {wanted} is there, but {}", there.join(", ")),
             )
-            .fix(crate::fix::Fix::NameProgram));
+            .fix("name one of these with --program, or use --program all"));
         }
         Ok(chosen)
     }

@@ -144,7 +144,7 @@ impl TracePlan {
                 ),
                 "it was loaded without type information",
             )
-            .fix(crate::fix::Fix::WithTypes));
+            .fix("compile it with -g, or use --tap packet"));
         };
         let (name, ready) = self.prepare(role, ids, entry)?;
         let attach_type = match role.is_exit() {

@@ -173,7 +173,7 @@ fn the_queue_of_what_is_sent_is_unknown_at_tc() {
         let error = session::attach(&sites, &options, host(), &mut Silent).unwrap_err();
         assert_eq!(error.kind(), Kind::Usage, "{error}");
         assert!(
-            format!("{:?}", error.advice()).contains("PacketOrIn"),
+            error.how_to_fix() == Some("use --tap packet, or -Q in for received packets"),
             "{error}"
         );
     }

@@ -67,7 +67,7 @@ impl Compiler for AtRunTime {
         library().map(drop).map_err(|error: Error| Unavailable {
             what: error.what().to_owned(),
             why: error.why().to_owned(),
-            fix: error.how_to_fix(),
+            fix: error.how_to_fix().map(str::to_owned),
         })
     }
 

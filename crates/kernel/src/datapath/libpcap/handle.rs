@@ -9,7 +9,6 @@ use std::sync::Arc;
 use super::reader::{Packet, Precision, Reader, show};
 use super::{BpfProgram, Library, PcapT, Statistics, text};
 use crate::error::Advice;
-use crate::fix::Fix;
 use crate::netns::{Namespace, run_maybe_in};
 use crate::{Error, Result};
 
@@ -230,7 +229,7 @@ impl Handle {
             let status = unsafe { (of.setdirection)(self.pcap, direction as c_int) };
             if status < 0 {
                 let what = format!("cannot choose the direction on {}", self.device);
-                return Err(Error::failed(what, self.reason(status)).fix(Fix::NoDirection));
+                return Err(Error::failed(what, self.reason(status)).fix("leave out -Q"));
             }
         }
         warnings.retain(|one| !one.is_empty());
@@ -386,12 +385,14 @@ fn grown(before: u32, now: u32) -> u64 {
 }
 
 fn fix_for(device: &str, status: c_int) -> Advice {
-    let needs = |module: &str| Fix::LibpcapModule {
-        module: module.to_owned(),
+    let needs = |module: &str| {
+        format!(
+            "this needs the kernel module {module}: modprobe {module}, and a libpcap built with it (--libpcap PATH; see docs/peers.md)"
+        )
     };
     match status {
         PERMISSION_DENIED | PROMISC_PERMISSION_DENIED => {
-            return Fix::RootOrNotPromiscuous.into();
+            return "run as root, or with CAP_NET_RAW; or leave the mode as it is: -p".into();
         }
         IFACE_NOT_UP => return format!("ip link set dev {device} up").into(),
         _ => {}
@@ -403,7 +404,8 @@ fn fix_for(device: &str, status: c_int) -> Advice {
     } else if device.starts_with("usbmon") {
         "modprobe usbmon".into()
     } else if device.starts_with("dpdk:") {
-        Fix::LibpcapWithDpdk.into()
+        "this needs a libpcap that was built with DPDK (--libpcap PATH); --tap dpdk needs none"
+            .into()
     } else if status == NO_SUCH_DEVICE || status == ERROR {
         "ip link shows the interfaces; tcpdump -D the devices of the system's libpcap".into()
     } else {

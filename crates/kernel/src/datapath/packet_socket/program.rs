@@ -78,9 +78,7 @@ pub fn load(
     let map = map::create_mmapable_array("trawl_rejected", size as u32, 1).map_err(|e| match e
         .errno()
     {
-        Some(libc::EPERM) => e.fix(crate::fix::Fix::Root {
-            capabilities: "CAP_BPF".to_owned(),
-        }),
+        Some(libc::EPERM) => e.fix("this requires root (CAP_BPF)"),
         _ => e,
     })?;
     let counts = Mapping::of_map(map.as_fd(), size)?;

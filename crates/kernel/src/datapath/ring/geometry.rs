@@ -36,10 +36,11 @@ impl Geometry {
         let cpus = cpus.max(1) as u64;
         let least = SHARE_MIN * cpus;
         let what = || format!("cannot record with {bytes} bytes of memory");
-        let fix = crate::fix::Fix::MemoryBetween {
-            least_kib: least >> 10,
-            most_gib: MEMORY_MAX >> 30,
-        };
+        let fix = format!(
+            "choose --memory between {least_kib} KiB and {most_gib} GiB",
+            least_kib = least >> 10,
+            most_gib = MEMORY_MAX >> 30
+        );
         if bytes < least {
             let why = format!("each of {cpus} CPUs needs {} KiB", SHARE_MIN >> 10);
             return Err(Error::usage(what(), why).fix(fix));

@@ -89,9 +89,7 @@ impl LiveSender {
         let program = LoadOptions::new("trawl_send", XDP)
             .load(&returning(XDP_TX))
             .map_err(|e| {
-                Error::os(CANNOT_LOAD, e).fix(crate::fix::Fix::Root {
-                    capabilities: "CAP_BPF, CAP_NET_ADMIN".to_owned(),
-                })
+                Error::os(CANNOT_LOAD, e).fix("this requires root (CAP_BPF, CAP_NET_ADMIN)")
             })?;
         Self::with_program(name, program)
     }
@@ -202,7 +200,7 @@ impl LiveSender {
                 what,
                 format!("the kernel has no live frames (before 5.18), or {length} bytes are more than a page holds"),
             )
-            .fix(crate::fix::Fix::PacketEngine),
+            .fix("use --engine packet"),
             Some(libc::ENODEV) => Error::failed(what, "the interface is gone"),
             _ => Error::os(what, error),
         }

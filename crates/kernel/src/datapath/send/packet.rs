@@ -84,9 +84,7 @@ pub(super) fn bound(name: &str, index: u32) -> Result<OwnedFd> {
         let privileges = error.raw_os_error() == Some(libc::EPERM);
         let error = Error::os(format!("cannot open a packet socket on {name}"), error);
         if privileges {
-            error.fix(crate::fix::Fix::Root {
-                capabilities: "CAP_NET_RAW".to_owned(),
-            })
+            error.fix("this requires root (CAP_NET_RAW)")
         } else {
             error
         }
@@ -121,7 +119,7 @@ pub(super) fn bound(name: &str, index: u32) -> Result<OwnedFd> {
 pub(super) fn explain(name: &str, error: io::Error, length: usize) -> Error {
     let what = format!("cannot send a frame of {length} bytes out of {name}");
     match error.raw_os_error() {
-        Some(libc::EMSGSIZE) => Error::os(what, error).fix(crate::fix::Fix::LargerMtu),
+        Some(libc::EMSGSIZE) => Error::os(what, error).fix("raise the interface's MTU"),
         Some(libc::ENXIO | libc::ENODEV) => Error::failed(what, "the interface is gone"),
         Some(libc::ENETDOWN) => super::down_or_gone(what, name),
         _ => Error::os(what, error),

@@ -149,7 +149,7 @@ impl Netlink {
                 );
                 return Err(
                     Error::failed(format!("address {address}{}", self.place), why)
-                        .fix(crate::fix::Fix::IsInterfaceUp),
+                        .fix("is the interface up?"),
                 );
             }
             events.wait(left).map_err(|r| r.about(what()))?;

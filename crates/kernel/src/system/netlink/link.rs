@@ -337,9 +337,7 @@ impl Netlink {
                 if others > 0 {
                     names.push(format!("and {others} others (ip link lists them)"));
                 }
-                error.fix(crate::fix::Fix::OneOf {
-                    names: names.join(", "),
-                })
+                error.fix(format!("those that exist: {}", names.join(", ")))
             }
             Err(_) => error,
         }
@@ -381,7 +379,7 @@ impl Netlink {
                     ),
                     format!("it does not send {} s after it went up", patience.as_secs()),
                 )
-                .fix(crate::fix::Fix::IsOtherEndUp));
+                .fix("is the other end up?"));
             }
             monitor.wait(left)?;
             monitor.events()?;

@@ -243,7 +243,7 @@ impl Netlink {
             format!("the MAC address of {address} on {name}{}", self.place),
             "the kernel does not know it, and no neighbour answered",
         )
-        .fix(crate::fix::Fix::DestinationMac))
+        .fix("give --dst-mac"))
     }
 }
 

@@ -32,12 +32,10 @@ impl Refusal {
     pub fn about(self, what: impl Into<String>) -> Error {
         let mut error = Error::os(what, io::Error::from_raw_os_error(self.errno));
         if let Some(says) = self.says {
-            error = error.fix(crate::fix::Fix::KernelSays { words: says });
+            error = error.fix(format!("the kernel says: {says}"));
         }
         if self.errno == libc::EPERM {
-            error = error.fix(crate::fix::Fix::Root {
-                capabilities: "CAP_NET_ADMIN".to_owned(),
-            });
+            error = error.fix("this requires root (CAP_NET_ADMIN)");
         }
         error
     }

@@ -17,11 +17,7 @@ use crate::lock::{Lock, Rank};
 pub fn create(name: &str) -> Result<Namespace> {
     check_name(name)?;
     let what = || format!("cannot make the namespace {name}");
-    share_directory().map_err(|e| {
-        Error::os(what(), e).fix(crate::fix::Fix::Root {
-            capabilities: "".to_owned(),
-        })
-    })?;
+    share_directory().map_err(|e| Error::os(what(), e).fix("this requires root"))?;
     let path = Path::new(NAMED).join(name);
     let reserved = fs::OpenOptions::new()
         .write(true)
@@ -44,9 +40,7 @@ pub fn create(name: &str) -> Result<Namespace> {
     });
     if let Err(e) = made {
         let _ = fs::remove_file(&path);
-        return Err(Error::os(what(), e.into()).fix(crate::fix::Fix::Root {
-            capabilities: "CAP_SYS_ADMIN".to_owned(),
-        }));
+        return Err(Error::os(what(), e.into()).fix("this requires root (CAP_SYS_ADMIN)"));
     }
     Namespace::by_name(name)
 }

@@ -237,7 +237,7 @@ fn unfit(why: Unfit) -> Error {
         Unfit::TooLong { instructions } => fail(format!(
             "its {instructions} instructions are more than a jump can pass over"
         ))
-        .fix(crate::fix::Fix::ShorterFilter)
+        .fix("use a shorter expression, or --tap packet")
         .refused(Refusal::TooLong),
     }
 }

@@ -219,9 +219,9 @@ fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
     let reason = reason_in(log);
     let os = Error::os(format!("cannot load the program {name}"), error);
     match (os.errno(), reason) {
-        (Some(libc::EPERM), None) => os.fix(crate::fix::Fix::Root {
-            capabilities: "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON".to_owned(),
-        }),
+        (Some(libc::EPERM), None) => {
+            os.fix("this requires root (CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON)")
+        }
         (_, Some(reason)) => Error::failed(
             format!("cannot load the program {name}"),
             format!("the verifier says: {reason}"),

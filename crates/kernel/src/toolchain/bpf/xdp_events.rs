@@ -72,11 +72,8 @@ pub struct XdpEvents {
 impl XdpEvents {
     pub fn watch() -> Result<Self> {
         let fail = |why: libbpf_rs::Error| {
-            Error::failed("cannot count the packets that XDP loses", why).fix(
-                crate::fix::Fix::Root {
-                    capabilities: "CAP_BPF and CAP_PERFMON".to_owned(),
-                },
-            )
+            Error::failed("cannot count the packets that XDP loses", why)
+                .fix("this requires root (CAP_BPF and CAP_PERFMON)")
         };
         super::object::quiet_libbpf();
         let types = kernel_types::for_programs()
