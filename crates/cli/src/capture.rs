@@ -13,9 +13,9 @@ mod output;
 mod peers;
 mod pod;
 mod progress;
-mod recording;
+pub(crate) mod recording;
 mod remote;
-mod shown;
+pub(crate) mod shown;
 mod stored;
 mod tcpdump;
 mod trigger;
@@ -41,21 +41,20 @@ use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::notice::Notice;
 use trawl_tap::options::TimeSource;
 use trawl_tap::plan::{CapturePlan, Io, OutputPlan};
-use trawl_tap::session::{self, Attached, Confined, Ended, Observer, Session};
+use trawl_tap::session::{self, Attached, Confined, Ended, Observer};
 use trawl_tap::sink::{Counting, Sink};
 
+pub use args::Args;
 use args::Environment;
-pub use args::{Args, AtName, DirectionName};
 use beside::Outputs;
 use checks::{check_format, check_link_types};
 use display::{Display, Form};
 use how::How;
 use output::Output;
 use progress::Terminal;
-use shown::Shown;
+use shown::{Shown, origins};
 use trawl_view::json::JsonLines;
 use trawl_view::print::Printer;
-use trawl_view::record::BlockOrigin;
 
 use crate::json::{self, Remark};
 use crate::{outfile, service, terminal, verifier_log};
@@ -357,16 +356,6 @@ fn account_of(fate: Fate) -> OutputSummary {
         json::say(&Remark::Output(&output), &text);
     }
     output
-}
-
-/// The interface and the hook of each interface block that a capture begins with.
-pub(crate) fn origins(session: &Session) -> Vec<BlockOrigin> {
-    session
-        .interfaces()
-        .iter()
-        .zip(session.hook_names())
-        .map(|(interface, hook)| BlockOrigin::new(interface, hook))
-        .collect()
 }
 
 fn report(

@@ -16,7 +16,7 @@ use trawl_kernel::{Error, Result};
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::table::{self, Facts};
 
-use crate::capture::{AtName, DirectionName};
+use crate::capture::args::{AtName, DirectionName};
 use crate::terminal::write_out;
 
 /// Captures for Wireshark and tshark, which call this themselves; `trawl extcap install` makes it known to them

@@ -102,7 +102,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let attached = session::attach(&sites, &options, Host::this(), &mut observer)?;
     let confined = attached.confine(None, Capabilities::empty())?;
     let mut sink = Following {
-        places: capture::origins(confined.session()),
+        places: capture::shown::origins(confined.session()),
         described: 0,
         open: BTreeMap::new(),
         joined: Joined::default(),

@@ -118,7 +118,7 @@ pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
     let confined = attach(&plan, &mut observer)?.confine(None, wanted.keeps)?;
     let mut sink = Viewed {
         viewer: &shared,
-        places: capture::origins(confined.session()),
+        places: capture::shown::origins(confined.session()),
         described: 0,
         ended: &ended_by_viewer,
     };

@@ -1,14 +1,49 @@
 //! What running captures and generators tell of themselves, for `trawl serve`: a file each below /run/trawl.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use trawl_kernel::{create, run};
+use trawl_tap::account::Account;
+
+/// The account of a capture that another command makes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RunningCapture {
+    pub pid: u32,
+    pub seen: u64,
+    pub filtered_out: u64,
+    pub recorded: u64,
+    pub lost: BTreeMap<Cow<'static, str>, u64>,
+}
+
+impl RunningCapture {
+    pub fn new(total: &Account) -> Self {
+        Self {
+            pid: std::process::id(),
+            seen: total.seen,
+            filtered_out: total.filtered_out,
+            recorded: total.recorded,
+            lost: total.lost.clone(),
+        }
+    }
+}
+
+/// What a generator has sent so far.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RunningGenerator {
+    pub pid: u32,
+    pub interface: String,
+    pub frames: u64,
+    pub bytes: u64,
+    pub refused: u64,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

@@ -28,8 +28,9 @@ use trawl_view::record::Source;
 
 pub use args::Args;
 pub(crate) use args::{Form, Request};
+use files::Written;
 pub(crate) use input::Input;
-use output::{Output, Written};
+use output::Output;
 use selection::Selection;
 pub(crate) use time::{Bound, parse as time};
 

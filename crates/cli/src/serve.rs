@@ -12,13 +12,13 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use trawl_kernel::events::Signals;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::privilege::Kept;
 use trawl_kernel::{Error, Result, events, host, names, netns};
 use trawl_packet::verdict;
-use trawl_tap::account::{Account, Summary};
+use trawl_tap::account::Summary;
 use trawl_view::drop::Drop;
 use trawl_view::record::PacketView;
 use trawl_view::stat::{Counted, Flow, Statistics};
@@ -27,7 +27,7 @@ use crate::figures::{self, Counters, Place};
 use crate::json::{self, Remark};
 use crate::live::{self, Viewer, Wanted};
 use crate::netns::NetnsArg;
-use crate::published::{self, Kind};
+use crate::published::{self, Kind, RunningCapture, RunningGenerator};
 use crate::{service, terminal};
 use history::History;
 
@@ -58,38 +58,6 @@ pub(crate) struct Figures {
     /// The captures and generators of other commands that run on this machine.
     pub captures: Vec<RunningCapture>,
     pub generators: Vec<RunningGenerator>,
-}
-
-/// The account of a capture that another command makes.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct RunningCapture {
-    pub pid: u32,
-    pub seen: u64,
-    pub filtered_out: u64,
-    pub recorded: u64,
-    pub lost: BTreeMap<Cow<'static, str>, u64>,
-}
-
-impl RunningCapture {
-    pub fn new(total: &Account) -> Self {
-        Self {
-            pid: std::process::id(),
-            seen: total.seen,
-            filtered_out: total.filtered_out,
-            recorded: total.recorded,
-            lost: total.lost.clone(),
-        }
-    }
-}
-
-/// What a generator has sent so far.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct RunningGenerator {
-    pub pid: u32,
-    pub interface: String,
-    pub frames: u64,
-    pub bytes: u64,
-    pub refused: u64,
 }
 
 /// The account of this command's own capture.

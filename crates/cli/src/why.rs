@@ -81,7 +81,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut sink = Tallying {
         tally: Rc::clone(&tally),
         no_losses_too: args.all,
-        places: capture::origins(confined.session()),
+        places: capture::shown::origins(confined.session()),
         described: 0,
         counted: counted.clone(),
         advice: Advice::new(),

@@ -111,7 +111,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::super::Bench;
-    use super::super::model::Profile;
+    use super::super::definition::Profile;
     use super::super::peers::Peers;
     use super::*;
 

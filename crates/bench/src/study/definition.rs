@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use trawl_kernel::{Error, Result};
 
-use super::model::Profile;
-
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Definition {
@@ -226,6 +224,25 @@ impl Space {
             format!("experiment {}", self.experiment),
             format!("its definition has no parameter {key} of this kind"),
         )
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    /// A few points, each a fraction of a second.
+    #[default]
+    Quick,
+    /// The study's own parameter space.
+    Full,
+}
+
+impl Profile {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Quick => "quick",
+            Self::Full => "full",
+        }
     }
 }
 

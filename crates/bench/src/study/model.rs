@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::definition::Definition;
+use super::definition::{Definition, Profile};
 
 pub const SCHEMA: &str = "trawl-bench/1";
 
@@ -50,25 +50,6 @@ pub struct Request {
     /// Where captures are written while they are measured.
     #[serde(default)]
     pub scratch: String,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Profile {
-    /// A few points, each a fraction of a second.
-    #[default]
-    Quick,
-    /// The study's own parameter space.
-    Full,
-}
-
-impl Profile {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Quick => "quick",
-            Self::Full => "full",
-        }
-    }
 }
 
 /// Under what circumstances figures were taken: without these they mean nothing.

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant, SystemTime};
 use trawl_kernel::{Error, Result};
 
 use super::catalogue::{self, Entry};
+use super::definition::Profile;
 use super::machine::{self, Sample};
-use super::model::{Experiment, Failure, Finding, Profile, Report, Request, Run, SCHEMA};
+use super::model::{Experiment, Failure, Finding, Report, Request, Run, SCHEMA};
 use super::peers::Peers;
 use super::{Bench, Case, Measured, Stop, store};
 

@@ -19,8 +19,8 @@ use trawl_tap::plan::{CapturePlan, StorePlan};
 use trawl_tap::sources::Sources;
 
 use crate::capture::args::{self, TapName, Taps};
-use crate::published::{self, Kind};
-use crate::serve::RunningCapture;
+use crate::capture::recording;
+use crate::published::{self, Kind, RunningCapture};
 use crate::terminal;
 
 /// What a sd_notify message begins with once a capture is attached.
@@ -244,7 +244,7 @@ fn plan(capture: &Capture, summary: &Path, spool: &Path) -> Result<CapturePlan> 
     let options = Options {
         filter: (!expression.is_empty()).then(|| Filter::Expression(expression.to_owned())),
         snaplen: match capture.snaplen {
-            Some(bytes) => args::snaplen(bytes.into())?,
+            Some(bytes) => recording::snaplen(bytes.into())?,
             None => usual.snaplen,
         },
         count: capture.packets,

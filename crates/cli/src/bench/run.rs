@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
+use trawl_bench::study::definition::Profile;
 use trawl_bench::study::harness::hosts::Hosts;
-use trawl_bench::study::model::{PeerState, Profile, Report, Request};
+use trawl_bench::study::model::{PeerState, Report, Request};
 use trawl_bench::study::peers::Peers;
 use trawl_bench::study::run::{Progress, run as run_experiments};
 use trawl_bench::study::{Bench, catalogue, store};

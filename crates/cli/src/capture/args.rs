@@ -484,7 +484,7 @@ impl Args {
 
     /// The outputs as they were named. Where one keeps more of a packet than -s says, the others are cut to that.
     fn outputs(&self) -> Result<Vec<OutputPlan>> {
-        let common = snaplen(self.snaplen)?;
+        let common = recording::snaplen(self.snaplen)?;
         let is_longer = self.kept()? > common;
         let named = self.write.iter().map(|text| NamedOutput::parse(text));
         let planned = named.map(|named| {
@@ -506,7 +506,7 @@ impl Args {
 
     /// As much of packets is kept as the longest output wants, and all for an expression that decides about events.
     fn kept(&self) -> Result<u32> {
-        let common = snaplen(self.snaplen)?;
+        let common = recording::snaplen(self.snaplen)?;
         if self.trigger.looks_at_packets() {
             return Ok(RECORD_MAX_CAPTURED as u32);
         }
@@ -617,19 +617,6 @@ impl Args {
 
 fn user(name: &str) -> std::result::Result<User, String> {
     User::find(name).map_err(|error| error.why().to_owned())
-}
-
-/// Zero means all, as it does for tcpdump.
-pub(crate) fn snaplen(asked: u64) -> Result<u32> {
-    match u32::try_from(asked) {
-        Ok(0) => Ok(RECORD_MAX_CAPTURED as u32),
-        Ok(bytes) if bytes as usize <= RECORD_MAX_CAPTURED => Ok(bytes),
-        _ => Err(Error::usage(
-            format!("cannot keep {asked} bytes of each packet"),
-            format!("{RECORD_MAX_CAPTURED} is the limit"),
-        )
-        .fix("leave out -s to keep all of it")),
-    }
 }
 
 #[cfg(test)]

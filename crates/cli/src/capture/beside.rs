@@ -9,10 +9,9 @@ use trawl_view::print::Printer;
 
 use super::display::{Display, Form};
 use super::how::{self, How};
-use super::origins;
 use super::output::{self, Output};
 use super::progress::Terminal;
-use super::shown::Shown;
+use super::shown::{Shown, origins};
 
 /// What is written to, opened before anything is attached: a named pipe makes trawl wait for its reader.
 #[derive(Default)]

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use trawl_kernel::{Error, Result};
 use trawl_tap::plan::Format;
 
-use super::args;
+use super::recording::snaplen;
 use crate::packing::Packing;
 
 /// An output as it was named.
@@ -35,7 +35,7 @@ impl NamedOutput {
                     let length = value
                         .parse()
                         .map_err(|_| refused(format!("'{value}' is not a number of bytes")))?;
-                    wanted.snaplen = Some(args::snaplen(length)?);
+                    wanted.snaplen = Some(snaplen(length)?);
                 }
                 Some(("compress", name)) => {
                     let packing = Packing::from_str(name, false)

@@ -15,8 +15,7 @@ use super::display::Display;
 use super::interfaces::Joining;
 use super::words;
 use crate::json::Remark;
-use crate::published::{Kind, Published};
-use crate::serve::RunningCapture;
+use crate::published::{Kind, Published, RunningCapture};
 use crate::{json, service, terminal};
 
 /// How often the live line is shown anew.

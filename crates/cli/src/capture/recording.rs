@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use trawl_kernel::layout::RECORD_MAX_CAPTURED;
 use trawl_kernel::{Error, Result};
 use trawl_sink::check_command;
 use trawl_tap::options::{MemorySize, Meta};
@@ -160,5 +161,18 @@ pub(super) fn refuse_rotation(rotation: &Rotation) -> Result<()> {
             Err(Error::usage(format!("cannot use {option}"), why).fix("name one: -w FILE"))
         }
         None => Ok(()),
+    }
+}
+
+/// Zero means all, as it does for tcpdump.
+pub(crate) fn snaplen(asked: u64) -> Result<u32> {
+    match u32::try_from(asked) {
+        Ok(0) => Ok(RECORD_MAX_CAPTURED as u32),
+        Ok(bytes) if bytes as usize <= RECORD_MAX_CAPTURED => Ok(bytes),
+        _ => Err(Error::usage(
+            format!("cannot keep {asked} bytes of each packet"),
+            format!("{RECORD_MAX_CAPTURED} is the limit"),
+        )
+        .fix("leave out -s to keep all of it")),
     }
 }

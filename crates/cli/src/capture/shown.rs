@@ -5,10 +5,21 @@ use std::io;
 use std::os::fd::AsFd;
 
 use trawl_kernel::{Error, Result};
+use trawl_tap::session::Session;
 use trawl_tap::sink::Sink;
 use trawl_tap::stream::{End, Stream};
 use trawl_view::Show;
 use trawl_view::record::{BlockOrigin, RingBlocks, Source, add_places};
+
+/// The interface and the hook of each interface block that a capture begins with.
+pub(crate) fn origins(session: &Session) -> Vec<BlockOrigin> {
+    session
+        .interfaces()
+        .iter()
+        .zip(session.hook_names())
+        .map(|(interface, hook)| BlockOrigin::new(interface, hook))
+        .collect()
+}
 
 pub(super) struct Shown<S> {
     form: S,

@@ -19,8 +19,8 @@ use trawl_tap::sink::Sink;
 use trawl_tap::sources::Sources;
 
 use super::{Args, FILTER_CONTROL, TapName};
-use crate::capture::args::{self, Taps};
-use crate::capture::{AtName, DirectionName};
+use crate::capture::args::{self, AtName, DirectionName, Taps};
+use crate::capture::recording;
 use crate::{live, units};
 
 /// Commands of the toolbar's protocol, and what its messages begin with.
@@ -118,7 +118,7 @@ fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
         programs: given(&asked.program).map(|text| Programs::parse(&text)),
         snaplen: match asked.snaplen {
             0 => usual.snaplen,
-            bytes => args::snaplen(bytes.into())?,
+            bytes => recording::snaplen(bytes.into())?,
         },
         sample: sample.map(Sample::Random),
         rate_limit,

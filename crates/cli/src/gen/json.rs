@@ -8,11 +8,9 @@ use trawl_gen::engine::Notes;
 use trawl_gen::pace::WIRE_OVERHEAD;
 use trawl_gen::receive::{FlowReport, Latency, Report as ReceiveReport};
 use trawl_gen::replay::ReplayAccount as Replayed;
-use trawl_gen::rfc2544::{Rfc2544Results, Trial};
+use trawl_gen::rfc2544::{CHECKSUM, Rfc2544Results, Trial};
 use trawl_gen::run::{End, Percentiles, Report};
 
-use super::receive::flow_name;
-use super::rfc2544::wire_bits;
 use crate::json::{rounded, rounded_option};
 
 /// What a run sent.
@@ -363,4 +361,14 @@ impl OneTrial {
             latency_ns: Latencies::of(&trial.latency),
         }
     }
+}
+
+/// Stream and flow.
+pub fn flow_name(flow: &FlowReport) -> String {
+    format!("{:04x}.{}", flow.key.stream, flow.key.flow)
+}
+
+/// Bits a second on the wire: with checksum, preamble and gap.
+pub fn wire_bits(frames: f64, size: usize) -> f64 {
+    frames * ((size - CHECKSUM) as f64 + f64::from(WIRE_OVERHEAD)) * 8.0
 }

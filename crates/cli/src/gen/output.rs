@@ -11,8 +11,8 @@ use trawl_kernel::events::{Signal, Signals};
 
 use super::json::Sent;
 use crate::json::Remark;
-use crate::published::{Kind, Published};
-use crate::serve::RunningGenerator;
+use crate::published::{Kind, Published, RunningGenerator};
+
 use crate::terminal::{folded, write_out};
 use crate::{json, terminal};
 

@@ -5,14 +5,12 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use trawl_gen::receive::{
-    Count, FlowReport, Latency, Options, PARTS, Progress, Receiver, Report, Verdict,
-};
+use trawl_gen::receive::{Count, Latency, Options, PARTS, Progress, Receiver, Report, Verdict};
 use trawl_kernel::events::{self, Signal, Signals};
 use trawl_kernel::{Error, Result};
 use trawl_tap::capture_site::CaptureSite;
 
-use super::json::Received;
+use super::json::{Received, flow_name};
 use super::output::{rate, time};
 use crate::json::Remark;
 use crate::netns::NetnsArg;
@@ -262,11 +260,6 @@ fn flows_in_words(report: &Report, most: usize) -> String {
         let _ = writeln!(text, "{more} more flows: --flows N or --json shows them");
     }
     text
-}
-
-/// Stream and flow.
-pub fn flow_name(flow: &FlowReport) -> String {
-    format!("{:04x}.{}", flow.key.stream, flow.key.flow)
 }
 
 /// 99.9 for 0.999.

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use trawl_gen::engine::Notes;
-use trawl_gen::pace::WIRE_OVERHEAD;
 use trawl_gen::receive::PARTS;
 use trawl_gen::rfc2544::{CHECKSUM, Measurement, Options, Progress, Rfc2544Results, SIZES, Side};
 use trawl_gen::target;
@@ -16,7 +15,7 @@ use trawl_kernel::probe::kernel_release;
 use trawl_kernel::{Error, Result, host};
 use trawl_tap::capture_site::CaptureSite;
 
-use super::json::{Conditions, Rfc2544};
+use super::json::{Conditions, Rfc2544, wire_bits};
 use super::output::{rate, time};
 use super::send::EngineChoice;
 use crate::json::Remark;
@@ -281,11 +280,6 @@ fn seconds(time: Duration) -> String {
         n if n < 120.0 => format!("{n:.0} s"),
         n => format!("{:.0} min", (n / 60.0).ceil()),
     }
-}
-
-/// Bits a second on the wire: with checksum, preamble and gap.
-pub fn wire_bits(frames: f64, size: usize) -> f64 {
-    frames * ((size - CHECKSUM) as f64 + f64::from(WIRE_OVERHEAD)) * 8.0
 }
 
 fn in_words(args: &Args, measurement: &Measurement<'_>, outcomes: &[Rfc2544Results]) -> String {

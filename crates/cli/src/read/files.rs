@@ -14,11 +14,17 @@ use trawl_tap::plan::Compression;
 use trawl_tap::sink::Sink;
 
 use super::input::{Input, identity};
-use super::output::Written;
 use crate::{json, outfile};
 
 /// Bytes that may wait to be compressed: what is read is not lost, so it waits.
 const WAITING: usize = 16 << 20;
+
+/// Whether anybody still takes what is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    Taken,
+    NobodyReads,
+}
 
 pub(super) struct Files {
     plan: SeriesPlan,

@@ -14,20 +14,13 @@ use trawl_view::record::Source;
 use trawl_view::rewrite::{Format, Rewriter};
 
 use super::args::{Form, Request, format_by_name};
-use super::files::Files;
+use super::files::{Files, Written};
 use super::input::Input;
 use crate::json::{self, Remark};
 use crate::terminal;
 
 /// Text and records are gathered up to this many bytes.
 const GATHER: usize = 256 << 10;
-
-/// Whether anybody still takes what is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
-    Taken,
-    NobodyReads,
-}
 
 pub(super) struct Output {
     shown: Option<Shown>,

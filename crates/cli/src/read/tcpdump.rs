@@ -9,7 +9,7 @@ use trawl_tap::filter::Filter;
 use trawl_view::print::Datagrams;
 
 use super::input::Input;
-use crate::capture::DirectionName;
+use crate::capture::args::DirectionName;
 use crate::terminal::write_out;
 
 /// tcpdump's options that mean nothing for a file, or that trawl does anyway.

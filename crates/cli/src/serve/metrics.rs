@@ -267,7 +267,7 @@ fn running(figures: &Figures, add: &mut impl FnMut(&'static str, &'static str, V
             2,
         ),
     ] {
-        let value = |one: &super::RunningCapture| {
+        let value = |one: &crate::published::RunningCapture| {
             let count = [one.seen, one.filtered_out, one.recorded][of];
             (vec![pid(one.pid)], count as f64)
         };
@@ -304,7 +304,7 @@ fn running(figures: &Figures, add: &mut impl FnMut(&'static str, &'static str, V
             2,
         ),
     ] {
-        let value = |one: &super::RunningGenerator| {
+        let value = |one: &crate::published::RunningGenerator| {
             let labels = vec![pid(one.pid), ("interface", one.interface.clone())];
             (labels, [one.frames, one.bytes, one.refused][of] as f64)
         };

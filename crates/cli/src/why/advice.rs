@@ -18,7 +18,7 @@ use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::{hook, trace};
 use trawl_view::why::DropKey;
 
-use super::netfilter;
+use super::netfilter::{self, namespace};
 
 use std::os::fd::AsFd;
 
@@ -149,20 +149,6 @@ fn tc(place: &DropKey, interface: &str, direction: Direction) -> String {
         Direction::Egress => "out",
     };
     format!("{list}; trawl capture --tap tc -i {label} -Q {way}")
-}
-
-pub fn namespace(place: &DropKey) -> Option<Option<Namespace>> {
-    match &place.netns {
-        None => Some(None),
-        Some(name) => match Namespace::by_name(name) {
-            Ok(namespace) => Some(Some(namespace)),
-            // A number: this one, or none that can be found by it.
-            Err(_) => {
-                let own = Namespace::current().ok()?;
-                (own.identity().1.to_string() == *name).then_some(None)
-            }
-        },
-    }
 }
 
 /// An XDP program by number and name.

@@ -3,10 +3,8 @@
 use std::process::Command;
 
 use serde::Deserialize;
-use trawl_kernel::netns::run_maybe_in;
+use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_view::why::DropKey;
-
-use super::advice::namespace;
 
 /// The tables of iptables and the hooks that each has chains at.
 const TABLES: [(&str, &[&str]); 5] = [
@@ -154,6 +152,21 @@ fn chains() -> Option<Vec<Chain>> {
             .filter_map(|item| item.chain)
             .collect(),
     )
+}
+
+/// The namespace of a drop, if it can be found: none for this one.
+pub fn namespace(place: &DropKey) -> Option<Option<Namespace>> {
+    match &place.netns {
+        None => Some(None),
+        Some(name) => match Namespace::by_name(name) {
+            Ok(namespace) => Some(Some(namespace)),
+            // A number: this one, or none that can be found by it.
+            Err(_) => {
+                let own = Namespace::current().ok()?;
+                (own.identity().1.to_string() == *name).then_some(None)
+            }
+        },
+    }
 }
 
 #[cfg(test)]
