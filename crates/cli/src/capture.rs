@@ -19,7 +19,6 @@ pub(crate) mod shown;
 mod stored;
 mod tcpdump;
 mod trigger;
-pub(crate) mod words;
 
 use std::fs::File;
 use std::io::Write as _;
@@ -33,7 +32,8 @@ use trawl_kernel::privilege::{Capabilities, Kept};
 use trawl_kernel::warden::{self, Task, WholeBytes};
 use trawl_kernel::{Error, Result, errno};
 use trawl_sink::{
-    COMPRESSION_LIMIT, Fate, NextFiles, Series, SeriesPlan, Several, compression_threads,
+    COMPRESSION_LIMIT, Fate, NextFiles, Series, SeriesPlan, Several, compression_limits,
+    compression_threads,
 };
 use trawl_tap::account::{OutputSummary, Summary};
 use trawl_tap::assembly::Host;
@@ -132,7 +132,7 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
         observer.notice(&Notice::SnaplenReduced { bytes: snaplen });
     }
     if let Some(trigger) = &options.trigger {
-        observer.notice(&words::waiting_for(trigger, geometry.pool_size as u64));
+        observer.notice(&Notice::armed(trigger, geometry.pool_size as u64));
     }
     let mut is_stored = true;
     let Outputs {
@@ -341,7 +341,7 @@ fn account_of(fate: Fate) -> OutputSummary {
             );
             String::new()
         }
-        None if compresses_too_slowly => format!(": {}", words::compression_limits()),
+        None if compresses_too_slowly => format!(": {}", compression_limits()),
         None => ": it could not keep up".to_owned(),
     };
     let output = OutputSummary {
@@ -386,7 +386,7 @@ fn report(
         // The observer has said so already, unless it was to be quiet.
         Ended::NoInterface(gone) => {
             if display.quiet {
-                json::say(&Remark::Gone(gone), &words::gone(gone));
+                json::say(&Remark::Gone(gone), &gone.to_string());
             }
             ExitCode::FAILURE
         }
@@ -416,23 +416,23 @@ fn report(
         json::say(&Remark::TimeError { at_most_ns: error }, &text);
     }
     for gap in &summary.unseen {
-        json::say(&Remark::Unseen(gap), &words::unseen(gap));
+        json::say(&Remark::Unseen(gap), &gap.to_string());
     }
     for library in summary
         .interfaces
         .iter()
         .filter_map(|point| point.library.as_ref())
     {
-        json::say(&Remark::Library(library), &words::library(library));
+        json::say(&Remark::Library(library), &library.to_string());
     }
     if let Some(triggers) = &summary.triggers {
-        json::say(&Remark::Triggers(triggers), &words::triggers(triggers));
+        json::say(&Remark::Triggers(triggers), &triggers.to_string());
     }
     let packets = summary.total.lost.get(COMPRESSION_LIMIT).copied();
     if let Some(packets) = packets.filter(|packets| *packets > 0) {
         let threads = compression_threads();
         let remark = Remark::CompressionTooSlow { packets, threads };
-        json::say(&remark, &words::compression_limits());
+        json::say(&remark, &compression_limits());
     }
     json::say(&Remark::Account(&summary.total), &summary.total.to_string());
     written.map(|()| code)

@@ -146,10 +146,7 @@ fn attach(plan: &CapturePlan, observer: &mut dyn Observer) -> Result<Attached> {
 fn into_result(ended: Ended) -> Result<()> {
     match ended {
         Ended::Output(error) => Err(error),
-        Ended::NoInterface(gone) => Err(Error::failed(
-            "the capture ended",
-            capture::words::gone(&gone),
-        )),
+        Ended::NoInterface(gone) => Err(Error::failed("the capture ended", gone)),
         _ => Ok(()),
     }
 }
@@ -206,15 +203,15 @@ struct Figures<'a, 'b, 'v> {
 impl Observer for Figures<'_, '_, '_> {
     fn notice(&mut self, notice: &Notice) {
         if json::is_wanted() {
-            json::notice(None, notice, &capture::words::notice(notice));
+            json::notice(None, notice, &notice.to_string());
         } else if !terminal::stdout_is_terminal() {
-            terminal::say(&capture::words::notice(notice));
+            terminal::say(&notice.to_string());
         }
     }
 
     fn started(&mut self, points: &[Point]) {
         for point in points {
-            self.notice(&capture::words::capturing(point));
+            self.notice(&Notice::capturing(point));
         }
         self.viewer.borrow_mut().started();
     }

@@ -152,7 +152,7 @@ pub(crate) struct Watcher {
 
 impl Observer for Watcher {
     fn notice(&mut self, notice: &Notice) {
-        let text = capture::words::notice(notice);
+        let text = notice.to_string();
         match self.json {
             true => json::notice(None, notice, &text),
             false => terminal::say(&text),
@@ -165,7 +165,7 @@ impl Observer for Watcher {
             .filter_map(|one| Some((one, (self.started)(one)?)))
         {
             match self.json {
-                true => json::notice(None, &capture::words::capturing(point), &text),
+                true => json::notice(None, &Notice::capturing(point), &text),
                 false => terminal::say(&text),
             }
         }

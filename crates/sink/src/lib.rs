@@ -17,7 +17,9 @@ pub use direct::DirectFile;
 pub use file::{PcapFile, PcapngFile};
 pub use finished::{Finished, check_command, wait_for_commands};
 pub use next_files::NextFiles;
-pub use packed::{COMPRESSION_LIMIT, Form, Packed, compression_threads, is_nearly_full};
+pub use packed::{
+    COMPRESSION_LIMIT, Form, Packed, compression_limits, compression_threads, is_nearly_full,
+};
 pub use pipe::{PcapStream, PcapngStream};
 pub use series::Series;
 pub use series_plan::SeriesPlan;

@@ -21,7 +21,7 @@ use trawl_tap::sink::{Counting, Sink};
 
 use crate::intact::{Watch, lost_by_disk, refused};
 
-pub use frame::{COMPRESSION_LIMIT, compression_threads};
+pub use frame::{COMPRESSION_LIMIT, compression_limits, compression_threads};
 use trawl_tap::plan::Compression;
 
 /// This many bytes make a frame.

@@ -1,5 +1,6 @@
 //! The `pcap` tap: a device of any libpcap, chosen at run time, with a thread that reads it.
 
+use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -49,6 +50,19 @@ pub struct LibraryFigures {
     pub received: Option<u64>,
     pub dropped: Option<u64>,
     pub dropped_by_interface: Option<u64>,
+}
+
+impl fmt::Display for LibraryFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.name;
+        match (self.received, self.dropped, self.dropped_by_interface) {
+            (Some(received), Some(dropped), Some(by_interface)) => write!(
+                f,
+                "{name}: {received} received, {dropped} dropped, {by_interface} dropped by the interface"
+            ),
+            _ => write!(f, "{name} counts nothing for this device"),
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -80,7 +80,7 @@ impl fmt::Display for Ended {
             Self::Count => f.write_str("count"),
             Self::Size => f.write_str("size"),
             Self::Triggers => f.write_str("triggers"),
-            Self::NoInterface(gone) => write!(f, "{gone}"),
+            Self::NoInterface(gone) => f.write_str(gone.name()),
             Self::Blind => f.write_str("blind"),
             Self::Output(error) => write!(f, "{error}"),
         }

@@ -1,5 +1,7 @@
 //! What a tap finds when it looks at what it hangs on: whether packets still come by there.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use trawl_attach::look;
 use trawl_kernel::netlink::XdpAttachment;
@@ -50,4 +52,32 @@ pub(crate) fn attached_now(site: &CaptureSite) -> Option<Option<XdpAttachment>> 
     let present = site.interface.xdp_attached(namespace).ok()?;
     let there = present.is_some() || site.interface.is_there(namespace);
     there.then_some(present)
+}
+
+/// The actions of an XDP program, as the slots of a hook map are numbered.
+const SLOTS: [&str; 5] = ["ABORTED", "DROP", "PASS", "TX", "REDIRECT"];
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slot_name = |slot: u32| SLOTS.get(slot as usize).copied().unwrap_or("?");
+        let text = match self {
+            Self::LinkDetached => "its link was detached".to_owned(),
+            Self::ProgramReplaced { id, name } => {
+                format!("the XDP program was replaced by {name} (id {id})")
+            }
+            Self::ProgramRemoved => "the XDP program was removed".to_owned(),
+            Self::SlotEmptied { slot } => {
+                format!(
+                    "slot {slot} ({}) of the hook map was emptied",
+                    slot_name(*slot)
+                )
+            }
+            Self::SlotTaken { slot, id } => format!(
+                "slot {slot} ({}) of the hook map was given to program {id}",
+                slot_name(*slot)
+            ),
+            Self::FilterRemoved => "its tc filter was deleted".to_owned(),
+        };
+        f.write_str(&text)
+    }
 }

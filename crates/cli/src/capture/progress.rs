@@ -13,7 +13,6 @@ use trawl_tap::session::Observer;
 
 use super::display::Display;
 use super::interfaces::Joining;
-use super::words;
 use crate::json::Remark;
 use crate::published::{Kind, Published, RunningCapture};
 use crate::{json, service, terminal};
@@ -78,8 +77,8 @@ impl Observer for Terminal {
         if !self.quiet || matches!(notice, Notice::Blind(_) | Notice::SeesAgain(_)) {
             self.finish();
             match self.json {
-                true => json::notice(None, notice, &words::notice(notice)),
-                false => terminal::say(&words::notice(notice)),
+                true => json::notice(None, notice, &notice.to_string()),
+                false => terminal::say(&notice.to_string()),
             }
         }
     }
@@ -92,7 +91,7 @@ impl Observer for Terminal {
 
     fn started(&mut self, points: &[Point]) {
         for point in points {
-            self.notice(&words::capturing(point));
+            self.notice(&Notice::capturing(point));
         }
         let places: Vec<&str> = points.iter().map(|point| point.label.as_str()).collect();
         service::ready(&format!("capturing on {}", places.join(", ")));

@@ -1,6 +1,7 @@
 //! Events: what is one, and what is told of it.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -96,4 +97,15 @@ pub struct Report {
     /// Bytes of memory for packets that may lead to one.
     pub memory: u64,
     pub list: Vec<Event>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let during = match self.during_others {
+            0 => String::new(),
+            more => format!(", {more} more while their packets were written"),
+        };
+        let s = if self.events == 1 { "" } else { "s" };
+        write!(f, "{} trigger{s}{during}", self.events)
+    }
 }

@@ -17,7 +17,6 @@ use trawl_tap::plan::{CapturePlan, FilePlan, Format, OutputPlan, Rotation};
 
 use super::account::{Clock, Report};
 use crate::capture::display::Display;
-use crate::capture::words;
 use crate::json::{self, Said};
 use crate::terminal;
 
@@ -318,7 +317,7 @@ fn listen(stderr: impl Read, say: &dyn Fn(Option<&Notice>, &str), told: &Mutex<T
         } else if let Some(account) = line.strip_prefix(ACCOUNT) {
             of(told).summary = serde_json::from_str(account).ok();
         } else if let Ok(said) = serde_json::from_str::<Said<Notice>>(line) {
-            let text = words::notice(&said.notice);
+            let text = said.notice.to_string();
             say(Some(&said.notice), &text);
             let mut told = of(told);
             told.notices.push(said.notice);
