@@ -55,6 +55,7 @@ use progress::Terminal;
 use shown::{Shown, origins};
 use trawl_view::json::JsonLines;
 use trawl_view::print::Printer;
+use trawl_view::text;
 
 use crate::json::{self, Remark};
 use crate::{outfile, service, terminal, verifier_log};
@@ -67,14 +68,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Some(file) => args.only_plan(file)?,
         None => args.resolve(&Environment::here())?,
     };
+    let display = args.display(&plan);
     if args.list_interfaces {
-        return interfaces::list(&plan, args.display(&plan).json);
+        return interfaces::list(&plan, display.json);
     }
     if args.dry_run {
-        let text = serde_json::to_string_pretty(&plan)
-            .map_err(|e| Error::failed("cannot print the plan", e))?;
-        terminal::write_out(&format!("{text}\n"))?;
-        return Ok(ExitCode::SUCCESS);
+        return show_plan(&plan, display.json);
     }
     if let Some(path) = &plan.verifier_log {
         verifier_log::begin(path)?;
@@ -82,7 +81,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
     if let Some(path) = &plan.options.peers.library {
         choose_for_filters(path);
     }
-    let display = args.display(&plan);
     if args.remote.are_named() {
         return remote::run(&args.remote, &plan, &display);
     }
@@ -95,6 +93,21 @@ pub fn run(args: Args) -> Result<ExitCode> {
         return args.tcpdump.show(&sites, plan.options.filter.as_ref());
     }
     carry_out(&plan, &display, sites)
+}
+
+/// Prints a plan without what was not asked for: on several lines for people, on one for machines.
+fn show_plan(plan: &CapturePlan, on_one_line: bool) -> Result<ExitCode> {
+    let fail = |e| Error::failed("cannot print the plan", e);
+    let mut plan = serde_json::to_value(plan).map_err(fail)?;
+    json::remove_nulls(&mut plan);
+    match on_one_line {
+        true => json::print(&plan)?,
+        false => {
+            let text = serde_json::to_string_pretty(&plan).map_err(fail)?;
+            terminal::write_out(&format!("{}\n", text::in_json(&text)))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Captures as planned, and draws up the account.

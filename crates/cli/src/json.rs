@@ -31,6 +31,18 @@ pub fn line(document: &impl Serialize) -> Result<String> {
         .map_err(|e| Error::failed("cannot write JSON", e))
 }
 
+/// Leaves out the keys of an object that have no value, and so below it.
+pub fn remove_nulls(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Object(object) => {
+            object.retain(|_, value| !value.is_null());
+            object.values_mut().for_each(remove_nulls);
+        }
+        serde_json::Value::Array(list) => list.iter_mut().for_each(remove_nulls),
+        _ => {}
+    }
+}
+
 /// A computed number without the digits that the computation made up: 2.927498895, not 2.9274988950000003. Large ones have
 /// fewer decimals.
 pub fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {

@@ -328,7 +328,7 @@ pub struct Options {
     pub rate_limit: Option<u64>,
     pub snaplen: u32,
     pub count: Option<u64>,
-    #[serde(default, with = "nanoseconds::option")]
+    #[serde(default, rename = "duration_ns", with = "nanoseconds::option")]
     pub duration: Option<Duration>,
     pub memory: Memory,
     pub recording: Recording,

@@ -145,7 +145,7 @@ pub enum Io {
 pub struct Rotation {
     /// A file grows no larger than this.
     pub size: Option<u64>,
-    #[serde(with = "nanoseconds::option")]
+    #[serde(rename = "time_ns", with = "nanoseconds::option")]
     pub time: Option<Duration>,
     /// This many files stay, the latest ones.
     pub files: Option<usize>,
@@ -176,12 +176,12 @@ pub struct StorePlan {
     pub spool_bytes: u64,
     pub full: FullSpool,
     pub chunk_bytes: u64,
-    #[serde(with = "nanoseconds")]
+    #[serde(rename = "chunk_time_ns", with = "nanoseconds")]
     pub chunk_time: Duration,
     /// The capture ends once it recorded this many bytes.
     pub size: Option<u64>,
     /// How long the end of the capture may wait for the store.
-    #[serde(with = "nanoseconds")]
+    #[serde(rename = "patience_ns", with = "nanoseconds")]
     pub patience: Duration,
     /// Each chunk gets its index when it is stored.
     pub index: bool,

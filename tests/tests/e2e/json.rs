@@ -130,6 +130,8 @@ fn documents_have_the_keys_of_the_page() {
     confirmed(&to);
     prints("lab list", &["lab", "list", "--json"]);
     prints("capture -D", &["capture", "-D", "--json"]);
+    let planned = ["capture", "-i", &to, "--dry-run", "--json", "udp"];
+    prints("capture --dry-run", &planned);
     let name = netns.trim_start_matches("trawl-").trim_end_matches("-b");
     prints("lab up, show, down", &["lab", "show", name, "--json"]);
     prints("taps", &["taps", "--json"]);

@@ -5,7 +5,7 @@ use trawl_tests::lab::send_from;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::turn::heavy;
 use trawl_tests::witness::{capinfos, output, packets_in, tshark};
-use trawl_tests::{Capture, Lab, frames, trawl};
+use trawl_tests::{Capture, Lab, Running, frames, trawl};
 
 /// What stands after a name is for that output alone, the first one included.
 #[test]
@@ -242,4 +242,26 @@ fn compression_that_cannot_keep_up_is_named() {
         assert!(recorded < PACKETS, "{summary:#?}");
         assert_eq!(packets_in(&alone), recorded);
     }
+}
+
+/// The plan that --dry-run prints is carried out by --plan, and other options next to that are refused.
+#[test]
+fn plan_is_printed_and_carried_out() {
+    let Some(lab) = Lab::open() else { return };
+    let (receiver, file) = (lab.receiver(), lab.file("planned.pcap"));
+    let asked = ["-i", &receiver, "--tap", "xdp", "-c", "5", "-w", &file];
+    let printed = trawl(&[&["capture", "--dry-run"][..], &asked].concat());
+    assert!(printed.status.success(), "{printed:?}");
+    assert!(!std::path::Path::new(&file).exists(), "it captures nothing");
+    let plan = lab.file("plan.json");
+    std::fs::write(&plan, &printed.stdout).expect("a file");
+    let capture = Running::start(&["capture", "--plan", &plan], "capturing on");
+    lab.send(&[frames::silent(64)], 5);
+    assert_eq!(capture.wait().status.code(), Some(0));
+    assert_eq!(tshark(&file, &["frame.number"]).len(), 5);
+    let both = trawl(&["capture", "--plan", &plan, "-c", "3"]);
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
+    std::fs::write(&plan, "{\"sources\": {}}").expect("a file");
+    let wrong = trawl(&["capture", "--plan", &plan]);
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
 }

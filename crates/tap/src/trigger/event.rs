@@ -14,9 +14,9 @@ use crate::options::nanoseconds;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerPlan {
-    #[serde(with = "nanoseconds")]
+    #[serde(rename = "before_ns", with = "nanoseconds")]
     pub before: Duration,
-    #[serde(with = "nanoseconds")]
+    #[serde(rename = "after_ns", with = "nanoseconds")]
     pub after: Duration,
     /// A packet that matches is an event.
     pub expression: Option<String>,
