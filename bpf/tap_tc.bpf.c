@@ -96,7 +96,7 @@ static __always_inline void take(struct __sk_buff *context, const struct interfa
 	if (!control)
 		return;
 	if (!in_sample(control)) {
-		left_out_at(control, place, false);
+		count_filtered_at(control, place, false);
 		return;
 	}
 	if (over_rate()) {

@@ -91,7 +91,7 @@ static __always_inline __u32 length_of(struct xdp_md *context)
 #include "include/ends.h"
 #include "include/places.h"
 
-static __always_inline bool came_elsewhere(struct xdp_md *context)
+static __always_inline bool arrived_elsewhere(struct xdp_md *context)
 {
 	if (!CONFIG(only_ifindex))
 		return false;
@@ -106,7 +106,7 @@ static __always_inline bool is_unwanted(struct xdp_md *context)
 }
 
 /* What is done with a packet that matches. */
-static __always_inline void take_at(struct xdp_md *context, const struct interface_place *place, bool twice,
+static __always_inline void record_at(struct xdp_md *context, const struct interface_place *place, bool twice,
 				    bool use_hardware_time)
 {
 	struct ring_control *control;
@@ -117,7 +117,7 @@ static __always_inline void take_at(struct xdp_md *context, const struct interfa
 	if (!control)
 		return;
 	if (!in_sample(control)) {
-		left_out_at(control, place, twice);
+		count_filtered_at(control, place, twice);
 		return;
 	}
 	sight.original = length_of(context);
@@ -131,7 +131,7 @@ static __always_inline void take_at(struct xdp_md *context, const struct interfa
 
 static __always_inline void take(struct xdp_md *context, bool twice, bool use_hardware_time)
 {
-	take_at(context, NULL, twice, use_hardware_time);
+	record_at(context, NULL, twice, use_hardware_time);
 }
 
 static __always_inline void filter_and_take(struct xdp_md *context, bool twice, bool use_hardware_time)
@@ -150,7 +150,7 @@ static __always_inline int leave(struct xdp_md *context)
 
 static __always_inline int capture(struct xdp_md *context, bool twice, bool use_hardware_time, bool filtered)
 {
-	if (came_elsewhere(context))
+	if (arrived_elsewhere(context))
 		return leave(context);
 	if (is_unwanted(context))
 		reject(twice);
@@ -168,7 +168,7 @@ static __always_inline int capture_end(struct xdp_md *context, bool first, bool 
 	struct ring_control *control;
 	struct sighting sight = {};
 
-	if (came_elsewhere(context))
+	if (arrived_elsewhere(context))
 		goto out;
 	/* Who makes no record has no account for what is missed. */
 	control = CONFIG(silent) ? bpf_map_lookup_elem(&rings, &cpu) : control_of(&cpu, false);
@@ -199,7 +199,7 @@ static __always_inline int capture_many(struct xdp_md *context, bool twice, bool
 							  (void *)(long)context->data_end)))
 		reject_at(place->point, twice);
 	else
-		take_at(context, place, twice, false);
+		record_at(context, place, twice, false);
 	return leave(context);
 }
 
@@ -230,7 +230,7 @@ static __always_inline int capture_many(struct xdp_md *context, bool twice, bool
 	{                                                                                             \
 		__u64 outcome = QUICK_REJECTED;                                                       \
                                                                                                       \
-		if (came_elsewhere(context))                                                          \
+		if (arrived_elsewhere(context))                                                          \
 			return leave(context);                                                        \
 		if (!is_unwanted(context))                                                            \
 			outcome = matches_at_once(context, (void *)(long)context->data,               \

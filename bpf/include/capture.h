@@ -124,7 +124,7 @@ static __always_inline struct ring_control *control_of(__u32 *cpu, bool twice)
 }
 
 /* By --sample, which is looked at last. */
-static __always_inline void left_out_at(struct ring_control *control, const struct interface_place *place, bool twice)
+static __always_inline void count_filtered_at(struct ring_control *control, const struct interface_place *place, bool twice)
 {
 	account_at(control, place, FIRST)->filtered_out++;
 	if (twice)
@@ -133,7 +133,7 @@ static __always_inline void left_out_at(struct ring_control *control, const stru
 
 static __always_inline void left_out(struct ring_control *control, bool twice)
 {
-	left_out_at(control, NULL, twice);
+	count_filtered_at(control, NULL, twice);
 }
 
 static __always_inline void rate_limited_at(struct ring_control *control, const struct interface_place *place, bool twice)

@@ -247,7 +247,7 @@ fn check_vip(vip: &Vip) -> Result<()> {
     for one in &vip.backends {
         let at = one.address;
         let why = if !addresses.insert(at) {
-            format!("the backend {at} is there twice")
+            format!("duplicate backend {at}")
         } else if one.weight == 0 {
             format!("the backend {at} has a weight of zero; to send it no new flows, drain it")
         } else if one.weight > MOST_WEIGHT {
@@ -269,7 +269,7 @@ fn check_vip(vip: &Vip) -> Result<()> {
         } else if let Some(id) = one.server_id
             && !servers.insert(id)
         {
-            format!("server id {id} is there twice")
+            format!("duplicate server id {id}")
         } else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! `-i IF` where the interface is an argument: who types it for one command types it for all of them.
+//! Accepts `-i IF` wherever the interface is an argument.
 
 use std::ffi::OsString;
 

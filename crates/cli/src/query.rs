@@ -208,8 +208,7 @@ fn packets(
             Some(_) => "of the answer",
             None => "that may match",
         };
-        let text =
-            format!("{missing} packets {which} are in chunks that are not in the store any more");
+        let text = format!("{missing} packets {which} were pruned from the store");
         json::say(&Remark::PacketsMissing { packets: missing }, &text);
     }
     Ok(ended)

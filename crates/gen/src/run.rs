@@ -29,7 +29,7 @@ pub struct Sending<'a> {
     /// The CPU of each thread; there are as many threads as entries. `None`: wherever the kernel puts it.
     pub cpus: &'a [Option<usize>],
     pub rate: Rate,
-    /// A rate that changes over time, in the stead of `rate`; the run ends when it does.
+    /// A rate that changes over time, instead of `rate`; the run ends when it does.
     pub profile: Option<&'a Profile>,
     /// Frames that go together.
     pub burst: u64,

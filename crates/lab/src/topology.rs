@@ -231,7 +231,7 @@ impl Topology {
         for (at, node) in self.nodes.iter().enumerate() {
             check_id(&node.name)?;
             if self.nodes[..at].iter().any(|one| one.name == node.name) {
-                return wrong(format!("node {}", node.name), "it is there twice");
+                return wrong(format!("node {}", node.name), "it is defined twice");
             }
             if let Some(gateway) = &node.gateway
                 && self.way_to_neighbour(&node.name, gateway).is_none()
@@ -270,7 +270,10 @@ impl Topology {
                     );
                 }
                 if ends.contains(&link.ends[side].as_str()) {
-                    return wrong(format!("link end {}", link.ends[side]), "it is there twice");
+                    return wrong(
+                        format!("link end {}", link.ends[side]),
+                        "it is defined twice",
+                    );
                 }
                 ends.push(&link.ends[side]);
             }

@@ -462,7 +462,7 @@ fn warnings(site: &Site) -> Result<Vec<String>> {
     }
     if reverse.iter().any(|value| *value != 0) {
         warnings.push(format!(
-            "{}: rp_filter is set, but the way back to a packet's source is not looked at for what XDP forwards",
+            "{}: rp_filter is set, but XDP forwarding bypasses the reverse-path filter",
             site.label()
         ));
     }

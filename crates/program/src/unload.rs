@@ -152,7 +152,10 @@ fn there_for_another(site: &Site, present: &[XdpAttachment], what: String) -> Op
         let link = look::link_of(site.index(), *one)?;
         helped_by(info::link(link.as_fd()).ok()?.id)
     })?;
-    let error = Error::failed(what, format!("what is on it is there for {name} (id {id})"));
+    let error = Error::failed(
+        what,
+        format!("it only carries a helper program for {name} (id {id})"),
+    );
     Some(match other {
         Some(other) => error.fix(format!(
             "trawl xdp unload {interface} {id} removes both",

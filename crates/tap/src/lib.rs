@@ -128,7 +128,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// A way to see packets.
+/// A capture back end.
 pub trait Tap: fmt::Debug {
     /// Its line of the table.
     fn facts(&self) -> &'static Facts;
@@ -146,7 +146,7 @@ pub trait Tap: fmt::Debug {
     ) -> Result<Box<dyn AttachedTap>>;
 }
 
-/// What it takes to attach a program again, in the interface's namespace.
+/// Capabilities needed to attach a program again, in the interface's namespace.
 pub(crate) fn to_attach_again(site: &capture_site::CaptureSite) -> Capabilities {
     let entering = match site.namespace {
         Some(_) => Capabilities::SYS_ADMIN,
@@ -162,7 +162,7 @@ pub(crate) const TO_FOLLOW_PROGRAMS: Capabilities = Capabilities::BPF
     .union(Capabilities::SYS_ADMIN)
     .union(Capabilities::DAC_READ_SEARCH);
 
-/// What it takes to attach any tap to an interface that appears, in another namespace too.
+/// Capabilities needed to attach any tap to an interface that appears, in another namespace too.
 pub(crate) const TO_JOIN: Capabilities = TO_FOLLOW_PROGRAMS.union(Capabilities::NET_RAW);
 
 /// A tap at work.

@@ -145,7 +145,7 @@ const AUTO_EVERY: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Readings {
     pub(crate) first: u32,
-    /// Bits that the number of a later one has not.
+    /// Later records whose number has none of these bits are stamped.
     pub(crate) mask: u32,
     /// For more of them where packets come slowly.
     pub(crate) follow: bool,

@@ -207,7 +207,7 @@ impl Sharing {
 struct AttachedPacket {
     plan: SocketJob,
     sampling: Sampling,
-    /// Counts what the sockets' filter lets not in, where it can.
+    /// Counts packets that the sockets' filter rejects, where that is supported.
     rejected: Option<Rejected>,
     /// Sockets whose packets wait in the kernel until the threads are started.
     waiting: Vec<(PacketSocket, Producer)>,

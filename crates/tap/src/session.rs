@@ -114,7 +114,7 @@ pub trait Observer {
 
     fn figures(&mut self, summary: &Summary);
 
-    /// Comes by several times a second, with a way to the figures.
+    /// Called several times a second; `summary` computes the current figures.
     fn looked_after(&mut self, _summary: &mut dyn FnMut() -> Summary) {}
 }
 
@@ -215,7 +215,7 @@ pub struct Session {
     /// The points of interfaces that joined, for those who read accounts meanwhile.
     joined: Rc<RefCell<Vec<Point>>>,
     left: CountsOfLeft,
-    /// Times in which packets went by unseen and that are over.
+    /// Closed gaps in which packets passed unseen.
     unseen: Vec<Gap>,
     promiscuous: Promiscuous,
     /// What more taps are attached with. After the taps: its warden may only be dismissed when they have been detached.
@@ -230,7 +230,7 @@ struct AtSite {
     site: usize,
     name: &'static str,
     tap: Box<dyn AttachedTap>,
-    sight: Eyes,
+    health: TapHealth,
 }
 
 impl AtSite {
@@ -239,7 +239,7 @@ impl AtSite {
             site,
             name,
             tap,
-            sight: Eyes {
+            health: TapHealth {
                 saw: clock::wall(),
                 blind: None,
                 waits: false,
@@ -250,7 +250,7 @@ impl AtSite {
 
 /// What is known of whether a tap sees packets.
 #[derive(Debug)]
-struct Eyes {
+struct TapHealth {
     /// When it was last found to see, in nanoseconds since 1970.
     saw: u64,
     /// Since when it has been found not to.

@@ -32,7 +32,7 @@ pub trait Sink {
         self.next().is_some_and(|next| next.is_full())
     }
 
-    /// Whether much waits for it: more should wait too, if it can.
+    /// Returns whether its queue is filling: the caller should hold back.
     fn is_busy(&self) -> bool {
         self.next().is_some_and(|next| next.is_busy())
     }
@@ -47,7 +47,7 @@ pub trait Sink {
         Ok(false)
     }
 
-    /// How much more than `bytes` its file may grow when those are written.
+    /// Returns the upper bound of padding and trailers that its file gets with `bytes`.
     fn filling(&self, _bytes: usize) -> u64 {
         0
     }

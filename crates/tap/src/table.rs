@@ -314,7 +314,9 @@ impl Facts {
 fn no_helper() -> Option<String> {
     match dpdk::presence() {
         Presence::Ready { .. } => None,
-        Presence::NotThere => Some("the helper is not beside trawl: make build-dpdk".to_owned()),
+        Presence::NotThere => {
+            Some("the helper was not found next to trawl: make build-dpdk".to_owned())
+        }
         Presence::DoesNotRun { program, said } => Some(format!(
             "{} does not run ({said}): make build-dpdk",
             program.display()

@@ -223,7 +223,7 @@ fn the_packets_of_a_filter_come_from_all_hosts_in_the_order_of_time() {
     fs::remove_file(chunk).expect("a chunk");
     let gone = stored.query(&["--filter", "ip6 or ip", "--packets", &file]);
     assert!(
-        said(&gone).contains("not in the store any more"),
+        said(&gone).contains("were pruned from the store"),
         "{gone:?}"
     );
 }

@@ -158,8 +158,10 @@ fn refuse_others(script: &Path, verb: &str) -> Result<()> {
         return Ok(());
     }
     let what = format!("cannot {verb} {}", script.display());
-    Err(Error::failed(what, "another program's file is there")
-        .fix("name another folder with --dir"))
+    Err(
+        Error::failed(what, "the file exists and was not installed by trawl")
+            .fix("name another folder with --dir"),
+    )
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {

@@ -317,7 +317,7 @@ fn row(outcome: &Rfc2544Results) -> String {
     let limit = if outcome.trials.len() == 1 {
         "the sender"
     } else {
-        "the way"
+        "the device under test"
     };
     format!(
         "{size:>6} {:>14} {:>16} {:>10} {:>10} {:>10} {:>10} {:>10}  {limit}\n",

@@ -1,4 +1,4 @@
-//! Makes a program ask less, and nothing twice.
+//! Removes redundant comparisons from a program.
 //!
 //! libpcap's optimiser goes by what must have happened on every way to a place, so a long `or` of
 //! hosts and ports asks the protocol again for each port, and each address for each host. Here the

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_good_at_once_is_not_searched() {
+    fn search_stops_when_the_first_rate_passes() {
         assert_eq!(found(Search::new(100.0, 1.0, 12), 100.0), (100.0, 1));
         assert_eq!(found(Search::new(0.0, 1.0, 12), 100.0), (0.0, 0));
     }

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_libpcap_is_said_to_be_none() {
+    fn library_without_pcap_symbols_is_refused() {
         let path = Path::new("libm.so.6");
         let error = Library::load(Some(path)).unwrap_err().to_string();
         assert!(error.contains("it is not libpcap"), "{error}");

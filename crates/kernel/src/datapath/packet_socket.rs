@@ -343,7 +343,7 @@ fn explain(name: &str, error: io::Error) -> Error {
             "the kernel lacks packet sockets (CONFIG_PACKET): modprobe af_packet".into()
         }
         Some(libc::ENODEV | libc::ENXIO) => {
-            "the interface has gone: ip link shows those that are there".into()
+            "the interface was removed; ip link lists the others".into()
         }
         Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files: ulimit -n".into(),
         _ => return Error::os(format!("cannot open a packet socket on {name}"), error),

@@ -343,7 +343,7 @@ impl Child {
         self.leave_to_it();
     }
 
-    /// As if we were gone, and until it is too.
+    /// Closes the lifeline and waits for the child to end.
     fn leave_to_it(self) {
         drop(self.lifeline);
         // SAFETY: waits for our own child and takes no result.
@@ -353,7 +353,7 @@ impl Child {
 
 /// The child's whole life: until trawl either says that all is well or is gone.
 fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Task]) {
-    // Who types pkill -9 trawl means the others.
+    // The name spares it from `pkill -9 trawl`.
     leave_terminal(c"warden", keep);
     confine(tasks.iter().map(Task::takes).collect());
     let mut byte = [0u8];

@@ -67,7 +67,8 @@ fn capability(capability: Capability) -> Finding {
     match capability {
         // Only old kernels count maps against the limit, and there the map itself fails.
         Capability::SysResource if Feature::LargeMap.probe().is_supported() => {
-            new(State::Info, text).why("not needed here: memory for rings is there without it")
+            new(State::Info, text)
+                .why("not needed: this kernel does not limit locked memory for BPF")
         }
         Capability::SysResource | Capability::SysAdmin => {
             new(State::Warn, text).fix("run trawl as root")

@@ -11,7 +11,7 @@ const BUILD: &str = "make build-dpdk";
 pub fn no_helper() -> Error {
     Error::failed(
         "cannot use the dpdk tap",
-        format!("its helper {PROGRAM} is not beside trawl, and {VARIABLE} names none"),
+        format!("its helper {PROGRAM} was not found next to trawl, and {VARIABLE} names none"),
     )
     .fix("make build-dpdk (apt-get install libdpdk-dev), with the same version of DPDK as the application's")
 }

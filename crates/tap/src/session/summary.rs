@@ -104,7 +104,7 @@ impl Session {
                 .as_ref()
                 .map(|shared| shared.borrow().report.clone()),
             unseen: {
-                let blind = self.taps.iter().filter_map(|at| at.sight.blind.as_ref());
+                let blind = self.taps.iter().filter_map(|at| at.health.blind.as_ref());
                 let open = blind.map(|(gap, _)| gap.clone());
                 self.unseen.iter().cloned().chain(open).collect()
             },

@@ -129,7 +129,7 @@ impl Session {
             let gap = |cause, why, to_ns| Gap {
                 interface: self.sites[at.site].label.clone(),
                 tap: at.name.into(),
-                from_ns: at.sight.saw,
+                from_ns: at.health.saw,
                 to_ns,
                 cause,
                 why,
@@ -137,10 +137,10 @@ impl Session {
             let (cause, why) = match sight {
                 Sight::Lost(cause, why) => (Some(cause), why),
                 Sight::Waiting(cause) => {
-                    at.sight.waits = true;
+                    at.health.waits = true;
                     (Some(cause), None)
                 }
-                Sight::Restored(cause) if at.sight.blind.is_none() => {
+                Sight::Restored(cause) if at.health.blind.is_none() => {
                     let gap = gap(cause, None, Some(now));
                     observer.notice(&Notice::SeesAgain(gap.clone()));
                     self.unseen.push(gap);
@@ -149,16 +149,16 @@ impl Session {
                 Sight::Clear | Sight::Restored(_) => (None, None),
             };
             match cause {
-                Some(cause) if at.sight.blind.is_none() => {
+                Some(cause) if at.health.blind.is_none() => {
                     let gap = gap(cause, why, None);
                     observer.notice(&Notice::Blind(gap.clone()));
-                    at.sight.blind = Some((gap, Instant::now()));
+                    at.health.blind = Some((gap, Instant::now()));
                 }
                 Some(_) => {}
                 None => {
-                    at.sight.saw = now;
-                    at.sight.waits = false;
-                    if let Some((mut gap, _)) = at.sight.blind.take() {
+                    at.health.saw = now;
+                    at.health.waits = false;
+                    if let Some((mut gap, _)) = at.health.blind.take() {
                         gap.to_ns = Some(now);
                         observer.notice(&Notice::SeesAgain(gap.clone()));
                         self.unseen.push(gap);
@@ -167,8 +167,8 @@ impl Session {
             }
         }
         let is_over = |at: &AtSite| {
-            let since = at.sight.blind.as_ref().map(|(_, since)| since);
-            !at.sight.waits && since.is_some_and(|since| since.elapsed() >= BLIND_PATIENCE)
+            let since = at.health.blind.as_ref().map(|(_, since)| since);
+            !at.health.waits && since.is_some_and(|since| since.elapsed() >= BLIND_PATIENCE)
         };
         (!self.taps.is_empty() && self.taps.iter().all(is_over)).then_some(Ended::Blind)
     }
