@@ -449,6 +449,6 @@ mod tests {
             &mut |_| true,
         )
         .unwrap_err();
-        assert!(format!("{error:?}").contains("CheckServer"), "{error}");
+        assert!(error.to_string().contains("ss -lnt"), "{error}");
     }
 }

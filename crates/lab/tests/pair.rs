@@ -157,7 +157,10 @@ fn a_peer_that_takes_no_xdp_frames_is_said_so() {
         ..job.clone()
     })
     .unwrap_err();
-    assert!(format!("{error:?}").contains("LargerMtu"), "{error}");
+    assert!(
+        error.to_string().contains("raise the interface's MTU"),
+        "{error}"
+    );
     let error = send(&Job {
         cpu: Some(100_000),
         ..job.clone()

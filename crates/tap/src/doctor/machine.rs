@@ -167,8 +167,8 @@ mod tests {
         let finding = judge(Feature::Fentry, &refused);
         assert!(finding.text.starts_with("refused"), "{finding:?}");
         assert_eq!(finding.why.as_deref(), Some("a policy"));
-        let advice = format!("{:?}", fix(Feature::Fentry, &refused));
-        assert!(advice.contains("HooksWithoutTracing"), "{advice}");
+        let advice = finding.fix.expect("advice");
+        assert!(advice.contains("hooks for --tap hook"), "{advice}");
     }
 
     #[test]

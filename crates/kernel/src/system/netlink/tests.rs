@@ -110,7 +110,10 @@ fn addresses_neighbours_and_routes_are_taken() {
     let error = netlink
         .wait_until_operational(index, Duration::ZERO)
         .unwrap_err();
-    assert!(format!("{error:?}").contains("IsOtherEndUp"), "{error}");
+    assert!(
+        error.to_string().contains("is the other end up?"),
+        "{error}"
+    );
     other.set_up(other_index).unwrap();
     netlink
         .wait_until_operational(index, Duration::from_secs(5))
