@@ -561,7 +561,7 @@ mod tests {
         assert_eq!(value["tap"], "auto");
         assert_eq!(value["mode"], "native_first");
         assert_eq!(value["sample"]["every"], 5);
-        assert_eq!(value["duration"], 1_000_000_000u64);
+        assert_eq!(value["duration_ns"], 1_000_000_000u64);
         assert_eq!(value["verdicts"]["actions"][0], "tx");
     }
 }

@@ -252,7 +252,7 @@ fn a_table_that_is_wrong_changes_nothing() {
     for (arguments, says) in [
         (vec!["vip", "add", "tcp:192.0.2.80"], "overlap"),
         (vec!["vip", "add", vip], "overlap"),
-        (vec!["backend", "add", vip, &backend], "twice"),
+        (vec!["backend", "add", vip, &backend], "duplicate backend"),
         (
             vec!["backend", "weight", vip, &backend, "0"],
             "weight of zero",
