@@ -139,7 +139,7 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
             return Err(error);
         }
     };
-    let geometry = options.memory.here()?;
+    let geometry = attached.session().geometry();
     let snaplen = options.snaplen.min(geometry.max_captured());
     if snaplen < options.snaplen && options.snaplen < RECORD_MAX_CAPTURED as u32 {
         observer.notice(&Notice::SnaplenReduced { bytes: snaplen });

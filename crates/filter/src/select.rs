@@ -63,10 +63,7 @@ impl Selector {
         captured: &[u8],
         length: u32,
     ) -> Result<bool, SelectError> {
-        if self.last.as_ref().is_none_or(|(last, _)| *last != kind) {
-            self.prepare(kind)?;
-        }
-        let program = self.last.as_ref().map(|(_, program)| program);
+        let program = self.program(kind)?;
         Ok(program.is_none_or(|program| program.run(captured, length) != 0))
     }
 
@@ -77,11 +74,16 @@ impl Selector {
         captured: &[u8],
         length: u32,
     ) -> Result<bool, SelectError> {
+        let program = self.program(kind)?;
+        Ok(program.is_some_and(|program| program.exceeds_kernel(captured, length)))
+    }
+
+    /// The program for packets of a kind, which is looked up only where the kind changes.
+    fn program(&mut self, kind: Kind) -> Result<Option<&Matcher>, SelectError> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != kind) {
             self.prepare(kind)?;
         }
-        let program = self.last.as_ref().map(|(_, program)| program);
-        Ok(program.is_some_and(|program| program.exceeds_kernel(captured, length)))
+        Ok(self.last.as_ref().map(|(_, program)| program))
     }
 
     /// Makes the program for packets of a kind: a mistake in the filter is told although no packet was met.

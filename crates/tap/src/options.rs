@@ -292,7 +292,7 @@ impl Memory {
     }
 
     /// Cuts the memory up for this machine.
-    pub fn here(self) -> Result<Geometry> {
+    pub(crate) fn here(self) -> Result<Geometry> {
         self.geometry(events::cpu_count(), host::available_memory())
     }
 }

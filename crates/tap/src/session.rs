@@ -20,6 +20,7 @@ use trawl_kernel::bpf::deadline;
 use trawl_kernel::events::Signals;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::privilege::{Capabilities, Kept, User};
+use trawl_kernel::ring::Geometry;
 use trawl_kernel::warden::Warden;
 use trawl_kernel::{Error, Result, clock, events};
 use trawl_packet::pcapng;
@@ -390,6 +391,11 @@ impl Session {
 
     pub fn interfaces(&self) -> &[pcapng::Interface] {
         &self.interfaces
+    }
+
+    /// The memory of each ring, as it was decided when the taps were attached.
+    pub fn geometry(&self) -> Geometry {
+        self.assembly.geometry
     }
 
     /// The hook's name for each interface block.

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use trawl_attach::look;
 use trawl_kernel::netlink::XdpAttachment;
+use trawl_packet::verdict::Kind;
 
 use crate::capture_site::CaptureSite;
 
@@ -54,12 +55,10 @@ pub(crate) fn attached_now(site: &CaptureSite) -> Option<Option<XdpAttachment>> 
     there.then_some(present)
 }
 
-/// The actions of an XDP program, as the slots of a hook map are numbered.
-const SLOTS: [&str; 5] = ["ABORTED", "DROP", "PASS", "TX", "REDIRECT"];
-
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let slot_name = |slot: u32| SLOTS.get(slot as usize).copied().unwrap_or("?");
+        // The slots of a hook map are numbered as the actions of an XDP program are.
+        let slot_name = |slot: u32| Kind::Xdp.name(slot.into()).unwrap_or("?");
         let text = match self {
             Self::LinkDetached => "its link was detached".to_owned(),
             Self::ProgramReplaced { id, name } => {

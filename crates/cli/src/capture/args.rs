@@ -383,7 +383,7 @@ impl Args {
 
     fn planned(&self, environment: &Environment) -> Result<CapturePlan> {
         let options = self.options(environment)?;
-        let outputs = self.outputs()?;
+        let outputs = self.outputs(options.snaplen)?;
         let rotation = self.recording.rotation()?;
         if outputs.is_empty() {
             recording::refuse_rotation(&rotation)?;
@@ -483,9 +483,9 @@ impl Args {
     }
 
     /// The outputs as they were named. Where one keeps more of a packet than -s says, the others are cut to that.
-    fn outputs(&self) -> Result<Vec<OutputPlan>> {
+    fn outputs(&self, kept: u32) -> Result<Vec<OutputPlan>> {
         let common = recording::snaplen(self.snaplen)?;
-        let is_longer = self.kept()? > common;
+        let is_longer = kept > common;
         let named = self.write.iter().map(|text| NamedOutput::parse(text));
         let planned = named.map(|named| {
             let NamedOutput {

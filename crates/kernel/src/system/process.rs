@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, Signal, kill_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use super::run::OTHERS_WRITE;
 use crate::{Error, Result};
 
 /// The nice value that is served first.
@@ -55,7 +56,7 @@ fn refuse_planted(program: &Path, own: &Path) -> Result<()> {
         let about = about(path)?;
         let why = match about.uid() {
             uid if uid != 0 && uid != owner => format!("{} belongs to user {uid}", path.display()),
-            _ if about.mode() & 0o022 != 0 => format!("others may write {}", path.display()),
+            _ if about.mode() & OTHERS_WRITE != 0 => format!("others may write {}", path.display()),
             _ => continue,
         };
         return Err(Error::failed(what(), why).fix(

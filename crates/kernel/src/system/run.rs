@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use crate::{Error, Result};
 
 const DIRECTORY: &str = "/run/trawl";
-const OTHERS_WRITE: u32 = 0o022;
+/// The bits of a mode by which others than the owner may write.
+pub(super) const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
 /// A directory below trawl's own, made if it is missing. `None`: this process is not root, and may make none.

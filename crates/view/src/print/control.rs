@@ -73,25 +73,19 @@ pub(super) fn ptp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         13 => "management",
         _ => "reserved",
     };
-    let clock = data
-        .array::<8>(20)?
-        .map(|byte| format!("{byte:02x}"))
-        .concat();
+    let clock = u64::from_be_bytes(data.array(20)?);
     put!(
         line,
-        ", {name} msg, domain {}, clock 0x{clock}, port {}, seq {}",
+        ", {name} msg, domain {}, clock {clock:#018x}, port {}, seq {}",
         data.u8(4)?,
         data.u16(28)?,
         data.u16(30)?
     );
     if kind == 11 {
-        let grandmaster = data
-            .array::<8>(53)?
-            .map(|byte| format!("{byte:02x}"))
-            .concat();
+        let grandmaster = u64::from_be_bytes(data.array(53)?);
         put!(
             line,
-            ", grandmaster 0x{grandmaster} priority {} class {}, steps removed {}",
+            ", grandmaster {grandmaster:#018x} priority {} class {}, steps removed {}",
             data.u8(47)?,
             data.u8(48)?,
             data.u16(61)?
