@@ -35,7 +35,7 @@ impl RunningCapture {
     }
 }
 
-/// What a generator has sent so far.
+/// The account of a generator that still runs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RunningGenerator {
     pub pid: u32,

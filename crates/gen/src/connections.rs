@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(account.handshakes.len(), 20);
     }
 
-    /// What waits in a socket's buffer was not sent.
+    /// Bytes that wait in a socket's buffer were not sent.
     #[test]
     fn bytes_that_nobody_acknowledged_do_not_count() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

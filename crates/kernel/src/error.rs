@@ -12,7 +12,7 @@ pub enum Kind {
     Failed,
 }
 
-/// What a person can do about an error, usually a command to type.
+/// The remedy for an error, usually a command to type.
 pub type Advice = Cow<'static, str>;
 
 /// `what: why; fix`, for example

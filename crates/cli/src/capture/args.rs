@@ -275,7 +275,7 @@ impl From<AtName> for At {
     }
 }
 
-/// What a plan takes from the machine that it is made on.
+/// The facts of a machine that a plan made there depends on.
 pub(super) struct Environment {
     /// Bytes of memory.
     available_memory: u64,

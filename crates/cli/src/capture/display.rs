@@ -1,4 +1,4 @@
-//! What a capture shows on the terminal, and how: nothing else of it depends on that.
+//! The display of a capture on the terminal. No other part of the capture depends on it.
 
 use std::time::Duration;
 

@@ -19,7 +19,7 @@ pub(super) struct NamedOutput {
 }
 
 impl NamedOutput {
-    /// What does not look like an option belongs to the name.
+    /// A part after a comma that does not look like an option belongs to the name.
     pub(super) fn parse(text: &Path) -> Result<Self> {
         let mut wanted = Self::default();
         let Some(mut rest) = text.to_str().map(str::to_owned) else {

@@ -75,7 +75,7 @@ pub(super) fn run(interface: &str, args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// What Wireshark's dialog says. Fields that the chosen tap does not have are left alone there.
+/// The plan that Wireshark's dialog asks for. Fields that the chosen tap does not have are ignored.
 fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
     let usual = args::usual(&Taps {
         tap: match asked.tap {

@@ -19,7 +19,7 @@ use crate::{json, outfile};
 /// Bytes that may wait to be compressed: what is read is not lost, so it waits.
 const WAITING: usize = 16 << 20;
 
-/// Whether anybody still takes what is written.
+/// The result of a write: the bytes were taken, or nobody reads them any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
     Taken,

@@ -1,4 +1,4 @@
-//! Colours: each tool keeps one in all plots of a report, and its series are told apart by dashes and marks.
+//! The colours of a report: each tool has one colour in all plots, and dashes and marks tell its series apart.
 
 use super::Source;
 use crate::study::peers::Peers;

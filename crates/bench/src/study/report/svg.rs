@@ -19,10 +19,10 @@ const HEIGHT: u32 = 420;
 const LEGEND: u32 = 300;
 const KEY: i32 = 912;
 const TEXT: (&str, u32) = ("sans-serif", 14);
-/// What fits into a line of TEXT: over a panel, in the legend, and before a bar.
+/// The number of characters that fit into a line of TEXT: over a panel, in the legend, and before a bar.
 const PANEL_LINE: usize = 160;
 const LEGEND_LINE: usize = 36;
-/// Where bars begin and end, and how far apart they are.
+/// The horizontal range of bars, and the distance between them.
 const BARS: Range<i32> = 300..960;
 const BAR_STEP: i32 = 24;
 
@@ -83,7 +83,7 @@ fn panel<'a>(area: &Area<'a>, title: &str, plot: &Plot) -> Result<(), Failure<'a
     }
 }
 
-/// Returns the text in lines of at most so many characters, broken between words.
+/// Breaks the text between words, into lines of at most `width` characters.
 fn folded(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

@@ -74,8 +74,8 @@ impl Geometry {
         )
     }
 
-    /// Takes the same memory as it is needed, and so many bytes at first: for captures that may end with their first
-    /// packets.
+    /// The same memory, of which only `bytes` are taken at first and the rest when packets need it. A capture that may end
+    /// with its first packets starts sooner that way.
     pub fn growing_from(self, bytes: u64) -> Self {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let first = bytes.max(self.least_bank());
