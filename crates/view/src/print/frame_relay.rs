@@ -1,7 +1,7 @@
 //! Frame relay: addresses of Q.922, what is inside, and the management of links (Q.933, ANSI T1.617).
 
 use super::line::{Data, Line, Printed, Stop, flag_names, put};
-use super::{dump, ipv4, ipv6, link, llc, names, ppp};
+use super::{ipv4, ipv6, link, llc, names, ppp};
 
 const CONTROL_UI: u8 = 3;
 const EXTENDED: u8 = 1;
@@ -170,86 +170,19 @@ fn fragment(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Which code set the next element is of.
-#[derive(Clone, Copy)]
-struct CodeSet {
-    lasting: u8,
-    /// For one element alone.
-    next: Option<u8>,
-}
-
-impl CodeSet {
-    /// Takes an element that shifts; the bit of those that do not last is set.
-    fn shift(&mut self, element: u8) {
-        match element & 0x08 {
-            0 => self.lasting = element & 7,
-            _ => self.next = Some(element & 7),
-        }
-    }
-}
-
-fn is_shift(element: u8) -> bool {
-    element & 0xf0 == 0x90
-}
-
+/// Shows which message of the link's management it is; its elements are left to `-x`.
 fn management(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "q.933";
-    put!(
-        line,
-        "{}",
-        if line.options.link_header {
-            ""
-        } else {
-            "Q.933, "
-        }
-    );
-    let reference = data.slice(1, usize::from(data.u8(0)? & 0xf))?;
-    let kind = data.u8(1 + reference.len())?;
-    let mut rest = data.skip(2 + reference.len());
-    let mut set = CodeSet {
-        lasting: 0,
-        next: None,
-    };
-    let mut is_ansi = false;
-    let first = rest
-        .u8(0)
-        .ok()
-        .filter(|first| rest.len > 0 && is_shift(*first));
-    if let Some(first) = first {
-        set.shift(first);
-        // The set of nations is ANSI's.
-        is_ansi = set.lasting == 5;
-        rest = rest.skip(1);
+    if !line.options.link_header {
+        put!(line, "Q.933, ");
     }
-    put!(
-        line,
-        "{}, codeset {}",
-        if is_ansi { "ANSI" } else { "CCITT" },
-        set.next.unwrap_or(set.lasting)
-    );
-    let is_reference = reference.len() > 1
-        || reference.len() == 1 && rest.bytes.first().is_some_and(|byte| *byte != 0);
-    if is_reference {
-        put!(line, ", Call Ref: 0x");
-        for byte in reference {
-            put!(line, "{byte:02x}");
-        }
+    let kind = data.u8(1 + usize::from(data.u8(0)? & 0xf))?;
+    match message_name(kind) {
+        Some(name) => put!(line, "{name}"),
+        None => put!(line, "unknown message 0x{kind:02x}"),
     }
-    let name = message_name(kind);
-    if line.verbose() {
-        let name = name.unwrap_or("unknown message");
-        put!(line, ", {name} (0x{kind:02x}), length {}", data.len);
-    } else {
-        match name {
-            Some(name) => put!(line, ", {name}"),
-            None => put!(line, ", unknown message 0x{kind:02x}"),
-        }
-    }
-    let shown = elements(line, rest, set);
-    if !line.verbose() && shown != Ok(false) {
-        put!(line, ", length {}", data.len);
-    }
-    shown.map(drop)
+    put!(line, ", length {}", data.len);
+    Ok(())
 }
 
 fn message_name(kind: u8) -> Option<&'static str> {
@@ -270,101 +203,4 @@ fn message_name(kind: u8) -> Option<&'static str> {
         0x7d => "Status Reply",
         _ => return None,
     })
-}
-
-/// Shows the elements of a message; false if one ends it.
-fn elements(line: &mut Line<'_>, mut rest: Data<'_>, mut set: CodeSet) -> Result<bool, Stop> {
-    while rest.len > 0 {
-        let kind = rest.u8(0)?;
-        rest = rest.skip(1);
-        if is_shift(kind) {
-            set.shift(kind);
-            continue;
-        }
-        let known = matches!(set.next.take().unwrap_or(set.lasting), 0 | 5);
-        if kind & 0x80 != 0 {
-            continue;
-        }
-        let len = usize::from(rest.u8(0)?);
-        rest = rest.skip(1);
-        if line.verbose() {
-            let name = match kind {
-                0x01 => "ANSI Report Type",
-                0x03 | 0x19 => "ANSI Link Verify",
-                0x07 => "ANSI PVC Status",
-                0x51 => "CCITT Report Type",
-                0x53 => "CCITT Link Verify",
-                0x57 => "CCITT PVC Status",
-                _ => "unknown",
-            };
-            let name = if known { name } else { "unknown" };
-            put!(line, "\n\t{name} IE (0x{kind:02x}), length {len}: ");
-        }
-        if kind == 0 || len == 0 {
-            return Ok(false);
-        }
-        if len > rest.len {
-            return Err(Stop::Cut);
-        }
-        let value = rest.slice(0, len)?;
-        match (known && element(line, kind, value), line.options.verbosity) {
-            (true, 2..) => dump::hex(line.out, "\n\t  ", value),
-            (false, 1..) => dump::hex(line.out, "\n\t", value),
-            _ => {}
-        }
-        rest = rest.skip(len);
-    }
-    Ok(true)
-}
-
-/// Shows what an element says; false if it is not known.
-fn element(line: &mut Line<'_>, kind: u8, value: &[u8]) -> bool {
-    let separator = if line.verbose() { "" } else { ", " };
-    match (kind, value) {
-        (0x01 | 0x51, [kind, ..]) if line.verbose() => {
-            let name = match kind {
-                0 => "Full Status",
-                1 => "Link verify",
-                2 => "Async PVC Status",
-                _ => "unknown",
-            };
-            put!(line, "{name} ({kind})");
-        }
-        (0x01 | 0x51, _) => {}
-        (0x03 | 0x19 | 0x53, [sent, received, ..]) => {
-            put!(line, "{separator}TX Seq: {sent:3}, RX Seq: {received:3}");
-        }
-        (0x03 | 0x19 | 0x53, _) => put!(line, "{separator}Invalid LINK VERIFY IE"),
-        (0x07 | 0x57, value) => match circuit(value) {
-            Some((dlci, state)) => {
-                let new = if state & 8 != 0 { "New, " } else { "" };
-                let active = if state & 2 != 0 { "Active" } else { "Inactive" };
-                put!(line, "{separator}DLCI {dlci}: status {new}{active}");
-            }
-            None => put!(line, "{separator}Invalid DLCI in PVC STATUS IE"),
-        },
-        _ => return false,
-    }
-    true
-}
-
-/// Number and state of a virtual circuit: the last byte of each has its first bit set.
-fn circuit(value: &[u8]) -> Option<(u32, u8)> {
-    let (state, address) = value.split_last()?;
-    let (last, before) = address.split_last()?;
-    let is_end = |byte: &u8| byte & 0x80 != 0;
-    if !is_end(state) || !is_end(last) || before.iter().any(is_end) {
-        return None;
-    }
-    let number = |byte: u8, mask: u8, shift: u8| u32::from((byte & mask) >> shift);
-    let dlci = match address {
-        [a, b] => number(*a, 0x3f, 0) << 4 | number(*b, 0x78, 3),
-        [a, b, c] => (number(*a, 0x3f, 0) << 4 | number(*b, 0x78, 3)) << 6 | number(*c, 0x7e, 1),
-        [a, b, c, d] => {
-            let upper = number(*a, 0x3f, 0) << 4 | number(*b, 0x78, 3);
-            upper << 13 | number(*c, 0x7f, 0) << 6 | number(*d, 0x7e, 1)
-        }
-        _ => return None,
-    };
-    Some((dlci, *state))
 }

@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use super::line::{Data, Line, Printed, Stop, flag_names, put};
 use super::protocol::Ip;
-use super::{DumpForm, dump, icmpv6_node, icmpv6_options, names};
+use super::{DumpForm, dump, icmpv6_options, names};
 
 const HEADER_LEN: usize = 8;
 const UNREACHABLE: u8 = 1;
@@ -181,17 +181,6 @@ fn message(line: &mut Line<'_>, kind: u8, data: Data<'_>) -> Printed {
                 ];
                 put!(line, ", Flags [{}]", flag_names(data.u32(4)?, &FLAGS, ", "));
                 icmpv6_options::print(line, data.skip(24))?;
-            }
-        }
-        RENUMBERING | NODE_QUERY | NODE_REPLY => {
-            let shown = match kind {
-                RENUMBERING => icmpv6_node::renumbering(line, data),
-                NODE_QUERY => icmpv6_node::query(line, data),
-                _ => icmpv6_node::reply(line, data),
-            };
-            match shown {
-                Err(Stop::Cut) => put!(line, " [|icmp6]"),
-                shown => shown?,
             }
         }
         AGENT_REQUEST | PREFIX_SOLICITATION => put!(line, ", id 0x{:04x}", data.u16(4)?),

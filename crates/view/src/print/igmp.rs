@@ -23,8 +23,21 @@ pub(super) fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         REPORT_V1 => put!(line, "igmp v1 report {}", group(4)?),
         REPORT_V2 => put!(line, "igmp v2 report {}", group(4)?),
         PIM => {
-            put!(line, "igmp pimv1");
-            super::pim_v1::print(line, data)?;
+            const KINDS: [&str; 8] = [
+                "Query",
+                "Register",
+                "Register-Stop",
+                "Join/Prune",
+                "RP-reachable",
+                "Assert",
+                "Graft",
+                "Graft-ACK",
+            ];
+            let kind = data.u8(1)?;
+            match KINDS.get(usize::from(kind)) {
+                Some(name) => put!(line, "igmp pimv1 {name}"),
+                None => put!(line, "igmp pimv1 [type {kind}]"),
+            }
         }
         LEAVE => put!(line, "igmp leave {}", group(4)?),
         REPORT_V3 => report_v3(line, data)?,

@@ -1,7 +1,5 @@
 //! LLDP: the length, and the neighbour's name where it tells one; with `-v` all it says.
 
-mod dcbx;
-mod ieee;
 mod media;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -211,10 +209,7 @@ fn organization(line: &mut Line<'_>, value: Data<'_>) -> Result<Shown, Stop> {
     at_least(value, 3)?;
     let oui = u32::from(value.u8(0)?) << 16 | u32::from(value.u16(1)?);
     put!(line, ": OUI {} (0x{oui:06x})", names::organization(oui));
-    if oui == 0x001b21 {
-        return dcbx::print(line, value);
-    }
-    if !matches!(oui, 0x0080c2 | 0x00120f | 0x0012bb | 0x00005e) {
+    if !matches!(oui, 0x0080c2 | 0x00120f | 0x0012bb | 0x001b21 | 0x00005e) {
         return Ok(Shown::Bytes);
     }
     if value.len < 4 {
@@ -224,8 +219,8 @@ fn organization(line: &mut Line<'_>, value: Data<'_>) -> Result<Shown, Stop> {
     let name = subtype_name(oui, subtype);
     put!(line, "\n\t  {name} Subtype ({subtype})");
     let shown = match oui {
-        0x0080c2 => ieee::bridging(line, subtype, value),
-        0x00120f => ieee::ethernet(line, subtype, value),
+        // What IEEE 802.1 and 802.3 and the exchange before them add is named, and left to -vv.
+        0x0080c2 | 0x00120f | 0x001b21 => Ok(Shown::Words),
         0x0012bb => media::media(line, subtype, value),
         _ if subtype == 1 => {
             put!(line, "\n\t  MUD-URL=");
@@ -269,6 +264,8 @@ fn subtype_name(oui: u32, subtype: u8) -> &'static str {
         (0x0012bb, 9) => "Inventory - manufacturer name",
         (0x0012bb, 10) => "Inventory - model name",
         (0x0012bb, 11) => "Inventory - asset ID",
+        (0x001b21, 1) => "DCB Capability Exchange Protocol Rev 1",
+        (0x001b21, 2) => "DCB Capability Exchange Protocol Rev 1.01",
         (0x00005e, 1) => "MUD-URL",
         _ => "unknown",
     }

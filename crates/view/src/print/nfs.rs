@@ -1,8 +1,7 @@
-//! NFS calls and their replies, versions 2 and 3 with what they are about, version 4 by the head alone.
+//! NFS calls and their replies, calls of versions 2 and 3 with what they are about, the others by the head alone.
 
 use super::flows::Call;
 use super::line::{Data, Line, Printed, Stop, put};
-use super::nfs_reply;
 use super::protocol::Ip;
 use super::text::put_chars;
 
@@ -75,7 +74,7 @@ pub(super) fn print(
         (PORT, _, REPLY) => {
             line.protocol = "nfs";
             put!(line, "NFS reply xid {id} reply ");
-            nfs_reply::print(line, ip, id, data)?;
+            reply(line, ip, id, data)?;
             Ok(true)
         }
         _ => Ok(false),
@@ -83,7 +82,7 @@ pub(super) fn print(
 }
 
 /// Shows and gives a procedure's name; an empty one if it has none.
-pub(super) fn put_name(line: &mut Line<'_>, version: u32, procedure: u32) -> &'static str {
+fn put_name(line: &mut Line<'_>, version: u32, procedure: u32) -> &'static str {
     let names: &[&'static str] = match version {
         3 => &PROCEDURES,
         4 => &["null", "compound"],
@@ -98,7 +97,7 @@ pub(super) fn put_name(line: &mut Line<'_>, version: u32, procedure: u32) -> &'s
 }
 
 /// Values one after the other, as XDR has them.
-pub(super) struct Values<'a> {
+struct Values<'a> {
     data: Data<'a>,
     at: usize,
 }
@@ -118,16 +117,6 @@ impl<'a> Values<'a> {
         Ok(u64::from(self.u32()?) << 32 | u64::from(self.u32()?))
     }
 
-    /// Leaves out what is not shown, whether it was captured or not.
-    pub fn skip(&mut self, len: usize) {
-        self.at += len;
-    }
-
-    /// Fails unless the next `len` bytes were captured.
-    pub fn need(&self, len: usize) -> Printed {
-        self.data.need(self.at + len)
-    }
-
     fn bytes(&mut self, len: usize) -> Result<&'a [u8], Stop> {
         let padded = len.checked_next_multiple_of(4).ok_or(Stop::Cut)?;
         let bytes = self.data.slice(self.at, padded)?;
@@ -143,7 +132,7 @@ impl<'a> Values<'a> {
 }
 
 /// A handle means something to the server alone.
-pub(super) fn put_handle(line: &mut Line<'_>, values: &mut Values<'_>, version: u32) -> Printed {
+fn put_handle(line: &mut Line<'_>, values: &mut Values<'_>, version: u32) -> Printed {
     let handle = match version {
         3 => values.opaque()?,
         _ => values.bytes(HANDLE_LEN_V2)?,
@@ -155,7 +144,7 @@ pub(super) fn put_handle(line: &mut Line<'_>, values: &mut Values<'_>, version: 
     Ok(())
 }
 
-pub(super) fn put_text(line: &mut Line<'_>, values: &mut Values<'_>) -> Printed {
+fn put_text(line: &mut Line<'_>, values: &mut Values<'_>) -> Printed {
     let text = values.opaque()?;
     put!(line, "\"");
     put_chars(line, text);
@@ -163,12 +152,12 @@ pub(super) fn put_text(line: &mut Line<'_>, values: &mut Values<'_>) -> Printed 
     Ok(())
 }
 
-pub(super) fn kind_name(kind: u32) -> String {
+fn kind_name(kind: u32) -> String {
     let name = KINDS.get(kind as usize).filter(|_| kind != 6);
     name.map_or_else(|| format!("unk-ft {kind}"), |name| (*name).to_owned())
 }
 
-pub(super) fn put_write_mode(line: &mut Line<'_>, mode: u32) {
+fn put_write_mode(line: &mut Line<'_>, mode: u32) {
     match WRITE_MODES.get(mode as usize) {
         Some(name) => put!(line, " <{name}>"),
         None => put!(line, " <#{mode}>"),
@@ -341,4 +330,96 @@ impl NewAttributes {
             }
         }
     }
+}
+
+/// What a server answers: whether it did what was asked, which follows from the call, and why not.
+fn reply(line: &mut Line<'_>, ip: &Ip, id: u32, data: Data<'_>) -> Printed {
+    const ACCEPTED: u32 = 0;
+    const SUCCESS: u32 = 0;
+    const VERIFIER: usize = 12;
+    match data.u32(8)? {
+        ACCEPTED => put!(line, "ok {}", data.len),
+        state => {
+            match state {
+                1 => put!(line, "ERR {}", data.len),
+                _ => put!(line, "Unknown rpc response code={state} {}", data.len),
+            }
+            return Ok(());
+        }
+    }
+    let Some((version, procedure)) = line.flows.call(ip.dst, ip.src, id) else {
+        return Ok(());
+    };
+    let name = put_name(line, version, procedure);
+    if version == 4 || matches!(name, "" | "null" | "nop") {
+        return Ok(());
+    }
+    let values = &mut Values::new(data, VERIFIER);
+    values.u32()?;
+    values.opaque()?;
+    match values.u32()? {
+        SUCCESS => {}
+        state => {
+            const STATES: [&str; 6] = [
+                "",
+                "PROG_UNAVAIL",
+                "PROG_MISMATCH",
+                "PROC_UNAVAIL",
+                "GARBAGE_ARGS",
+                "SYSTEM_ERR",
+            ];
+            match STATES.get(state as usize) {
+                Some(name) => put!(line, " {name}"),
+                None => put!(line, " ar_stat {state}"),
+            }
+            return Ok(());
+        }
+    }
+    match values.u32()? {
+        SUCCESS => {}
+        status => match error_name(status) {
+            Some(text) => put!(line, " ERROR: {text}"),
+            None => put!(line, " ERROR: unk {status}"),
+        },
+    }
+    Ok(())
+}
+
+fn error_name(status: u32) -> Option<&'static str> {
+    Some(match status {
+        1 => "Operation not permitted",
+        2 => "No such file or directory",
+        5 => "Input/output error",
+        6 => "Device not configured",
+        11 => "Resource deadlock avoided",
+        12 => "Cannot allocate memory",
+        13 => "Permission denied",
+        17 => "File exists",
+        18 => "Cross-device link",
+        19 => "Operation not supported by device",
+        20 => "Not a directory",
+        21 => "Is a directory",
+        22 => "Invalid argument",
+        26 => "Text file busy",
+        27 => "File too large",
+        28 => "No space left on device",
+        30 => "Read-only file system",
+        31 => "Too many links",
+        45 | 10_004 => "Operation not supported",
+        62 => "Too many levels of symbolic links",
+        63 => "File name too long",
+        66 => "Directory not empty",
+        69 => "Disc quota exceeded",
+        70 => "Stale NFS file handle",
+        71 => "Too many levels of remote in path",
+        99 => "Write cache flushed to disk",
+        10_001 => "Illegal NFS file handle",
+        10_002 => "Update synchronization mismatch",
+        10_003 => "READDIR/READDIRPLUS cookie is stale",
+        10_005 => "Buffer or request is too small",
+        10_006 => "Unspecified error on server",
+        10_007 => "Object of that type not supported",
+        10_008 => "Request couldn't be completed in time",
+        _ => return None,
+    })
 }

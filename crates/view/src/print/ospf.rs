@@ -3,7 +3,6 @@
 use std::net::Ipv4Addr;
 
 use super::line::{Data, Line, Printed, Stop, flag_names, put};
-use super::ospf_opaque;
 use super::ospf3;
 use super::protocol::Ip;
 use super::text::put_string;
@@ -282,10 +281,7 @@ fn updates(line: &mut Line<'_>, data: Data<'_>) -> Result<bool, Stop> {
             return Err(Stop::Cut);
         };
         let content = rest.claimed(len).skip(LSA_HEADER_LEN);
-        match rest.u8(3)? {
-            9..=11 => ospf_opaque::print(line, rest.u8(4)?, content)?,
-            kind => advertisement(line, kind, content)?,
-        }
+        advertisement(line, rest.u8(3)?, content)?;
         rest = rest.skip(len);
     }
     Ok(false)
