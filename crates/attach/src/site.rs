@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use trawl_kernel::errno::ENOENT;
 use trawl_kernel::lock::{self, Rank};
 use trawl_kernel::netlink::{Link, Netlink};
 use trawl_kernel::netns::{self, Look, Mark, Namespace};
@@ -184,7 +185,7 @@ fn make_directories(path: &Path) -> Result<()> {
     loop {
         path.parent().map_or(Ok(()), make_directory)?;
         match make_directory(path) {
-            Err(e) if e.errno() == Some(rustix::io::Errno::NOENT.raw_os_error()) => {}
+            Err(e) if e.errno() == Some(ENOENT) => {}
             result => return result,
         }
     }
@@ -299,7 +300,7 @@ impl Lock {
         loop {
             make_directories(&self.path)?;
             match make_directory(&path) {
-                Err(e) if e.errno() == Some(rustix::io::Errno::NOENT.raw_os_error()) => {}
+                Err(e) if e.errno() == Some(ENOENT) => {}
                 result => return result.map(|()| path),
             }
         }
@@ -329,7 +330,7 @@ mod tests {
 
     #[test]
     fn one_at_a_time_and_an_empty_directory_goes_with_the_lock() {
-        if !rustix::process::geteuid().is_root() {
+        if trawl_kernel::run::own_user() != 0 {
             eprintln!("SKIPPED: locks require root");
             return;
         }

@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_kernel_is_asked() {
-        if !rustix::process::geteuid().is_root() {
+        if trawl_kernel::run::own_user() != 0 {
             eprintln!("SKIPPED: requires root");
             return;
         }

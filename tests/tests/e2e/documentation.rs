@@ -215,3 +215,32 @@ fn commands_of_the_guide_run_2() {
 fn commands_of_the_guide_run_3() {
     run("docs/GUIDE.md", 2, 3);
 }
+
+/// Guards the rule of ARCHITECTURE.md that system calls and `unsafe` are in `crates/kernel` alone.
+#[test]
+fn only_kernel_crates_may_use_unsafe_code_and_system_calls() {
+    let crates = repository().join("crates");
+    for entry in std::fs::read_dir(crates).expect("the crates are part of the source") {
+        let directory = entry.expect("an entry").path();
+        if directory.ends_with("kernel") {
+            continue;
+        }
+        let path = directory.join("Cargo.toml");
+        let manifest = std::fs::read_to_string(&path).expect("each crate has a manifest");
+        let depends = |on: &str| {
+            let mut lines = manifest.lines();
+            lines.any(|line| {
+                line.starts_with(&format!("{on} =")) || line.starts_with(&format!("{on}."))
+            })
+        };
+        for library in ["rustix", "libc", "nix", "libbpf-sys", "io-uring"] {
+            assert!(!depends(library), "{} depends on {library}", path.display());
+        }
+        let forbids = ["[lints]\nworkspace = true", "unsafe_code = \"forbid\""];
+        assert!(
+            forbids.iter().any(|text| manifest.contains(text)),
+            "{} does not forbid unsafe code",
+            path.display()
+        );
+    }
+}

@@ -4,6 +4,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use trawl_kernel::bpf::table::{self, Table};
+use trawl_kernel::errno::ENODEV;
 use trawl_kernel::layout::bundled::{REDIRECT_MAX_CPUS, REDIRECT_MAX_TARGETS};
 use trawl_kernel::netlink::{XdpMode, xdp_abilities};
 use trawl_kernel::netns::run_maybe_in;
@@ -265,7 +266,7 @@ fn fill_cpus(program: &Program, cpus: &[u32], queue: u32, then: &Then) -> Result
             .map_err(|e| {
                 let refused = e.raw_os_error();
                 let error = Error::os(format!("cannot redirect to CPU {cpu}"), e);
-                match refused == Some(rustix::io::Errno::NODEV.raw_os_error()) {
+                match refused == Some(ENODEV) {
                     true => error.fix("is the CPU on line?"),
                     false => error,
                 }
