@@ -2,6 +2,10 @@
 //! TRAWL_FUZZ_SECONDS says how long (`make fuzz`). What a parser panics at is kept in a file, to become a seed. The
 //! targets are those of fuzz/, which is for libFuzzer.
 
+#[path = "../../fuzz/exercise/balance_table.rs"]
+mod balance_table;
+#[path = "../../fuzz/exercise/guard_rules.rs"]
+mod guard_rules;
 #[path = "../../crates/packet/tests/packets/mod.rs"]
 mod packets;
 
@@ -194,14 +198,24 @@ fn expression() {
     );
 }
 
+/// Runs each seed of a target, cut at each place.
+fn cut_anywhere(target: &str, run: fn(&[u8])) {
+    let corpus = root().join("fuzz/corpus").join(target);
+    for seed in std::fs::read_dir(&corpus).expect("the seeds are part of the source") {
+        let bytes = std::fs::read(seed.expect("an entry").path()).expect("a seed");
+        (0..=bytes.len()).for_each(|cut| run(&bytes[..cut]));
+    }
+}
+
+#[test]
+fn seeds_that_are_cut_are_read_or_refused() {
+    cut_anywhere("guard_rules", guard_rules::rule_file);
+    cut_anywhere("balance_table", balance_table::table_file);
+}
+
 #[test]
 fn guard_rules() {
-    fuzz(
-        "guard_rules",
-        4_000,
-        Vec::new(),
-        trawl_guard::exercise::rule_file,
-    );
+    fuzz("guard_rules", 4_000, Vec::new(), guard_rules::rule_file);
 }
 
 #[test]
@@ -210,7 +224,7 @@ fn balance_table() {
         "balance_table",
         4_000,
         Vec::new(),
-        trawl_balance::exercise::table_file,
+        balance_table::table_file,
     );
 }
 

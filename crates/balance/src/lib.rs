@@ -7,12 +7,10 @@
 pub mod balancer;
 pub mod check;
 pub mod compile;
-pub mod exercise;
 pub mod file;
 pub mod live;
 pub mod maglev;
 mod memory;
-pub mod model;
 pub mod path;
 pub mod service;
 pub mod stats;

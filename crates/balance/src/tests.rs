@@ -1,5 +1,7 @@
 //! The program compared with the model: random tables, changes and packets, and the kernel's answer to each.
 
+mod model;
+
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
@@ -14,9 +16,9 @@ use trawl_packet::build::{Ipv4, Layer, Tcp, Template, flags};
 
 use crate::compile::{compile, decompile};
 use crate::live::Slot;
-use crate::model::{Answer, Fragment, Model, Packet};
 use crate::service::Protocol;
 use crate::table::{Backend, Forward, Sources, Table, Vip};
+use model::{Answer, Fragment, Model, Packet};
 
 const DROP: u32 = 1;
 const PASS: u32 = 2;

@@ -83,7 +83,7 @@ impl RuleFile {
     }
 
     /// `read_list` reads files that are named in the text.
-    pub(super) fn parse(
+    pub fn parse(
         text: &str,
         name: &str,
         read_list: impl Fn(&str) -> Result<String>,

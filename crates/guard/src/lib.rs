@@ -3,10 +3,8 @@
 //! Rules are kept as one compiled set for each network namespace ([`set`], [`compile`]) in a map that the programs on
 //! all guarded interfaces share. A change makes a new set and puts it in the place of the old one by one store.
 
-mod compile;
+pub mod compile;
 mod definition;
-#[doc(hidden)]
-pub mod exercise;
 pub mod file;
 pub mod live;
 mod load;

@@ -1,14 +1,11 @@
-//! For the fuzzer and its seeds: rule files and the values in them, of any text.
+//! The guard's rule files and the values in them, of any text.
 
-use super::compile::compile;
-use super::file::RuleFile;
-use super::mac::MacPrefix;
-use super::names;
-use super::prefix::Prefix;
-use super::preset::Preset;
-use super::rule::{IcmpType, Match, Ports, TcpState};
-use super::set::{Draft, RuleSet};
-use super::text;
+use trawl_guard::compile::compile;
+use trawl_guard::file::RuleFile;
+use trawl_guard::mac::MacPrefix;
+use trawl_guard::preset::Preset;
+use trawl_guard::rule::{IcmpType, Ports, TcpState};
+use trawl_guard::{Draft, Match, Prefix, RuleSet, names, text};
 
 /// More are not compiled: that takes longer than a fuzzer has.
 const COMPILED: usize = 200;
@@ -92,23 +89,4 @@ fn read_back(shown: &str) -> Match {
         }
     }
     what.complete().expect("it was a rule before")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The fuzzer's seeds, and whatever it once found.
-    #[test]
-    fn seeds() {
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/guard_rules");
-        let entries = std::fs::read_dir(root).expect("the seeds are part of the source");
-        let mut seeds = 0;
-        for entry in entries {
-            let bytes = std::fs::read(entry.expect("an entry").path()).expect("a seed");
-            (0..=bytes.len()).for_each(|cut| rule_file(&bytes[..cut]));
-            seeds += 1;
-        }
-        assert!(seeds > 0);
-    }
 }

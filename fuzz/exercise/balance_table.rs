@@ -1,8 +1,7 @@
-//! For the fuzzer and its seeds: table files of any text.
+//! The load balancer's table files, of any text.
 
-use crate::compile::{compile, decompile};
-use crate::file;
-use crate::table::Table;
+use trawl_balance::compile::{compile, decompile};
+use trawl_balance::{Table, file};
 use trawl_kernel::layout::balance::BALANCE_LINE;
 
 /// More are not compiled: that takes longer than a fuzzer has.
@@ -28,26 +27,4 @@ pub fn table_file(bytes: &[u8]) {
         lines.get(at..at + BALANCE_LINE).map(<[u8]>::to_vec)
     };
     assert_eq!(decompile(line), Some(table));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The fuzzer's seeds, and whatever it once found.
-    #[test]
-    fn seeds() {
-        let root = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../fuzz/corpus/balance_table"
-        );
-        let entries = std::fs::read_dir(root).expect("the seeds are part of the source");
-        let mut seeds = 0;
-        for entry in entries {
-            let bytes = std::fs::read(entry.expect("an entry").path()).expect("a seed");
-            (0..=bytes.len()).for_each(|cut| table_file(&bytes[..cut]));
-            seeds += 1;
-        }
-        assert!(seeds > 0);
-    }
 }
