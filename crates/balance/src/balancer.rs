@@ -12,11 +12,11 @@ use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::session::Session;
 use trawl_kernel::{Error, Result};
 use trawl_program::bundled::BALANCE;
+use trawl_program::hooks::HOOK;
+use trawl_program::install::{self, Put};
 use trawl_program::load::{Program, Source};
-use trawl_program::place::{self, Put};
-use trawl_program::ready::Readiness;
+use trawl_program::readiness::Readiness;
 use trawl_program::safety;
-use trawl_program::tappable::HOOK;
 use trawl_program::{Installed, Site};
 
 use crate::live::Slot;
@@ -195,7 +195,7 @@ impl Balancer {
         Ok(!ready.told().is_empty())
     }
 
-    pub fn account(&self) -> Result<trawl_program::stats::Account> {
+    pub fn account(&self) -> Result<trawl_program::bundled::stats::Account> {
         stats::account(&self.installed)
     }
 
@@ -282,10 +282,10 @@ fn load_new(
     let Put {
         installed, notices, ..
     } = match old {
-        Some(old) => place::put_instead(site, source, request, extras.priority, old, fill)?,
+        Some(old) => install::put_instead(site, source, request, extras.priority, old, fill)?,
         None => {
             let priority = extras.priority.unwrap_or(PRIORITY);
-            place::put_filled(site, source, request, Some(priority), fill)?
+            install::put_filled(site, source, request, Some(priority), fill)?
         }
     };
     let told = [notices, ready.told()].concat();

@@ -15,7 +15,7 @@ use trawl_kernel::layout::balance::{
 };
 use trawl_kernel::{Error, Result};
 use trawl_program::Installed;
-use trawl_program::stats::{Account, Layout, NamedCount};
+use trawl_program::bundled::stats::{Account, Layout, NamedCount};
 
 use crate::table::{Table, Vip};
 

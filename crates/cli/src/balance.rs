@@ -16,7 +16,7 @@ use trawl_balance::{Balancer, Forward, Service};
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
-use trawl_program::{Site, leftovers};
+use trawl_program::{Site, unload};
 
 use crate::netns::NetnsArg;
 use crate::units;
@@ -349,7 +349,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Stats(_) | Command::Vip(VipCommand::List(_))
     );
     if !only_looks {
-        leftovers::clear_away();
+        unload::clear_away();
     }
     match args.command {
         Command::Load(args) => change::load(&args),

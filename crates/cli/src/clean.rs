@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use trawl_kernel::Result;
-use trawl_program::leftovers;
+use trawl_program::unload;
 
 use crate::json;
 use crate::terminal::write_out;
@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         pinned.into_iter().map(|pin| pin.path).collect()
     };
     let before = pins();
-    leftovers::clear_away_all();
+    unload::clear_away_all();
     trawl_guard::state::sweep();
     let labs = trawl_lab::clean(args.all)?;
     let after = pins();

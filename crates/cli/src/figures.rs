@@ -9,7 +9,7 @@ use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::{Result, names};
-use trawl_program::route;
+use trawl_program::bundled::route;
 
 /// What the kernel counted since it started, or since each thing was made.
 #[derive(Clone, Debug, Default, Serialize)]

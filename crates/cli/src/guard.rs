@@ -15,7 +15,7 @@ use trawl_guard::{Care, Prefix, names, revert, state, text};
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
-use trawl_program::{Site, leftovers};
+use trawl_program::{Site, unload};
 
 use crate::json::{self, Remark};
 use crate::netns::NetnsArg;
@@ -390,7 +390,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         args.command,
         Command::List(_) | Command::Stats(_) | Command::Save(_)
     ) {
-        leftovers::clear_away();
+        unload::clear_away();
         state::sweep();
     }
     match args.command {

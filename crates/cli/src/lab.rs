@@ -328,7 +328,7 @@ fn make(up: &Up) -> Result<String> {
 
 /// Removes what programs and rules that were loaded in a lab have left outside.
 fn clear_away() {
-    trawl_program::leftovers::clear_away();
+    trawl_program::unload::clear_away();
     trawl_guard::state::sweep();
 }
 

@@ -10,7 +10,7 @@ use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
 use trawl_program::Site;
-use trawl_program::route::{self, Extras, Port};
+use trawl_program::bundled::route::{self, Extras, Port};
 use trawl_program::unload::Which;
 
 use crate::netns::NetnsArg;

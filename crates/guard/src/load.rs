@@ -8,7 +8,7 @@ use trawl_kernel::layout::guard::GuardAllTotals;
 use trawl_kernel::{Error, Result};
 use trawl_program::bundled::GUARD;
 use trawl_program::load::Source;
-use trawl_program::{Installed, Site, place};
+use trawl_program::{Installed, Site, install};
 
 use super::live::Store;
 use super::rule::{Action, On};
@@ -135,9 +135,9 @@ impl Guard {
                 self.keep_totals(&mut source, &old)?;
                 let before = old.seat().map(|seat| seat.priority);
                 let priority = request.priority.or(before).unwrap_or(PRIORITY);
-                place::put_instead(site, source, request, Some(priority), old, |_| Ok(()))
+                install::put_instead(site, source, request, Some(priority), old, |_| Ok(()))
             }
-            None => place::put(site, source, request, request.priority.or(Some(PRIORITY))),
+            None => install::put(site, source, request, request.priority.or(Some(PRIORITY))),
         };
         put.map(|put| put.installed)
     }

@@ -7,7 +7,7 @@ use trawl_kernel::Result;
 use trawl_kernel::confirm::{self, About, Pending, Reverted};
 use trawl_kernel::netns::{Mark, Namespace};
 use trawl_kernel::warden::Undo;
-use trawl_program::{Site, revert as programs};
+use trawl_program::{Site, swap as programs};
 
 use crate::set::RuleSet;
 use crate::state::Guard;

@@ -16,7 +16,7 @@ use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netns::{self, Look, Mark, Namespace};
 use trawl_kernel::probe::{Capability, has_capability};
 use trawl_kernel::{Error, Result, bpffs, clock};
-use trawl_program::{Installed, Site, installed};
+use trawl_program::{Installed, Site, pins};
 
 use super::live::{self, Store};
 use super::rule::On;
@@ -161,7 +161,7 @@ impl Guard {
         let look = |e| Error::os("cannot look at the guard's programs", e);
         let own = map::info(self.store.as_fd()).map_err(look)?.id;
         for site in Site::all_in(self.namespace())? {
-            for attached in installed::on(&site)? {
+            for attached in pins::programs_on(&site)? {
                 // One that ended meanwhile guards nothing.
                 let Ok(opened) = program::open_by_id(attached.program_id) else {
                     continue;

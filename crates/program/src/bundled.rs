@@ -1,6 +1,13 @@
 //! The bundled programs with a fixed verdict and those that redirect: from what a person asks for to a program that
 //! stands on an interface.
 
+mod redirect;
+pub mod route;
+pub mod stats;
+
+use redirect::{CPUS, check_cpus, far_function, is_in_stack, possible_cpus};
+use trawl_attach::Request;
+use trawl_attach::site::Site;
 use trawl_kernel::bpf::object;
 use trawl_kernel::layout::Shared;
 use trawl_kernel::layout::bundled::{
@@ -10,19 +17,14 @@ use trawl_kernel::layout::bundled::{
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
 
-use crate::installed::Installed;
-use crate::keep::Inherited;
+use crate::install::{self, Put};
 use crate::load::{Program, Source};
-use crate::place::{self, Put};
-use crate::ready::Readiness;
-use trawl_attach::Request;
-use trawl_attach::site::Site;
+use crate::pins::Installed;
+use crate::readiness::Readiness;
+use crate::swap::maps::Inherited;
 
-mod target;
-
-pub use target::{By, Target, Then};
-use target::{CPUS, check_cpus, far_function, is_in_stack, possible_cpus};
-pub(crate) use target::{open_table, put_interfaces};
+pub use redirect::{By, Target, Then};
+pub(crate) use redirect::{open_table, put_interfaces};
 
 /// `BPF_F_EXCLUDE_INGRESS`.
 const EXCLUDE_INGRESS: u32 = 1 << 4;
@@ -88,10 +90,10 @@ pub struct Loaded {
     pub inherited: Option<Inherited>,
 }
 
-/// Names that stand for a bundled program where a file could be named.
 /// What the guard's program is recorded as, so that it can be named here, where nothing else is known of it.
 pub const GUARD: &str = "guard";
 pub const BALANCE: &str = "balance";
+/// Names that stand for a bundled program where a file could be named.
 pub const NAMES: [&str; 5] = ["drop", "pass", "aborted", "tx", "redirect"];
 
 impl Bundled {
@@ -158,8 +160,8 @@ impl Bundled {
             notices,
             inherited,
         } = match extras.priority {
-            Some(_) => place::put_filled(site, source, request, extras.priority, fill)?,
-            None => place::put_alone(site, source, request, fill)?,
+            Some(_) => install::put_filled(site, source, request, extras.priority, fill)?,
+            None => install::put_alone(site, source, request, fill)?,
         };
         let mut told = [notices, ready.told()].concat();
         if let Self::Redirect(target) = self {

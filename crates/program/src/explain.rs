@@ -1,12 +1,391 @@
 //! What the kernel, the driver or libbpf refuses, in words: the reason, and the command that fixes it.
 
-mod advice;
-mod conflict;
-mod load;
 mod verifier;
 
-pub use conflict::{conflict, loan};
-pub use load::{
-    cannot_fit, cannot_load, cannot_open, elsewhere, is_about_licence, no_program, not_an_object,
-    other_machine,
-};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use trawl_attach::explain::program_above;
+use trawl_attach::plan::time::LoanRefusal;
+use trawl_attach::{Conflict, Kind, Present, Site};
+use trawl_kernel::bpf::info;
+use trawl_kernel::bpf::loader::{LoadFailure, ProgramEntry};
+use trawl_kernel::errno::ENOSPC;
+use trawl_kernel::probe::{Capability, lack_of};
+use trawl_kernel::{Error, bpffs};
+
+/// The reason why the program of this name finds no place, and what makes one.
+pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Conflict) -> Error {
+    let label = site.label();
+    let attach = format!("cannot attach to {label}");
+    let join = format!("cannot join the chain on {label}");
+    match conflict {
+        Conflict::Occupied { by } => occupied(site, &by),
+        Conflict::HooksInDispatcher { by } => Error::failed(
+            attach,
+            format!(
+                "{}, and programs with hooks cannot join such a chain",
+                chain_of(&by)
+            ),
+        )
+        .fix(format!("leave out --tappable, for a bundled program with --prio N: trawl capture -i {label} --program NAME sees the programs of this chain without hooks; --replace takes the whole chain's place; trawl xdp unload {label} --all removes it")),
+        Conflict::OtherMode { mode } => {
+            Error::failed(join, format!("it runs in {} mode", mode.name())).fix(format!("use --mode {}, or --replace to take the whole chain's place", mode.name()))
+        }
+        Conflict::PacketsInPieces => Error::failed(
+            join,
+            format!(
+                "its programs take packets in several pieces, and {program} takes them in one only"
+            ),
+        )
+        .fix("compile it with SEC(\"xdp.frags\"), or load it first"),
+        Conflict::ChainFull { programs } => {
+            Error::failed(join, format!("it has {programs} programs, the maximum")).fix(
+                format!("trawl xdp unload {label} ID makes room; trawl xdp status shows the programs"),
+            )
+        }
+        Conflict::Above { interface } => program_above(
+            format!("cannot attach {program} to {label}"),
+            site,
+            &interface,
+        ),
+        Conflict::Guard { id } => Error::failed(
+            format!("cannot replace the program on {label}"),
+            format!("it is a guard (id {id}): its rules would no longer be enforced"),
+        )
+        .fix("--prio N puts a program before or after it, --yes replaces it anyway"),
+        Conflict::NoPredecessor { running } => Error::failed(
+            format!("cannot keep the maps of the program on {label}"),
+            format!(
+                "none of the programs there is called {program}: {}",
+                running.join(", ")
+            ),
+        )
+        .fix("--replace without --keep-maps starts with new maps"),
+        Conflict::ContentsLost { programs, maps } => Error::failed(
+            format!("cannot replace {} on {label}", programs.join(", ")),
+            format!(
+                "the contents of its maps would be lost: {}",
+                maps.join(", ")
+            ),
+        )
+        .fix(match is_from_file {
+            true => "--keep-maps gives them to the new program, --yes replaces it anyway",
+            false => "--yes replaces it anyway",
+        }),
+    }
+}
+
+/// The reason why a program with hooks cannot take the place of the one that runs, `which`, for a capture.
+pub fn loan(site: &Site, which: &str, file: &Path, refusal: LoanRefusal) -> Error {
+    let (label, file) = (site.label(), file.display());
+    let fail =
+        |why: String| Error::failed(format!("cannot put hooks into {which} on {label}"), why);
+    let other_file = format!(
+        "name the file that it was loaded from; trawl xdp load {label} {file} --replace --keep-maps --tappable replaces it"
+    );
+    match refusal {
+        LoanRefusal::NothingAttached => {
+            fail("no XDP program is on it".to_owned()).fix("leave out --tappable to capture what arrives")
+        }
+        LoanRefusal::SeveralModes { programs } => {
+            fail(format!("{programs} programs are on it, in several modes"))
+        }
+        LoanRefusal::Chain => {
+            fail("a chain of several programs is on it".to_owned()).fix("load the program with hooks: trawl xdp load IF FILE.o --keep-maps --tappable --prio N, then unload the one without")
+        }
+        LoanRefusal::SeveralLinks { links } => fail(format!(
+            "{links} links attach it to interfaces with this number, in several namespaces"
+        )),
+        LoanRefusal::OtherProgram => {
+            fail(format!("{file} is another program: the tags differ")).fix(other_file)
+        }
+        LoanRefusal::UnknownProgram => fail(format!(
+            "the tag does not tell whether {file} is the program that runs"
+        ))
+        .fix(other_file),
+        LoanRefusal::MapsWithoutMatch { maps } => fail(format!(
+            "no map of {file} fits these of its maps: {}",
+            maps.join(", ")
+        ))
+        .fix(other_file),
+    }
+}
+
+fn chain_of(by: &Present) -> String {
+    let programs = match by.kind {
+        Kind::Dispatcher { programs } => programs,
+        _ => 0,
+    };
+    format!(
+        "a chain by libxdp's protocol is on it (dispatcher {}, programs: {programs})",
+        by.program_id
+    )
+}
+
+fn occupied(site: &Site, by: &Present) -> Error {
+    let (label, id) = (site.label(), by.program_id);
+    let what = format!("cannot attach to {label}");
+    let (name, chain) = match &by.kind {
+        Kind::Dispatcher { .. } => {
+            return Error::failed(what, chain_of(by)).fix(format!("--prio N puts the program into it; --replace takes the whole chain's place; trawl xdp unload {label} --all removes it"));
+        }
+        Kind::Installed {
+            name,
+            source,
+            chain,
+        } => (
+            format!("{name}, which trawl loaded from {source},"),
+            Some(chain.is_some()),
+        ),
+        Kind::Other { name } => (name.clone().unwrap_or_else(|| "a program".to_owned()), None),
+    };
+    let join = match chain {
+        Some(true) => "--prio N puts it into the chain there; ",
+        Some(false) => "to have both, load each with --prio N; ",
+        None => "",
+    };
+    Error::failed(
+        what,
+        format!("{name} is on it already (id {id}, {} mode)", by.mode.name()),
+    )
+    .fix(format!(
+        "{join}--replace puts the new one in its place; trawl xdp unload {label} {id} removes it"
+    ))
+}
+
+/// Before the path of a pin that is of no use, in libbpf's words.
+const PINNED_OTHERWISE: [&str; 2] = [
+    "couldn't reuse pinned map at '",
+    "couldn't retrieve pinned map '",
+];
+
+/// What makes an object file of a source.
+const COMPILE: &str = "compile it for BPF: clang -O2 -g -target bpf -c prog.c -o prog.o";
+
+/// A file that is something else.
+pub fn not_an_object(label: &str, bytes: &[u8]) -> Error {
+    let why = match bytes {
+        [] => "the file is empty",
+        [b'#', ..] | [b'/', b'*' | b'/', ..] => {
+            "it looks like source text, not like an object file"
+        }
+        _ => "it is not an ELF object file",
+    };
+    Error::failed(format!("cannot load {label}"), why).fix(COMPILE)
+}
+
+/// An ELF file whose head says that it is not for this machine.
+pub fn other_machine(label: &str, bytes: &[u8]) -> Option<Error> {
+    /// `EI_CLASS` and `EI_DATA` of elf.h, and what stands there.
+    const CLASS: usize = 4;
+    const DATA: usize = 5;
+    const CLASS_32: u8 = 1;
+    const ORDERS: [(u8, &str); 2] = [(1, "little-endian"), (2, "big-endian")];
+    let own = u8::from(cfg!(target_endian = "big"));
+    let why = match (bytes.get(CLASS)?, bytes.get(DATA)?) {
+        (&CLASS_32, _) => "it is a 32-bit ELF file, and those for BPF have 64".to_owned(),
+        (_, order) => {
+            let (_, theirs) = ORDERS.iter().find(|(number, _)| number == order)?;
+            let (_, ours) = ORDERS[usize::from(own)];
+            if *theirs == ours {
+                return None;
+            }
+            format!("it was compiled for {theirs} machines, and this one is {ours}")
+        }
+    };
+    Some(Error::failed(format!("cannot load {label}"), why).fix(COMPILE))
+}
+
+/// libbpf cannot make sense of an ELF file.
+pub fn cannot_open(label: &str, failure: &LoadFailure) -> Error {
+    let what = format!("cannot load {label}");
+    if failure
+        .warnings
+        .iter()
+        .any(|text| text.contains("not a valid BPF object") || text.contains("is not a valid eBPF"))
+    {
+        return Error::failed(what, "it is an ELF file, but not one for BPF").fix(COMPILE);
+    }
+    match libbpf_says(failure) {
+        Some(says) if says.contains("legacy map definitions") => Error::failed(
+            what,
+            "it describes its maps in the old way (SEC(\"maps\")), which libbpf 1.0 has given up",
+        )
+        .fix(
+            "write them as struct { __uint(type, …); … } NAME SEC(\".maps\"), and compile with -g",
+        ),
+        Some(says) if says.contains("stripped object file") => Error::failed(
+            what,
+            "its symbols were taken out (strip), and by them its programs and maps are found",
+        )
+        .fix(format!(
+            "use llvm-strip -g, which keeps the symbols; or {COMPILE}"
+        )),
+        // Of a file that is cut off, libbpf misses what stands at its end.
+        Some(says) if says.starts_with("elf: ") => Error::failed(
+            what,
+            format!("it is cut off or damaged; libbpf says: {says}"),
+        )
+        .fix(COMPILE),
+        Some(says) if says.starts_with("BTF is required") => Error::failed(
+            what,
+            "it has no type information, by which its maps are described",
+        )
+        .fix("compile it with -g"),
+        Some(says) => says_libbpf(what, &says),
+        None => Error::os(what, again(&failure.error)),
+    }
+}
+
+/// The program calls what is for programs under the GPL alone.
+pub fn is_about_licence(failure: &LoadFailure) -> bool {
+    failure.log.contains("GPL-restricted")
+}
+
+/// There is nothing in it that could be attached to an interface.
+pub fn no_program(what: &str, programs: &[ProgramEntry]) -> Error {
+    let error = Error::failed(what, "it has no XDP program");
+    if programs.is_empty() {
+        return error.fix("give the function a section: SEC(\"xdp\")");
+    }
+    let others: Vec<_> = programs
+        .iter()
+        .map(|one| format!("{} (section {})", one.name, one.section))
+        .collect();
+    error.fix(format!("it has only: {}", others.join(", ")))
+}
+
+/// A program of the file cannot be attached to an interface.
+pub fn elsewhere(what: &str, program: &ProgramEntry) -> Error {
+    let ProgramEntry { name, section, .. } = program;
+    let why = match program.fed_by() {
+        Some("cpumap") => format!(
+            "{name} (section {section}) is for entries of a cpumap and cannot be attached to an interface"
+        ),
+        Some(_) => format!(
+            "{name} (section {section}) is for entries of a devmap and cannot be attached to an interface"
+        ),
+        None => format!("{name} (section {section}) is not an XDP program"),
+    };
+    Error::failed(what, why)
+}
+
+/// A program or one of its maps was refused.
+pub fn cannot_load(label: &str, program: &str, failure: &LoadFailure) -> Error {
+    let what = format!("cannot load {program} of {label}");
+    // The verifier is stricter without them, and its words are about that then.
+    if let Some((why, how)) = lack_of(&Capability::FOR_BPF) {
+        return Error::failed(what, why).fix(how);
+    }
+    if failure.error.raw_os_error() == Some(ENOSPC) && !failure.log.is_empty() {
+        let why = "the verifier refuses it, and its log overflowed (a loop, probably)";
+        return fixed(
+            Error::failed(what, why),
+            verifier::on_verifier("infinite loop"),
+        );
+    }
+    if let Some(found) = verifier::condense(&failure.log) {
+        let error = Error::failed(what, format!("the verifier refuses it: {found}"));
+        return fixed(error, verifier::on_verifier(&found.reason));
+    }
+    match libbpf_says(failure) {
+        Some(says) => says_libbpf(what, &says),
+        None => Error::os(what, again(&failure.error)),
+    }
+}
+
+fn says_libbpf(what: String, says: &str) -> Error {
+    let mut pins = PINNED_OTHERWISE
+        .iter()
+        .filter_map(|words| says.split_once(words));
+    if let Some((_, path)) = pins.next()
+        && let Some((path, _)) = path.split_once('\'')
+    {
+        return pinned_otherwise(what, Path::new(path));
+    }
+    if says.contains("failed to initialize slot") {
+        let why = format!(
+            "libbpf says: {says}; the kernel does not let a program of a dispatcher that makes tail calls be the target of one"
+        );
+        return Error::failed(what, why).fix("add --tappable, which loads it without a dispatcher");
+    }
+    let error = Error::failed(what, format!("libbpf says: {says}"));
+    fixed(error, verifier::on_libbpf(says))
+}
+
+/// A map is to be used that does not suit the program.
+fn pinned_otherwise(what: String, path: &Path) -> Error {
+    let there = bpffs::open_map(path).and_then(|fd| {
+        info::map(fd.as_fd()).map_err(|e| Error::os("cannot look at what is pinned there", e))
+    });
+    let is_directory = path.is_dir();
+    let path = bpffs::usual_path(path);
+    let path = path.display();
+    let (why, remove) = match there {
+        Ok(about) => (
+            format!(
+                "the map that is pinned at {path} differs from the file's: its type is {}, with {} entries, keys of {} and \
+                 values of {} bytes, flags {:#x}",
+                info::map_kind_name(about.kind),
+                about.max_entries,
+                about.key_size,
+                about.value_size,
+                about.flags
+            ),
+            "rm",
+        ),
+        Err(_) if is_directory => (
+            format!("a map is to be pinned at {path}, and that is a directory"),
+            "rmdir",
+        ),
+        Err(_) => (format!("what is pinned at {path} is no map"), "rm"),
+    };
+    Error::failed(what, why).fix(format!(
+        "name another directory, or, if it is no longer needed, {remove} {path}"
+    ))
+}
+
+fn fixed(error: Error, advice: Option<&str>) -> Error {
+    match advice {
+        Some(advice) => error.fix(advice.to_owned()),
+        None => error,
+    }
+}
+
+/// The program is fine as it is, but not with hooks in it.
+pub fn cannot_fit(label: &str, program: &str, failure: &LoadFailure) -> Error {
+    let what = format!("cannot make {program} of {label} tappable");
+    if let Some((why, how)) = lack_of(&Capability::FOR_BPF) {
+        return Error::failed(what, why).fix(how);
+    }
+    let found = verifier::condense(&failure.log).map(|found| found.to_string());
+    let why = match found.or_else(|| libbpf_says(failure)) {
+        Some(reason) => format!("with hooks put in, the verifier refuses it: {reason}"),
+        None => Error::os(
+            "with hooks put in, the kernel refuses it",
+            again(&failure.error),
+        )
+        .to_string(),
+    };
+    Error::failed(what, why).fix("load it without --tappable")
+}
+
+/// The first complaint is the cause; what follows is what came of it.
+fn libbpf_says(failure: &LoadFailure) -> Option<String> {
+    let is_hint = |text: &&String| {
+        text.contains("permission error while running as root")
+            || text.contains("-- BEGIN")
+            || text.contains("Retrying without BTF")
+    };
+    let first = failure.warnings.iter().find(|text| !is_hint(text))?;
+    let text = first.strip_prefix("libbpf: ").unwrap_or(first);
+    Some(text.lines().next()?.trim().to_owned())
+}
+
+fn again(error: &std::io::Error) -> std::io::Error {
+    match error.raw_os_error() {
+        Some(errno) => std::io::Error::from_raw_os_error(errno),
+        None => error.kind().into(),
+    }
+}

@@ -1,24 +1,24 @@
-//! From an object file to a loaded program: which one of several, its variables and maps set up, and loaded.
-
-mod loaded;
-pub use loaded::Program;
+//! From an object file to a loaded program: which one of several, its variables and maps set up, and loaded; and where
+//! packets get to from it by jumps, as the kernel says.
 
 use std::fs;
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use trawl_attach::site::Site;
-use trawl_kernel::bpf::loader::{LoadFailure, MapEntry, ObjectFile, ProgramEntry, Variable};
+use trawl_kernel::bpf::loader::{
+    LoadFailure, LoadedFile, MapEntry, ObjectFile, ProgramEntry, Variable,
+};
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::{Error, Result};
 
-use crate::actions::Actions;
-use crate::jump_chain::ChainSeat;
-use crate::map_pins::Pins;
-use crate::reach::Reach;
-use crate::run_config::RunConfig;
-use crate::tappable::{Fitted, Hooks, Problem};
-use crate::{explain, tappable};
+use crate::chain::tail_call::ChainSeat;
+use crate::chain::{Actions, RunConfig};
+use crate::explain;
+use crate::hooks::{self, Fitted, HOOK, Hooks, Problem};
+use crate::pins::{MapPins, Record};
+use crate::readiness::{Change, Readiness};
 
 /// The largest file that is taken for an object file.
 const LARGEST: u64 = 64 << 20;
@@ -346,7 +346,7 @@ impl Source {
                     .map_err(|e| Error::os(format!("cannot put {target} into a dispatcher"), e))?;
             }
         }
-        let mut pins = Pins::place(&mut self.object, self.pin_maps.as_deref())?;
+        let mut pins = MapPins::place(&mut self.object, self.pin_maps.as_deref())?;
         let (mut fitted, plain_tag) = self.fit_hooks(&name, &targets)?;
         // Those of a chain are tried before, and put in only where they fit.
         let with_hooks = self.hooks.tappable;
@@ -412,7 +412,7 @@ impl Source {
             return Ok((Fitted::default(), tag));
         }
         let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
-        let fitted = tappable::fit(&mut prepared, name, &targets, &self.hooks);
+        let fitted = hooks::fit(&mut prepared, name, &targets, &self.hooks);
         if !self.hooks.tappable
             && let Err(Problem::Refused(..) | Problem::Unfit(..) | Problem::Taken(_)) = &fitted
             && let Some(seat) = &mut self.seat
@@ -440,6 +440,207 @@ impl Source {
             }
             Err(Problem::Other(error)) => Err(error),
         }
+    }
+}
+
+/// A program that the kernel has, but that is not attached anywhere yet.
+#[derive(Debug)]
+pub struct Program {
+    file: LoadedFile,
+    fd: OwnedFd,
+    name: String,
+    source: String,
+    id: u32,
+    map_ids: Vec<u32>,
+    pins: MapPins,
+    fitted: Fitted,
+    seat: Option<ChainSeat>,
+    changes: Vec<Change>,
+    /// Keeps a program on the other end of a veth.
+    peer_link: Option<OwnedFd>,
+    plain_tag: Option<String>,
+}
+
+impl Program {
+    /// The function's whole name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The tag that it has without hooks, where that was asked for and can be told.
+    pub(crate) fn plain_tag(&self) -> Option<&str> {
+        self.plain_tag.as_deref()
+    }
+
+    /// One of the file's maps, by its name in the source, or one of those that came with its hooks.
+    pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        let hooks = self.fitted.maps.iter();
+        let mut found = hooks.filter(|(found, _)| found == name);
+        let hook = found.next().map(|(_, fd)| fd.as_fd());
+        hook.or_else(|| self.file.map(name))
+    }
+
+    /// Another program that was loaded from the file.
+    pub fn other(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        self.file.program(name)
+    }
+
+    /// The maps that the program and those that it jumps to use, by their names in the source. All of them matter: the
+    /// kernel empties an array of programs that nobody holds, even if programs still jump through it.
+    pub(crate) fn own_maps(&self) -> Vec<(String, BorrowedFd<'_>)> {
+        let is_own = |fd: &BorrowedFd<'_>| {
+            info::map(*fd).is_ok_and(|about| self.map_ids.contains(&about.id))
+        };
+        let mut maps = self.file.maps();
+        maps.retain(|(_, fd)| is_own(fd));
+        let hooks = self.fitted.maps.iter();
+        maps.extend(hooks.map(|(name, fd)| (name.clone(), fd.as_fd())));
+        maps
+    }
+
+    /// Whether captures can enter it.
+    pub(crate) fn is_tappable(&self) -> bool {
+        self.map(HOOK).is_some()
+    }
+
+    /// Its place in a chain, if it is to be in one.
+    pub(crate) fn seat(&self) -> Option<ChainSeat> {
+        self.seat
+    }
+
+    /// What the person who loads it should know.
+    pub fn notices(&self) -> &[String] {
+        &self.fitted.notices
+    }
+
+    /// What was done to other interfaces for it, to be taken back when it is taken off.
+    pub fn remember(&mut self, ready: &Readiness) -> Result<()> {
+        self.changes = ready.changes().to_vec();
+        let link = ready.link().map(|link| link.try_clone_to_owned());
+        self.peer_link = link
+            .transpose()
+            .map_err(|e| Error::os("cannot hold a link", e))?;
+        Ok(())
+    }
+
+    pub(crate) fn peer_link(&self) -> Option<&OwnedFd> {
+        self.peer_link.as_ref()
+    }
+
+    /// The note of them is pinned.
+    pub(crate) fn recorded(&mut self) {
+        self.pins.recorded();
+    }
+
+    /// From now on the pins made while loading stay; the note of them.
+    pub(crate) fn keep(&mut self) -> Record {
+        Record {
+            name: self.name.clone(),
+            source: self.source.clone(),
+            pins: self.pins.keep(),
+            changes: self.changes.clone(),
+            plain_tag: self.plain_tag.clone(),
+            seat: self.seat,
+        }
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The programs of a file that packets can come to by way of one of them.
+#[derive(Debug, Default)]
+pub struct Reach<'f> {
+    pub slots: Vec<Slot<'f>>,
+    /// The numbers of the maps that they use.
+    pub map_ids: Vec<u32>,
+}
+
+/// A slot of an array that packets can leave a program by.
+#[derive(Clone, Debug)]
+pub struct Slot<'f> {
+    /// The program's name.
+    pub from: String,
+    pub array: BorrowedFd<'f>,
+    pub array_name: String,
+    pub number: u32,
+    pub leads_to: LeadsTo,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeadsTo {
+    Nothing,
+    /// A program of the same file.
+    Ours(String),
+    /// Somebody else's, in an array that was there before.
+    Theirs,
+}
+
+struct Known {
+    name: String,
+    id: u32,
+    map_ids: Vec<u32>,
+}
+
+impl<'f> Reach<'f> {
+    /// From the program of that name on.
+    pub fn of(file: &'f LoadedFile, first: &str) -> io::Result<Self> {
+        let mut programs = Vec::new();
+        for (name, fd) in file.programs() {
+            let about = info::program(fd)?;
+            programs.push(Known {
+                name,
+                id: about.id,
+                map_ids: about.map_ids,
+            });
+        }
+        let mut arrays = Vec::new();
+        for (name, fd) in file.maps() {
+            let about = info::map(fd)?;
+            if about.kind == map::PROG_ARRAY {
+                arrays.push((about, name, fd));
+            }
+        }
+        let mut reach = Self::default();
+        let mut reached: Vec<&Known> = programs.iter().filter(|one| one.name == first).collect();
+        let mut at = 0;
+        while let Some(from) = reached.get(at).copied() {
+            at += 1;
+            reach.map_ids.extend(&from.map_ids);
+            for (about, array_name, array) in &arrays {
+                if !from.map_ids.contains(&about.id) {
+                    continue;
+                }
+                for number in 0..about.max_entries {
+                    let id = map::program_in(*array, number)?;
+                    let known = programs.iter().find(|one| Some(one.id) == id);
+                    if let Some(known) = known
+                        && !reached.iter().any(|one| one.id == known.id)
+                    {
+                        reached.push(known);
+                    }
+                    reach.slots.push(Slot {
+                        from: from.name.clone(),
+                        array: *array,
+                        array_name: array_name.clone(),
+                        number,
+                        leads_to: match (id, known) {
+                            (None, _) => LeadsTo::Nothing,
+                            (_, Some(known)) => LeadsTo::Ours(known.name.clone()),
+                            (_, None) => LeadsTo::Theirs,
+                        },
+                    });
+                }
+            }
+        }
+        Ok(reach)
     }
 }
 

@@ -5,19 +5,9 @@
 //! puts a few in front, which keep the context for later, turns each exit into a jump to a common end, and puts that
 //! end after the main program. All distances between instructions are set anew.
 
-mod context;
-mod layout;
-
-#[cfg(test)]
-mod tests;
-
 use std::fmt;
 
-use trawl_ebpf::{Insn, op, places, target};
-
-use context::FRAME;
-pub use context::{Keep, STACK_SIZE};
-pub use layout::Rewritten;
+use trawl_ebpf::{Insn, helper, op, places, target};
 
 /// A jump to where a register says: nothing tells which instructions it reaches.
 const JUMP_INDIRECT: u8 = op::GOTO | op::X;
@@ -181,11 +171,230 @@ impl Code {
     }
 
     pub fn rewrite(&self, plan: &Rewriting, keep: Keep) -> Result<Rewritten, Refusal> {
-        layout::rewrite(self, plan, keep)
+        lay_out(self, plan, keep)
     }
 }
 
 /// The instructions without the second halves of 64-bit loads, with their places.
 fn whole(instructions: &[Insn]) -> impl Iterator<Item = (usize, Insn)> {
     places(instructions).map(|at| (at, instructions[at]))
+}
+
+const RESULT: u8 = 0;
+const SECOND_ARGUMENT: u8 = 2;
+const THIRD_ARGUMENT: u8 = 3;
+/// An exit further than this from an end gets one of its own: some room is left for what is put in between.
+const NEAR: usize = 32_000;
+
+/// A program with its exits rewritten.
+#[derive(Clone, Debug)]
+pub struct Rewritten {
+    pub instructions: Vec<Insn>,
+    /// Where each instruction of the original stands now, and the end.
+    pub moved: Vec<usize>,
+}
+
+/// What becomes of one exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Becomes {
+    /// The end itself stands in its place.
+    End,
+    /// A jump to the end that stands in that exit's place, or after the main program for the main program's length.
+    JumpTo(usize),
+}
+
+fn lay_out(program: &Code, plan: &Rewriting, keep: Keep) -> Result<Rewritten, Refusal> {
+    let Code { instructions, main } = program;
+    let begin = beginning(plan.entry, keep);
+    let end = ending(&plan.exits, keep);
+    let exits = place_ends(program);
+    let mut exits = exits.iter().copied().peekable();
+
+    let mut out: Vec<Insn> = begin;
+    let mut moved = Vec::with_capacity(instructions.len() + 1);
+    // Jumps to ends, whose places are known only when all are laid out.
+    let mut open = Vec::new();
+    let mut end_after_main = 0;
+    for (index, instruction) in instructions.iter().enumerate() {
+        if index == *main {
+            end_after_main = out.len();
+            out.extend_from_slice(&end);
+        }
+        moved.push(out.len());
+        match exits.next_if(|(exit, _)| *exit == index) {
+            Some((_, Becomes::End)) => out.extend_from_slice(&end),
+            Some((_, Becomes::JumpTo(to))) => {
+                open.push((out.len(), to));
+                out.push(op::goto(0));
+            }
+            None => out.push(*instruction),
+        }
+    }
+    if *main == instructions.len() {
+        end_after_main = out.len();
+        out.extend_from_slice(&end);
+    }
+    moved.push(out.len());
+
+    for (at, to) in open {
+        let target = if to == *main {
+            end_after_main
+        } else {
+            moved[to]
+        };
+        set_distance(&mut out[at], at, target).ok_or(Refusal::TooFar { instruction: at })?;
+    }
+    for (index, _) in whole(instructions) {
+        let Some(target) = target(instructions, index) else {
+            continue;
+        };
+        let (at, target) = (moved[index], moved[target]);
+        set_distance(&mut out[at], at, target).ok_or(Refusal::TooFar { instruction: index })?;
+    }
+    Ok(Rewritten {
+        instructions: out,
+        moved,
+    })
+}
+
+/// The main program's exits and what becomes of them, seen from its end: each jumps to the nearest end after it.
+fn place_ends(program: &Code) -> Vec<(usize, Becomes)> {
+    let exits: Vec<usize> = whole(program.main())
+        .filter(|(_, instruction)| instruction.code == op::EXIT_CODE)
+        .map(|(index, _)| index)
+        .collect();
+    let mut nearest = program.main;
+    let mut placed: Vec<(usize, Becomes)> = exits
+        .into_iter()
+        .rev()
+        .map(|exit| {
+            if nearest - exit <= NEAR {
+                return (exit, Becomes::JumpTo(nearest));
+            }
+            nearest = exit;
+            (exit, Becomes::End)
+        })
+        .collect();
+    placed.reverse();
+    placed
+}
+
+/// Sets how far an instruction points; an unconditional jump may become one that reaches further.
+fn set_distance(instruction: &mut Insn, at: usize, target: usize) -> Option<()> {
+    let distance = target as i64 - at as i64 - 1;
+    instruction.set_distance(distance).or_else(|| {
+        let far = i32::try_from(distance).ok()?;
+        (instruction.code == op::GOTO).then(|| *instruction = op::goto_far(far))
+    })
+}
+
+/// Keeps the context, and lets the program in the entry's slot look first.
+fn beginning(entry: Option<Entry>, keep: Keep) -> Vec<Insn> {
+    let mut code = vec![keep.save()];
+    if let Some(Entry { map, slot }) = entry {
+        code.extend(load_map(map));
+        code.push(op::mov32_imm(THIRD_ARGUMENT, slot as u32));
+        code.push(op::call(helper::TAIL_CALL));
+        code.push(keep.restore());
+    }
+    code
+}
+
+/// Takes the verdict in the result's register through the maps, and returns it if no jump is taken.
+fn ending(exits: &[Through], keep: Keep) -> Vec<Insn> {
+    // A jump that is not taken spoils it. Where the slot says what it was, it need not be kept.
+    let is_kept = exits.iter().any(|exit| exit.slots == Slots::Verdict);
+    let verdict = match is_kept {
+        true => keep.register_for_verdict(),
+        false => RESULT,
+    };
+    let mut code = Vec::new();
+    if is_kept {
+        code.push(op::mov(verdict, RESULT));
+    }
+    for Through { map, slots } in exits {
+        match slots {
+            Slots::Verdict => {
+                code.push(keep.restore());
+                code.extend(load_map(*map));
+                code.push(op::mov(THIRD_ARGUMENT, verdict));
+                code.push(op::call(helper::TAIL_CALL));
+            }
+            Slots::Only(verdicts) => {
+                for one in verdicts {
+                    let mut jump = vec![keep.restore()];
+                    jump.extend(load_map(*map));
+                    jump.push(op::mov32_imm(THIRD_ARGUMENT, *one));
+                    jump.push(op::call(helper::TAIL_CALL));
+                    if !is_kept {
+                        jump.push(op::mov32_imm(RESULT, *one));
+                    }
+                    let other = op::JMP32 | op::JNE | op::K;
+                    code.push(Insn::new(other, verdict, 0, jump.len() as i16, *one as i32));
+                    code.extend(jump);
+                }
+            }
+        }
+    }
+    if is_kept {
+        code.push(op::mov(RESULT, verdict));
+    }
+    code.push(op::exit());
+    code
+}
+
+fn load_map(map: i32) -> [Insn; 2] {
+    op::load_immediate(op::MAP, SECOND_ARGUMENT, map)
+}
+
+const CONTEXT: u8 = 1;
+const FRAME: u8 = 10;
+/// What a program, with the subprograms it is in the middle of calling, may have.
+pub const STACK_SIZE: u32 = 512;
+const SLOT: u32 = 8;
+const CALLEE_SAVED: [u8; 4] = [6, 7, 8, 9];
+
+/// The place of the context while the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// A register that a call preserves and that the program does not use.
+    Register(u8),
+    /// On the stack, this far from the frame's end, below all that the program uses of it.
+    Stack(i16),
+}
+
+impl Keep {
+    /// The stack below what the program uses of it.
+    pub fn below(depth: u32) -> Result<Self, Refusal> {
+        let bottom = depth.next_multiple_of(SLOT) + SLOT;
+        match i16::try_from(bottom) {
+            Ok(bottom) if u32::from(bottom.unsigned_abs()) <= STACK_SIZE => {
+                Ok(Self::Stack(-bottom))
+            }
+            _ => Err(Refusal::StackFull { depth }),
+        }
+    }
+
+    fn save(self) -> Insn {
+        match self {
+            Self::Register(register) => op::mov(register, CONTEXT),
+            Self::Stack(offset) => op::store(op::DW, FRAME, offset, CONTEXT),
+        }
+    }
+
+    /// Into the register of a helper's first argument.
+    fn restore(self) -> Insn {
+        match self {
+            Self::Register(register) => op::mov(CONTEXT, register),
+            Self::Stack(offset) => op::load(op::DW, CONTEXT, FRAME, offset),
+        }
+    }
+
+    /// At an exit no register is needed any more but the one that the context is in.
+    fn register_for_verdict(self) -> u8 {
+        CALLEE_SAVED
+            .into_iter()
+            .find(|register| self != Self::Register(*register))
+            .unwrap_or(CALLEE_SAVED[0])
+    }
 }

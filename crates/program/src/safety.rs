@@ -4,6 +4,7 @@
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use trawl_attach::{Request, Site};
 use trawl_kernel::bpf::program;
 use trawl_kernel::bpf::test_run::{self, TestRunAnswer};
 use trawl_kernel::netlink::{Netlink, carriers};
@@ -12,10 +13,8 @@ use trawl_kernel::session::Session;
 use trawl_kernel::{Error, Result};
 use trawl_packet::build::{Mac, Tcp, Template, flags};
 
-use trawl_attach::{Request, Site};
-
 use crate::bundled::GUARD;
-use crate::installed::Installed;
+use crate::pins::Installed;
 
 const PASS: u32 = 2;
 const SENDS_ON: [u32; 2] = [3, 4];

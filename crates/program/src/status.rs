@@ -1,24 +1,29 @@
-//! Which XDP programs are on an interface, and all that can be known of them.
+//! Which XDP programs are on an interface, and all that can be known of them: their chains, their maps, and where they redirect
+//! packets to.
 
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
-use trawl_kernel::bpf::{functions, info, program, statistics};
+use trawl_attach::{Site, look};
+use trawl_kernel::bpf::loader::variables_of;
+use trawl_kernel::bpf::table::Table;
+use trawl_kernel::bpf::{functions, info, map, program, statistics};
 use trawl_kernel::bpffs::{self, Object, Pinned};
 use trawl_kernel::confirm::Reverted;
+use trawl_kernel::layout::Shared;
+use trawl_kernel::layout::bundled::RedirectConfig;
+use trawl_kernel::netlink::Netlink;
 use trawl_kernel::owners::Owners;
 use trawl_kernel::{Error, Result};
 
-use crate::dispatcher::Dispatcher;
-use crate::installed::{self, Installed};
-use crate::jump_chain;
-use crate::redirects::{self, Names, Redirect};
-use crate::revert;
-use trawl_attach::look;
-use trawl_attach::site::Site;
+use crate::chain::dispatcher::Dispatcher;
+use crate::chain::tail_call;
+use crate::pins::{self, Installed};
+use crate::swap;
 
 /// An interface with its programs.
 #[derive(Clone, Debug, Serialize)]
@@ -180,7 +185,7 @@ impl Look {
             };
             if let Some(link) = link {
                 program.take_holders(self.owners.of_link(link));
-                program.helps = installed::helped_by(link).map(|(site, name, id)| match site {
+                program.helps = pins::helped_by(link).map(|(site, name, id)| match site {
                     Some(site) => format!("{name} (id {id}) on {}", site.label()),
                     None => format!("{name} (id {id})"),
                 });
@@ -212,12 +217,12 @@ impl Look {
             namespace: site.namespace().map(|one| one.label().to_owned()),
             index: site.index(),
             programs,
-            reverted: revert::reverted(site)?,
+            reverted: swap::reverted(site)?,
         })
     }
 
     fn chain(&self, dispatcher: &Dispatcher, known: &Known) -> Vec<Member> {
-        let member = |one: &crate::dispatcher::Member| {
+        let member = |one: &crate::chain::dispatcher::Member| {
             let slot = dispatcher.config.slots.get(one.slot)?;
             Some(Member {
                 position: one.slot,
@@ -231,7 +236,7 @@ impl Look {
 
     /// The chain of trawl's own that begins with a program.
     fn jumps(&self, head: u32, known: &Known) -> Vec<Member> {
-        let after = jump_chain::after(head);
+        let after = tail_call::after(head);
         if after.is_empty() {
             return Vec::new();
         }
@@ -298,7 +303,7 @@ impl Look {
         if let Some(ours) = ours {
             about.name = ours.name().to_owned();
         }
-        about.redirects = redirects::of(id, &about.name, &about.maps, &known.names);
+        about.redirects = redirects_of(id, &about.name, &about.maps, &known.names);
         about
     }
 }
@@ -343,4 +348,221 @@ fn measure(all: &mut [Status], time: Duration) -> Result<()> {
         });
     }
     Ok(())
+}
+
+/// A map and who uses it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Map {
+    pub id: u32,
+    pub name: String,
+    /// As bpftool calls it.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub key_size: u32,
+    pub value_size: u32,
+    pub max_entries: u32,
+    pub flags: u32,
+    /// Bytes, where the kernel tells.
+    pub memory: Option<u64>,
+    pub pins: Vec<PathBuf>,
+    pub used_by: Vec<User>,
+}
+
+/// A program that uses a map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct User {
+    pub interface: String,
+    pub id: u32,
+    pub name: String,
+}
+
+/// The maps of all programs on these interfaces, those behind dispatchers too, by their numbers.
+pub fn maps_of(sites: &[Site]) -> Result<Vec<Map>> {
+    let pins = bpffs::pinned();
+    let mut maps: Vec<Map> = Vec::new();
+    let mut add = |interface: &str, program: &About| {
+        let user = User {
+            interface: interface.to_owned(),
+            id: program.id,
+            name: program.name.clone(),
+        };
+        for id in &program.maps {
+            match maps.iter_mut().find(|one| one.id == *id) {
+                Some(known) => known.used_by.push(user.clone()),
+                None => maps.extend(describe(*id, &pins).map(|mut found| {
+                    found.used_by.push(user.clone());
+                    found
+                })),
+            }
+        }
+    };
+    for status in of(sites, None)? {
+        for attached in &status.programs {
+            add(&status.interface, &attached.program);
+            // The first of a chain of trawl's own is attached itself.
+            let behind = attached.chain.iter().map(|member| &member.program);
+            for program in behind.filter(|one| one.id != attached.program.id) {
+                add(&status.interface, program);
+            }
+        }
+    }
+    maps.sort_by_key(|one| one.id);
+    Ok(maps)
+}
+
+fn describe(id: u32, pins: &[bpffs::Pinned]) -> Option<Map> {
+    let fd = map::open_by_id(id).ok()?;
+    let about = info::map(fd.as_fd()).ok()?;
+    let is_it = |pin: &&bpffs::Pinned| matches!(&pin.object, Object::Map(found) if found.id == id);
+    Some(Map {
+        id,
+        name: about.name,
+        kind: info::map_kind_name(about.kind),
+        key_size: about.key_size,
+        value_size: about.value_size,
+        max_entries: about.max_entries,
+        flags: about.flags,
+        memory: info::map_memory(fd.as_fd()),
+        pins: pins
+            .iter()
+            .filter(is_it)
+            .map(|pin| bpffs::usual_path(&pin.path))
+            .collect(),
+        used_by: Vec::new(),
+    })
+}
+
+/// The programs that redirect by the number of an interface, and what holds it.
+const BY_NUMBER: [&str; 2] = ["trawl_redirect", "trawl_far_redir"];
+const CONFIG: &str = "config";
+const CONSTANTS: &str = ".rodata";
+
+/// A map that sends packets on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Redirect {
+    /// `null` for a program that redirects without a map.
+    pub map_id: Option<u32>,
+    pub map: Option<String>,
+    /// `devmap`, `devmap_hash`, `cpumap`, `xskmap`, or `helper` without a map.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `null` where the kernel does not tell them, as those of an xskmap.
+    pub targets: Option<Vec<Target>>,
+}
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Target {
+    pub key: u32,
+    #[serde(flatten)]
+    pub to: To,
+    /// The id of the program that runs there first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<u32>,
+}
+
+/// An interface or a CPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum To {
+    Interface {
+        /// `null` where no interface of the program's namespace has that number.
+        interface: Option<String>,
+        index: u32,
+    },
+    Cpu {
+        cpu: u32,
+        /// How many packets wait for it at most.
+        queue: u32,
+    },
+}
+
+/// Names of a namespace's interfaces by their numbers.
+#[derive(Debug, Default)]
+pub struct Names(HashMap<u32, String>);
+
+impl Names {
+    pub fn of(site: &Site) -> Self {
+        let links = Netlink::open(site.namespace()).and_then(|mut netlink| netlink.links());
+        let links = links.unwrap_or_default().into_iter();
+        Self(links.map(|link| (link.index, link.name)).collect())
+    }
+
+    fn interface(&self, index: u32) -> To {
+        To::Interface {
+            interface: self.0.get(&index).cloned(),
+            index,
+        }
+    }
+}
+
+/// The redirects of a program with this number, name and these maps.
+pub fn redirects_of(program: u32, name: &str, maps: &[u32], names: &Names) -> Vec<Redirect> {
+    let by_map = maps.iter().filter_map(|id| of_map(*id, names));
+    let by_number = BY_NUMBER
+        .contains(&name)
+        .then(|| by_number(program, maps, names))
+        .flatten();
+    by_map.chain(by_number).collect()
+}
+
+/// `None` for a map of another kind, or one that is gone.
+fn of_map(id: u32, names: &Names) -> Option<Redirect> {
+    let table = Table::open_by_id(id).ok()?;
+    let about = table.about();
+    let target = match about.kind {
+        map::DEVMAP | map::DEVMAP_HASH => |_, value: u32, names: &Names| names.interface(value),
+        map::CPUMAP => |cpu, queue, _: &Names| To::Cpu { cpu, queue },
+        map::XSKMAP => return Some(redirect(&table, None)),
+        _ => return None,
+    };
+    let entry = |key: Vec<u8>| {
+        let value = table.lookup(&key).ok()??;
+        let number = |bytes: &[u8], at: usize| {
+            let four = bytes.get(at..at + 4)?.try_into().ok()?;
+            Some(u32::from_ne_bytes(four))
+        };
+        let key = number(&key, 0)?;
+        Some(Target {
+            key,
+            to: target(key, number(&value, 0)?, names),
+            program: number(&value, 4).filter(|id| *id != 0),
+        })
+    };
+    let keys = table.keys().ok()?;
+    Some(redirect(
+        &table,
+        Some(keys.into_iter().filter_map(entry).collect()),
+    ))
+}
+
+fn redirect(table: &Table, targets: Option<Vec<Target>>) -> Redirect {
+    let about = table.about();
+    Redirect {
+        map_id: Some(about.id),
+        map: Some(about.name.clone()),
+        kind: info::map_kind_name(about.kind),
+        targets,
+    }
+}
+
+fn by_number(program: u32, maps: &[u32], names: &Names) -> Option<Redirect> {
+    let variables = variables_of(program, CONSTANTS)?;
+    let (_, offset, size) = variables.into_iter().find(|(name, ..)| name == CONFIG)?;
+    let tables = maps.iter().filter_map(|id| Table::open_by_id(*id).ok());
+    let constants = { tables }.find(|table| table.about().name.ends_with(CONSTANTS))?;
+    let bytes = constants.lookup(&[0; 4]).ok()??;
+    let config = bytes.get(offset as usize..offset as usize + size)?;
+    let index = RedirectConfig::from_bytes(config)?.target;
+    let target = Target {
+        key: 0,
+        to: names.interface(index),
+        program: None,
+    };
+    (index != 0).then(|| Redirect {
+        map_id: None,
+        map: None,
+        kind: "helper".to_owned(),
+        targets: Some(vec![target]),
+    })
 }

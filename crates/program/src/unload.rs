@@ -1,18 +1,21 @@
-//! How programs leave an interface, by themselves or out of a chain.
+//! How programs leave an interface, by themselves or out of a chain, and what is left of programs and settings whose interface
+//! or namespace is no more, or whose command was killed.
 
 use std::os::fd::AsFd;
 
-use trawl_attach::plan::Means;
-use trawl_attach::{Site, Snapshot, apply, look, plan};
+use trawl_attach::plan::{self, Means};
+use trawl_attach::site::{self, Lock};
+use trawl_attach::{Site, Snapshot, apply, look};
 use trawl_kernel::bpf::info;
+use trawl_kernel::lock::Rank;
 use trawl_kernel::netlink::XdpAttachment;
+use trawl_kernel::netns::{self, Look, Namespace};
 use trawl_kernel::{Error, Result, events};
 
-use crate::dispatcher::build::{self, build, parts_of};
-use crate::dispatcher::{Dispatcher, pins};
-use crate::installed::{Installed, helped_by, on};
-use crate::leftovers::{clear_away_at, sweep_everywhere};
-use crate::safety;
+use crate::chain::dispatcher::{self, Dispatcher, DispatcherLock, build, parts_of};
+use crate::chain::tail_call;
+use crate::pins::{Installed, helped_by, programs_on, read_all};
+use crate::{readiness, safety};
 
 /// How often others may come in between.
 const MOST_ROUNDS: u32 = 20;
@@ -41,11 +44,11 @@ pub(crate) fn dispatcher_of(site: &Site, program: u32) -> Result<Option<Headed>>
 impl Headed {
     /// Puts a chain without this program in the place of the one there is; the last one takes the dispatcher along.
     pub fn without(&self, site: &Site, program: u32) -> Result<()> {
-        let lock = pins::Lock::take()?;
+        let lock = DispatcherLock::take()?;
         let mut members = self.dispatcher.members.iter();
         let leaving = members.position(|member| member.program == program);
         if self.dispatcher.members.len() <= 1 {
-            return build::remove(site, self.head, &lock);
+            return dispatcher::remove(site, self.head, &lock);
         }
         let mut parts = parts_of(&self.dispatcher)?;
         if let Some(at) = leaving {
@@ -77,7 +80,7 @@ pub enum Which {
 pub fn check_unload(site: &Site, which: Which, careful: bool) -> Result<()> {
     let programs = match which {
         Which::One(id) => vec![id],
-        Which::All => programs_of(&on(site)?),
+        Which::All => programs_of(&programs_on(site)?),
         Which::Own => Installed::all(site)?.iter().map(Installed::id).collect(),
     };
     safety::check_absence(site, &programs, careful)
@@ -89,7 +92,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     let what = || format!("cannot unload from {}", site.label());
     clear_away_at(site);
     let present = site.link()?.xdp;
-    let everything = on(site)?;
+    let everything = programs_on(site)?;
     let programs = programs_of(&everything);
     let list = |ids: &[u32]| {
         let ids: Vec<_> = ids.iter().map(u32::to_string).collect();
@@ -173,7 +176,7 @@ fn take_all_off(site: &Site) -> Result<Vec<u32>> {
         if heads.is_empty() {
             return Ok(gone);
         }
-        let programs = programs_of(&on(site)?);
+        let programs = programs_of(&programs_on(site)?);
         let own = Installed::all(site)?;
         let mut are_off = true;
         for head in heads {
@@ -202,7 +205,7 @@ fn take_off(site: &Site, attachment: XdpAttachment) -> Result<bool> {
         return Ok(false);
     }
     if Dispatcher::read(id).is_some() {
-        build::remove(site, attachment, &pins::Lock::take()?)?;
+        dispatcher::remove(site, attachment, &DispatcherLock::take()?)?;
         return Ok(true);
     }
     apply::remove(site, attachment).map_err(|refusal| {
@@ -215,4 +218,120 @@ fn take_off(site: &Site, attachment: XdpAttachment) -> Result<bool> {
 fn programs_of(attached: &[XdpAttachment]) -> Vec<u32> {
     let all = attached.iter().map(|one| one.program_id);
     all.filter(|id| Dispatcher::read(*id).is_none()).collect()
+}
+
+/// Clears it away, as far as nobody is working on it at this moment.
+pub fn clear_away() {
+    sweep_everywhere();
+}
+
+/// As [`clear_away`], and at the interfaces of this namespace and of those that have a name also what is left of
+/// programs that another tool removed, and of chains that a killed command changed in part.
+pub fn clear_away_all() {
+    let named = netns::list();
+    let named = named.iter().filter_map(|name| Namespace::open(name).ok());
+    for namespace in std::iter::once(None).chain(named.map(Some)) {
+        // One that goes away meanwhile has nothing to clear away.
+        let sites = Site::all_in(namespace.as_ref()).unwrap_or_default();
+        sites.iter().for_each(clear_away_if_free);
+    }
+    clear_away();
+}
+
+/// As [`sweep`], at this interface alone, if there is anything to look through and this process may do so.
+///
+/// A look whether all is gone is to find it so: no directory is made for that, unless programs that came with the
+/// interface from another namespace have theirs there.
+pub(crate) fn clear_away_at(site: &Site) {
+    let lock = match site.directory() {
+        Some(directory) if directory.exists() => site::lock_existing(&directory, Rank::Interface),
+        Some(_) if Installed::all(site).is_ok_and(|all| !all.is_empty()) => site.lock().map(Some),
+        _ => return,
+    };
+    if let Ok(Some(lock)) = lock {
+        let _ = sweep_here(&lock, site);
+    }
+}
+
+/// As [`clear_away_at`], unless another command works on the interface at this moment.
+fn clear_away_if_free(site: &Site) {
+    let directory = site.directory().filter(|directory| directory.exists());
+    if let Some(lock) = directory.and_then(|found| site::try_lock(&found, Rank::Interface)) {
+        let _ = sweep_here(&lock, site);
+    }
+}
+
+/// Removes pins of programs that are attached nowhere any more: their interface is gone, somebody else took them off,
+/// or the command that loaded them was killed half-way.
+pub(crate) fn sweep(lock: &Lock, site: &Site) -> Result<()> {
+    sweep_here(lock, site)?;
+    sweep_everywhere();
+    Ok(())
+}
+
+fn sweep_here(lock: &Lock, site: &Site) -> Result<()> {
+    // Before it is asked who is there: in a chain that is changed in part some are found by some ways only.
+    tail_call::settle(site);
+    for one in read_all(lock.path(), &programs_on(site)?) {
+        // One whose link still attaches it went with its interface to another namespace.
+        if !one.is_attached() && one.link().is_none() {
+            one.forget();
+        }
+    }
+    Ok(())
+}
+
+/// Of all interfaces that no other command is working on.
+pub(crate) fn sweep_everywhere() {
+    readiness::sweep();
+    let directories = site::all_directories();
+    let mut look = Look::default();
+    let mut after_ended = Vec::new();
+    for directory in directories {
+        // Of one that another command is working on, what looks like leftovers may be about to be attached.
+        let Some(lock) = site::try_lock(&directory, Rank::Interface) else {
+            continue;
+        };
+        let left = read_all(lock.path(), &[]);
+        let mut has_ended = |one: &Installed| match one.pinned_link() {
+            Some(link) => info::link(link).is_ok_and(|about| about.ifindex == 0),
+            // Attached by netlink, or behind a dispatcher: there for as long as its namespace is.
+            None => site::namespace_of(&directory).is_some_and(|mark| mark.is_gone(&mut look)),
+        };
+        let (ended, others): (Vec<_>, Vec<_>) = left.iter().partition(|one| has_ended(one));
+        // A chain goes with its first program, which alone has a link.
+        let chained = ended.iter().any(|one| one.seat().is_some());
+        let heads = others
+            .iter()
+            .filter(|one| chained && one.pinned_link().is_some());
+        let alive: Vec<u32> = heads.flat_map(|head| tail_call::after(head.id())).collect();
+        let orphaned = |one: &&&Installed| {
+            chained
+                && one.seat().is_some()
+                && one.pinned_link().is_none()
+                && !alive.contains(&one.id())
+        };
+        let heads = ended.iter().filter(|one| one.pinned_link().is_some());
+        after_ended.extend(heads.flat_map(|head| tail_call::after(head.id())));
+        for one in ended.iter().chain(others.iter().filter(orphaned)) {
+            one.forget();
+        }
+    }
+    forget_orphans(&after_ended);
+}
+
+/// A chain may have got its first program in another namespace than the others, where the interface was before.
+fn forget_orphans(after_ended: &[u32]) {
+    let ids: Vec<String> = after_ended.iter().map(u32::to_string).collect();
+    let mut directories = site::all_directories();
+    directories.retain(|one| ids.iter().any(|id| one.join(id).exists()));
+    for lock in directories
+        .iter()
+        .filter_map(|one| site::try_lock(one, Rank::Interface))
+    {
+        let left = read_all(lock.path(), &[]);
+        let orphaned =
+            |one: &&Installed| one.pinned_link().is_none() && after_ended.contains(&one.id());
+        left.iter().filter(orphaned).for_each(Installed::forget);
+    }
 }

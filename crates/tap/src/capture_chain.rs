@@ -11,8 +11,8 @@ use trawl_kernel::bpf::{map, program};
 use trawl_kernel::layout::{ALL, CHAIN_SLOTS};
 use trawl_kernel::warden::{self, Successor, Task};
 use trawl_kernel::{Error, Result};
-pub use trawl_program::captures::{MAP_NAME, is_member};
-use trawl_program::captures::{ROWS, SEATS, SHARED_MAP_NAME, array_of, last_taken, row_of, seated};
+pub use trawl_program::hooks::{MAP_NAME, is_member};
+use trawl_program::hooks::{ROWS, SEATS, SHARED_MAP_NAME, array_of, last_taken, row_of, seated};
 
 /// A seat in a chain: a row of programs, one for each action of a hook, or one alone.
 #[derive(Debug)]

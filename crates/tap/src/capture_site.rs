@@ -4,7 +4,7 @@ use trawl_kernel::interface::Interface;
 use trawl_kernel::netns::{self, Namespace};
 use trawl_kernel::probe::{Capability, lack_of};
 use trawl_kernel::{Error, Result};
-use trawl_program::again::{self, Again, Reload};
+use trawl_program::reload::{self, Again, Reload};
 
 use crate::options::{Direction, Options};
 
@@ -49,7 +49,7 @@ impl CaptureSite {
     /// How to load the program on it once more, so that the `hook` tap can look in.
     pub(crate) fn with_hooks(&self, program: u32) -> Reload {
         match self.to_attach() {
-            Ok(site) => again::with_hooks(&site, program),
+            Ok(site) => reload::with_hooks(&site, program),
             Err(_) => Reload {
                 interface: self.label.clone(),
                 how: Again::Unknown,

@@ -16,7 +16,7 @@ use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::ring::Rings;
 use trawl_kernel::warden::{self, Warden};
 use trawl_kernel::{Error, Result};
-use trawl_program::jumps;
+use trawl_program::chain;
 
 use crate::assembly::{Assembly, PointIds};
 use crate::capture_site::CaptureSite;
@@ -203,14 +203,14 @@ fn say_which(looked: &Looked, site: &CaptureSite, assembly: &mut Assembly) {
 /// A packet that has jumped too often is not let into the next program, which would change what becomes of it.
 fn check_jumps(looked: &Looked, ends: &Ends, site: &CaptureSite) -> Result<()> {
     let jumps = looked.jumps(ends)?;
-    if jumps <= jumps::MOST {
+    if jumps <= chain::MOST_JUMPS {
         return Ok(());
     }
     Err(Error::failed(
         format!("cannot capture at the hooks on {}", site.label),
         format!(
             "its chain of programs and the captures on it would take {jumps} jumps from program to program, and the kernel allows {}",
-            jumps::MOST
+            chain::MOST_JUMPS
         ),
     )
     .fix("end another capture, or record at one end only: --at exit"))

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use trawl_kernel::clock;
 use trawl_packet::verdict::Kind;
-use trawl_program::again::{Again, Reload};
+use trawl_program::reload::{Again, Reload};
 
 use crate::assembly::Point;
 use crate::trigger::{Event, TriggerPlan};

@@ -7,8 +7,8 @@ use trawl_ebpf::{Insn, helper, op};
 use trawl_kernel::Error;
 use trawl_kernel::bpf::{map, object, program, test_run};
 use trawl_program::Site;
+use trawl_program::hooks::{ACTIONS, ENTRY, HOOK};
 use trawl_program::load::{Program, Source};
-use trawl_program::tappable::{ACTIONS, ENTRY, HOOK};
 use trawl_tests::{programs, root_or_skip};
 
 /// Packets for each program.

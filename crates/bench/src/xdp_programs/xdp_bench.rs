@@ -10,8 +10,8 @@ use trawl_attach::Request;
 use trawl_kernel::bpf::table::{self, Table};
 use trawl_kernel::netns::run_in;
 use trawl_kernel::{Error, Result, process};
+use trawl_program::install;
 use trawl_program::load::{Program, Source};
-use trawl_program::place;
 
 use super::contender::{Task, site};
 use trawl_lab::Line;
@@ -65,7 +65,7 @@ pub fn load(task: Task, line: &Line) -> Result<()> {
         source.set_variable("ifindex_out", &line.right.index.to_ne_bytes())?;
     }
     let left = site(&line.left)?;
-    place::put_alone(&left, source, &Request::default(), |program| match task {
+    install::put_alone(&left, source, &Request::default(), |program| match task {
         Task::RedirectMap => fill(program, line),
         _ => Ok(()),
     })

@@ -7,7 +7,7 @@ use serde::Serialize;
 use trawl_balance::stats::VipCount;
 use trawl_balance::{Backend, Protocol, Vip};
 use trawl_kernel::Result;
-use trawl_program::stats::Account;
+use trawl_program::bundled::stats::Account;
 
 use super::{List, Stats};
 use crate::json;

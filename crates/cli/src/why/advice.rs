@@ -13,7 +13,7 @@ use trawl_kernel::netlink::tc::Direction;
 use trawl_kernel::netns::{Namespace, run_maybe_in};
 use trawl_kernel::probe::attached::tcx;
 use trawl_program::Site;
-use trawl_program::again::{self, Again};
+use trawl_program::reload::{self, Again};
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::{hook, trace};
 use trawl_view::why::DropKey;
@@ -199,7 +199,7 @@ fn xdp(place: &DropKey, interface: &str) -> String {
         return format!("an XDP program that is not attached any more: trawl xdp status -i {at}");
     };
     let program = ProgramName::of(present.program_id);
-    let reload = Site::find(&at, None).map(|site| again::with_hooks(&site, present.program_id));
+    let reload = Site::find(&at, None).map(|site| reload::with_hooks(&site, present.program_id));
     let counted = match reload.map(|reload| reload.how) {
         Ok(Again::Guard) => {
             let rule = guard_rule(namespace.as_ref()).unwrap_or_default();

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use trawl_kernel::Result;
-use trawl_program::{Site, revert};
+use trawl_program::{Site, swap};
 
 use crate::json::{self, rounded};
 use crate::netns::NetnsArg;
@@ -33,7 +33,7 @@ struct Confirmed {
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     let site = Site::find(&args.interface, args.netns.as_deref())?;
-    let about = revert::confirm(&site)?;
+    let about = swap::confirm(&site)?;
     if args.json {
         json::print(&Confirmed {
             command: about.command,

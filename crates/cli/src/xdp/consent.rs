@@ -6,7 +6,7 @@ use trawl_attach::{OldMaps, Request};
 use trawl_guard::text;
 use trawl_kernel::Result;
 use trawl_program::unload::{self, Which};
-use trawl_program::{Site, revert};
+use trawl_program::{Site, swap};
 
 use crate::json::{self, Remark};
 use crate::units;
@@ -59,11 +59,11 @@ impl Consent {
     /// Makes a change of the programs on interfaces, which is taken back if that was asked for.
     pub fn change<R>(&self, sites: &[Site], change: impl FnOnce() -> Result<R>) -> Result<R> {
         let Some(time) = self.confirm else {
-            sites.iter().try_for_each(revert::refuse_if_pending)?;
+            sites.iter().try_for_each(swap::refuse_if_pending)?;
             return change();
         };
         let command = super::confirm_command();
-        let begin = |site| revert::begin(site, &command, time);
+        let begin = |site| swap::begin(site, &command, time);
         let pending: Vec<_> = sites.iter().map(begin).collect::<Result<_>>()?;
         let done = change()?;
         for (site, pending) in sites.iter().zip(pending) {

@@ -8,11 +8,11 @@ use trawl_attach::{OldMaps, Request};
 use trawl_guard::state as guard;
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
-use trawl_program::actions::Actions;
 use trawl_program::bundled::{Bundled, Extras, Touch};
-use trawl_program::keep::Inherited;
+use trawl_program::chain::Actions;
+use trawl_program::install::{self, Put};
 use trawl_program::load::Source;
-use trawl_program::place::{self, Put};
+use trawl_program::swap::maps::Inherited;
 use trawl_program::{Installed, Site};
 
 use super::ModeName;
@@ -123,7 +123,7 @@ fn load(args: &Args, site: &Site, file: &Path) -> Result<ExitCode> {
         notices,
         inherited,
     } = guard::around(std::slice::from_ref(site), || {
-        place::put(site, source, &request(args), args.prio)
+        install::put(site, source, &request(args), args.prio)
     })?;
     tell(args, site, &installed, &notices, inherited.as_ref())
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use trawl_kernel::Result;
-use trawl_program::maps::{self, Map};
+use trawl_program::status::{self, Map};
 
 use super::sites::SiteArgs;
 use crate::json;
@@ -28,7 +28,7 @@ struct Document<'a> {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let maps = maps::of(&args.sites.find()?)?;
+    let maps = status::maps_of(&args.sites.find()?)?;
     if args.json {
         json::print(&Document { maps: &maps })?;
     } else {

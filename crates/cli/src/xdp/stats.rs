@@ -8,7 +8,7 @@ use clap::ArgAction;
 use serde::Serialize;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::{Error, Result};
-use trawl_program::stats::{Account, NamedCount, Rate};
+use trawl_program::bundled::stats::{Account, NamedCount, Rate};
 use trawl_program::{Installed, Site};
 
 use crate::json::{self, Remark, rounded_option};

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use trawl_kernel::Result;
-use trawl_program::again::removal;
-use trawl_program::redirects::{Redirect, Target, To};
+use trawl_program::reload::removal;
 use trawl_program::status::{self, About, Attached, Kind, Runs, Status};
+use trawl_program::status::{Redirect, Target, To};
 
 use super::sites::SiteArgs;
 use crate::json;

@@ -12,12 +12,12 @@ use trawl_kernel::netlink::tc::Direction;
 use trawl_kernel::netlink::{Link, Netlink, XdpAttachment};
 use trawl_kernel::netns::{Namespace, exec_prefix, run_maybe_in};
 use trawl_kernel::probe::attached::tcx;
-use trawl_program::again;
+use trawl_program::reload;
 
 use super::{Finding, State};
 use crate::capture_chain;
 use trawl_kernel::owners::Owners;
-use trawl_program::again::Reload;
+use trawl_program::reload::Reload;
 
 /// One slot for each XDP action.
 const HOOK_ENTRIES: u32 = 5;
@@ -61,8 +61,8 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Atta
         interface.xdp.first(),
         Site::named(namespace.cloned(), &interface.name),
     ) {
-        attached.with_hooks = Some(again::with_hooks(&site, present.program_id));
-        attached.removals = again::removals(&site);
+        attached.with_hooks = Some(reload::with_hooks(&site, present.program_id));
+        attached.removals = reload::removals(&site);
     }
     let prefix = exec_prefix(namespace);
     for present in &interface.xdp {

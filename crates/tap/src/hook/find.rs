@@ -7,9 +7,9 @@ use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::layout::ENTRY_SLOT_BODY;
 use trawl_kernel::netlink::XdpAttachment;
 use trawl_kernel::{Error, Result, bpffs};
-use trawl_program::captures;
-use trawl_program::jumps::{self, Looks};
-use trawl_program::tappable::{ENTRY, HOOK, NEXT};
+use trawl_program::chain::{self, Looks};
+use trawl_program::hooks;
+use trawl_program::hooks::{ENTRY, HOOK, NEXT};
 
 use super::ACTIONS;
 use super::ends::Ends;
@@ -67,15 +67,15 @@ impl Looked {
             let mut one = Looks {
                 tappable: hook.entry.is_some() || hook.next.is_some(),
                 at_entry: 0,
-                at_exit: captures::count(hook.map.as_fd(), ACTIONS)? + u32::from(ends.exit),
+                at_exit: hooks::count_captures(hook.map.as_fd(), ACTIONS)? + u32::from(ends.exit),
             };
             if let Some(entry) = &hook.entry {
                 let more = u32::from(ends.looks_at_entry_of(place));
-                one.at_entry = captures::count(entry.as_fd(), 1)? + more;
+                one.at_entry = hooks::count_captures(entry.as_fd(), 1)? + more;
             }
             looks.push(one);
         }
-        Ok(jumps::most(&looks))
+        Ok(chain::most_jumps(&looks))
     }
 }
 

@@ -11,7 +11,7 @@ use trawl_kernel::netns::{self, Namespace};
 use trawl_kernel::ring::Rings;
 use trawl_kernel::warden::{self, Task, Warden};
 use trawl_kernel::{Error, Result, errno};
-use trawl_program::captures;
+use trawl_program::hooks;
 
 use crate::assembly::program_maps;
 use crate::capture_chain::{self, CaptureSeat};
@@ -92,7 +92,7 @@ pub fn occupy(
             namespace: site.namespace.clone(),
             map: warden::hold(stand.map.as_fd())?,
             seat,
-            _alive: captures::show_alive(&programs)?,
+            _alive: hooks::show_alive(&programs)?,
             programs,
             before: Vec::new(),
             retaken: Vec::new(),
@@ -162,7 +162,7 @@ impl Stand {
     fn clear_killed(&self) -> Result<()> {
         let fail = |e| Error::os(format!("cannot clear {}", self.what), e);
         while let Some(head) = joined_head(&self.present()?)
-            && captures::is_left_behind(head)?
+            && hooks::is_left_behind(head)?
             && let Some(others) = capture_chain::after_killed(head, self.occupants.len() as u32)?
         {
             for (slot, other) in (0u32..).zip(others) {

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use trawl_kernel::bpf::{functions, program};
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::{Error, Result};
-use trawl_program::dispatcher::Dispatcher;
-use trawl_program::jump_chain;
+use trawl_program::chain::dispatcher::Dispatcher;
+use trawl_program::chain::tail_call;
 
 use crate::capture_site::CaptureSite;
 use crate::options::Programs;
@@ -72,7 +72,7 @@ impl Present {
                 .iter()
                 .map(|member| Traceable::open(member.program))
                 .collect::<Result<_>>()?,
-            jumped_to: jump_chain::after(main)
+            jumped_to: tail_call::after(main)
                 .into_iter()
                 .map(Traceable::open)
                 .collect::<Result<_>>()?,

@@ -4,6 +4,11 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use serde::Serialize;
+use trawl_attach::plan::maps as plan;
+use trawl_attach::plan::maps::{MapShape, same_name, section_of};
+use trawl_attach::site::Site;
+use trawl_attach::snapshot::excludes;
+use trawl_attach::{OldMaps, Request};
 use trawl_kernel::bpf::info::{self, MapInfo};
 use trawl_kernel::bpf::loader::variables_of;
 use trawl_kernel::bpf::table::Table;
@@ -11,17 +16,12 @@ use trawl_kernel::bpf::{functions, map, program};
 use trawl_kernel::netlink::XdpMode;
 use trawl_kernel::{Error, Result};
 
-use crate::bundled;
-use crate::dispatcher::Dispatcher;
+use crate::bundled::{self, route};
+use crate::chain::dispatcher::Dispatcher;
 use crate::explain;
-use crate::installed::{Installed, on};
+use crate::hooks::{ENTRY, HOOK, NEXT};
 use crate::load::{Program, Source};
-use crate::route;
-use crate::tappable::{ENTRY, HOOK, NEXT};
-use trawl_attach::plan::maps::{self as plan, MapShape, same_name, section_of};
-use trawl_attach::site::Site;
-use trawl_attach::snapshot::excludes;
-use trawl_attach::{OldMaps, Request};
+use crate::pins::{Installed, programs_on};
 
 /// An array longer than this counts as one with contents; it is not read through.
 const LONGEST_READ: u32 = 1 << 16;
@@ -188,7 +188,7 @@ impl Succession {
 fn running_on(site: &Site, mode: XdpMode) -> Result<Vec<Running>> {
     let own = Installed::all(site)?;
     let mut found: Vec<Running> = Vec::new();
-    for one in on(site)? {
+    for one in programs_on(site)? {
         let id = one.program_id;
         let is_known = found.iter().any(|other| other.id == id);
         if is_known || !excludes(one.mode, mode) || Dispatcher::read(id).is_some() {

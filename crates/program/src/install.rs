@@ -5,26 +5,24 @@
 
 use std::os::fd::AsFd;
 
-use trawl_attach::plan::Newcomer;
+use trawl_attach::plan::{self, Newcomer};
 use trawl_attach::site::Lock;
 use trawl_attach::snapshot::Chain;
 use trawl_attach::{
-    AttachPlan, Conflict, Hold, Kind, OldMaps, Owner, Place, Request, Site, Snapshot, apply, plan,
+    AttachPlan, Conflict, Hold, Kind, OldMaps, Owner, Place, Request, Site, Snapshot, apply,
 };
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::probe::Feature;
 use trawl_kernel::{Error, Result, events};
 
 use crate::bundled::GUARD;
-use crate::dispatcher::build::{Part, build, parts_of};
-use crate::dispatcher::config::Slot;
-use crate::dispatcher::{Dispatcher, pins};
-use crate::installed::{Installed, Pinned, on};
-use crate::jump_chain::ChainSeat;
-use crate::keep::{Inherited, Succession};
-use crate::leftovers::sweep;
+use crate::chain::dispatcher::{self, Dispatcher, DispatcherLock, Part, Slot, build, parts_of};
+use crate::chain::tail_call::{self, ChainSeat};
 use crate::load::{Program, Source};
-use crate::{explain, jump_chain, ready, safety};
+use crate::pins::{Installed, Pinned, programs_on};
+use crate::swap::maps::{Inherited, Succession};
+use crate::unload::sweep;
+use crate::{explain, readiness, safety};
 
 /// Loads a program and puts it on the interface: into the chain that is there, at the head of a new one, or, where the
 /// kernel knows no chains, by itself. The priority is the source's own if none is given.
@@ -81,7 +79,7 @@ impl Now {
                     name: ours.name().to_owned(),
                     source: ours.source().to_owned(),
                     chain: ours.seat().map(|seat| Chain {
-                        programs: 1 + jump_chain::after(one.program_id).len(),
+                        programs: 1 + tail_call::after(one.program_id).len(),
                         frags: seat.frags(),
                     }),
                 };
@@ -131,7 +129,7 @@ fn install(
         && Feature::Freplace.probe().is_supported();
     // What fills a chain's maps may have to make interfaces ready: this lock comes before the interface's.
     let _ready = match dispatchers {
-        true => ready::alone()?,
+        true => readiness::alone()?,
         false => None,
     };
     let lock = site.lock()?;
@@ -242,7 +240,7 @@ impl<'a> Task<'a> {
         };
         parts.insert(0, new);
         let site = self.site;
-        let lock = pins::Lock::take()?;
+        let lock = DispatcherLock::take()?;
         let mut built = build(site, parts, &lock)?;
         let nothing_new = || Error::failed("cannot join the chain", "nothing new is in it");
         let Some(program) = &mut built.program else {
@@ -287,7 +285,7 @@ impl Ready<'_> {
             ..
         } = now;
         let mut members: Vec<u32> =
-            old.map_or_else(Vec::new, |old| jump_chain::after(old.program_id));
+            old.map_or_else(Vec::new, |old| tail_call::after(old.program_id));
         members.extend(dispatcher.iter().flat_map(Dispatcher::programs));
         let (members, installed): (Vec<Installed>, Vec<Installed>) = installed
             .into_iter()
@@ -320,8 +318,8 @@ impl Ready<'_> {
             events::wait_for_running_programs();
         }
         if let Some(dispatcher) = dispatcher {
-            let lock = pins::Lock::take()?;
-            pins::remove(&lock.of(self.site, dispatcher.id));
+            let lock = DispatcherLock::take()?;
+            dispatcher::remove_pins(&lock.of(self.site, dispatcher.id));
         }
         members.iter().chain(&old).for_each(Installed::forget);
         Ok(Put {
@@ -335,8 +333,8 @@ impl Ready<'_> {
     fn join(self, mode: XdpMode, now: Now) -> Result<Put> {
         let notices = self.program.notices().to_vec();
         let head = now.snapshot.met_in(mode).map(|one| one.program_id);
-        let chain = jump_chain::from(head, now.installed);
-        let installed = jump_chain::join(self.site, self.lock, self.program, chain, self.request)?;
+        let chain = tail_call::from(head, now.installed);
+        let installed = tail_call::join(self.site, self.lock, self.program, chain, self.request)?;
         Ok(Put {
             installed,
             notices,
@@ -362,7 +360,7 @@ pub fn put_instead(
     let others = |one: &XdpAttachment| {
         one.program_id != old.id() && Dispatcher::read(one.program_id).is_none()
     };
-    let is_alone = !on(site)?.iter().any(others);
+    let is_alone = !programs_on(site)?.iter().any(others);
     let request = Request {
         mode: request.mode.or(old.mode()),
         replace: request.replace || is_alone,

@@ -12,19 +12,17 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
 use trawl_attach::plan::LONGEST_CHAIN;
+use trawl_attach::site::Lock;
 use trawl_attach::{Request, Site, apply};
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::{Error, Result, events};
 
-use crate::actions::Actions;
-use crate::captures;
-use crate::installed::{Installed, Pinned};
-use crate::jumps::{self, Looks};
+use crate::chain::{Actions, Looks, MOST_JUMPS, most_jumps};
+use crate::hooks::{ACTIONS, ENTRY, HOOK, NEXT, count_captures};
 use crate::load::{Program, Source};
+use crate::pins::{Installed, Pinned};
 use crate::safety;
-use crate::tappable::{ACTIONS, ENTRY, HOOK, NEXT};
-use trawl_attach::site::Lock;
 
 /// A program's place in a chain, as it is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -164,11 +162,11 @@ pub(crate) fn join(
     for one in &chain {
         looks.push(looks_at(one)?);
     }
-    let jumps = jumps::most(&looks);
-    if jumps > jumps::MOST {
+    let jumps = most_jumps(&looks);
+    if jumps > MOST_JUMPS {
         let why = format!(
             "with the captures that look at it a packet would jump {jumps} times from program to program, and the kernel allows {}",
-            jumps::MOST
+            MOST_JUMPS
         );
         return Err(Error::failed(what(), why).fix("end a capture first"));
     }
@@ -234,10 +232,10 @@ fn looks_at(installed: &Installed) -> Result<Looks> {
     let mut looks = Looks::default();
     if let Ok(hook) = installed.map(HOOK) {
         looks.tappable = true;
-        looks.at_exit = captures::count(hook.as_fd(), ACTIONS)?;
+        looks.at_exit = count_captures(hook.as_fd(), ACTIONS)?;
     }
     if let Ok(entry) = installed.map(ENTRY) {
-        looks.at_entry = captures::count(entry.as_fd(), 1)?;
+        looks.at_entry = count_captures(entry.as_fd(), 1)?;
     }
     Ok(looks)
 }

@@ -12,7 +12,7 @@ use trawl_kernel::layout::bundled::{
 };
 use trawl_kernel::{Error, Result};
 
-use crate::installed::Installed;
+use crate::pins::Installed;
 
 const COUNTERS: &str = "counters";
 

@@ -4,15 +4,14 @@ use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::netlink::XdpMode;
-
-use crate::bundled::{BALANCE, GUARD, NAMES};
-use crate::dispatcher::Dispatcher;
-use crate::installed::Installed;
-use crate::jump_chain;
-use crate::route;
 use trawl_attach::look;
 use trawl_attach::site::Site;
+use trawl_kernel::netlink::XdpMode;
+
+use crate::bundled::{BALANCE, GUARD, NAMES, route};
+use crate::chain::dispatcher::Dispatcher;
+use crate::chain::tail_call;
+use crate::pins::Installed;
 
 /// The program that trawl attaches where a device accepts XDP frames only with one.
 const HELPER: &str = "trawl_pass";
@@ -148,7 +147,7 @@ fn how(site: &Site, program: u32) -> Again {
         // Those with a fixed verdict need no options.
         false => format!("{source}, with its options,"),
     };
-    let is_alone = jump_chain::after(program).is_empty() && members.len() <= 1;
+    let is_alone = tail_call::after(program).is_empty() && members.len() <= 1;
     Again::Program {
         source,
         program: is_file.then(|| found.name().to_owned()),

@@ -8,20 +8,23 @@ use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use trawl_attach::apply;
+use trawl_attach::site::{self, Lock, Site, make_directory};
+use trawl_kernel::bpf::loader::ObjectFile;
+use trawl_kernel::bpf::table::Table;
 use trawl_kernel::bpf::{info, link, program};
 use trawl_kernel::errno::EPERM;
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
+use trawl_kernel::privilege::Capabilities;
+use trawl_kernel::warden::{Task, Undo, Warden};
 use trawl_kernel::{Error, Result, bpffs, events};
 
-use crate::dispatcher::Dispatcher;
-use crate::jump_chain::{self, ChainSeat};
+use crate::chain::dispatcher::Dispatcher;
+use crate::chain::tail_call::{self, ChainSeat};
 use crate::load::Program;
-use crate::map_pins::remove;
-use crate::ready::{self, Change, Turn};
-use crate::record::Record;
+use crate::readiness::{self, Change, Turn};
 use crate::unload::dispatcher_of;
-use trawl_attach::site::{self, Lock, Site, make_directory};
 
 pub(crate) const PROGRAM: &str = "program";
 const LINK: &str = "link";
@@ -45,7 +48,7 @@ pub struct Installed {
 impl Installed {
     /// What trawl put on this interface and still runs there.
     pub fn all(site: &Site) -> Result<Vec<Self>> {
-        let attached = match on(site) {
+        let attached = match programs_on(site) {
             // Nothing runs on an interface that went away while all were gone through.
             Err(_) if site.is_gone() => return Ok(Vec::new()),
             attached => attached?,
@@ -143,10 +146,10 @@ impl Installed {
 
     /// What the program needs of other interfaces and has lost, in words.
     pub fn lost(&self, site: &Site) -> Vec<String> {
-        let mut lost = ready::lost(&self.record.changes);
+        let mut lost = readiness::lost(&self.record.changes);
         let had_link = bpffs::open_link(&self.directory.join(PEER_LINK)).is_ok();
         if had_link && self.peer_link().is_none() {
-            lost.extend(ready::unheard(site));
+            lost.extend(readiness::unheard(site));
         }
         lost
     }
@@ -154,7 +157,7 @@ impl Installed {
     /// Takes it off the interface, with all that was made for it.
     pub fn detach(self, site: &Site) -> Result<()> {
         let _lock = site.lock()?;
-        jump_chain::settle(site);
+        tail_call::settle(site);
         // Another command may have made its link another one's since it was found, or have taken it off.
         let mut there = Self::all(site)?.into_iter();
         match there.find(|one| one.id == self.id) {
@@ -170,7 +173,7 @@ impl Installed {
             self.forget();
             return Ok(());
         }
-        if jump_chain::leave(site, &self)? {
+        if tail_call::leave(site, &self)? {
             self.forget();
             return Ok(());
         }
@@ -189,7 +192,7 @@ impl Installed {
     pub(crate) fn forget(&self) {
         let turn = Turn::take();
         // First, while the record still says what there is to do, if this is killed.
-        ready::undo(&turn, &self.record.changes, Some(&self.directory));
+        readiness::undo(&turn, &self.record.changes, Some(&self.directory));
         // What other programs share with this one stays, and goes with the last of them.
         let shared: Vec<PathBuf> = all_records()
             .filter(|(directory, _)| *directory != self.directory)
@@ -197,7 +200,7 @@ impl Installed {
             .collect();
         let mut own = self.record.pins.clone();
         own.retain(|path| !shared.contains(path));
-        remove(&own);
+        remove_pins(&own);
         for file in entries(&self.directory.join(MAPS)) {
             let _ = fs::remove_file(file);
         }
@@ -352,7 +355,8 @@ fn moved_here(own: &Path, attached: &[XdpAttachment]) -> Vec<Installed> {
         };
         // Somebody may have attached it to a second interface.
         let is_there = |site: Site| {
-            on(&site).is_ok_and(|all| all.iter().any(|one| one.program_id.to_string() == id))
+            programs_on(&site)
+                .is_ok_and(|all| all.iter().any(|one| one.program_id.to_string() == id))
         };
         if !Site::of_directory(&there).is_some_and(is_there) {
             found.extend(read_one(there.join(&id), attached));
@@ -403,7 +407,7 @@ fn may_look(site: &Site, attached: &[XdpAttachment]) -> Result<()> {
 }
 
 /// All programs on the interface: those attached to it, and those in a chain with them.
-pub fn on(site: &Site) -> Result<Vec<XdpAttachment>> {
+pub fn programs_on(site: &Site) -> Result<Vec<XdpAttachment>> {
     let mut all = site.link()?.xdp;
     for head in all.clone() {
         let dispatcher = Dispatcher::read(head.program_id);
@@ -412,7 +416,7 @@ pub fn on(site: &Site) -> Result<Vec<XdpAttachment>> {
             mode: head.mode,
             program_id: member.program,
         }));
-        let jumped_to = jump_chain::after(head.program_id).into_iter();
+        let jumped_to = tail_call::after(head.program_id).into_iter();
         all.extend(jumped_to.map(|program_id| XdpAttachment {
             mode: head.mode,
             program_id,
@@ -459,4 +463,189 @@ fn read_one(directory: PathBuf, attached: &[XdpAttachment]) -> Option<Installed>
         link,
         directory,
     })
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Record {
+    /// The function's whole name, which the kernel cuts at 15 characters.
+    pub name: String,
+    /// The file it came from, or the bundled program's name.
+    pub source: String,
+    /// Pins and directories made elsewhere for it, in the order they were made.
+    pub pins: Vec<PathBuf>,
+    /// Features of interfaces that were switched for it.
+    #[serde(default)]
+    pub changes: Vec<Change>,
+    /// The kernel's tag of the program without the hooks that were put into it; `None` where it has none.
+    #[serde(default)]
+    pub plain_tag: Option<String>,
+    /// Its place among programs that jump to one another.
+    #[serde(default)]
+    pub seat: Option<ChainSeat>,
+}
+
+const MAP_NAME: &str = "trawl_record";
+
+impl Record {
+    pub fn pin(&self, path: &Path) -> Result<()> {
+        let fail = |e| Error::os(format!("cannot keep a note at {}", path.display()), e);
+        let text = serde_json::to_vec(self).map_err(|e| fail(e.into()))?;
+        let table = Table::holding(MAP_NAME, &text).map_err(fail)?;
+        bpffs::pin(std::os::fd::AsFd::as_fd(&table), path)
+    }
+
+    pub fn read(path: &Path) -> Option<Self> {
+        let table = Table::new(bpffs::open_map(path).ok()?).ok()?;
+        let text = table.lookup(&[0; 4]).ok()??;
+        serde_json::from_slice(&text).ok()
+    }
+}
+
+/// MapPins that loading made outside trawl's own directory; removed again unless they are kept.
+#[derive(Debug, Default)]
+pub(crate) struct MapPins {
+    expected: Vec<PathBuf>,
+    made: Vec<PathBuf>,
+    /// Made for other programs of trawl before; the last of them takes them along.
+    shared: Vec<PathBuf>,
+    kept: bool,
+    /// Removes them if trawl is killed before they stand in a record.
+    warden: Warden,
+}
+
+#[derive(Debug)]
+struct Unpin(Vec<PathBuf>);
+
+impl Undo for Unpin {
+    fn undo(&self) -> Result<()> {
+        remove_pins(&self.0);
+        Ok(())
+    }
+
+    fn takes(&self) -> Capabilities {
+        Capabilities::DAC_OVERRIDE
+    }
+}
+
+impl MapPins {
+    /// Tells libbpf where maps are to be pinned, and notes what was not there before.
+    pub fn place(object: &mut ObjectFile, directory: Option<&Path>) -> Result<Self> {
+        let mut pins = Self::default();
+        let maps = object.maps();
+        let mut missing = Vec::new();
+        if let Some(directory) = directory {
+            let directory = visible(directory)?;
+            if directory.is_dir() {
+                pins.share(&directory);
+            } else {
+                missing = missing_of(&directory);
+            }
+            for one in maps.iter().filter(|one| !one.is_data) {
+                object.pin_at(&one.name, &directory.join(one.name.replace('.', "_")))?;
+            }
+        } else if maps.iter().any(|one| object.pin_path(&one.name).is_some()) {
+            bpffs::lasting_or_mounted()?;
+        }
+        for one in &maps {
+            match object.pin_path(&one.name) {
+                Some(path) if path.exists() => pins.share(&path),
+                Some(path) => pins.expected.push(path),
+                None => {}
+            }
+        }
+        if !missing.is_empty() || !pins.expected.is_empty() {
+            let unpin = Unpin([missing.as_slice(), &pins.expected].concat());
+            pins.warden.watch([Task::Other(Box::new(unpin))])?;
+        }
+        for one in missing {
+            make_directory(&one)?;
+            pins.made.push(one);
+        }
+        Ok(pins)
+    }
+
+    /// They stand in a record that is pinned, and go with that.
+    pub fn recorded(&mut self) {
+        self.warden = Warden::default();
+    }
+
+    /// Notes something that is there already.
+    fn share(&mut self, path: &Path) {
+        let usual = bpffs::usual_path(path);
+        if all_pins().contains(&usual) {
+            self.shared.push(path.to_owned());
+        }
+    }
+
+    /// libbpf has pinned the maps.
+    pub fn pinned_by_now(&mut self) {
+        let made = self.expected.drain(..).filter(|path| path.exists());
+        self.made.extend(made);
+    }
+
+    /// From now on they stay; what is to be removed with the program.
+    pub fn keep(&mut self) -> Vec<PathBuf> {
+        self.kept = true;
+        let all = self.shared.iter().chain(&self.made);
+        all.map(|path| bpffs::usual_path(path)).collect()
+    }
+}
+
+impl Drop for MapPins {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.pinned_by_now();
+            remove_pins(&self.made);
+        }
+    }
+}
+
+/// Removes pins and emptied directories, the last made first.
+pub(crate) fn remove_pins(made: &[PathBuf]) {
+    for path in made.iter().rev() {
+        let path = bpffs::path_from_here(path);
+        let _ = match path.is_dir() {
+            true => fs::remove_dir(path),
+            false => fs::remove_file(path),
+        };
+    }
+}
+
+/// A directory that is not there, and those that it is in, from the outermost on.
+fn missing_of(directory: &Path) -> Vec<PathBuf> {
+    let missing = directory.ancestors().take_while(|one| !one.exists());
+    let mut missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
+    missing.reverse();
+    missing
+}
+
+/// A directory in a BPF file system, by a path that leads there from here; an error if it is in none.
+fn visible(directory: &Path) -> Result<PathBuf> {
+    let mount = bpffs::lasting_or_mounted()?;
+    let directory = match directory.strip_prefix(bpffs::USUAL) {
+        Ok(rest) => mount.join(rest),
+        Err(_) => std::path::absolute(directory)
+            .map_err(|e| Error::os(format!("cannot pin maps in {}", directory.display()), e))?,
+    };
+    let what = || format!("cannot pin maps in {}", directory.display());
+    if directory.exists() && !directory.is_dir() {
+        return Err(Error::failed(what(), "it is not a directory"));
+    }
+    let exists = directory.ancestors().find(|path| path.exists());
+    if !exists.is_some_and(bpffs::is_on_bpffs) {
+        return Err(Error::failed(
+            what(),
+            "it is not in a BPF file system, and only there objects can be pinned",
+        )
+        .fix(format!("name a directory under {}", bpffs::USUAL)));
+    }
+    let missing = missing_of(&directory);
+    let mut names = missing.iter().filter_map(|path| path.file_name());
+    if names.any(|name| name.to_string_lossy().contains('.')) {
+        return Err(Error::failed(
+            what(),
+            "the BPF file system takes no names with a dot in them",
+        ));
+    }
+    Ok(directory)
 }

@@ -1,23 +1,35 @@
-//! A program with hooks in the place of the one that runs, for the time of a capture: swapped in without a gap, with the
-//! same maps, and swapped back at the end, by the warden if trawl is killed.
+//! The programs of an interface swapped for a time, and how that is undone.
+//!
+//! A [`Loan`] is a program with hooks in the place of the one that runs, for the time of a capture: swapped in without a gap,
+//! with the same maps, and swapped back at the end, by the warden if trawl is killed. A [`Back`] is what was on an interface
+//! before a change that nobody has confirmed yet.
 
+pub mod maps;
+
+use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use trawl_attach::plan::time::{self, Facts};
+use trawl_attach::plan::time::{self, BackStep, Facts};
+use trawl_attach::site::make_directory;
 use trawl_attach::{Kind, OldMaps, Request, Site, Snapshot, apply, look};
 use trawl_kernel::bpf::{functions, info, map, program};
-use trawl_kernel::netlink::{Refusal, XdpAttachment, XdpMode};
+use trawl_kernel::confirm::{self, About, Pending, Reverted};
+use trawl_kernel::netlink::{Refusal, XdpAttachment, XdpExpected, XdpMode};
+use trawl_kernel::netns::Mark;
 use trawl_kernel::warden::{Task, Undo, Warden, hold};
 use trawl_kernel::{Error, Result, bpffs};
 
-use crate::dispatcher::Dispatcher;
+use crate::chain::dispatcher::Dispatcher;
+use crate::chain::tail_call;
 use crate::explain;
-use crate::installed::{Installed, STAND_IN};
-use crate::jump_chain;
-use crate::keep::{Inherited, Succession};
+use crate::hooks::HOOK;
 use crate::load::Source;
-use crate::tappable::HOOK;
+use crate::pins::{self, Installed, MAPS, PEER_LINK, PROGRAM, RECORD, Record, STAND_IN};
+use crate::readiness::Readiness;
+use crate::swap::maps::{Inherited, Succession};
+use crate::unload::{Which, unload};
 
 /// The program with hooks is on the interface until this ends.
 #[derive(Debug)]
@@ -64,7 +76,7 @@ impl Loan {
         };
         let facts = |of: XdpAttachment| Facts {
             hooks,
-            jumps: jump_chain::after(of.program_id).len(),
+            jumps: tail_call::after(of.program_id).len(),
             links: match own_link(&installed, of) {
                 Some(_) => 1,
                 None => look::links_of(site.index(), of).len(),
@@ -223,4 +235,187 @@ fn has_hooks(program_id: u32) -> std::io::Result<bool> {
 fn own_link(installed: &[Installed], of: XdpAttachment) -> Option<BorrowedFd<'_>> {
     let own = installed.iter().find(|one| one.id() == of.program_id)?;
     own.link()
+}
+
+/// One change at a time waits on an interface.
+fn scope(site: &Site) -> Result<String> {
+    Ok(format!(
+        "xdp-{}-{}",
+        Mark::of(site.namespace())?,
+        site.index()
+    ))
+}
+
+/// Begins a change that is to be confirmed in time: what is attached now is noted, and held.
+pub fn begin(site: &Site, command: &str, time: Duration) -> Result<Pending> {
+    confirm::begin(&scope(site)?, command, time, &Back::note(site)?)
+}
+
+/// Keeps the change that waits.
+pub fn confirm(site: &Site) -> Result<About> {
+    confirm::confirm(&scope(site)?)
+}
+
+/// The last change with a time limit, if it was reverted.
+pub fn reverted(site: &Site) -> Result<Option<Reverted>> {
+    confirm::reverted(&scope(site)?)
+}
+
+/// Refuses another change while one waits to be confirmed.
+pub fn refuse_if_pending(site: &Site) -> Result<()> {
+    confirm::refuse_if_pending(&scope(site)?)
+}
+
+/// A program that was attached.
+#[derive(Debug)]
+struct Before {
+    attachment: XdpAttachment,
+    program: OwnedFd,
+    /// The kernel empties an array of programs that nobody holds.
+    maps: Vec<OwnedFd>,
+    /// Of one that trawl put there.
+    keepsake: Option<Keepsake>,
+}
+
+/// What was on an interface.
+#[derive(Debug)]
+pub struct Back {
+    site: Site,
+    before: Vec<Before>,
+}
+
+impl Back {
+    /// Notes what is attached now, and holds it.
+    pub fn note(site: &Site) -> Result<Self> {
+        let what = || format!("cannot change the programs on {} for a time", site.label());
+        let fail = |e| Error::os(what(), e);
+        let all = pins::programs_on(site)?;
+        let attached = site.link()?.xdp;
+        if all.len() > attached.len() {
+            return Err(Error::failed(
+                what(),
+                "it has a chain of several programs, which cannot be restored as a whole",
+            )
+            .fix("leave out --confirm"));
+        }
+        let own = Installed::all(site)?;
+        let mut before = Vec::new();
+        for present in attached {
+            let program = program::open_by_id(present.program_id).map_err(fail)?;
+            let maps = info::program(program.as_fd()).map_err(fail)?.map_ids;
+            let maps = maps.into_iter().filter_map(|id| map::open_by_id(id).ok());
+            before.push(Before {
+                attachment: present,
+                program,
+                maps: maps.collect(),
+                keepsake: (own.iter().find(|one| one.id() == present.program_id)).map(Keepsake::of),
+            });
+        }
+        Ok(Back {
+            site: site.clone(),
+            before,
+        })
+    }
+
+    pub fn put_back(&self) -> Result<()> {
+        let attachments: Vec<XdpAttachment> =
+            self.before.iter().map(|old| old.attachment).collect();
+        let installed = Installed::all(&self.site)?;
+        let installed: Vec<u32> = installed.iter().map(Installed::id).collect();
+        for step in time::take_back(&attachments, &self.site.link()?.xdp, &installed) {
+            match step {
+                BackStep::Unload { program_id } => {
+                    unload(&self.site, Which::One(program_id))?;
+                }
+                BackStep::Attach { old } => {
+                    let held = self.before.iter().find(|one| one.attachment == old);
+                    let program = held.map(|one| one.program.as_fd());
+                    apply::by_netlink(&self.site, program, old.mode, XdpExpected::Nothing)
+                        .map_err(|refusal| {
+                            refusal.about(format!("cannot restore the program {}", old.program_id))
+                        })?;
+                    if let Some((held, keepsake)) =
+                        held.zip(held.and_then(|one| one.keepsake.as_ref()))
+                    {
+                        keepsake.restore(&self.site, old.program_id, held.program.as_fd())?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Undo for Back {
+    fn undo(&self) -> Result<()> {
+        self.put_back()
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        let namespace = self.site.namespace().map(AsFd::as_fd).into_iter();
+        let programs = self.before.iter().map(|old| old.program.as_fd());
+        let maps = self
+            .before
+            .iter()
+            .flat_map(|old| &old.maps)
+            .map(AsFd::as_fd);
+        let keepsakes = self.before.iter().filter_map(|old| old.keepsake.as_ref());
+        let all = (namespace.chain(programs).chain(maps)).chain(keepsakes.flat_map(Keepsake::maps));
+        all.map(|fd| fd.as_raw_fd()).collect()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Keepsake {
+    record: Record,
+    /// By the names of their pins.
+    maps: Vec<(PathBuf, OwnedFd)>,
+    needs_peer: bool,
+}
+
+impl Keepsake {
+    pub fn of(installed: &Installed) -> Self {
+        let pins = fs::read_dir(installed.maps_directory());
+        let names = pins.into_iter().flatten().flatten();
+        let maps = names.filter_map(|pin| {
+            let map = bpffs::open_map(&pin.path()).ok()?;
+            Some((PathBuf::from(pin.file_name()), map))
+        });
+        // Pins that were made elsewhere go with the program, and are the file's own to make.
+        let record = Record {
+            pins: Vec::new(),
+            ..installed.record().clone()
+        };
+        Self {
+            record,
+            maps: maps.collect(),
+            needs_peer: installed.peer_link().is_some(),
+        }
+    }
+
+    /// The program is attached again: pins it with its record and maps, and makes ready what it needs.
+    pub fn restore(&self, site: &Site, id: u32, program: BorrowedFd<'_>) -> Result<()> {
+        let mut ready = Readiness::again(&self.record.changes);
+        if self.needs_peer {
+            ready.for_sending_back(site)?;
+        }
+        let lock = site.lock()?;
+        let directory = lock.make_inside(&id.to_string())?;
+        bpffs::pin(program, &directory.join(PROGRAM))?;
+        self.record.pin(&directory.join(RECORD))?;
+        if let Some(link) = ready.link() {
+            bpffs::pin(link, &directory.join(PEER_LINK))?;
+        }
+        let maps = directory.join(MAPS);
+        make_directory(&maps)?;
+        for (name, map) in &self.maps {
+            bpffs::pin(map.as_fd(), &maps.join(name))?;
+        }
+        ready.keep();
+        Ok(())
+    }
+
+    pub fn maps(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.maps.iter().map(|(_, map)| map.as_fd())
+    }
 }

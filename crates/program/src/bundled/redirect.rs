@@ -3,6 +3,8 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use trawl_attach::Request;
+use trawl_attach::site::Site;
 use trawl_kernel::bpf::table::{self, Table};
 use trawl_kernel::errno::ENODEV;
 use trawl_kernel::layout::bundled::{REDIRECT_MAX_CPUS, REDIRECT_MAX_TARGETS};
@@ -11,9 +13,7 @@ use trawl_kernel::netns::run_maybe_in;
 use trawl_kernel::{Error, Result, probe};
 
 use crate::load::Program;
-use crate::ready;
-use trawl_attach::Request;
-use trawl_attach::site::Site;
+use crate::readiness;
 
 /// Packets of an MTU up to this one are in one buffer with every driver.
 const ONE_BUFFER: u32 = 1500;
@@ -108,7 +108,7 @@ impl Target {
             // In a chain, it is the chain's to say whether there are such packets.
             return Ok(copies && priority.is_some());
         }
-        Ok(copies || !ready::all_send_several_buffers(&self.others(site)?)?)
+        Ok(copies || !readiness::all_send_several_buffers(&self.others(site)?)?)
     }
 
     /// What a person may not expect of the kernel that this runs under.

@@ -1,0 +1,288 @@
+//! Chains of programs: after which verdicts the next program runs, what a program's source says of its place, and how often
+//! a packet may jump from program to program.
+//!
+//! [`dispatcher`] has the chains by libxdp's protocol, [`tail_call`] those of trawl's own. The kernel limits how often a packet
+//! jumps, and a packet that has reached the limit would leave a chain in the middle, or a capture without having been in the
+//! program. So nothing is put anywhere that would bring a packet there.
+
+pub mod dispatcher;
+pub mod tail_call;
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::OnceLock;
+
+use trawl_ebpf::{Insn, helper, op};
+use trawl_kernel::Result;
+use trawl_kernel::bpf::{map, program, test_run};
+
+/// In the order of their numbers.
+const VERDICTS: [&str; 5] = ["aborted", "drop", "pass", "tx", "redirect"];
+/// What the stub of a dispatcher's empty slot returns; the chain always goes on there.
+const STUB: u32 = 1 << 31;
+
+/// A set of XDP verdicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Actions(u32);
+
+impl Actions {
+    /// Where nothing else is said, the next program runs after "pass".
+    pub const DEFAULT: Self = Self(1 << 2 | STUB);
+
+    pub fn from_bits(bits: u32) -> Self {
+        Self(bits | STUB)
+    }
+
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Names with commas between them; the first word that is none is the error.
+    pub fn parse(list: &str) -> Result<Self, String> {
+        let number = |name: &str| {
+            let found = VERDICTS.iter().position(|known| *known == name);
+            found
+                .map(|number| number as u32)
+                .ok_or_else(|| format!("{name} is no verdict; there are {}", VERDICTS.join(", ")))
+        };
+        list.split(',').map(number).collect()
+    }
+
+    /// The numbers of the verdicts in it.
+    pub fn verdicts(self) -> Vec<u32> {
+        (0..31)
+            .filter(|verdict| self.0 >> verdict & 1 != 0)
+            .collect()
+    }
+
+    pub fn names(self) -> Vec<String> {
+        let name = |verdict: u32| match VERDICTS.get(verdict as usize) {
+            Some(name) => (*name).to_owned(),
+            None => verdict.to_string(),
+        };
+        self.verdicts().into_iter().map(name).collect()
+    }
+}
+
+impl fmt::Display for Actions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.names().join(","))
+    }
+}
+
+impl FromIterator<u32> for Actions {
+    fn from_iter<I: IntoIterator<Item = u32>>(verdicts: I) -> Self {
+        let bits = verdicts.into_iter().filter(|verdict| *verdict < 31);
+        Self::from_bits(bits.fold(0, |all, verdict| all | 1 << verdict))
+    }
+}
+
+/// The verdict that a program's run configuration calls `XDP_…`.
+pub fn verdict_by_name(name: &str) -> Option<u32> {
+    let name = name.strip_prefix("XDP_")?.to_ascii_lowercase();
+    let found = VERDICTS.iter().position(|known| *known == name)?;
+    Some(found as u32)
+}
+
+/// A program's place in a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunConfig {
+    /// Lower ones run first.
+    pub priority: u32,
+    /// The verdicts after which the next program runs.
+    pub actions: Actions,
+}
+
+impl RunConfig {
+    /// Where libxdp's macro `XDP_RUN_CONFIG` puts it.
+    pub const SECTION: &str = ".xdp_run_config";
+    const DEFAULT_PRIORITY: u32 = 50;
+
+    /// From the members of the program's structure in that section.
+    pub fn from_numbers(numbers: &[(String, u32)]) -> Self {
+        let says_actions = numbers
+            .iter()
+            .any(|(name, _)| verdict_by_name(name).is_some());
+        let named = numbers
+            .iter()
+            .filter(|(_, on)| *on != 0)
+            .filter_map(|(name, _)| verdict_by_name(name));
+        let priority = numbers.iter().find(|(name, _)| name == "priority");
+        Self {
+            priority: priority.map_or(Self::DEFAULT_PRIORITY, |(_, number)| *number),
+            actions: match says_actions {
+                true => named.collect(),
+                false => Actions::DEFAULT,
+            },
+        }
+    }
+}
+
+/// The kernel's limit.
+pub const MOST_JUMPS: u32 = 33;
+
+/// How one program of a chain is looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Looks {
+    /// It has hooks that trawl put in.
+    pub tappable: bool,
+    /// Captures at its entry and at its exit.
+    pub at_entry: u32,
+    pub at_exit: u32,
+}
+
+/// How many jumps are counted at most for a packet that goes through all of these.
+pub fn most_jumps(programs: &[Looks]) -> u32 {
+    let of = match counts_attempts() {
+        true => Looks::attempts,
+        false => Looks::jumps,
+    };
+    programs.iter().map(of).sum::<u32>().saturating_sub(1)
+}
+
+impl Looks {
+    /// To each capture, into the program after those at its entry, and to the next program.
+    fn jumps(&self) -> u32 {
+        self.at_entry + u32::from(self.at_entry > 0) + self.at_exit + 1
+    }
+
+    /// As above, with the jumps that have no target: after the last capture, or where no capture is.
+    fn attempts(&self) -> u32 {
+        let entry = match (self.tappable, self.at_entry) {
+            (false, _) => 0,
+            (true, 0) => 1,
+            (true, captures) => captures + 2,
+        };
+        let exit = match (self.tappable, self.at_exit) {
+            (false, 0) => 1,
+            (true, 0) => 2,
+            (_, captures) => captures + 2,
+        };
+        entry + exit
+    }
+}
+
+/// Whether a jump is counted too when nobody is there to be jumped to, as kernels before 6.11 do. Found out by trying;
+/// where that does not work they are taken to count.
+fn counts_attempts() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| !reached_after_attempts().unwrap_or(false))
+}
+
+const REACHED: u32 = 7;
+
+/// Tries many times to jump where nobody is, by constant and by computed slots, and then where somebody is.
+fn reached_after_attempts() -> Result<bool> {
+    const ARRAY: u8 = 2;
+    const SLOT: u8 = 3;
+    let array = map::create_prog_array("trawl_jumps", 2)?;
+    let target = load(&[op::mov32_imm(0, REACHED), op::exit()])?;
+    let fail = |e| trawl_kernel::Error::os("cannot try jumps between programs", e);
+    map::set_program(array.as_fd(), 0, target.as_fd()).map_err(fail)?;
+    let mut code = vec![op::mov(6, 1)];
+    let jump = |slot: Insn| {
+        let [map, upper_half] = op::load_immediate(op::MAP, ARRAY, array.as_raw_fd());
+        [
+            op::mov(1, 6),
+            map,
+            upper_half,
+            slot,
+            op::call(helper::TAIL_CALL),
+        ]
+    };
+    // The packet's first byte, which is 1 here.
+    let computed = op::mov(SLOT, 7);
+    code.extend([
+        op::load(op::W, 2, 1, 0),
+        op::load(op::W, 3, 1, 4),
+        op::mov(7, 2),
+        op::alu_imm(op::ADD, 7, 1),
+        Insn::new(op::JMP | op::JLE | op::X, 7, 3, 2, 0),
+        op::mov32_imm(0, 0),
+        op::exit(),
+        op::load(op::B, 7, 2, 0),
+    ]);
+    for _ in 0..=MOST_JUMPS {
+        code.extend(jump(op::mov32_imm(SLOT, 1)));
+        code.extend(jump(computed));
+    }
+    code.extend(jump(op::mov32_imm(SLOT, 0)));
+    code.extend([op::mov32_imm(0, 0), op::exit()]);
+    let trying = load(&code)?;
+    let answer = test_run::xdp(trying.as_fd(), &[1; 64], None, 1).map_err(fail)?;
+    Ok(answer.value == REACHED)
+}
+
+fn load(code: &[Insn]) -> Result<std::os::fd::OwnedFd> {
+    let options = program::LoadOptions {
+        expected_attach_type: program::ATTACH_XDP,
+        ..program::LoadOptions::new("trawl_jumps", program::XDP)
+    };
+    program::load(code, &options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_have_names() {
+        assert_eq!(Actions::DEFAULT.to_string(), "pass");
+        let both: Actions = [2, 1].into_iter().collect();
+        assert_eq!(both.to_string(), "drop,pass");
+        assert_eq!(both.bits(), 1 << 31 | 6);
+        assert_eq!(Actions::parse("pass,drop"), Ok(both));
+        assert!(Actions::parse("pass,").is_err() && Actions::parse("PASS").is_err());
+        assert_eq!(verdict_by_name("XDP_TX"), Some(3));
+        assert_eq!(verdict_by_name("priority"), None);
+    }
+
+    fn config(numbers: &[(&str, u32)]) -> (u32, String) {
+        let numbers: Vec<_> = numbers
+            .iter()
+            .map(|(name, number)| ((*name).to_owned(), *number))
+            .collect();
+        let config = RunConfig::from_numbers(&numbers);
+        (config.priority, config.actions.to_string())
+    }
+
+    #[test]
+    fn a_run_config_says_where_in_a_chain() {
+        assert_eq!(config(&[]), (50, "pass".to_owned()));
+        assert_eq!(config(&[("priority", 10)]), (10, "pass".to_owned()));
+        assert_eq!(
+            config(&[("priority", 7), ("XDP_DROP", 1), ("XDP_PASS", 0)]),
+            (7, "drop".to_owned())
+        );
+        assert_eq!(config(&[("XDP_PASS", 0)]), (50, String::new()));
+    }
+
+    #[test]
+    fn captures_and_programs_are_jumped_to() {
+        let plain = Looks::default();
+        let open = Looks {
+            tappable: true,
+            ..plain
+        };
+        let watched = Looks {
+            at_entry: 1,
+            at_exit: 2,
+            ..open
+        };
+        assert_eq!([plain.jumps(), open.jumps(), watched.jumps()], [1, 1, 5]);
+        assert_eq!(
+            [plain.attempts(), open.attempts(), watched.attempts()],
+            [1, 3, 7]
+        );
+        assert_eq!(most_jumps(&[]), 0);
+    }
+
+    #[test]
+    fn the_kernel_is_asked() {
+        if trawl_kernel::run::own_user() != 0 {
+            eprintln!("SKIPPED: requires root");
+            return;
+        }
+        reached_after_attempts().expect("the programs are fine");
+    }
+}
