@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use trawl_kernel::layout::RECORD_MAX_CAPTURED;
 use trawl_kernel::libpcap::choose_for_filters;
 use trawl_kernel::privilege::{Capabilities, Kept};
-use trawl_kernel::warden::{self, Task, WholeBytes};
+use trawl_kernel::warden::{self, CutFile, Undo, WholeBytes};
 use trawl_kernel::{Error, Result, errno};
 use trawl_sink::{
     COMPRESSION_LIMIT, Fate, NextFiles, Series, SeriesPlan, Several, compression_limits,
@@ -228,10 +228,10 @@ impl Run<'_> {
         let how = How::of(first, self.plan.files.io, attached.session());
         if let Some(whole) = &whole {
             let file = warden::hold(output.file.as_fd())?;
-            attached.files_warden().watch([Task::CutFile {
+            attached.files_warden().watch([Box::new(CutFile {
                 file,
                 whole: whole.clone(),
-            }])?;
+            }) as Box<dyn Undo>])?;
         }
         let Output { file, name, .. } = output;
         let said = name.clone();

@@ -16,7 +16,7 @@ use serde::Serialize;
 use trawl_kernel::events::Signals;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::privilege::Kept;
-use trawl_kernel::{Error, Result, events, host, names, netns};
+use trawl_kernel::{Error, Result, bpffs, events, host, names, netns};
 use trawl_packet::verdict;
 use trawl_tap::account::Summary;
 use trawl_view::drop::Drop;
@@ -129,6 +129,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         user: None,
         capabilities: figures::TAKES,
     };
+    // Where /sys hides it, other processes lead to it, which must not be looked at from then on.
+    let _ = bpffs::hold();
     if args.interfaces.is_empty() {
         takes.confine()?;
     }

@@ -14,7 +14,7 @@ use trawl_kernel::events::Signals;
 use trawl_kernel::keyboard::Keyboard;
 use trawl_kernel::netns::Namespace;
 use trawl_kernel::privilege::Kept;
-use trawl_kernel::{Error, Result, events};
+use trawl_kernel::{Error, Result, bpffs, events};
 use trawl_view::record::PacketView;
 use trawl_view::stat::{Counted, Flow, Interface, Statistics};
 
@@ -162,6 +162,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         args: &args,
     };
     top.before = top.read()?;
+    // Where /sys hides it, other processes lead to it, which must not be looked at from then on.
+    let _ = bpffs::hold();
     if args.interfaces.is_empty() {
         let signals = Signals::watch()?;
         let takes = Kept {

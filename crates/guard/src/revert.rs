@@ -3,10 +3,10 @@
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
-use trawl_kernel::Result;
 use trawl_kernel::confirm::{self, About, Pending, Reverted};
 use trawl_kernel::netns::{Mark, Namespace};
 use trawl_kernel::warden::Undo;
+use trawl_kernel::{Result, bpffs};
 use trawl_program::{Site, swap as programs};
 
 use crate::set::RuleSet;
@@ -100,6 +100,7 @@ impl Undo for Back {
         let namespace = self.namespace.iter();
         let own = namespace.map(|one| one.as_fd().as_raw_fd());
         own.chain(self.others.iter().flat_map(Undo::descriptors))
+            .chain(bpffs::hold())
             .collect()
     }
 }

@@ -5,7 +5,7 @@
 //! who never look: the kernel empties a program array when no descriptor or pin of it is left.
 
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use trawl_kernel::bpf::{info, link, program};
 use trawl_kernel::errno::EPERM;
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::warden::{Task, Undo, Warden};
+use trawl_kernel::warden::{Undo, Warden};
 use trawl_kernel::{Error, Result, bpffs, events};
 
 use crate::chain::dispatcher::Dispatcher;
@@ -522,6 +522,10 @@ impl Undo for Unpin {
         Ok(())
     }
 
+    fn descriptors(&self) -> Vec<RawFd> {
+        bpffs::hold().into_iter().collect()
+    }
+
     fn takes(&self) -> Capabilities {
         Capabilities::DAC_OVERRIDE
     }
@@ -555,7 +559,7 @@ impl MapPins {
         }
         if !missing.is_empty() || !pins.expected.is_empty() {
             let unpin = Unpin([missing.as_slice(), &pins.expected].concat());
-            pins.warden.watch([Task::Other(Box::new(unpin))])?;
+            pins.warden.watch([Box::new(unpin) as Box<dyn Undo>])?;
         }
         for one in missing {
             make_directory(&one)?;

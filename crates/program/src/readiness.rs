@@ -16,7 +16,7 @@ use trawl_kernel::ethtool::{Ethtool, Feature};
 use trawl_kernel::lock::{self, Rank};
 use trawl_kernel::netlink::{Link, Netlink, Peer, XdpMode, veth_peer_in, xdp_abilities};
 use trawl_kernel::netns::{Look, Mark};
-use trawl_kernel::warden::{Task, Undo, Warden};
+use trawl_kernel::warden::{Undo, Warden};
 use trawl_kernel::{Error, Result, bpffs};
 
 use crate::pins::{Installed, all_changes};
@@ -60,6 +60,7 @@ impl Undo for PutBack {
     fn descriptors(&self) -> Vec<RawFd> {
         let lock = self.alone.iter();
         lock.filter_map(|lock| Some(lock.descriptor()?.as_raw_fd()))
+            .chain(bpffs::hold())
             .collect()
     }
 }
@@ -267,13 +268,13 @@ impl Readiness {
             new.push((change, found.on != on));
         }
         let put_back = |change: &Change| {
-            Task::Other(Box::new(PutBack {
+            Box::new(PutBack {
                 change: change.clone(),
                 alone: self.alone.clone(),
-            }))
+            }) as Box<dyn Undo>
         };
         let switched = new.iter().filter(|(_, is_switched)| *is_switched);
-        let tasks: Vec<Task> = switched.map(|(change, _)| put_back(change)).collect();
+        let tasks: Vec<_> = switched.map(|(change, _)| put_back(change)).collect();
         if !tasks.is_empty() {
             self.warden.watch(tasks)?;
         }

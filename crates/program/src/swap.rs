@@ -18,7 +18,7 @@ use trawl_kernel::bpf::{functions, info, map, program};
 use trawl_kernel::confirm::{self, About, Pending, Reverted};
 use trawl_kernel::netlink::{Refusal, XdpAttachment, XdpExpected, XdpMode};
 use trawl_kernel::netns::Mark;
-use trawl_kernel::warden::{Task, Undo, Warden, hold};
+use trawl_kernel::warden::{Undo, Warden, hold};
 use trawl_kernel::{Error, Result, bpffs};
 
 use crate::chain::dispatcher::Dispatcher;
@@ -131,7 +131,7 @@ impl Loan {
             })
         };
         let mut warden = Warden::default();
-        warden.watch([Task::Other(Box::new(swap()?))])?;
+        warden.watch([Box::new(swap()?) as Box<dyn Undo>])?;
         let swap = swap()?;
         if let Some(pin) = &swap.pin {
             let _ = std::fs::remove_file(pin);
@@ -217,7 +217,7 @@ impl Undo for Swap {
         let maps = self.maps.iter().map(AsFd::as_fd);
         let all = [self.old.as_fd(), self.new.as_fd()].into_iter();
         let all = all.chain(namespace).chain(link).chain(maps);
-        all.map(|fd| fd.as_raw_fd()).collect()
+        all.map(|fd| fd.as_raw_fd()).chain(bpffs::hold()).collect()
     }
 }
 
@@ -361,7 +361,7 @@ impl Undo for Back {
             .map(AsFd::as_fd);
         let keepsakes = self.before.iter().filter_map(|old| old.keepsake.as_ref());
         let all = (namespace.chain(programs).chain(maps)).chain(keepsakes.flat_map(Keepsake::maps));
-        all.map(|fd| fd.as_raw_fd()).collect()
+        all.map(|fd| fd.as_raw_fd()).chain(bpffs::hold()).collect()
     }
 }
 

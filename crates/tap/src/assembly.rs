@@ -18,7 +18,7 @@ use trawl_kernel::layout::{
 };
 use trawl_kernel::producer::{Producer, Tickets};
 use trawl_kernel::ring::{Account, Consumer, Geometry, Rings, account_offset, rejected_offset};
-use trawl_kernel::warden::{Task, Warden};
+use trawl_kernel::warden::{Undo, Warden};
 use trawl_kernel::{Error, Result, clock, events, host, probe};
 use trawl_packet::pcapng;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
@@ -157,7 +157,7 @@ pub struct Assembly {
     pub(crate) host: Host,
     pub(crate) many: Many,
     /// Tasks for the warden that need not be looked after at once: it starts anew for each of its calls.
-    tasks: Vec<Task>,
+    tasks: Vec<Box<dyn Undo>>,
     /// The rings that wait until all points are attached; `None` from then on.
     held: Option<Vec<Arc<Rings>>>,
 }
@@ -579,7 +579,7 @@ impl Assembly {
 
     /// Has the warden look after a task once `settle` is called: for what ends with trawl anyway, and only goes on better
     /// if others are told.
-    pub(crate) fn watch_later(&mut self, task: Task) {
+    pub(crate) fn watch_later(&mut self, task: Box<dyn Undo>) {
         self.tasks.push(task);
     }
 

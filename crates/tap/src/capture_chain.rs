@@ -4,12 +4,13 @@
 //! pay for. When the one in front leaves, the next takes its place without a gap.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, Weak};
 
-use trawl_kernel::bpf::{map, program};
+use trawl_kernel::bpf::{link, map, program};
 use trawl_kernel::layout::{ALL, CHAIN_SLOTS};
-use trawl_kernel::warden::{self, Successor, Task};
+use trawl_kernel::privilege::Capabilities;
+use trawl_kernel::warden::{self, Undo};
 use trawl_kernel::{Error, Result};
 pub use trawl_program::hooks::{MAP_NAME, is_member};
 use trawl_program::hooks::{ROWS, SEATS, SHARED_MAP_NAME, array_of, last_taken, row_of, seated};
@@ -107,13 +108,13 @@ impl CaptureSeat {
     }
 
     /// What the warden does about a link that this seat's program is attached by, one of many.
-    pub fn hand_over(&self, link: &Arc<OwnedFd>, own: &Arc<OwnedFd>) -> Task {
-        Task::HandOverOne {
+    pub fn hand_over(&self, link: &Arc<OwnedFd>, own: &Arc<OwnedFd>) -> Box<dyn Undo> {
+        Box::new(HandOver {
             link: Arc::downgrade(link),
             own: Arc::downgrade(own),
             chain: Arc::downgrade(&self.map),
             index: self.next(0),
-        }
+        })
     }
 
     /// Makes the chain known by one of its programs: one that jumps nowhere does not name it by itself.
@@ -172,16 +173,14 @@ impl CaptureSeat {
     }
 
     /// What the warden does about this seat if trawl is killed.
-    pub fn leave_tasks(&self, programs: &[OwnedFd]) -> Result<Vec<Task>> {
+    pub fn leave_tasks(&self, programs: &[OwnedFd]) -> Result<Vec<Box<dyn Undo>>> {
         (0u32..)
             .zip(programs)
             .map(|(offset, program)| {
                 let own =
                     program::id(program).map_err(|e| Error::os("cannot look at a program", e))?;
-                Ok(Task::LeaveChain {
-                    own,
-                    successor: self.successor(offset)?,
-                })
+                let successor = self.successor(offset)?;
+                Ok(Box::new(LeaveChain { own, successor }) as Box<dyn Undo>)
             })
             .collect()
     }
@@ -251,6 +250,92 @@ fn used_up() -> Error {
     let why = format!("{SEATS} have come and gone since the first");
     Error::failed("cannot join the captures on this hook", why)
         .fix("end all of these captures, then start them again")
+}
+
+/// The slot of a chain whose program, if there is one, takes over from the one that is gone.
+#[derive(Debug)]
+pub struct Successor {
+    pub chain: OwnedFd,
+    pub index: u32,
+}
+
+impl Successor {
+    pub fn program(&self) -> Option<OwnedFd> {
+        program_at(self.chain.as_fd(), self.index)
+    }
+}
+
+fn program_at(chain: BorrowedFd<'_>, index: u32) -> Option<OwnedFd> {
+    program::open_by_id(map::program_in(chain, index).ok()??).ok()
+}
+
+/// Rights to exchange programs, which are found by their numbers.
+pub const TO_EXCHANGE_PROGRAMS: Capabilities = Capabilities::BPF.union(Capabilities::SYS_ADMIN);
+
+/// Lets the next program have a seat in a chain.
+#[derive(Debug)]
+struct LeaveChain {
+    own: u32,
+    successor: Successor,
+}
+
+impl Undo for LeaveChain {
+    fn undo(&self) -> Result<()> {
+        let next = self.successor.program();
+        let next = next.as_ref().map(AsFd::as_fd);
+        map::replace_program(self.successor.chain.as_fd(), self.own, next)
+            .map_err(|e| Error::os("cannot leave a chain of captures", e))
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        vec![self.successor.chain.as_raw_fd()]
+    }
+
+    fn takes(&self) -> Capabilities {
+        TO_EXCHANGE_PROGRAMS
+    }
+}
+
+/// Lets the next program in a chain take over a link, one of many with the same program. The capture holds the
+/// descriptors, and the task is over when it lets go of the link.
+#[derive(Debug)]
+struct HandOver {
+    link: Weak<OwnedFd>,
+    own: Weak<OwnedFd>,
+    chain: Weak<OwnedFd>,
+    index: u32,
+}
+
+impl Undo for HandOver {
+    fn undo(&self) -> Result<()> {
+        let held = (
+            self.link.upgrade(),
+            self.own.upgrade(),
+            self.chain.upgrade(),
+        );
+        let (Some(link), Some(own), Some(chain)) = held else {
+            return Ok(());
+        };
+        match program_at(chain.as_fd(), self.index) {
+            Some(next) => link::replace_program(link.as_fd(), next.as_fd(), own.as_fd())
+                .map_err(|e| Error::os("cannot hand a link over", e)),
+            None => Ok(()),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.link.strong_count() == 0
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        let held = [&self.link, &self.own, &self.chain].into_iter();
+        let held = held.filter_map(Weak::upgrade);
+        held.map(|one| one.as_raw_fd()).collect()
+    }
+
+    fn takes(&self) -> Capabilities {
+        TO_EXCHANGE_PROGRAMS
+    }
 }
 
 impl Drop for CaptureSeat {

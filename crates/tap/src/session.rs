@@ -22,7 +22,7 @@ use trawl_kernel::netns::Namespace;
 use trawl_kernel::privilege::{Capabilities, Kept, User};
 use trawl_kernel::ring::Geometry;
 use trawl_kernel::warden::Warden;
-use trawl_kernel::{Error, Result, clock, events};
+use trawl_kernel::{Error, Result, bpffs, clock, events};
 use trawl_packet::pcapng;
 
 use crate::account::{Account, Summary};
@@ -167,6 +167,8 @@ impl Attached {
         if self.0.options.joins {
             capabilities |= crate::TO_JOIN;
         }
+        // Where /sys hides it, other processes lead to it, which must not be looked at from then on.
+        let _ = bpffs::hold();
         Kept { user, capabilities }.confine()?;
         self.0.is_confined = true;
         Ok(Confined(self.0))

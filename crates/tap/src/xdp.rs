@@ -17,7 +17,7 @@ use trawl_kernel::layout::TapConfig;
 use trawl_kernel::netlink::{XdpAttachment, XdpMode};
 use trawl_kernel::netns::{self, run_maybe_in};
 use trawl_kernel::ring::Rings;
-use trawl_kernel::warden::Task;
+use trawl_kernel::warden::Undo;
 use trawl_kernel::{Error, Result};
 
 use crate::assembly::{Assembly, Carries, PointIds, program_maps};
@@ -163,7 +163,7 @@ impl Seated {
             .map_err(|e| Error::os(format!("cannot join the capture on {}", site.label), e))
     }
 
-    fn leave_tasks(&self) -> Result<Vec<Task>> {
+    fn leave_tasks(&self) -> Result<Vec<Box<dyn Undo>>> {
         let seat = self.seat.borrow();
         seat.leave_tasks(std::slice::from_ref(&*self.program))
     }

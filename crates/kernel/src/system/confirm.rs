@@ -18,7 +18,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
 use crate::warden::{Undo, confine, leave_terminal};
-use crate::{Error, Result, bpffs, clock, run};
+use crate::{Error, Result, clock, run};
 
 /// How long a reverted change is reported.
 const REPORTED_FOR_NS: u64 = 24 * 3600 * 1_000_000_000;
@@ -97,7 +97,6 @@ pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Res
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| fail(e.into()))?;
     let mut keep = undo.descriptors();
     keep.extend([watched.as_raw_fd(), file.as_raw_fd()]);
-    keep.extend(bpffs::hold());
     keep.extend(report.terminal.iter().map(AsRawFd::as_raw_fd));
     // SAFETY: the child runs only the code below and never returns into the caller. No other thread holds a lock that
     // the child needs: trawl makes such changes before it starts threads.

@@ -79,8 +79,6 @@ impl Kept {
 
     /// The same for a process that executes programs.
     pub fn give_up_others(&self) -> Result<()> {
-        // Where /sys hides it, other processes lead to it, which must not be looked at from then on.
-        let _ = crate::bpffs::hold();
         // Another user has no right to, until it has given up the rest.
         bound(self.capabilities);
         if let Some(user) = &self.user {

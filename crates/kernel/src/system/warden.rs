@@ -5,87 +5,30 @@ use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
-use crate::bpf::{link, map, program};
 use crate::memory::Mapping;
-use crate::netlink::Netlink;
-use crate::netlink::tc::FilterHandle;
-use crate::netns::Namespace;
 use crate::privilege::{Capabilities, Kept};
 use crate::{Error, Result};
 
-/// Where the program stands, if there is one, that takes over from the one that is gone.
-#[derive(Debug)]
-pub struct Successor {
-    pub chain: OwnedFd,
-    pub index: u32,
-}
-
-impl Successor {
-    pub fn program(&self) -> Option<OwnedFd> {
-        program_at(self.chain.as_fd(), self.index)
-    }
-}
-
-fn program_at(chain: BorrowedFd<'_>, index: u32) -> Option<OwnedFd> {
-    program::open_by_id(map::program_in(chain, index).ok()??).ok()
-}
-
-/// Something to undo.
-#[derive(Debug)]
-pub enum Task {
-    /// Put a program array's slot back as it was, if it still holds our program.
-    RestoreSlot {
-        map: OwnedFd,
-        slot: u32,
-        own: u32,
-        before: Option<OwnedFd>,
-        successor: Successor,
-    },
-    /// Let the next program have our place in a chain.
-    LeaveChain { own: u32, successor: Successor },
-    /// Let the next program in the chain take over a link.
-    HandOver {
-        link: OwnedFd,
-        own: OwnedFd,
-        successor: Successor,
-    },
-    /// The same for one of many links with one program. What is held elsewhere is not held twice: the task is over
-    /// when the link is let go of.
-    HandOverOne {
-        link: Weak<OwnedFd>,
-        own: Weak<OwnedFd>,
-        chain: Weak<OwnedFd>,
-        index: u32,
-    },
-    /// Delete a clsact filter.
-    RemoveFilter {
-        namespace: Option<Namespace>,
-        place: FilterHandle,
-    },
-    /// Take away a clsact qdisc that came with us, unless others use it by now.
-    RemoveClsact {
-        namespace: Option<Namespace>,
-        interface: u32,
-    },
-    /// Cut a file after its last whole block.
-    CutFile { file: OwnedFd, whole: WholeBytes },
-    /// What those who ask for it know how to undo. It finds what it needs by itself.
-    Other(Box<dyn Undo>),
-}
-
+/// A task for the warden, defined by the owner of the state that it restores.
 pub trait Undo: fmt::Debug + Send {
+    /// Restores the state. Nobody reads the error when the warden calls it.
     fn undo(&self) -> Result<()>;
 
-    /// What stays open until it is done: a lock, for one.
+    /// Returns true once nothing is left to undo: the warden drops the task.
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    /// Lists the descriptors that stay open until it is done: a lock, for one.
     fn descriptors(&self) -> Vec<RawFd> {
         Vec::new()
     }
 
-    /// What it takes: by default what changing programs, pins and interfaces of any namespace does, which other
-    /// processes lead to.
+    /// Returns the rights that it needs: by default those to change programs, pins and interfaces of any namespace, which
+    /// other processes lead to.
     fn takes(&self) -> Capabilities {
         Capabilities::BPF
             | Capabilities::NET_ADMIN
@@ -127,139 +70,32 @@ impl WholeBytes {
     }
 }
 
-impl Task {
-    fn is_over(&self) -> bool {
-        matches!(self, Self::HandOverOne { link, .. } if link.strong_count() == 0)
+/// Cuts a file after its last whole block.
+#[derive(Debug)]
+pub struct CutFile {
+    pub file: OwnedFd,
+    pub whole: WholeBytes,
+}
+
+impl Undo for CutFile {
+    fn undo(&self) -> Result<()> {
+        let cut = self.whole.cut(self.file.as_fd());
+        cut.map_err(|e| Error::os("cannot cut a file after its last whole block", e))
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
-        let mut all: Vec<BorrowedFd<'_>> = Vec::new();
-        match self {
-            Self::RestoreSlot {
-                map,
-                before,
-                successor,
-                slot: _,
-                own: _,
-            } => {
-                all.extend([map.as_fd(), successor.chain.as_fd()]);
-                all.extend(before.as_ref().map(AsFd::as_fd));
-            }
-            Self::LeaveChain { successor, own: _ } => all.push(successor.chain.as_fd()),
-            Self::HandOver {
-                link,
-                own,
-                successor,
-            } => {
-                all.extend([link.as_fd(), own.as_fd(), successor.chain.as_fd()]);
-            }
-            Self::HandOverOne {
-                link,
-                own,
-                chain,
-                index: _,
-            } => {
-                let held = [link, own, chain].into_iter().filter_map(Weak::upgrade);
-                return held.map(|one| one.as_raw_fd()).collect();
-            }
-            Self::RemoveFilter {
-                namespace,
-                place: _,
-            }
-            | Self::RemoveClsact {
-                namespace,
-                interface: _,
-            } => all.extend(namespace.as_ref().map(AsFd::as_fd)),
-            Self::CutFile { file, whole: _ } => all.push(file.as_fd()),
-            Self::Other(other) => return other.descriptors(),
-        }
-        all.iter().map(AsRawFd::as_raw_fd).collect()
+        vec![self.file.as_raw_fd()]
     }
 
-    /// The rights without which it cannot be carried out.
     fn takes(&self) -> Capabilities {
-        match self {
-            // Programs are found by their numbers, which takes the second.
-            Self::RestoreSlot { .. }
-            | Self::LeaveChain { .. }
-            | Self::HandOver { .. }
-            | Self::HandOverOne { .. } => Capabilities::BPF | Capabilities::SYS_ADMIN,
-            Self::RemoveFilter { namespace, .. } | Self::RemoveClsact { namespace, .. } => {
-                match namespace {
-                    Some(_) => Capabilities::NET_ADMIN | Capabilities::SYS_ADMIN,
-                    None => Capabilities::NET_ADMIN,
-                }
-            }
-            Self::CutFile { .. } => Capabilities::empty(),
-            Self::Other(other) => other.takes(),
-        }
-    }
-
-    /// Nobody is there to be told of a failure, so the task does what it can.
-    fn carry_out(&self) {
-        let _ = self.try_out();
-    }
-
-    fn try_out(&self) -> io::Result<()> {
-        match self {
-            Self::RestoreSlot {
-                map,
-                slot,
-                own,
-                before,
-                successor,
-            } => {
-                if map::program_in(map.as_fd(), *slot)? != Some(*own) {
-                    return Ok(());
-                }
-                let next = successor.program();
-                let program = next.as_ref().or(before.as_ref()).map(AsFd::as_fd);
-                map::put_program(map.as_fd(), *slot, program)
-            }
-            Self::LeaveChain { own, successor } => {
-                let next = successor.program();
-                let next = next.as_ref().map(AsFd::as_fd);
-                map::replace_program(successor.chain.as_fd(), *own, next)
-            }
-            Self::HandOver {
-                link,
-                own,
-                successor,
-            } => match successor.program() {
-                Some(next) => link::replace_program(link.as_fd(), next.as_fd(), own.as_fd()),
-                None => Ok(()),
-            },
-            Self::HandOverOne {
-                link,
-                own,
-                chain,
-                index,
-            } => match (link.upgrade(), own.upgrade(), chain.upgrade()) {
-                (Some(link), Some(own), Some(chain)) => match program_at(chain.as_fd(), *index) {
-                    Some(next) => link::replace_program(link.as_fd(), next.as_fd(), own.as_fd()),
-                    None => Ok(()),
-                },
-                _ => Ok(()),
-            },
-            Self::RemoveFilter { namespace, place } => Netlink::open(namespace.as_ref())
-                .and_then(|mut netlink| netlink.del_filter(*place))
-                .map_err(|e| io::Error::other(e.to_string())),
-            Self::RemoveClsact {
-                namespace,
-                interface,
-            } => Netlink::open(namespace.as_ref())
-                .and_then(|mut netlink| netlink.del_unused_clsact(*interface))
-                .map_err(|e| io::Error::other(e.to_string())),
-            Self::Other(other) => other.undo().map_err(io::Error::other),
-            Self::CutFile { file, whole } => whole.cut(file.as_fd()),
-        }
+        Capabilities::empty()
     }
 }
 
 /// The tasks, and the process that stands by to carry them out.
 #[derive(Debug, Default)]
 pub struct Warden {
-    tasks: Vec<Task>,
+    tasks: Vec<Box<dyn Undo>>,
     child: Option<Child>,
 }
 
@@ -272,7 +108,7 @@ struct Child {
 
 impl Warden {
     /// Takes on tasks. They are looked after from now on: call this before doing what they undo.
-    pub fn watch(&mut self, tasks: impl IntoIterator<Item = Task>) -> Result<()> {
+    pub fn watch(&mut self, tasks: impl IntoIterator<Item = Box<dyn Undo>>) -> Result<()> {
         self.tasks.retain(|task| !task.is_over());
         self.tasks.extend(tasks);
         let before = self.child.take();
@@ -306,9 +142,12 @@ impl Warden {
 
     fn start(&self) -> io::Result<Child> {
         let (watched, lifeline) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        let mut keep: Vec<RawFd> = self.tasks.iter().flat_map(Task::descriptors).collect();
+        let mut keep: Vec<RawFd> = self
+            .tasks
+            .iter()
+            .flat_map(|task| task.descriptors())
+            .collect();
         keep.push(watched.as_raw_fd());
-        keep.extend(crate::bpffs::hold());
         // SAFETY: the child runs only the code below and never returns into the caller. trawl forks before it starts
         // threads of its own, except where it replaces a child that was killed: what the code below calls takes no lock
         // but the allocator's, which fork(3) leaves usable in the child.
@@ -352,10 +191,10 @@ impl Child {
 }
 
 /// The child's whole life: until trawl either says that all is well or is gone.
-fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Task]) {
+fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Box<dyn Undo>]) {
     // The name spares it from `pkill -9 trawl`.
     leave_terminal(c"warden", keep);
-    confine(tasks.iter().map(Task::takes).collect());
+    confine(tasks.iter().map(|task| task.takes()).collect());
     let mut byte = [0u8];
     let told = loop {
         match rustix::io::read(watched, &mut byte) {
@@ -364,13 +203,15 @@ fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Task]) {
         }
     };
     if told == Ok(0) {
-        // What was done last is undone first.
-        tasks.iter().rev().for_each(Task::carry_out);
+        // What was done last is undone first. Nobody is left to read of a failure.
+        for task in tasks.iter().rev() {
+            let _ = task.undo();
+        }
     }
 }
 
 /// Gives up what a process that only waits and undoes has no use for. Where that fails, it undoes with more rights.
-pub(crate) fn confine(capabilities: Capabilities) {
+pub fn confine(capabilities: Capabilities) {
     let kept = Kept {
         user: None,
         capabilities,

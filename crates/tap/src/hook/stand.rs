@@ -1,20 +1,21 @@
 //! A capture's programs in the slots of a hook map: put there, and what was there before put back.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use trawl_kernel::bpf::object::{self, TapProgram};
 use trawl_kernel::bpf::program::LoadOptions;
 use trawl_kernel::bpf::{info, map, program};
 use trawl_kernel::layout::TapConfig;
 use trawl_kernel::netns::{self, Namespace};
+use trawl_kernel::privilege::Capabilities;
 use trawl_kernel::ring::Rings;
-use trawl_kernel::warden::{self, Task, Warden};
+use trawl_kernel::warden::{self, Undo, Warden};
 use trawl_kernel::{Error, Result, errno};
 use trawl_program::hooks;
 
 use crate::assembly::program_maps;
-use crate::capture_chain::{self, CaptureSeat};
+use crate::capture_chain::{self, CaptureSeat, Successor, TO_EXCHANGE_PROGRAMS};
 use crate::capture_site::CaptureSite;
 use crate::filter::XdpBlocks;
 use crate::notice::{Left, Notice};
@@ -245,13 +246,13 @@ impl Occupied {
                 .as_ref()
                 .map(|program| warden::hold(program.as_fd()))
                 .transpose()?;
-            tasks.push(Task::RestoreSlot {
+            tasks.push(Box::new(RestoreSlot {
                 map: warden::hold(self.map.as_fd())?,
                 slot,
                 own: program::id(program)?,
                 before: held,
                 successor: self.seat.successor(slot)?,
-            });
+            }));
             self.before.push(before);
         }
         warden.watch(tasks)?;
@@ -348,5 +349,43 @@ impl Occupied {
 impl Drop for Occupied {
     fn drop(&mut self) {
         self.give_up();
+    }
+}
+
+/// Restores a slot of a hook's map, if it still holds this capture's program.
+#[derive(Debug)]
+struct RestoreSlot {
+    map: OwnedFd,
+    slot: u32,
+    own: u32,
+    before: Option<OwnedFd>,
+    successor: Successor,
+}
+
+impl RestoreSlot {
+    fn restore(&self) -> io::Result<()> {
+        if map::program_in(self.map.as_fd(), self.slot)? != Some(self.own) {
+            return Ok(());
+        }
+        let next = self.successor.program();
+        let program = next.as_ref().or(self.before.as_ref()).map(AsFd::as_fd);
+        map::put_program(self.map.as_fd(), self.slot, program)
+    }
+}
+
+impl Undo for RestoreSlot {
+    fn undo(&self) -> Result<()> {
+        self.restore()
+            .map_err(|e| Error::os("cannot restore a hook's slot", e))
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        let held = [&self.map, &self.successor.chain].into_iter();
+        let held = held.chain(&self.before);
+        held.map(AsRawFd::as_raw_fd).collect()
+    }
+
+    fn takes(&self) -> Capabilities {
+        TO_EXCHANGE_PROGRAMS
     }
 }

@@ -6,7 +6,8 @@ use trawl_kernel::bpf::program;
 use trawl_kernel::netlink::Netlink;
 use trawl_kernel::netlink::tc::{Direction as Side, FilterHandle};
 use trawl_kernel::netns::Namespace;
-use trawl_kernel::warden::{self, Task, Undo, Warden};
+use trawl_kernel::privilege::Capabilities;
+use trawl_kernel::warden::{self, Undo, Warden};
 use trawl_kernel::{Error, Result, errno};
 
 use crate::assembly::Assembly;
@@ -33,14 +34,8 @@ impl ClsactFilter {
     ) -> Result<Self> {
         let namespace = &site.namespace;
         Self::place(site, side, program, name, |place, made_qdisc| {
-            let qdisc = made_qdisc.then(|| Task::RemoveClsact {
-                namespace: namespace.clone(),
-                interface: place.interface,
-            });
-            let filter = Task::RemoveFilter {
-                namespace: namespace.clone(),
-                place,
-            };
+            let qdisc = made_qdisc.then(|| remove_later(namespace, Kept::Qdisc(place.interface)));
+            let filter = remove_later(namespace, Kept::Filter(place));
             warden.watch(qdisc.into_iter().chain([filter]))
         })
     }
@@ -101,17 +96,11 @@ impl ClsactFilter {
             }
             if taken.is_some() {
                 self.place.priority = free_priority(&mut netlink, interface, self.place.direction)?;
-                warden.watch([Task::RemoveFilter {
-                    namespace: self.namespace.clone(),
-                    place: self.place,
-                }])?;
+                warden.watch([remove_later(&self.namespace, Kept::Filter(self.place))])?;
             }
         } else if !self.made_qdisc {
             self.made_qdisc = true;
-            warden.watch([Task::RemoveClsact {
-                namespace: self.namespace.clone(),
-                interface,
-            }])?;
+            warden.watch([remove_later(&self.namespace, Kept::Qdisc(interface))])?;
         }
         netlink.add_clsact(interface)?;
         netlink.add_filter(self.place, self.program.as_fd(), &self.name)?;
@@ -133,6 +122,47 @@ impl ClsactFilter {
             netlink.del_unused_clsact(self.place.interface)
         } else {
             Ok(())
+        }
+    }
+}
+
+/// Deletes a filter, or the qdisc that came with it unless others use it by now.
+#[derive(Debug)]
+struct Remove {
+    namespace: Option<Namespace>,
+    kept: Kept,
+}
+
+/// An object that the kernel keeps, of an interface's number.
+#[derive(Clone, Copy, Debug)]
+enum Kept {
+    Filter(FilterHandle),
+    Qdisc(u32),
+}
+
+fn remove_later(namespace: &Option<Namespace>, kept: Kept) -> Box<dyn Undo> {
+    let namespace = namespace.clone();
+    Box::new(Remove { namespace, kept })
+}
+
+impl Undo for Remove {
+    fn undo(&self) -> Result<()> {
+        let mut netlink = Netlink::open(self.namespace.as_ref())?;
+        match self.kept {
+            Kept::Filter(place) => netlink.del_filter(place),
+            Kept::Qdisc(interface) => netlink.del_unused_clsact(interface),
+        }
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        let namespace = self.namespace.iter();
+        namespace.map(|one| one.as_fd().as_raw_fd()).collect()
+    }
+
+    fn takes(&self) -> Capabilities {
+        match self.namespace {
+            Some(_) => Capabilities::NET_ADMIN | Capabilities::SYS_ADMIN,
+            None => Capabilities::NET_ADMIN,
         }
     }
 }
@@ -252,13 +282,13 @@ impl Assembly {
         if self.many.watched.contains(&wanted) {
             return Ok(());
         }
-        let mut tasks = Vec::new();
+        let mut tasks: Vec<Box<dyn Undo>> = Vec::new();
         let known = std::mem::take(&mut self.many.known);
         for namespace in known.iter().chain([&site.namespace]) {
             let number = crate::capture_site::number_of(namespace.as_ref())?;
             if self.many.watched.insert((program, number)) {
                 let place = Whereabouts::of(namespace.as_ref());
-                tasks.push(Task::Other(Box::new(FiltersOf { program, place })));
+                tasks.push(Box::new(FiltersOf { program, place }));
             }
         }
         self.many.known = known;
