@@ -2,7 +2,7 @@
 
 use trawl_balance::compile::{compile, decompile};
 use trawl_balance::{Table, file};
-use trawl_kernel::layout::balance::BALANCE_LINE;
+use trawl_bpf::layout::balance::BALANCE_LINE;
 
 /// More are not compiled: that takes longer than a fuzzer has.
 const COMPILED: usize = 50;

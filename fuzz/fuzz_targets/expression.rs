@@ -4,6 +4,6 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    trawl_kernel::libpcap::compile_filters();
+    trawl_io::libpcap::compile_filters();
     trawl_filter::exercise::expression(bytes);
 });

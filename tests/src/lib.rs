@@ -28,7 +28,7 @@ pub use wait::{amount, wait_until};
 
 use std::io::Write;
 
-use trawl_kernel::probe::Feature;
+use trawl_bpf::probe::Feature;
 
 /// Says that a test cannot run here, past the capture of output by the test runner: a skip that nobody sees is as
 /// bad as a test that passes without testing.

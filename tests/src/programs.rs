@@ -3,11 +3,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use trawl_kernel::bpf::link;
-use trawl_kernel::bpf::object::Plain;
-use trawl_kernel::netlink::XdpMode;
-use trawl_kernel::netns::run_in;
+use trawl_bpf::link;
+use trawl_bpf::object::Plain;
 use trawl_lab::Station;
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::netns::run_in;
 
 use crate::{Lab, frames};
 
@@ -108,13 +108,13 @@ impl Attached {
 
     /// Its number, as other tools show it.
     pub fn id(&self) -> u32 {
-        let about = trawl_kernel::bpf::info::program(self.program());
+        let about = trawl_bpf::info::program(self.program());
         about.expect("a program of ours").id
     }
 
     pub fn map(&self, name: &str) -> u32 {
         let map = self.object.map(name).expect("the program has it");
-        let about = trawl_kernel::bpf::info::map(map);
+        let about = trawl_bpf::info::map(map);
         about.expect("a map of ours").id
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
-use trawl_kernel::netns::Mark;
 use trawl_lab::Station;
+use trawl_sys::netns::Mark;
 
 use crate::lab::place;
 use crate::{Lab, trawl, witness};

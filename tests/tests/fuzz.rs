@@ -189,7 +189,7 @@ fn compressed() {
 
 #[test]
 fn expression() {
-    trawl_kernel::libpcap::compile_filters();
+    trawl_io::libpcap::compile_filters();
     fuzz(
         "expression",
         60,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 pub type Labels = BTreeMap<String, String>;
 

@@ -1,7 +1,7 @@
 //! What a host allows, whatever is desired of it: its own file, which no command changes.
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 use url::Url;
 
 use crate::desired::{Capture, Labels};

@@ -1,6 +1,6 @@
 //! Which hosts are meant: by patterns of their names and by labels.
 
-use trawl_kernel::{Error, Result, names};
+use trawl_sys::{Error, Result, names};
 
 use crate::desired::Labels;
 

@@ -4,11 +4,11 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use trawl_kernel::bpf::{link, program};
-use trawl_kernel::errno::{EBUSY, EOPNOTSUPP};
-use trawl_kernel::netlink::{Netlink, Refusal, XdpAttachment, XdpExpected, XdpMode};
-use trawl_kernel::netns::run_maybe_in;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::{link, program};
+use trawl_sys::errno::{EBUSY, EOPNOTSUPP};
+use trawl_sys::netlink::{Netlink, Refusal, XdpAttachment, XdpExpected, XdpMode};
+use trawl_sys::netns::run_maybe_in;
+use trawl_sys::{Error, Result};
 
 use crate::explain::cannot_attach;
 use crate::look;

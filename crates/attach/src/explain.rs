@@ -1,11 +1,11 @@
 //! Why the kernel or the driver does not take a program on an interface.
 
-use trawl_kernel::Error;
-use trawl_kernel::errno::{EBUSY, EEXIST, EINVAL, ENOSPC, EOPNOTSUPP, EPERM, ERANGE};
-use trawl_kernel::ethtool::{Ethtool, Feature};
-use trawl_kernel::interface::Interface;
-use trawl_kernel::netlink::{Peer, Refusal, XdpMode, veth_peer};
-use trawl_kernel::netns::Namespace;
+use trawl_sys::Error;
+use trawl_sys::errno::{EBUSY, EEXIST, EINVAL, ENOSPC, EOPNOTSUPP, EPERM, ERANGE};
+use trawl_sys::ethtool::{Ethtool, Feature};
+use trawl_sys::interface::Interface;
+use trawl_sys::netlink::{Peer, Refusal, XdpMode, veth_peer};
+use trawl_sys::netns::Namespace;
 
 use crate::site::Site;
 use crate::snapshot::Snapshot;

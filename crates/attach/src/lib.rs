@@ -2,7 +2,7 @@
 //! receiver and labs.
 //!
 //! 1. [`Site`]: the interface in its namespace, and [`Site::lock`], the right to change its programs. The order of all
-//!    locks is in `trawl_kernel::lock`.
+//!    locks is in `trawl_sys::lock`.
 //! 2. [`Snapshot::read`]: what is attached now, read once while the lock is held.
 //! 3. [`plan`]: from the snapshot and the [`Request`] to steps, or a typed [`Conflict`]; whose maps are kept
 //!    ([`plan::maps`]), what is exchanged for a capture's time and how a change is taken back ([`plan::time`]). Nothing

@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use trawl_kernel::bpf::{info, link, program};
-use trawl_kernel::netlink::XdpAttachment;
+use trawl_bpf::{info, link, program};
+use trawl_sys::netlink::XdpAttachment;
 
 /// The kernel's name of a program, where this process may look at it.
 pub fn name_of(program_id: u32) -> Option<String> {

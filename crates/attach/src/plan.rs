@@ -5,7 +5,7 @@ pub mod maps;
 pub mod time;
 
 use serde::Serialize;
-use trawl_kernel::netlink::{XdpAttachment, XdpMode};
+use trawl_sys::netlink::{XdpAttachment, XdpMode};
 
 use crate::snapshot::{Chain, Hold, Kind, Present, Snapshot};
 

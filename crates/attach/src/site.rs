@@ -5,11 +5,12 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::errno::ENOENT;
-use trawl_kernel::lock::{self, Rank};
-use trawl_kernel::netlink::{Link, Netlink};
-use trawl_kernel::netns::{self, Look, Mark, Namespace};
-use trawl_kernel::{Error, Result, bpffs, run};
+use trawl_bpf::bpffs;
+use trawl_sys::errno::ENOENT;
+use trawl_sys::lock::{self, Rank};
+use trawl_sys::netlink::{Link, Netlink};
+use trawl_sys::netns::{self, Look, Mark, Namespace};
+use trawl_sys::{Error, Result, run};
 
 /// Trawl's own directory in the BPF file system.
 pub const DIRECTORY: &str = "trawl";
@@ -330,7 +331,7 @@ mod tests {
 
     #[test]
     fn one_at_a_time_and_an_empty_directory_goes_with_the_lock() {
-        if trawl_kernel::run::own_user() != 0 {
+        if trawl_sys::run::own_user() != 0 {
             eprintln!("SKIPPED: locks require root");
             return;
         }

@@ -1,8 +1,8 @@
 //! What is attached to an interface at one moment, read once while the lock is held.
 
 use serde::Serialize;
-use trawl_kernel::Result;
-use trawl_kernel::netlink::{Link, Netlink, XdpAttachment, XdpMode, xdp_abilities};
+use trawl_sys::Result;
+use trawl_sys::netlink::{Link, Netlink, XdpAttachment, XdpMode, xdp_abilities};
 
 use crate::look;
 use crate::site::Site;

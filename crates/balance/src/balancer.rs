@@ -5,12 +5,8 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use trawl_attach::Request;
-use trawl_kernel::bpf::object;
-use trawl_kernel::layout::balance::BALANCE_FLOWS;
-use trawl_kernel::netlink::{Netlink, XdpMode};
-use trawl_kernel::netns::{Namespace, run_maybe_in};
-use trawl_kernel::session::Session;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::layout::balance::BALANCE_FLOWS;
+use trawl_bpf::object;
 use trawl_program::bundled::BALANCE;
 use trawl_program::hooks::HOOK;
 use trawl_program::install::{self, Put};
@@ -18,6 +14,10 @@ use trawl_program::load::{Program, Source};
 use trawl_program::readiness::Readiness;
 use trawl_program::safety;
 use trawl_program::{Installed, Site};
+use trawl_sys::netlink::{Netlink, XdpMode};
+use trawl_sys::netns::{Namespace, run_maybe_in};
+use trawl_sys::session::Session;
+use trawl_sys::{Error, Result};
 
 use crate::live::Slot;
 use crate::memory;

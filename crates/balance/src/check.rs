@@ -7,9 +7,9 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::netns::run_maybe_in;
-use trawl_kernel::{Error, Result};
 use trawl_program::Site;
+use trawl_sys::netns::run_maybe_in;
+use trawl_sys::{Error, Result};
 
 use crate::path::{self, Answer};
 use crate::service::{Protocol, Service};

@@ -2,15 +2,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::balance::{
+use trawl_bpf::layout::Shared;
+use trawl_bpf::layout::balance::{
     BALANCE_BACKEND_DOWN, BALANCE_BACKEND_DRAINING, BALANCE_BACKEND_MAC, BALANCE_DIRECT,
     BALANCE_ENTRY_ADDRESS, BALANCE_ENTRY_NONE, BALANCE_ENTRY_SERVER, BALANCE_ENTRY_VIP,
     BALANCE_GUE, BALANCE_IPIP, BALANCE_IPV4, BALANCE_IPV6, BALANCE_LINE, BALANCE_PROBES,
     BALANCE_RING_PER_LINE, BALANCE_VIP_QUIC, BalanceBackend, BalanceEntry, BalanceHeader,
     BalanceVip,
 };
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use crate::maglev::{self, Member};
 use crate::service::{Protocol, Service};

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use serde::Deserialize;
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use crate::service::{Protocol, Service};
 use crate::table::{Backend, Forward, GUE_PORT, Sources, Table, Vip};

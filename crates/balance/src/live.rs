@@ -2,9 +2,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use trawl_kernel::bpf::shared_array::{SharedArray, create_slot, fill_slot, in_slot};
-use trawl_kernel::layout::balance::BALANCE_LINE;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::layout::balance::BALANCE_LINE;
+use trawl_bpf::shared_array::{SharedArray, create_slot, fill_slot, in_slot};
+use trawl_sys::{Error, Result};
 
 use crate::compile::{compile, decompile};
 use crate::memory;

@@ -1,7 +1,7 @@
 //! What a balancer takes of the kernel's memory, looked at before it is asked for.
 
-use trawl_kernel::layout::balance::BALANCE_FLOWS;
-use trawl_kernel::{Error, Result, host};
+use trawl_bpf::layout::balance::BALANCE_FLOWS;
+use trawl_sys::{Error, Result, host};
 
 /// Of each flow, what the kernel's LRU hash takes: an element with key and value, and a place in its buckets.
 const BYTES_PER_FLOW: u64 = 128;

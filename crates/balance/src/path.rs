@@ -4,14 +4,14 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netns::run_maybe_in;
-use trawl_kernel::packet_socket::{self, Fanout, Filter, Instruction, PacketSocket, Reading};
-use trawl_kernel::send::PacketSender;
-use trawl_kernel::{Error, Result, clock};
+use trawl_io::packet_socket::{self, Fanout, Filter, Instruction, PacketSocket, Reading};
+use trawl_io::send::PacketSender;
 use trawl_packet::build::{Ipv4, Ipv6, Layer, Tcp, Template, flags};
 use trawl_packet::decode::{self, Transport};
 use trawl_program::Site;
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netns::run_maybe_in;
+use trawl_sys::{Error, Result, clock};
 
 use crate::service::Service;
 use crate::table::{Backend, Forward, Sources, Vip};

@@ -4,18 +4,18 @@
 use std::net::IpAddr;
 
 use serde::Serialize;
-use trawl_kernel::bpf::table::Table as Map;
-use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::balance::{
+use trawl_bpf::layout::Shared;
+use trawl_bpf::layout::balance::{
     BALANCE_BY_FLOW, BALANCE_BY_RING, BALANCE_BY_SERVER_ID, BALANCE_COUNTERS,
     BALANCE_FORWARDING_OFF, BALANCE_FRAGMENT, BALANCE_ICMP_ERROR, BALANCE_MALFORMED,
     BALANCE_NO_BACKEND, BALANCE_NO_NEIGHBOUR, BALANCE_NO_ROOM, BALANCE_NO_ROUTE, BALANCE_NOT_IP,
     BALANCE_NOT_VIRTUAL, BALANCE_TAGGED, BALANCE_TOO_BIG_ANSWERED, BALANCE_TOO_BIG_DROPPED,
     BALANCE_UNKNOWN_FRAGMENT, BalanceCounter, BalanceVipCounters,
 };
-use trawl_kernel::{Error, Result};
+use trawl_bpf::table::Table as Map;
 use trawl_program::Installed;
 use trawl_program::bundled::stats::{Account, Layout, NamedCount};
+use trawl_sys::{Error, Result};
 
 use crate::table::{Table, Vip};
 
@@ -184,7 +184,7 @@ pub(crate) fn forget(installed: &Installed, name: &str, numbers: &[u32]) -> Resu
         if let Some(value) = map.lookup(&key).map_err(fail)?
             && value.iter().any(|byte| *byte != 0)
         {
-            map.update(&key, &vec![0; value.len()], trawl_kernel::bpf::table::ANY)
+            map.update(&key, &vec![0; value.len()], trawl_bpf::table::ANY)
                 .map_err(fail)?;
         }
     }

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::layout::balance::{BALANCE_MAX_BACKENDS, BALANCE_MAX_VIPS};
-use trawl_kernel::{Error, Result};
+use trawl_bpf::layout::balance::{BALANCE_MAX_BACKENDS, BALANCE_MAX_VIPS};
+use trawl_sys::{Error, Result};
 
 use crate::service::{Protocol, Service};
 

@@ -7,11 +7,11 @@ use std::os::fd::AsFd;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use trawl_kernel::bpf::loader::{LoadedFile, ObjectFile};
-use trawl_kernel::bpf::{object, test_run};
-use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::balance::{BALANCE_LINE, BalanceHeader};
-use trawl_kernel::probe::{Capability, missing_capabilities};
+use trawl_bpf::layout::Shared;
+use trawl_bpf::layout::balance::{BALANCE_LINE, BalanceHeader};
+use trawl_bpf::loader::{LoadedFile, ObjectFile};
+use trawl_bpf::probe::{Capability, missing_capabilities};
+use trawl_bpf::{object, test_run};
 use trawl_packet::build::{Ipv4, Layer, Tcp, Template, flags};
 
 use crate::compile::{compile, decompile};

@@ -5,8 +5,8 @@ use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::leftovers::file_prefix;
-use trawl_kernel::{Error, Result, create};
 use trawl_packet::read::CaptureReader;
+use trawl_sys::{Error, Result, create};
 
 /// What a file of any capture holds.
 #[derive(Clone, Copy, Debug, Default)]

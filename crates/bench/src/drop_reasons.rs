@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde::Serialize;
-use trawl_kernel::{Error, Result, host};
+use trawl_sys::{Error, Result, host};
 
 use super::Spread;
 use super::count::Scratch;

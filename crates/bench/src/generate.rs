@@ -9,7 +9,7 @@ mod turn;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use trawl_kernel::{Result, host};
+use trawl_sys::{Result, host};
 
 use super::Spread;
 

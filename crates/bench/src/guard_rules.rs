@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use serde::Serialize;
 use trawl_attach::Request;
+use trawl_bpf::test_run;
 use trawl_guard::rule::Ports;
 use trawl_guard::{Action, Care, Draft, Guard, Match, Prefix};
-use trawl_kernel::bpf::test_run;
-use trawl_kernel::{Error, Result, host, process};
 use trawl_program::{Installed, Site};
+use trawl_sys::{Error, Result, host, process};
 
 use super::Spread;
 use trawl_lab::program::{Does, Loaded};

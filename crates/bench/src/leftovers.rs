@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use trawl_kernel::process;
+use trawl_sys::process;
 
 /// In the environment of all that a benchmark starts: its process id.
 pub(super) const MARK: &str = "TRAWL_BENCH";

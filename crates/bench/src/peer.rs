@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::leftovers;
 use serde::Serialize;
-use trawl_kernel::process;
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result, process};
 
 /// tcpdump is handed a block that is not full after a second; so long without any work, and nothing is left for it.
 const IDLE: Duration = Duration::from_millis(1500);

@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use serde::Serialize;
-use trawl_kernel::{Error, Result, host};
 use trawl_packet::build::{Tcp, Template};
 use trawl_packet::pcap;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+use trawl_sys::{Error, Result, host};
 
 use super::Spread;
 use super::count::Scratch;
@@ -286,7 +286,7 @@ fn measure(
     let what = contender.name();
     let fail = |e| Error::os(format!("cannot run {what}"), e);
     let began = Instant::now();
-    let mut child = trawl_kernel::process::with_signals(&mut command)
+    let mut child = trawl_sys::process::with_signals(&mut command)
         .env(MARK, std::process::id().to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -17,7 +17,7 @@ pub mod store;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use trawl_kernel::Error;
+use trawl_sys::Error;
 
 use definition::Space;
 use model::{Claim, Experiment, Finding};

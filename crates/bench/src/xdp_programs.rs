@@ -5,7 +5,7 @@ mod contender;
 mod xdp_bench;
 
 use serde::Serialize;
-use trawl_kernel::{Result, host};
+use trawl_sys::{Result, host};
 
 use super::Spread;
 pub use contender::{Contender, Task, Who};

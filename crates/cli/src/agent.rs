@@ -11,9 +11,9 @@ use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
 
 use trawl_agent::{Action, Counts, End, Event, HostReport, Machine, Memory, Now, Policy};
-use trawl_kernel::events::{self, Signals, Wake};
-use trawl_kernel::{Error, Result, clock, create, host, run, text_file};
 use trawl_store::default_spool;
+use trawl_sys::events::{self, Signals, Wake};
+use trawl_sys::{Error, Result, clock, create, host, run, text_file};
 
 use crate::{json, service, terminal};
 use child::{Refused, Running};

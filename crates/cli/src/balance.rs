@@ -13,10 +13,10 @@ use clap::{Subcommand, ValueEnum};
 use trawl_balance::balancer::Care;
 use trawl_balance::file;
 use trawl_balance::{Balancer, Forward, Service};
-use trawl_kernel::netlink::XdpMode;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Error, Result};
 use trawl_program::{Site, unload};
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result};
 
 use crate::netns::NetnsArg;
 use crate::units;

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use clap::{Command, Subcommand};
 use trawl_bench::study::catalogue;
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use crate::cleaner::Cleaner;
 use crate::terminal;

@@ -26,15 +26,15 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
-use trawl_kernel::layout::RECORD_MAX_CAPTURED;
-use trawl_kernel::libpcap::choose_for_filters;
-use trawl_kernel::privilege::{Capabilities, Kept};
-use trawl_kernel::warden::{self, CutFile, Undo, WholeBytes};
-use trawl_kernel::{Error, Result, errno};
+use trawl_bpf::layout::RECORD_MAX_CAPTURED;
+use trawl_io::libpcap::choose_for_filters;
 use trawl_sink::{
     COMPRESSION_LIMIT, Fate, NextFiles, Series, SeriesPlan, Several, compression_limits,
     compression_threads,
 };
+use trawl_sys::privilege::{Capabilities, Kept};
+use trawl_sys::warden::{self, CutFile, Undo, WholeBytes};
+use trawl_sys::{Error, Result, errno};
 use trawl_tap::account::{OutputSummary, Summary};
 use trawl_tap::assembly::Host;
 use trawl_tap::capture_site::CaptureSite;

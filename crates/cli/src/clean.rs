@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trawl_kernel::Result;
 use trawl_program::unload;
+use trawl_sys::Result;
 
 use crate::json;
 use crate::terminal::write_out;
@@ -37,7 +37,7 @@ struct Document<'a> {
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     let pins = || -> BTreeSet<PathBuf> {
-        let pinned = trawl_kernel::bpffs::pinned();
+        let pinned = trawl_bpf::bpffs::pinned();
         pinned.into_iter().map(|pin| pin.path).collect()
     };
     let before = pins();

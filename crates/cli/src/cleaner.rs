@@ -7,8 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use trawl_kernel::process::own_binary;
-use trawl_kernel::{Error, Result, process};
+use trawl_sys::process::own_binary;
+use trawl_sys::{Error, Result, process};
 
 const ALL_IS_WELL: &str = "done";
 

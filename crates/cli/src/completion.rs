@@ -12,8 +12,8 @@ use clap_complete::engine::{
 use trawl_attach::look;
 use trawl_guard::Guard;
 use trawl_guard::rule::Rule;
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netns::{self, Namespace};
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netns::{self, Namespace};
 use trawl_tap::drop::reasons::Reasons;
 use trawl_view::stat::Field;
 

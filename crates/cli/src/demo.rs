@@ -8,13 +8,13 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use trawl_kernel::{Error, Result, clock};
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::{Pair, PairOptions};
 use trawl_packet::build::{Icmp, Tcp, Template, flags};
 use trawl_packet::pcapng::Verdict;
 use trawl_packet::read::{CaptureReader, ReadError};
+use trawl_sys::{Error, Result, clock};
 use trawl_view::print::{PrintOptions, Printer};
 use trawl_view::record::PacketView;
 

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trawl_kernel::Result;
-use trawl_kernel::netns::{self, Namespace};
+use trawl_sys::Result;
+use trawl_sys::netns::{self, Namespace};
 use trawl_tap::doctor::{self, Finding, State};
 
 use crate::json;

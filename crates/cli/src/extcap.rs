@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use clap::{Subcommand, ValueEnum};
 use trawl_attach::look;
 use trawl_filter::{LinkType, Options, compile};
-use trawl_kernel::netlink::{Link, Netlink};
-use trawl_kernel::netns::{self, Namespace};
-use trawl_kernel::{Error, Result};
+use trawl_sys::netlink::{Link, Netlink};
+use trawl_sys::netns::{self, Namespace};
+use trawl_sys::{Error, Result};
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::table::{self, Facts};
 

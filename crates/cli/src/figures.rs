@@ -3,13 +3,13 @@
 use std::os::fd::AsFd;
 
 use serde::Serialize;
+use trawl_bpf::{info, program};
 use trawl_guard::Guard;
-use trawl_kernel::bpf::{info, program};
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::{Result, names};
 use trawl_program::bundled::route;
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netns::Namespace;
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::{Result, names};
 
 /// What the kernel counted since it started, or since each thing was made.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -10,10 +10,10 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, ValueEnum};
 use serde::Serialize;
+use trawl_bpf::probe::{Answer, Feature};
 use trawl_filter::lower::{Lowered, Target};
 use trawl_filter::{Classic, LinkType, Options};
-use trawl_kernel::probe::{Answer, Feature};
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 use trawl_tap::filter::Filter;
 
 use crate::filter_file;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 /// A million IPv6 networks take less.
 const MOST: u64 = 64 << 20;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use trawl_agent::{Capture, Desired, Refusal, Selector};
-use trawl_kernel::events::{self, Signals, Wake};
-use trawl_kernel::{Error, Result};
+use trawl_sys::events::{self, Signals, Wake};
+use trawl_sys::{Error, Result};
 
 use crate::agent::bus::BusArgs;
 use crate::{json, terminal, units};

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::{Error, Result, clock, process};
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::{Error, Result, clock, process};
 use trawl_tap::assembly::Host;
 use trawl_tap::drop::Along;
 use trawl_tap::options::{At, Drops, Memory, MemorySize, Options};

@@ -13,7 +13,7 @@ mod traffic;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use trawl_kernel::Result;
+use trawl_sys::Result;
 
 use pacing::Pacing;
 use send::SendArgs;

@@ -8,7 +8,7 @@ use clap::{ArgAction, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_complete::env::Shells;
 use clap_mangen::roff::{Roff, bold, italic, roman};
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use crate::Cli;
 use crate::examples::with_examples;

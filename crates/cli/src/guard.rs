@@ -12,10 +12,10 @@ use trawl_guard::mac::MacPrefix;
 use trawl_guard::preset::Preset;
 use trawl_guard::rule::{Action, IcmpType, Ports};
 use trawl_guard::{Care, Prefix, names, revert, state, text};
-use trawl_kernel::netlink::XdpMode;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Error, Result};
 use trawl_program::{Site, unload};
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result};
 
 use crate::json::{self, Remark};
 use crate::netns::NetnsArg;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use trawl_kernel::netlink::Netlink;
+use trawl_sys::netlink::Netlink;
 
 /// Returns true for the name of an interface here or, as NAMESPACE:NAME, elsewhere.
 pub fn is_interface(text: &str) -> bool {

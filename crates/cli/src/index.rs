@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use trawl_kernel::Result;
 use trawl_store::{Inventory, Store};
+use trawl_sys::Result;
 
 use trawl_view::text::count;
 

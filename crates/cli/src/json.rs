@@ -3,9 +3,9 @@
 use std::io::Write as _;
 
 use serde::{Deserialize, Serialize, Serializer};
-use trawl_kernel::error::Kind;
-use trawl_kernel::{Error, Result};
 use trawl_store::Coverage;
+use trawl_sys::error::Kind;
+use trawl_sys::{Error, Result};
 use trawl_tap::account::{Account, OutputSummary};
 use trawl_tap::notice::{Gap, Gone};
 use trawl_tap::pcap::LibraryFigures;

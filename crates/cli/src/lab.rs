@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
-use trawl_kernel::interface::Interface;
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Error, Result, text_file};
 use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::topology::{PRESETS, Topology, namespace};
 use trawl_lab::{IPIP_DEVICE, Pair, PairOptions, Record, frame};
+use trawl_sys::interface::Interface;
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result, text_file};
 
 use crate::json;
 use crate::netns::NetnsArg;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use trawl_kernel::libpcap::choose_for_filters;
+use trawl_io::libpcap::choose_for_filters;
 
 #[derive(Debug, clap::Args)]
 pub struct LibpcapArg {

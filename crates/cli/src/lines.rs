@@ -1,7 +1,7 @@
 //! tcpdump's flags for how packets are shown, as commands that print packets take them.
 
 use clap::{ArgAction, ValueEnum};
-use trawl_kernel::clock;
+use trawl_sys::clock;
 use trawl_view::print::{Dump, DumpForm, Precision, PrintOptions, Timestamp};
 
 /// How packets are shown where they are not written.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::ring::SHARE_MIN;
-use trawl_kernel::{Error, Result, events};
+use trawl_ring::SHARE_MIN;
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::{Error, Result, events};
 use trawl_tap::Choice;
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};

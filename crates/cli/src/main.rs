@@ -53,7 +53,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::env::CompleteEnv;
-use trawl_kernel::error::Kind;
+use trawl_sys::error::Kind;
 
 /// Captures, filters, makes, forwards and measures packets on the fast path
 #[derive(Debug, Parser)]
@@ -100,7 +100,7 @@ enum Command {
 
 fn main() -> ExitCode {
     CompleteEnv::with_factory(|| completion::with_candidates(Cli::command())).complete();
-    trawl_kernel::libpcap::compile_filters();
+    trawl_io::libpcap::compile_filters();
     let in_json = json::is_wanted();
     // What is beside the binary is looked at only for those who ask for it.
     if std::env::args_os()
@@ -166,7 +166,7 @@ fn main() -> ExitCode {
     end(result, in_json)
 }
 
-fn end(result: trawl_kernel::Result<ExitCode>, in_json: bool) -> ExitCode {
+fn end(result: trawl_sys::Result<ExitCode>, in_json: bool) -> ExitCode {
     result.unwrap_or_else(|error| {
         if in_json {
             json::report(&error);

@@ -2,8 +2,8 @@
 
 use std::ops::Deref;
 
-use trawl_kernel::Result;
-use trawl_kernel::netns::{CURRENT, Namespace};
+use trawl_sys::Result;
+use trawl_sys::netns::{CURRENT, Namespace};
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct NetnsArg {

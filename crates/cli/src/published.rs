@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use trawl_kernel::{create, run};
+use trawl_sys::{create, run};
 use trawl_tap::account::Account;
 
 /// The account of a capture that another command makes.

@@ -8,8 +8,8 @@ pub mod trace;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use trawl_kernel::{Error, Result, clock};
 use trawl_store::{Inventory, PacketLocation, Packets, Scope, Store, default_spool};
+use trawl_sys::{Error, Result, clock};
 use trawl_tap::filter::Filter;
 
 use crate::json::{self, Remark};

@@ -13,11 +13,11 @@ use std::process::ExitCode;
 
 use trawl_filter::LinkType;
 use trawl_filter::select::Selector;
-use trawl_kernel::events::Signals;
-use trawl_kernel::privilege::{self, User};
-use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::Step;
+use trawl_sys::events::Signals;
+use trawl_sys::privilege::{self, User};
+use trawl_sys::{Error, Result};
 use trawl_tap::Choice;
 use trawl_tap::filter::Filter;
 use trawl_tap::options::{Memory, Options};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use trawl_bench::study::report::{Source, markdown, page};
 use trawl_bench::study::{self, store};
-use trawl_kernel::{Error, Result, create};
+use trawl_sys::{Error, Result, create};
 
 use crate::terminal;
 

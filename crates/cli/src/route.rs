@@ -6,12 +6,12 @@ use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 use trawl_attach::Request;
 use trawl_guard::state as guard;
-use trawl_kernel::netlink::XdpMode;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Error, Result};
 use trawl_program::Site;
 use trawl_program::bundled::route::{self, Extras, Port};
 use trawl_program::unload::Which;
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result};
 
 use crate::netns::NetnsArg;
 use crate::terminal::write_out;

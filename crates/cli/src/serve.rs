@@ -13,11 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
-use trawl_kernel::events::Signals;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::privilege::Kept;
-use trawl_kernel::{Error, Result, bpffs, events, host, names, netns};
+use trawl_bpf::bpffs;
 use trawl_packet::verdict;
+use trawl_sys::events::Signals;
+use trawl_sys::netns::Namespace;
+use trawl_sys::privilege::Kept;
+use trawl_sys::{Error, Result, events, host, names, netns};
 use trawl_tap::account::Summary;
 use trawl_view::drop::Drop;
 use trawl_view::record::PacketView;

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use trawl_kernel::{Error, Result, clock};
 use trawl_store::{
     Account, EpochAccount, Finding, Inventory, Limits, Problem, Store, default_spool,
 };
+use trawl_sys::{Error, Result, clock};
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
 
 use trawl_view::text::count;

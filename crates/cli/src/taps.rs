@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trawl_kernel::Result;
+use trawl_sys::Result;
 use trawl_tap::table::{self, Facts, Missing};
 
 use crate::json;

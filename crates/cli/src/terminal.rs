@@ -3,9 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use trawl_kernel::keyboard;
-use trawl_kernel::outlet::Patient;
-use trawl_kernel::{Error, Result, clock};
+use trawl_io::outlet::Patient;
+use trawl_sys::{Error, Result, clock, keyboard};
 use trawl_view::text;
 
 /// Writes text or JSON to standard output. It may hold names from outside, so what could steer a terminal is shown

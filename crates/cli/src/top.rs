@@ -9,12 +9,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use trawl_kernel::bpf::statistics;
-use trawl_kernel::events::Signals;
-use trawl_kernel::keyboard::Keyboard;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::privilege::Kept;
-use trawl_kernel::{Error, Result, bpffs, events};
+use trawl_bpf::{bpffs, statistics};
+use trawl_sys::events::Signals;
+use trawl_sys::keyboard::Keyboard;
+use trawl_sys::netns::Namespace;
+use trawl_sys::privilege::Kept;
+use trawl_sys::{Error, Result, events};
 use trawl_view::record::PacketView;
 use trawl_view::stat::{Counted, Flow, Interface, Statistics};
 

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::bpf::verifier_log;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::verifier_log;
+use trawl_sys::{Error, Result};
 
 use crate::outfile;
 

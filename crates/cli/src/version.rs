@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use trawl_kernel::Result;
-use trawl_kernel::dpdk::{self, Presence};
-use trawl_kernel::libpcap::Library;
+use trawl_io::dpdk::{self, Presence};
+use trawl_io::libpcap::Library;
+use trawl_sys::Result;
 
 use crate::terminal::write_out;
 

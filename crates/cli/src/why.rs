@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 use trawl_tap::Choice;
 use trawl_tap::account::{Account, Summary};
 use trawl_tap::assembly::{Host, Point};

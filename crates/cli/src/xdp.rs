@@ -13,8 +13,8 @@ mod unload;
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
-use trawl_kernel::Result;
-use trawl_kernel::netlink::XdpMode;
+use trawl_sys::Result;
+use trawl_sys::netlink::XdpMode;
 
 /// Shows, loads and removes XDP programs
 #[derive(Debug, clap::Args)]

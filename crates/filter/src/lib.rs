@@ -34,7 +34,7 @@
 //! # Ok::<(), trawl_filter::FilterError>(())
 //! ```
 //!
-//! [`compile`] takes expressions. libpcap's compiler is found at run time by the crate `trawl-kernel`, which this crate
+//! [`compile`] takes expressions. libpcap's compiler is found at run time by the crate `trawl-io`, which this crate
 //! does not use: a program names it with [`expression::compile_with`].
 
 pub mod classic;

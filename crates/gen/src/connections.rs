@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use trawl_kernel::netns::{Namespace, run_maybe_in};
-use trawl_kernel::send::tcp::{Readiness, begin, unacknowledged, wait};
-use trawl_kernel::{Error, Result};
+use trawl_io::send::tcp::{Readiness, begin, unacknowledged, wait};
+use trawl_sys::netns::{Namespace, run_maybe_in};
+use trawl_sys::{Error, Result};
 
 use crate::pace::{Pacer, Rate};
 

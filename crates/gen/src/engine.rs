@@ -14,7 +14,7 @@ pub use packet::Packet;
 pub use ring::Ring;
 pub use xsk::Xsk;
 
-use trawl_kernel::Result;
+use trawl_sys::Result;
 
 use crate::source::Source;
 

@@ -4,7 +4,7 @@ mod profile;
 
 pub use profile::{Phase, Profile};
 
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 const SECOND: f64 = 1e9;
 

@@ -13,8 +13,8 @@ pub use value::Value;
 
 use std::sync::Arc;
 
-use trawl_kernel::Result;
-use trawl_kernel::send::layout::SEND_SUMS;
+use trawl_bpf::layout::send::SEND_SUMS;
+use trawl_sys::Result;
 
 use crate::source::{Next, Source};
 use crate::stamp::{self, Stamp};

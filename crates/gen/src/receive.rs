@@ -6,15 +6,15 @@ mod report;
 use std::os::fd::AsFd;
 
 use trawl_attach::{Site, look::name_of};
-use trawl_kernel::error::{Error, Result};
-use trawl_kernel::interface::Interface;
-use trawl_kernel::netlink::XdpAttachment;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::receive::ReceiveProgram;
+use trawl_io::receive::ReceiveProgram;
+use trawl_sys::error::{Error, Result};
+use trawl_sys::interface::Interface;
+use trawl_sys::netlink::XdpAttachment;
+use trawl_sys::netns::Namespace;
 
 pub use latency::{Latency, PARTS};
 pub use report::{Count, FlowReport, Report};
-pub use trawl_kernel::receive::{FlowKey, Verdict};
+pub use trawl_io::receive::{FlowKey, Verdict};
 
 /// The program, in messages.
 const NAME: &str = "the receiver";

@@ -8,7 +8,7 @@ mod timing;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use crate::run::Gaps;
 use crate::source::{Next, Source};

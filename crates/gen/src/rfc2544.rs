@@ -7,9 +7,9 @@ mod trial;
 
 use std::time::Duration;
 
-use trawl_kernel::interface::Interface;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Error, Result};
+use trawl_sys::interface::Interface;
+use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result};
 
 use crate::engine::Wish;
 use crate::pace::Rate;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::netns::{Namespace, run_maybe_in};
-use trawl_kernel::{Error, Result};
+use trawl_sys::netns::{Namespace, run_maybe_in};
+use trawl_sys::{Error, Result};
 
 use crate::engine::Engine;
 use crate::pace::{Profile, Rate};

@@ -1,6 +1,6 @@
 //! Where frames come from.
 
-use trawl_kernel::Result;
+use trawl_sys::Result;
 
 use crate::pattern::PatternSource;
 

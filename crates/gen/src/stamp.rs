@@ -4,7 +4,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use trawl_kernel::clock;
+use trawl_sys::clock;
 
 /// This many bytes at the very end of the frame.
 pub const LENGTH: usize = 18;

@@ -3,11 +3,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use trawl_kernel::interface::Interface;
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netns::{Namespace, run_maybe_in};
-use trawl_kernel::session::Session;
-use trawl_kernel::{Error, Result};
+use trawl_sys::interface::Interface;
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netns::{Namespace, run_maybe_in};
+use trawl_sys::session::Session;
+use trawl_sys::{Error, Result};
 
 use crate::traffic::{Protocol, Spec};
 

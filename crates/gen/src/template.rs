@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use trawl_kernel::{Error, Result, text_file};
+use trawl_sys::{Error, Result, text_file};
 
 use crate::pace::{Phase, Profile};
 use crate::pattern::Pattern;

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use crate::pattern::{Exception, Pattern, Variant};
 use crate::stamp;

@@ -6,10 +6,10 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use trawl_bpf::layout::receive::{RECEIVE_FIRST_ERA, RECEIVE_WINDOW};
+use trawl_bpf::probe::{Capability, missing_capabilities};
 use trawl_gen::stamp::{self, Stamp};
-use trawl_kernel::probe::{Capability, missing_capabilities};
-use trawl_kernel::receive::layout::{RECEIVE_FIRST_ERA, RECEIVE_WINDOW};
-use trawl_kernel::receive::{FlowKey, ReceiveFlow, ReceiveProgram, Verdict};
+use trawl_io::receive::{FlowKey, ReceiveFlow, ReceiveProgram, Verdict};
 
 const WINDOW: u64 = RECEIVE_WINDOW as u64;
 /// What the program takes for a new beginning.
@@ -156,8 +156,7 @@ fn flows_beyond_the_room_are_counted_without_their_order() {
         }
     }
     let totals = program.totals().expect("totals");
-    let sum =
-        |of: fn(&trawl_kernel::receive::ReceiveTotals) -> u64| totals.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&trawl_io::receive::ReceiveTotals) -> u64| totals.iter().map(of).sum::<u64>();
     assert_eq!(sum(|t| t.stamped), 12);
     assert_eq!(sum(|t| t.untracked), 6);
     let flows = program.flows().expect("flows");

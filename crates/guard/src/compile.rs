@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::guard::{
+use trawl_bpf::layout::Shared;
+use trawl_bpf::layout::guard::{
     GUARD_ALLOW, GUARD_CPUS, GUARD_DENY, GUARD_LINE, GUARD_ONLY_ALLOW, GUARD_ONLY_ALLOW_SERVICE,
     GUARD_ONLY_DENY, GUARD_ONLY_DENY_SERVICE, GUARD_RULES, GUARD_TCP_ANY, GUARD_TCP_ESTABLISHED,
     GUARD_TCP_SYN, GUARD_TICKS_SHIFT, GuardExtra, GuardHeader, GuardPrefix, GuardRule,
 };
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use super::definition;
 use super::mac::MacPrefix;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use trawl_kernel::layout::guard::{
+use trawl_bpf::layout::guard::{
     GUARD_ALLOW, GUARD_LINE, GUARD_TCP_ESTABLISHED, GUARD_TCP_SYN, GuardDefinition, GuardExtra,
     GuardRule,
 };

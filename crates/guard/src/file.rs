@@ -11,7 +11,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use self::form::Content;
 use self::notation::{Entry, Many, PresetEntry, Text};

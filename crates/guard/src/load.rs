@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use trawl_attach::Request;
-use trawl_kernel::bpf::map;
-use trawl_kernel::layout::guard::GuardAllTotals;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::layout::guard::GuardAllTotals;
+use trawl_bpf::map;
 use trawl_program::bundled::GUARD;
 use trawl_program::load::Source;
 use trawl_program::{Installed, Site, install};
+use trawl_sys::{Error, Result};
 
 use super::live::Store;
 use super::rule::{Action, On};

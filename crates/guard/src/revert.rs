@@ -3,11 +3,12 @@
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
-use trawl_kernel::confirm::{self, About, Pending, Reverted};
-use trawl_kernel::netns::{Mark, Namespace};
-use trawl_kernel::warden::Undo;
-use trawl_kernel::{Result, bpffs};
+use trawl_bpf::bpffs;
 use trawl_program::{Site, swap as programs};
+use trawl_sys::Result;
+use trawl_sys::confirm::{self, About, Pending, Reverted};
+use trawl_sys::netns::{Mark, Namespace};
+use trawl_sys::warden::Undo;
 
 use crate::set::RuleSet;
 use crate::state::Guard;

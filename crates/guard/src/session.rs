@@ -4,9 +4,9 @@ mod ways;
 
 use std::borrow::Cow;
 
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::session::Session;
-use trawl_kernel::{Error, Result, clock};
+use trawl_sys::netns::Namespace;
+use trawl_sys::session::Session;
+use trawl_sys::{Error, Result, clock};
 
 use super::model::{self, Macs, Packet, PortPair};
 use super::names::TCP;

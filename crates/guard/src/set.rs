@@ -3,12 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
-use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::guard::{
+use trawl_bpf::layout::Shared;
+use trawl_bpf::layout::guard::{
     GUARD_LINE, GUARD_RULES, GuardDefinition, GuardExtra, GuardHeader, GuardHits, GuardRule,
 };
-use trawl_kernel::memory::Mapping;
-use trawl_kernel::{Error, Result};
+use trawl_sys::memory::Mapping;
+use trawl_sys::{Error, Result};
 
 use super::compile::VERSION;
 use super::definition;

@@ -7,16 +7,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use trawl_attach::site::{self, DIRECTORY, Lock};
-use trawl_kernel::bpf::table::Table;
-use trawl_kernel::bpf::{info, map, program};
-use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::guard::{GUARD_FATES, GuardTotals};
-use trawl_kernel::lock::Rank;
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netns::{self, Look, Mark, Namespace};
-use trawl_kernel::probe::{Capability, has_capability};
-use trawl_kernel::{Error, Result, bpffs, clock};
+use trawl_bpf::layout::Shared;
+use trawl_bpf::layout::guard::{GUARD_FATES, GuardTotals};
+use trawl_bpf::probe::{Capability, has_capability};
+use trawl_bpf::table::Table;
+use trawl_bpf::{bpffs, info, map, program};
 use trawl_program::{Installed, Site, pins};
+use trawl_sys::lock::Rank;
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netns::{self, Look, Mark, Namespace};
+use trawl_sys::{Error, Result, clock};
 
 use super::live::{self, Store};
 use super::rule::On;

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use trawl_kernel::bpf::loader::{LoadedFile, ObjectFile};
-use trawl_kernel::bpf::test_run;
-use trawl_kernel::clock;
-use trawl_kernel::probe::Feature;
+use trawl_bpf::loader::{LoadedFile, ObjectFile};
+use trawl_bpf::probe::Feature;
+use trawl_bpf::test_run;
 use trawl_packet::build::Template;
+use trawl_sys::clock;
 
 use super::live::Store;
 use super::model;
@@ -36,7 +36,7 @@ pub struct Bench {
 impl Bench {
     /// Those that this kernel can have; none where the test has to be skipped, which has been said then.
     pub fn all() -> Vec<Self> {
-        if !trawl_kernel::probe::missing_capabilities(&trawl_kernel::probe::Capability::FOR_BPF)
+        if !trawl_bpf::probe::missing_capabilities(&trawl_bpf::probe::Capability::FOR_BPF)
             .is_empty()
         {
             eprintln!("SKIPPED: requires root");

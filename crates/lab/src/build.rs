@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::process::Command;
 use std::time::Duration;
 
-use trawl_kernel::ethtool::Ethtool;
-use trawl_kernel::netlink::{Netlink, Route, VethEnd, create_veth};
-use trawl_kernel::netns::{self, Namespace, run_in};
-use trawl_kernel::{Error, Result, process};
+use trawl_sys::ethtool::Ethtool;
+use trawl_sys::netlink::{Netlink, Route, VethEnd, create_veth};
+use trawl_sys::netns::{self, Namespace, run_in};
+use trawl_sys::{Error, Result, process};
 
 use crate::pair::Guard;
 use crate::record::{Record, check_id, list};

@@ -2,8 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-use trawl_kernel::{Error, Result};
 use trawl_packet::build::Template;
+use trawl_sys::{Error, Result};
 
 use crate::pair::Addresses;
 

@@ -15,4 +15,4 @@ pub use line::{Line, LineOptions};
 pub use pair::{Addresses, Pair, PairOptions, Station};
 pub use record::{Cleaned, Record, clean, list, remove};
 
-pub use trawl_kernel::{Error, Result};
+pub use trawl_sys::{Error, Result};

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use trawl_kernel::netlink::{Netlink, Route, VethEnd, create_veth};
-use trawl_kernel::netns::{self, Namespace, run_in};
-use trawl_kernel::{Error, Result};
+use trawl_sys::netlink::{Netlink, Route, VethEnd, create_veth};
+use trawl_sys::netns::{self, Namespace, run_in};
+use trawl_sys::{Error, Result};
 
 use crate::pair::{Guard, Station};
 use crate::record::{PREFIX, Record, check_id};

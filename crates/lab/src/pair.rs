@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use trawl_kernel::Result;
-use trawl_kernel::ethtool::Ethtool;
-use trawl_kernel::interface::Interface;
-use trawl_kernel::netlink::{Netlink, VethEnd, create_veth};
-use trawl_kernel::netns::{self, Namespace};
+use trawl_sys::Result;
+use trawl_sys::ethtool::Ethtool;
+use trawl_sys::interface::Interface;
+use trawl_sys::netlink::{Netlink, VethEnd, create_veth};
+use trawl_sys::netns::{self, Namespace};
 
 use crate::record::{PREFIX, Record, check_id};
 

@@ -3,11 +3,11 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_attach::Site;
-use trawl_kernel::bpf::object::{self, Plain};
-use trawl_kernel::bpf::{link, map};
-use trawl_kernel::netlink::XdpMode;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::object::{self, Plain};
+use trawl_bpf::{link, map};
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result};
 
 use crate::pair::Station;
 

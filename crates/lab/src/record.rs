@@ -6,8 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::netns;
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result, netns};
 
 use crate::topology::Topology;
 

@@ -11,8 +11,8 @@ use trawl_gen::pace::Rate;
 use trawl_gen::pattern::{Exception, Pattern, PatternSource, Variant};
 use trawl_gen::run::{Sending, run};
 use trawl_gen::source::InTurn;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Error, Result};
+use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result};
 
 /// Frames that are not all alike: one in N has other bytes at one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

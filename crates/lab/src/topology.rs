@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use crate::record::check_id;
 

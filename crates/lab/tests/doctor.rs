@@ -3,14 +3,12 @@
 use std::os::fd::AsFd;
 use std::process::Command;
 
-use trawl_kernel::bpf::program::{
-    ATTACH_TCX_INGRESS, ATTACH_XDP, LoadOptions, SCHED_CLS, XDP, returning,
-};
-use trawl_kernel::bpf::{link, map, program};
-use trawl_kernel::netlink::tc::{Direction, FilterHandle};
-use trawl_kernel::netns;
-use trawl_kernel::probe::Feature;
+use trawl_bpf::probe::Feature;
+use trawl_bpf::program::{ATTACH_TCX_INGRESS, ATTACH_XDP, LoadOptions, SCHED_CLS, XDP, returning};
+use trawl_bpf::{link, map, program};
 use trawl_lab::{Pair, PairOptions, Station};
+use trawl_sys::netlink::tc::{Direction, FilterHandle};
+use trawl_sys::netns;
 use trawl_tap::doctor::{self, Finding, State};
 
 fn root_or_skip() -> bool {
@@ -174,7 +172,7 @@ fn what_is_attached_is_told_with_its_holder_and_its_hook() {
         link::attach_xdp(
             xdp.as_fd(),
             pair.a.index,
-            trawl_kernel::netlink::XdpMode::Native,
+            trawl_sys::netlink::XdpMode::Native,
         )
     });
     let _link = attached.unwrap().unwrap();

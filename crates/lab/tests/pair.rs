@@ -5,9 +5,9 @@ use std::net::{IpAddr, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use trawl_kernel::netns;
 use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::{Pair, PairOptions, Station, list};
+use trawl_sys::netns;
 
 fn root_or_skip() -> bool {
     let root =

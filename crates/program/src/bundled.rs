@@ -8,14 +8,14 @@ pub mod stats;
 use redirect::{CPUS, check_cpus, far_function, is_in_stack, possible_cpus};
 use trawl_attach::Request;
 use trawl_attach::site::Site;
-use trawl_kernel::bpf::object;
-use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::bundled::{
+use trawl_bpf::layout::Shared;
+use trawl_bpf::layout::bundled::{
     REDIRECT_MAX_CPUS, RedirectConfig, TOUCH_NONE, TOUCH_PARSE, TOUCH_READ, TOUCH_SWAP,
     VerdictConfig,
 };
-use trawl_kernel::netlink::XdpMode;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::object;
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::{Error, Result};
 
 use crate::install::{self, Put};
 use crate::load::{Program, Source};

@@ -12,9 +12,9 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::OnceLock;
 
+use trawl_bpf::{map, program, test_run};
 use trawl_ebpf::{Insn, helper, op};
-use trawl_kernel::Result;
-use trawl_kernel::bpf::{map, program, test_run};
+use trawl_sys::Result;
 
 /// In the order of their numbers.
 const VERDICTS: [&str; 5] = ["aborted", "drop", "pass", "tx", "redirect"];
@@ -177,7 +177,7 @@ fn reached_after_attempts() -> Result<bool> {
     const SLOT: u8 = 3;
     let array = map::create_prog_array("trawl_jumps", 2)?;
     let target = load(&[op::mov32_imm(0, REACHED), op::exit()])?;
-    let fail = |e| trawl_kernel::Error::os("cannot try jumps between programs", e);
+    let fail = |e| trawl_sys::Error::os("cannot try jumps between programs", e);
     map::set_program(array.as_fd(), 0, target.as_fd()).map_err(fail)?;
     let mut code = vec![op::mov(6, 1)];
     let jump = |slot: Insn| {
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn the_kernel_is_asked() {
-        if trawl_kernel::run::own_user() != 0 {
+        if trawl_sys::run::own_user() != 0 {
             eprintln!("SKIPPED: requires root");
             return;
         }

@@ -8,11 +8,11 @@ use std::path::Path;
 use trawl_attach::explain::program_above;
 use trawl_attach::plan::time::LoanRefusal;
 use trawl_attach::{Conflict, Kind, Present, Site};
-use trawl_kernel::bpf::info;
-use trawl_kernel::bpf::loader::{LoadFailure, ProgramEntry};
-use trawl_kernel::errno::ENOSPC;
-use trawl_kernel::probe::{Capability, lack_of};
-use trawl_kernel::{Error, bpffs};
+use trawl_bpf::loader::{LoadFailure, ProgramEntry};
+use trawl_bpf::probe::{Capability, lack_of};
+use trawl_bpf::{bpffs, info};
+use trawl_sys::Error;
+use trawl_sys::errno::ENOSPC;
 
 /// The reason why the program of this name finds no place, and what makes one.
 pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Conflict) -> Error {

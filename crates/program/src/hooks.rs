@@ -13,13 +13,13 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use trawl_kernel::bpf::info::{self, MapInfo};
-use trawl_kernel::bpf::loader::{LoadFailure, LoadedFile};
-use trawl_kernel::bpf::prepared::{Edited, Prepared, Twin};
-use trawl_kernel::bpf::{map, program};
-use trawl_kernel::layout::{ENTRY_SLOT_BODY, ENTRY_SLOT_CAPTURE, ENTRY_SLOTS};
-use trawl_kernel::probe::kernel_function;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::info::{self, MapInfo};
+use trawl_bpf::layout::{ENTRY_SLOT_BODY, ENTRY_SLOT_CAPTURE, ENTRY_SLOTS};
+use trawl_bpf::loader::{LoadFailure, LoadedFile};
+use trawl_bpf::prepared::{Edited, Prepared, Twin};
+use trawl_bpf::probe::kernel_function;
+use trawl_bpf::{map, program};
+use trawl_sys::{Error, Result};
 
 use crate::load::{LeadsTo, Reach};
 use crate::rewrite::{

@@ -11,9 +11,9 @@ use trawl_attach::snapshot::Chain;
 use trawl_attach::{
     AttachPlan, Conflict, Hold, Kind, OldMaps, Owner, Place, Request, Site, Snapshot, apply,
 };
-use trawl_kernel::netlink::{XdpAttachment, XdpMode};
-use trawl_kernel::probe::Feature;
-use trawl_kernel::{Error, Result, events};
+use trawl_bpf::probe::Feature;
+use trawl_sys::netlink::{XdpAttachment, XdpMode};
+use trawl_sys::{Error, Result, events};
 
 use crate::bundled::GUARD;
 use crate::chain::dispatcher::{self, Dispatcher, DispatcherLock, Part, Slot, build, parts_of};
@@ -232,7 +232,7 @@ impl<'a> Task<'a> {
                 actions: config.actions,
                 priority: priority.unwrap_or(config.priority),
                 flags: match source.has_frags()? {
-                    true => trawl_kernel::bpf::program::HAS_FRAGS,
+                    true => trawl_bpf::program::HAS_FRAGS,
                     false => 0,
                 },
             },

@@ -5,7 +5,7 @@
 //! ```no_run
 //! use trawl_attach::{Request, Site};
 //! use trawl_program::{Installed, install, load::Source};
-//! # fn main() -> trawl_kernel::Result<()> {
+//! # fn main() -> trawl_sys::Result<()> {
 //! let site = Site::find("red:veth0", None)?;             // an interface in a namespace
 //! let mut source = Source::read("filter.o".as_ref())?;   // or Source::embedded("guard", GUARD_OBJECT)
 //! source.choose(Some("filter"))?;                        // by name; None where there is only one

@@ -7,11 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use trawl_attach::site::Site;
-use trawl_kernel::bpf::loader::{
-    LoadFailure, LoadedFile, MapEntry, ObjectFile, ProgramEntry, Variable,
-};
-use trawl_kernel::bpf::{info, map, program};
-use trawl_kernel::{Error, Result};
+use trawl_bpf::loader::{LoadFailure, LoadedFile, MapEntry, ObjectFile, ProgramEntry, Variable};
+use trawl_bpf::{info, map, program};
+use trawl_sys::{Error, Result};
 
 use crate::chain::tail_call::ChainSeat;
 use crate::chain::{Actions, RunConfig};
@@ -647,7 +645,7 @@ impl<'f> Reach<'f> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trawl_kernel::bpf::object;
+    use trawl_bpf::object;
 
     /// Whatever is in an object file, it is opened or refused.
     #[test]

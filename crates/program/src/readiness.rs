@@ -11,13 +11,14 @@ use std::sync::{Arc, Weak};
 
 use serde::{Deserialize, Serialize};
 use trawl_attach::site::{DIRECTORY, Lock, Site, make_locked, try_lock};
-use trawl_kernel::bpf::object::{self, Plain};
-use trawl_kernel::ethtool::{Ethtool, Feature};
-use trawl_kernel::lock::{self, Rank};
-use trawl_kernel::netlink::{Link, Netlink, Peer, XdpMode, veth_peer_in, xdp_abilities};
-use trawl_kernel::netns::{Look, Mark};
-use trawl_kernel::warden::{Undo, Warden};
-use trawl_kernel::{Error, Result, bpffs};
+use trawl_bpf::bpffs;
+use trawl_bpf::object::{self, Plain};
+use trawl_sys::ethtool::{Ethtool, Feature};
+use trawl_sys::lock::{self, Rank};
+use trawl_sys::netlink::{Link, Netlink, Peer, XdpMode, veth_peer_in, xdp_abilities};
+use trawl_sys::netns::{Look, Mark};
+use trawl_sys::warden::{Undo, Warden};
+use trawl_sys::{Error, Result};
 
 use crate::pins::{Installed, all_changes};
 

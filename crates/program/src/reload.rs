@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use trawl_attach::look;
 use trawl_attach::site::Site;
-use trawl_kernel::netlink::XdpMode;
+use trawl_sys::netlink::XdpMode;
 
 use crate::bundled::{BALANCE, GUARD, NAMES, route};
 use crate::chain::dispatcher::Dispatcher;

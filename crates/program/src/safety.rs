@@ -5,13 +5,13 @@ use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use trawl_attach::{Request, Site};
-use trawl_kernel::bpf::program;
-use trawl_kernel::bpf::test_run::{self, TestRunAnswer};
-use trawl_kernel::netlink::{Netlink, carriers};
-use trawl_kernel::netns::run_maybe_in;
-use trawl_kernel::session::Session;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::program;
+use trawl_bpf::test_run::{self, TestRunAnswer};
 use trawl_packet::build::{Mac, Tcp, Template, flags};
+use trawl_sys::netlink::{Netlink, carriers};
+use trawl_sys::netns::run_maybe_in;
+use trawl_sys::session::Session;
+use trawl_sys::{Error, Result};
 
 use crate::bundled::GUARD;
 use crate::pins::Installed;

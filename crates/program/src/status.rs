@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use serde::Serialize;
 use trawl_attach::{Site, look};
-use trawl_kernel::bpf::loader::variables_of;
-use trawl_kernel::bpf::table::Table;
-use trawl_kernel::bpf::{functions, info, map, program, statistics};
-use trawl_kernel::bpffs::{self, Object, Pinned};
-use trawl_kernel::confirm::Reverted;
-use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::bundled::RedirectConfig;
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::owners::Owners;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::bpffs::{self, Object, Pinned};
+use trawl_bpf::layout::Shared;
+use trawl_bpf::layout::bundled::RedirectConfig;
+use trawl_bpf::loader::variables_of;
+use trawl_bpf::owners::Owners;
+use trawl_bpf::table::Table;
+use trawl_bpf::{functions, info, map, program, statistics};
+use trawl_sys::confirm::Reverted;
+use trawl_sys::netlink::Netlink;
+use trawl_sys::{Error, Result};
 
 use crate::chain::dispatcher::Dispatcher;
 use crate::chain::tail_call;

@@ -14,12 +14,12 @@ use std::time::Duration;
 use trawl_attach::plan::time::{self, BackStep, Facts};
 use trawl_attach::site::make_directory;
 use trawl_attach::{Kind, OldMaps, Request, Site, Snapshot, apply, look};
-use trawl_kernel::bpf::{functions, info, map, program};
-use trawl_kernel::confirm::{self, About, Pending, Reverted};
-use trawl_kernel::netlink::{Refusal, XdpAttachment, XdpExpected, XdpMode};
-use trawl_kernel::netns::Mark;
-use trawl_kernel::warden::{Undo, Warden, hold};
-use trawl_kernel::{Error, Result, bpffs};
+use trawl_bpf::{bpffs, functions, info, map, program};
+use trawl_sys::confirm::{self, About, Pending, Reverted};
+use trawl_sys::netlink::{Refusal, XdpAttachment, XdpExpected, XdpMode};
+use trawl_sys::netns::Mark;
+use trawl_sys::warden::{Undo, Warden, hold};
+use trawl_sys::{Error, Result};
 
 use crate::chain::dispatcher::Dispatcher;
 use crate::chain::tail_call;

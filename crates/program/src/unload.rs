@@ -6,11 +6,11 @@ use std::os::fd::AsFd;
 use trawl_attach::plan::{self, Means};
 use trawl_attach::site::{self, Lock};
 use trawl_attach::{Site, Snapshot, apply, look};
-use trawl_kernel::bpf::info;
-use trawl_kernel::lock::Rank;
-use trawl_kernel::netlink::XdpAttachment;
-use trawl_kernel::netns::{self, Look, Namespace};
-use trawl_kernel::{Error, Result, events};
+use trawl_bpf::info;
+use trawl_sys::lock::Rank;
+use trawl_sys::netlink::XdpAttachment;
+use trawl_sys::netns::{self, Look, Namespace};
+use trawl_sys::{Error, Result, events};
 
 use crate::chain::dispatcher::{self, Dispatcher, DispatcherLock, build, parts_of};
 use crate::chain::tail_call;

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::ring::Lease;
-use trawl_kernel::{Error, Result, errno};
 use trawl_packet::pcapng::block::{EPB_FIXED_LEN, HEADER_LEN, blocks, padded};
+use trawl_ring::Lease;
+use trawl_sys::{Error, Result, errno};
 use trawl_tap::sink::{Counting, Sink};
 
 /// What may wait for one output.

@@ -8,13 +8,13 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::disk::{Aligned, Disk, Done, Piece, UNIT, Write, first_hole};
-use trawl_kernel::ring::Lease;
-use trawl_kernel::warden::WholeBytes;
-use trawl_kernel::writeback::{NotOnDisk, wait_for};
-use trawl_kernel::{Error, Result};
+use trawl_io::disk::{Aligned, Disk, Done, Piece, UNIT, Write, first_hole};
+use trawl_io::writeback::{NotOnDisk, wait_for};
 use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::write::filling;
+use trawl_ring::Lease;
+use trawl_sys::warden::WholeBytes;
+use trawl_sys::{Error, Result};
 use trawl_tap::sink::Sink;
 
 use crate::intact::{Harm, Watch, lost_by_disk, refused};

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
-use trawl_kernel::warden::WholeBytes;
-use trawl_kernel::writeback::{NotOnDisk, Writeback};
-use trawl_kernel::{Error, Result};
+use trawl_io::writeback::{NotOnDisk, Writeback};
 use trawl_packet::pcap;
 use trawl_packet::pcapng::block::blocks;
+use trawl_sys::warden::WholeBytes;
+use trawl_sys::{Error, Result};
 use trawl_tap::sink::{Counting, Sink};
 
 use crate::intact::{Watch, lost_by_disk, refused};

@@ -6,8 +6,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::writeback::NotOnDisk;
-use trawl_kernel::{Error, errno};
+use trawl_io::writeback::NotOnDisk;
+use trawl_sys::{Error, errno};
 
 /// How often it is looked where nothing is written.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

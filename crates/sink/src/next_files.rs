@@ -5,10 +5,10 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::helper::{Answer, Duty, Helper};
-use trawl_kernel::privilege::Kept;
-use trawl_kernel::warden::WholeBytes;
-use trawl_kernel::{Error, Result, clock, events};
+use trawl_sys::helper::{Answer, Duty, Helper};
+use trawl_sys::privilege::Kept;
+use trawl_sys::warden::WholeBytes;
+use trawl_sys::{Error, Result, clock, events};
 
 use crate::finished::{Finished, wait_for_commands};
 use crate::series_plan::SeriesPlan;

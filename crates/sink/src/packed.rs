@@ -12,11 +12,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::warden::WholeBytes;
-use trawl_kernel::writeback::{NotOnDisk, Writeback};
-use trawl_kernel::{Error, Result};
+use trawl_io::writeback::{NotOnDisk, Writeback};
 use trawl_packet::pcap;
 use trawl_packet::pcapng::block::blocks;
+use trawl_sys::warden::WholeBytes;
+use trawl_sys::{Error, Result};
 use trawl_tap::sink::{Counting, Sink};
 
 use crate::intact::{Watch, lost_by_disk, refused};

@@ -2,9 +2,9 @@
 
 use std::fs::File;
 
-use trawl_kernel::Result;
 use trawl_packet::pcap;
 use trawl_packet::pcapng::block::blocks;
+use trawl_sys::Result;
 use trawl_tap::sink::Sink;
 use trawl_tap::stream::{End, Stream};
 

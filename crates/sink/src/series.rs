@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::time::Instant;
 
-use trawl_kernel::ring::Lease;
-use trawl_kernel::{Result, clock};
 use trawl_packet::pcapng::block::{self, blocks};
 use trawl_packet::pcapng::write::{InterfaceStatistics, interface_statistics};
+use trawl_ring::Lease;
+use trawl_sys::{Result, clock};
 use trawl_tap::account::Account;
 use trawl_tap::sink::Sink;
 

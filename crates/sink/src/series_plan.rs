@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::clock;
+use trawl_sys::clock;
 use trawl_tap::plan::Rotation;
 
 /// When a file of a series ends, and what becomes of it.

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
-use trawl_kernel::writeback::forget;
+use trawl_io::writeback::forget;
 use trawl_packet::pcapng::block::ENHANCED_PACKET;
 
 const SMALLEST_BLOCK: u64 = 12;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use serde::Serialize;
-use trawl_kernel::Result;
+use trawl_sys::Result;
 
 use crate::key::{ChunkKey, Epoch, Object};
 use crate::manifest::{Begin, End, Manifest, Sealed, State, Tombstone};

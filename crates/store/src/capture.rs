@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use trawl_kernel::privilege::{self, Capabilities};
-use trawl_kernel::{Error, Result, clock};
+use trawl_sys::privilege::{self, Capabilities};
+use trawl_sys::{Error, Result, clock};
 use trawl_tap::account::Summary;
 use trawl_tap::plan::StorePlan;
 use trawl_tap::sink::Sink;

@@ -55,7 +55,7 @@ pub struct SealedChunk {
 impl OpenChunk {
     /// Begins a file with what every chunk of an interface begins with.
     pub fn create(path: &Path, header: &[u8]) -> io::Result<Self> {
-        let file = trawl_kernel::create::new_file(path, 0o600)?;
+        let file = trawl_sys::create::new_file(path, 0o600)?;
         let mut writer = seekable::Writer::new(
             Summed {
                 file,

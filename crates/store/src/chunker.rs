@@ -5,12 +5,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::clock;
 use trawl_packet::pcapng::block::{
     self, ByteOrder, ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, SECTION_HEADER,
     blocks,
 };
 use trawl_packet::pcapng::options::Options;
+use trawl_sys::clock;
 
 use crate::chunk::{OpenChunk, SealedChunk};
 use crate::key::Epoch;

@@ -19,12 +19,12 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 use serde::Serialize;
-use trawl_kernel::{Error, Result, clock};
 use trawl_packet::pcapng::block::{Block, ENHANCED_PACKET, INTERFACE_DESCRIPTION, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::seekable;
 use trawl_packet::verdict;
 use trawl_packet::walk::{Headers, walk};
+use trawl_sys::{Error, Result, clock};
 
 use crate::account::Inventory;
 use crate::key::escaped;

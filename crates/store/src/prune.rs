@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use trawl_kernel::{Error, Result, clock};
+use trawl_sys::{Error, Result, clock};
 
 use crate::account::Inventory;
 use crate::index;

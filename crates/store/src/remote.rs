@@ -13,7 +13,7 @@ use object_store::path::Path as Key;
 use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use tokio::runtime::Runtime;
-use trawl_kernel::{Error, Result, create, run};
+use trawl_sys::{Error, Result, create, run};
 use url::Url;
 
 /// Why a call did not work, as far as it matters what is done next.

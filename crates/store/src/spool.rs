@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::{Error, Result, beneath, create, run};
+use trawl_sys::{Error, Result, beneath, create, run};
 
 use crate::chunk::OpenChunk;
 use crate::key::{ChunkKey, Epoch, escaped};
@@ -384,7 +384,7 @@ impl Spool {
             uncompressed_bytes: sealed.uncompressed_bytes,
             first_ns: sealed.first_ns,
             last_ns: sealed.last_ns,
-            sealed_ns: trawl_kernel::clock::wall(),
+            sealed_ns: trawl_sys::clock::wall(),
             recorded: sealed.recorded,
             since_last: Fates {
                 recorded: sealed.recorded,

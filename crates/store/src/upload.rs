@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use crate::index;
 use crate::manifest::{Manifest, Sealed, State, sha256};

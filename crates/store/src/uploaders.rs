@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use trawl_kernel::{Error, Result, clock, process};
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::write::{
     EnhancedPacket, SectionHeader, enhanced_packet, interface_description, section_header,
 };
+use trawl_sys::{Error, Result, clock, process};
 
 use crate::chunk::{OpenChunk, SealedChunk};
 use crate::key::Epoch;

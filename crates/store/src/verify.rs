@@ -1,8 +1,8 @@
 //! Reads all of a store and tells every piece that is missing, changed or unknown.
 
 use serde::Serialize;
-use trawl_kernel::Result;
 use trawl_packet::read::{CaptureReader, compressed};
+use trawl_sys::Result;
 
 use crate::account::{Account, Inventory};
 use crate::manifest::{Manifest, State, sha256};
@@ -92,7 +92,7 @@ pub fn verify(
             }
             Err(error) => {
                 let what = format!("cannot read {}", key.packets());
-                return Err(trawl_kernel::Error::failed(what, error));
+                return Err(trawl_sys::Error::failed(what, error));
             }
             Ok(bytes) if sha256(&bytes) != manifest.sha256 => {
                 find(

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::ring;
 
 use crate::notice::{Gap, Notice};
 use crate::options::Stamps;
@@ -29,8 +28,8 @@ pub struct Account {
 const REASONS: [&str; 2] = ["ring_full", "copy_failed"];
 
 impl Account {
-    pub fn from_ring(account: &ring::Account) -> Self {
-        let ring::Account {
+    pub fn from_ring(account: &trawl_ring::Account) -> Self {
+        let trawl_ring::Account {
             seen,
             filtered_out,
             recorded,
@@ -202,11 +201,11 @@ mod tests {
 
     #[test]
     fn losses_are_named_in_the_line() {
-        let ring = ring::Account {
+        let ring = trawl_ring::Account {
             seen: 10,
             recorded: 7,
             lost_ring_full: 3,
-            ..ring::Account::default()
+            ..trawl_ring::Account::default()
         };
         let mut account = Account::from_ring(&ring);
         assert_eq!(

@@ -9,19 +9,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use trawl_kernel::bpf::{info, kernel_types, program};
-use trawl_kernel::clock::ProgramClock;
-use trawl_kernel::layout::drop::LINKS_NONE;
-use trawl_kernel::layout::{
+use trawl_bpf::layout::drop::LINKS_NONE;
+use trawl_bpf::layout::{
     RING_MAX_POINTS, RecordConfig, TapConfig, VERDICT_NONE, VERDICT_TC, VERDICT_XDP,
     VERDICT_XDP_SEEN,
 };
-use trawl_kernel::producer::{Producer, Tickets};
-use trawl_kernel::ring::{Account, Consumer, Geometry, Rings, account_offset, rejected_offset};
-use trawl_kernel::warden::{Undo, Warden};
-use trawl_kernel::{Error, Result, clock, events, host, probe};
+use trawl_bpf::{info, kernel_types, probe, program};
 use trawl_packet::pcapng;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+use trawl_ring::producer::{Producer, Tickets};
+use trawl_ring::{Account, Consumer, Geometry, Rings, account_offset, rejected_offset};
+use trawl_sys::clock::ProgramClock;
+use trawl_sys::warden::{Undo, Warden};
+use trawl_sys::{Error, Result, clock, events, host};
 
 use crate::capture_site::CaptureSite;
 use crate::many::Many;

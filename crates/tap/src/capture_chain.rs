@@ -7,13 +7,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 
-use trawl_kernel::bpf::{link, map, program};
-use trawl_kernel::layout::{ALL, CHAIN_SLOTS};
-use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::warden::{self, Undo};
-use trawl_kernel::{Error, Result};
+use trawl_bpf::layout::{ALL, CHAIN_SLOTS};
+use trawl_bpf::{link, map, program};
 pub use trawl_program::hooks::{MAP_NAME, is_member};
 use trawl_program::hooks::{ROWS, SEATS, SHARED_MAP_NAME, array_of, last_taken, row_of, seated};
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::warden::{self, Undo};
+use trawl_sys::{Error, Result};
 
 /// A seat in a chain: a row of programs, one for each action of a hook, or one alone.
 #[derive(Debug)]

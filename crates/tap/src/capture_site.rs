@@ -1,10 +1,10 @@
 //! Where to capture: an interface in a network namespace.
 
-use trawl_kernel::interface::Interface;
-use trawl_kernel::netns::{self, Namespace};
-use trawl_kernel::probe::{Capability, lack_of};
-use trawl_kernel::{Error, Result};
+use trawl_bpf::probe::{Capability, lack_of};
 use trawl_program::reload::{self, Again, Reload};
+use trawl_sys::interface::Interface;
+use trawl_sys::netns::{self, Namespace};
+use trawl_sys::{Error, Result};
 
 use crate::options::{Direction, Options};
 

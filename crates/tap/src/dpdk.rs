@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use trawl_kernel::dpdk::{self, Cleaner, Helper, Line, Request};
-use trawl_kernel::interface::Interface;
-use trawl_kernel::packet_socket::Instruction;
-use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::ring::{Geometry, Rings};
-use trawl_kernel::{Error, Result};
+use trawl_io::dpdk::{self, Cleaner, Helper, Line, Request};
+use trawl_io::packet_socket::Instruction;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+use trawl_ring::{Geometry, Rings};
+use trawl_sys::interface::Interface;
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::{Error, Result};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;

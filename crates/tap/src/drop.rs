@@ -10,19 +10,18 @@ mod words;
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use trawl_kernel::bpf::addresses::kernel_addresses;
-use trawl_kernel::bpf::kernel_types::{self, Tracepoint};
-use trawl_kernel::bpf::object;
-use trawl_kernel::bpf::{info, map};
-use trawl_kernel::kallsyms::Symbols;
-use trawl_kernel::layout::drop::{
+use trawl_bpf::addresses::kernel_addresses;
+use trawl_bpf::kallsyms::Symbols;
+use trawl_bpf::kernel_types::{self, Tracepoint};
+use trawl_bpf::layout::drop::{
     DROP_FUNCTIONS, DROP_PLACES, DROP_REASON_WORDS, DROP_SCRATCH_SIZE, DropFunction, DropPlace,
     DropSettings, DropState, LINKS_FOLLOWED,
 };
-use trawl_kernel::layout::{Shared, TRACE_COPY};
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::{Error, Result, events, probe};
+use trawl_bpf::layout::{Shared, TRACE_COPY};
+use trawl_bpf::{info, map, object, probe};
+use trawl_sys::netns::Namespace;
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::{Error, Result, events};
 
 use crate::assembly::{Assembly, Carries, program_maps};
 use crate::capture_site::CaptureSite;

@@ -3,19 +3,20 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use serde::{Deserialize, Serialize};
+use trawl_bpf::object::TapProgram;
+use trawl_bpf::probe;
+use trawl_bpf::table::Table;
 use trawl_ebpf::{Insn, op};
 use trawl_filter::classic::Classic;
 use trawl_filter::error::{FilterError, Instead};
 use trawl_filter::expression::{self, LinkType};
 use trawl_filter::lower::{Lowered, Target, lower};
 use trawl_filter::{Inner, lower_inner, lower_quick};
-use trawl_kernel::bpf::object::TapProgram;
-use trawl_kernel::bpf::table::Table;
-use trawl_kernel::error::Refusal;
-use trawl_kernel::interface::ipv4_netmask;
-use trawl_kernel::libpcap::compile_filters;
-use trawl_kernel::{Error, Result, probe};
+use trawl_io::libpcap::compile_filters;
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
+use trawl_sys::error::Refusal;
+use trawl_sys::interface::ipv4_netmask;
+use trawl_sys::{Error, Result};
 
 use crate::capture_site::CaptureSite;
 use crate::options::Options;

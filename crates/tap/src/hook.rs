@@ -11,12 +11,12 @@ pub use find::is_there;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use trawl_kernel::layout::TapConfig;
-use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::ring::Rings;
-use trawl_kernel::warden::{self, Warden};
-use trawl_kernel::{Error, Result};
+use trawl_bpf::layout::TapConfig;
 use trawl_program::chain;
+use trawl_ring::Rings;
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::warden::{self, Warden};
+use trawl_sys::{Error, Result};
 
 use crate::assembly::{Assembly, PointIds};
 use crate::capture_site::CaptureSite;

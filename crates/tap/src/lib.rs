@@ -6,7 +6,7 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use trawl_kernel::Result;
+//! use trawl_sys::Result;
 //! use trawl_tap::Choice;
 //! use trawl_tap::account::Summary;
 //! use trawl_tap::assembly::{Host, Point};
@@ -57,9 +57,9 @@ use std::fmt;
 
 use crate::notice::{GoneReason, Notice};
 use serde::{Deserialize, Serialize};
-use trawl_kernel::Result;
-use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::warden::Warden;
+use trawl_sys::Result;
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::warden::Warden;
 
 pub mod account;
 pub mod assembly;

@@ -6,13 +6,13 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-use trawl_kernel::bpf::table::{NEW_ONLY, Table};
-use trawl_kernel::bpf::{kernel_types, object};
-use trawl_kernel::interface::ipv4_netmask;
-use trawl_kernel::layout::{InterfaceKey, InterfacePlace, RING_MAX_POINTS, Shared, TapConfig};
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::ring::{account_offset, rejected_offset};
-use trawl_kernel::{Error, Result, errno};
+use trawl_bpf::layout::{InterfaceKey, InterfacePlace, RING_MAX_POINTS, Shared, TapConfig};
+use trawl_bpf::table::{NEW_ONLY, Table};
+use trawl_bpf::{kernel_types, object};
+use trawl_ring::{account_offset, rejected_offset};
+use trawl_sys::interface::ipv4_netmask;
+use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result, errno};
 
 use crate::assembly::{Assembly, PointIds};
 use crate::capture_site::CaptureSite;

@@ -6,9 +6,9 @@
 //! its ring says. So a round looks at all rings twice: what was there at the
 //! first look may go out up to the time between the looks, or up to the last record of a ring in the middle of one.
 
-use trawl_kernel::Result;
-use trawl_kernel::clock::{self, StepDetector};
-use trawl_kernel::ring::{Consumer, Observation};
+use trawl_ring::{Consumer, Observation};
+use trawl_sys::Result;
+use trawl_sys::clock::{self, StepDetector};
 
 use crate::sink::{Sink, is_behind};
 

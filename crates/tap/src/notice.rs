@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::clock;
 use trawl_packet::verdict::Kind;
 use trawl_program::reload::{Again, Reload};
+use trawl_sys::clock;
 
 use crate::assembly::Point;
 use crate::trigger::{Event, TriggerPlan};

@@ -4,13 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::events;
-use trawl_kernel::layout::TapConfig;
-use trawl_kernel::netlink::XdpMode;
-use trawl_kernel::packet_socket::{Fanout, Reading};
-use trawl_kernel::ring::Geometry;
-use trawl_kernel::{Error, Result, host};
+use trawl_bpf::layout::TapConfig;
+use trawl_io::packet_socket::{Fanout, Reading};
 use trawl_packet::verdict;
+use trawl_ring::Geometry;
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::{Error, Result, events, host};
 
 use crate::Choice;
 use crate::filter::Filter;
@@ -358,7 +357,7 @@ pub struct Drops {
     /// Each step of the packets that the filter chooses, instead of drops alone.
     pub follow: bool,
     /// Where no interface is named: only what happens in these namespaces, by name, path or a process in each; none for
-    /// all of the machine. [`CURRENT`](trawl_kernel::netns::CURRENT) stands for the caller's.
+    /// all of the machine. [`CURRENT`](trawl_sys::netns::CURRENT) stands for the caller's.
     pub namespaces: Vec<String>,
     /// Of packets that are followed: only those that are seen first at these interfaces.
     pub entries: Vec<String>,

@@ -5,12 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use trawl_kernel::ethtool::Ethtool;
-use trawl_kernel::packet_socket::{self, Opened, PacketSocket, Reading, Rejected, Request};
-use trawl_kernel::producer::Producer;
-use trawl_kernel::ring::{Geometry, Rings};
-use trawl_kernel::{Error, Result, events};
+use trawl_io::packet_socket::{self, Opened, PacketSocket, Reading, Rejected, Request};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
+use trawl_ring::producer::Producer;
+use trawl_ring::{Geometry, Rings};
+use trawl_sys::ethtool::Ethtool;
+use trawl_sys::{Error, Result, events};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
@@ -265,7 +265,7 @@ impl Drop for AttachedPacket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trawl_kernel::ring::{MEMORY_MAX, SHARE_MIN};
+    use trawl_ring::{MEMORY_MAX, SHARE_MIN};
 
     const SLACK: usize = 32 << 20;
 

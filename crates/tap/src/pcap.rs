@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use trawl_filter::Classic;
-use trawl_kernel::events::Wake;
-use trawl_kernel::libpcap::{
+use trawl_io::libpcap::{
     CaptureDirection, Handle, Library, Opened, PcapFilter, Precision, Request,
 };
-use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::producer::Producer;
-use trawl_kernel::ring::Rings;
-use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
+use trawl_ring::Rings;
+use trawl_ring::producer::Producer;
+use trawl_sys::events::Wake;
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::{Error, Result};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;

@@ -3,12 +3,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use trawl_kernel::bpf::link;
-use trawl_kernel::bpf::object::{self, TapProgram};
-use trawl_kernel::bpf::program::{self, LoadOptions};
-use trawl_kernel::layout::TapConfig;
-use trawl_kernel::ring::Rings;
-use trawl_kernel::{Error, Result, probe};
+use trawl_bpf::layout::TapConfig;
+use trawl_bpf::object::{self, TapProgram};
+use trawl_bpf::program::{self, LoadOptions};
+use trawl_bpf::{link, probe};
+use trawl_ring::Rings;
+use trawl_sys::{Error, Result};
 
 use crate::assembly::program_maps;
 use crate::options::Readings;

@@ -5,11 +5,11 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
+use trawl_bpf::layout::{RECORD_MAX_CAPTURED, TRACE_COPY};
 use trawl_filter::select::{Kind, Question, SelectError, Selector};
-use trawl_kernel::layout::{RECORD_MAX_CAPTURED, TRACE_COPY};
-use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::{ByteOrder, EnhancedPacket, LINKTYPE_ETHERNET, blocks, push_cut};
 use trawl_packet::pcapng::options::PacketOptions;
+use trawl_sys::{Error, Result};
 
 use crate::Choice;
 use crate::account::Account;

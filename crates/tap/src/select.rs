@@ -1,7 +1,7 @@
 //! Which taps serve what was asked for at a site, and why those.
 
-use trawl_kernel::Result;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+use trawl_sys::Result;
 
 use crate::capture_site::CaptureSite;
 use crate::dpdk::Dpdk;

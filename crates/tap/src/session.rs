@@ -16,14 +16,14 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use summary::{lost_output_reason, missing_reason};
-use trawl_kernel::bpf::deadline;
-use trawl_kernel::events::Signals;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::privilege::{Capabilities, Kept, User};
-use trawl_kernel::ring::Geometry;
-use trawl_kernel::warden::Warden;
-use trawl_kernel::{Error, Result, bpffs, clock, events};
+use trawl_bpf::{bpffs, deadline};
 use trawl_packet::pcapng;
+use trawl_ring::Geometry;
+use trawl_sys::events::Signals;
+use trawl_sys::netns::Namespace;
+use trawl_sys::privilege::{Capabilities, Kept, User};
+use trawl_sys::warden::Warden;
+use trawl_sys::{Error, Result, clock, events};
 
 use crate::account::{Account, Summary};
 use crate::assembly::{Assembly, Host, Point};

@@ -1,8 +1,8 @@
 //! What a capture hands its finished blocks to. Files and their like are in the crate `sink`.
 
-use trawl_kernel::Result;
-use trawl_kernel::ring::Lease;
 use trawl_packet::pcapng::block::blocks;
+use trawl_ring::Lease;
+use trawl_sys::Result;
 
 use crate::account::Summary;
 use crate::stream::Stream;

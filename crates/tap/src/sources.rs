@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::interface::Interface;
-use trawl_kernel::netlink::{Link, Netlink};
-use trawl_kernel::netns::{self, Namespace};
-use trawl_kernel::{Error, Result, names};
+use trawl_sys::interface::Interface;
+use trawl_sys::netlink::{Link, Netlink};
+use trawl_sys::netns::{self, Namespace};
+use trawl_sys::{Error, Result, names};
 
 use crate::Choice;
 use crate::capture_site::CaptureSite;

@@ -4,8 +4,8 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use trawl_kernel::outlet::Outlet;
-use trawl_kernel::{Error, Result};
+use trawl_io::outlet::Outlet;
+use trawl_sys::{Error, Result};
 
 /// The end of a unit that only makes sense whole: in the bytes that go out, and in the blocks they were made from.
 pub type End = (usize, usize);

@@ -2,10 +2,10 @@
 //! made from it.
 
 use serde::Serialize;
-use trawl_kernel::dpdk::{self, Presence};
-use trawl_kernel::libpcap::Library;
-use trawl_kernel::probe::{Answer, Feature};
-use trawl_kernel::{Error, Result};
+use trawl_bpf::probe::{Answer, Feature};
+use trawl_io::dpdk::{self, Presence};
+use trawl_io::libpcap::Library;
+use trawl_sys::{Error, Result};
 
 use crate::options::{At, Direction, Options, Stamps, TimeSource};
 

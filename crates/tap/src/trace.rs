@@ -6,12 +6,12 @@ mod plan;
 mod slot;
 
 use std::os::fd::AsFd;
-use trawl_kernel::bpf::{functions, program};
-use trawl_kernel::netlink::XdpAttachment;
-use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::probe::{Answer, Feature};
-use trawl_kernel::warden::Warden;
-use trawl_kernel::{Error, Result, errno};
+use trawl_bpf::probe::{Answer, Feature};
+use trawl_bpf::{functions, program};
+use trawl_sys::netlink::XdpAttachment;
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::warden::Warden;
+use trawl_sys::{Error, Result, errno};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;

@@ -9,13 +9,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use trawl_filter::select::{Question, Selector};
-use trawl_kernel::{Error, Result, clock};
 use trawl_packet::pcapng::block::{
     ByteOrder, EPB_VERDICT, EnhancedPacket, INTERFACE_DESCRIPTION, LINKTYPE_ETHERNET,
     VERDICT_EBPF_XDP, blocks,
 };
 use trawl_packet::pcapng::write;
 use trawl_packet::verdict::Kind;
+use trawl_sys::{Error, Result, clock};
 
 use crate::assembly::Point;
 use crate::capture_site::CaptureSite;

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use trawl_attach::look;
-use trawl_kernel::netlink::XdpAttachment;
 use trawl_packet::verdict::Kind;
+use trawl_sys::netlink::XdpAttachment;
 
 use crate::capture_site::CaptureSite;
 

@@ -9,16 +9,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use trawl_attach::look;
-use trawl_kernel::bpf::object::{self, TapProgram};
-use trawl_kernel::bpf::program;
-use trawl_kernel::bpf::program::LoadOptions;
-use trawl_kernel::bpf::table::Table;
-use trawl_kernel::layout::TapConfig;
-use trawl_kernel::netlink::{XdpAttachment, XdpMode};
-use trawl_kernel::netns::{self, run_maybe_in};
-use trawl_kernel::ring::Rings;
-use trawl_kernel::warden::Undo;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::layout::TapConfig;
+use trawl_bpf::object::{self, TapProgram};
+use trawl_bpf::program;
+use trawl_bpf::program::LoadOptions;
+use trawl_bpf::table::Table;
+use trawl_ring::Rings;
+use trawl_sys::netlink::{XdpAttachment, XdpMode};
+use trawl_sys::netns::{self, run_maybe_in};
+use trawl_sys::warden::Undo;
+use trawl_sys::{Error, Result};
 
 use crate::assembly::{Assembly, Carries, PointIds, program_maps};
 use crate::capture_chain::{self, CaptureSeat};

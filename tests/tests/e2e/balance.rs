@@ -6,9 +6,9 @@ mod in_lab;
 mod limits;
 
 use serde_json::Value;
-use trawl_kernel::netns::run_in;
 use trawl_lab::{Line, Station};
 use trawl_packet::build::{Icmp, Layer, Tcp, Template, flags};
+use trawl_sys::netns::run_in;
 use trawl_tests::bundled::{done, refused};
 use trawl_tests::lab::{Files, place};
 use trawl_tests::wait::wait_until;

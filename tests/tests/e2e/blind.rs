@@ -148,7 +148,7 @@ fn an_emptied_slot_of_the_hook_map() {
 
 fn hook_map(owner: &Loaded) -> String {
     let map = owner.hook().expect("it has a hook");
-    let about = trawl_kernel::bpf::info::map(map).expect("its description");
+    let about = trawl_bpf::info::map(map).expect("its description");
     about.id.to_string()
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Output;
 
 use serde_json::Value;
-use trawl_kernel::bpf::{program, test_run};
+use trawl_bpf::{program, test_run};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{is_loaded, nothing_attached, run, tshark, xdp_on};
 use trawl_tests::xdp::all_gone;
@@ -440,10 +440,7 @@ fn more_jumps_than_the_kernel_allows_are_refused() {
 #[test]
 fn what_cannot_be_followed_goes_last() {
     let Some(lab) = Chained::open() else { return };
-    if trawl_kernel::probe::Feature::Freplace
-        .probe()
-        .is_supported()
-    {
+    if trawl_bpf::probe::Feature::Freplace.probe().is_supported() {
         trawl_tests::skip("this kernel makes chains by a dispatcher");
         return;
     }

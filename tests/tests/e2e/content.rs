@@ -129,7 +129,7 @@ fn tc_tells_the_direction_and_its_own_kind_of_verdict() {
         &[&places[..], &["--tap", "tc", "-c", "4", "-w", &file]].concat(),
     );
     // A packet socket that bypasses the qdisc bypasses tc egress too: a datagram goes the whole way.
-    let socket = trawl_kernel::netns::run_in(&lab.pair.a.namespace, || {
+    let socket = trawl_sys::netns::run_in(&lab.pair.a.namespace, || {
         std::net::UdpSocket::bind((lab.pair.a.ipv4, 0)).expect("a socket")
     });
     let socket = socket.expect("the namespace can be entered");

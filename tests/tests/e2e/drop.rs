@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
-use trawl_kernel::netns::run_in;
-use trawl_kernel::probe::kernel_is_at_least;
+use trawl_bpf::probe::kernel_is_at_least;
 use trawl_lab::Station;
 use trawl_packet::build::Template;
+use trawl_sys::netns::run_in;
 use trawl_tests::pcapng::{Contents, Packet};
 use trawl_tests::witness::{run, tshark};
 use trawl_tests::{Capture, Lab, skip};

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
-use trawl_kernel::bpf::map;
+use trawl_bpf::map;
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::Engine;
 use trawl_tests::lab::send_from;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use trawl_kernel::netns::run_in;
-use trawl_kernel::probe::kernel_is_at_least;
+use trawl_bpf::probe::kernel_is_at_least;
 use trawl_packet::build::Template;
+use trawl_sys::netns::run_in;
 use trawl_tests::witness::{bpf_objects, has_bpf_object, run};
 use trawl_tests::{Capture, Lab, Running, amount, skip, trawl, wait_until};
 

@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use trawl_kernel::netns::{Namespace, run_in};
 use trawl_lab::PairOptions;
+use trawl_sys::netns::{Namespace, run_in};
 use trawl_tests::generator::{generate, received, refused, wait_received};
 use trawl_tests::witness::{nothing_attached, run};
 use trawl_tests::{Lab, binary, skip, trawl, wait_until};

@@ -15,9 +15,9 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use trawl_kernel::netns::{self, run_in};
 use trawl_lab::sender::Engine;
 use trawl_packet::build::{Arp, Icmp, Ipv4, Ipv6, Layer, Tcp, Template, flags};
+use trawl_sys::netns::{self, run_in};
 use trawl_tests::frames::{self, FROM, TO};
 use trawl_tests::lab::send_from;
 use trawl_tests::tmux::Tmux;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use trawl_kernel::probe;
+use trawl_bpf::probe;
 use trawl_packet::build::Template;
 use trawl_tests::bundled::done;
 use trawl_tests::lab::{Files, place, send_from};

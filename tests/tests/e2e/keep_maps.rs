@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use trawl_kernel::netns::run_in;
+use trawl_sys::netns::run_in;
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{run, xdp_on};
 use trawl_tests::xdp::{CleanUp, fails, only_program, succeeds};

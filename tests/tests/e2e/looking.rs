@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use trawl_kernel::netns::Mark;
 use trawl_lab::Station;
 use trawl_lab::program::{Does, Loaded};
+use trawl_sys::netns::Mark;
 use trawl_tests::witness::run;
 use trawl_tests::xdp::succeeds;
 use trawl_tests::{Lab, LineLab, binary, root_or_skip, tools_or_skip, trawl};

@@ -117,10 +117,10 @@ fn slow_traffic_is_stamped_exactly() {
         let capture = Capture::start(&lab, &arguments);
         let mut bounds = Vec::new();
         for sent in 1..=10 {
-            let before = trawl_kernel::clock::wall();
+            let before = trawl_sys::clock::wall();
             lab.send(&[frames::silent(64)], 1);
             capture.wait_recorded(sent);
-            bounds.push(before..=trawl_kernel::clock::wall());
+            bounds.push(before..=trawl_sys::clock::wall());
         }
         capture.stop_well().assert_all_recorded(10);
         for (packet, bounds) in Contents::read(&file).packets.iter().zip(&bounds) {

@@ -1,6 +1,6 @@
 //! The bundled programs that redirect: what arrives at the other end, what is counted, and what is put back.
 
-use trawl_kernel::probe;
+use trawl_bpf::probe;
 use trawl_lab::sender::Engine;
 use trawl_lab::{LineOptions, Station};
 use trawl_tests::bundled::{Counts, done};

@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use serde_json::Value;
-use trawl_kernel::bpf::map;
-use trawl_kernel::probe::Feature;
+use trawl_bpf::map;
+use trawl_bpf::probe::Feature;
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::witness::{nothing_attached, output, run, slots, xdp_on};
 use trawl_tests::{Capture, Lab, binary, frames, trawl};
@@ -380,7 +380,7 @@ fn the_loopback_works_behind_its_driver() {
         &["-i", &place, "--tap", "xdp", "-c", "1", "-w", &file],
     );
     assert!(capture.said().contains("skb mode"), "{}", capture.said());
-    let sent = trawl_kernel::netns::run_in(&lab.pair.b.namespace, || {
+    let sent = trawl_sys::netns::run_in(&lab.pair.b.namespace, || {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
         socket.send_to(b"hello", ("127.0.0.1", 9))
     });

@@ -1,6 +1,6 @@
 //! The router: what arrives on the other side, and ports that come and go.
 
-use trawl_kernel::probe;
+use trawl_bpf::probe;
 use trawl_lab::{Line, LineOptions, Station};
 use trawl_packet::build::{Ipv4, Ipv6, Layer, Tcp, Template};
 use trawl_tests::bundled::{Counts, done, refused};

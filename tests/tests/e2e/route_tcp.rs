@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use trawl_kernel::netns::run_in;
 use trawl_lab::{LineOptions, Station};
+use trawl_sys::netns::run_in;
 use trawl_tests::bundled::{Counts, done};
 use trawl_tests::lab::place;
 use trawl_tests::wait::patience;

@@ -3,13 +3,13 @@
 
 use std::os::fd::AsFd;
 
-use trawl_kernel::bpf::table::{ANY, Table};
-use trawl_kernel::bpf::{info, program, test_run};
-use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::bundled::{RouteArrival, RouteArrivalKey, RouteConfig, RouteTags};
-use trawl_kernel::netns::run_in;
+use trawl_bpf::layout::Shared;
+use trawl_bpf::layout::bundled::{RouteArrival, RouteArrivalKey, RouteConfig, RouteTags};
+use trawl_bpf::table::{ANY, Table};
+use trawl_bpf::{info, program, test_run};
 use trawl_lab::{Line, LineOptions};
 use trawl_packet::build::{Layer, Template, Vlan};
+use trawl_sys::netns::run_in;
 use trawl_tests::bundled::{Counts, done};
 use trawl_tests::lab::{Files, place};
 use trawl_tests::pcapng::Contents;

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::net::UdpSocket;
 
-use trawl_kernel::netns::run_in;
+use trawl_sys::netns::run_in;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::run;
 use trawl_tests::{Capture, Lab, frames, trawl};

@@ -2,8 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use trawl_kernel::bpf::map;
-use trawl_kernel::bpf::program;
+use trawl_bpf::{map, program};
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{nothing_attached, slots};

@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use trawl_kernel::netns::run_in;
 use trawl_lab::program::{Does, Loaded};
+use trawl_sys::netns::run_in;
 use trawl_tests::bundled::done;
 use trawl_tests::lab::place;
 use trawl_tests::programs::object_file;

@@ -7,7 +7,7 @@ mod jumps;
 mod redirects;
 mod several;
 
-use trawl_kernel::probe::Feature;
+use trawl_bpf::probe::Feature;
 use trawl_tests::{Lab, tracing_or_skip, trawl};
 
 /// A lab for a test that traces.

@@ -3,12 +3,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use trawl_bpf::{map, object, program, test_run};
 use trawl_ebpf::{Insn, helper, op};
-use trawl_kernel::Error;
-use trawl_kernel::bpf::{map, object, program, test_run};
 use trawl_program::Site;
 use trawl_program::hooks::{ACTIONS, ENTRY, HOOK};
 use trawl_program::load::{Program, Source};
+use trawl_sys::Error;
 use trawl_tests::{programs, root_or_skip};
 
 /// Packets for each program.
@@ -75,7 +75,7 @@ fn frame(numbers: &mut Numbers) -> Vec<u8> {
     frame
 }
 
-fn load(name: &str, bytes: &[u8], program: &str, tappable: bool) -> trawl_kernel::Result<Program> {
+fn load(name: &str, bytes: &[u8], program: &str, tappable: bool) -> trawl_sys::Result<Program> {
     let site = Site::find("lo", None).expect("every namespace has one");
     let mut source = Source::embedded(name, bytes)?;
     source.choose(Some(program))?;

@@ -4,9 +4,9 @@ use std::net::{SocketAddrV4, UdpSocket};
 use std::process::Command;
 
 use serde_json::Value;
-use trawl_kernel::bpf::program;
-use trawl_kernel::netns::run_in;
+use trawl_bpf::program;
 use trawl_packet::build::Template;
+use trawl_sys::netns::run_in;
 use trawl_tests::witness::run;
 use trawl_tests::xdp::succeeds;
 use trawl_tests::{Lab, Running, binary, skip, trawl, wait_until};
@@ -144,7 +144,7 @@ fn advice_names_what_dropped_the_packets() {
         "{told}"
     );
     // A capture sees verdicts of a program without a hook only where the kernel allows tracing programs.
-    let is_traced = trawl_kernel::probe::Feature::Fexit.probe().is_supported();
+    let is_traced = trawl_bpf::probe::Feature::Fexit.probe().is_supported();
     assert_eq!(told.contains("--verdict drop,aborted"), is_traced, "{told}");
 }
 

@@ -97,10 +97,7 @@ fn the_first_of_a_chain_is_loaded_once_more() {
         "{told}"
     );
     // Behind a dispatcher there are no programs with hooks; there, captures need none.
-    if trawl_kernel::probe::Feature::Freplace
-        .probe()
-        .is_supported()
-    {
+    if trawl_bpf::probe::Feature::Freplace.probe().is_supported() {
         return;
     }
     follow(&lab, &told);

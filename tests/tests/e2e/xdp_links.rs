@@ -3,11 +3,11 @@
 
 use std::os::fd::OwnedFd;
 
-use trawl_kernel::bpf::link;
-use trawl_kernel::bpf::object::{LAB, Plain};
-use trawl_kernel::netlink::XdpMode;
-use trawl_kernel::netns::run_in;
+use trawl_bpf::link;
+use trawl_bpf::object::{LAB, Plain};
 use trawl_lab::Station;
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::netns::run_in;
 use trawl_tests::Lab;
 use trawl_tests::witness::{nothing_attached, run, xdp_on};
 use trawl_tests::xdp::{fails, status_of, succeeds};

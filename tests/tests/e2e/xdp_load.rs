@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use trawl_kernel::lock::{Lock, Rank};
+use trawl_sys::lock::{Lock, Rank};
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{is_loaded, number_in, output, run, xdp_on};
 use trawl_tests::xdp::{
@@ -56,7 +56,7 @@ fn programs_that_wait_to_be_asked_for_are_not_loaded_along() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), lab.file("lab.o"));
-    std::fs::write(&file, trawl_kernel::bpf::object::LAB).expect("a file");
+    std::fs::write(&file, trawl_bpf::object::LAB).expect("a file");
     succeeds(&["xdp", "load", &place, &file, "--prog", "lab_drop_hook"]);
     only_program(&place);
     succeeds(&["xdp", "unload", &place]);
@@ -321,11 +321,7 @@ fn program_arrays_of_programs_behind_stay_filled() {
     for more in [&[][..], &["--tappable"]] {
         let load = ["xdp", "load", &place, &file, "--prog", "onwards"];
         // Behind a dispatcher, nothing can jump to what stands in for its function.
-        if more.is_empty()
-            && trawl_kernel::probe::Feature::Freplace
-                .probe()
-                .is_supported()
-        {
+        if more.is_empty() && trawl_bpf::probe::Feature::Freplace.probe().is_supported() {
             fails(&load, 1, &["onwards", "dispatcher", "--tappable"]);
             continue;
         }
@@ -355,10 +351,7 @@ fn what_is_left_of_a_vanished_interface_is_cleared_away() {
         &["-n", &station.name, "link", "del", &station.interface],
     );
     // Where it stood by itself, its link tells; behind a dispatcher, only the namespace does.
-    if trawl_kernel::probe::Feature::Freplace
-        .probe()
-        .is_supported()
-    {
+    if trawl_bpf::probe::Feature::Freplace.probe().is_supported() {
         return;
     }
     wait_until(

@@ -2,7 +2,7 @@
 //! change back that nobody confirmed.
 
 use serde::Serialize;
-use trawl_kernel::netlink::XdpAttachment;
+use trawl_sys::netlink::XdpAttachment;
 
 use crate::snapshot::{Kind, Snapshot};
 
@@ -111,7 +111,7 @@ pub fn take_back(
 mod tests {
     use super::*;
     use crate::snapshot::{Hold, Present};
-    use trawl_kernel::netlink::XdpMode::{self, Native, Offload, Skb};
+    use trawl_sys::netlink::XdpMode::{self, Native, Offload, Skb};
 
     fn at(mode: XdpMode, program_id: u32) -> XdpAttachment {
         XdpAttachment { mode, program_id }

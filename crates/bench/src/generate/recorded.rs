@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use trawl_gen::pattern::Pattern;
-use trawl_kernel::{Error, Result, create};
 use trawl_packet::pcap::{file_header, record};
+use trawl_sys::{Error, Result, create};
 
 use super::super::count::Scratch;
 use super::{GenerateBench, Sender, turn};

@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, Stdio};
 
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use super::{GenerateBench, PORTS, Sender};
 use trawl_lab::Pair;

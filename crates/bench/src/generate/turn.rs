@@ -13,7 +13,7 @@ use trawl_gen::replay::{Options, Replay, Speed};
 use trawl_gen::run::run as run_generator;
 use trawl_gen::traffic::{Limits, Protocol, Spec, pattern};
 use trawl_gen::{Engine, Source};
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use super::theirs::Theirs;
 use super::{GenerateBench, PORTS, Sender, Shape};

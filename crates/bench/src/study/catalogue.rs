@@ -1,7 +1,7 @@
 //! The experiments by name: a declarative file and measuring code each. A new one is a file in `experiments/`, an
 //! entry here, and a [`Measure`](super::Measure) where none of those that exist fits.
 
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use super::Measure;
 use super::definition::Definition;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use trawl_kernel::host;
+use trawl_sys::host;
 
 use super::model::{Conditions, CpuUse};
 

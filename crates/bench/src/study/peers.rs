@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use trawl_kernel::{Error, Result, process};
+use trawl_sys::{Error, Result, process};
 
 use super::model::{PeerRecord, PeerState};
 

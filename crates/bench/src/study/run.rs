@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use super::catalogue::{self, Entry};
 use super::definition::Profile;

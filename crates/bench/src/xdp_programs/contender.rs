@@ -3,11 +3,11 @@
 use std::fmt;
 
 use trawl_attach::Request;
-use trawl_kernel::{Error, Result, process};
 use trawl_packet::build::Template;
 use trawl_program::Site;
 use trawl_program::bundled::route::{self, Extras as RouteExtras};
 use trawl_program::bundled::{Bundled, By, Extras, Target, Touch, Verdict};
+use trawl_sys::{Error, Result, process};
 
 use super::{ProgramsBench, Run, xdp_bench};
 use trawl_lab::Station;

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use trawl_attach::Request;
-use trawl_kernel::bpf::table::{self, Table};
-use trawl_kernel::netns::run_in;
-use trawl_kernel::{Error, Result, process};
+use trawl_bpf::table::{self, Table};
 use trawl_program::install;
 use trawl_program::load::{Program, Source};
+use trawl_sys::netns::run_in;
+use trawl_sys::{Error, Result, process};
 
 use super::contender::{Task, site};
 use trawl_lab::Line;
@@ -137,7 +137,7 @@ fn object_at(bytes: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trawl_kernel::bpf::object;
+    use trawl_bpf::object;
 
     #[test]
     fn objects_are_found_in_between() {

@@ -9,9 +9,9 @@ use std::sync::mpsc::{Receiver, channel};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use trawl_kernel::events::Wake;
-use trawl_kernel::privilege::User;
-use trawl_kernel::{Error, Result, create, process};
+use trawl_sys::events::Wake;
+use trawl_sys::privilege::User;
+use trawl_sys::{Error, Result, create, process};
 
 const PROGRAM: &str = "trawl-bus";
 /// Who it is, if root starts it.

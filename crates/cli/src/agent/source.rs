@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use trawl_agent::{Desired, Event, HostReport};
-use trawl_kernel::events::Wake;
-use trawl_kernel::{Result, create, text_file};
+use trawl_sys::events::Wake;
+use trawl_sys::{Result, create, text_file};
 
 use super::bus::{Bus, BusArgs, shown};
 use crate::terminal;

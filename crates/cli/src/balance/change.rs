@@ -5,10 +5,10 @@ use trawl_attach::Request;
 use trawl_balance::balancer::{Care, Done, Extras};
 use trawl_balance::{Backend, Balancer, Table, Vip, file};
 use trawl_guard::state as guard;
-use trawl_kernel::netlink::XdpMode;
-use trawl_kernel::{Error, Result};
 use trawl_program::Site;
 use trawl_program::unload::Which;
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::{Error, Result};
 
 use super::{
     BackendAdd, BackendRemove, BalancerArgs, Drain, Load, Unload, VipAdd, VipRemove, Weight,
@@ -189,8 +189,8 @@ pub fn unload(args: &Unload) -> Result<()> {
             json: args.json,
         };
         let name = |error: Error| match error.kind() {
-            trawl_kernel::error::Kind::Usage => error.fix("name the interfaces to unload it from"),
-            trawl_kernel::error::Kind::Failed => error,
+            trawl_sys::error::Kind::Usage => error.fix("name the interfaces to unload it from"),
+            trawl_sys::error::Kind::Failed => error,
         };
         found.push(place.balancer().map_err(name)?);
     }

@@ -9,7 +9,7 @@ use trawl_balance::Balancer;
 use trawl_balance::balancer::Care;
 use trawl_balance::check::{Failure, Health, Probe};
 use trawl_balance::table::Forward;
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use super::Check;
 use crate::json::{self, rounded_option};

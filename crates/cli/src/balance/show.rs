@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use serde::Serialize;
 use trawl_balance::stats::VipCount;
 use trawl_balance::{Backend, Protocol, Vip};
-use trawl_kernel::Result;
 use trawl_program::bundled::stats::Account;
+use trawl_sys::Result;
 
 use super::{List, Stats};
 use crate::json;

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use trawl_bench::Spread;
 use trawl_bench::drop_reasons::{self, DropsBench, DropsResults};
-use trawl_kernel::Result;
-use trawl_kernel::process::own_binary;
+use trawl_sys::Result;
+use trawl_sys::process::own_binary;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use trawl_bench::Spread;
 use trawl_bench::generate::{GenerateBench, GenerateResults, run as run_experiment};
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use crate::{terminal, units};
 

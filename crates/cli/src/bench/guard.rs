@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use trawl_bench::Spread;
 use trawl_bench::guard_rules::{self, GuardBench, GuardResults};
-use trawl_kernel::Result;
+use trawl_sys::Result;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use trawl_bench::Spread;
 use trawl_bench::xdp_programs::{self, ProgramsBench, ProgramsResults, Task};
-use trawl_kernel::Result;
+use trawl_sys::Result;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum TaskName {

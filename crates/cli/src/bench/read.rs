@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use trawl_bench::read::{self, ReadBench, ReadResults};
-use trawl_kernel::Result;
-use trawl_kernel::process::own_binary;
+use trawl_sys::Result;
+use trawl_sys::process::own_binary;
 
 use crate::units;
 

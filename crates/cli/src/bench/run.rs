@@ -13,9 +13,9 @@ use trawl_bench::study::model::{PeerState, Report, Request};
 use trawl_bench::study::peers::Peers;
 use trawl_bench::study::run::{Progress, run as run_experiments};
 use trawl_bench::study::{Bench, catalogue, store};
-use trawl_kernel::events::Signals;
-use trawl_kernel::process::own_binary;
-use trawl_kernel::{Error, Result};
+use trawl_sys::events::Signals;
+use trawl_sys::process::own_binary;
+use trawl_sys::{Error, Result};
 
 use crate::cleaner::Cleaner;
 use crate::terminal;

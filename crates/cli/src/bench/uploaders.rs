@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use trawl_bench::study::harness::made_up::Directory;
-use trawl_kernel::{Error, Result, host};
 use trawl_store::Uploaders;
+use trawl_sys::{Error, Result, host};
 
 use crate::units;
 

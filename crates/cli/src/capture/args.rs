@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use trawl_kernel::layout::RECORD_MAX_CAPTURED;
-use trawl_kernel::privilege::User;
-use trawl_kernel::{Error, Result, host};
+use trawl_bpf::layout::RECORD_MAX_CAPTURED;
 use trawl_packet::verdict;
+use trawl_sys::privilege::User;
+use trawl_sys::{Error, Result, host};
 use trawl_tap::Choice;
 use trawl_tap::filter::Filter;
 use trawl_tap::options::{
@@ -694,7 +694,7 @@ mod tests {
             &["-i", "lo", "--trigger", "udp", "--trigger-memory", "2GiB"],
         ] {
             let error = plan(words).expect_err("refused");
-            assert_eq!(error.kind(), trawl_kernel::error::Kind::Usage, "{words:?}");
+            assert_eq!(error.kind(), trawl_sys::error::Kind::Usage, "{words:?}");
         }
     }
 }

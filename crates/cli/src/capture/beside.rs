@@ -1,7 +1,7 @@
 //! The outputs of a capture, opened before anything is attached, and what writes to those after the first.
 
-use trawl_kernel::{Error, Result};
 use trawl_sink::Beside;
+use trawl_sys::{Error, Result};
 use trawl_tap::notice::Notice;
 use trawl_tap::plan::{CapturePlan, OutputPlan};
 use trawl_tap::session::{Observer, Session};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::plan::{CapturePlan, Format, OutputPlan};
 use trawl_tap::session::Session;

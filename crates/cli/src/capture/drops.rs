@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 use trawl_tap::drop::reasons::Reasons;
 use trawl_tap::options::Drops;
 

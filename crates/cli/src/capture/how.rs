@@ -5,10 +5,10 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use trawl_kernel::disk::open_directly;
-use trawl_kernel::warden::WholeBytes;
-use trawl_kernel::{Error, Result, create};
+use trawl_io::disk::open_directly;
 use trawl_sink::{DirectFile, Form, Packed, PcapFile, PcapStream, PcapngFile, PcapngStream};
+use trawl_sys::warden::WholeBytes;
+use trawl_sys::{Error, Result, create};
 use trawl_tap::notice::Notice;
 use trawl_tap::plan::{CapturePlan, Compression, Format, Io, OutputPlan};
 use trawl_tap::session::{Observer, Session};

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trawl_kernel::Result;
-use trawl_kernel::netlink::{Link, Netlink};
-use trawl_kernel::netns::Namespace;
+use trawl_sys::Result;
+use trawl_sys::netlink::{Link, Netlink};
+use trawl_sys::netns::Namespace;
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::plan::CapturePlan;
 use trawl_tap::select::select;

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use trawl_kernel::Result;
 use trawl_program::Site;
 use trawl_program::swap::Loan;
+use trawl_sys::Result;
 use trawl_tap::notice::Notice;
 use trawl_tap::session::Observer;
 use trawl_tap::sources::Sources;

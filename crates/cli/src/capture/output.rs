@@ -5,9 +5,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::privilege::User;
-use trawl_kernel::warden::WholeBytes;
-use trawl_kernel::{Error, Result};
+use trawl_sys::privilege::User;
+use trawl_sys::warden::WholeBytes;
+use trawl_sys::{Error, Result};
 use trawl_tap::plan::{CapturePlan, Compression};
 
 use crate::outfile;

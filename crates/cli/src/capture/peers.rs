@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use trawl_kernel::packet_socket::{Fanout, Reading};
-use trawl_kernel::{Error, Result};
+use trawl_io::packet_socket::{Fanout, Reading};
+use trawl_sys::{Error, Result};
 use trawl_tap::Choice;
 use trawl_tap::options::Peers;
 

@@ -6,9 +6,9 @@ mod message;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use trawl_kernel::netlink::{Link, Netlink};
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Error, Result};
+use trawl_sys::netlink::{Link, Netlink};
+use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result};
 use trawl_tap::sources::Sources;
 
 use message::Sandbox;

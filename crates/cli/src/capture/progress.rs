@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use trawl_kernel::netns::Namespace;
+use trawl_sys::netns::Namespace;
 use trawl_tap::account::Summary;
 use trawl_tap::assembly::Point;
 use trawl_tap::capture_site::CaptureSite;

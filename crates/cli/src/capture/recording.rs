@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use trawl_kernel::layout::RECORD_MAX_CAPTURED;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::layout::RECORD_MAX_CAPTURED;
 use trawl_sink::check_command;
+use trawl_sys::{Error, Result};
 use trawl_tap::options::{MemorySize, Meta};
 use trawl_tap::plan::{Compression, Io, Rotation};
 

@@ -10,11 +10,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::events::{self, Signal, Signals, Wake};
-use trawl_kernel::process::own_binary;
-use trawl_kernel::ssh::Ssh;
-use trawl_kernel::{Error, Result, clock};
 use trawl_packet::read::Step;
+use trawl_sys::events::{self, Signal, Signals, Wake};
+use trawl_sys::process::own_binary;
+use trawl_sys::ssh::Ssh;
+use trawl_sys::{Error, Result, clock};
 use trawl_tap::plan::CapturePlan;
 
 use super::display::Display;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 use trawl_tap::session::Session;
 use trawl_tap::sink::Sink;
 use trawl_tap::stream::{End, Stream};

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use trawl_kernel::{Error, Result, host};
 use trawl_store::{Config, StoreSink, StoredCapture};
+use trawl_sys::{Error, Result, host};
 use trawl_tap::account::Summary;
 use trawl_tap::plan::{FullSpool, StorePlan};
 use trawl_tap::session::{Confined, Ended};

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{ArgAction, ValueEnum};
-use trawl_kernel::layout::RECORD_MAX_CAPTURED;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::layout::RECORD_MAX_CAPTURED;
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
+use trawl_sys::{Error, Result};
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::filter::{Filter, compiler_options};
 

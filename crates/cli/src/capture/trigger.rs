@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use trawl_kernel::{Error, Result};
 use trawl_packet::verdict::{Kind, Set};
+use trawl_sys::{Error, Result};
 use trawl_tap::trigger::{MEMORY_DEFAULT, MEMORY_MIN, TriggerPlan};
 
 use crate::units;

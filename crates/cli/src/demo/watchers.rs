@@ -4,10 +4,10 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use trawl_kernel::netns::run_in;
-use trawl_kernel::process::own_binary;
-use trawl_kernel::{Error, Result, process};
 use trawl_lab::Station;
+use trawl_sys::netns::run_in;
+use trawl_sys::process::own_binary;
+use trawl_sys::{Error, Result, process};
 
 /// Far longer than the demo takes: a capture that misses packets ends too.
 const PATIENCE: &str = "20s";

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use trawl_filter::select::{Question, Selector};
 use trawl_filter::{LinkType, Options};
-use trawl_kernel::{Error, Result, errno};
 use trawl_packet::pcapng::block::{ByteOrder, blocks};
 use trawl_packet::verdict;
+use trawl_sys::{Error, Result, errno};
 use trawl_tap::Choice;
 use trawl_tap::filter::Filter;
 use trawl_tap::options::{At, Direction, Options as CaptureOptions, Programs, Sample};

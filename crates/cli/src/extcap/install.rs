@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use trawl_kernel::process::own_binary;
-use trawl_kernel::{Error, Result, create};
+use trawl_sys::process::own_binary;
+use trawl_sys::{Error, Result, create};
 
 use crate::terminal::{say, write_out};
 

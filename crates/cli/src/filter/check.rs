@@ -4,11 +4,11 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use serde::Serialize;
+use trawl_bpf::info;
+use trawl_bpf::program::{self, HAS_FRAGS, LoadOptions};
 use trawl_filter::lower::Lowered;
 use trawl_filter::{Hook, Target, standalone};
-use trawl_kernel::bpf::info;
-use trawl_kernel::bpf::program::{self, HAS_FRAGS, LoadOptions};
-use trawl_kernel::{Error, Result, errno};
+use trawl_sys::{Error, Result, errno};
 use trawl_tap::filter::Block;
 
 /// How it went.

@@ -6,9 +6,9 @@ use std::path::Path;
 use serde::Serialize;
 use trawl_filter::Options;
 use trawl_filter::select::{Question, SelectError, Selector};
-use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
+use trawl_sys::{Error, Result};
 use trawl_tap::filter::Filter;
 
 /// What was found in a file.
@@ -109,7 +109,7 @@ mod tests {
     }
 
     fn asked(name: &str, file: &[u8], expression: &str) -> Matches {
-        trawl_kernel::libpcap::compile_filters();
+        trawl_io::libpcap::compile_filters();
         let path = std::env::temp_dir().join(format!("trawl-{}-{name}", std::process::id()));
         std::fs::write(&path, file).expect("the temporary directory can be written");
         let filter = Filter::Expression(expression.to_owned());

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use trawl_agent::{Desired, HostReport, Selector};
-use trawl_kernel::events::Wake;
-use trawl_kernel::{Error, Result, clock};
+use trawl_sys::events::Wake;
+use trawl_sys::{Error, Result, clock};
 use trawl_view::text::steers;
 
 use super::show::{Fleet, Host};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use trawl_kernel::layout::drop::FOLLOW_BRANCH;
+use trawl_bpf::layout::drop::FOLLOW_BRANCH;
 use trawl_view::record::{PacketView, ShortId};
 
 use super::step::{Outline, Seen, Segment, Side, Step, line};

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use trawl_gen::engine::Notes;
 use trawl_gen::pace::WIRE_OVERHEAD;
 use trawl_gen::run::{End, Figures, Report};
-use trawl_kernel::Result;
-use trawl_kernel::events::{Signal, Signals};
+use trawl_sys::Result;
+use trawl_sys::events::{Signal, Signals};
 
 use super::json::Sent;
 use crate::json::Remark;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use trawl_gen::pace::{Rate, WIRE_OVERHEAD};
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use crate::units;
 

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use trawl_gen::receive::{Count, Latency, Options, PARTS, Progress, Receiver, Report, Verdict};
-use trawl_kernel::events::{self, Signal, Signals};
-use trawl_kernel::{Error, Result};
+use trawl_sys::events::{self, Signal, Signals};
+use trawl_sys::{Error, Result};
 use trawl_tap::capture_site::CaptureSite;
 
 use super::json::{Received, flow_name};

@@ -13,7 +13,7 @@ use trawl_gen::pace::Rate;
 use trawl_gen::replay::{Options, Replay, ReplayAccount, Speed};
 use trawl_gen::run::{Sending, run as run_generator};
 use trawl_gen::{Source, target};
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 use trawl_tap::capture_site::CaptureSite;
 
 use super::json::Sent;

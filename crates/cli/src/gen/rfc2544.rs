@@ -4,15 +4,15 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use trawl_bpf::probe::kernel_release;
 use trawl_gen::engine::Notes;
 use trawl_gen::receive::PARTS;
 use trawl_gen::rfc2544::{CHECKSUM, Measurement, Options, Progress, Rfc2544Results, SIZES, Side};
 use trawl_gen::target;
 use trawl_gen::traffic::{Protocol, Spec};
-use trawl_kernel::events::Signals;
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::probe::kernel_release;
-use trawl_kernel::{Error, Result, host};
+use trawl_sys::events::Signals;
+use trawl_sys::netlink::Netlink;
+use trawl_sys::{Error, Result, host};
 use trawl_tap::capture_site::CaptureSite;
 
 use super::json::{Conditions, Rfc2544, wire_bits};

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use trawl_gen::connections::{Account, Connecting, run as run_connections};
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Error, Result};
+use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result};
 
 use super::json::Connections;
 use super::output::{Watch, rate, time};

@@ -1,7 +1,7 @@
 //! `trawl gen udp`, `tcp`, `icmp`, `arp`, `eth`, `raw`: what the frames are.
 
 use trawl_gen::traffic::{Protocol, Spec};
-use trawl_kernel::Result;
+use trawl_sys::Result;
 
 /// Keys of a [`Spec`] and what was said of them. A field's value is `N`, `FIRST-LAST`, `FIRST-LAST/STEP`,
 /// `random:FIRST-LAST`, a prefix or a list.

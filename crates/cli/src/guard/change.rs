@@ -11,10 +11,10 @@ use trawl_guard::file::RuleFile;
 use trawl_guard::rule::{On, TcpState};
 use trawl_guard::set::{Changed, Changes};
 use trawl_guard::{Action, Draft, Guard, Match, RuleSet, revert, state};
-use trawl_kernel::netlink::XdpMode;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Error, Result, clock};
 use trawl_program::Site;
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result, clock};
 
 use super::{Apply, Confirm, Consent, Load, PresetRule, Remove, Rule, Unload};
 use crate::json::{self, Remark};

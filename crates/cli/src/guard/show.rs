@@ -5,17 +5,17 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
-use trawl_guard::rule::{On, Rule, TcpState};
-use trawl_guard::{Guard, Post, RuleSet, file, names, revert, state, text};
-use trawl_kernel::confirm::Reverted;
-use trawl_kernel::layout::guard::{
+use trawl_bpf::layout::guard::{
     GUARD_DEFAULT_ALLOWED, GUARD_DEFAULT_DENIED, GUARD_DISCOVERY, GUARD_MALFORMED, GUARD_NOT_IP,
     GUARD_OVER_RATE, GUARD_RULE_ALLOWED, GUARD_RULE_DENIED,
 };
-use trawl_kernel::netlink::XdpMode;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Error, Result, clock};
+use trawl_guard::rule::{On, Rule, TcpState};
+use trawl_guard::{Guard, Post, RuleSet, file, names, revert, state, text};
 use trawl_program::Site;
+use trawl_sys::confirm::Reverted;
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result, clock};
 
 use super::{List, Save, Stats};
 use crate::terminal::{self, folded, write_json, write_out};

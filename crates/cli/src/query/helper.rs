@@ -4,8 +4,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde::de::DeserializeOwned;
-use trawl_kernel::process::companion;
-use trawl_kernel::{Error, Result};
+use trawl_sys::process::companion;
+use trawl_sys::{Error, Result};
 
 const PROGRAM: &str = "trawl-query";
 const WRONG_USAGE: i32 = 2;

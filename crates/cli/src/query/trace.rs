@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::{Error, Result};
 use trawl_store::{Coverage, Inventory};
+use trawl_sys::{Error, Result};
 
 use super::helper::{Answer, Form};
 use super::{PartArgs, PlaceArgs, coverage};

@@ -5,11 +5,11 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::outlet::Patient;
-use trawl_kernel::{Error, Result, clock};
+use trawl_io::outlet::Patient;
 use trawl_sink::{
     Finished, Form, Packed, SeriesPlan, check_command, is_nearly_full, wait_for_commands,
 };
+use trawl_sys::{Error, Result, clock};
 use trawl_tap::plan::Compression;
 use trawl_tap::sink::Sink;
 

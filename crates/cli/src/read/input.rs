@@ -10,12 +10,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use trawl_filter::select::Kind;
-use trawl_kernel::events::{self, Signal, Signals};
-use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::compressed::{self, Compression};
 use trawl_packet::read::parts::{Parts, Seekable};
 use trawl_packet::read::{CaptureReader, ReadError, Step};
+use trawl_sys::events::{self, Signal, Signals};
+use trawl_sys::{Error, Result};
 use trawl_view::record::{PacketView, Source};
 
 use super::unreadable;

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::{self, TSRESOL_DEFAULT, blocks};
 use trawl_packet::read::FileFormat;
+use trawl_sys::{Error, Result};
 use trawl_view::Show;
 use trawl_view::json::JsonLines;
 use trawl_view::print::{Precision, Printer};

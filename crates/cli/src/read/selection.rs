@@ -1,9 +1,9 @@
 //! Which packets are wanted by what is not among their bytes: time, interface, hook and verdict.
 
 use clap::ValueEnum;
-use trawl_kernel::{Error, Result, clock, names};
 use trawl_packet::pcapng::{Direction, Verdict};
 use trawl_packet::verdict::{Kind, Set};
+use trawl_sys::{Error, Result, clock, names};
 use trawl_view::record::PacketView;
 
 use super::time::Bound;

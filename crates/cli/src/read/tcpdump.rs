@@ -3,8 +3,8 @@
 use clap::ArgAction;
 use trawl_filter::Options;
 use trawl_filter::select::options_for;
-use trawl_kernel::{Error, Result};
 use trawl_packet::pcapng::Direction;
+use trawl_sys::{Error, Result};
 use trawl_tap::filter::Filter;
 use trawl_view::print::Datagrams;
 

@@ -1,6 +1,6 @@
 //! Times as people give them: of day, with a date, since 1970, or relative to the first packet or to now.
 
-use trawl_kernel::clock;
+use trawl_sys::clock;
 
 use crate::units;
 

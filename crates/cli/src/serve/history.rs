@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use serde::Serialize;
-use trawl_kernel::clock;
+use trawl_sys::clock;
 
 use super::Figures;
 

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use trawl_kernel::Result;
+use trawl_sys::Result;
 
 use super::history::Plots;
 use super::{Figures, metrics};

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use trawl_kernel::redirect_events::{Count, EventSource, Kind, RedirectEvents};
-use trawl_kernel::{Result, errno};
+use trawl_bpf::redirect_events::{Count, EventSource, Kind, RedirectEvents};
 use trawl_packet::pcapng::Verdict;
 use trawl_packet::verdict;
+use trawl_sys::{Result, errno};
 
 /// What one tracepoint told of one place in an interval.
 #[derive(Clone, Debug, Serialize)]

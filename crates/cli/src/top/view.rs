@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use trawl_kernel::Result;
+use trawl_sys::Result;
 use trawl_view::stat::{bits, plot};
 
 use super::order::Order;

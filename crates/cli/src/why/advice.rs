@@ -3,17 +3,17 @@
 use std::fmt;
 
 use serde::Serialize;
+use trawl_bpf::probe::attached::tcx;
+use trawl_bpf::xdp_events::What;
+use trawl_bpf::{functions, program};
 use trawl_guard::Guard;
 use trawl_guard::rule::{Action, Rule};
-use trawl_kernel::bpf::xdp_events::What;
-use trawl_kernel::bpf::{functions, program};
-use trawl_kernel::interface::Interface;
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netlink::tc::Direction;
-use trawl_kernel::netns::{Namespace, run_maybe_in};
-use trawl_kernel::probe::attached::tcx;
 use trawl_program::Site;
 use trawl_program::reload::{self, Again};
+use trawl_sys::interface::Interface;
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netlink::tc::Direction;
+use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::{hook, trace};
 use trawl_view::why::DropKey;

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use trawl_kernel::Result;
-use trawl_kernel::bpf::xdp_events::{Event, XdpEvents};
-use trawl_kernel::counters::{self, Counters};
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netns::{Look, Namespace};
+use trawl_bpf::xdp_events::{Event, XdpEvents};
+use trawl_sys::Result;
+use trawl_sys::counters::{self, Counters};
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netns::{Look, Namespace};
 use trawl_tap::capture_site::CaptureSite;
 
 use crate::json::{self, Remark};

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde::Deserialize;
-use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_view::why::DropKey;
 
 /// The tables of iptables and the hooks that each has chains at.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use serde::Serialize;
-use trawl_kernel::bpf::xdp_events::What;
-use trawl_kernel::counters::Key;
+use trawl_bpf::xdp_events::What;
+use trawl_sys::counters::Key;
 use trawl_tap::account::Account;
 use trawl_view::why::{DropKey, REASON_XDP, Row, Tally};
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use clap::ValueEnum;
-use trawl_kernel::{Error, Result};
 use trawl_program::bundled::{Bundled, By, NAMES, Target, Then, Touch, Verdict};
+use trawl_sys::{Error, Result};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum TouchName {

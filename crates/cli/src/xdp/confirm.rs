@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trawl_kernel::Result;
 use trawl_program::{Site, swap};
+use trawl_sys::Result;
 
 use crate::json::{self, rounded};
 use crate::netns::NetnsArg;

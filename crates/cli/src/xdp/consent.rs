@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use trawl_attach::{OldMaps, Request};
 use trawl_guard::text;
-use trawl_kernel::Result;
 use trawl_program::unload::{self, Which};
 use trawl_program::{Site, swap};
+use trawl_sys::Result;
 
 use crate::json::{self, Remark};
 use crate::units;

@@ -6,14 +6,14 @@ use std::process::ExitCode;
 use serde::Serialize;
 use trawl_attach::{OldMaps, Request};
 use trawl_guard::state as guard;
-use trawl_kernel::netlink::XdpMode;
-use trawl_kernel::{Error, Result};
 use trawl_program::bundled::{Bundled, Extras, Touch};
 use trawl_program::chain::Actions;
 use trawl_program::install::{self, Put};
 use trawl_program::load::Source;
 use trawl_program::swap::maps::Inherited;
 use trawl_program::{Installed, Site};
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::{Error, Result};
 
 use super::ModeName;
 use super::bundled::{Options, what_was_meant};

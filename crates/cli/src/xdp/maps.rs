@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trawl_kernel::Result;
 use trawl_program::status::{self, Map};
+use trawl_sys::Result;
 
 use super::sites::SiteArgs;
 use crate::json;

@@ -1,9 +1,9 @@
 //! Which interfaces a command that shows something is asked for.
 
 use clap::ArgAction;
-use trawl_kernel::Result;
-use trawl_kernel::netns::{self, Namespace};
 use trawl_program::Site;
+use trawl_sys::Result;
+use trawl_sys::netns::{self, Namespace};
 
 #[derive(Debug, clap::Args)]
 pub struct SiteArgs {

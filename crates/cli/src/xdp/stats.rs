@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use clap::ArgAction;
 use serde::Serialize;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Error, Result};
 use trawl_program::bundled::stats::{Account, NamedCount, Rate};
 use trawl_program::{Installed, Site};
+use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result};
 
 use crate::json::{self, Remark, rounded_option};
 use crate::netns::NetnsArg;

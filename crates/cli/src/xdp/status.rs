@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use trawl_kernel::Result;
 use trawl_program::reload::removal;
 use trawl_program::status::{self, About, Attached, Kind, Runs, Status};
 use trawl_program::status::{Redirect, Target, To};
+use trawl_sys::Result;
 
 use super::sites::SiteArgs;
 use crate::json;

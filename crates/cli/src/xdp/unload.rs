@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use trawl_guard::state as guard;
-use trawl_kernel::Result;
 use trawl_program::Site;
 use trawl_program::unload::{self, Which};
+use trawl_sys::Result;
 
 use super::consent::Consent;
 use crate::json;

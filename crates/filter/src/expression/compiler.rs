@@ -59,7 +59,7 @@ mod tests {
         }
 
         fn compile(&self, text: &str, options: &Options) -> Result<Vec<Instruction>, String> {
-            use trawl_kernel::libpcap::{FilterRequest, compile_filter};
+            use trawl_io::libpcap::{FilterRequest, compile_filter};
             let request = FilterRequest {
                 link_type: options.link.0,
                 snaplen: options.snaplen,

@@ -1,6 +1,6 @@
 //! Frames that a snapshot cut short: expressions of all lengths say of them what libpcap says.
 
-use trawl_kernel::libpcap::{FilterRequest, compile_filter};
+use trawl_io::libpcap::{FilterRequest, compile_filter};
 
 use crate::agreement::Readers;
 use crate::random_expressions::primitive;

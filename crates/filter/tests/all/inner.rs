@@ -26,7 +26,7 @@ const EXPRESSIONS: [&str; 14] = [
 fn inner_filters_agree() {
     let mut matched = 0;
     for (index, expression) in EXPRESSIONS.iter().enumerate() {
-        trawl_kernel::libpcap::compile_filters();
+        trawl_io::libpcap::compile_filters();
         let inner = Inner::compile(expression, &Options::default()).unwrap();
         let targets = [
             Target::xdp(),

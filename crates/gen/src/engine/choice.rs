@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::{Error, Result};
+use trawl_sys::netlink::Netlink;
+use trawl_sys::{Error, Result};
 
 use super::fix::{self, Fixed};
 use super::{Engine, Live, Packet, Sent, Xsk};

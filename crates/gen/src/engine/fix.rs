@@ -4,10 +4,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use trawl_attach::Site;
-use trawl_kernel::ethtool::Ethtool;
-use trawl_kernel::netlink::{Netlink, Peer, XdpMode, veth_peer};
-use trawl_kernel::send::passing_program;
-use trawl_kernel::{Error, Result};
+use trawl_io::send::passing_program;
+use trawl_sys::ethtool::Ethtool;
+use trawl_sys::netlink::{Netlink, Peer, XdpMode, veth_peer};
+use trawl_sys::{Error, Result};
 
 const GRO: &str = "rx-gro";
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use trawl_kernel::Result;
-use trawl_kernel::send::{LARGEST_RUN, LiveSender};
+use trawl_io::send::{LARGEST_RUN, LiveSender};
+use trawl_sys::Result;
 
 use super::{Engine, Sent};
 use crate::pattern::kernel::Tables;
@@ -13,7 +13,7 @@ use crate::source::{Next, Source};
 const RUN: Duration = Duration::from_millis(20);
 const FIRST_RUN: u64 = 4096;
 
-/// See [`trawl_kernel::send`] on what the device has to be able to do.
+/// See [`trawl_io::send`] on what the device has to be able to do.
 #[derive(Debug)]
 pub struct Live {
     sender: LiveSender,

@@ -1,7 +1,7 @@
 //! A packet socket: works everywhere.
 
-use trawl_kernel::Result;
-use trawl_kernel::send::{PACKET_BATCH, PacketSender};
+use trawl_io::send::{PACKET_BATCH, PacketSender};
+use trawl_sys::Result;
 
 use super::{Engine, Sent};
 use crate::source::{Next, Source};

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use trawl_kernel::Result;
-use trawl_kernel::send::PacketRing;
+use trawl_io::send::PacketRing;
+use trawl_sys::Result;
 
 use super::Sent;
 use super::slots::{Device, Slots, Write};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::Result;
+use trawl_sys::Result;
 
 use super::{Engine, Sent};
 use crate::source::{Next, Source};

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use trawl_kernel::xsk::{LONGEST, XskSender};
-use trawl_kernel::{Error, Result};
+use trawl_io::xsk::{LONGEST, XskSender};
+use trawl_sys::{Error, Result};
 
 use super::Sent;
 use super::slots::{Device, Slots, Write};
 
-/// See [`trawl_kernel::xsk`].
+/// See [`trawl_io::xsk`].
 pub type Xsk = Slots<XskSender>;
 
 impl Xsk {

@@ -1,6 +1,6 @@
 //! A rate that changes over time: phases with a constant rate, a ramp, steps, bursts or a pause.
 
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 /// More pieces than anybody writes by hand, repetitions counted.
 const MOST: usize = 100_000;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use trawl_kernel::send::layout::{
+use trawl_bpf::layout::send::{
     SEND_CLOCK, SEND_EDITS, SEND_HEADER_WORDS, SEND_LIST, SEND_NUMBER, SEND_RANDOM, SEND_REACH,
     SEND_STEP, SEND_SUMS, SendEdit, SendPlan, SendState, SendSum, SendVariant,
 };
-use trawl_kernel::send::{LivePlan, made};
-use trawl_kernel::{Error, Result};
+use trawl_io::send::{LivePlan, made};
+use trawl_sys::{Error, Result};
 
 use super::{Edit, Pattern, PatternSource, Value, Variant};
 
@@ -368,7 +368,7 @@ mod tests {
     }
 
     fn may_run_programs() -> bool {
-        trawl_kernel::probe::has_capability(trawl_kernel::probe::Capability::NetAdmin)
+        trawl_bpf::probe::has_capability(trawl_bpf::probe::Capability::NetAdmin)
     }
 
     #[test]

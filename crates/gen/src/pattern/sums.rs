@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use trawl_kernel::send::layout::SEND_SUMS;
+use trawl_bpf::layout::send::SEND_SUMS;
 
 const MODULUS: u64 = 0xffff;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use trawl_kernel::clock;
-use trawl_kernel::send::layout::{SEND_MIX_1, SEND_MIX_2, SEND_MIX_ADD};
+use trawl_bpf::layout::send::{SEND_MIX_1, SEND_MIX_2, SEND_MIX_ADD};
+use trawl_sys::clock;
 
 /// How a field's value comes about. `turn` is the frame's number, or that of its flow.
 #[derive(Clone, Debug, PartialEq)]

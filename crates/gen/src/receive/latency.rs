@@ -1,8 +1,8 @@
 //! One-way latencies: the program's buckets as a histogram.
 
 use hdrhistogram::Histogram;
-use trawl_kernel::receive::layout::ReceiveLatency;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::layout::receive::ReceiveLatency;
+use trawl_sys::{Error, Result};
 
 /// Three digits: finer than the buckets, which have a width of 1/16 (a flow's) or 1/64 (the total's) of their value.
 const DIGITS: u8 = 3;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use trawl_kernel::Result;
-use trawl_kernel::receive::layout::{RECEIVE_FIRST_ERA, RECEIVE_FLOW_BITS, RECEIVE_TOTAL_BITS};
-use trawl_kernel::receive::{FlowKey, ReceiveFlow, ReceiveTotals};
+use trawl_bpf::layout::receive::{RECEIVE_FIRST_ERA, RECEIVE_FLOW_BITS, RECEIVE_TOTAL_BITS};
+use trawl_io::receive::{FlowKey, ReceiveFlow, ReceiveTotals};
+use trawl_sys::Result;
 
 use super::latency::{Collector, Latency};
 

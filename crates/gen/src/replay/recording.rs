@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::{Error, Result};
 use trawl_packet::link_type;
 use trawl_packet::read::CaptureReader;
+use trawl_sys::{Error, Result};
 
 use super::ahead::Ahead;
 

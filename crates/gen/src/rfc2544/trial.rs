@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use super::{Measurement, Progress, Watch, made};
 use crate::engine::open;

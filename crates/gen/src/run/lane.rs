@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::events::precise_sleeps;
-use trawl_kernel::send::pin_to_cpu;
-use trawl_kernel::{Error, Result};
+use trawl_io::send::pin_to_cpu;
+use trawl_sys::events::precise_sleeps;
+use trawl_sys::{Error, Result};
 
 use super::{Gaps, Open, Sending, Shared};
 use crate::engine::{Engine, Sent};

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use trawl_kernel::clock;
+use trawl_sys::clock;
 
 use crate::names;
 use crate::rule::{Action, Rule, TcpState};

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::net::UdpSocket;
 
-use trawl_kernel::Result;
-use trawl_kernel::netlink::{Link, Netlink};
-use trawl_kernel::netns::{Namespace, run_maybe_in};
+use trawl_sys::Result;
+use trawl_sys::netlink::{Link, Netlink};
+use trawl_sys::netns::{Namespace, run_maybe_in};
 
-use trawl_kernel::session::Session;
+use trawl_sys::session::Session;
 
 use crate::model::Macs;
 

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
-use trawl_kernel::clock;
 use trawl_packet::build::{Icmp, Ipv4, Ipv6, Layer, Tcp, Template, Vlan, flags};
+use trawl_sys::clock;
 
 use super::super::mac::MacPrefix;
 use super::super::model::{Macs, Packet, PortPair, Transport};

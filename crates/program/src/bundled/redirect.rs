@@ -5,12 +5,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use trawl_attach::Request;
 use trawl_attach::site::Site;
-use trawl_kernel::bpf::table::{self, Table};
-use trawl_kernel::errno::ENODEV;
-use trawl_kernel::layout::bundled::{REDIRECT_MAX_CPUS, REDIRECT_MAX_TARGETS};
-use trawl_kernel::netlink::{XdpMode, xdp_abilities};
-use trawl_kernel::netns::run_maybe_in;
-use trawl_kernel::{Error, Result, probe};
+use trawl_bpf::layout::bundled::{REDIRECT_MAX_CPUS, REDIRECT_MAX_TARGETS};
+use trawl_bpf::probe;
+use trawl_bpf::table::{self, Table};
+use trawl_sys::errno::ENODEV;
+use trawl_sys::netlink::{XdpMode, xdp_abilities};
+use trawl_sys::netns::run_maybe_in;
+use trawl_sys::{Error, Result};
 
 use crate::load::Program;
 use crate::readiness;

@@ -6,19 +6,19 @@
 
 use trawl_attach::Request;
 use trawl_attach::site::Site;
-use trawl_kernel::bpf::object;
-use trawl_kernel::bpf::table::{self, Table};
-use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::bundled::{
+use trawl_bpf::layout::Shared;
+use trawl_bpf::layout::bundled::{
     ROUTE_BLACKHOLE, ROUTE_FORWARDED_IPV4, ROUTE_FORWARDED_IPV6, ROUTE_FORWARDING_OFF,
     ROUTE_IN_PIECES, ROUTE_LOCAL, ROUTE_MALFORMED, ROUTE_MARTIAN, ROUTE_MAX_PORTS, ROUTE_MULTICAST,
     ROUTE_NO_NEIGHBOUR, ROUTE_NO_ROOM, ROUTE_NOT_IP, ROUTE_NOT_OURS, ROUTE_OPTIONS,
     ROUTE_OTHER_PORT, ROUTE_REFRESH, ROUTE_TOO_BIG, ROUTE_TTL, ROUTE_TUNNEL, ROUTE_UNKNOWN_VLAN,
     ROUTE_UNREACHABLE, RouteArrival, RouteArrivalKey, RouteConfig, RouteTags,
 };
-use trawl_kernel::netlink::{Link, Netlink, VlanTag, XdpMode};
-use trawl_kernel::netns::{Namespace, run_maybe_in};
-use trawl_kernel::{Error, Result};
+use trawl_bpf::object;
+use trawl_bpf::table::{self, Table};
+use trawl_sys::netlink::{Link, Netlink, VlanTag, XdpMode};
+use trawl_sys::netns::{Namespace, run_maybe_in};
+use trawl_sys::{Error, Result};
 
 use crate::bundled::stats::{Account, Layout};
 use crate::bundled::{open_table, put_interfaces};

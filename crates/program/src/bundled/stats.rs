@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use trawl_kernel::bpf::table::Table;
-use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::bundled::{
+use trawl_bpf::layout::Shared;
+use trawl_bpf::layout::bundled::{
     COUNT_FAR_DROP, COUNT_FAR_PASS, COUNT_FAR_REDIRECT, COUNT_IN_PIECES, COUNT_IPV4, COUNT_IPV6,
     COUNT_OTHER, COUNT_QUEUES, COUNT_TARGET_GONE, COUNT_UNPARSED, COUNTERS as COUNTERS_OF_QUEUE,
     Counter,
 };
-use trawl_kernel::{Error, Result};
+use trawl_bpf::table::Table;
+use trawl_sys::{Error, Result};
 
 use crate::pins::Installed;
 

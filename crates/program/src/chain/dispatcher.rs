@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use trawl_attach::site::make_directory;
 use trawl_attach::{AttachPlan, Owner, Refused, Site, apply};
-use trawl_kernel::bpf::loader::ObjectFile;
-use trawl_kernel::bpf::table::Table;
-use trawl_kernel::bpf::{functions, info, link, object, program};
-use trawl_kernel::lock::{self, Rank};
-use trawl_kernel::netlink::{XdpAttachment, XdpMode};
-use trawl_kernel::{Error, Result, bpffs};
+use trawl_bpf::loader::ObjectFile;
+use trawl_bpf::table::Table;
+use trawl_bpf::{bpffs, functions, info, link, object, program};
+use trawl_sys::lock::{self, Rank};
+use trawl_sys::netlink::{XdpAttachment, XdpMode};
+use trawl_sys::{Error, Result};
 
 use crate::chain::Actions;
 use crate::explain;

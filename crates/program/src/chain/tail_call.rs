@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use trawl_attach::plan::LONGEST_CHAIN;
 use trawl_attach::site::Lock;
 use trawl_attach::{Request, Site, apply};
-use trawl_kernel::bpf::{info, map, program};
-use trawl_kernel::netlink::{XdpAttachment, XdpMode};
-use trawl_kernel::{Error, Result, events};
+use trawl_bpf::{info, map, program};
+use trawl_sys::netlink::{XdpAttachment, XdpMode};
+use trawl_sys::{Error, Result, events};
 
 use crate::chain::{Actions, Looks, MOST_JUMPS, most_jumps};
 use crate::hooks::{ACTIONS, ENTRY, HOOK, NEXT, count_captures};

@@ -9,12 +9,12 @@ use trawl_attach::plan::maps::{MapShape, same_name, section_of};
 use trawl_attach::site::Site;
 use trawl_attach::snapshot::excludes;
 use trawl_attach::{OldMaps, Request};
-use trawl_kernel::bpf::info::{self, MapInfo};
-use trawl_kernel::bpf::loader::variables_of;
-use trawl_kernel::bpf::table::Table;
-use trawl_kernel::bpf::{functions, map, program};
-use trawl_kernel::netlink::XdpMode;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::info::{self, MapInfo};
+use trawl_bpf::loader::variables_of;
+use trawl_bpf::table::Table;
+use trawl_bpf::{functions, map, program};
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::{Error, Result};
 
 use crate::bundled::{self, route};
 use crate::chain::dispatcher::Dispatcher;

@@ -2,11 +2,11 @@
 
 use std::os::fd::BorrowedFd;
 
-use trawl_kernel::bpf::{kernel_types, object};
-use trawl_kernel::clock::ProgramClock;
-use trawl_kernel::layout::drop::{LINKS_FOLLOWED, LINKS_NONE, LINKS_POINTS};
-use trawl_kernel::layout::{ALL, HOLD_NOTHING, TapConfig};
-use trawl_kernel::ring::Rings;
+use trawl_bpf::layout::drop::{LINKS_FOLLOWED, LINKS_NONE, LINKS_POINTS};
+use trawl_bpf::layout::{ALL, HOLD_NOTHING, TapConfig};
+use trawl_bpf::{kernel_types, object};
+use trawl_ring::Rings;
+use trawl_sys::clock::ProgramClock;
 
 use super::{Assembly, Carries, PointIds};
 use crate::options::{Direction, Options, Sample};

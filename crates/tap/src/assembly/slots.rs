@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use trawl_kernel::ring::{Account, Rings};
+use trawl_ring::{Account, Rings};
 
 /// Programs that ran when an interface left, and threads that read what it had sent, have finished by then.
 const DRAINED_AFTER: Duration = Duration::from_secs(1);

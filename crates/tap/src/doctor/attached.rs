@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use trawl_attach::Site;
 use trawl_attach::look;
 use trawl_attach::site::all_directories;
-use trawl_kernel::bpf::{info, map, program};
-use trawl_kernel::bpffs::{self, Object, Pinned};
-use trawl_kernel::netlink::tc::Direction;
-use trawl_kernel::netlink::{Link, Netlink, XdpAttachment};
-use trawl_kernel::netns::{Namespace, exec_prefix, run_maybe_in};
-use trawl_kernel::probe::attached::tcx;
+use trawl_bpf::bpffs::{self, Object, Pinned};
+use trawl_bpf::probe::attached::tcx;
+use trawl_bpf::{info, map, program};
 use trawl_program::reload;
+use trawl_sys::netlink::tc::Direction;
+use trawl_sys::netlink::{Link, Netlink, XdpAttachment};
+use trawl_sys::netns::{Namespace, exec_prefix, run_maybe_in};
 
 use super::{Finding, State};
 use crate::capture_chain;
-use trawl_kernel::owners::Owners;
+use trawl_bpf::owners::Owners;
 use trawl_program::reload::Reload;
 
 /// One slot for each XDP action.
@@ -158,9 +158,9 @@ impl AttachedTap {
                         "to detach it: {prefix}ip link set dev {} {} off",
                         interface.name,
                         match present.mode {
-                            trawl_kernel::netlink::XdpMode::Native => "xdpdrv",
-                            trawl_kernel::netlink::XdpMode::Skb => "xdpgeneric",
-                            trawl_kernel::netlink::XdpMode::Offload => "xdpoffload",
+                            trawl_sys::netlink::XdpMode::Native => "xdpdrv",
+                            trawl_sys::netlink::XdpMode::Skb => "xdpgeneric",
+                            trawl_sys::netlink::XdpMode::Offload => "xdpoffload",
                         }
                     )
                 };

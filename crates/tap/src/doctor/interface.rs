@@ -1,12 +1,12 @@
 //! One interface: its driver, what is attached, what changes packets before they are seen, and which taps
 //! work there.
 
-use trawl_kernel::ethtool::{Channels, Ethtool};
-use trawl_kernel::interface::Interface;
-use trawl_kernel::netlink::{Link, Netlink, XdpAbilities, xdp_abilities};
-use trawl_kernel::netns::{Namespace, exec_prefix};
-use trawl_kernel::probe::Feature;
-use trawl_kernel::{Error, Result};
+use trawl_bpf::probe::Feature;
+use trawl_sys::ethtool::{Channels, Ethtool};
+use trawl_sys::interface::Interface;
+use trawl_sys::netlink::{Link, Netlink, XdpAbilities, xdp_abilities};
+use trawl_sys::netns::{Namespace, exec_prefix};
+use trawl_sys::{Error, Result};
 
 use super::attached::{self, AttachedTap};
 use super::{Finding, State, offload, veth};

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use trawl_kernel::bpffs;
-use trawl_kernel::dpdk::{self, Presence};
-use trawl_kernel::probe::{self, Answer, Capability, Feature};
+use trawl_bpf::bpffs;
+use trawl_bpf::probe::{self, Answer, Capability, Feature};
+use trawl_io::dpdk::{self, Presence};
 
 use super::{Finding, State};
 

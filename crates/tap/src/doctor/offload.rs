@@ -1,6 +1,6 @@
 //! Offloads: what an interface does to packets before a tap sees them.
 
-use trawl_kernel::ethtool::Feature;
+use trawl_sys::ethtool::Feature;
 
 use super::{Finding, State};
 

@@ -1,9 +1,9 @@
 //! What is particular to a veth: it is as able as its peer lets it be.
 
-use trawl_kernel::Result;
-use trawl_kernel::ethtool::Ethtool;
-use trawl_kernel::netlink::{Link, Peer, XdpAbilities, XdpMode, veth_peer};
-use trawl_kernel::netns::{Namespace, exec_prefix};
+use trawl_sys::Result;
+use trawl_sys::ethtool::Ethtool;
+use trawl_sys::netlink::{Link, Peer, XdpAbilities, XdpMode, veth_peer};
+use trawl_sys::netns::{Namespace, exec_prefix};
 
 use super::{Finding, State};
 

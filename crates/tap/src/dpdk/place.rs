@@ -1,7 +1,7 @@
 //! Where blocks come from: a queue of a port, received or sent. One core serves it, so its blocks come in order, and each
 //! place has a ring of its own in the merge.
 
-use trawl_kernel::dpdk::{DIRECTION_RECEIVED, DIRECTION_SENT};
+use trawl_io::dpdk::{DIRECTION_RECEIVED, DIRECTION_SENT};
 
 /// More places share rings.
 const RINGS_MOST: usize = 64;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::notice::Notice;
-use trawl_kernel::Error;
-use trawl_kernel::dpdk::{Helper, Line, PROGRAM, VARIABLE};
+use trawl_io::dpdk::{Helper, Line, PROGRAM, VARIABLE};
+use trawl_sys::Error;
 
 const BUILD: &str = "make build-dpdk";
 

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::dpdk::{Blocks, Broken, Counts, Helper, PORTS};
-use trawl_kernel::packet_socket::{Frame, PacketType};
-use trawl_kernel::producer::{Noted, Producer, Sighting};
+use trawl_io::dpdk::{Blocks, Broken, Counts, Helper, PORTS};
+use trawl_io::packet_socket::{Frame, PacketType};
 use trawl_packet::pcapng::block::DIRECTION_OUTBOUND;
+use trawl_ring::producer::{Noted, Producer, Sighting};
 
 use super::place::Places;
 use crate::assembly::PointIds;

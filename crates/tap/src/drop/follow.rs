@@ -2,18 +2,18 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use trawl_ebpf::Insn;
-use trawl_kernel::bpf::link::{self, TcxPlace};
-use trawl_kernel::bpf::program::LoadOptions;
-use trawl_kernel::bpf::{kernel_types, map, object, program};
-use trawl_kernel::layout::TapConfig;
-use trawl_kernel::layout::drop::{
+use trawl_bpf::layout::TapConfig;
+use trawl_bpf::layout::drop::{
     STEP_BACKLOG, STEP_CONSUMED, STEP_DROPPED, STEP_GRO, STEP_NETFILTER_FIRST, STEP_NETFILTER_LAST,
     STEP_QDISC_IN, STEP_QDISC_OUT, STEP_QUEUED, STEP_READ, STEP_RECEIVED, STEP_SOCKET,
     STEP_TC_EGRESS, STEP_TC_INGRESS, STEP_TRANSMITTED,
 };
-use trawl_kernel::netns::{run_in, run_maybe_in};
-use trawl_kernel::{Error, Result, errno};
+use trawl_bpf::link::{self, TcxPlace};
+use trawl_bpf::program::LoadOptions;
+use trawl_bpf::{kernel_types, map, object, program};
+use trawl_ebpf::Insn;
+use trawl_sys::netns::{run_in, run_maybe_in};
+use trawl_sys::{Error, Result, errno};
 
 use super::Along;
 use super::load::{self, Loaded};

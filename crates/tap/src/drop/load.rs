@@ -2,13 +2,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use trawl_bpf::layout::TapConfig;
+use trawl_bpf::object::{TapProgram, Taps};
+use trawl_bpf::program::{self, LoadOptions, Traced};
+use trawl_bpf::{kernel_types, link};
 use trawl_ebpf::Insn;
-use trawl_kernel::bpf::kernel_types;
-use trawl_kernel::bpf::link;
-use trawl_kernel::bpf::object::{TapProgram, Taps};
-use trawl_kernel::bpf::program::{self, LoadOptions, Traced};
-use trawl_kernel::layout::TapConfig;
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 /// A loaded program, and what keeps it attached.
 pub type Loaded = (OwnedFd, Vec<OwnedFd>);

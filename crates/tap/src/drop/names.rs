@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netns::{self, Look, Namespace};
-use trawl_kernel::socket_owners::{self, Process};
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netns::{self, Look, Namespace};
+use trawl_sys::socket_owners::{self, Process};
 
 /// What is not known is looked for again after this time at the earliest.
 const PATIENCE: Duration = Duration::from_millis(200);

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use trawl_kernel::bpf::kernel_types::enumerations;
-use trawl_kernel::layout::drop::{DROP_REASON_WORDS, DROP_REASONS};
-use trawl_kernel::{Error, Result};
+use trawl_bpf::kernel_types::enumerations;
+use trawl_bpf::layout::drop::{DROP_REASON_WORDS, DROP_REASONS};
+use trawl_sys::{Error, Result};
 
 /// How the enumerations of reasons are called: `skb_drop_reason` in the core, `ovs_drop_reason`, `mac80211_drop_reason` in
 /// subsystems, which may be modules.

@@ -1,10 +1,10 @@
 //! Where a packet is looked for on its way: namespaces, interfaces, and those with XDP programs.
 
-use trawl_kernel::Result;
-use trawl_kernel::bpf::object;
-use trawl_kernel::interface::Interface;
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netns::{self, Look, Namespace};
+use trawl_bpf::object;
+use trawl_sys::Result;
+use trawl_sys::interface::Interface;
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netns::{self, Look, Namespace};
 
 use crate::capture_site::CaptureSite;
 use crate::options::Drops;

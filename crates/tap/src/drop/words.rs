@@ -6,16 +6,16 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use trawl_kernel::Result;
-use trawl_kernel::kallsyms::Symbols;
-use trawl_kernel::layout::Shared;
-use trawl_kernel::layout::drop::{
+use trawl_bpf::kallsyms::Symbols;
+use trawl_bpf::layout::Shared;
+use trawl_bpf::layout::drop::{
     DROP_LINK_RAW, DROP_LOSS_COPIED, DROP_LOSS_DONE, DROP_LOSS_YES, DROP_NOTE_CODE, DropNote,
     DropStack, FollowNote, STEP_DROPPED, STEP_NETFILTER_FIRST, STEP_NETFILTER_LAST,
 };
 use trawl_packet::pcapng::block::{Block, EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Direction, Interface, Verdict, write};
+use trawl_sys::Result;
 
 use super::names::Names;
 use super::reasons::Reasons;

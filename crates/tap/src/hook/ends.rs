@@ -1,7 +1,7 @@
 //! At which ends of a program packets are recorded, and what the programs there are told.
 
-use trawl_kernel::layout::{ALL, HOLD_AT_ENTRY, HOLD_UNTIL_EXIT, TapConfig};
-use trawl_kernel::{Error, Result};
+use trawl_bpf::layout::{ALL, HOLD_AT_ENTRY, HOLD_UNTIL_EXIT, TapConfig};
+use trawl_sys::{Error, Result};
 
 use super::ACTIONS;
 use super::find::{BODY_SLOT, Found, Looked};

@@ -3,13 +3,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::bpf::{info, map, program};
-use trawl_kernel::layout::ENTRY_SLOT_BODY;
-use trawl_kernel::netlink::XdpAttachment;
-use trawl_kernel::{Error, Result, bpffs};
+use trawl_bpf::layout::ENTRY_SLOT_BODY;
+use trawl_bpf::{bpffs, info, map, program};
 use trawl_program::chain::{self, Looks};
 use trawl_program::hooks;
 use trawl_program::hooks::{ENTRY, HOOK, NEXT};
+use trawl_sys::netlink::XdpAttachment;
+use trawl_sys::{Error, Result};
 
 use super::ACTIONS;
 use super::ends::Ends;

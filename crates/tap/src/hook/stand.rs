@@ -3,16 +3,16 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
-use trawl_kernel::bpf::object::{self, TapProgram};
-use trawl_kernel::bpf::program::LoadOptions;
-use trawl_kernel::bpf::{info, map, program};
-use trawl_kernel::layout::TapConfig;
-use trawl_kernel::netns::{self, Namespace};
-use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::ring::Rings;
-use trawl_kernel::warden::{self, Undo, Warden};
-use trawl_kernel::{Error, Result, errno};
+use trawl_bpf::layout::TapConfig;
+use trawl_bpf::object::{self, TapProgram};
+use trawl_bpf::program::LoadOptions;
+use trawl_bpf::{info, map, program};
 use trawl_program::hooks;
+use trawl_ring::Rings;
+use trawl_sys::netns::{self, Namespace};
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::warden::{self, Undo, Warden};
+use trawl_sys::{Error, Result, errno};
 
 use crate::assembly::program_maps;
 use crate::capture_chain::{self, CaptureSeat, Successor, TO_EXCHANGE_PROGRAMS};

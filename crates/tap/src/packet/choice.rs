@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use trawl_kernel::clock;
-use trawl_kernel::packet_socket::Frame;
+use trawl_io::packet_socket::Frame;
+use trawl_sys::clock;
 
 use crate::assembly::rate_times;
 use crate::options::{Options, Sample};

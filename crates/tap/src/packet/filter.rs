@@ -3,9 +3,9 @@
 
 use trawl_filter::classic::Classic;
 use trawl_filter::lower::Target;
-use trawl_kernel::packet_socket::{Filter, Instruction, Queue};
-use trawl_kernel::{Error, Result};
+use trawl_io::packet_socket::{Filter, Instruction, Queue};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+use trawl_sys::{Error, Result};
 
 use crate::capture_site::CaptureSite;
 use crate::filter::Block;

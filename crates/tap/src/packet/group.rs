@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
-use trawl_kernel::bpf::table::Table;
-use trawl_kernel::packet_socket::{self, Opened, PacketSocket, Reading, Rejected, Request};
-use trawl_kernel::producer::Producer;
-use trawl_kernel::ring::Rings;
-use trawl_kernel::{Result, events};
+use trawl_bpf::table::Table;
+use trawl_io::packet_socket::{self, Opened, PacketSocket, Reading, Rejected, Request};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+use trawl_ring::Rings;
+use trawl_ring::producer::Producer;
+use trawl_sys::{Result, events};
 
 use super::choice::Sampling;
 use super::filter::Prepared;

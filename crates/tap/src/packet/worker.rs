@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use trawl_kernel::packet_socket::{Block, Frame, PacketSocket, PacketType, Source};
-use trawl_kernel::producer::{Noted, Producer, Sighting};
-use trawl_kernel::{Result, clock, events};
+use trawl_io::packet_socket::{Block, Frame, PacketSocket, PacketType, Source};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
+use trawl_ring::producer::{Noted, Producer, Sighting};
+use trawl_sys::{Result, clock, events};
 
 use super::choice::{Choice, Sampling};
 use super::group::{Member, Members};

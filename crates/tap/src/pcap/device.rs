@@ -1,8 +1,8 @@
 //! The names that libpcap gives to devices, beside those of interfaces, and its numbers for link types.
 
-use trawl_kernel::interface::Interface;
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Error, Result};
+use trawl_sys::interface::Interface;
+use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result};
 
 use crate::capture_site::CaptureSite;
 

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use trawl_filter::Classic;
-use trawl_kernel::events::{self, Wake};
-use trawl_kernel::libpcap::{Figures, Handle, Packet, Rest};
-use trawl_kernel::packet_socket::{Frame, PacketType};
-use trawl_kernel::producer::{Noted, Producer, Sighting};
-use trawl_kernel::{Result, clock};
+use trawl_io::libpcap::{Figures, Handle, Packet, Rest};
+use trawl_io::packet_socket::{Frame, PacketType};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
+use trawl_ring::producer::{Noted, Producer, Sighting};
+use trawl_sys::events::{self, Wake};
+use trawl_sys::{Result, clock};
 
 use crate::assembly::PointIds;
 use crate::notice::{Notice, ReadFailure};

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use trawl_kernel::Result;
+use trawl_sys::Result;
 
 use super::promiscuous::Promiscuous;
 use super::{AtSite, Observer};

@@ -1,7 +1,7 @@
 //! What stands before and after the packets of a capture file.
 
-use trawl_kernel::clock;
 use trawl_packet::pcapng::write;
+use trawl_sys::clock;
 
 use super::Session;
 use crate::account::{PointSummary, Summary};

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::Result;
 use trawl_packet::pcapng::write;
+use trawl_sys::Result;
 
 use super::attach::{attach_at, tell};
 use super::{Observer, Session};

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use trawl_kernel::Result;
-use trawl_kernel::netlink::{LinkEvent, LinkMonitor};
-use trawl_kernel::netns::Namespace;
+use trawl_sys::Result;
+use trawl_sys::netlink::{LinkEvent, LinkMonitor};
+use trawl_sys::netns::Namespace;
 
 use crate::capture_site::CaptureSite;
 

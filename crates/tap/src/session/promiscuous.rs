@@ -4,8 +4,9 @@
 use std::os::fd::OwnedFd;
 use std::thread;
 
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::{Result, packet_socket};
+use trawl_io::packet_socket;
+use trawl_sys::Result;
+use trawl_sys::netns::Namespace;
 
 use crate::capture_site::CaptureSite;
 

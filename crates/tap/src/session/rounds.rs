@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use trawl_kernel::events::Signal;
-use trawl_kernel::{Result, clock, events};
+use trawl_sys::events::Signal;
+use trawl_sys::{Result, clock, events};
 
 use super::{
     BUSY_BYTES, BUSY_SLEEP, Ended, IDLE_SLEEP, Observer, READER_PATIENCE, READER_SLEEP,

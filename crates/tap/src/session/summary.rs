@@ -1,6 +1,6 @@
 //! The account of a capture, at its end and on the way.
 
-use trawl_kernel::{Error, Result, errno};
+use trawl_sys::{Error, Result, errno};
 
 use super::{Ended, Handed, Session};
 use crate::account::{Account, PointSummary, Summary};

@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use trawl_kernel::Result;
-use trawl_kernel::clock;
-use trawl_kernel::netlink::LinkEvent;
-use trawl_kernel::warden::Warden;
+use trawl_sys::netlink::LinkEvent;
+use trawl_sys::warden::Warden;
+use trawl_sys::{Result, clock};
 
 use super::{AtSite, Ended, Observer, Session};
 use crate::notice::{Gap, Gone, GoneReason, Notice};

@@ -2,13 +2,13 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
-use trawl_kernel::bpf::program;
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netlink::tc::{Direction as Side, FilterHandle};
-use trawl_kernel::netns::Namespace;
-use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::warden::{self, Undo, Warden};
-use trawl_kernel::{Error, Result, errno};
+use trawl_bpf::program;
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netlink::tc::{Direction as Side, FilterHandle};
+use trawl_sys::netns::Namespace;
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::warden::{self, Undo, Warden};
+use trawl_sys::{Error, Result, errno};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;

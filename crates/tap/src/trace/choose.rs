@@ -2,11 +2,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use trawl_kernel::bpf::{functions, program};
-use trawl_kernel::netlink::{XdpAttachment, XdpMode};
-use trawl_kernel::{Error, Result};
+use trawl_bpf::{functions, program};
 use trawl_program::chain::dispatcher::Dispatcher;
 use trawl_program::chain::tail_call;
+use trawl_sys::netlink::{XdpAttachment, XdpMode};
+use trawl_sys::{Error, Result};
 
 use crate::capture_site::CaptureSite;
 use crate::options::Programs;

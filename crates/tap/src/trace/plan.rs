@@ -4,16 +4,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use trawl_filter::lower::Target;
-use trawl_kernel::bpf::addresses::kernel_addresses;
-use trawl_kernel::bpf::object::{self, TapProgram};
-use trawl_kernel::bpf::program::{self, LoadOptions, Traced};
-use trawl_kernel::bpf::{link, map};
-use trawl_kernel::layout::{
+use trawl_bpf::addresses::kernel_addresses;
+use trawl_bpf::layout::{
     HOLD_AT_ENTRY, HOLD_UNTIL_EXIT, TRACE_COPY, TRACE_SCRATCH_SIZE, TapConfig,
 };
-use trawl_kernel::ring::Rings;
-use trawl_kernel::{Error, Result, events};
+use trawl_bpf::object::{self, TapProgram};
+use trawl_bpf::program::{self, LoadOptions, Traced};
+use trawl_bpf::{link, map};
+use trawl_filter::lower::Target;
+use trawl_ring::Rings;
+use trawl_sys::{Error, Result, events};
 
 use super::choose::Traceable;
 use super::explain_attach;
@@ -231,7 +231,7 @@ mod tests {
     /// tracepoints, which take the same arguments and may do the same.
     #[test]
     fn the_verifier_takes_each_program() {
-        if !trawl_kernel::probe::has_capability(trawl_kernel::probe::Capability::SysAdmin) {
+        if !trawl_bpf::probe::has_capability(trawl_bpf::probe::Capability::SysAdmin) {
             eprintln!("SKIPPED: requires root");
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use trawl_kernel::Result;
+use trawl_sys::Result;
 
 use super::choose::{Present, Traceable};
 use super::plan::{Role, TracePlan};

@@ -4,8 +4,8 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::Result;
 use trawl_packet::pcapng::block::blocks;
+use trawl_sys::Result;
 
 use super::Armed;
 use super::history::{Chunk, History};

@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use trawl_kernel::clock;
 use trawl_packet::verdict;
+use trawl_sys::clock;
 
 use crate::options::nanoseconds;
 

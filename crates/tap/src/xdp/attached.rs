@@ -4,11 +4,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use trawl_kernel::bpf::{info, link};
-use trawl_kernel::netlink::XdpMode;
-use trawl_kernel::privilege::Capabilities;
-use trawl_kernel::warden::Warden;
-use trawl_kernel::{Error, errno, netns};
+use trawl_bpf::{info, link};
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::warden::Warden;
+use trawl_sys::{Error, errno, netns};
 
 use super::{Seated, hold, link_of};
 use crate::AttachedTap;

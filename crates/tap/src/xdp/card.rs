@@ -1,6 +1,6 @@
 //! What attaching an XDP program does to a network card, by its driver: said before it is done.
 
-use trawl_kernel::interface::Interface;
+use trawl_sys::interface::Interface;
 
 use crate::Choice;
 use crate::capture_site::CaptureSite;

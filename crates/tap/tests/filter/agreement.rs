@@ -1,7 +1,7 @@
 //! Expressions: five readers, one answer.
 
 use trawl_filter::{Classic, Target};
-use trawl_kernel::Result;
+use trawl_sys::Result;
 
 use crate::kernel::{BUFFER, Loaded, root_or_skip};
 use crate::support::oracle::oracle;

@@ -28,7 +28,7 @@ const LAST: u16 = 0x88b6;
 struct Collector(Vec<Vec<u8>>);
 
 impl Sink for Collector {
-    fn write(&mut self, bytes: &[u8]) -> trawl_kernel::Result<()> {
+    fn write(&mut self, bytes: &[u8]) -> trawl_sys::Result<()> {
         let packets = blocks(bytes).filter_map(|block| block.enhanced_packet());
         self.0
             .extend(packets.map(|packet| packet.captured.to_vec()));

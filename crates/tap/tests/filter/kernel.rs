@@ -2,12 +2,12 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use trawl_bpf::program::{self, HAS_FRAGS, LoadOptions};
+use trawl_bpf::{map, test_run};
 use trawl_ebpf::{Insn, op};
 use trawl_filter::lower::standalone::{Verdicts, verdicts};
 use trawl_filter::{Classic, Hook, Quick, Target, lower, lower_quick, standalone};
-use trawl_kernel::bpf::program::{self, HAS_FRAGS, LoadOptions};
-use trawl_kernel::bpf::{map, test_run};
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 use trawl_tap::filter::Block;
 
 /// How much of a frame the copy-reading variant gets to see.

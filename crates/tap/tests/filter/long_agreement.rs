@@ -4,7 +4,7 @@ use crate::agreement::Readers;
 use crate::kernel::root_or_skip;
 use crate::support::classic;
 use crate::support::oracle::oracle;
-use trawl_kernel::probe::Feature;
+use trawl_bpf::probe::Feature;
 
 const TERMS: u32 = 1000;
 

@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+use trawl_bpf::classic_check::{self, ClassicChecker};
 use trawl_filter::{Classic, FilterError, Instruction, Target};
-use trawl_kernel::bpf::classic_check::{self, ClassicChecker};
 
 use crate::kernel::{Loaded, root_or_skip};
 use crate::support::packets::frames;

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
+use trawl_bpf::program::TEST_REG_INVARIANTS;
 use trawl_filter::{Options, Target};
-use trawl_kernel::bpf::program::TEST_REG_INVARIANTS;
 
 use crate::kernel::{Loaded, root_or_skip};
 use crate::support::compile;

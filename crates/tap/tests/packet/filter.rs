@@ -2,8 +2,8 @@
 
 use std::net::{Ipv4Addr, UdpSocket};
 
-use trawl_kernel::netns::run_in;
 use trawl_packet::pcapng::Direction as Way;
+use trawl_sys::netns::run_in;
 use trawl_tap::filter::Filter;
 use trawl_tap::options::{Direction, Options};
 
@@ -176,7 +176,7 @@ fn what_a_socket_program_cannot_ask_is_left_to_the_classic_one() {
 
 #[test]
 fn cpus_are_told_apart() {
-    if !root_or_skip() || trawl_kernel::events::cpu_count() < 2 {
+    if !root_or_skip() || trawl_sys::events::cpu_count() < 2 {
         return;
     }
     let pair = pair(1500);

@@ -8,10 +8,10 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 
 use support::*;
-use trawl_kernel::netns::run_in;
-use trawl_kernel::ring::SHARE_MIN;
 use trawl_lab::Station;
 use trawl_packet::pcapng::Direction as Way;
+use trawl_ring::SHARE_MIN;
+use trawl_sys::netns::run_in;
 use trawl_tap::notice::GoneReason;
 use trawl_tap::options::{Direction, Memory, Options};
 use trawl_tap::session::{self, Ended};

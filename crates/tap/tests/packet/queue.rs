@@ -2,10 +2,10 @@
 
 use std::net::{Ipv4Addr, UdpSocket};
 
-use trawl_kernel::error::Kind;
-use trawl_kernel::netns::run_in;
-use trawl_kernel::send::pin_to_cpu;
+use trawl_io::send::pin_to_cpu;
 use trawl_lab::{Pair, PairOptions, Station};
+use trawl_sys::error::Kind;
+use trawl_sys::netns::run_in;
 use trawl_tap::Choice;
 use trawl_tap::filter::Filter;
 use trawl_tap::options::{Direction, Options};
@@ -69,7 +69,7 @@ fn send_all(pair: &Pair) {
 /// one alone, and by the other taps, which are the judges.
 #[test]
 fn each_queues_packets_are_recorded_and_the_others_counted() {
-    if !root_or_skip() || trawl_kernel::events::cpu_count() < 2 {
+    if !root_or_skip() || trawl_sys::events::cpu_count() < 2 {
         return;
     }
     let pair = pair_with_queues();
@@ -104,7 +104,7 @@ fn each_queues_packets_are_recorded_and_the_others_counted() {
 
 #[test]
 fn a_queue_and_an_expression_hold_together() {
-    if !root_or_skip() || trawl_kernel::events::cpu_count() < 2 {
+    if !root_or_skip() || trawl_sys::events::cpu_count() < 2 {
         return;
     }
     let pair = pair_with_queues();
@@ -200,7 +200,7 @@ fn a_cpu_that_is_not_there_is_refused_at_every_tap() {
     }
     let pair = pair(1500);
     for tap in [Choice::Packet, Choice::Tc, Choice::Xdp] {
-        for cpu in [trawl_kernel::events::cpu_count() as u32, u32::MAX] {
+        for cpu in [trawl_sys::events::cpu_count() as u32, u32::MAX] {
             let options = Options {
                 tap,
                 cpu: Some(cpu),

@@ -109,7 +109,7 @@ impl Captured {
 struct Collector(Vec<u8>);
 
 impl Sink for Collector {
-    fn write(&mut self, blocks: &[u8]) -> trawl_kernel::Result<()> {
+    fn write(&mut self, blocks: &[u8]) -> trawl_sys::Result<()> {
         self.0.extend_from_slice(blocks);
         Ok(())
     }

@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
-use trawl_kernel::netns::run_in;
 use trawl_lab::Line;
+use trawl_sys::netns::run_in;
 use trawl_tests::bundled::done;
 use trawl_tests::lab::place;
 use trawl_tests::wait::patience;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use trawl_kernel::netns::{Namespace, run_in};
+use trawl_sys::netns::{Namespace, run_in};
 use trawl_tests::bundled::done;
 use trawl_tests::lab::Directory;
 use trawl_tests::root_or_skip;

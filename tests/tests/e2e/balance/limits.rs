@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use trawl_kernel::host::available_memory;
 use trawl_packet::build::{Layer, Tcp, Template, Vlan, flags};
+use trawl_sys::host::available_memory;
 use trawl_tests::bundled::{done, refused};
 use trawl_tests::lab::{Files, place};
 use trawl_tests::witness::nothing_attached;

@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use trawl_kernel::netns::run_in;
+use trawl_sys::netns::run_in;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{bpf_objects, has_bpf_object};
 use trawl_tests::{Capture, Lab, amount, trawl, wait_until};

@@ -3,13 +3,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 
+use trawl_bpf::link::{self, TcxPlace};
+use trawl_bpf::probe::Feature;
+use trawl_bpf::program::{self, LoadOptions};
 use trawl_ebpf::op;
-use trawl_kernel::bpf::link::{self, TcxPlace};
-use trawl_kernel::bpf::program::{self, LoadOptions};
-use trawl_kernel::netns::run_in;
-use trawl_kernel::probe::Feature;
 use trawl_lab::{PairOptions, Station};
 use trawl_packet::build::{Tcp, Template};
+use trawl_sys::netns::run_in;
 use trawl_tests::pcapng::{Contents, Packet};
 use trawl_tests::{Lab, skip, trawl};
 

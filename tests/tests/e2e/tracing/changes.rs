@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use trawl_kernel::bpf::{info, link};
+use trawl_bpf::{info, link};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::programs::Attached;
 use trawl_tests::witness::{nothing_attached, wait_unloaded};

@@ -289,11 +289,11 @@ fn other_interfaces_with_the_same_program_are_left_out() {
     let Some(lab) = lab() else { return };
     let program = Attached::native(FILE, "traced_drops_the_packet_one", &lab.pair.b);
     let Some(other) = Lab::open() else { return };
-    let also = trawl_kernel::netns::run_in(&other.pair.b.namespace, || {
-        trawl_kernel::bpf::link::attach_xdp(
+    let also = trawl_sys::netns::run_in(&other.pair.b.namespace, || {
+        trawl_bpf::link::attach_xdp(
             program.program(),
             other.pair.b.index,
-            trawl_kernel::netlink::XdpMode::Native,
+            trawl_sys::netlink::XdpMode::Native,
         )
     });
     let _also = also

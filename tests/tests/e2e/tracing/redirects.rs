@@ -3,9 +3,9 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketType, socket};
-use trawl_kernel::bpf::table::{ANY, Table};
-use trawl_kernel::netns::run_in;
+use trawl_bpf::table::{ANY, Table};
 use trawl_lab::PairOptions;
+use trawl_sys::netns::run_in;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::programs::Attached;
 use trawl_tests::witness::tshark;

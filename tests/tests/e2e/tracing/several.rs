@@ -1,9 +1,9 @@
 //! Several interfaces, several programs of one name, and programs that cannot be looked at.
 
+use trawl_bpf::link;
+use trawl_bpf::program::{self, LoadOptions};
 use trawl_ebpf::op;
-use trawl_kernel::bpf::link;
-use trawl_kernel::bpf::program::{self, LoadOptions};
-use trawl_kernel::netns::run_in;
+use trawl_sys::netns::run_in;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::programs::{Attached, object_file};
 use trawl_tests::witness::xdp_on;
@@ -143,7 +143,7 @@ fn a_program_without_type_information_is_refused_with_what_works() {
         link::attach_xdp(
             std::os::fd::AsFd::as_fd(&bare),
             station.index,
-            trawl_kernel::netlink::XdpMode::Native,
+            trawl_sys::netlink::XdpMode::Native,
         )
     };
     let _link = run_in(&station.namespace, attach)

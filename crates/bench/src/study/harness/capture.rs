@@ -4,9 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use trawl_kernel::{Error, bpffs};
+use trawl_bpf::bpffs;
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::{Pair, PairOptions, Station};
+use trawl_sys::Error;
 
 use super::process;
 use super::traffic::{RATE_REACHED, Sent, Traffic};

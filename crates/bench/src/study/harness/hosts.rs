@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
-use trawl_kernel::ssh::{Ssh, word};
-use trawl_kernel::{Error, Result, text_file};
+use trawl_sys::ssh::{Ssh, word};
+use trawl_sys::{Error, Result, text_file};
 
 use super::capture::{Fate, Recorder, Setting};
 use super::traffic::{RATE_REACHED, Traffic};

@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use trawl_kernel::{Error, Result};
 use trawl_packet::build::{Ipv4, Ipv6, Layer, Tcp, Template, Udp, flags};
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::write::{
@@ -14,6 +13,7 @@ use trawl_packet::pcapng::write::{
 };
 use trawl_store::manifest::{Begin, End, Manifest, Sealed};
 use trawl_store::{Config, StoreSink};
+use trawl_sys::{Error, Result};
 use trawl_tap::account::{Account, Summary};
 use trawl_tap::plan::StorePlan;
 use trawl_tap::sink::Sink;

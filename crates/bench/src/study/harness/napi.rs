@@ -41,8 +41,8 @@ impl Napi {
             let threads = threads_named(&wanted);
             if !threads.is_empty() {
                 for &thread in &threads {
-                    trawl_kernel::process::pin(thread, cpu)?;
-                    trawl_kernel::process::prefer(thread)?;
+                    trawl_sys::process::pin(thread, cpu)?;
+                    trawl_sys::process::prefer(thread)?;
                 }
                 return Ok(Self { threads });
             }
@@ -61,10 +61,7 @@ impl Napi {
             let text = std::fs::read_to_string(format!("/proc/{thread}/schedstat")).ok();
             let nanoseconds = text.and_then(|text| text.split(' ').next()?.parse::<f64>().ok());
             // Kernels without scheduler statistics count ticks.
-            nanoseconds.map_or_else(
-                || trawl_kernel::process::cpu_seconds(*thread),
-                |ns| ns / 1e9,
-            )
+            nanoseconds.map_or_else(|| trawl_sys::process::cpu_seconds(*thread), |ns| ns / 1e9)
         };
         self.threads.iter().map(of).sum()
     }

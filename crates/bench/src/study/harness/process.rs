@@ -6,14 +6,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use crate::leftovers::MARK;
 
 /// A command that carries the benchmark's mark, so that it is found if the benchmark is killed.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
-    trawl_kernel::process::with_signals(&mut command)
+    trawl_sys::process::with_signals(&mut command)
         .env(MARK, std::process::id().to_string())
         .stdin(Stdio::null());
     command

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use trawl_kernel::{Error, Result};
 use trawl_lab::Station;
+use trawl_sys::{Error, Result};
 
 use super::process;
 use crate::study::Bench;
@@ -133,7 +133,7 @@ impl Traffic {
         let sample = Sample::now();
         let mut trawl = process::command(&bench.trawl);
         if self.gives_way {
-            trawl_kernel::process::give_way(&mut trawl);
+            trawl_sys::process::give_way(&mut trawl);
         }
         trawl.args(self.arguments(&interface, destination));
         let said = process::json_of(&mut trawl)?;

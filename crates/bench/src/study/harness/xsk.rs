@@ -7,12 +7,12 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use trawl_kernel::events::{Signals, wait};
-use trawl_kernel::netlink::Netlink;
-use trawl_kernel::netns::{Namespace, run_in};
-use trawl_kernel::xsk::XskReceiver;
-use trawl_kernel::{Error, Result};
+use trawl_io::xsk::XskReceiver;
 use trawl_lab::program::{Does, Loaded};
+use trawl_sys::events::{Signals, wait};
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netns::{Namespace, run_in};
+use trawl_sys::{Error, Result};
 
 /// So much is written at once.
 const CHUNK: usize = 1 << 20;

@@ -5,8 +5,8 @@ mod farm;
 
 use std::net::Ipv4Addr;
 
-use trawl_kernel::{Error, Result};
 use trawl_lab::program::{Does, Loaded};
+use trawl_sys::{Error, Result};
 
 use farm::Farm;
 

@@ -1,6 +1,6 @@
 //! Captures to a file, over rates, sizes, buffers, filters and amounts (studies A and C).
 
-use trawl_kernel::Result;
+use trawl_sys::Result;
 
 use crate::study::definition::Space;
 use crate::study::harness::capture::{Recorder, Setting, capture};

@@ -7,9 +7,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use std::time::{Duration, Instant};
 
-use trawl_kernel::netns::run_in;
-use trawl_kernel::{Error, Result};
 use trawl_lab::{Pair, PairOptions};
+use trawl_sys::netns::run_in;
+use trawl_sys::{Error, Result};
 
 use super::programs::Who;
 use crate::study::definition::Space;
@@ -171,8 +171,8 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
 
 /// Where the CPU, or coming first on it, is not to be had, the figures of the CPUs show it.
 fn place_thread(cpu: usize) {
-    let _ = trawl_kernel::process::pin_thread(cpu);
-    let _ = trawl_kernel::process::prefer_thread();
+    let _ = trawl_sys::process::pin_thread(cpu);
+    let _ = trawl_sys::process::prefer_thread();
 }
 
 /// Sends each byte back until the other end is gone.

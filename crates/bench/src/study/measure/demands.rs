@@ -8,9 +8,9 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use trawl_gen::stamp::Stamp;
-use trawl_kernel::{Error, Result, clock};
 use trawl_lab::{Line, LineOptions};
 use trawl_packet::read::CaptureReader;
+use trawl_sys::{Error, Result, clock};
 
 use crate::count::Scratch;
 use crate::peer::Peer;

@@ -4,13 +4,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::bpf::object::{self, Plain};
-use trawl_kernel::disk::{Aligned, Disk as Direct, Piece, Write};
-use trawl_kernel::host::free_space;
-use trawl_kernel::{Error, Result, process};
+use trawl_bpf::object::{self, Plain};
+use trawl_io::disk::{Aligned, Disk as Direct, Piece, Write};
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{Engine, Job, Sent, send};
 use trawl_lab::{Pair, PairOptions, frame};
+use trawl_sys::host::free_space;
+use trawl_sys::{Error, Result, process};
 
 use crate::count::{self, Scratch};
 use crate::study::definition::Space;

@@ -5,9 +5,9 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use trawl_kernel::{Error, Result};
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::{Pair, PairOptions};
+use trawl_sys::{Error, Result};
 
 use super::programs::spread;
 use crate::count::Scratch;
@@ -224,7 +224,7 @@ impl Sender {
 impl Drop for Sender {
     fn drop(&mut self) {
         // The interrupt lets it detach what it attached; the rest goes with its namespace.
-        let _ = trawl_kernel::process::interrupt(self.0.id());
+        let _ = trawl_sys::process::interrupt(self.0.id());
         let deadline = Instant::now() + PATIENCE / 5;
         while !self.has_ended() && Instant::now() < deadline {
             std::thread::sleep(LOOK_EVERY);

@@ -7,8 +7,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use trawl_kernel::{Error, Result};
 use trawl_lab::{Line, LineOptions, Station};
+use trawl_sys::{Error, Result};
 
 use crate::count::{self, Scratch};
 use crate::peer::Peer;

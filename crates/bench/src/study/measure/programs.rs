@@ -7,9 +7,9 @@ pub(super) mod who;
 
 use std::process::Command;
 
-use trawl_kernel::{Error, Result};
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::{Line, LineOptions, Pair, PairOptions, Station};
+use trawl_sys::{Error, Result};
 
 use crate::count::Scratch;
 use crate::study::definition::Space;

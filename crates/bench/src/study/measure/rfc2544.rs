@@ -1,7 +1,7 @@
 //! RFC 2544 over the forwarding lab: throughput, latency at that rate, frame loss, back-to-back, by frame size.
 
-use trawl_kernel::Result;
 use trawl_lab::{Line, LineOptions};
+use trawl_sys::Result;
 
 use crate::study::definition::Space;
 use crate::study::harness::process;

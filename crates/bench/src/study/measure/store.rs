@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use serde_json::Value;
-use trawl_kernel::process::children_cpu_seconds;
-use trawl_kernel::{Error, Result};
+use trawl_sys::process::children_cpu_seconds;
+use trawl_sys::{Error, Result};
 
 use crate::study::definition::Space;
 use crate::study::harness::capture::{Fate, Recorder, Running, Setting, StoreAt};

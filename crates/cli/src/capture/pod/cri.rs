@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use tokio::net::UnixStream;
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 use super::message::{self, Sandbox};
 

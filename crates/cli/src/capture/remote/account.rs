@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 use trawl_tap::account::Account;
 use trawl_tap::notice::Notice;
 

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 use serde_json::Value;
-use trawl_kernel::events::Wake;
-use trawl_kernel::ssh::{Ssh, word};
-use trawl_kernel::{Error, Result, clock};
 use trawl_packet::read::{CaptureReader, ReadError, Step};
+use trawl_sys::events::Wake;
+use trawl_sys::ssh::{Ssh, word};
+use trawl_sys::{Error, Result, clock};
 use trawl_tap::notice::Notice;
 use trawl_tap::plan::{CapturePlan, FilePlan, Format, OutputPlan, Rotation};
 

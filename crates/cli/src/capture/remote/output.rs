@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use trawl_kernel::{Error, Result};
 use trawl_packet::read::CaptureReader;
+use trawl_sys::{Error, Result};
 use trawl_tap::plan::{CapturePlan, Format};
 use trawl_view::Show;
 use trawl_view::json::JsonLines;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use trawl_gen::replay::rewrite::{Prefix, Rewrite, TagChange};
-use trawl_kernel::{Error, Result};
+use trawl_sys::{Error, Result};
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Changes to the frames (checksums are kept as right as they were)")]

@@ -18,7 +18,7 @@ pub fn expressions() -> Vec<&'static str> {
 
 /// Compiles with the system's libpcap.
 pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterError> {
-    trawl_kernel::libpcap::compile_filters();
+    trawl_io::libpcap::compile_filters();
     trawl_filter::compile(expression, options)
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trawl_kernel::libpcap::{CompiledFilter, FilterRequest, Library};
+use trawl_io::libpcap::{CompiledFilter, FilterRequest, Library};
 
 /// A compiled expression.
 pub struct Oracle(CompiledFilter);

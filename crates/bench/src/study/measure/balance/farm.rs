@@ -6,9 +6,9 @@ use std::io::BufReader;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-use trawl_kernel::{Error, Result};
 use trawl_lab::{Line, LineOptions};
 use trawl_packet::read::CaptureReader;
+use trawl_sys::{Error, Result};
 
 use super::super::programs::who::{first_line, label};
 use super::{Forward, PORT, VIP, Who, each};

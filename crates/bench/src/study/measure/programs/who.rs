@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use trawl_kernel::{Error, Result};
 use trawl_lab::Station;
 use trawl_lab::program::Loaded;
+use trawl_sys::{Error, Result};
 
 use crate::study::harness::process::{self, Background};
 use crate::study::{Bench, Stop};

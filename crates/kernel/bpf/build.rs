@@ -1,0 +1,197 @@
+//! Compiles the BPF programs of /bpf and turns the headers they share with user space into Rust.
+
+use std::{env, fmt::Write as _, fs, path::Path, process::Command};
+
+/// The headers that user space shares with BPF programs, and with the helper for DPDK.
+const SHARED: [&str; 10] = [
+    "bpf/include/layout",
+    "bpf/include/bundled",
+    "bpf/include/guard",
+    "bpf/include/balance",
+    "bpf/include/receive_layout",
+    "bpf/include/send",
+    "bpf/include/drop",
+    "bpf/include/redirect_events",
+    "bpf/include/xdp_events",
+    "dpdk/exchange",
+];
+/// The kernel's structures that programs read.
+const KERNEL_TYPES: &str = "include/kernel_types.h";
+
+fn main() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../bpf");
+    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    println!("cargo:rerun-if-changed={}", root.display());
+    println!("cargo:rerun-if-env-changed=CLANG");
+
+    let mut objects = Vec::new();
+    for entry in fs::read_dir(&root).expect("bpf/ is part of the source") {
+        let source = entry.expect("bpf/ can be listed").path();
+        let name = source
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if let Some(stem) = name.strip_suffix(".bpf.c") {
+            compile(&source, &format!("{out}/{stem}.bpf.o"));
+            objects.push(stem.to_owned());
+        }
+    }
+    assert!(
+        !objects.is_empty(),
+        "no BPF programs found in {}",
+        root.display()
+    );
+    objects.sort();
+    let list: String = objects
+        .iter()
+        .map(|stem| {
+            format!(
+                "    ({stem:?}, include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{stem}.bpf.o\"))),\n"
+            )
+        })
+        .collect();
+    let rust = format!("pub const ALL: &[(&str, &[u8])] = &[\n{list}];\n");
+    fs::write(format!("{out}/objects.rs"), rust).expect("OUT_DIR can be written");
+
+    let kernel = fs::read_to_string(root.join(KERNEL_TYPES)).expect("it is part of the source");
+    fs::write(
+        format!("{out}/kernel_types.rs"),
+        names_of_structures(&kernel),
+    )
+    .expect("OUT_DIR can be written");
+
+    for name in SHARED {
+        let header = root.join(format!("../{name}.h"));
+        println!("cargo:rerun-if-changed={}", header.display());
+        let name = name.rsplit('/').next().unwrap_or(name);
+        let text = fs::read_to_string(&header)
+            .unwrap_or_else(|e| panic!("{} is part of the source: {e}", header.display()));
+        let rust = rust_from_header(&text);
+        fs::write(format!("{out}/{name}.rs"), rust).expect("OUT_DIR can be written");
+    }
+}
+
+fn compile(source: &Path, object: &str) {
+    let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => "x86",
+        Ok("aarch64") => "arm64",
+        Ok("riscv64") => "riscv",
+        other => panic!("trawl's BPF programs do not know the architecture {other:?}"),
+    };
+    let multiarch = Command::new("cc").arg("-print-multiarch").output();
+    let multiarch = multiarch
+        .map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
+        .unwrap_or_default();
+    let status = Command::new(clang())
+        .args([
+            "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror",
+        ])
+        .args([
+            format!("-D__TARGET_ARCH_{arch}"),
+            format!("-I/usr/include/{multiarch}"),
+        ])
+        .arg("-isystem")
+        .arg(env::var("DEP_BPF_INCLUDE").expect("libbpf-sys tells where its headers are"))
+        .arg("-c")
+        .arg(source)
+        .args(["-o", object])
+        .status();
+    match status {
+        Ok(status) if status.success() => {}
+        Ok(_) => panic!("{} did not compile", source.display()),
+        Err(error) => {
+            panic!("cannot run clang: {error}; install it (apt-get install clang-19) or set CLANG")
+        }
+    }
+}
+
+fn clang() -> String {
+    env::var("CLANG").unwrap_or_else(|_| {
+        let found = ["clang-19", "clang"]
+            .into_iter()
+            .find(|c| Command::new(c).arg("--version").output().is_ok());
+        found.unwrap_or("clang-19").to_owned()
+    })
+}
+
+fn names_of_structures(header: &str) -> String {
+    let name = |line: &str| Some(line.strip_prefix("struct ")?.strip_suffix(" {")?.to_owned());
+    let names: Vec<String> = header.lines().filter_map(name).collect();
+    format!("pub const STRUCTURES: &[&str] = &{names:?};\n")
+}
+
+/// The headers keep to numeric `#define`s and structs of `__u32`, `__u64` and earlier structs, which is all this
+/// reads; it stops the build at a struct member that is
+/// anything else, and Rust checks that no padding crept in.
+fn rust_from_header(text: &str) -> String {
+    let mut rust = String::new();
+    let mut inside: Option<(String, Vec<String>)> = None;
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("/*") || line.starts_with('*') {
+            continue;
+        }
+        if let Some((name, value)) = line
+            .strip_prefix("#define ")
+            .and_then(|d| d.split_once(' '))
+        {
+            let value = value.trim_start_matches('(').trim_end_matches(')');
+            writeln!(rust, "pub const {name}: usize = {value};").expect("strings grow");
+        } else if let Some(name) = line
+            .strip_prefix("struct ")
+            .and_then(|s| s.strip_suffix(" {"))
+        {
+            let name = camel_case(name);
+            writeln!(
+                rust,
+                "#[repr(C)]\n#[derive(Clone, Copy, Debug)]\npub struct {name} {{"
+            )
+            .expect("strings grow");
+            inside = Some((name, Vec::new()));
+        } else if line == "};" {
+            let (name, sizes) = inside.take().expect("a struct ends where one began");
+            let sum = sizes.join(" + ");
+            writeln!(
+                rust,
+                "}}\nconst _: () = assert!(size_of::<{name}>() == {sum});\n\
+                 // SAFETY: integers alone, and the sum of their sizes is the whole, so there is no padding.\n\
+                 unsafe impl crate::layout::Shared for {name} {{}}"
+            )
+            .expect("strings grow");
+        } else if let Some((_, sizes)) = &mut inside
+            && let Some(member) = line.strip_suffix(';')
+        {
+            let (field, kind) = rust_member(member);
+            writeln!(rust, "    pub {field}: {kind},").expect("strings grow");
+            sizes.push(format!("size_of::<{kind}>()"));
+        }
+    }
+    rust
+}
+
+fn rust_member(member: &str) -> (String, String) {
+    let (c_type, name) = member
+        .rsplit_once(' ')
+        .unwrap_or_else(|| panic!("shared header: cannot read '{member}'"));
+    let rust_type = match c_type {
+        "__u32" => "u32".to_owned(),
+        "__u64" => "u64".to_owned(),
+        other => match other.strip_prefix("struct ") {
+            Some(name) => camel_case(name),
+            None => panic!("shared header: '{other}' is not a type shared with Rust"),
+        },
+    };
+    match name.split_once('[') {
+        Some((name, count)) => (
+            name.to_owned(),
+            format!("[{rust_type}; {}]", count.trim_end_matches(']')),
+        ),
+        None => (name.to_owned(), rust_type),
+    }
+}
+
+fn camel_case(name: &str) -> String {
+    name.split('_')
+        .map(|word| word[..1].to_uppercase() + &word[1..])
+        .collect()
+}

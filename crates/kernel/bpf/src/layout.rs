@@ -1,0 +1,90 @@
+//! What user space shares with the BPF programs, generated from their headers by build.rs.
+
+include!(concat!(env!("OUT_DIR"), "/layout.rs"));
+
+/// Of the bundled programs: bpf/include/bundled.h.
+pub mod bundled {
+    include!(concat!(env!("OUT_DIR"), "/bundled.rs"));
+}
+
+/// Of the tap at drops: bpf/include/drop.h.
+pub mod drop {
+    include!(concat!(env!("OUT_DIR"), "/drop.rs"));
+}
+
+/// Of the counts of what XDP lost: bpf/include/xdp_events.h.
+pub mod xdp_events {
+    include!(concat!(env!("OUT_DIR"), "/xdp_events.rs"));
+}
+
+/// Of the load balancer: bpf/include/balance.h.
+pub mod balance {
+    include!(concat!(env!("OUT_DIR"), "/balance.rs"));
+}
+
+/// Of the helper for DPDK: dpdk/exchange.h.
+pub mod dpdk {
+    include!(concat!(env!("OUT_DIR"), "/exchange.rs"));
+}
+
+/// Of the guard: bpf/include/guard.h.
+pub mod guard {
+    include!(concat!(env!("OUT_DIR"), "/guard.rs"));
+}
+
+/// Of the program that sends: bpf/include/send.h.
+pub mod send {
+    include!(concat!(env!("OUT_DIR"), "/send.rs"));
+}
+
+/// Of the program that counts stamped packets: bpf/include/receive_layout.h.
+pub mod receive {
+    include!(concat!(env!("OUT_DIR"), "/receive_layout.rs"));
+}
+
+/// Of the counts of redirected packets: bpf/include/redirect_events.h.
+pub mod redirect_events {
+    include!(concat!(env!("OUT_DIR"), "/redirect_events.rs"));
+}
+
+/// A structure of such a header, as the bytes that maps hold.
+///
+/// # Safety
+/// Only for types that consist of integers alone, without padding.
+pub unsafe trait Shared: Copy {
+    fn to_bytes(&self) -> Vec<u8> {
+        // SAFETY: without padding, all bytes of the value are there to be read.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+            .to_vec()
+    }
+
+    /// `None` where there are too few bytes; what comes after them is left alone.
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.get(..size_of::<Self>())?;
+        // SAFETY: there are as many bytes as the value has, and integers can be made of any.
+        Some(unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bundled::Counter;
+    use super::*;
+
+    #[test]
+    fn bytes_and_back() {
+        let counter = Counter {
+            packets: 1,
+            bytes: 0x0102_0304_0506_0708,
+        };
+        let mut bytes = counter.to_bytes();
+        assert_eq!(bytes.len(), 16);
+        bytes.push(9);
+        let again = Counter::from_bytes(&bytes).unwrap();
+        assert_eq!(
+            (again.packets, again.bytes),
+            (counter.packets, counter.bytes)
+        );
+        assert!(Counter::from_bytes(&bytes[..15]).is_none());
+    }
+}

@@ -1,0 +1,409 @@
+//! Object files by others and by trawl: opened, set up, and loaded by libbpf; a failure comes back with all that was
+//! said about it.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use libbpf_rs::{AsRawLibbpf, MapCore, OpenObject, OpenProgramMut, ProgramAttachType, ProgramType};
+
+mod messages;
+mod variables;
+
+pub(super) use messages::listen;
+pub use variables::variables_of;
+
+use trawl_sys::{Error, Result};
+
+use super::{c_name, check, opts, verifier_log};
+
+/// Room for the verifier's log. Kernels before 6.4 keep its beginning if it is longer, and what is wanted is the end; the
+/// memory is only taken where they write.
+pub(super) const LOG_SIZE: usize = 256 << 20;
+/// What is kept of it.
+const LOG_END: usize = 1 << 20;
+
+/// The end of a log, from the beginning of a line on.
+pub(super) fn end_of_log(log: &[u8]) -> String {
+    // Where the verifier takes lines of its log back it leaves zeroes, and old text after them.
+    let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+    let log = &log[..end];
+    let cut = log.len().saturating_sub(LOG_END);
+    let line = match cut {
+        0 => Some(0),
+        _ => log[cut..].iter().position(|byte| *byte == b'\n'),
+    };
+    String::from_utf8_lossy(&log[cut + line.unwrap_or(0)..]).into_owned()
+}
+
+/// A program as it stands in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramEntry {
+    pub name: String,
+    pub section: String,
+    /// `BPF_PROG_TYPE_…`; 0 where the section's name says nothing.
+    pub kind: u32,
+    /// Whether it is loaded unless somebody says otherwise: not one whose section begins with a question mark.
+    pub is_automatic: bool,
+}
+
+impl ProgramEntry {
+    /// The kind of map that sends packets to it, where an interface does not: its section's name ends with that, and
+    /// began so in libbpf's first versions (`xdp_devmap/egress`).
+    pub fn fed_by(&self) -> Option<&'static str> {
+        ["devmap", "cpumap"].into_iter().find(|map| {
+            self.section.ends_with(&format!("/{map}"))
+                || self.section.starts_with(&format!("xdp_{map}/"))
+        })
+    }
+}
+
+/// A map as it stands in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapEntry {
+    pub name: String,
+    pub kind: u32,
+    pub key_size: u32,
+    pub value_size: u32,
+    pub max_entries: u32,
+    /// Holds the program's variables and constants.
+    pub is_data: bool,
+}
+
+/// A variable in a section of an object: its name, its offset and its size.
+pub type Variable = (String, u64, usize);
+
+/// An object file before it is loaded.
+#[derive(Debug)]
+pub struct ObjectFile {
+    pub(super) open: OpenObject,
+    wanted: Vec<String>,
+    /// Programs that are to know nothing of fragments, whatever their section says.
+    pub(super) linear: Vec<String>,
+}
+
+/// An object file that has been loaded; its programs and maps live as long as this, or as long as their pins and
+/// attachments.
+#[derive(Debug)]
+pub struct LoadedFile {
+    object: libbpf_rs::Object,
+}
+
+/// All that is known of a load that failed.
+#[derive(Debug)]
+pub struct LoadFailure {
+    pub error: io::Error,
+    /// The verifier's log of the program that it refused; empty if it did not come to that.
+    pub log: String,
+    /// libbpf's own complaints.
+    pub warnings: Vec<String>,
+}
+
+impl ObjectFile {
+    /// Reads an ELF file that a BPF compiler wrote. The error is libbpf's reason. The maps of its variables get this
+    /// name in front of theirs.
+    pub fn open(name: &str, bytes: &[u8]) -> Result<Self, LoadFailure> {
+        let name = c_name(name);
+        let mut opts = opts!(libbpf_sys::bpf_object_open_opts);
+        opts.object_name = name.as_ptr();
+        let (open, warnings) = listen(|| {
+            // SAFETY: libbpf copies what it needs of name and bytes, which are given with their length.
+            let object = unsafe {
+                libbpf_sys::bpf_object__open_mem(
+                    bytes.as_ptr().cast(),
+                    bytes.len() as libbpf_sys::size_t,
+                    &raw const opts,
+                )
+            };
+            NonNull::new(object).ok_or_else(io::Error::last_os_error)
+        });
+        match open {
+            Ok(object) => Ok(Self {
+                // SAFETY: a new object that nobody else owns, opened and not loaded.
+                open: unsafe { OpenObject::from_ptr(object) },
+                wanted: Vec::new(),
+                linear: Vec::new(),
+            }),
+            Err(error) => Err(LoadFailure {
+                error,
+                log: String::new(),
+                warnings,
+            }),
+        }
+    }
+
+    pub fn programs(&self) -> Vec<ProgramEntry> {
+        let entry = |one: libbpf_rs::OpenProgram<'_>| ProgramEntry {
+            name: one.name().to_string_lossy().into_owned(),
+            section: one.section().to_string_lossy().into_owned(),
+            kind: one.prog_type() as u32,
+            is_automatic: one.autoload(),
+        };
+        self.open.progs().map(entry).collect()
+    }
+
+    pub fn maps(&self) -> Vec<MapEntry> {
+        let entry = |one: libbpf_rs::OpenMap<'_>| MapEntry {
+            name: one.name().to_string_lossy().into_owned(),
+            kind: one.map_type() as u32,
+            key_size: one.key_size(),
+            value_size: one.value_size(),
+            max_entries: one.max_entries(),
+            is_data: one.initial_value().is_some(),
+        };
+        self.open.maps().map(entry).collect()
+    }
+
+    /// Which programs are to be loaded; all others are left out.
+    pub fn want(&mut self, names: &[&str]) {
+        self.wanted = names.iter().map(|name| (*name).to_owned()).collect();
+        for mut one in self.open.progs_mut() {
+            let wanted = names.iter().any(|name| one.name() == *name);
+            one.set_autoload(wanted);
+        }
+    }
+
+    fn program(&mut self, name: &str) -> Option<OpenProgramMut<'_>> {
+        self.open.progs_mut().find(|one| one.name() == name)
+    }
+
+    /// Makes an XDP program of one whose section does not say so.
+    pub fn set_xdp(&mut self, name: &str) {
+        if let Some(mut one) = self.program(name) {
+            one.set_prog_type(ProgramType::Xdp);
+            one.set_attach_type(ProgramAttachType::Xdp);
+        }
+    }
+
+    /// Leaves out what the section's name says of fragments.
+    pub fn set_linear(&mut self, name: &str) {
+        self.linear.push(name.to_owned());
+        if let Some(mut one) = self.program(name) {
+            // libbpf forgets the section when the type changes.
+            one.set_prog_type(ProgramType::SocketFilter);
+            one.set_prog_type(ProgramType::Xdp);
+            one.set_attach_type(ProgramAttachType::Xdp);
+        }
+    }
+
+    /// Adds `BPF_F_…` flags to those that the section's name stands for.
+    pub fn set_flags(&mut self, name: &str, flags: u32) {
+        if let Some(mut one) = self.program(name) {
+            one.set_flags(flags);
+        }
+    }
+
+    /// Makes a program, and all maps, for one device: its card runs them.
+    pub fn offload_to(&mut self, name: &str, ifindex: u32) {
+        if let Some(mut one) = self.program(name) {
+            one.set_ifindex(ifindex);
+        }
+        for mut map in self.open.maps_mut() {
+            map.set_map_ifindex(ifindex);
+        }
+    }
+
+    /// Makes the program a replacement for a function of a loaded one (freplace).
+    pub fn replace_function(
+        &mut self,
+        name: &str,
+        target: BorrowedFd<'_>,
+        function: &str,
+    ) -> io::Result<()> {
+        let Some(mut one) = self.program(name) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        one.set_prog_type(ProgramType::Ext);
+        // Extensions carry no attach type of their own.
+        without_attach_type(&one)?;
+        let function = CString::new(function)?;
+        // SAFETY: as above; the name outlives the call, and the descriptor is used by the load, which borrows it too.
+        check(unsafe {
+            libbpf_sys::bpf_program__set_attach_target(
+                one.as_libbpf_object().as_ptr(),
+                target.as_raw_fd(),
+                function.as_ptr(),
+            )
+        })
+        .map(drop)
+    }
+
+    /// Loads the program without an attach type. One that an extension jumps to must have none either.
+    pub fn drop_attach_type(&mut self, name: &str) -> io::Result<()> {
+        match self.program(name) {
+            Some(one) => without_attach_type(&one),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// How many entries a map is to have.
+    pub fn set_entries(&mut self, map: &str, entries: u32) -> Result<()> {
+        let mut found = self.map(map)?;
+        found
+            .set_max_entries(entries)
+            .map_err(|e| Error::failed(format!("cannot give the map {map} {entries} entries"), e))
+    }
+
+    /// Puts an existing map in the place of the file's own.
+    pub fn reuse(&mut self, map: &str, existing: BorrowedFd<'_>) -> Result<()> {
+        let mut found = self.map(map)?;
+        found
+            .reuse_fd(existing)
+            .map_err(|e| Error::failed(format!("cannot take an existing map for {map}"), e))
+    }
+
+    /// Pins a map there when it is loaded, or uses the one that is pinned there already.
+    pub fn pin_at(&mut self, map: &str, path: &Path) -> Result<()> {
+        let mut found = self.map(map)?;
+        found
+            .set_pin_path(path)
+            .map_err(|e| Error::failed(format!("cannot pin the map {map}"), e))
+    }
+
+    /// Where the file itself wants a map pinned (`LIBBPF_PIN_BY_NAME`).
+    pub fn pin_path(&self, map: &str) -> Option<PathBuf> {
+        let found = self.open.maps().find(|one| one.name() == map)?;
+        // SAFETY: the map belongs to the object that is borrowed here; the path is copied before anything changes it.
+        let path = unsafe { libbpf_sys::bpf_map__pin_path(found.as_libbpf_object().as_ptr()) };
+        if path.is_null() {
+            return None;
+        }
+        // SAFETY: libbpf keeps it as a C string.
+        let path = unsafe { std::ffi::CStr::from_ptr(path) };
+        Some(path.to_string_lossy().into_owned().into())
+    }
+
+    fn map(&mut self, name: &str) -> Result<libbpf_rs::OpenMapMut<'_>> {
+        let missing = || {
+            Error::failed(
+                format!("cannot set up the map {name}"),
+                "it is not in the object",
+            )
+        };
+        let found = self.open.maps_mut().find(|one| one.name() == name);
+        found.ok_or_else(missing)
+    }
+
+    /// Loads what was wanted, with its maps. On failure all that was loaded goes again.
+    pub fn load(mut self) -> Result<LoadedFile, LoadFailure> {
+        // One that is to be kept must not be written over by the next program's.
+        let wanted = self.wanted.clone();
+        let kept = verifier_log::is_kept();
+        let count = if kept { wanted.len().max(1) } else { 1 };
+        let mut logs = Vec::from_iter((0..count).map(|_| vec![0u8; LOG_SIZE]));
+        for (number, name) in wanted.iter().enumerate() {
+            let Some(one) = self.program(name) else {
+                continue;
+            };
+            let program = one.as_libbpf_object().as_ptr();
+            let log = &mut logs[number.min(count - 1)];
+            // SAFETY: the buffer outlives the load below, which is the last that libbpf does to this program with it:
+            // a program that has been loaded is not verified again.
+            let mut result = unsafe {
+                libbpf_sys::bpf_program__set_log_buf(
+                    program,
+                    log.as_mut_ptr().cast(),
+                    log.len() as libbpf_sys::size_t,
+                )
+            };
+            if kept && result == 0 {
+                // SAFETY: the program is live and not loaded.
+                result =
+                    unsafe { libbpf_sys::bpf_program__set_log_level(program, verifier_log::WHOLE) };
+            }
+            check(result).map_err(|error| LoadFailure {
+                error,
+                log: String::new(),
+                warnings: Vec::new(),
+            })?;
+        }
+        let object = self.open.take_ptr();
+        // SAFETY: the object is ours alone.
+        let (loaded, warnings) =
+            listen(|| check(unsafe { libbpf_sys::bpf_object__load(object.as_ptr()) }));
+        // Those after the one that was refused were not looked at.
+        let last = logs.iter().rposition(|log| log[0] != 0).unwrap_or(0);
+        for (number, name) in wanted.iter().enumerate().take(last + 1) {
+            let refusal = loaded.as_ref().err().filter(|_| number == last);
+            verifier_log::add(name, refusal, &logs[number.min(count - 1)]);
+        }
+        match loaded {
+            Ok(_) => Ok(LoadedFile {
+                // SAFETY: it has just been loaded, and nobody else owns it.
+                object: unsafe { libbpf_rs::Object::from_ptr(object) },
+            }),
+            Err(error) => {
+                // SAFETY: the object is ours alone and is not used after this.
+                unsafe { libbpf_sys::bpf_object__close(object.as_ptr()) };
+                Err(LoadFailure {
+                    error,
+                    log: end_of_log(&logs[last]),
+                    warnings,
+                })
+            }
+        }
+    }
+}
+
+fn without_attach_type(program: &OpenProgramMut<'_>) -> io::Result<()> {
+    // SAFETY: the program belongs to an object that is borrowed for as long as this reference lives.
+    check(unsafe {
+        libbpf_sys::bpf_program__set_expected_attach_type(program.as_libbpf_object().as_ptr(), 0)
+    })
+    .map(drop)
+}
+
+impl LoadedFile {
+    pub fn program(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        let mut loaded = self.programs().into_iter();
+        loaded.find_map(|(found, fd)| (found == name).then_some(fd))
+    }
+
+    /// All programs that were loaded, by their names in the source.
+    pub fn programs(&self) -> Vec<(String, BorrowedFd<'_>)> {
+        let loaded = |one: libbpf_rs::Program<'_>| {
+            // SAFETY: the program belongs to the object, which lives.
+            let fd = unsafe { libbpf_sys::bpf_program__fd(one.as_libbpf_object().as_ptr()) };
+            // SAFETY: the descriptor belongs to the object, which the returned borrow keeps alive.
+            let fd = (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })?;
+            Some((one.name().to_string_lossy().into_owned(), fd))
+        };
+        self.object.progs().filter_map(loaded).collect()
+    }
+
+    pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        self.maps()
+            .into_iter()
+            .find_map(|(found, fd)| (found == name).then_some(fd))
+    }
+
+    /// All maps by their names in the source.
+    pub fn maps(&self) -> Vec<(String, BorrowedFd<'_>)> {
+        let named = |one: libbpf_rs::Map<'_>| {
+            let name = one.name().to_string_lossy().into_owned();
+            // SAFETY: the descriptor belongs to the object, which the returned borrow keeps alive.
+            (name, unsafe {
+                BorrowedFd::borrow_raw(one.as_fd().as_raw_fd())
+            })
+        };
+        self.object.maps().map(named).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_long_log_is_kept_in_whole_lines() {
+        let mut log = "a line of the log\n".repeat(100_000).into_bytes();
+        log.extend_from_slice(b"the reason\n\0\0old text");
+        let kept = end_of_log(&log);
+        assert!(kept.len() <= LOG_END && kept.ends_with("a line of the log\nthe reason\n"));
+        assert!(kept.trim_start().starts_with("a line"));
+        assert_eq!(end_of_log(b"short\n\0"), "short\n");
+        assert_eq!(end_of_log(b""), "");
+    }
+}

@@ -1,0 +1,229 @@
+//! Maps: making them, and reading and writing their entries.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use trawl_sys::{Error, Result};
+
+use super::{c_name, check, opts, owned};
+use crate::layout::Shared;
+
+pub const PROG_ARRAY: u32 = libbpf_sys::BPF_MAP_TYPE_PROG_ARRAY;
+pub const DEVMAP: u32 = libbpf_sys::BPF_MAP_TYPE_DEVMAP;
+pub const DEVMAP_HASH: u32 = libbpf_sys::BPF_MAP_TYPE_DEVMAP_HASH;
+pub const CPUMAP: u32 = libbpf_sys::BPF_MAP_TYPE_CPUMAP;
+pub const XSKMAP: u32 = libbpf_sys::BPF_MAP_TYPE_XSKMAP;
+
+/// Whether every key of such a map has a value from the beginning, which is zero then.
+pub fn is_array(kind: u32) -> bool {
+    matches!(
+        kind,
+        libbpf_sys::BPF_MAP_TYPE_ARRAY | libbpf_sys::BPF_MAP_TYPE_PERCPU_ARRAY
+    )
+}
+
+/// Whether the keys of such a map can be listed.
+pub fn has_keys(kind: u32) -> bool {
+    !matches!(
+        kind,
+        libbpf_sys::BPF_MAP_TYPE_RINGBUF
+            | libbpf_sys::BPF_MAP_TYPE_USER_RINGBUF
+            | libbpf_sys::BPF_MAP_TYPE_PERF_EVENT_ARRAY
+            | libbpf_sys::BPF_MAP_TYPE_QUEUE
+            | libbpf_sys::BPF_MAP_TYPE_STACK
+            | libbpf_sys::BPF_MAP_TYPE_BLOOM_FILTER
+            | libbpf_sys::BPF_MAP_TYPE_ARENA
+    )
+}
+
+pub(crate) fn create(
+    name: &str,
+    kind: u32,
+    sizes: (u32, u32),
+    entries: u32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    create_with(name, kind, sizes, entries, |opts| opts.map_flags = flags)
+}
+
+/// With what the options say beside the flags, too.
+pub(super) fn create_with(
+    name: &str,
+    kind: u32,
+    (key_size, value_size): (u32, u32),
+    entries: u32,
+    fill: impl FnOnce(&mut libbpf_sys::bpf_map_create_opts),
+) -> io::Result<OwnedFd> {
+    let mut opts = opts!(libbpf_sys::bpf_map_create_opts);
+    fill(&mut opts);
+    let name = c_name(name);
+    // SAFETY: the name and the options live until the call returns.
+    owned(unsafe {
+        libbpf_sys::bpf_map_create(kind, name.as_ptr(), key_size, value_size, entries, &opts)
+    })
+}
+
+/// An array whose memory user space can map.
+pub fn create_mmapable_array(name: &str, value_size: u32, entries: u32) -> Result<OwnedFd> {
+    create(
+        name,
+        libbpf_sys::BPF_MAP_TYPE_ARRAY,
+        (4, value_size),
+        entries,
+        libbpf_sys::BPF_F_MMAPABLE,
+    )
+    .map_err(|e| {
+        Error::os(
+            format!("cannot create the map {name} ({entries} times {value_size} bytes)"),
+            e,
+        )
+    })
+}
+
+/// A hash map that lets go of the entries used least recently when it is full.
+pub fn create_lru(name: &str, key_size: u32, value_size: u32, entries: u32) -> Result<OwnedFd> {
+    let kind = libbpf_sys::BPF_MAP_TYPE_LRU_HASH;
+    create(name, kind, (key_size, value_size), entries, 0)
+        .map_err(|e| Error::os(format!("cannot create the map {name}"), e))
+}
+
+/// An array of programs to jump to.
+pub fn create_prog_array(name: &str, entries: u32) -> Result<OwnedFd> {
+    create(
+        name,
+        libbpf_sys::BPF_MAP_TYPE_PROG_ARRAY,
+        (4, 4),
+        entries,
+        0,
+    )
+    .map_err(|e| Error::os(format!("cannot create the program array {name}"), e))
+}
+
+/// An array of maps that are like this one.
+pub fn create_array_of_maps(name: &str, like: &OwnedFd, entries: u32) -> Result<OwnedFd> {
+    let kind = libbpf_sys::BPF_MAP_TYPE_ARRAY_OF_MAPS;
+    create_with(name, kind, (4, 4), entries, |opts| {
+        opts.inner_map_fd = like.as_raw_fd() as u32;
+    })
+    .map_err(|e| Error::os(format!("cannot create the map {name}"), e))
+}
+
+/// Puts a program, or a map, into a slot.
+pub fn set_program(map: BorrowedFd<'_>, slot: u32, program: BorrowedFd<'_>) -> io::Result<()> {
+    let fd = program.as_raw_fd();
+    // SAFETY: key and value are four bytes each, as program arrays have them.
+    let result = unsafe {
+        libbpf_sys::bpf_map_update_elem(
+            map.as_raw_fd(),
+            (&raw const slot).cast(),
+            (&raw const fd).cast(),
+            0,
+        )
+    };
+    check(result).map(drop)
+}
+
+/// Gives a queue of a map of AF_XDP sockets its socket.
+pub fn set_socket(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+    // The kernel takes a descriptor for either kind of map.
+    set_program(map, queue, socket)
+}
+
+/// Empties a slot; one that is empty already is fine.
+pub fn clear_program(map: BorrowedFd<'_>, slot: u32) -> io::Result<()> {
+    // SAFETY: the key is four bytes.
+    let result =
+        unsafe { libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), (&raw const slot).cast()) };
+    match check(result) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Puts a program into a slot, or none.
+pub fn put_program(
+    map: BorrowedFd<'_>,
+    slot: u32,
+    program: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    match program {
+        Some(program) => set_program(map, slot, program),
+        None => clear_program(map, slot),
+    }
+}
+
+/// The identifier of the program in a slot, if there is one.
+pub fn program_in(map: BorrowedFd<'_>, slot: u32) -> io::Result<Option<u32>> {
+    let mut id = 0u32;
+    // SAFETY: key and value are four bytes each.
+    let result = unsafe {
+        libbpf_sys::bpf_map_lookup_elem(
+            map.as_raw_fd(),
+            (&raw const slot).cast(),
+            (&raw mut id).cast(),
+        )
+    };
+    match check(result) {
+        Ok(_) => Ok(Some(id)),
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Puts another program, or none, wherever one is in an array.
+pub fn replace_program(
+    map: BorrowedFd<'_>,
+    own: u32,
+    other: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    for slot in 0..super::info::map(map)?.max_entries {
+        if program_in(map, slot)? == Some(own) {
+            put_program(map, slot, other)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes an entry of an array.
+pub fn write<T: Shared>(map: BorrowedFd<'_>, slot: u32, value: &T) -> io::Result<()> {
+    let size = info(map)?.value_size as usize;
+    if size != size_of::<T>() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: the key is four bytes, and the value as long as the map's, as was just checked.
+    let result = unsafe {
+        libbpf_sys::bpf_map_update_elem(
+            map.as_raw_fd(),
+            (&raw const slot).cast(),
+            std::ptr::from_ref(value).cast(),
+            0,
+        )
+    };
+    check(result).map(drop)
+}
+
+/// The bytes of an array's entry.
+pub fn read(map: BorrowedFd<'_>, slot: u32) -> io::Result<Vec<u8>> {
+    // The kernel rounds values of arrays up to eight bytes, and copies as many as the map was made with.
+    let mut value = vec![0; (info(map)?.value_size as usize).next_multiple_of(8)];
+    // SAFETY: the key is four bytes, and there is room for a whole value.
+    let result = unsafe {
+        libbpf_sys::bpf_map_lookup_elem(
+            map.as_raw_fd(),
+            (&raw const slot).cast(),
+            value.as_mut_ptr().cast(),
+        )
+    };
+    check(result).map(|_| value)
+}
+
+/// Opens a map that exists in the kernel.
+pub fn open_by_id(id: u32) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes a plain number.
+    owned(unsafe { libbpf_sys::bpf_map_get_fd_by_id(id) })
+}
+
+/// The kernel's own description of a map.
+pub fn info(map: impl AsFd) -> io::Result<super::info::MapInfo> {
+    super::info::map(map.as_fd())
+}

@@ -1,0 +1,431 @@
+//! Tap programs out of the compiled objects: configuration filled in, shared maps put in place, each program's
+//! instructions relocated and then loaded by trawl itself, so that flags and spliced instructions are ours to choose.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+use libbpf_rs::AsRawLibbpf as _;
+use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
+
+use trawl_ebpf::op::{self, LOAD_IMMEDIATE};
+use trawl_ebpf::splice::{self, Unfit};
+use trawl_ebpf::{Insn, places, simplify};
+use trawl_sys::error::Refusal;
+use trawl_sys::{Error, Result};
+
+use super::kernel_types;
+use super::program::{self, LoadOptions};
+use crate::layout::{
+    COUNT_LENGTH, END_OF_OPTIONS_LENGTH, FLAGS_LENGTH, QUEUE_LENGTH, RECORD_FRAME_LENGTH,
+    RecordConfig, Shared, TapConfig, VERDICT_LENGTH, VERDICT_NONE,
+};
+use crate::probe;
+
+/// An object with tap programs.
+#[derive(Clone, Copy, Debug)]
+pub struct Taps {
+    bytes: &'static [u8],
+    /// Whether they read the kernel's own structures, those of bpf/include/kernel_types.h.
+    read_kernel: bool,
+}
+
+/// The XDP taps: own program and hook slots.
+pub const XDP: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_xdp.bpf.o")),
+    read_kernel: false,
+};
+/// The tc taps.
+pub const TC: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o")),
+    read_kernel: false,
+};
+/// The end of polls.
+pub const POLL: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_poll.bpf.o")),
+    read_kernel: false,
+};
+/// The taps at programs that are attached already.
+pub const TRACE: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_trace.bpf.o")),
+    read_kernel: true,
+};
+/// The tap at drops.
+pub const DROP: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_drop.bpf.o")),
+    read_kernel: true,
+};
+/// What packets come to on their way through the network stack.
+pub const FOLLOW: Taps = Taps {
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_follow.bpf.o")),
+    read_kernel: true,
+};
+/// The head of a chain of XDP programs, by libxdp's protocol.
+pub const DISPATCHER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_dispatcher.bpf.o"));
+
+/// The load balancer.
+pub const BALANCE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_balance.bpf.o"));
+/// The guard, for rules in an arena and for rules in an array.
+pub const GUARD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard.bpf.o"));
+pub const GUARD_IN_ARRAY: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard_array.bpf.o"));
+
+/// The program that sends frames, and the one that counts stamped packets.
+pub const SEND: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/send.bpf.o"));
+pub const RECEIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/receive.bpf.o"));
+
+/// Where the kernel keeps memory.
+pub(crate) const KERNEL_ADDRESSES: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/kernel_addresses.bpf.o"));
+
+/// Programs for experiments and tests.
+/// A program that hands packets to AF_XDP sockets.
+pub const LAB_XSK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xsk.bpf.o"));
+pub const LAB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xdp.bpf.o"));
+
+/// The bundled programs with a fixed verdict, those that redirect, and the router.
+pub const VERDICT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_verdict.bpf.o"));
+pub const REDIRECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_redirect.bpf.o"));
+pub const ROUTE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_route.bpf.o"));
+
+/// Every object there is, by the name of its source.
+mod list {
+    include!(concat!(env!("OUT_DIR"), "/objects.rs"));
+}
+pub use list::ALL;
+
+/// One tap program, ready to be loaded with different flags.
+#[derive(Debug)]
+pub struct TapProgram {
+    object: NonNull<libbpf_sys::bpf_object>,
+    instructions: Vec<Insn>,
+    /// The places for filters that no packet reaches with this configuration, as with verdicts of which none is wanted.
+    unreachable: Vec<i32>,
+}
+
+impl TapProgram {
+    /// Picks `program` out of a compiled object, with this configuration and these maps under their names.
+    pub fn prepare(
+        object: Taps,
+        program: &str,
+        config: &TapConfig,
+        maps: &[(&str, BorrowedFd<'_>)],
+    ) -> Result<Self> {
+        let fail =
+            |why: String| Error::failed(format!("cannot prepare the program {program}"), why);
+        quiet_libbpf();
+        let mut builder = ObjectBuilder::default();
+        let mut redirect_info = None;
+        if object.read_kernel {
+            let types = kernel_types::for_programs()
+                .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
+            builder
+                .btf_custom_path(&types.path)
+                .map_err(|e| fail(e.to_string()))?;
+            redirect_info = types.redirect_info;
+        }
+        let mut open = builder
+            .open_memory(object.bytes)
+            .map_err(|e| fail(e.to_string()))?;
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if let Some((_, fd)) = maps.iter().find(|(wanted, _)| *wanted == name) {
+                map.reuse_fd(*fd)
+                    .map_err(|e| fail(format!("map {name}: {e}")))?;
+            }
+        }
+        for mut one in open.progs_mut() {
+            let wanted = one.name().to_string_lossy() == program;
+            one.set_autoload(wanted);
+        }
+        let mut prepared = Self::relocate(open, program)?;
+        write_config(&mut prepared.instructions, config);
+        let mut places = vec![splice::FILTER, splice::QUICK_FILTER];
+        places.retain(|mark| splice::has_place(&prepared.instructions, *mark));
+        simplify(&mut prepared.instructions);
+        places.retain(|mark| !splice::has_place(&prepared.instructions, *mark));
+        prepared.unreachable = places;
+        if let Some((_, fd)) = maps.iter().find(|(name, _)| *name == REJECTIONS) {
+            write_address(&mut prepared.instructions, *fd);
+        }
+        for (mark, function) in MARKED_CALLS {
+            write_call(&mut prepared.instructions, mark, function);
+        }
+        write_variable(&mut prepared.instructions, redirect_info);
+        Ok(prepared)
+    }
+
+    fn relocate(open: OpenObject, program: &str) -> Result<Self> {
+        let object = open.take_ptr();
+        let mut prepared = Self {
+            object,
+            instructions: Vec::new(),
+            unreachable: Vec::new(),
+        };
+        // SAFETY: `object` is a live object that only `prepared` owns now.
+        let result = unsafe { libbpf_sys::bpf_object__prepare(object.as_ptr()) };
+        super::check(result)
+            .map_err(|e| Error::os(format!("cannot prepare the program {program}"), e))?;
+        let name = std::ffi::CString::new(program).unwrap_or_default();
+        // SAFETY: the object is live, the name ends with a zero; the returned instructions belong to the object and
+        // are copied before anything else is done to it.
+        prepared.instructions = unsafe {
+            let one = libbpf_sys::bpf_object__find_program_by_name(object.as_ptr(), name.as_ptr());
+            if one.is_null() {
+                return Err(Error::failed(
+                    format!("cannot prepare the program {program}"),
+                    "it is not in the object",
+                ));
+            }
+            let count = libbpf_sys::bpf_program__insn_cnt(one) as usize;
+            std::slice::from_raw_parts(libbpf_sys::bpf_program__insns(one).cast(), count).to_vec()
+        };
+        Ok(prepared)
+    }
+
+    /// Puts a filter into the program.
+    pub fn filter(&mut self, block: &[Insn]) -> Result<()> {
+        self.splice(splice::FILTER, block)
+    }
+
+    /// The same with a filter's quick version, in a program that has a place for it.
+    pub fn quick_filter(&mut self, block: &[Insn]) -> Result<()> {
+        self.splice(splice::QUICK_FILTER, block)
+    }
+
+    fn splice(&mut self, mark: i32, block: &[Insn]) -> Result<()> {
+        if self.unreachable.contains(&mark) {
+            return Ok(());
+        }
+        let far_jumps = probe::has_far_jumps();
+        self.instructions =
+            splice::splice(&self.instructions, mark, block, far_jumps).map_err(unfit)?;
+        Ok(())
+    }
+
+    pub fn instructions(&self) -> &[Insn] {
+        &self.instructions
+    }
+
+    pub fn load(&self, options: &LoadOptions<'_>) -> Result<OwnedFd> {
+        program::load(&self.instructions, options)
+    }
+
+    /// The descriptor of one of the object's own maps; valid as long as this program is.
+    pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        let name = std::ffi::CString::new(name).ok()?;
+        // SAFETY: the object is live; the descriptor stays open while it is, which the returned borrow ensures.
+        unsafe {
+            let fd =
+                libbpf_sys::bpf_object__find_map_fd_by_name(self.object.as_ptr(), name.as_ptr());
+            (fd >= 0).then(|| BorrowedFd::borrow_raw(fd))
+        }
+    }
+}
+
+impl Drop for TapProgram {
+    fn drop(&mut self) {
+        // SAFETY: the object is ours alone and is not used after this.
+        unsafe { libbpf_sys::bpf_object__close(self.object.as_ptr()) };
+    }
+}
+
+/// The mark of CONFIG() in bpf/include/ring.h: the upper half of the number to be replaced.
+const CONFIG_MARK: i32 = 0x7477;
+/// Sets a 32-bit register to a number.
+const MOVE_IMMEDIATE: u8 = op::ALU | op::MOV | op::K;
+
+fn unfit(why: Unfit) -> Error {
+    let fail = |why: String| Error::failed("cannot put the filter into the program", why);
+    match why {
+        Unfit::NoPlace => fail("it keeps no place for one".to_owned()),
+        Unfit::TooLong { instructions } => fail(format!(
+            "its {instructions} instructions are more than a jump can pass over"
+        ))
+        .fix("use a shorter expression, or --tap packet")
+        .refused(Refusal::TooLong),
+    }
+}
+
+/// Works out how long the constant parts of a record are.
+fn with_lengths(record: RecordConfig, config: &TapConfig) -> RecordConfig {
+    let options = [
+        (config.write_flags != 0, FLAGS_LENGTH),
+        (config.write_id != 0, COUNT_LENGTH),
+        (config.write_queue != 0, QUEUE_LENGTH),
+        (record.verdict_kind != VERDICT_NONE as u32, VERDICT_LENGTH),
+    ];
+    let written = options.iter().filter(|(is_written, _)| *is_written);
+    let options_length: usize = written.map(|(_, length)| length).sum();
+    let end = match options_length {
+        0 => 0,
+        _ => END_OF_OPTIONS_LENGTH,
+    };
+    RecordConfig {
+        options_length: options_length as u32,
+        fixed_length: (RECORD_FRAME_LENGTH + options_length + end) as u32,
+        ..record
+    }
+}
+
+/// Writes a configuration's fields where the program names them.
+fn write_config(instructions: &mut [Insn], config: &TapConfig) {
+    let config = TapConfig {
+        first: with_lengths(config.first, config),
+        second: with_lengths(config.second, config),
+        ..*config
+    };
+    let bytes = config.to_bytes();
+    let mut is_upper_half = false;
+    for instruction in instructions {
+        let loads = instruction.code == LOAD_IMMEDIATE && instruction.src() == 0;
+        let holds_number = instruction.code == MOVE_IMMEDIATE || loads || is_upper_half;
+        if holds_number && instruction.imm >> 16 == CONFIG_MARK {
+            let offset = (instruction.imm & 0xffff) as usize;
+            if let Some(field) = bytes.get(offset..).and_then(|rest| rest.first_chunk()) {
+                instruction.imm = i32::from_le_bytes(*field);
+            }
+        }
+        is_upper_half = loads;
+    }
+}
+
+/// The name under which the map that counts rejected packets is handed over. No object declares it: its address goes
+/// straight into the instructions.
+pub const REJECTIONS: &str = "rejections";
+/// Where it goes: REJECTIONS_MARK in bpf/include/filter.h.
+const REJECTIONS_MARK: i32 = 0x7477_fffd;
+
+/// Writes the address of a map's value where a program asks for it. How far into the value it points stands in the
+/// upper half, which the configuration has filled in.
+fn write_address(instructions: &mut [Insn], map: BorrowedFd<'_>) {
+    for instruction in instructions {
+        if instruction.code == LOAD_IMMEDIATE
+            && instruction.src() == 0
+            && instruction.imm == REJECTIONS_MARK
+        {
+            *instruction = instruction.with_src(op::MAP_VALUE);
+            instruction.imm = map.as_raw_fd();
+        }
+    }
+}
+
+/// Calls of the kernel's functions: the one that asks a driver for its time stamp, HARDWARE_TIME_MARK in
+/// bpf/tap_xdp.bpf.c, and the one that leads to the kernel's own structure of a packet, CAST_MARK in bpf/include/ring.h.
+const MARKED_CALLS: [(i32, &str); 2] = [
+    (0x7477_fffb, "bpf_xdp_metadata_rx_timestamp"),
+    (0x7477_fff9, CAST_FUNCTION),
+];
+const CAST_FUNCTION: &str = "bpf_cast_to_kern_ctx";
+
+/// Whether programs at XDP and tc can look at the kernel's own structure of a packet: since 6.2.
+pub fn can_cast() -> bool {
+    // The kernel's types are many, and each program of each interface asks.
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| probe::kernel_function(CAST_FUNCTION).is_ok())
+}
+
+/// Makes it a call of the kernel's function. Programs with such a call are loaded only where the kernel has that.
+fn write_call(instructions: &mut [Insn], mark: i32, function: &str) {
+    let is_marked = |one: &&mut Insn| one.code == op::CALL_CODE && one.imm == mark;
+    let mut marked = instructions.iter_mut().filter(is_marked).peekable();
+    if marked.peek().is_none() {
+        return;
+    }
+    let number = probe::kernel_function(function).unwrap_or(0);
+    for instruction in marked {
+        *instruction = instruction.with_src(op::KERNEL_FUNCTION);
+        instruction.imm = number as i32;
+    }
+}
+
+/// Where a program asks for the address of the kernel's note of a redirect: REDIRECT_INFO_MARK in
+/// bpf/include/redirect.h.
+const REDIRECT_INFO_MARK: i32 = 0x7477_fffa;
+
+/// Writes the number of a kernel's variable there, which the kernel makes its address of; or zero if it has none.
+fn write_variable(instructions: &mut [Insn], variable: Option<u32>) {
+    for at in places(instructions).collect::<Vec<_>>() {
+        let first = &mut instructions[at];
+        if first.code != LOAD_IMMEDIATE || first.src() != 0 || first.imm != REDIRECT_INFO_MARK {
+            continue;
+        }
+        first.imm = variable.unwrap_or(0) as i32;
+        if variable.is_some() {
+            *first = first.with_src(op::KERNEL_VARIABLE);
+        }
+        instructions[at + 1].imm = 0;
+    }
+}
+
+/// libbpf's own messages would appear beside trawl's, which say the same in words for people.
+pub fn quiet_libbpf() {
+    libbpf_rs::set_print(None);
+}
+
+/// Programs whose names end so are loaded without an expected attach type, as older loaders do.
+const WITHOUT_ATTACH_TYPE: &str = "_old";
+
+/// A program that needs no configuration, loaded by libbpf as it is.
+pub struct Plain {
+    object: libbpf_rs::Object,
+    program: OwnedFd,
+}
+
+impl Plain {
+    pub fn load(object: &[u8], program: &str) -> Result<Self> {
+        let fail = |why: libbpf_rs::Error| {
+            Error::failed(format!("cannot load the program {program}"), why)
+        };
+        quiet_libbpf();
+        let mut open = ObjectBuilder::default().open_memory(object).map_err(fail)?;
+        for mut one in open.progs_mut() {
+            let wanted = one.name().to_string_lossy() == program;
+            one.set_autoload(wanted);
+            if wanted && program.ends_with(WITHOUT_ATTACH_TYPE) {
+                // SAFETY: the program belongs to `open`, which is alive and not loaded yet.
+                unsafe {
+                    libbpf_sys::bpf_program__set_expected_attach_type(
+                        one.as_libbpf_object().as_ptr(),
+                        0,
+                    );
+                }
+            }
+        }
+        let object = open.load().map_err(fail)?;
+        let program = object
+            .progs()
+            .find(|one| one.name().to_string_lossy() == program)
+            .ok_or_else(|| {
+                Error::failed(
+                    format!("cannot load the program {program}"),
+                    "it is not in the object",
+                )
+            })?
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|e| Error::os("cannot hold a program", e))?;
+        Ok(Self { object, program })
+    }
+
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
+    }
+
+    pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        let map = self
+            .object
+            .maps()
+            .find(|map| map.name().to_string_lossy() == name)?;
+        // SAFETY: the descriptor belongs to the object, which the returned borrow keeps alive.
+        Some(unsafe { BorrowedFd::borrow_raw(map.as_fd().as_raw_fd()) })
+    }
+}
+
+impl std::fmt::Debug for Plain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plain")
+            .field("program", &self.program)
+            .finish_non_exhaustive()
+    }
+}

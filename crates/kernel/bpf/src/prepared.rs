@@ -1,0 +1,365 @@
+//! Programs that libbpf has prepared but not loaded yet: maps made, references resolved, subprograms appended. Here
+//! their instructions are read, measured by the verifier and replaced, with function and line records kept in step.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use libbpf_rs::{AsRawLibbpf, OpenObject};
+use trawl_ebpf::Insn;
+use trawl_sys::{Error, Result};
+
+use super::loader::{LOG_SIZE, LoadFailure, ObjectFile, end_of_log, listen};
+use super::program::{LoadOptions, Types, try_load};
+use super::{check, verifier_log};
+
+/// Asks the verifier for its statistics, and nothing else.
+const LOG_STATISTICS: u32 = 4;
+/// Asks it for all that it looks at.
+const LOG_STEPS: u32 = 1;
+const STATISTICS_SIZE: usize = 64 << 10;
+/// Before the stack depths of a program's functions, in the verifier's statistics.
+const STACK_DEPTH: &str = "stack depth ";
+const FRAGS_SECTION: &str = "xdp.frags";
+const GPL: &str = "GPL";
+
+/// A program as other instructions: for each old one, and for the end, where it stands now.
+#[derive(Clone, Debug)]
+pub struct Edited {
+    pub instructions: Vec<Insn>,
+    pub moved: Vec<u32>,
+}
+
+/// An object file that libbpf has prepared.
+#[derive(Debug)]
+pub struct Prepared<'o> {
+    open: &'o mut OpenObject,
+    linear: &'o [String],
+}
+
+/// What the kernel is told of functions or lines: records that begin with the instruction they speak of.
+#[derive(Clone, Debug, Default)]
+struct Records<T>(Vec<T>);
+
+/// Everything it takes to load a program once more beside the one that libbpf loads.
+#[derive(Debug)]
+pub struct Twin {
+    name: String,
+    kind: u32,
+    attach_type: u32,
+    flags: u32,
+    btf: Option<OwnedFd>,
+    instructions: Vec<Insn>,
+    functions: Records<libbpf_sys::bpf_func_info>,
+    lines: Records<libbpf_sys::bpf_line_info>,
+}
+
+impl ObjectFile {
+    /// Lets libbpf do all that comes before loading; [`Self::load`] goes on from there.
+    pub fn prepare(&mut self) -> Result<Prepared<'_>, LoadFailure> {
+        let Self { open, linear, .. } = self;
+        let (prepared, warnings) = listen(|| {
+            // SAFETY: the object is live and not loaded, which its type stands for.
+            check(unsafe { libbpf_sys::bpf_object__prepare(open.as_libbpf_object().as_ptr()) })
+        });
+        match prepared {
+            Ok(_) => Ok(Prepared { open, linear }),
+            Err(error) => Err(LoadFailure {
+                error,
+                log: String::new(),
+                warnings,
+            }),
+        }
+    }
+}
+
+impl Prepared<'_> {
+    fn find(&self, name: &str) -> Result<NonNull<libbpf_sys::bpf_program>> {
+        let c_name = CString::new(name).unwrap_or_default();
+        let object = self.open.as_libbpf_object().as_ptr();
+        // SAFETY: the object is live and the name ends with a zero.
+        let found =
+            unsafe { libbpf_sys::bpf_object__find_program_by_name(object, c_name.as_ptr()) };
+        NonNull::new(found).ok_or_else(|| {
+            Error::failed(
+                format!("cannot prepare the program {name}"),
+                "it is not in the object",
+            )
+        })
+    }
+
+    /// The program's instructions, and after them those of its subprograms.
+    pub fn instructions(&self, name: &str) -> Result<Vec<Insn>> {
+        let program = self.find(name)?;
+        Ok(instructions_of(program).to_vec())
+    }
+
+    /// Whether the object has a map of this name.
+    pub fn has_map(&self, name: &str) -> bool {
+        self.open.maps().any(|map| map.name() == name)
+    }
+
+    /// The kernel's tag of the program as it stands; `None` where only libbpf can load it.
+    pub fn tag(&self, name: &str) -> Option<String> {
+        use std::os::fd::AsFd;
+        // A tag is made of the instructions alone, whatever the licence.
+        let loaded = self.twin_of(name).ok()?.try_load(GPL, None).ok()?;
+        Some(super::info::program(loaded.as_fd()).ok()?.tag)
+    }
+
+    /// How deep the stack of each of the program's functions is, the main one first: what the verifier found. `None`
+    /// where it does not say; an error where it refuses the program.
+    pub fn stack_depths(&self, name: &str) -> Result<Option<Vec<u32>>, LoadFailure> {
+        let twin = self.twin_of(name).map_err(|e| LoadFailure {
+            error: io::Error::other(e.to_string()),
+            log: String::new(),
+            warnings: Vec::new(),
+        })?;
+        let mut log = vec![0u8; STATISTICS_SIZE];
+        // Nothing but the measure is taken of this one: the program's own licence is asked when it is loaded to run.
+        twin.try_load(GPL, Some((&mut log, LOG_STATISTICS)))
+            .map_err(|e| twin.failure(e))?;
+        Ok(stack_depths_in(&String::from_utf8_lossy(&log)))
+    }
+
+    /// The program with other instructions, ready to be loaded beside the one that libbpf loads.
+    pub fn twin(&self, name: &str, edited: &Edited) -> Result<Twin> {
+        let mut twin = self.twin_of(name)?;
+        twin.instructions = edited.instructions.clone();
+        twin.functions.move_by(&edited.moved);
+        twin.lines.move_by(&edited.moved);
+        Ok(twin)
+    }
+
+    /// Gives the program other instructions before libbpf loads it.
+    pub fn replace(&mut self, name: &str, edited: &Edited) -> Result<()> {
+        let program = self.find(name)?;
+        let mut instructions = edited.instructions.clone();
+        // SAFETY: the program is live and not loaded; libbpf copies the instructions.
+        let result = unsafe {
+            libbpf_sys::bpf_program__set_insns(
+                program.as_ptr(),
+                instructions.as_mut_ptr().cast(),
+                instructions.len() as libbpf_sys::size_t,
+            )
+        };
+        check(result).map_err(|e| Error::os(format!("cannot put instructions into {name}"), e))?;
+        for function in functions_of(program) {
+            function.move_by(&edited.moved);
+        }
+        for line in lines_of(program) {
+            line.move_by(&edited.moved);
+        }
+        Ok(())
+    }
+
+    fn twin_of(&self, name: &str) -> Result<Twin> {
+        let program = self.find(name)?;
+        let object = self.open.as_libbpf_object().as_ptr();
+        // SAFETY: object and program are live; the section's name is a C string of the program's.
+        let (btf, kind, attach_type, flags, section) = unsafe {
+            (
+                libbpf_sys::bpf_object__btf_fd(object),
+                libbpf_sys::bpf_program__type(program.as_ptr()),
+                libbpf_sys::bpf_program__expected_attach_type(program.as_ptr()),
+                libbpf_sys::bpf_program__flags(program.as_ptr()),
+                std::ffi::CStr::from_ptr(libbpf_sys::bpf_program__section_name(program.as_ptr())),
+            )
+        };
+        // What libbpf itself adds while it loads.
+        let linear = self.linear.iter().any(|one| one == name);
+        let frags = match section.to_string_lossy().starts_with(FRAGS_SECTION) && !linear {
+            true => super::program::HAS_FRAGS,
+            false => 0,
+        };
+        let btf = match btf {
+            ..0 => None,
+            // SAFETY: the object holds the descriptor open while it is borrowed here.
+            fd => Some(
+                unsafe { BorrowedFd::borrow_raw(fd) }
+                    .try_clone_to_owned()
+                    .map_err(|e| Error::os("cannot hold the object's types", e))?,
+            ),
+        };
+        Ok(Twin {
+            name: name.to_owned(),
+            kind,
+            attach_type,
+            flags: flags | frags,
+            btf,
+            instructions: instructions_of(program).to_vec(),
+            functions: Records(functions_of(program).to_vec()),
+            lines: Records(lines_of(program).to_vec()),
+        })
+    }
+}
+
+impl Twin {
+    /// Loads it under the licence that the program has, which its own loaded program tells of.
+    pub fn load(&self, original: BorrowedFd<'_>) -> Result<OwnedFd, LoadFailure> {
+        let about = super::info::program(original).map_err(|e| self.failure(e))?;
+        let license = if about.gpl_compatible {
+            GPL
+        } else {
+            "Proprietary"
+        };
+        self.try_load(license, None).map_err(|e| self.failure(e))
+    }
+
+    /// Asks the verifier, and not why.
+    pub fn is_taken(&self) -> bool {
+        self.try_load(GPL, None).is_ok()
+    }
+
+    /// Asks the verifier, and nothing more.
+    pub fn verify(&self) -> Result<(), LoadFailure> {
+        self.try_load(GPL, None)
+            .map(drop)
+            .map_err(|e| self.failure(e))
+    }
+
+    /// Has it verified once more for the log.
+    fn failure(&self, error: io::Error) -> LoadFailure {
+        let mut log = vec![0u8; LOG_SIZE];
+        let level = match verifier_log::is_kept() {
+            true => verifier_log::WHOLE,
+            false => LOG_STEPS,
+        };
+        let _ = self.try_load(GPL, Some((&mut log, level)));
+        verifier_log::add(&self.name, Some(&error), &log);
+        LoadFailure {
+            error,
+            log: end_of_log(&log),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn try_load(&self, license: &str, log: Option<(&mut Vec<u8>, u32)>) -> io::Result<OwnedFd> {
+        let types = self.btf.as_ref().map(|btf| Types {
+            btf: btf.as_fd(),
+            functions: &self.functions.0,
+            lines: &self.lines.0,
+        });
+        let options = LoadOptions {
+            license,
+            expected_attach_type: self.attach_type,
+            flags: self.flags,
+            types,
+            ..LoadOptions::new(&self.name, self.kind)
+        };
+        try_load(&self.instructions, &options, log)
+    }
+}
+
+/// A record that begins with the number of the instruction it speaks of.
+trait AtInstruction {
+    fn instruction(&mut self) -> &mut u32;
+
+    /// What spoke of the program's very beginning still does, since the kernel wants a record there.
+    fn move_by(&mut self, moved: &[u32]) {
+        let at = self.instruction();
+        if *at > 0
+            && let Some(now) = moved.get(*at as usize)
+        {
+            *at = *now;
+        }
+    }
+}
+
+impl AtInstruction for libbpf_sys::bpf_func_info {
+    fn instruction(&mut self) -> &mut u32 {
+        &mut self.insn_off
+    }
+}
+
+impl AtInstruction for libbpf_sys::bpf_line_info {
+    fn instruction(&mut self) -> &mut u32 {
+        &mut self.insn_off
+    }
+}
+
+impl<T: AtInstruction> Records<T> {
+    fn move_by(&mut self, moved: &[u32]) {
+        self.0.iter_mut().for_each(|record| record.move_by(moved));
+    }
+}
+
+fn instructions_of<'p>(program: NonNull<libbpf_sys::bpf_program>) -> &'p [Insn] {
+    // SAFETY: callers hold the object that owns the program and its instructions, and copy what they need of them
+    // before the object is changed.
+    unsafe {
+        let count = libbpf_sys::bpf_program__insn_cnt(program.as_ptr()) as usize;
+        slice_of(
+            libbpf_sys::bpf_program__insns(program.as_ptr())
+                .cast_mut()
+                .cast(),
+            count,
+        )
+    }
+}
+
+fn functions_of<'p>(
+    program: NonNull<libbpf_sys::bpf_program>,
+) -> &'p mut [libbpf_sys::bpf_func_info] {
+    // SAFETY: as for the instructions; the records are the object's own, for its users to look at and to change.
+    unsafe {
+        let count = libbpf_sys::bpf_program__func_info_cnt(program.as_ptr()) as usize;
+        slice_of(libbpf_sys::bpf_program__func_info(program.as_ptr()), count)
+    }
+}
+
+fn lines_of<'p>(program: NonNull<libbpf_sys::bpf_program>) -> &'p mut [libbpf_sys::bpf_line_info] {
+    // SAFETY: as for the functions.
+    unsafe {
+        let count = libbpf_sys::bpf_program__line_info_cnt(program.as_ptr()) as usize;
+        slice_of(libbpf_sys::bpf_program__line_info(program.as_ptr()), count)
+    }
+}
+
+/// # Safety
+///
+/// Unless it is null, the pointer leads to `count` items that nobody else changes meanwhile.
+unsafe fn slice_of<'s, T>(items: *mut T, count: usize) -> &'s mut [T] {
+    if items.is_null() || count == 0 {
+        return &mut [];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts_mut(items, count) }
+}
+
+fn stack_depths_in(log: &str) -> Option<Vec<u32>> {
+    let line = log
+        .lines()
+        .find_map(|line| line.strip_prefix(STACK_DEPTH))?;
+    // Kernels since 6.15 may add more in words.
+    let numbers = line.split_whitespace().next()?;
+    numbers.split('+').map(|depth| depth.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depths_are_found_among_the_statistics() {
+        let log =
+            "verification time 61 usec\nstack depth 64+0+128\nprocessed 12 insns (limit 1000000)\n";
+        assert_eq!(stack_depths_in(log), Some(vec![64, 0, 128]));
+        assert_eq!(stack_depths_in("stack depth 8 max 16\n"), Some(vec![8]));
+        assert_eq!(stack_depths_in("stack depth 8+x\n"), None);
+        assert_eq!(stack_depths_in(""), None);
+    }
+
+    #[test]
+    fn records_follow_their_instructions() {
+        let record = |insn_off| libbpf_sys::bpf_func_info {
+            insn_off,
+            type_id: 7,
+        };
+        let mut records = Records(vec![record(0), record(2), record(3)]);
+        records.move_by(&[4, 5, 6, 20, 21]);
+        let places: Vec<u32> = records.0.iter().map(|record| record.insn_off).collect();
+        assert_eq!(places, [0, 6, 20]);
+    }
+}

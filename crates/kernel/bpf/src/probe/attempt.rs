@@ -1,0 +1,316 @@
+//! The attempts that tell whether a feature is there: each makes the real thing, small, and lets it go again.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use trawl_ebpf::{Insn, helper, op};
+
+use super::Answer;
+use super::btf::{self, TARGET_FUNCTION, Target};
+
+use trawl_sys::{netns, socket_option};
+
+use crate::link::{TcxPlace, attach_raw_tracepoint, attach_tcx, attach_tracing, attach_xdp};
+use crate::program::{
+    EXTENSION, LoadOptions, RAW_TRACEPOINT, SCHED_CLS, TRACING, Traced, XDP, returning,
+};
+use crate::{arena, info, map};
+
+const XDP_DROP: i32 = 1;
+const XDP_PASS: i32 = 2;
+const TC_NEXT: i32 = -1;
+const LOOPBACK: u32 = 1;
+const NAME: &str = "trawl_probe";
+const LARGE_MAP: u32 = 16 << 20;
+/// Exists in every kernel that can trace functions with BPF, for tests like this one.
+const TRACEABLE: &str = "bpf_fentry_test1";
+
+fn map(kind: u32, key: u32, value: u32, entries: u32, flags: u32) -> io::Result<OwnedFd> {
+    map::create(NAME, kind, (key, value), entries, flags)
+}
+
+fn xdp(code: &[Insn], flags: u32) -> io::Result<OwnedFd> {
+    LoadOptions {
+        flags,
+        expected_attach_type: libbpf_sys::BPF_XDP,
+        ..LoadOptions::new(NAME, XDP)
+    }
+    .load(code)
+}
+
+pub fn bpf() -> Answer {
+    Answer::from_result(map(libbpf_sys::BPF_MAP_TYPE_ARRAY, 4, 4, 1, 0))
+}
+
+pub fn btf_in_kernel() -> Answer {
+    match btf::in_kernel() {
+        true => Answer::Supported,
+        false => Answer::lacking("/sys/kernel/btf/vmlinux does not exist (CONFIG_DEBUG_INFO_BTF)"),
+    }
+}
+
+/// The switch is not shown in network namespaces other than the first: there a program of ours tells.
+pub fn jit() -> Answer {
+    if fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").is_ok_and(|text| text.trim() == "0")
+    {
+        return Answer::lacking("it is off (net.core.bpf_jit_enable is 0)");
+    }
+    match xdp(&returning(XDP_PASS), 0).and_then(|program| info::program(program.as_fd())) {
+        Ok(about) if about.jited_bytes == 0 => Answer::lacking("the kernel interprets programs"),
+        Ok(_) => Answer::Supported,
+        Err(e) => Answer::from_error(&e),
+    }
+}
+
+pub fn mmapable_array() -> Answer {
+    let flags = libbpf_sys::BPF_F_MMAPABLE;
+    let mapped = map(libbpf_sys::BPF_MAP_TYPE_ARRAY, 4, 4096, 1, flags).and_then(|fd| {
+        // SAFETY: a fresh mapping of a descriptor that is open; it is unmapped right below.
+        let memory = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                0,
+            )
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: mapped above with this length, and nothing refers to it.
+        unsafe { libc::munmap(memory, 4096) };
+        Ok(())
+    });
+    Answer::from_result(mapped)
+}
+
+/// Memory for a ring. Kernels before 5.11 count it against RLIMIT_MEMLOCK.
+pub fn large_map() -> Answer {
+    match map(libbpf_sys::BPF_MAP_TYPE_ARRAY, 4, LARGE_MAP, 1, 0) {
+        Err(e) if e.raw_os_error() == Some(libc::EPERM) && bpf().is_supported() => {
+            Answer::Refused {
+                errno: libc::EPERM,
+                why: "the limit on locked memory is too low for a ring of 16 MiB".to_owned(),
+            }
+        }
+        result => Answer::from_result(result),
+    }
+}
+
+pub fn xdp_program() -> Answer {
+    Answer::from_result(xdp(&returning(XDP_PASS), 0))
+}
+
+pub fn xdp_frags() -> Answer {
+    Answer::from_result(xdp(&returning(XDP_PASS), libbpf_sys::BPF_F_XDP_HAS_FRAGS))
+}
+
+/// One that a program may write to, counters that several CPUs share among it (kernel 6.10).
+pub fn arena() -> Answer {
+    let used = arena::create(NAME, 1, arena::address_of(0)).and_then(|map| {
+        let [first, second] = op::load_immediate(op::MAP, 1, map.as_raw_fd());
+        let code = [
+            first,
+            second,
+            op::alu_imm(op::MOV, 2, 0),
+            // r2 becomes an address in the program's arena.
+            Insn::new(op::ALU64 | op::MOV | op::X, 2, 2, 1, 1),
+            op::alu_imm(op::MOV, 1, 1),
+            op::atomic_add(op::DW, 2, 0, 1),
+            op::alu_imm(op::MOV, 0, XDP_PASS),
+            op::exit(),
+        ];
+        xdp(&code, 0)
+    });
+    Answer::from_result(used)
+}
+
+/// A link on the loopback interface of a namespace that exists only for this.
+pub fn xdp_link() -> Answer {
+    let program = match xdp(&returning(XDP_PASS), 0) {
+        Ok(program) => program,
+        Err(e) => return Answer::from_error(&e),
+    };
+    // Generic mode, the only one that loopback has.
+    in_scratch_namespace(|| attach_xdp(program.as_fd(), LOOPBACK, trawl_sys::netlink::XdpMode::Skb))
+}
+
+pub fn tcx_link() -> Answer {
+    let code = returning(TC_NEXT);
+    let program = match LoadOptions::new(NAME, SCHED_CLS).load(&code) {
+        Ok(program) => program,
+        Err(e) => return Answer::from_error(&e),
+    };
+    in_scratch_namespace(|| {
+        attach_tcx(
+            program.as_fd(),
+            LOOPBACK,
+            libbpf_sys::BPF_TCX_INGRESS,
+            TcxPlace::Last,
+        )
+    })
+}
+
+fn in_scratch_namespace(attach: impl FnOnce() -> io::Result<OwnedFd> + Send) -> Answer {
+    match netns::run_in_scratch(attach) {
+        Ok(result) => Answer::from_result(result),
+        Err(e) => Answer::from_error(&e),
+    }
+}
+
+pub fn fentry() -> Answer {
+    tracing(libbpf_sys::BPF_TRACE_FENTRY)
+}
+
+pub fn fexit() -> Answer {
+    tracing(libbpf_sys::BPF_TRACE_FEXIT)
+}
+
+/// Attaches to a BPF program, as the xdp tap does, and to a kernel function where that fails for want of
+/// a program to attach to.
+fn tracing(attach_type: u32) -> Answer {
+    let code = returning(0);
+    let attempt = |program: Option<BorrowedFd<'_>>, function| {
+        LoadOptions {
+            expected_attach_type: attach_type,
+            traced: Some(Traced { program, function }),
+            ..LoadOptions::new(NAME, TRACING)
+        }
+        .load(&code)
+        .and_then(|program| attach_tracing(program.as_fd()))
+    };
+    Answer::from_result(match Target::load() {
+        Ok(target) => attempt(Some(target.program()), TARGET_FUNCTION),
+        Err(_) => btf::kernel_function(TRACEABLE).and_then(|function| attempt(None, function)),
+    })
+}
+
+pub fn freplace() -> Answer {
+    let code = returning(XDP_PASS);
+    let loaded = Target::load().and_then(|target| {
+        LoadOptions {
+            traced: Some(Traced {
+                program: Some(target.program()),
+                function: TARGET_FUNCTION,
+            }),
+            types: Some(btf::one_function(target.types())),
+            ..LoadOptions::new(NAME, EXTENSION)
+        }
+        .load(&code)
+    });
+    Answer::from_result(loaded)
+}
+
+pub fn raw_tracepoint() -> Answer {
+    let code = returning(0);
+    let attached = LoadOptions::new(NAME, RAW_TRACEPOINT)
+        .load(&code)
+        .and_then(|program| attach_raw_tracepoint(program.as_fd(), "xdp_exception"));
+    Answer::from_result(attached)
+}
+
+pub fn ring_buffer() -> Answer {
+    let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
+    Answer::from_result(map(libbpf_sys::BPF_MAP_TYPE_RINGBUF, 0, 0, page, 0))
+}
+
+/// One live frame, dropped by the program that makes it.
+pub fn live_frames() -> Answer {
+    let frame = [0u8; 64];
+    let run = xdp(&returning(XDP_DROP), 0).and_then(|program| {
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: frame.len() as u32,
+            repeat: 1,
+            flags: libbpf_sys::BPF_F_TEST_XDP_LIVE_FRAMES,
+            ..Default::default()
+        };
+        // SAFETY: the frame is read only, with its true size, and outlives the call.
+        let result =
+            unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+        if result < 0 {
+            Err(io::Error::from_raw_os_error(-result))
+        } else {
+            Ok(())
+        }
+    });
+    Answer::from_result(run)
+}
+
+fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed.
+    let fd = unsafe { libc::socket(family, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A socket's refusal is about CAP_NET_RAW, not about BPF.
+fn from_socket<T>(result: io::Result<T>) -> Answer {
+    match Answer::from_result(result) {
+        Answer::Refused { errno, .. } => Answer::Refused {
+            errno,
+            why: "not permitted: CAP_NET_RAW missing".to_owned(),
+        },
+        answer => answer,
+    }
+}
+
+pub fn xdp_socket() -> Answer {
+    from_socket(socket(libc::AF_XDP))
+}
+
+pub fn packet_v3() -> Answer {
+    let version: libc::c_int = libc::tpacket_versions::TPACKET_V3 as libc::c_int;
+    from_socket(socket(libc::AF_PACKET).and_then(|socket| {
+        socket_option::set(&socket, libc::SOL_PACKET, libc::PACKET_VERSION, &version)
+    }))
+}
+
+pub fn xdp_metadata() -> Answer {
+    match btf::kernel_function("bpf_xdp_metadata_rx_timestamp") {
+        Ok(_) => Answer::Supported,
+        Err(_) if !btf::in_kernel() => btf_in_kernel(),
+        Err(_) => Answer::lacking("the kernel has no such function (before 6.3)"),
+    }
+}
+
+pub fn tai_clock() -> Answer {
+    let code = [
+        op::call(helper::KTIME_GET_TAI_NS),
+        op::alu_imm(op::MOV, 0, XDP_PASS),
+        op::exit(),
+    ];
+    Answer::from_result(xdp(&code, 0))
+}
+
+pub fn far_jumps() -> Answer {
+    // To the next instruction: what matters is whether the verifier knows it.
+    let code = [
+        op::alu_imm(op::MOV, 0, XDP_PASS),
+        op::goto_far(0),
+        op::exit(),
+    ];
+    Answer::from_result(xdp(&code, 0))
+}
+
+pub fn xdp_load_bytes() -> Answer {
+    // bpf_xdp_load_bytes(ctx, 0, stack, 8); r1 holds the context from the start.
+    let code = [
+        op::store_imm(op::DW, 10, -8, 0),
+        op::alu_imm(op::MOV, 2, 0),
+        op::mov(3, 10),
+        op::alu_imm(op::ADD, 3, -8),
+        op::alu_imm(op::MOV, 4, 8),
+        op::call(helper::XDP_LOAD_BYTES),
+        op::alu_imm(op::MOV, 0, XDP_PASS),
+        op::exit(),
+    ];
+    Answer::from_result(xdp(&code, 0))
+}

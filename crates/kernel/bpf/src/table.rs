@@ -1,0 +1,209 @@
+//! A map's entries as bytes, with the lengths checked against what the kernel will read and write.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use super::check;
+use super::info::{self, MapInfo};
+
+/// `BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`.
+pub const ANY: u64 = libbpf_sys::BPF_ANY as u64;
+pub const NEW_ONLY: u64 = libbpf_sys::BPF_NOEXIST as u64;
+
+/// An open map with its measures.
+#[derive(Debug)]
+pub struct Table {
+    fd: OwnedFd,
+    about: MapInfo,
+    /// Bytes that a value takes in user space: of a per-CPU map, those of all CPUs.
+    value_length: usize,
+}
+
+impl Table {
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        let about = info::map(fd.as_fd())?;
+        let value_length = match is_per_cpu(about.kind) {
+            true => (about.value_size as usize).next_multiple_of(8) * possible_cpus()?,
+            false => about.value_size as usize,
+        };
+        Ok(Self {
+            fd,
+            about,
+            value_length,
+        })
+    }
+
+    pub fn open_by_id(id: u32) -> io::Result<Self> {
+        super::map::open_by_id(id).and_then(Self::new)
+    }
+
+    /// An array of one value: these bytes.
+    pub fn holding(name: &str, bytes: &[u8]) -> io::Result<Self> {
+        let too_long = |_| io::Error::from_raw_os_error(libc::E2BIG);
+        let length = u32::try_from(bytes.len()).map_err(too_long)?;
+        let fd = super::map::create(name, libbpf_sys::BPF_MAP_TYPE_ARRAY, (4, length), 1, 0)?;
+        let table = Self::new(fd)?;
+        table.update(&[0; 4], bytes, ANY)?;
+        Ok(table)
+    }
+
+    /// A hash map, empty.
+    pub fn hash(name: &str, (key, value): (usize, usize), entries: u32) -> io::Result<Self> {
+        let sizes = (key as u32, value as u32);
+        super::map::create(name, libbpf_sys::BPF_MAP_TYPE_HASH, sizes, entries, 0)
+            .and_then(Self::new)
+    }
+
+    pub fn about(&self) -> &MapInfo {
+        &self.about
+    }
+
+    /// Puts a value under a key; per-CPU maps take the values of all possible CPUs, each padded to eight bytes.
+    pub fn update(&self, key: &[u8], value: &[u8], flags: u64) -> io::Result<()> {
+        self.check_key(key)?;
+        if value.len() != self.value_length {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: key and value are as long as the kernel expects, which has just been checked.
+        let result = unsafe {
+            libbpf_sys::bpf_map_update_elem(
+                self.fd.as_raw_fd(),
+                key.as_ptr().cast(),
+                value.as_ptr().cast(),
+                flags,
+            )
+        };
+        check(result).map(drop)
+    }
+
+    /// The value under a key, if there is one; of per-CPU maps all values, each padded to eight bytes.
+    pub fn lookup(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.check_key(key)?;
+        let mut value = vec![0u8; self.value_length];
+        // SAFETY: the key is as long as the kernel reads, the value as long as it writes.
+        let result = unsafe {
+            libbpf_sys::bpf_map_lookup_elem(
+                self.fd.as_raw_fd(),
+                key.as_ptr().cast(),
+                value.as_mut_ptr().cast(),
+            )
+        };
+        match check(result) {
+            Ok(_) => Ok(Some(value)),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Takes an entry out; whether there was one.
+    pub fn delete(&self, key: &[u8]) -> io::Result<bool> {
+        self.check_key(key)?;
+        // SAFETY: the key is as long as the kernel reads.
+        let result =
+            unsafe { libbpf_sys::bpf_map_delete_elem(self.fd.as_raw_fd(), key.as_ptr().cast()) };
+        match check(result) {
+            Ok(_) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// All keys there are; entries that come and go meanwhile may be missing.
+    pub fn keys(&self) -> io::Result<Vec<Vec<u8>>> {
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        loop {
+            let mut next = vec![0u8; self.about.key_size as usize];
+            let last = keys.last().map_or(std::ptr::null(), |key| key.as_ptr());
+            // SAFETY: the last key is null or of full length, and the next one has room for it.
+            let result = unsafe {
+                libbpf_sys::bpf_map_get_next_key(
+                    self.fd.as_raw_fd(),
+                    last.cast(),
+                    next.as_mut_ptr().cast(),
+                )
+            };
+            match check(result) {
+                // A key that went away meanwhile sends the kernel back to the first one.
+                Ok(_) if keys.len() > self.about.max_entries as usize => return Ok(keys),
+                Ok(_) => keys.push(next),
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(keys),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Whether there is any entry; arrays have all of theirs.
+    pub fn has_entries(&self) -> io::Result<bool> {
+        let mut first = vec![0u8; self.about.key_size as usize];
+        // SAFETY: without a key the kernel gives the first one, for which there is room.
+        let result = unsafe {
+            libbpf_sys::bpf_map_get_next_key(
+                self.fd.as_raw_fd(),
+                std::ptr::null(),
+                first.as_mut_ptr().cast(),
+            )
+        };
+        match check(result) {
+            Ok(_) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn check_key(&self, key: &[u8]) -> io::Result<()> {
+        match key.len() == self.about.key_size as usize {
+            true => Ok(()),
+            false => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+}
+
+impl AsFd for Table {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn is_per_cpu(kind: u32) -> bool {
+    matches!(
+        kind,
+        libbpf_sys::BPF_MAP_TYPE_PERCPU_HASH
+            | libbpf_sys::BPF_MAP_TYPE_PERCPU_ARRAY
+            | libbpf_sys::BPF_MAP_TYPE_LRU_PERCPU_HASH
+            | libbpf_sys::BPF_MAP_TYPE_PERCPU_CGROUP_STORAGE
+    )
+}
+
+/// CPUs that there could be: per-CPU values exist for each of them.
+pub fn possible_cpus() -> io::Result<usize> {
+    // SAFETY: the call takes nothing and returns a number.
+    let count = check(unsafe { libbpf_sys::libbpf_num_possible_cpus() })?;
+    Ok(count as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trawl_sys::testing::root_or_skip;
+
+    #[test]
+    fn bytes_are_kept_and_lengths_are_checked() {
+        if !root_or_skip() {
+            return;
+        }
+        let table = Table::holding("trawl_test", b"hello").unwrap();
+        assert_eq!(
+            table.lookup(&[0; 4]).unwrap().as_deref(),
+            Some(&b"hello"[..])
+        );
+        assert!(table.lookup(&[0; 3]).is_err());
+        assert!(table.update(&[0; 4], b"longer", ANY).is_err());
+        assert_eq!(table.keys().unwrap(), [[0; 4]]);
+        let again = Table::open_by_id(table.about().id).unwrap();
+        again.update(&[0; 4], b"world", ANY).unwrap();
+        assert_eq!(
+            table.lookup(&[0; 4]).unwrap().as_deref(),
+            Some(&b"world"[..])
+        );
+    }
+}

@@ -1,0 +1,202 @@
+//! Test runs: a loaded program asked about a packet without any interface (BPF_PROG_TEST_RUN).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use super::{check, opts};
+use crate::layout::Shared;
+
+/// How much longer a program may make a frame.
+const ROOM_TO_GROW: usize = 64;
+
+/// What a program answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What it returned.
+    pub value: u32,
+    /// How long a run took, on average over the repetitions.
+    pub duration: Duration,
+}
+
+/// Runs an XDP program on a frame.
+///
+/// The kernel takes no frame shorter than an Ethernet header. What is more than a page holds is put into
+/// fragments; so is all after the first `linear` bytes if that is given (kernel 6.18 and later, an older one
+/// answers EINVAL). Whether the program was loaded for fragments is not looked at.
+pub fn xdp(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    linear: Option<usize>,
+    repeat: u32,
+) -> io::Result<Answer> {
+    let context = libbpf_sys::xdp_md {
+        data_end: linear.unwrap_or(frame.len()).min(frame.len()) as u32,
+        ..Default::default()
+    };
+    // Without a context the kernel chooses, which kernels of all ages can.
+    run(program, frame, linear.map(|_| &context), repeat, &mut []).map(|(answer, _)| answer)
+}
+
+/// Runs an XDP program once on a frame that is said to have come in by an interface of the calling thread's namespace,
+/// which has to have a program for that; returns the frame as the program left it, too. What the program redirects
+/// goes nowhere.
+pub fn xdp_from(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    interface: u32,
+) -> io::Result<(Answer, Vec<u8>)> {
+    let context = libbpf_sys::xdp_md {
+        data_end: frame.len() as u32,
+        ingress_ifindex: interface,
+        ..Default::default()
+    };
+    let mut left = vec![0u8; frame.len() + ROOM_TO_GROW];
+    let (answer, length) = run(program, frame, Some(&context), 1, &mut left)?;
+    left.truncate(length);
+    Ok((answer, left))
+}
+
+/// What became of a frame, beside the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TestRunAnswer {
+    pub value: u32,
+    /// All bytes after the program, the metadata in front of the frame included.
+    pub bytes: Vec<u8>,
+    /// How many of them are metadata.
+    pub metadata: u32,
+}
+
+/// Room for what a program may put before and after a frame.
+const GROWTH: usize = 4096;
+
+/// Runs an XDP program on a frame once, and gives back the frame as the program left it.
+pub fn xdp_outcome(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<TestRunAnswer> {
+    let context = libbpf_sys::xdp_md {
+        data_end: u32::try_from(frame.len())
+            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?,
+        ..Default::default()
+    };
+    let mut after = libbpf_sys::xdp_md::default();
+    let mut bytes = vec![0u8; frame.len() + GROWTH];
+    let mut opts = opts!(libbpf_sys::bpf_test_run_opts);
+    opts.data_in = frame.as_ptr().cast();
+    opts.data_size_in = context.data_end;
+    opts.data_out = bytes.as_mut_ptr().cast();
+    opts.data_size_out = bytes.len() as u32;
+    opts.ctx_in = (&raw const context).cast();
+    opts.ctx_size_in = size_of_val(&context) as u32;
+    opts.ctx_out = (&raw mut after).cast();
+    opts.ctx_size_out = size_of_val(&after) as u32;
+    opts.repeat = 1;
+    // SAFETY: what is read and what is written is given with its true size and outlives the call.
+    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
+    bytes.truncate(opts.data_size_out as usize);
+    Ok(TestRunAnswer {
+        value: opts.retval,
+        bytes,
+        metadata: after.data,
+    })
+}
+
+/// Runs a tc program on a frame, which must be longer than an Ethernet header and fit a page. It has no tag
+/// beside it and is all in one piece: kernels of today let nobody ask for anything else.
+pub fn tc(program: BorrowedFd<'_>, frame: &[u8], repeat: u32) -> io::Result<Answer> {
+    run(program, frame, None, repeat, &mut []).map(|(answer, _)| answer)
+}
+
+/// Runs a program that makes system calls (BPF_PROG_TYPE_SYSCALL): its context, all zero at first, as it left that.
+pub fn system<T: Shared>(program: BorrowedFd<'_>) -> io::Result<T> {
+    let mut bytes = vec![0u8; size_of::<T>()];
+    let mut opts = opts!(libbpf_sys::bpf_test_run_opts);
+    opts.ctx_in = bytes.as_mut_ptr().cast();
+    opts.ctx_size_in = bytes.len() as u32;
+    // SAFETY: the kernel reads and writes as many bytes of the context as it is told, and they outlive the call.
+    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
+    T::from_bytes(&bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Also tells how much of `left`, if there is any, was filled with the frame as it was left.
+fn run(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    context: Option<&libbpf_sys::xdp_md>,
+    repeat: u32,
+    left: &mut [u8],
+) -> io::Result<(Answer, usize)> {
+    let mut opts = opts!(libbpf_sys::bpf_test_run_opts);
+    opts.data_in = frame.as_ptr().cast();
+    opts.data_size_in =
+        u32::try_from(frame.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    opts.repeat = repeat.try_into().unwrap_or(i32::MAX);
+    if let Some(context) = context {
+        opts.ctx_in = std::ptr::from_ref(context).cast();
+        opts.ctx_size_in = size_of_val(context) as u32;
+    }
+    if !left.is_empty() {
+        opts.data_out = left.as_mut_ptr().cast();
+        opts.data_size_out =
+            u32::try_from(left.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    }
+    // SAFETY: frame and context are only read, with their true sizes, and outlive the call; so does the place for
+    // output, of which the kernel is told the size.
+    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
+    let answer = Answer {
+        value: opts.retval,
+        duration: Duration::from_nanos(opts.duration.into()),
+    };
+    Ok((answer, opts.data_size_out as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use super::*;
+    use crate::program::{HAS_FRAGS, SCHED_CLS, XDP};
+    use crate::program::{LoadOptions, returning};
+    use trawl_sys::testing::root_or_skip;
+
+    fn answering(kind: u32, value: i32, flags: u32) -> OwnedFd {
+        let instructions = returning(value);
+        LoadOptions {
+            flags,
+            ..LoadOptions::new("trawl_test", kind)
+        }
+        .load(&instructions)
+        .expect("a program of two instructions")
+    }
+
+    #[test]
+    fn answers_come_back() {
+        if !root_or_skip() {
+            return;
+        }
+        let frame = [0u8; 64];
+        let program = answering(XDP, 2, 0);
+        let answer = xdp(program.as_fd(), &frame, None, 10).expect("a run");
+        assert_eq!(answer.value, 2);
+        let program = answering(SCHED_CLS, 7, 0);
+        let answer = tc(program.as_fd(), &frame, 1).expect("a run");
+        assert_eq!(answer.value, 7);
+    }
+
+    #[test]
+    fn frames_may_have_several_pages() {
+        if !root_or_skip() {
+            return;
+        }
+        let program = answering(XDP, 2, HAS_FRAGS);
+        let answer = xdp(program.as_fd(), &vec![0; 9000], None, 1).expect("a run");
+        assert_eq!(answer.value, 2);
+    }
+
+    #[test]
+    fn short_frames_are_an_error() {
+        if !root_or_skip() {
+            return;
+        }
+        let program = answering(XDP, 2, 0);
+        assert!(xdp(program.as_fd(), &[0; 13], None, 1).is_err());
+    }
+}

@@ -1,0 +1,279 @@
+//! Writing to a file past the page cache: whole units out of memory that the kernel hands to the disk as it is. Writes
+//! are done in the order in which they come, several under way at a time, by io_uring where that is allowed and by a
+//! thread where not.
+
+mod uring;
+mod worker;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use rustix::fs::{AtFlags, FallocateFlags, Statx, StatxFlags, fallocate, statx};
+
+use trawl_bpf::probe;
+use trawl_ring::Lease;
+use trawl_sys::Result;
+use trawl_sys::memory::Mapping;
+
+/// What is written at once, and where, is a multiple of this: the largest that disks ask for.
+pub const UNIT: usize = 4096;
+
+/// Memory to gather bytes in that can be written like this.
+#[derive(Debug)]
+pub struct Aligned {
+    memory: Mapping,
+    length: usize,
+}
+
+impl Aligned {
+    pub fn new(size: usize) -> Result<Self> {
+        Ok(Self {
+            memory: Mapping::anonymous(size.next_multiple_of(UNIT))?,
+            length: 0,
+        })
+    }
+
+    /// How many more bytes fit.
+    pub fn room(&self) -> usize {
+        self.memory.length() - self.length
+    }
+
+    /// Takes as many as fit, and says how many those are.
+    pub fn extend(&mut self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.room());
+        self.memory.write(self.length, &bytes[..count]);
+        self.length += count;
+        count
+    }
+
+    pub fn clear(&mut self) {
+        self.length = 0;
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the range lies within the mapping, which is this value's alone: nobody writes to it while it is borrowed.
+        unsafe { std::slice::from_raw_parts(self.memory.at(0), self.length) }
+    }
+}
+
+/// Memory that is written as it is.
+#[derive(Debug)]
+pub enum Piece {
+    Segment(Lease),
+    Buffer(Aligned),
+}
+
+impl Piece {
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Segment(lease) => lease.bytes(),
+            Self::Buffer(buffer) => buffer.bytes(),
+        }
+    }
+}
+
+/// Something to be written at a place; both are multiples of [`UNIT`].
+#[derive(Debug)]
+pub struct Write {
+    pub offset: u64,
+    pub piece: Piece,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub struct Done {
+    pub write: Write,
+    /// This many of its bytes are in the file.
+    pub written: usize,
+}
+
+/// Pieces that follow each other in the file go to the disk together, as far as this many.
+const TOGETHER: usize = 8;
+
+/// The writing side of one file.
+#[derive(Debug)]
+pub struct Disk {
+    file: File,
+    engine: Engine,
+}
+
+#[derive(Debug)]
+enum Engine {
+    Uring(Box<uring::Uring>),
+    Worker(worker::Worker),
+}
+
+impl Disk {
+    /// Opens a file once more for this. An error means that its file system cannot.
+    pub fn open(file: BorrowedFd<'_>) -> io::Result<Self> {
+        let file = open_directly(file)?;
+        let uring = match probe::is_unwanted("io_uring") {
+            true => None,
+            false => uring::Uring::new().ok(),
+        };
+        let engine = match uring {
+            Some(uring) => Engine::Uring(Box::new(uring)),
+            None => Engine::Worker(worker::Worker::start(file.try_clone()?)?),
+        };
+        Ok(Self { file, engine })
+    }
+
+    pub fn is_idle(&self) -> bool {
+        match &self.engine {
+            Engine::Uring(uring) => uring.is_idle(),
+            Engine::Worker(worker) => worker.is_idle(),
+        }
+    }
+
+    /// Begins to write things that follow each other in the file. Only while nothing is under way.
+    pub fn start(&mut self, writes: Vec<Write>) {
+        assert!(self.is_idle(), "one batch at a time");
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.start(&self.file, writes),
+            Engine::Worker(worker) => worker.start_batch(writes),
+        }
+    }
+
+    /// What became of all that was begun; `None` while it is under way, if that is not to be waited for.
+    pub fn finished(&mut self, wait: bool) -> Option<Vec<Done>> {
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.finished(wait),
+            Engine::Worker(worker) => worker.finished(wait),
+        }
+    }
+
+    /// Has the file system keep room beyond the file's end, without changing its length.
+    pub fn reserve(&self, offset: u64, length: u64) -> io::Result<()> {
+        Ok(fallocate(
+            &self.file,
+            FallocateFlags::KEEP_SIZE,
+            offset,
+            length,
+        )?)
+    }
+}
+
+/// Opens a file once more for direct writes. An error means that its file system cannot, or that it accepts the flag
+/// and still uses the page cache.
+pub fn open_directly(file: BorrowedFd<'_>) -> io::Result<File> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let file = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)?;
+    let about = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    let is_refused = |about: Statx| {
+        let is_told = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::DIOALIGN);
+        is_told && about.stx_dio_offset_align == 0
+    };
+    match about.is_ok_and(is_refused) {
+        true => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+        false => Ok(file),
+    }
+}
+
+/// Where the first hole of a file begins, or its end.
+pub fn first_hole(file: &File) -> io::Result<u64> {
+    Ok(rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(0))?)
+}
+
+/// The addresses of pieces that are written by one call.
+fn addresses(writes: &[Write]) -> Vec<libc::iovec> {
+    writes
+        .iter()
+        .map(|write| {
+            let bytes = write.piece.bytes();
+            libc::iovec {
+                iov_base: bytes.as_ptr().cast_mut().cast(),
+                iov_len: bytes.len(),
+            }
+        })
+        .collect()
+}
+
+/// Tells each piece how much of it was written, out of what was written of groups of them.
+fn shared_out(writes: Vec<Write>, mut results: impl Iterator<Item = usize>) -> Vec<Done> {
+    let mut left = 0;
+    writes
+        .into_iter()
+        .enumerate()
+        .map(|(index, write)| {
+            if index.is_multiple_of(TOGETHER) {
+                left = results.next().unwrap_or(0);
+            }
+            let written = left.min(write.piece.bytes().len());
+            left -= written;
+            Done { write, written }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    /// Pieces with the number of their place in each byte.
+    fn pieces(count: usize) -> Vec<Write> {
+        (0..count)
+            .map(|number| {
+                let mut buffer = Aligned::new(2 * UNIT).expect("memory");
+                buffer.extend(&vec![number as u8; 2 * UNIT]);
+                Write {
+                    offset: (number * 2 * UNIT) as u64,
+                    piece: Piece::Buffer(buffer),
+                }
+            })
+            .collect()
+    }
+
+    fn writes_in_order(engine: impl FnOnce(&File) -> Engine, name: &str) {
+        let path = std::env::temp_dir().join(format!("trawl-disk-{name}-{}", std::process::id()));
+        let plain = File::create(&path).expect("a file");
+        let Ok(mut disk) = Disk::open(plain.as_fd()) else {
+            eprintln!(
+                "SKIPPED: the file system of {} takes no direct writes",
+                path.display()
+            );
+            return;
+        };
+        disk.engine = engine(&disk.file);
+        disk.start(pieces(3 * TOGETHER + 1));
+        let done = disk.finished(true).expect("waited for");
+        assert!(done.iter().all(|one| one.written == 2 * UNIT));
+        assert!(disk.is_idle());
+        let bytes = std::fs::read(&path).expect("the file");
+        std::fs::remove_file(&path).expect("the file");
+        let expected = (0..3 * TOGETHER + 1).flat_map(|number| vec![number as u8; 2 * UNIT]);
+        assert!(bytes.into_iter().eq(expected));
+    }
+
+    #[test]
+    fn pieces_are_written_in_order_by_a_thread() {
+        let engine = |file: &File| {
+            let file = file.try_clone().expect("a descriptor");
+            Engine::Worker(worker::Worker::start(file).expect("a thread"))
+        };
+        writes_in_order(engine, "thread");
+    }
+
+    #[test]
+    fn pieces_are_written_in_order_by_io_uring() {
+        match uring::Uring::new() {
+            Ok(uring) => writes_in_order(|_| Engine::Uring(Box::new(uring)), "uring"),
+            Err(error) => eprintln!("SKIPPED: io_uring: {error}"),
+        }
+    }
+
+    #[test]
+    fn what_was_not_written_is_told_of_each_piece() {
+        let results = [2 * UNIT * TOGETHER, UNIT, 0];
+        let done = shared_out(pieces(2 * TOGETHER + 1), results.into_iter());
+        let written: Vec<usize> = done.iter().map(|one| one.written).collect();
+        assert!(written[..TOGETHER].iter().all(|count| *count == 2 * UNIT));
+        assert_eq!(written[TOGETHER], UNIT);
+        assert!(written[TOGETHER + 1..].iter().all(|count| *count == 0));
+    }
+}

@@ -1,0 +1,306 @@
+//! Filter expressions, compiled by a libpcap that is loaded when the first of them is.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use trawl_filter::expression::{ByteOrder, Compiler, Options, Unavailable};
+use trawl_filter::{Instruction, expression};
+use trawl_sys::{Error, Result};
+
+use super::handle::ERROR_BUFFER;
+use super::{BpfProgram, Library, PacketHeader, PcapT, text};
+
+/// The library that `--libpcap` names, if it names one.
+static PATH: OnceLock<PathBuf> = OnceLock::new();
+static LIBRARY: Mutex<Option<Arc<Library>>> = Mutex::new(None);
+
+/// Lets filters be compiled by libpcap in this process: by the system's, unless [`choose_for_filters`] names another.
+pub fn compile_filters() {
+    expression::compile_with(&AtRunTime);
+}
+
+/// Filters are compiled by the library at this path. To be called before the first is.
+pub fn choose_for_filters(path: &Path) {
+    PATH.get_or_init(|| path.to_owned());
+}
+
+/// What a compiled filter is for.
+#[derive(Clone, Copy, Debug)]
+pub struct FilterRequest {
+    /// libpcap's number (DLT_…).
+    pub link_type: i32,
+    pub snaplen: u32,
+    /// 255.255.255.255 says that it is not known.
+    pub netmask: Option<Ipv4Addr>,
+    pub optimise: bool,
+    /// For the packets of a file, by whether a big-endian machine wrote it.
+    pub file: Option<bool>,
+}
+
+/// Compiles an expression with the chosen library. An error is the library's own words, or says why there is none.
+pub fn compile_filter(
+    expression: &str,
+    request: &FilterRequest,
+) -> Result<Vec<libc::sock_filter>, String> {
+    let library = library().map_err(|e| e.to_string())?;
+    Ok(CompiledFilter::new(&library, expression, request)?.instructions())
+}
+
+fn library() -> Result<Arc<Library>> {
+    let mut loaded = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*loaded {
+        Some(library) => Ok(Arc::clone(library)),
+        None => {
+            let library = Library::load(PATH.get().map(PathBuf::as_path))?;
+            *loaded = Some(Arc::clone(&library));
+            Ok(library)
+        }
+    }
+}
+
+struct AtRunTime;
+
+impl Compiler for AtRunTime {
+    fn ready(&self) -> Result<(), Unavailable> {
+        library().map(drop).map_err(|error: Error| Unavailable {
+            what: error.what().to_owned(),
+            why: error.why().to_owned(),
+            fix: error.how_to_fix().map(str::to_owned),
+        })
+    }
+
+    fn compile(&self, expression: &str, options: &Options) -> Result<Vec<Instruction>, String> {
+        let request = FilterRequest {
+            link_type: options.link.0,
+            snaplen: options.snaplen,
+            netmask: options.netmask,
+            optimise: options.optimise,
+            file: options.file.map(|order| order == ByteOrder::Big),
+        };
+        let program = compile_filter(expression, &request)?;
+        Ok(program
+            .iter()
+            .map(|i| Instruction::new(i.code, i.jt, i.jf, i.k))
+            .collect())
+    }
+}
+
+/// A program in the library's memory.
+#[derive(Debug)]
+pub struct CompiledFilter {
+    program: BpfProgram,
+    library: Arc<Library>,
+}
+
+// SAFETY: the program is memory that this value alone owns, and nothing changes it.
+unsafe impl Send for CompiledFilter {}
+
+impl CompiledFilter {
+    /// Compiles an expression; an error is the library's own words.
+    pub fn new(
+        library: &Arc<Library>,
+        expression: &str,
+        request: &FilterRequest,
+    ) -> Result<Self, String> {
+        let Ok(text) = CString::new(expression) else {
+            return Err("the expression has a NUL character in it".to_owned());
+        };
+        let handle = Dead::open(library, request)?;
+        let mut program = BpfProgram {
+            length: 0,
+            instructions: std::ptr::null_mut(),
+        };
+        // The compiler's numbers are those of the machine; none means that every bit is the host's.
+        let netmask = request.netmask.map_or(0, u32::from);
+        // SAFETY: an open handle, a program to fill, and a C string.
+        let status = unsafe {
+            (library.functions.compile)(
+                handle.pcap,
+                &mut program,
+                text.as_ptr(),
+                request.optimise.into(),
+                netmask,
+            )
+        };
+        match status {
+            0.. => Ok(Self {
+                program,
+                library: Arc::clone(library),
+            }),
+            _ => Err(handle.reason()),
+        }
+    }
+
+    pub fn instructions(&self) -> Vec<libc::sock_filter> {
+        if self.program.instructions.is_null() {
+            return Vec::new();
+        }
+        // SAFETY: the library says that there are as many, and they stay until the program is freed.
+        unsafe {
+            std::slice::from_raw_parts(self.program.instructions, self.program.length as usize)
+        }
+        .to_vec()
+    }
+
+    /// What the library's own interpreter says of a packet; nothing if the library has none.
+    pub fn matches(&self, packet: &[u8]) -> Option<bool> {
+        let run = self.library.functions.offline_filter?;
+        let length = u32::try_from(packet.len()).ok()?;
+        let header = PacketHeader {
+            seconds: 0,
+            fraction: 0,
+            captured: length,
+            original: length,
+        };
+        // SAFETY: the library's own program, a whole header, and as many bytes as it says.
+        Some(unsafe { run(&self.program, &header, packet.as_ptr()) } != 0)
+    }
+}
+
+impl Drop for CompiledFilter {
+    fn drop(&mut self) {
+        if let Some(free) = self.library.functions.freecode {
+            // SAFETY: the library's own program, which nobody uses any more.
+            unsafe { free(&mut self.program) };
+        }
+    }
+}
+
+/// A handle that reads nothing: it stands for a link type, or for a file without packets.
+struct Dead<'a> {
+    pcap: *mut PcapT,
+    library: &'a Library,
+}
+
+impl<'a> Dead<'a> {
+    fn open(library: &'a Library, request: &FilterRequest) -> Result<Self, String> {
+        let snaplen = request.snaplen.max(1);
+        let pcap = match request.file {
+            None => {
+                let open = library
+                    .functions
+                    .open_dead
+                    .ok_or_else(|| lacks("pcap_open_dead"))?;
+                let snaplen = c_int::try_from(snaplen).unwrap_or(c_int::MAX);
+                // SAFETY: the function takes any numbers.
+                unsafe { open(request.link_type, snaplen) }
+            }
+            Some(big_endian) => open_empty(
+                library,
+                &file_header(request.link_type, snaplen, big_endian),
+            )?,
+        };
+        match pcap.is_null() {
+            true => Err("libpcap has no memory for a handle".to_owned()),
+            false => Ok(Self { pcap, library }),
+        }
+    }
+
+    fn reason(&self) -> String {
+        // SAFETY: an open handle; its text stays until the next call.
+        let said = unsafe { text((self.library.functions.geterr)(self.pcap)) };
+        said.unwrap_or_else(|| "libpcap gave no reason".to_owned())
+    }
+}
+
+impl Drop for Dead<'_> {
+    fn drop(&mut self) {
+        // SAFETY: an open handle, which is used no more.
+        unsafe { (self.library.functions.close)(self.pcap) };
+    }
+}
+
+fn lacks(symbol: &str) -> String {
+    format!("this libpcap lacks {symbol}")
+}
+
+/// libpcap compiles for a file only with a handle that has read one.
+fn open_empty(library: &Library, header: &[u8]) -> Result<*mut PcapT, String> {
+    let open = (library.functions.fopen_offline).ok_or_else(|| lacks("pcap_fopen_offline"))?;
+    // SAFETY: the bytes are read only, as the mode says, and outlive the stream only until the header was read, which
+    // happens before this function returns; no packet is asked for afterwards.
+    let stream = unsafe {
+        libc::fmemopen(
+            header.as_ptr().cast::<c_void>().cast_mut(),
+            header.len(),
+            c"r".as_ptr(),
+        )
+    };
+    if stream.is_null() {
+        let why = std::io::Error::last_os_error();
+        return Err(format!(
+            "libpcap cannot be given an empty capture file: {why}"
+        ));
+    }
+    let mut buffer = [0 as c_char; ERROR_BUFFER];
+    // SAFETY: an open stream, and a buffer of the size that the library demands.
+    let pcap = unsafe { open(stream, buffer.as_mut_ptr()) };
+    if pcap.is_null() {
+        buffer[ERROR_BUFFER - 1] = 0;
+        // SAFETY: the library does not close the stream where it fails; the buffer ends with a zero byte.
+        let why = unsafe {
+            libc::fclose(stream);
+            text(buffer.as_ptr())
+        };
+        return Err(why.unwrap_or_else(|| "libpcap gave no reason".to_owned()));
+    }
+    Ok(pcap)
+}
+
+/// Numbers of link types in files are libpcap's own, or ones that it takes for them as well.
+fn file_header(link_type: i32, snaplen: u32, big_endian: bool) -> Vec<u8> {
+    const MAGIC: u32 = 0xa1b2_c3d4;
+    const VERSION: [u16; 2] = [2, 4];
+    let long = |word: u32| match big_endian {
+        false => word.to_le_bytes(),
+        true => word.to_be_bytes(),
+    };
+    let short = |word: u16| match big_endian {
+        false => word.to_le_bytes(),
+        true => word.to_be_bytes(),
+    };
+    let mut header = long(MAGIC).to_vec();
+    header.extend(VERSION.map(short).concat());
+    header.extend([0, 0, snaplen, link_type as u32].map(long).concat());
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ETHERNET: FilterRequest = FilterRequest {
+        link_type: 1,
+        snaplen: 96,
+        netmask: None,
+        optimise: true,
+        file: None,
+    };
+
+    #[test]
+    fn filters_are_the_librarys() {
+        let library = Library::load(None).unwrap();
+        let filter = CompiledFilter::new(&library, "ip", &ETHERNET).unwrap();
+        let code = filter.instructions();
+        assert_eq!((code.len(), code[2].k, code[3].k), (4, 96, 0));
+        let mut frame = [0; 60];
+        assert_eq!(filter.matches(&frame), Some(false));
+        frame[12] = 8;
+        assert_eq!(filter.matches(&frame), Some(true));
+    }
+
+    #[test]
+    fn mistakes_are_told_in_the_librarys_words() {
+        let library = Library::load(None).unwrap();
+        let error = CompiledFilter::new(&library, "tcp port", &ETHERNET).unwrap_err();
+        assert!(error.contains("syntax error"), "{error}");
+        let file = FilterRequest {
+            file: Some(true),
+            ..ETHERNET
+        };
+        let error = CompiledFilter::new(&library, "inbound", &file).unwrap_err();
+        assert!(error.contains("not supported on Ethernet"), "{error}");
+    }
+}

@@ -1,0 +1,220 @@
+//! A packet socket's filter as an eBPF program, which counts what it rejects: the figures of a socket say nothing of
+//! packets that its filter did not let in.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use trawl_bpf::layout::RING_MAX_POINTS;
+use trawl_bpf::map;
+use trawl_bpf::program::{self, LoadOptions, SOCKET_FILTER};
+use trawl_ebpf::{Insn, helper, op};
+use trawl_sys::Result;
+use trawl_sys::memory::Mapping;
+
+use super::{Filter, Queue, Request};
+
+/// What the filter's block may use of the stack: SCRATCH_SIZE of crates/filter.
+const SCRATCH: i32 = 256;
+/// CPUs count in places of their own, a cache line each, so that they do not wait for each other. Where there are
+/// more CPUs, some share one.
+const PLACES: i32 = 64;
+const PLACE_SIZE_LOG2: i32 = 6;
+const COUNTS_SIZE: usize = (PLACES as usize) << PLACE_SIZE_LOG2;
+/// Of a program for many interfaces: each CPU's place has a count for each point. Here more CPUs share one.
+const WIDE_PLACES: i32 = 16;
+const WIDE_PLACE_SIZE_LOG2: i32 = (RING_MAX_POINTS * 8).ilog2() as i32;
+const WIDE_COUNTS_SIZE: usize = (WIDE_PLACES as usize) << WIDE_PLACE_SIZE_LOG2;
+/// Below the filter's part of the stack: the interface that is looked up, and the point that it counts at.
+const KEY: i32 = -SCRATCH - 16;
+const POINT: i16 = (-SCRATCH - 8) as i16;
+
+/// Offsets in `struct __sk_buff`.
+mod skb {
+    pub const PACKET_TYPE: i16 = 4;
+    pub const QUEUE_MAPPING: i16 = 12;
+    pub const IFINDEX: i16 = 40;
+}
+
+/// How many packets a filter has rejected.
+#[derive(Debug)]
+pub struct Rejected {
+    counts: Mapping,
+    /// The program holds on to its map by itself; this is for the mapping.
+    _map: OwnedFd,
+}
+
+impl Rejected {
+    pub fn count(&self) -> u64 {
+        self.sum((0..PLACES as usize).map(|place| place << PLACE_SIZE_LOG2))
+    }
+
+    /// The same for one point of a program for many interfaces.
+    pub fn count_at(&self, point: u32) -> u64 {
+        let within = size_of::<u64>() * (point as usize % RING_MAX_POINTS);
+        self.sum((0..WIDE_PLACES as usize).map(|place| (place << WIDE_PLACE_SIZE_LOG2) + within))
+    }
+
+    fn sum(&self, places: impl Iterator<Item = usize>) -> u64 {
+        places
+            .map(|place| {
+                let at = self.counts.at(place);
+                // SAFETY: the place lies within the mapping, aligned to eight bytes; programs change it atomically.
+                unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Relaxed)
+            })
+            .sum()
+    }
+}
+
+/// The program for all sockets of a request, and what it will have counted.
+pub fn load(
+    request: &Request<'_>,
+    filter: &Filter<'_>,
+    block: &[Insn],
+) -> Result<(OwnedFd, Rejected)> {
+    let size = match request.places {
+        Some(_) => WIDE_COUNTS_SIZE,
+        None => COUNTS_SIZE,
+    };
+    let map = map::create_mmapable_array("trawl_rejected", size as u32, 1).map_err(|e| match e
+        .errno()
+    {
+        Some(libc::EPERM) => e.fix("this requires root (CAP_BPF)"),
+        _ => e,
+    })?;
+    let counts = Mapping::of_map(map.as_fd(), size)?;
+    let program = program::load(
+        &instructions(request, filter, block, map.as_raw_fd()),
+        &LoadOptions::new("trawl_socket", SOCKET_FILTER),
+    )?;
+    Ok((program, Rejected { counts, _map: map }))
+}
+
+/// The program of a fanout group: the socket's number is that of the CPU.
+pub fn load_choice_by_cpu() -> Result<OwnedFd> {
+    program::load(
+        &[op::call(helper::GET_SMP_PROCESSOR_ID), op::exit()],
+        &LoadOptions::new("trawl_fanout", SOCKET_FILTER),
+    )
+}
+
+const R0: u8 = 0;
+const R1: u8 = 1;
+const R2: u8 = 2;
+const R5: u8 = 5;
+const CONTEXT: u8 = 6;
+const STACK: u8 = 10;
+
+fn read(to: u8, offset: i16) -> Insn {
+    op::load(op::W, to, CONTEXT, offset)
+}
+
+/// The direction first: packets that go the other way are not seen, and so not counted. Then the queue, the CPU and
+/// the filter.
+fn instructions(request: &Request<'_>, filter: &Filter<'_>, block: &[Insn], map: i32) -> Vec<Insn> {
+    let mut program = vec![op::mov(CONTEXT, R1)];
+    if !(request.received && request.sent) {
+        let is_wanted = if request.sent { op::JEQ } else { op::JNE };
+        let sent = i32::from(libc::PACKET_OUTGOING);
+        program.extend([
+            read(R0, skb::PACKET_TYPE),
+            op::jump_if(is_wanted, R0, sent, 2),
+            op::mov32_imm(R0, 0),
+            op::exit(),
+        ]);
+    }
+    if let Some(table) = request.places {
+        program.extend(point_of_interface(table.as_raw_fd()));
+    }
+    let reject = count_and_reject(map, request.places.is_some());
+    let length = reject.len() as i16;
+    if let Some(queue) = filter.queue {
+        program.extend(queue_of_packet(queue));
+        program.push(op::jump_if(op::JEQ, R0, queue.number as i32, length));
+        program.extend(&reject);
+    }
+    if let Some(cpu) = filter.cpu {
+        program.extend([
+            op::call(helper::GET_SMP_PROCESSOR_ID),
+            op::jump_if(op::JEQ, R0, cpu as i32, length),
+        ]);
+        program.extend(&reject);
+    }
+    if !block.is_empty() {
+        program.extend([
+            op::mov(R1, CONTEXT),
+            op::mov(R5, STACK),
+            op::alu_imm(op::ADD, R5, -SCRATCH),
+        ]);
+        program.extend(block);
+        program.push(op::jump_if(op::JNE, R0, 0, length));
+        program.extend(&reject);
+    }
+    // A packet of which no byte is wanted must still be accepted, and 0 would reject it.
+    program.extend([op::mov32_imm(R0, request.snaplen.max(1)), op::exit()]);
+    program
+}
+
+/// To R0.
+fn queue_of_packet(queue: Queue) -> [Insn; 5] {
+    [
+        read(R0, skb::QUEUE_MAPPING),
+        read(R1, skb::PACKET_TYPE),
+        op::jump_if(op::JEQ, R1, i32::from(libc::PACKET_OUTGOING), 2),
+        op::jump_if(op::JEQ, R0, 0, 1),
+        op::alu_imm(op::SUB, R0, queue.received_offset as i32),
+    ]
+}
+
+/// Puts the number of the interface's point onto the stack. Packets of interfaces that have none are not seen.
+fn point_of_interface(table: i32) -> Vec<Insn> {
+    let [address, upper_half] = op::load_immediate(op::MAP, R1, table);
+    vec![
+        read(R0, skb::IFINDEX),
+        op::store(op::W, STACK, KEY as i16, R0),
+        op::store_imm(op::W, STACK, KEY as i16 + 4, 0),
+        address,
+        upper_half,
+        op::mov(R2, STACK),
+        op::alu_imm(op::ADD, R2, KEY),
+        op::call(helper::MAP_LOOKUP_ELEM),
+        op::jump_if(op::JNE, R0, 0, 2),
+        op::mov32_imm(R0, 0),
+        op::exit(),
+        op::load(op::W, R0, R0, 0),
+        op::alu_imm(op::AND, R0, RING_MAX_POINTS as i32 - 1),
+        op::store(op::DW, STACK, POINT, R0),
+    ]
+}
+
+fn count_and_reject(map: i32, by_point: bool) -> Vec<Insn> {
+    let [address, upper_half] = op::load_immediate(op::MAP_VALUE, R1, map);
+    let (places, size) = match by_point {
+        true => (WIDE_PLACES, WIDE_PLACE_SIZE_LOG2),
+        false => (PLACES, PLACE_SIZE_LOG2),
+    };
+    let mut count = vec![
+        op::call(helper::GET_SMP_PROCESSOR_ID),
+        op::alu_imm(op::AND, R0, places - 1),
+        op::alu_imm(op::LSH, R0, size),
+        address,
+        upper_half,
+        op::alu(op::ADD, R1, R0),
+    ];
+    if by_point {
+        count.extend([
+            op::load(op::DW, R0, STACK, POINT),
+            // The verifier forgets what was put onto the stack when the filter has been there.
+            op::alu_imm(op::AND, R0, RING_MAX_POINTS as i32 - 1),
+            op::alu_imm(op::LSH, R0, 3),
+            op::alu(op::ADD, R1, R0),
+        ]);
+    }
+    count.extend([
+        op::mov32_imm(R2, 1),
+        // CPUs may share a place, and a CPU may be interrupted by itself.
+        op::atomic_add(op::DW, R1, 0, R2),
+        op::mov32_imm(R0, 0),
+        op::exit(),
+    ]);
+    count
+}

@@ -1,0 +1,197 @@
+//! The program that recognises stamped packets and counts them, bpf/receive.bpf.c: loaded, attached and read.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
+
+use trawl_bpf::probe::{Capability, has_tai_helper, missing_capabilities};
+use trawl_bpf::{info, object, test_run};
+use trawl_sys::clock;
+use trawl_sys::error::{Error, Result};
+
+use trawl_bpf::layout::receive::{ReceiveConfig, ReceiveEntry};
+pub use trawl_bpf::layout::receive::{ReceiveFlow, ReceiveTotals};
+
+const PROGRAM: &str = "gen_receive";
+
+/// What becomes of stamped packets once they are counted. Others always go on to the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Drop = 1,
+    Pass = 2,
+}
+
+/// Which flow of which sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowKey {
+    pub stream: u16,
+    pub flow: u16,
+}
+
+/// The loaded program with its counters. Dropped, it is gone from its interface, and so it is when the process ends in
+/// whichever way.
+pub struct ReceiveProgram {
+    // Keeps the maps and the program.
+    object: libbpf_rs::Object,
+    flows: MapHandle,
+    totals: MapHandle,
+    link: Option<OwnedFd>,
+}
+
+impl std::fmt::Debug for ReceiveProgram {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReceiveProgram")
+            .field("link", &self.link)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ReceiveProgram {
+    /// With room for this many flows.
+    pub fn load(verdict: Verdict, flows: u32) -> Result<Self> {
+        let fail = |why: libbpf_rs::Error| {
+            let error = Error::failed("cannot load the receiving program", &why);
+            match why.kind() {
+                // A program that the verifier does not like is denied too.
+                libbpf_rs::ErrorKind::PermissionDenied
+                    if !missing_capabilities(&Capability::FOR_BPF).is_empty() =>
+                {
+                    error.fix("this requires root (CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON)")
+                }
+                libbpf_rs::ErrorKind::OutOfMemory => {
+                    error.fix("choose fewer flows with --max-flows")
+                }
+                _ => error,
+            }
+        };
+        object::quiet_libbpf();
+        let cpus = libbpf_rs::num_possible_cpus().map_err(fail)?;
+        let mut open = ObjectBuilder::default()
+            .open_memory(object::RECEIVE)
+            .map_err(fail)?;
+        for mut program in open.progs_mut() {
+            program.set_autoload(true);
+        }
+        for mut map in open.maps_mut() {
+            match map.name().to_str() {
+                Some("flows") => map.set_max_entries(flows).map_err(fail)?,
+                Some("totals") => map.set_max_entries(cpus as u32).map_err(fail)?,
+                Some(name) if name.ends_with(".rodata") => map
+                    .set_initial_value(bytes_of(&configuration(verdict)))
+                    .map_err(fail)?,
+                _ => {}
+            }
+        }
+        let object = open.load().map_err(fail)?;
+        let map = |name: &str| {
+            let found = object.maps().find(|map| map.name() == name);
+            let missing = Error::failed("cannot load the receiving program", "a map is missing");
+            let found = found.ok_or(missing)?;
+            MapHandle::try_from(&found).map_err(fail)
+        };
+        let (flows, totals) = (map("flows")?, map("totals")?);
+        Ok(Self {
+            object,
+            flows,
+            totals,
+            link: None,
+        })
+    }
+
+    pub fn program(&self) -> io::Result<OwnedFd> {
+        let program = self
+            .object
+            .progs()
+            .find(|program| program.name() == PROGRAM);
+        program
+            .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?
+            .as_fd()
+            .try_clone_to_owned()
+    }
+
+    /// Keeps the link that attaches it.
+    pub fn attached_by(&mut self, link: OwnedFd) {
+        self.link = Some(link);
+    }
+
+    /// Takes it away from its interface; no packet is counted any more when this returns.
+    pub fn detach(&mut self) {
+        if self.link.take().is_some() {
+            trawl_sys::events::wait_for_running_programs();
+        }
+    }
+
+    /// Whether the interface went away under it.
+    pub fn is_orphaned(&self) -> bool {
+        self.link
+            .as_ref()
+            .is_some_and(|link| info::link(link.as_fd()).is_ok_and(|about| about.ifindex == 0))
+    }
+
+    /// Shows it a frame as if it had come in. What the program counts of it stays.
+    pub fn show(&self, frame: &[u8]) -> io::Result<u32> {
+        Ok(test_run::xdp(self.program()?.as_fd(), frame, None, 1)?.value)
+    }
+
+    /// What each CPU counted.
+    pub fn totals(&self) -> Result<Vec<ReceiveTotals>> {
+        let fail = |why| Error::failed("cannot read what was received", why);
+        let cpus = libbpf_rs::num_possible_cpus().map_err(fail)? as u32;
+        let read = |cpu: u32| self.totals.lookup(&cpu.to_ne_bytes(), MapFlags::ANY);
+        (0..cpus)
+            .filter_map(|cpu| read(cpu).transpose())
+            .map(|value| Ok(totals_from(&value.map_err(fail)?)))
+            .collect()
+    }
+
+    /// What was counted of each flow, in no order. Each one's figures belong together: they are copied under its lock.
+    pub fn flows(&self) -> Result<Vec<(FlowKey, Box<ReceiveFlow>)>> {
+        let fail = |why| Error::failed("cannot read what was received", why);
+        let mut flows = Vec::new();
+        for key in self.flows.keys() {
+            let Some(value) = self.flows.lookup(&key, MapFlags::LOCK).map_err(fail)? else {
+                continue;
+            };
+            let number = key.first_chunk().map_or(0, |key| u32::from_ne_bytes(*key));
+            let key = FlowKey {
+                stream: (number >> 16) as u16,
+                flow: number as u16,
+            };
+            flows.push((key, flow_from(&value)));
+        }
+        Ok(flows)
+    }
+}
+
+fn configuration(verdict: Verdict) -> ReceiveConfig {
+    ReceiveConfig {
+        verdict: verdict as u32,
+        clock_is_tai: u32::from(has_tai_helper()),
+        clock_offset: clock::tai().wrapping_sub(clock::monotonic()),
+    }
+}
+
+fn bytes_of(config: &ReceiveConfig) -> &[u8] {
+    // SAFETY: the struct is plain numbers without padding (checked where it is generated), and the slice borrows it.
+    unsafe { std::slice::from_raw_parts((&raw const *config).cast(), size_of::<ReceiveConfig>()) }
+}
+
+fn totals_from(value: &[u8]) -> ReceiveTotals {
+    assert!(
+        value.len() >= size_of::<ReceiveTotals>(),
+        "a value of this map"
+    );
+    // SAFETY: there are enough bytes, and a struct of plain numbers takes any.
+    unsafe { value.as_ptr().cast::<ReceiveTotals>().read_unaligned() }
+}
+
+fn flow_from(value: &[u8]) -> Box<ReceiveFlow> {
+    assert!(
+        value.len() >= size_of::<ReceiveEntry>(),
+        "a value of this map"
+    );
+    // SAFETY: as above.
+    let entry = unsafe { value.as_ptr().cast::<ReceiveEntry>().read_unaligned() };
+    Box::new(entry.flow)
+}

@@ -1,0 +1,342 @@
+//! Live XDP frames: BPF_PROG_TEST_RUN sends the frames that a program answers XDP_TX for.
+//!
+//! The program is said to run on a frame that came in on the interface, so XDP_TX sends it out there.
+//! A veth takes such frames only when its peer has native XDP or GRO.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use libbpf_rs::{MapCore, MapFlags, ObjectBuilder, OpenMapMut};
+use rustix::thread::{CpuSet, sched_getaffinity};
+use trawl_bpf::layout::send::{SendPlan, SendState, SendVariant};
+use trawl_bpf::program::{LoadOptions, XDP, returning};
+use trawl_bpf::{link, object};
+use trawl_sys::error::{Error, Result};
+use trawl_sys::ethtool::Ethtool;
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::netlink::{Link, Netlink, veth_peer};
+use trawl_sys::netns::{Namespace, run_in_scratch};
+
+use super::{Burst, check_frame};
+
+const XDP_TX: i32 = 3;
+const LOOPBACK: u32 = 1;
+/// The kernel's default; a veth queue holds 256 frames, so a batch always fits an empty one.
+const BATCH: u32 = 64;
+/// The most frames of one run. Setting it up (about 30 µs) does not count then.
+pub const LARGEST_RUN: u64 = 1 << 20;
+
+const PROGRAM: &str = "send_pattern";
+const CANNOT_LOAD: &str = "cannot load the sending program";
+
+/// What the program is to make: see bpf/include/send.h.
+#[derive(Clone, Copy, Debug)]
+pub struct LivePlan<'a> {
+    pub plan: SendPlan,
+    pub variants: &'a [SendVariant],
+    pub schedule: &'a [u32],
+    pub lists: &'a [u64],
+    pub state: SendState,
+}
+
+/// A program and the interface that its frames leave by.
+#[derive(Debug)]
+pub struct LiveSender {
+    program: OwnedFd,
+    interface: u32,
+    name: String,
+    counters: Ethtool,
+    /// Of a thread that stays on its CPU.
+    own: Option<OwnQueue>,
+    batch: u32,
+    _ready: Option<Ready>,
+}
+
+/// The queue by which frames leave from a CPU, where the driver chooses it so.
+#[derive(Clone, Copy, Debug)]
+struct OwnQueue {
+    cpu: usize,
+    queue: usize,
+}
+
+/// Keeps the program in the kernel's dispatcher of XDP programs. A run puts it there and takes it out again, and waits
+/// twice for all CPUs to have noticed, 10 to 30 ms; one that is attached somewhere is there already. So it is attached
+/// where no packet ever comes: to the loopback interface of a namespace of its own.
+#[derive(Debug)]
+struct Ready {
+    _link: OwnedFd,
+    _namespace: Namespace,
+}
+
+impl Ready {
+    /// A refusal only means that short runs take longer.
+    fn make(program: BorrowedFd<'_>) -> Option<Self> {
+        run_in_scratch(|| {
+            Some(Self {
+                _link: link::attach_xdp(program, LOOPBACK, XdpMode::Skb).ok()?,
+                _namespace: Namespace::current().ok()?,
+            })
+        })
+        .ok()?
+    }
+}
+
+impl LiveSender {
+    /// Sends frames as they are given, out of an interface of the calling thread's namespace.
+    pub fn plain(name: &str) -> Result<Self> {
+        let program = LoadOptions::new("trawl_send", XDP)
+            .load(&returning(XDP_TX))
+            .map_err(|e| {
+                Error::os(CANNOT_LOAD, e).fix("this requires root (CAP_BPF, CAP_NET_ADMIN)")
+            })?;
+        Self::with_program(name, program)
+    }
+
+    /// Makes the frames in the kernel, each one anew.
+    pub fn making(name: &str, plan: &LivePlan<'_>) -> Result<Self> {
+        Self::with_program(name, load(plan)?)
+    }
+
+    fn with_program(name: &str, program: OwnedFd) -> Result<Self> {
+        let link = Netlink::here()?.link(name)?;
+        let counters = Ethtool::open(None, name)?;
+        Ok(Self {
+            _ready: Ready::make(program.as_fd()),
+            program,
+            interface: link.index,
+            name: name.to_owned(),
+            own: OwnQueue::find(&link, &counters),
+            counters,
+            batch: BATCH,
+        })
+    }
+
+    /// How many frames the kernel makes before it hands them over.
+    pub fn set_batch(&mut self, batch: u32) {
+        self.batch = batch;
+    }
+
+    /// The thread's own queue, unless somebody has moved it to other CPUs since.
+    fn own_queue(&self) -> Option<usize> {
+        self.own.filter(OwnQueue::is_kept).map(|own| own.queue)
+    }
+
+    /// Frames that the driver took from XDP so far, at this queue or at all; `None` where it does not count them. What
+    /// others send at the same time by other queues would hide what was refused here.
+    fn taken(&self, queue: Option<usize>) -> Option<u64> {
+        let counts = by_queue(&self.counters, "tx_queue_", "_xdp_xmit");
+        if counts.is_empty() {
+            return None;
+        }
+        let own = queue.and_then(|queue| counts.get(&queue));
+        Some(own.copied().unwrap_or_else(|| counts.values().sum()))
+    }
+
+    /// Offers the frame, or what the program makes of it, `count` times.
+    pub fn burst(&mut self, frame: &[u8], count: u64) -> Result<Burst> {
+        check_frame(frame)?;
+        let count = count.min(LARGEST_RUN);
+        if count == 0 {
+            return Ok(Burst::default());
+        }
+        let queue = self.own_queue();
+        let before = self.taken(queue);
+        match self.run(frame, count as u32) {
+            // A signal ends a run early; the driver's counters know how far it got.
+            Err(e) if e.kind() == io::ErrorKind::Interrupted && before.is_some() => {
+                let after = self.taken(queue).unwrap_or(0);
+                let sent = after.saturating_sub(before.unwrap_or(0));
+                return Ok(Burst { sent, refused: 0 });
+            }
+            result => result.map_err(|e| self.explain(e, frame.len()))?,
+        }
+        let (Some(before), Some(after)) = (before, self.taken(queue)) else {
+            return Ok(Burst {
+                sent: count,
+                refused: 0,
+            });
+        };
+        let sent = after.saturating_sub(before).min(count);
+        Ok(Burst {
+            sent,
+            refused: count - sent,
+        })
+    }
+
+    fn run(&self, frame: &[u8], count: u32) -> io::Result<()> {
+        let context = libbpf_sys::xdp_md {
+            data_end: frame.len() as u32,
+            ingress_ifindex: self.interface,
+            ..Default::default()
+        };
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: frame.len() as u32,
+            ctx_in: (&raw const context).cast(),
+            ctx_size_in: size_of_val(&context) as u32,
+            repeat: count as i32,
+            flags: libbpf_sys::BPF_F_TEST_XDP_LIVE_FRAMES,
+            batch_size: self.batch.min(count),
+            ..Default::default()
+        };
+        // SAFETY: frame and context are read only, with their true sizes, and outlive the call.
+        let result = unsafe {
+            libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options)
+        };
+        if result < 0 {
+            Err(io::Error::from_raw_os_error(-result))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn explain(&self, error: io::Error, length: usize) -> Error {
+        let what = format!("cannot send live XDP frames out of {}", self.name);
+        match error.raw_os_error() {
+            Some(libc::EINVAL) => Error::failed(
+                what,
+                format!("the kernel has no live frames (before 5.18), or {length} bytes are more than a page holds"),
+            )
+            .fix("use --engine packet"),
+            Some(libc::ENODEV) => Error::failed(what, "the interface is gone"),
+            _ => Error::os(what, error),
+        }
+    }
+}
+
+impl OwnQueue {
+    /// A veth hands a frame to the queue of its other end that the CPU's number leads to, and counts it at its own queue
+    /// of that number, if it has as many.
+    fn find(link: &Link, counters: &Ethtool) -> Option<Self> {
+        let allowed = sched_getaffinity(None).ok()?;
+        let cpu = (0..CpuSet::MAX_CPU).find(|cpu| stays_on(&allowed, *cpu))?;
+        let peer = veth_peer(None, link).ok()??;
+        let far = Ethtool::open(peer.namespace.as_ref(), &peer.link.name).ok()?;
+        let receiving = by_queue(&far, "rx_queue_", "_xdp_packets").len();
+        let sending = by_queue(counters, "tx_queue_", "_xdp_xmit").len();
+        let queue = cpu.checked_rem(receiving)?;
+        (receiving == sending).then_some(Self { cpu, queue })
+    }
+
+    /// Whether the thread is still kept on the CPU.
+    fn is_kept(&self) -> bool {
+        sched_getaffinity(None).is_ok_and(|allowed| stays_on(&allowed, self.cpu))
+    }
+}
+
+fn stays_on(allowed: &CpuSet, cpu: usize) -> bool {
+    allowed.is_set(cpu) && allowed.count() == 1
+}
+
+/// The counters whose names are of this form, with the number of a queue in it.
+fn by_queue(counters: &Ethtool, before: &str, after: &str) -> BTreeMap<usize, u64> {
+    let queue = |name: &str| {
+        let number = name.strip_prefix(before)?.strip_suffix(after)?;
+        number.parse().ok()
+    };
+    let all = counters.statistics().unwrap_or_default();
+    all.iter()
+        .filter_map(|(name, count)| Some((queue(name)?, *count)))
+        .collect()
+}
+
+/// Runs the program on a frame without sending it: what it made, for comparison with what was meant.
+pub fn made(plan: &LivePlan<'_>, frame: &[u8], count: usize) -> Result<Vec<Vec<u8>>> {
+    let program = load(plan)?;
+    let one = |_| {
+        let mut out = vec![0; frame.len() + 256];
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: frame.len() as u32,
+            data_out: out.as_mut_ptr().cast(),
+            data_size_out: out.len() as u32,
+            repeat: 1,
+            ..Default::default()
+        };
+        // SAFETY: the frame is only read and the room for the result written, both with their true sizes; they
+        // outlive the call.
+        let result =
+            unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+        if result < 0 {
+            let error = io::Error::from_raw_os_error(-result);
+            return Err(Error::os("cannot run the sending program", error));
+        }
+        if options.retval != XDP_TX as u32 {
+            return Err(Error::failed(
+                "the sending program made no frame",
+                format!("it answered {}", options.retval),
+            ));
+        }
+        out.truncate(options.data_size_out as usize);
+        Ok(out)
+    };
+    (0..count).map(one).collect()
+}
+
+fn load(plan: &LivePlan<'_>) -> Result<OwnedFd> {
+    let fail = |why: libbpf_rs::Error| Error::failed(CANNOT_LOAD, why);
+    libbpf_rs::set_print(None);
+    let mut open = ObjectBuilder::default()
+        .open_memory(object::SEND)
+        .map_err(fail)?;
+    let entries = |map: &mut OpenMapMut<'_>, count: usize| map.set_max_entries(count.max(1) as u32);
+    for mut map in open.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        match name.as_str() {
+            "variants" => entries(&mut map, plan.variants.len()),
+            "schedule" => entries(&mut map, plan.schedule.len()),
+            "lists" => entries(&mut map, plan.lists.len()),
+            _ if name.ends_with(".rodata") => map.set_initial_value(bytes_of(&plan.plan)),
+            _ => Ok(()),
+        }
+        .map_err(fail)?;
+    }
+    for mut one in open.progs_mut() {
+        one.set_autoload(true);
+    }
+    let object = open.load().map_err(fail)?;
+    let map = |name: &str| {
+        object
+            .maps()
+            .find(|map| map.name().to_string_lossy() == name)
+            .ok_or_else(|| Error::failed(CANNOT_LOAD, format!("its map {name} is missing")))
+    };
+    fill(&map("variants")?, plan.variants)?;
+    fill(&map("schedule")?, plan.schedule)?;
+    fill(&map("lists")?, plan.lists)?;
+    fill(&map("state")?, &[plan.state])?;
+    let program = object
+        .progs()
+        .find(|one| one.name().to_string_lossy() == PROGRAM)
+        .ok_or_else(|| Error::failed(CANNOT_LOAD, "it is not in the object"))?;
+    let program: BorrowedFd<'_> = program.as_fd();
+    program
+        .try_clone_to_owned()
+        .map_err(|e| Error::os(CANNOT_LOAD, e))
+}
+
+fn fill<T: Shared>(map: &impl MapCore, values: &[T]) -> Result<()> {
+    for (index, value) in (0u32..).zip(values) {
+        map.update(&index.to_ne_bytes(), bytes_of(value), MapFlags::ANY)
+            .map_err(|e| Error::failed(CANNOT_LOAD, e))?;
+    }
+    Ok(())
+}
+
+/// Types whose bytes can all be read: no padding that nobody wrote.
+trait Shared: Copy {}
+
+impl Shared for u32 {}
+impl Shared for u64 {}
+// These three are generated, and checked there to be without padding.
+impl Shared for SendPlan {}
+impl Shared for SendState {}
+impl Shared for SendVariant {}
+
+fn bytes_of<T: Shared>(value: &T) -> &[u8] {
+    // SAFETY: only types without padding are Shared; the bytes are those of a live value, borrowed as long.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}

@@ -1,0 +1,235 @@
+//! Early write-back: a thread that has a growing file's pages written to the disk as they come, so that they do not
+//! pile up until the kernel makes the writer wait for the disk. It also learns what the disk did not take: write(2) is
+//! done once the page cache has the bytes.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+
+use trawl_sys::{Error, Result};
+
+/// This many bytes are handed to the disk at once.
+const PORTION: u64 = 8 << 20;
+/// And waited for in such parts.
+const STEP: u64 = 1 << 20;
+
+#[derive(Debug)]
+pub struct Writeback {
+    disk: Arc<Disk>,
+    /// Ends of portions; closed to end the thread.
+    ends: Option<Sender<u64>>,
+    thread: Option<JoinHandle<()>>,
+    handed_over: u64,
+}
+
+/// What did not get to the disk.
+#[derive(Debug)]
+pub struct NotOnDisk {
+    /// What comes before this is on the disk.
+    pub from: u64,
+    pub error: io::Error,
+}
+
+#[derive(Debug)]
+struct Disk {
+    file: File,
+    /// Held while the disk is waited for: the kernel tells each failure once, and to one caller.
+    state: Mutex<State>,
+    failed: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The disk has what comes before this, and was asked to take what comes before that.
+    taken: u64,
+    asked: u64,
+    failure: Option<io::Error>,
+}
+
+impl Writeback {
+    /// For a file that is written from its beginning on.
+    pub fn of(file: BorrowedFd<'_>) -> Result<Self> {
+        let what = "cannot start the thread that has the file written to the disk";
+        let file = file.try_clone_to_owned().map_err(|e| Error::os(what, e))?;
+        let disk = Arc::new(Disk {
+            file: File::from(file),
+            state: Mutex::default(),
+            failed: AtomicBool::new(false),
+        });
+        let (ends, portions) = channel();
+        let its_disk = Arc::clone(&disk);
+        let thread = std::thread::Builder::new()
+            .name("trawl-disk".to_owned())
+            .spawn(move || work(&its_disk, &portions))
+            .map_err(|e| Error::os(what, e))?;
+        Ok(Self {
+            disk,
+            ends: Some(ends),
+            thread: Some(thread),
+            handed_over: 0,
+        })
+    }
+
+    /// Tells how many bytes have been written so far. An error is of bytes that were written before.
+    pub fn written(&mut self, bytes: u64) -> std::result::Result<(), NotOnDisk> {
+        if bytes - self.handed_over >= PORTION
+            && let Some(ends) = &self.ends
+        {
+            self.handed_over = bytes;
+            // The thread ends only when we are dropped.
+            let _ = ends.send(bytes);
+        }
+        match self.disk.failed.load(Ordering::Acquire) {
+            true => self.disk.lock().outcome(),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits until the disk has all that was written. A file that is `last` then also survives that the machine stops.
+    pub fn settle(&self, last: bool) -> std::result::Result<(), NotOnDisk> {
+        let mut state = self.disk.lock();
+        if state.failure.is_none() {
+            let waited = wait_for(&self.disk.file, state.taken, 0).and_then(|()| match last {
+                true => self.disk.file.sync_data(),
+                false => Ok(()),
+            });
+            state.failure = waited.err();
+        }
+        state.outcome()
+    }
+}
+
+impl Drop for Writeback {
+    fn drop(&mut self) {
+        self.ends = None;
+        if let Some(thread) = self.thread.take() {
+            // Who wants to know how it ended has settled it before.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Disk {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Has the disk begin with what comes before `end`.
+    fn begin(&self, end: u64) {
+        let mut state = self.lock();
+        if state.failure.is_some() || end <= state.asked {
+            return;
+        }
+        match begin(&self.file, state.asked, end - state.asked) {
+            Ok(()) => state.asked = end,
+            Err(error) => self.fail(&mut state, error),
+        }
+    }
+
+    /// Waits for the next part of what the disk began with, which then leaves the page cache: nobody reads it soon, and
+    /// others have pages there that they need. Says whether there was any.
+    fn advance(&self) -> bool {
+        let mut state = self.lock();
+        let (taken, length) = (state.taken, (state.asked - state.taken).min(STEP));
+        if state.failure.is_some() || length == 0 {
+            return false;
+        }
+        match wait_for(&self.file, taken, length) {
+            Ok(()) => {
+                forget(&self.file, taken, length);
+                state.taken += length;
+            }
+            Err(error) => self.fail(&mut state, error),
+        }
+        true
+    }
+
+    fn fail(&self, state: &mut State, error: io::Error) {
+        state.failure = Some(error);
+        self.failed.store(true, Ordering::Release);
+    }
+}
+
+impl State {
+    /// The first failure, as often as it is asked for.
+    fn outcome(&self) -> std::result::Result<(), NotOnDisk> {
+        let Some(error) = &self.failure else {
+            return Ok(());
+        };
+        let again = error.raw_os_error().map(io::Error::from_raw_os_error);
+        Err(NotOnDisk {
+            from: self.taken,
+            error: again.unwrap_or_else(|| io::Error::other(error.to_string())),
+        })
+    }
+}
+
+fn work(disk: &Disk, ends: &Receiver<u64>) {
+    while let Ok(end) = ends.recv() {
+        disk.begin(end);
+        // What comes meanwhile is begun before the rest is waited for.
+        while disk.advance() {
+            ends.try_iter().for_each(|end| disk.begin(end));
+        }
+    }
+}
+
+/// Waits until the disk has a part of a file; without a length, all that follows.
+pub fn wait_for(file: &File, from: u64, length: u64) -> io::Result<()> {
+    let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    sync_range(file, from, length, all)
+}
+
+fn begin(file: &File, from: u64, length: u64) -> io::Result<()> {
+    sync_range(file, from, length, libc::SYNC_FILE_RANGE_WRITE)
+}
+
+fn sync_range(file: &File, from: u64, length: u64, flags: libc::c_uint) -> io::Result<()> {
+    // SAFETY: plain numbers about an open file. It only starts or awaits the writing of pages that are dirty anyway.
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), from as i64, length as i64, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Takes a part of a file out of the page cache.
+pub fn forget(file: &File, from: u64, length: u64) {
+    // The system would take that as all of the file.
+    if length == 0 {
+        return;
+    }
+    let (from, length) = (from as i64, length as i64);
+    // SAFETY: plain numbers about an open file; it changes what is cached of it, and nothing in it.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), from, length, libc::POSIX_FADV_DONTNEED) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_file_is_whole_whatever_is_handed_over() {
+        let path = std::env::temp_dir().join(format!("trawl-writeback-{}", std::process::id()));
+        let mut file = File::create(&path).expect("a file");
+        let mut writeback = Writeback::of(file.as_fd()).expect("a thread");
+        let piece = vec![7u8; 1 << 20];
+        for count in 1..=20 {
+            file.write_all(&piece).expect("room");
+            writeback.written(count << 20).expect("a disk");
+        }
+        writeback.settle(false).expect("a disk");
+        drop(writeback);
+        let bytes = std::fs::read(&path).expect("the file");
+        std::fs::remove_file(&path).expect("the file");
+        assert_eq!(bytes.len(), 20 << 20);
+        assert!(bytes.iter().all(|byte| *byte == 7));
+    }
+}

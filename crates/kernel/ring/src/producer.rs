@@ -1,0 +1,449 @@
+//! The writing side of a ring for packets that come through user space: what bpf/include/ring.h and record.h do in
+//! the kernel, done by a thread.
+//!
+//! One thing differs. A program's record is stamped with the time at which it is written; a packet that comes
+//! through a socket was stamped a little earlier. So a producer keeps its ring marked as being in the middle of a
+//! record all the time, and says by [`Producer::advance`] from which time on records may still come.
+
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use trawl_bpf::layout::PointCounters;
+
+use crate::{Control, IN_FLIGHT, Rings, store32};
+
+const BLOCK_ENHANCED_PACKET: u32 = 6;
+const OPTION_FLAGS: u32 = option(2, 4);
+const OPTION_DROPCOUNT: u32 = option(4, 8);
+const OPTION_PACKETID: u32 = option(5, 8);
+const OPTION_QUEUE: u32 = option(6, 4);
+const END_OF_OPTIONS: u32 = 0;
+
+/// Bytes of a block beside the packet's: before it, and after it.
+const HEADER: usize = 28;
+const FLAGS: usize = 8;
+const COUNT: usize = 12;
+const QUEUE: usize = 8;
+/// The end of the options, if there are any, and the block's length once more.
+const OPTIONS_END: usize = 4;
+const END: usize = 4;
+
+const fn option(code: u32, length: u32) -> u32 {
+    code | length << 16
+}
+
+/// What is known of a packet that is to be recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Sighting<'a> {
+    pub point: u32,
+    pub interface: u32,
+    /// Nanoseconds since 1970.
+    pub time: u64,
+    /// The time is the network card's own.
+    pub hardware_stamped: bool,
+    /// The pcapng flags: direction and kind of reception, where they are wanted.
+    pub flags: Option<u32>,
+    pub queue: Option<u32>,
+    /// The packet's identifier is wanted.
+    pub identified: bool,
+    /// The packet's true length.
+    pub original: u32,
+    /// The most bytes to record.
+    pub snaplen: u32,
+    /// The bytes at hand, in pieces that follow each other.
+    pub bytes: [&'a [u8]; 3],
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noted {
+    Recorded,
+    /// The ring is full; the loss is counted.
+    Lost,
+    /// As many records as were asked for are made: the packet does not count at all.
+    LimitReached,
+}
+
+/// The tickets of a capture with a limited number of records (`-c`), shared by all who record.
+#[derive(Debug)]
+pub struct Tickets {
+    limit: Option<u64>,
+    own: AtomicU64,
+    programs: OnceLock<Arc<Rings>>,
+}
+
+impl Tickets {
+    pub fn new(limit: Option<u64>) -> Self {
+        Self {
+            limit,
+            own: AtomicU64::new(0),
+            programs: OnceLock::new(),
+        }
+    }
+
+    /// From now on tickets come from where the tap programs take theirs. To be called before any is taken.
+    pub fn share_with(&self, rings: &Arc<Rings>) {
+        // A second call could only name the same rings: a capture has one set of them.
+        let _ = self.programs.set(Arc::clone(rings));
+    }
+
+    fn counter(&self) -> &AtomicU64 {
+        self.programs
+            .get()
+            .and_then(|rings| rings.tickets())
+            .unwrap_or(&self.own)
+    }
+
+    fn take(&self) -> bool {
+        self.limit
+            .is_none_or(|limit| self.counter().fetch_add(1, Ordering::Relaxed) < limit)
+    }
+
+    /// Whether the number of records asked for has been handed out.
+    pub fn exhausted(&self) -> bool {
+        self.limit
+            .is_some_and(|limit| self.counter().load(Ordering::Relaxed) >= limit)
+    }
+}
+
+/// The writing side of one ring.
+#[derive(Debug)]
+pub struct Producer {
+    rings: Arc<Rings>,
+    ring: usize,
+    tickets: Arc<Tickets>,
+    /// The open segment's ordinal in the upper half, the bytes finished in it in the lower.
+    position: u64,
+    /// `None` before there was a record.
+    segment: Option<u32>,
+    /// No record will be earlier than this.
+    horizon: u64,
+    /// Losses outside the ring that the next record's drop count has to tell.
+    untold: u64,
+}
+
+impl Producer {
+    /// One for each ring made by [`Rings::in_memory`]; to be called once for a set of rings.
+    pub fn all(rings: &Arc<Rings>, tickets: &Arc<Tickets>, now: u64) -> Vec<Self> {
+        let of = |ring| {
+            let control = rings.control(ring);
+            let producer = Self {
+                rings: Arc::clone(rings),
+                ring,
+                tickets: Arc::clone(tickets),
+                position: rings.geometry().segment_room() as u64,
+                segment: None,
+                horizon: now,
+                untold: 0,
+            };
+            control
+                .last_packet_id()
+                .store(next_identity(), Ordering::Relaxed);
+            control.last_time().store(now, Ordering::Release);
+            producer.publish(control);
+            producer
+        };
+        (0..rings.count()).map(of).collect()
+    }
+
+    /// Whether the capture is over: what has been seen so far is then to be recorded, and no more.
+    pub fn is_stopped(&self) -> bool {
+        self.rings.is_stopped()
+    }
+
+    /// Returns true for a packet from after the beginning of the capture. A card's clock cannot tell.
+    pub fn counts(&self, time: u64, by_card: bool) -> bool {
+        let begun = self.rings.begun();
+        begun == 0 || begun != u64::MAX && (by_card || time >= begun)
+    }
+
+    pub fn limit_reached(&self) -> bool {
+        self.tickets.exhausted()
+    }
+
+    /// Says that no record will be stamped with an earlier time.
+    pub fn advance(&mut self, time: u64) {
+        if time > self.horizon {
+            self.horizon = time;
+            let control = self.rings.control(self.ring);
+            control.last_time().store(time, Ordering::Release);
+        }
+    }
+
+    /// Has the next record's drop count tell of packets that were lost before they came here.
+    pub fn tell_lost(&mut self, packets: u64) {
+        self.untold += packets;
+    }
+
+    /// Counts a packet that was seen, but whose bytes could not be had.
+    pub fn unreadable(&mut self, point: u32) {
+        let account = Counters::of(self.rings.control(self.ring), point);
+        account.lost_copy_failed.add(1);
+        account.losses_untold.add(1);
+    }
+
+    /// Counts a packet that was seen and is not wanted.
+    pub fn filtered_out(&mut self, point: u32) {
+        if !self.tickets.exhausted() {
+            Counters::of(self.rings.control(self.ring), point)
+                .filtered_out
+                .add(1);
+        }
+    }
+
+    /// Counts a packet that was wanted, but is one too many for the rate asked for.
+    pub fn rate_limited(&mut self, point: u32) {
+        if !self.tickets.exhausted() {
+            Counters::of(self.rings.control(self.ring), point)
+                .lost_rate_limit
+                .add(1);
+        }
+    }
+
+    /// Writes one record, or counts the loss.
+    pub fn record(&mut self, sight: &Sighting<'_>) -> Noted {
+        let at_hand: usize = sight.bytes.iter().map(|piece| piece.len()).sum();
+        let captured = at_hand
+            .min(sight.snaplen as usize)
+            .min(self.rings.geometry().max_captured() as usize);
+        let account = Counters::of(self.rings.control(self.ring), sight.point);
+        let drop_count = account.losses_untold.get() + self.untold;
+        let options = options_length(sight, drop_count);
+        let size = HEADER + captured.next_multiple_of(4) + options + END;
+        if !self.make_room(size) {
+            if self.tickets.exhausted() {
+                return Noted::LimitReached;
+            }
+            account.lost_ring_full.add(1);
+            account.losses_untold.add(1);
+            return Noted::Lost;
+        }
+        if !self.tickets.take() {
+            return Noted::LimitReached;
+        }
+        account.tell_losses();
+        self.untold = 0;
+        let words = Words {
+            drop_count,
+            packet_id: self.next_packet_id(),
+            captured,
+            size: size as u32,
+        };
+        fill(self.free_bytes(size), sight, &words);
+        if sight.hardware_stamped {
+            account.hardware_stamped.add(1);
+        }
+        if captured < sight.original as usize {
+            account.truncated.add(1);
+        }
+        account.recorded.add(1);
+        self.advance(sight.time);
+        self.position += size as u64;
+        self.publish(self.rings.control(self.ring));
+        Noted::Recorded
+    }
+
+    fn next_packet_id(&self) -> u64 {
+        let counter = Counter(self.rings.control(self.ring).last_packet_id());
+        counter.add(1);
+        counter.get()
+    }
+
+    /// Makes sure that the open segment has room for a block, if need be by opening another.
+    fn make_room(&mut self, size: usize) -> bool {
+        if self.used() + size <= self.rings.geometry().segment_room() {
+            return true;
+        }
+        let Some(next) = self.rings.take_segment() else {
+            return false;
+        };
+        let control = self.rings.control(self.ring);
+        match self.segment {
+            Some(segment) => {
+                let state = self.rings.state();
+                store32(state.used(segment), self.used() as u32);
+                store32(state.next(segment), next);
+            }
+            None => store32(control.first_segment(), next),
+        }
+        self.segment = Some(next);
+        let ordinal = (self.position >> 32) as u32;
+        self.position = u64::from(ordinal.wrapping_add(1)) << 32;
+        self.publish(control);
+        true
+    }
+
+    fn used(&self) -> usize {
+        self.position as u32 as usize
+    }
+
+    fn publish(&self, control: Control) {
+        control
+            .position()
+            .store(self.position | IN_FLIGHT, Ordering::Release);
+    }
+
+    /// The next `size` bytes of the open segment, which `make_room` has found to be there.
+    fn free_bytes(&mut self, size: usize) -> &mut [u8] {
+        let used = self.used();
+        assert!(used + size <= self.rings.geometry().segment_room());
+        let segment = self.segment.expect("make_room opened one");
+        let start = self.rings.bytes(segment, used);
+        // SAFETY: the range lies within the open segment (just checked), which the consumer does not read beyond the
+        // published position, and which no other producer writes to. The memory is mapped, and zero or written.
+        unsafe { std::slice::from_raw_parts_mut(start, size) }
+    }
+}
+
+impl Drop for Producer {
+    /// Nothing more will come: the merge is not to wait for this ring.
+    fn drop(&mut self) {
+        let control = self.rings.control(self.ring);
+        control.position().store(self.position, Ordering::Release);
+    }
+}
+
+/// Programs number packets from their CPU's number in the upper 16 bits; producers count on from the other end of
+/// the CPUs' range, so that no two packets of a capture are taken for one.
+fn next_identity() -> u64 {
+    static PRODUCERS: AtomicU32 = AtomicU32::new(0);
+    let number = PRODUCERS.fetch_add(1, Ordering::Relaxed);
+    (0xffff - u64::from(number & 0x7fff)) << 48
+}
+
+/// The numbers of a block that the ring supplies.
+struct Words {
+    drop_count: u64,
+    packet_id: u64,
+    captured: usize,
+    size: u32,
+}
+
+/// Writes a whole block; `block` is exactly as long as it.
+fn fill(block: &mut [u8], sight: &Sighting<'_>, words: &Words) {
+    let padded = words.captured.next_multiple_of(4);
+    let (header, rest) = block.split_at_mut(HEADER);
+    let (bytes, options) = rest.split_at_mut(padded);
+    put(
+        header,
+        [
+            BLOCK_ENHANCED_PACKET,
+            words.size,
+            sight.interface,
+            (sight.time >> 32) as u32,
+            sight.time as u32,
+            words.captured as u32,
+            sight.original,
+        ],
+    );
+    let (mut to, padding) = bytes.split_at_mut(words.captured);
+    for piece in sight.bytes {
+        let (now, later) = to.split_at_mut(piece.len().min(to.len()));
+        now.copy_from_slice(&piece[..now.len()]);
+        to = later;
+    }
+    padding.fill(0);
+    let mut rest = options;
+    if let Some(flags) = sight.flags {
+        rest = put(rest, [OPTION_FLAGS, flags]);
+    }
+    if sight.identified {
+        rest = put_count(rest, OPTION_PACKETID, words.packet_id);
+    }
+    if let Some(queue) = sight.queue {
+        rest = put(rest, [OPTION_QUEUE, queue]);
+    }
+    if words.drop_count > 0 {
+        rest = put_count(rest, OPTION_DROPCOUNT, words.drop_count);
+    }
+    if rest.len() > END {
+        rest = put(rest, [END_OF_OPTIONS]);
+    }
+    put(rest, [words.size]);
+}
+
+/// The options of a record with all that belongs to them.
+fn options_length(sight: &Sighting<'_>, drop_count: u64) -> usize {
+    let length: usize = [
+        (sight.flags.is_some(), FLAGS),
+        (sight.identified, COUNT),
+        (sight.queue.is_some(), QUEUE),
+        (drop_count > 0, COUNT),
+    ]
+    .iter()
+    .map(|(there, length)| if *there { *length } else { 0 })
+    .sum();
+    if length > 0 { length + OPTIONS_END } else { 0 }
+}
+
+fn put_count(to: &mut [u8], option: u32, count: u64) -> &mut [u8] {
+    put(to, [option, count as u32, (count >> 32) as u32])
+}
+
+/// Writes words in the file's byte order, and returns what lies after them.
+fn put<const N: usize>(to: &mut [u8], words: [u32; N]) -> &mut [u8] {
+    let (now, later) = to.split_at_mut(4 * N);
+    for (place, word) in now.chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    later
+}
+
+/// A count that one thread writes and others read.
+#[derive(Clone, Copy)]
+struct Counter<'a>(&'a AtomicU64);
+
+impl Counter<'_> {
+    fn get(self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// There is one writer, so that no locked addition is needed.
+    fn add(self, more: u64) {
+        self.0.store(self.get() + more, Ordering::Relaxed);
+    }
+}
+
+struct Counters<'a> {
+    filtered_out: Counter<'a>,
+    lost_rate_limit: Counter<'a>,
+    recorded: Counter<'a>,
+    lost_ring_full: Counter<'a>,
+    lost_copy_failed: Counter<'a>,
+    losses_untold: Counter<'a>,
+    hardware_stamped: Counter<'a>,
+    truncated: Counter<'a>,
+}
+
+impl Counters<'_> {
+    fn of(control: Control, point: u32) -> Self {
+        let account = control.point(point as usize);
+        let counter = |offset| {
+            let at = account.cast::<u8>().wrapping_add(offset).cast();
+            // SAFETY: the offset is that of an aligned u64 member of the account, which lies within the control
+            // block; the mapping is kept alive by the Producer that asks.
+            Counter(unsafe { AtomicU64::from_ptr(at) })
+        };
+        Self {
+            filtered_out: counter(offset_of!(PointCounters, filtered_out)),
+            lost_rate_limit: counter(offset_of!(PointCounters, lost_rate_limit)),
+            recorded: counter(offset_of!(PointCounters, recorded)),
+            lost_ring_full: counter(offset_of!(PointCounters, lost_ring_full)),
+            lost_copy_failed: counter(offset_of!(PointCounters, lost_copy_failed)),
+            losses_untold: counter(offset_of!(PointCounters, losses_untold)),
+            hardware_stamped: counter(offset_of!(PointCounters, hardware_stamped)),
+            truncated: counter(offset_of!(PointCounters, truncated)),
+        }
+    }
+
+    /// The losses that no record has told of yet are told from now on.
+    fn tell_losses(&self) {
+        if self.losses_untold.get() > 0 {
+            self.losses_untold.0.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

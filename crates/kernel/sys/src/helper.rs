@@ -1,0 +1,200 @@
+//! A process beside this one that keeps rights which this one gives up: it does what it was started for, when it is
+//! asked, and ends with this one.
+
+use std::ffi::CStr;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::thread::set_name;
+
+use crate::privilege::Kept;
+use crate::warden::close_all_but;
+use crate::{Error, Result};
+
+/// Requests and answers are no longer than this.
+const MOST: usize = 8192;
+
+/// What comes back: some bytes, and a file where one was asked for.
+#[derive(Debug, Default)]
+pub struct Answer {
+    pub bytes: Vec<u8>,
+    pub file: Option<OwnedFd>,
+}
+
+/// What it does.
+pub trait Duty {
+    fn answer(&mut self, request: &[u8]) -> Answer;
+
+    /// The process that asks is gone, one way or another.
+    fn end(&mut self) {}
+}
+
+#[derive(Debug)]
+pub struct Helper {
+    process: libc::pid_t,
+    socket: Option<OwnedFd>,
+}
+
+impl Helper {
+    /// Starts it, with the rights that it is to keep, or with all that this process has. It has the standard descriptors
+    /// and no others; no thread may run beside this one.
+    pub fn start(name: &CStr, kept: Option<&Kept>, duty: &mut dyn Duty) -> Result<Self> {
+        Self::run(name, kept, &[], |socket| serve(socket, duty))
+    }
+
+    /// Starts one that does not wait to be asked. It keeps these descriptors too.
+    pub fn run(
+        name: &CStr,
+        kept: Option<&Kept>,
+        descriptors: &[BorrowedFd<'_>],
+        run: impl FnOnce(&OwnedFd),
+    ) -> Result<Self> {
+        let fail = |e| Error::os(format!("cannot start {}", name.to_string_lossy()), e);
+        let (own, other) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(|e| fail(e.into()))?;
+        // SAFETY: the child runs only the code below and never returns into the caller. No other thread runs that could
+        // hold a lock.
+        match unsafe { libc::fork() } {
+            -1 => Err(fail(io::Error::last_os_error())),
+            0 => {
+                let mut keep: Vec<RawFd> = vec![0, 1, 2, other.as_raw_fd()];
+                keep.extend(descriptors.iter().map(AsRawFd::as_raw_fd));
+                crate::lock::forget_inherited();
+                close_all_but(&mut keep);
+                let _ = set_name(name);
+                // Without its own rights it serves nobody, which is told when it is first asked.
+                if kept.is_none_or(|kept| kept.give_up_others().is_ok()) {
+                    run(&other);
+                }
+                // SAFETY: ends the child at once, without running the parent's exit handlers.
+                unsafe { libc::_exit(0) }
+            }
+            process => Ok(Self {
+                process,
+                socket: Some(own),
+            }),
+        }
+    }
+
+    /// Asks, and waits for the answer.
+    pub fn ask(&self, request: &[u8]) -> io::Result<Answer> {
+        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        send(socket, request, None)?;
+        receive(socket)?.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))
+    }
+
+    /// Waits for the next file that it sends without being asked.
+    pub fn receive(&self) -> io::Result<OwnedFd> {
+        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let answer = receive(socket)?;
+        let file = answer.and_then(|answer| answer.file);
+        file.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        drop(self.socket.take());
+        // SAFETY: waits for our own child and takes no result.
+        unsafe { libc::waitpid(self.process, std::ptr::null_mut(), 0) };
+    }
+}
+
+fn serve(socket: &OwnedFd, duty: &mut dyn Duty) {
+    while let Ok(Some(request)) = receive(socket) {
+        let answer = duty.answer(&request.bytes);
+        if send(socket, &answer.bytes, answer.file.as_ref()).is_err() {
+            break;
+        }
+    }
+    duty.end();
+}
+
+pub fn send(socket: &OwnedFd, bytes: &[u8], file: Option<&OwnedFd>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let files: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
+    if !files.is_empty() {
+        beside.push(SendAncillaryMessage::ScmRights(&files));
+    }
+    let bytes = &bytes[..bytes.len().min(MOST)];
+    sendmsg(
+        socket,
+        &[IoSlice::new(bytes)],
+        &mut beside,
+        SendFlags::NOSIGNAL,
+    )?;
+    Ok(())
+}
+
+/// `None` once the other end is closed.
+fn receive(socket: &OwnedFd) -> io::Result<Option<Answer>> {
+    let mut bytes = vec![0; MOST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let got = loop {
+        let mut slices = [IoSliceMut::new(&mut bytes)];
+        match recvmsg(socket, &mut slices, &mut beside, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => break result?,
+        }
+    };
+    if got.bytes == 0 {
+        return Ok(None);
+    }
+    bytes.truncate(got.bytes);
+    let file = beside.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    Ok(Some(Answer { bytes, file }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Seek};
+
+    use super::*;
+
+    struct Opens;
+
+    impl Duty for Opens {
+        fn answer(&mut self, request: &[u8]) -> Answer {
+            let file = rustix::fs::memfd_create("made", rustix::fs::MemfdFlags::empty());
+            let file = file.ok().and_then(|file| {
+                rustix::io::write(&file, request).ok()?;
+                Some(file)
+            });
+            Answer {
+                bytes: b"made".to_vec(),
+                file,
+            }
+        }
+    }
+
+    #[test]
+    fn files_come_over_and_it_ends_with_its_owner() {
+        let helper = Helper::start(c"trawl-test", None, &mut Opens).expect("it starts");
+        for text in [&b"one"[..], b"two"] {
+            let answer = helper.ask(text).expect("it answers");
+            assert_eq!(answer.bytes, b"made");
+            let mut file = std::fs::File::from(answer.file.expect("a file"));
+            let mut read = Vec::new();
+            file.rewind().expect("it can be read again");
+            file.read_to_end(&mut read).expect("it can be read");
+            assert_eq!(read, text);
+        }
+        // Its end is waited for.
+        drop(helper);
+    }
+}

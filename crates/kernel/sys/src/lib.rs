@@ -1,0 +1,35 @@
+//! System calls that know nothing of BPF: namespaces, netlink, files, locks, processes, clocks, and the error that they all return.
+
+pub mod beneath;
+pub mod clock;
+pub mod clock_state;
+pub mod confirm;
+pub mod counters;
+pub mod create;
+pub mod errno;
+pub mod error;
+pub mod ethtool;
+pub mod events;
+pub mod helper;
+pub mod host;
+pub mod interface;
+pub mod keyboard;
+pub mod lock;
+pub mod memory;
+pub mod mounts;
+pub mod names;
+pub mod netlink;
+pub mod netns;
+pub mod privilege;
+pub mod process;
+pub mod run;
+pub mod session;
+pub mod socket_option;
+pub mod socket_owners;
+pub mod ssh;
+#[doc(hidden)]
+pub mod testing;
+pub mod text_file;
+pub mod warden;
+
+pub use error::{Error, Result};
