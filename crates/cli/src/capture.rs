@@ -28,6 +28,8 @@ use std::process::ExitCode;
 
 use trawl_bpf::layout::RECORD_MAX_CAPTURED;
 use trawl_io::libpcap::choose_for_filters;
+use trawl_pipeline::plan::{Io, OutputPlan};
+use trawl_pipeline::{Counts, Writer};
 use trawl_sink::{
     COMPRESSION_LIMIT, Fate, NextFiles, Series, SeriesPlan, Several, compression_limits,
     compression_threads,
@@ -35,14 +37,13 @@ use trawl_sink::{
 use trawl_sys::privilege::{Capabilities, Kept};
 use trawl_sys::warden::{self, CutFile, Undo, WholeBytes};
 use trawl_sys::{Error, Result, errno};
-use trawl_tap::account::{OutputSummary, Summary};
 use trawl_tap::assembly::Host;
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::notice::Notice;
 use trawl_tap::options::TimeSource;
-use trawl_tap::plan::{CapturePlan, Io, OutputPlan};
+use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::{self, Attached, Confined, Ended, Observer};
-use trawl_tap::sink::{Counting, Sink};
+use trawl_tap::summary::{OutputSummary, Summary};
 
 pub use args::Args;
 use args::Environment;
@@ -222,7 +223,7 @@ impl Run<'_> {
         if whole.is_none() && (!others.is_empty() || self.display.form.is_some()) {
             // A slow pipe must not stall the other outputs, so it gets its own queue.
             others.insert(0, (first.clone(), output));
-            let first = || Ok(Box::new(Counting::default()) as Box<dyn Sink>);
+            let first = || Ok(Box::new(Counts::default()) as Box<dyn Writer>);
             return self.run_several(attached, "", first, others, observer);
         }
         let how = How::of(first, self.plan.files.io, attached.session());
@@ -235,7 +236,7 @@ impl Run<'_> {
         }
         let Output { file, name, .. } = output;
         let said = name.clone();
-        let first = move || Ok(how.open_any(file, name, whole)? as Box<dyn Sink>);
+        let first = move || Ok(how.open_any(file, name, whole)? as Box<dyn Writer>);
         self.run_several(attached, &said, first, others, observer)
     }
 
@@ -249,7 +250,7 @@ impl Run<'_> {
         &self,
         attached: Attached,
         name: &str,
-        first: impl FnOnce() -> Result<Box<dyn Sink>>,
+        first: impl FnOnce() -> Result<Box<dyn Writer>>,
         others: Others,
         observer: &mut Terminal,
     ) -> Result<(Summary, Ended)> {
@@ -304,15 +305,13 @@ impl Run<'_> {
         });
         let make = Box::new(make);
         let files = NextFiles::start(series.clone(), make, whole.clone(), kept.as_ref())?;
-        let open = move |file: File, name: String| {
-            Ok(how.open(file, name, Some(whole.clone()))? as Box<dyn Sink>)
-        };
+        let open = move |file: File, name: String| how.open(file, name, Some(whole.clone()));
         let accounts = attached.session().accounts();
         let name = series.path.clone();
         let first = move || {
             let tell = Box::new(json::waits_for_commands);
             let series = Series::new(series, files, Box::new(open), accounts, tell);
-            Ok(Box::new(series) as Box<dyn Sink>)
+            Ok(Box::new(series) as Box<dyn Writer>)
         };
         self.run_several(attached, &name, first, others, observer)
     }

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, clock, process};
 use trawl_tap::assembly::Host;
 use trawl_tap::drop::Along;
 use trawl_tap::options::{At, Drops, Memory, MemorySize, Options};
 use trawl_tap::session::{self, Ended};
-use trawl_tap::sink::Sink;
 use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, Source, add_places};
 
 use crate::json::Remark;
@@ -231,22 +231,27 @@ impl Following {
     }
 }
 
-impl Sink for Following {
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+impl Writer for Following {
+    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
+        let bytes = blocks.bytes();
         add_places(&mut self.places, &mut self.described, bytes);
         let places = std::mem::take(&mut self.places);
         let mut source = RingBlocks::new(bytes, &places);
-        let mut result = Ok(());
-        while let (Ok(()), Ok(true)) = (&result, source.advance()) {
+        let mut result = Ok(Pressure::Idle);
+        while let (Ok(_), Ok(true)) = (&result, source.advance()) {
             if let Some(packet) = source.current() {
-                result = self.take(&packet);
+                result = self.take(&packet).map(|()| Pressure::Idle);
             }
         }
         self.places = places;
         result
     }
 
-    fn rest(&mut self) -> Result<()> {
-        self.end_old()
+    fn flush(&mut self) -> Result<Pressure> {
+        self.end_old().map(|()| Pressure::Idle)
+    }
+
+    fn finish(&mut self) -> Outcome {
+        Outcome::default()
     }
 }

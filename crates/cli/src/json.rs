@@ -3,12 +3,13 @@
 use std::io::Write as _;
 
 use serde::{Deserialize, Serialize, Serializer};
+use trawl_pipeline::account::Account;
 use trawl_store::Coverage;
 use trawl_sys::error::Kind;
 use trawl_sys::{Error, Result};
-use trawl_tap::account::{Account, OutputSummary};
 use trawl_tap::notice::{Gap, Gone};
 use trawl_tap::pcap::LibraryFigures;
+use trawl_tap::summary::OutputSummary;
 use trawl_tap::trigger;
 use trawl_view::text;
 

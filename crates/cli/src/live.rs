@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
+use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_ring::SHARE_MIN;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
 use trawl_tap::Choice;
-use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
 use trawl_tap::filter::Filter;
 use trawl_tap::notice::Notice;
 use trawl_tap::options::{Drops, Memory, MemorySize, Options};
 use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::{self, Attached, Ended, Observer};
-use trawl_tap::sink::Sink;
 use trawl_tap::sources::Sources;
+use trawl_tap::summary::Summary;
 use trawl_tap::table;
 use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, Source, add_places};
 
@@ -112,29 +112,24 @@ impl Wanted {
 /// Shows packets until the time is over, a signal comes or the viewer has seen enough; the account at the end.
 pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
     let plan = wanted.plan();
-    let ended_by_viewer = std::cell::Cell::new(false);
     let shared = std::cell::RefCell::new(viewer);
     let mut observer = Figures { viewer: &shared };
     let confined = attach(&plan, &mut observer)?.confine(None, wanted.keeps)?;
-    let mut sink = Viewed {
+    let mut writer = Viewed {
         viewer: &shared,
         places: capture::shown::origins(confined.session()),
         described: 0,
-        ended: &ended_by_viewer,
     };
-    let (summary, ended) = confined.run(&mut sink, &mut observer)?;
-    match ended {
-        Ended::Output(_) if ended_by_viewer.get() => Ok(summary),
-        ended => into_result(ended).map(|()| summary),
-    }
+    let (summary, ended) = confined.run(&mut writer, &mut observer)?;
+    into_result(ended).map(|()| summary)
 }
 
-/// Captures into a sink until the capture ends by itself or by a signal.
-pub fn run_into(plan: &CapturePlan, sink: &mut dyn Sink) -> Result<()> {
+/// Captures into a writer until the capture ends by itself or by a signal.
+pub fn run_into(plan: &CapturePlan, writer: &mut dyn Writer) -> Result<()> {
     let mut observer = Silent;
     let attached = attach(plan, &mut observer)?;
     let confined = attached.confine(None, Capabilities::empty())?;
-    let (_, ended) = confined.run(sink, &mut observer)?;
+    let (_, ended) = confined.run(writer, &mut observer)?;
     into_result(ended)
 }
 
@@ -168,31 +163,30 @@ struct Viewed<'a, 'b, 'v> {
     places: Vec<BlockOrigin>,
     /// Interface blocks that came among the packets.
     described: usize,
-    ended: &'b std::cell::Cell<bool>,
 }
 
-impl Sink for Viewed<'_, '_, '_> {
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+impl Writer for Viewed<'_, '_, '_> {
+    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
         let mut viewer = self.viewer.borrow_mut();
-        add_places(&mut self.places, &mut self.described, bytes);
-        let mut source = RingBlocks::new(bytes, &self.places);
+        add_places(&mut self.places, &mut self.described, blocks.bytes());
+        let mut source = RingBlocks::new(blocks.bytes(), &self.places);
         while let Ok(true) = source.advance() {
             if let Some(packet) = source.current() {
                 viewer.packet(&packet);
             }
         }
-        Ok(())
+        Ok(Pressure::Idle)
     }
 
-    fn rest(&mut self) -> Result<()> {
-        if self.viewer.borrow_mut().rest() {
-            return Ok(());
-        }
-        self.ended.set(true);
-        Err(Error::failed(
-            "the view ended",
-            "its reader has seen enough",
-        ))
+    fn flush(&mut self) -> Result<Pressure> {
+        Ok(match self.viewer.borrow_mut().rest() {
+            true => Pressure::Idle,
+            false => Pressure::Full,
+        })
+    }
+
+    fn finish(&mut self) -> Outcome {
+        Outcome::default()
     }
 }
 

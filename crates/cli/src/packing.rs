@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use trawl_tap::plan::Compression;
+use trawl_pipeline::plan::Compression;
 
 use crate::units;
 

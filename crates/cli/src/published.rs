@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use trawl_pipeline::account::Account;
 use trawl_sys::{create, run};
-use trawl_tap::account::Account;
 
 /// The account of a capture that another command makes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -19,7 +19,7 @@ use trawl_sys::events::Signals;
 use trawl_sys::netns::Namespace;
 use trawl_sys::privilege::Kept;
 use trawl_sys::{Error, Result, events, host, names, netns};
-use trawl_tap::account::Summary;
+use trawl_tap::summary::Summary;
 use trawl_view::drop::Drop;
 use trawl_view::record::PacketView;
 use trawl_view::stat::{Counted, Flow, Statistics};

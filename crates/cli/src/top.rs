@@ -295,7 +295,7 @@ impl Viewer for Top<'_> {
         }
     }
 
-    fn figures(&mut self, summary: &trawl_tap::account::Summary) {
+    fn figures(&mut self, summary: &trawl_tap::summary::Summary) {
         self.lost.1 = summary.total.lost.values().sum();
     }
 

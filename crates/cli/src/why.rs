@@ -11,17 +11,18 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use trawl_pipeline::account::Account;
+use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_sys::{Error, Result};
 use trawl_tap::Choice;
-use trawl_tap::account::{Account, Summary};
 use trawl_tap::assembly::{Host, Point};
 use trawl_tap::filter::Filter;
 use trawl_tap::notice::Notice;
 use trawl_tap::options::{Drops, Memory, MemorySize, Options};
 use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::{self, Ended, Observer};
-use trawl_tap::sink::Sink;
 use trawl_tap::sources::Sources;
+use trawl_tap::summary::Summary;
 use trawl_view::record::{BlockOrigin, RingBlocks, Source, add_places};
 use trawl_view::why::Tally;
 
@@ -176,7 +177,7 @@ impl Observer for Watcher {
     }
 }
 
-/// A sink that counts, and on a terminal shows what it has counted so far.
+/// A writer that counts, and on a terminal shows what it has counted so far.
 struct Tallying {
     tally: Rc<RefCell<Tally>>,
     no_losses_too: bool,
@@ -214,8 +215,9 @@ impl Tallying {
     }
 }
 
-impl Sink for Tallying {
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+impl Writer for Tallying {
+    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
+        let bytes = blocks.bytes();
         add_places(&mut self.places, &mut self.described, bytes);
         let mut tally = self.tally.borrow_mut();
         let mut source = RingBlocks::new(bytes, &self.places);
@@ -225,12 +227,15 @@ impl Sink for Tallying {
             }
         }
         drop(tally);
-        self.show();
-        Ok(())
+        self.flush()
     }
 
-    fn rest(&mut self) -> Result<()> {
+    fn flush(&mut self) -> Result<Pressure> {
         self.show();
-        Ok(())
+        Ok(Pressure::Idle)
+    }
+
+    fn finish(&mut self) -> Outcome {
+        Outcome::default()
     }
 }

@@ -1,47 +1,41 @@
-//! Further outputs beside the first: each has a thread and a queue of its own, so that a slow one takes nothing from the
-//! others. What finds its queue full is lost to that output alone.
+//! Several outputs of one capture: each but the first has a thread and a queue of its own, so that a slow one costs the
+//! others nothing. Packets that find the queue of an output full are lost to that output alone.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use trawl_packet::pcapng::block::{EPB_FIXED_LEN, HEADER_LEN, blocks, padded};
-use trawl_ring::Lease;
-use trawl_sys::{Error, Result, errno};
-use trawl_tap::sink::{Counting, Sink};
+use trawl_pipeline::{Blocks, Counts, Outcome, Patience, Pressure, Writer};
+use trawl_sys::{Error, Result, errno, events};
 
-/// What may wait for one output.
+/// Bytes that may wait for one output.
 const WAITING_MAX: usize = 32 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How often an output sees to what has come slowly.
-const REST_EVERY: Duration = Duration::from_millis(20);
-/// How long a reader may take nothing when the capture is over.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How often an output writes blocks that have come slowly.
+const FLUSH_EVERY: Duration = Duration::from_millis(20);
+/// The longest sleep while a reader takes nothing.
+const READER_SLEEP: Duration = Duration::from_millis(10);
 
+/// An output with a thread of its own.
 #[derive(Debug)]
 pub struct Beside {
     name: String,
     jobs: Option<Sender<Arc<[u8]>>>,
-    waiting: Arc<AtomicUsize>,
-    thread: Option<JoinHandle<()>>,
-    end: Arc<End>,
-    lost: Counting,
+    queue: Arc<Queue>,
+    thread: Option<JoinHandle<Outcome>>,
+    lost: u64,
 }
 
-/// What an output and its thread tell each other about its end.
+/// The state that an output shares with its thread.
 #[derive(Debug, Default)]
-struct End {
+struct Queue {
+    /// Bytes that are not written yet.
+    waiting: AtomicUsize,
     /// The capture is over: a reader that takes nothing is waited for no longer.
-    is_near: AtomicBool,
-    /// Its reader stopped reading.
-    is_not_read: AtomicBool,
-    error: Mutex<Option<Error>>,
-    /// Packets that were handed to the thread and are not in the file.
-    unwritten: AtomicU64,
-    /// The output lost packets by itself, for it compresses.
-    compresses_too_slowly: AtomicBool,
+    is_ending: AtomicBool,
 }
 
 /// What became of an output.
@@ -51,193 +45,157 @@ pub struct Fate {
     pub recorded: u64,
     pub lost: u64,
     pub error: Option<Error>,
-    /// It takes no more, for another reason than that its reader has seen enough.
+    /// It failed for another reason than a reader that has seen enough.
     pub failed: bool,
-    /// What it lost it could not compress in time.
+    /// Its losses are packets that could not be compressed in time.
     pub compresses_too_slowly: bool,
+}
+
+impl Fate {
+    fn new(name: &str, handed: u64, lost_before: u64, outcome: Outcome) -> Self {
+        let compressing: u64 = outcome.lost.iter().map(|loss| loss.packets).sum();
+        let lost = match &outcome.left {
+            Some(left) => handed - left.total().min(handed),
+            None => lost_before + outcome.unwritten.total() + compressing,
+        };
+        let error = outcome.error.or_else(|| {
+            let name = outcome.not_read.as_ref()?;
+            let what = format!("cannot write to {name}");
+            Some(Error::failed(what, "its reader does not read"))
+        });
+        let is_broken = |error: &Error| error.errno() != Some(errno::EPIPE);
+        Self {
+            name: name.to_owned(),
+            recorded: handed.saturating_sub(lost),
+            lost,
+            failed: outcome.not_read.is_none() && error.as_ref().is_some_and(is_broken),
+            compresses_too_slowly: error.is_none() && compressing > 0,
+            error,
+        }
+    }
 }
 
 impl Beside {
     /// Starts an output; packets are cut to `snaplen` bytes, if there is one.
     pub fn start(
         name: String,
-        mut sink: Box<dyn Sink + Send>,
+        mut writer: Box<dyn Writer + Send>,
         snaplen: Option<u32>,
     ) -> Result<Self> {
         let (jobs, to_write) = channel::<Arc<[u8]>>();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let end = Arc::new(End::default());
-        let (left, its_end) = (Arc::clone(&waiting), Arc::clone(&end));
+        let queue = Arc::new(Queue::default());
+        let shared = Arc::clone(&queue);
         let thread = std::thread::Builder::new()
             .name("trawl-output".to_owned())
             .spawn(move || {
-                let sink = sink.as_mut();
-                let mut handed = 0;
-                match move_all(sink, snaplen, &to_write, &left, &its_end, &mut handed) {
-                    Ok(()) => {
-                        let lost = lost_by(sink);
-                        its_end.lose(lost);
-                        its_end
-                            .compresses_too_slowly
-                            .store(lost > 0, Ordering::Release);
-                    }
-                    Err(error) => {
-                        *its_end.error.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
-                        its_end.lose(left_out(sink, handed));
-                        drain(&to_write, &left, &its_end);
-                    }
+                let writer = writer.as_mut();
+                let written = write_all(writer, snaplen, &to_write, &shared);
+                let mut outcome = writer.finish();
+                outcome.error = written.err().or(outcome.error);
+                // After an error, or with a reader that does not read, blocks still come.
+                while let Ok(bytes) = to_write.recv() {
+                    outcome.unwritten.add_blocks(&bytes);
+                    shared.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
                 }
+                outcome
             })
             .map_err(|e| Error::os("cannot start the thread of an output", e))?;
         Ok(Self {
             name,
             jobs: Some(jobs),
-            waiting,
+            queue,
             thread: Some(thread),
-            end,
-            lost: Counting::default(),
+            lost: 0,
         })
     }
 
-    fn hand(&mut self, bytes: &Arc<[u8]>) -> Result<()> {
-        if self.waiting.load(Ordering::Acquire) + bytes.len() > WAITING_MAX {
-            return self.lost.write(bytes);
+    fn hand(&mut self, bytes: &Arc<[u8]>, packets: u64) {
+        let waiting = &self.queue.waiting;
+        let fits = waiting.load(Ordering::Acquire) + bytes.len() <= WAITING_MAX;
+        waiting.fetch_add(bytes.len(), Ordering::AcqRel);
+        let jobs = self.jobs.as_ref().filter(|_| fits);
+        if !jobs.is_some_and(|jobs| jobs.send(Arc::clone(bytes)).is_ok()) {
+            waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
+            self.lost += packets;
         }
-        self.waiting.fetch_add(bytes.len(), Ordering::AcqRel);
-        match &self.jobs {
-            Some(jobs) if jobs.send(Arc::clone(bytes)).is_ok() => Ok(()),
-            _ => {
-                self.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
-                self.lost.write(bytes)
-            }
-        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.queue.waiting.load(Ordering::Acquire)
     }
 
     fn is_busy(&self) -> bool {
-        let alive = self
-            .thread
-            .as_ref()
-            .is_some_and(|thread| !thread.is_finished());
-        alive && self.waiting.load(Ordering::Acquire) > 0
+        let thread = self.thread.as_ref();
+        thread.is_some_and(|thread| !thread.is_finished()) && self.waiting() > 0
     }
 
-    /// Ends it when all is written. `handed` is the number of packets that it was given.
+    /// Ends the output when all is written. `handed` is the number of packets that it was given.
     fn end(mut self, handed: u64) -> Fate {
         self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            // Whether it crashed shows in what is left.
-            let _ = thread.join();
-        }
-        let error = self
-            .end
-            .error
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .take();
-        let unwritten = self.end.unwritten.load(Ordering::Acquire);
-        let lost = self.lost.packets.iter().sum::<u64>() + unwritten;
-        Fate {
-            name: self.name,
-            recorded: handed.saturating_sub(lost),
-            failed: !self.end.is_not_read.load(Ordering::Acquire)
-                && error
-                    .as_ref()
-                    .is_some_and(|error| error.errno() != Some(errno::EPIPE)),
-            lost,
-            error,
-            compresses_too_slowly: self.end.compresses_too_slowly.load(Ordering::Acquire),
-        }
+        // A thread that crashed has written nothing that can be relied on.
+        let outcome = match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(outcome)) => outcome,
+            _ => Outcome {
+                left: Some(Counts::default()),
+                error: Some(Error::failed("cannot write", "the output's thread crashed")),
+                ..Outcome::default()
+            },
+        };
+        Fate::new(&self.name, handed, self.lost, outcome)
     }
 }
 
-impl End {
-    fn lose(&self, packets: u64) {
-        self.unwritten.fetch_add(packets, Ordering::AcqRel);
-    }
-}
-
-fn packets_in(blocks: &[u8]) -> u64 {
-    let mut counting = Counting::default();
-    // It counts, and cannot fail.
-    let _ = counting.write(blocks);
-    counting.packets.iter().sum()
-}
-
-/// Writes what comes, as far as it is wanted.
-fn write_cut(sink: &mut dyn Sink, bytes: &[u8], snaplen: Option<u32>) -> Result<()> {
-    match snaplen {
-        Some(snaplen) => sink.write(&cut(bytes, snaplen)),
-        None => sink.write(bytes),
-    }
-}
-
-/// Moves what comes to an output, until the capture is over, and counts it.
-fn move_all(
-    sink: &mut dyn Sink,
+/// Writes blocks until the capture is over, or its reader does not read then.
+fn write_all(
+    writer: &mut dyn Writer,
     snaplen: Option<u32>,
     to_write: &Receiver<Arc<[u8]>>,
-    left: &AtomicUsize,
-    end: &End,
-    handed: &mut u64,
+    queue: &Queue,
 ) -> Result<()> {
     loop {
-        match to_write.recv_timeout(REST_EVERY) {
+        match to_write.recv_timeout(FLUSH_EVERY) {
             Ok(bytes) => {
-                *handed += packets_in(&bytes);
-                let written = write_cut(sink, &bytes, snaplen);
-                let written = written.and_then(|()| push_out(sink, end));
-                left.fetch_sub(bytes.len(), Ordering::AcqRel);
-                written?;
+                let written = write_cut(writer, Blocks::Bytes(&bytes), snaplen);
+                let written = written.and_then(|pressure| wait_for_reader(writer, pressure, queue));
+                queue.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
+                if !written? {
+                    return Ok(());
+                }
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                sink.settle()?;
-                return push_out(sink, end);
-            }
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
-        sink.rest()?;
+        writer.flush()?;
     }
 }
 
-/// How many packets of those that were handed over an output that failed has not in its file.
-fn left_out(sink: &mut dyn Sink, handed: u64) -> u64 {
-    match sink.found() {
-        Some(found) => handed - found.iter().sum::<u64>().min(handed),
-        None => packets_in(&sink.take_unwritten()) + lost_by(sink),
+/// Waits for a reader, as long as it likes until the capture is over. Returns whether it goes on.
+fn wait_for_reader(writer: &mut dyn Writer, mut pressure: Pressure, queue: &Queue) -> Result<bool> {
+    let mut patience = None;
+    while let Pressure::Blocked(reader) = &pressure {
+        if queue.is_ending.load(Ordering::Acquire)
+            && patience.get_or_insert_with(Patience::begin).is_over(reader)
+        {
+            return Ok(false);
+        }
+        events::wait_also(&[], reader.outlet(), READER_SLEEP)?;
+        pressure = writer.flush()?;
     }
+    Ok(true)
 }
 
-/// What it lost while it went on.
-fn lost_by(sink: &dyn Sink) -> u64 {
-    sink.lost().iter().map(|(_, _, count)| count).sum()
-}
-
-/// After an error: what still comes is lost.
-fn drain(to_write: &Receiver<Arc<[u8]>>, left: &AtomicUsize, end: &End) {
-    while let Ok(bytes) = to_write.recv() {
-        end.lose(packets_in(&bytes));
-        left.fetch_sub(bytes.len(), Ordering::AcqRel);
+/// Writes blocks, with packets cut where they are to be.
+fn write_cut(
+    writer: &mut dyn Writer,
+    blocks: Blocks<'_>,
+    snaplen: Option<u32>,
+) -> Result<Pressure> {
+    match snaplen {
+        Some(snaplen) if !blocks.bytes().is_empty() => {
+            writer.write(Blocks::Bytes(&cut(blocks.bytes(), snaplen)))
+        }
+        _ => writer.write(blocks),
     }
-}
-
-/// A pipe or terminal takes what it takes, and as long as it likes until the capture is over.
-fn push_out(sink: &mut dyn Sink, end: &End) -> Result<()> {
-    let mut taken = (0, Instant::now());
-    while let Some(stream) = sink.stream().filter(|stream| stream.is_behind()) {
-        stream.push()?;
-        if stream.taken() > taken.0 || !end.is_near.load(Ordering::Acquire) {
-            taken = (stream.taken(), Instant::now());
-        }
-        if taken.1.elapsed() > PATIENCE {
-            end.is_not_read.store(true, Ordering::Release);
-            let what = format!("cannot write to {}", stream.name());
-            return Err(Error::failed(what, "its reader does not read"));
-        }
-        if stream.is_behind() {
-            std::thread::sleep(LOOK_EVERY);
-        }
-    }
-    Ok(())
 }
 
 /// The blocks with at most this many bytes of each packet.
@@ -265,15 +223,18 @@ fn cut(bytes: &[u8], snaplen: u32) -> Vec<u8> {
     out
 }
 
-/// The first output, and those beside it. Where there are any, its failure ends none of them.
+/// The first output, and others beside it. With others, its failure does not end the capture.
 pub struct Several {
     name: String,
-    first: Box<dyn Sink>,
+    first: Box<dyn Writer>,
     /// The first one's packets are cut to this many bytes.
     snaplen: Option<u32>,
     beside: Vec<Beside>,
-    /// The packets that the first has been given, and how it failed: it is given no more then.
+    /// The last answer of the first.
+    pressure: Pressure,
+    /// The packets that the first has been given.
     handed: u64,
+    /// How the first failed: it is given no more then.
     failure: Option<Fate>,
 }
 
@@ -288,7 +249,7 @@ impl std::fmt::Debug for Several {
 impl Several {
     pub fn new(
         name: String,
-        first: Box<dyn Sink>,
+        first: Box<dyn Writer>,
         snaplen: Option<u32>,
         beside: Vec<Beside>,
     ) -> Self {
@@ -297,124 +258,98 @@ impl Several {
             first,
             snaplen,
             beside,
+            pressure: Pressure::Idle,
             handed: 0,
             failure: None,
         }
     }
 
-    /// Ends the others, and tells what became of them, and of the first if it failed.
+    /// Ends the others, and returns what became of them, and of the first if it failed.
     pub fn end(self) -> Vec<Fate> {
         let handed = self.handed;
         let others = self.beside.into_iter().map(|one| one.end(handed));
         self.failure.into_iter().chain(others).collect()
     }
 
-    fn hand(&mut self, bytes: &[u8]) -> Result<()> {
-        if self.beside.is_empty() {
-            return Ok(());
+    fn hand(&mut self, bytes: &[u8]) {
+        if self.beside.is_empty() || bytes.is_empty() {
+            return;
         }
-        let packets = packets_in(bytes);
+        let packets = Counts::of(bytes).total();
         self.handed += packets;
         if let Some(failure) = &mut self.failure {
             failure.lost += packets;
         }
         let shared: Arc<[u8]> = Arc::from(bytes);
-        self.beside.iter_mut().try_for_each(|one| one.hand(&shared))
+        self.beside
+            .iter_mut()
+            .for_each(|one| one.hand(&shared, packets));
     }
 
-    /// Does something with the first as long as it can take anything.
-    fn with_first(&mut self, act: impl FnOnce(&mut dyn Sink) -> Result<()>) -> Result<()> {
-        if self.failure.is_some() {
-            return Ok(());
-        }
-        match act(self.first.as_mut()) {
+    /// Takes in the first one's answer, and answers for all.
+    fn answer(&mut self, answered: Result<Pressure>) -> Result<Pressure> {
+        self.pressure = match answered {
             Err(error) if !self.beside.is_empty() => {
-                let lost = left_out(self.first.as_mut(), self.handed);
-                self.failure = Some(Fate {
-                    name: self.name.clone(),
-                    recorded: self.handed.saturating_sub(lost),
-                    lost,
-                    failed: true,
-                    error: Some(error),
-                    compresses_too_slowly: false,
-                });
-                Ok(())
+                let mut outcome = self.first.finish();
+                outcome.error = Some(error);
+                self.fail(outcome);
+                Pressure::Idle
             }
-            done => done,
-        }
+            answered => answered?,
+        };
+        let is_full = |one: &Beside| one.waiting() > WAITING_MAX / 2;
+        Ok(match self.pressure {
+            Pressure::Idle | Pressure::WantsSegments if self.beside.iter().any(is_full) => {
+                Pressure::Busy
+            }
+            // Packets are cut one by one.
+            Pressure::WantsSegments if self.snaplen.is_some() => Pressure::Idle,
+            _ => self.pressure.clone(),
+        })
+    }
+
+    fn fail(&mut self, outcome: Outcome) {
+        self.failure = Some(Fate {
+            failed: true,
+            ..Fate::new(&self.name, self.handed, 0, outcome)
+        });
     }
 }
 
-impl Sink for Several {
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.hand(bytes)?;
-        let snaplen = self.snaplen;
-        self.with_first(|first| write_cut(first, bytes, snaplen))
+impl Writer for Several {
+    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
+        self.hand(blocks.bytes());
+        let answered = match self.failure {
+            Some(_) => Ok(Pressure::Idle),
+            None => write_cut(self.first.as_mut(), blocks, self.snaplen),
+        };
+        self.answer(answered)
     }
 
-    fn is_busy(&self) -> bool {
-        let is_full = |one: &Beside| one.waiting.load(Ordering::Acquire) > WAITING_MAX / 2;
-        self.first.is_busy() || self.beside.iter().any(is_full)
+    fn flush(&mut self) -> Result<Pressure> {
+        let answered = match self.failure {
+            Some(_) => Ok(Pressure::Idle),
+            None => self.first.flush(),
+        };
+        self.answer(answered)
     }
 
-    fn takes_segments(&self) -> bool {
-        self.snaplen.is_none() && self.failure.is_none() && self.first.takes_segments()
-    }
-
-    fn take(&mut self, segment: Lease) -> Result<()> {
-        self.hand(segment.bytes())?;
-        self.with_first(|first| first.take(segment))
-    }
-
-    fn rest(&mut self) -> Result<()> {
-        self.with_first(|first| first.rest())
-    }
-
-    fn found(&self) -> Option<Vec<u64>> {
-        match self.failure {
-            Some(_) => None,
-            None => self.first.found(),
-        }
-    }
-
-    fn settle(&mut self) -> Result<()> {
+    fn finish(&mut self) -> Outcome {
         for one in &self.beside {
-            one.end.is_near.store(true, Ordering::Release);
+            one.queue.is_ending.store(true, Ordering::Release);
         }
         while self.beside.iter().any(Beside::is_busy) {
             std::thread::sleep(LOOK_EVERY);
         }
-        self.with_first(|first| first.settle())
-    }
-
-    fn event_begins(&mut self) -> Result<()> {
-        self.with_first(|first| first.event_begins())
-    }
-
-    fn event_over(&mut self) -> Result<()> {
-        self.with_first(|first| first.event_over())
-    }
-
-    fn added_interfaces(&self) -> Vec<(u32, u64)> {
-        self.first.added_interfaces()
-    }
-
-    fn lost(&self) -> Vec<(u32, &'static str, u64)> {
-        match self.failure {
-            Some(_) => Vec::new(),
-            None => self.first.lost(),
+        if self.failure.is_some() {
+            return Outcome::default();
         }
-    }
-
-    fn take_unwritten(&mut self) -> Vec<u8> {
-        match self.failure {
-            Some(_) => Vec::new(),
-            None => self.first.take_unwritten(),
+        let outcome = self.first.finish();
+        if outcome.error.is_some() && !self.beside.is_empty() {
+            self.fail(outcome);
+            return Outcome::default();
         }
-    }
-
-    fn stream(&mut self) -> Option<&mut trawl_tap::stream::Stream> {
-        self.first.stream()
+        outcome
     }
 }
 

@@ -12,11 +12,12 @@ use trawl_io::disk::{Aligned, Disk, Done, Piece, UNIT, Write, first_hole};
 use trawl_io::writeback::{NotOnDisk, wait_for};
 use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::write::filling;
+use trawl_pipeline::{Blocks, FileWriter, Outcome, Pressure, Writer};
 use trawl_ring::Lease;
 use trawl_sys::warden::WholeBytes;
 use trawl_sys::{Error, Result};
-use trawl_tap::sink::Sink;
 
+use crate::form;
 use crate::intact::{Harm, Watch, lost_by_disk, refused};
 
 const BUFFER: usize = 1 << 20;
@@ -56,9 +57,8 @@ pub struct DirectFile {
     most: u64,
     flushed: Instant,
     watch: Watch,
-    unwritten: Vec<u8>,
-    /// The packets that are left of a file that was cut, by interface block.
-    found: Option<Vec<u64>>,
+    outcome: Outcome,
+    has_failed: bool,
 }
 
 impl DirectFile {
@@ -87,8 +87,8 @@ impl DirectFile {
             most: u64::MAX,
             flushed: Instant::now(),
             watch,
-            unwritten: Vec::new(),
-            found: None,
+            outcome: Outcome::default(),
+            has_failed: false,
         })
     }
 
@@ -196,7 +196,7 @@ impl DirectFile {
             more += block.bytes.len();
         }
         self.whole += more as u64;
-        self.unwritten.extend_from_slice(&rest[more..]);
+        self.outcome.unwritten.add_blocks(&rest[more..]);
         self.forget(self.whole);
         Err(refused(&self.name, self.whole, error))
     }
@@ -257,7 +257,7 @@ impl DirectFile {
             rest = &rest[count..];
             let is_done = self.tail.room() == 0 || (count == 0 && !is_larger_than_buffers);
             if is_done && let Err(error) = self.push_tail() {
-                self.unwritten.extend_from_slice(rest);
+                self.outcome.unwritten.add_blocks(rest);
                 return Err(error);
             }
         }
@@ -274,8 +274,8 @@ impl DirectFile {
         self.boundaries.push_back(self.length);
     }
 
-    /// Writes what has come slowly.
-    fn flush(&mut self) -> Result<()> {
+    /// Writes blocks that have come slowly through the page cache.
+    fn write_slowly(&mut self) -> Result<()> {
         if !self.disk.is_idle() || !self.queue.is_empty() || self.done_to >= self.length {
             return Ok(());
         }
@@ -307,8 +307,8 @@ impl DirectFile {
     fn count_what_is_left(&mut self, end: u64) {
         self.queue.clear();
         self.kept.clear();
-        let (found, whole) = crate::walk::packets(&self.name, end).unwrap_or_default();
-        self.found = Some(found);
+        let (packets, whole) = form::packets(&self.name, end).unwrap_or_default();
+        self.outcome.left = Some(packets);
         self.forget(whole);
     }
 
@@ -364,37 +364,16 @@ fn whole_blocks(bytes: &[u8], room: usize) -> usize {
     inside.filter(|end| fits(*end)).last().unwrap_or(0)
 }
 
-impl Sink for DirectFile {
-    fn length(&self) -> u64 {
-        self.length
-    }
-
-    /// Each buffer may be filled up to the next unit.
-    fn filling(&self, bytes: usize) -> u64 {
-        let more = bytes.saturating_sub(self.tail.room());
-        (more.div_ceil(BUFFER / 2) * (UNIT + SMALLEST)) as u64
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        if let Err(error) = self.pump(false) {
-            self.unwritten.extend_from_slice(bytes);
-            return Err(error);
-        }
-        self.append(bytes)
-    }
-
-    fn takes_segments(&self) -> bool {
-        true
-    }
-
-    fn take(&mut self, mut segment: Lease) -> Result<()> {
+impl DirectFile {
+    /// Queues a whole segment, which begins where a disk's unit does.
+    fn queue_segment(&mut self, mut segment: Lease) -> Result<()> {
         let ready = self.pump(false).map(|()| self.fill_up());
         let ready = ready.and_then(|()| match self.tail.bytes().is_empty() {
             true => Ok(()),
             false => self.push_tail(),
         });
         if let Err(error) = ready {
-            self.unwritten.extend_from_slice(segment.bytes());
+            self.outcome.unwritten.add_blocks(segment.bytes());
             return Err(error);
         }
         segment.fill_up(UNIT, filling);
@@ -409,22 +388,11 @@ impl Sink for DirectFile {
         self.pump(false)
     }
 
-    fn rest(&mut self) -> Result<()> {
-        self.pump(false)?;
-        if self.watch.is_due() {
-            self.look()?;
-        }
-        match self.done_to == 0 || self.flushed.elapsed() >= FLUSH_EVERY {
-            true => self.flush(),
-            false => Ok(()),
-        }
-    }
-
     fn settle(&mut self) -> Result<()> {
         while !self.disk.is_idle() || !self.queue.is_empty() {
             self.pump(true)?;
         }
-        self.flush()?;
+        self.write_slowly()?;
         self.look()?;
         // Files of a limited size may come faster than a disk tells that it keeps them.
         self.check(match self.most {
@@ -432,18 +400,72 @@ impl Sink for DirectFile {
             _ => wait_for(&self.plain, self.on_disk_to, 0),
         })?;
         if self.reserved > self.length {
-            // What is left of the room is given back. The length stays as it is.
+            // The rest of the room is given back. The length stays as it is.
             let _ = self.plain.set_len(self.length);
             self.reserved = 0;
         }
         Ok(())
     }
 
-    fn found(&self) -> Option<Vec<u64>> {
-        self.found.clone()
+    fn answer(&mut self, result: Result<()>) -> Result<Pressure> {
+        self.has_failed |= result.is_err();
+        result.map(|()| Pressure::WantsSegments)
+    }
+}
+
+impl Writer for DirectFile {
+    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
+        let result = match blocks {
+            Blocks::Segment(segment) => self.queue_segment(segment),
+            Blocks::Bytes(bytes) => match self.pump(false) {
+                Ok(()) => self.append(bytes),
+                Err(error) => {
+                    self.outcome.unwritten.add_blocks(bytes);
+                    Err(error)
+                }
+            },
+            Blocks::EventBegin | Blocks::EventEnd => Ok(()),
+        };
+        self.answer(result)
     }
 
-    fn take_unwritten(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.unwritten)
+    fn flush(&mut self) -> Result<Pressure> {
+        let pumped = self.pump(false);
+        let looked = pumped.and_then(|()| match self.watch.is_due() {
+            true => self.look(),
+            false => Ok(()),
+        });
+        let is_due = self.done_to == 0 || self.flushed.elapsed() >= FLUSH_EVERY;
+        let written = looked.and_then(|()| match is_due {
+            true => self.write_slowly(),
+            false => Ok(()),
+        });
+        self.answer(written)
+    }
+
+    fn finish(&mut self) -> Outcome {
+        let error = match self.has_failed {
+            true => None,
+            false => {
+                let settled = self.settle();
+                self.answer(settled).err()
+            }
+        };
+        Outcome {
+            error,
+            ..self.outcome.clone()
+        }
+    }
+}
+
+impl FileWriter for DirectFile {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Each buffer may be filled up to the next unit.
+    fn filling(&self, bytes: usize) -> u64 {
+        let more = bytes.saturating_sub(self.tail.room());
+        (more.div_ceil(BUFFER / 2) * (UNIT + SMALLEST)) as u64
     }
 }

@@ -1,46 +1,48 @@
-//! Files and pipes: pcapng blocks as they are, or a pcap file record by record.
+//! Files through the page cache, and pipes.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
 use trawl_io::writeback::{NotOnDisk, Writeback};
-use trawl_packet::pcap;
-use trawl_packet::pcapng::block::blocks;
+use trawl_pipeline::{Blocks, Counts, FileWriter, Outcome, Pressure, Stream, Unit, Writer};
 use trawl_sys::warden::WholeBytes;
 use trawl_sys::{Error, Result};
-use trawl_tap::sink::{Counting, Sink};
 
+use crate::form::{Encoder, Form};
 use crate::intact::{Watch, lost_by_disk, refused};
 
-/// An open output that is only ever grown by whole units, and cut back to the last one when it is full.
+/// An open file that only ever grows by whole units, and is cut back to the last one when it is full or harmed.
 #[derive(Debug)]
-struct Output {
+pub(crate) struct GrowingFile {
     file: File,
-    name: String,
-    written: u64,
+    pub(crate) name: String,
+    pub(crate) written: u64,
     /// Looks after a regular file.
     watch: Option<Watch>,
-    /// How much of what was written can still be found, where another process or the disk took some of it.
-    left: Option<u64>,
-    /// Kept at the number of good bytes, for the warden; regular files have one.
+    /// How many of the bytes can still be found, where another process or the disk took some.
+    pub(crate) left: Option<u64>,
+    /// Kept at the number of good bytes, for the warden of a capture.
     whole: Option<WholeBytes>,
+    is_regular: bool,
     /// Regular files have their pages written to the disk as they come.
     writeback: Option<Writeback>,
     /// One of many files, which may come faster than a disk tells that it keeps them.
-    in_series: bool,
+    pub(crate) in_series: bool,
 }
 
-impl Output {
-    fn new(file: File, name: String, whole: Option<WholeBytes>) -> Self {
+impl GrowingFile {
+    pub(crate) fn new(file: File, name: String, whole: Option<WholeBytes>) -> Self {
         // Without it the capture works as well, only with a slow disk it may lose packets sooner.
         let writeback = whole
             .as_ref()
             .and_then(|_| Writeback::of(file.as_fd()).ok());
         let watch = whole.as_ref().map(|_| Watch::of(&file));
+        let is_regular = file.metadata().is_ok_and(|about| about.is_file());
         Self {
             file,
             name,
+            is_regular,
             written: 0,
             watch,
             left: None,
@@ -50,8 +52,12 @@ impl Output {
         }
     }
 
-    /// Writes bytes of which `boundary` tells how many of the first N form whole units. Returns how many went out.
-    fn write(&mut self, bytes: &[u8], boundary: impl Fn(usize) -> usize) -> (usize, Result<()>) {
+    /// Appends bytes, of which `boundary` returns how many of the first N form whole units. Returns how many were appended.
+    pub(crate) fn write(
+        &mut self,
+        bytes: &[u8],
+        boundary: impl Fn(usize) -> usize,
+    ) -> (usize, Result<()>) {
         if let Err(error) = self.look() {
             return (0, Err(error));
         }
@@ -75,10 +81,10 @@ impl Output {
         self.written += good as u64;
         if let Some(whole) = &self.whole {
             whole.set(self.written);
-            if good < done {
-                // A failure here would be about the same full disk, which is told below.
-                let _ = self.file.set_len(self.written);
-            }
+        }
+        if good < done && self.is_regular {
+            // A failure here would be about the same full disk, which is reported below.
+            let _ = self.file.set_len(self.written);
         }
         let result = match error {
             Some(error) => Err(refused(&self.name, self.written, error)),
@@ -99,7 +105,7 @@ impl Output {
     }
 
     /// Waits until the disk has it.
-    fn settle(&mut self) -> Result<()> {
+    pub(crate) fn settle(&mut self) -> Result<()> {
         self.look()?;
         let writeback = self.writeback.as_ref();
         let settled = writeback.map_or(Ok(()), |writeback| writeback.settle(!self.in_series));
@@ -120,7 +126,7 @@ impl Output {
         }
     }
 
-    fn look_now_and_then(&mut self) -> Result<()> {
+    pub(crate) fn look_now_and_then(&mut self) -> Result<()> {
         match self.watch.as_ref().is_some_and(Watch::is_due) {
             true => self.look(),
             false => Ok(()),
@@ -128,7 +134,7 @@ impl Output {
     }
 
     /// Ends a file that lacks something after its last whole unit.
-    fn end_at(&mut self, end: u64) {
+    pub(crate) fn end_at(&mut self, end: u64) {
         // A failure here would be about a file that is not ours alone any more.
         let _ = self.file.set_len(end);
         if let Some(whole) = &self.whole {
@@ -137,178 +143,139 @@ impl Output {
     }
 }
 
-/// A pcapng file or pipe: the blocks go out as they come in.
+/// A file through the page cache.
 #[derive(Debug)]
-pub struct PcapngFile {
-    output: Output,
-    unwritten: Vec<u8>,
-    /// The packets that are left of a file that lacks something, by interface block.
-    found: Option<Vec<u64>>,
+pub struct PlainFile {
+    encoder: Encoder,
+    file: GrowingFile,
+    /// The packets written to a pcap file, whose records do not name an interface.
+    written: Counts,
+    outcome: Outcome,
+    has_failed: bool,
 }
 
-impl PcapngFile {
-    pub fn new(file: File, name: String, whole: Option<WholeBytes>) -> Self {
+impl PlainFile {
+    pub fn new(file: File, name: String, whole: Option<WholeBytes>, form: Form) -> Self {
         Self {
-            output: Output::new(file, name, whole),
-            unwritten: Vec::new(),
-            found: None,
+            encoder: Encoder::new(form),
+            file: GrowingFile::new(file, name, whole),
+            written: Counts::default(),
+            outcome: Outcome::default(),
+            has_failed: false,
         }
     }
 
     pub fn in_series(mut self, in_series: bool) -> Self {
-        self.output.in_series = in_series;
+        self.file.in_series = in_series;
         self
     }
 
-    /// Ends a file that lacks something after its last whole block, and counts what is left.
-    fn count_what_is_left(&mut self) {
-        let Some(left) = self.output.left.take() else {
-            return;
-        };
-        let (found, end) = crate::walk::packets(&self.output.name, left).unwrap_or_default();
-        self.found = Some(found);
-        self.output.end_at(end);
-    }
-}
-
-impl Sink for PcapngFile {
-    fn length(&self) -> u64 {
-        self.output.written
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let whole_blocks =
-            |count: usize| blocks(&bytes[..count]).map(|block| block.bytes.len()).sum();
-        let (good, result) = self.output.write(bytes, whole_blocks);
-        if result.is_err() {
-            self.unwritten.extend_from_slice(&bytes[good..]);
+    /// Ends a file that lacks something after its last whole unit, and counts the packets that are left.
+    fn check(&mut self, result: Result<()>) -> Result<Pressure> {
+        self.has_failed |= result.is_err();
+        if let Some(left) = self.file.left.take() {
+            let (packets, end) = self
+                .encoder
+                .count_left(&self.file.name, left, &self.written);
+            self.outcome.left = Some(packets);
+            self.file.end_at(end);
         }
-        self.count_what_is_left();
-        result
-    }
-
-    fn rest(&mut self) -> Result<()> {
-        let intact = self.output.look_now_and_then();
-        self.count_what_is_left();
-        intact
-    }
-
-    fn settle(&mut self) -> Result<()> {
-        let settled = self.output.settle();
-        self.count_what_is_left();
-        settled
-    }
-
-    fn found(&self) -> Option<Vec<u64>> {
-        self.found.clone()
-    }
-
-    fn take_unwritten(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.unwritten)
+        result.map(|()| Pressure::Idle)
     }
 }
 
-/// A pcap file or pipe with nanoseconds: the packets alone.
+impl Writer for PlainFile {
+    fn write(&mut self, written: Blocks<'_>) -> Result<Pressure> {
+        let blocks = written.bytes();
+        self.encoder.encode(blocks);
+        let whole = |done: usize| {
+            let units = self.encoder.units(blocks);
+            let ends = units.iter().map(|unit| unit.end);
+            ends.take_while(|end| *end <= done).last().unwrap_or(0)
+        };
+        let (done, result) = self.file.write(self.encoder.encoded(blocks), whole);
+        let is_pcap = self.encoder.is_pcap();
+        match result.is_ok() {
+            true if is_pcap => self.written.add_blocks(blocks),
+            true => {}
+            false => {
+                for Unit { end, interface } in self.encoder.units(blocks) {
+                    let Some(interface) = interface else { continue };
+                    match end <= done {
+                        true => self.written.add(interface, 1),
+                        false => self.outcome.unwritten.add(interface, 1),
+                    }
+                }
+            }
+        }
+        self.encoder.next();
+        self.check(result)
+    }
+
+    fn flush(&mut self) -> Result<Pressure> {
+        let looked = self.file.look_now_and_then();
+        self.check(looked)
+    }
+
+    fn finish(&mut self) -> Outcome {
+        let error = match self.has_failed {
+            true => None,
+            false => {
+                let settled = self.file.settle();
+                self.check(settled).err()
+            }
+        };
+        Outcome {
+            error,
+            ..self.outcome.clone()
+        }
+    }
+}
+
+impl FileWriter for PlainFile {
+    fn length(&self) -> u64 {
+        self.file.written + self.encoder.waiting() as u64
+    }
+}
+
+/// A pipe, terminal or socket.
 #[derive(Debug)]
-pub struct PcapFile {
-    output: Output,
-    records: Vec<u8>,
-    unwritten: Vec<u8>,
-    /// The packets that were written.
-    written: Counting,
-    /// Those that are left of a file that lacks something.
-    found: Option<Vec<u64>>,
+pub struct Pipe {
+    encoder: Encoder,
+    stream: Stream,
 }
 
-impl PcapFile {
-    pub fn new(
-        file: File,
-        name: String,
-        whole: Option<WholeBytes>,
-        link_type: u16,
-        snaplen: u32,
-    ) -> Self {
-        let mut records = Vec::new();
-        pcap::file_header(&mut records, link_type, snaplen);
+impl Pipe {
+    pub fn new(file: File, name: String, form: Form) -> Self {
         Self {
-            output: Output::new(file, name, whole),
-            records,
-            unwritten: Vec::new(),
-            written: Counting::default(),
-            found: None,
+            encoder: Encoder::new(form),
+            stream: Stream::new(file, name),
         }
-    }
-
-    pub fn in_series(mut self, in_series: bool) -> Self {
-        self.output.in_series = in_series;
-        self
-    }
-
-    /// As with pcapng. The records do not say by which interface they came: the file's first packets are taken to be of
-    /// its first interfaces.
-    fn count_what_is_left(&mut self) {
-        let Some(left) = self.output.left.take() else {
-            return;
-        };
-        let (mut left, end) = crate::walk::records(&self.output.name, left).unwrap_or_default();
-        let mut found = self.written.packets.clone();
-        for count in &mut found {
-            *count = left.min(*count);
-            left -= *count;
-        }
-        self.found = Some(found);
-        self.output.end_at(end);
     }
 }
 
-impl Sink for PcapFile {
+impl FileWriter for Pipe {
+    /// Returns 0: a pipe is no file of a series.
     fn length(&self) -> u64 {
-        self.output.written + self.records.len() as u64
+        0
+    }
+}
+
+impl Writer for Pipe {
+    fn write(&mut self, written: Blocks<'_>) -> Result<Pressure> {
+        let blocks = written.bytes();
+        self.encoder.encode(blocks);
+        let encoded = self.encoder.encoded(blocks);
+        let put = self.stream.put(encoded, || self.encoder.units(blocks));
+        self.encoder.next();
+        put
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        // Ends of records, with the ends of the blocks they came from.
-        let mut ends = vec![(self.records.len(), 0)];
-        let mut taken = 0;
-        for block in blocks(bytes) {
-            pcap::record_from_block(&mut self.records, &block);
-            taken += block.bytes.len();
-            ends.push((self.records.len(), taken));
-        }
-        let last_end = |count: usize| {
-            ends.iter()
-                .rev()
-                .find(|(end, _)| *end <= count)
-                .copied()
-                .unwrap_or((0, 0))
-        };
-        let (good, result) = self.output.write(&self.records, |count| last_end(count).0);
-        let (written, unwritten) = bytes.split_at(last_end(good).1);
-        if result.is_err() {
-            self.unwritten.extend_from_slice(unwritten);
-        }
-        self.records.clear();
-        self.count_what_is_left();
-        self.written.write(written).and(result)
+    fn flush(&mut self) -> Result<Pressure> {
+        self.stream.push()
     }
 
-    fn rest(&mut self) -> Result<()> {
-        let intact = self.output.look_now_and_then();
-        self.count_what_is_left();
-        intact
-    }
-
-    fn settle(&mut self) -> Result<()> {
-        let settled = self.output.settle();
-        self.count_what_is_left();
-        settled
-    }
-
-    fn found(&self) -> Option<Vec<u64>> {
-        self.found.clone()
-    }
-
-    fn take_unwritten(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.unwritten)
+    fn finish(&mut self) -> Outcome {
+        self.stream.finish()
     }
 }

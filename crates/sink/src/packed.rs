@@ -5,24 +5,20 @@ mod frame;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use trawl_io::writeback::{NotOnDisk, Writeback};
-use trawl_packet::pcap;
-use trawl_packet::pcapng::block::blocks;
+use trawl_pipeline::{Blocks, Counts, FileWriter, Loss, Outcome, Pressure, Writer};
 use trawl_sys::warden::WholeBytes;
 use trawl_sys::{Error, Result};
-use trawl_tap::sink::{Counting, Sink};
 
-use crate::intact::{Watch, lost_by_disk, refused};
+use crate::file::GrowingFile;
+use crate::form::{Encoder, Form};
 
 pub use frame::{COMPRESSION_LIMIT, compression_limits, compression_threads};
-use trawl_tap::plan::Compression;
+use trawl_pipeline::plan::Compression;
 
 /// This many bytes make a frame.
 const FRAME: usize = 1 << 20;
@@ -36,13 +32,6 @@ pub fn is_nearly_full(left: u64, size: u64) -> bool {
     left <= size / 16
 }
 
-/// What the frames hold.
-#[derive(Clone, Copy, Debug)]
-pub enum Form {
-    Pcapng,
-    Pcap { link_type: u16, snaplen: u32 },
-}
-
 #[derive(Debug)]
 pub struct Packed {
     raw: Vec<u8>,
@@ -51,43 +40,35 @@ pub struct Packed {
     jobs: Option<Sender<(u64, Vec<u8>)>>,
     threads: Vec<JoinHandle<()>>,
     shared: Arc<Shared>,
-    lost: Counting,
+    lost: Counts,
 }
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
     less: Condvar,
-    name: String,
-    file: File,
-    whole: Option<WholeBytes>,
     compression: Compression,
     form: Form,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    file: GrowingFile,
     /// Bytes that are not written yet.
     waiting: usize,
     /// Frames that are packed before one in front of them is.
     early: BTreeMap<u64, (Vec<u8>, Vec<u8>, usize)>,
     next: u64,
-    length: u64,
     /// Length of each frame, packed and not.
     table: Vec<(u32, u32)>,
     /// The packets in each frame, by interface block.
-    packets: Vec<Vec<u64>>,
+    packets: Vec<Counts>,
+    /// Why the file takes no more; gone once it was returned.
     failure: Option<Error>,
-    failed: bool,
-    unwritten: Vec<u8>,
-    /// Looks after a regular file.
-    watch: Option<Watch>,
-    /// It has its pages written to the disk as they come.
-    writeback: Option<Writeback>,
-    /// One of many files, which may come faster than a disk tells that it keeps them.
-    in_series: bool,
-    /// The packets that are left of a file that lacks something, by interface block.
-    found: Option<Vec<u64>>,
+    has_failed: bool,
+    unwritten: Counts,
+    /// The packets that are left of a file that lacks something.
+    left: Option<Counts>,
 }
 
 impl Packed {
@@ -99,18 +80,20 @@ impl Packed {
         form: Form,
     ) -> Result<Self> {
         let state = State {
-            watch: whole.as_ref().map(|_| Watch::of(&file)),
-            writeback: whole
-                .as_ref()
-                .and_then(|_| Writeback::of(file.as_fd()).ok()),
-            ..State::default()
+            file: GrowingFile::new(file, name, whole),
+            waiting: 0,
+            early: BTreeMap::new(),
+            next: 0,
+            table: Vec::new(),
+            packets: Vec::new(),
+            failure: None,
+            has_failed: false,
+            unwritten: Counts::default(),
+            left: None,
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
-            name: name.clone(),
             less: Condvar::new(),
-            file,
-            whole,
             compression,
             form,
         });
@@ -132,19 +115,19 @@ impl Packed {
             jobs: Some(jobs),
             threads,
             shared,
-            lost: Counting::default(),
+            lost: Counts::default(),
         })
     }
 
     pub fn in_series(self, in_series: bool) -> Self {
-        self.shared.lock().in_series = in_series;
+        self.shared.lock().file.in_series = in_series;
         self
     }
 
     /// Hands the frame at hand over, or loses it.
-    fn push(&mut self) -> Result<()> {
+    fn push(&mut self) {
         if self.raw.is_empty() {
-            return self.check();
+            return;
         }
         let raw = std::mem::replace(&mut self.raw, Vec::with_capacity(FRAME));
         let too_many = {
@@ -157,96 +140,93 @@ impl Packed {
             too_many
         };
         if too_many {
-            return self.lost.write(&raw);
-        }
-        if let Some(jobs) = &self.jobs {
+            self.lost.add_blocks(&raw);
+        } else if let Some(jobs) = &self.jobs {
             // Its threads end when we do.
             let _ = jobs.send((self.number, raw));
             self.number += 1;
         }
-        self.check()
     }
 
-    /// Waits until all that was handed over is packed and written.
-    fn packed(&mut self) -> Result<MutexGuard<'_, State>> {
-        self.push()?;
+    /// Waits until all that was handed over is packed and written, or has failed to be.
+    fn packed(&mut self) -> MutexGuard<'_, State> {
+        self.push();
         let mut state = self.shared.lock();
         while state.waiting > 0 {
             let woken = self.shared.less.wait(state);
             state = woken.unwrap_or_else(|e| e.into_inner());
         }
-        Ok(state)
+        state
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<Pressure> {
         let mut state = self.shared.lock();
-        if state.watch.as_ref().is_some_and(Watch::is_due) {
-            self.shared.look(&mut state);
+        if !state.has_failed {
+            let looked = state.file.look_now_and_then();
+            state.check(looked);
         }
         match state.failure.take() {
             Some(error) => Err(error),
-            None => Ok(()),
+            None if state.waiting > WAITING_MAX / 2 => Ok(Pressure::Busy),
+            None => Ok(Pressure::Idle),
         }
     }
 }
 
-impl Sink for Packed {
-    /// What is not packed yet counts as it is.
-    fn length(&self) -> u64 {
-        let state = self.shared.lock();
-        state.length + (state.waiting + self.raw.len()) as u64
+impl Writer for Packed {
+    fn write(&mut self, written: Blocks<'_>) -> Result<Pressure> {
+        let bytes = written.bytes();
+        if self.raw.is_empty() {
+            self.begun = Instant::now();
+        }
+        if self.raw.len() + bytes.len() > FRAME {
+            self.push();
+        }
+        self.raw.extend_from_slice(bytes);
+        self.check()
     }
 
-    fn is_busy(&self) -> bool {
-        self.shared.lock().waiting > WAITING_MAX / 2
+    fn flush(&mut self) -> Result<Pressure> {
+        if self.begun.elapsed() >= FLUSH_AFTER {
+            self.push();
+        }
+        self.check()
+    }
+
+    fn finish(&mut self) -> Outcome {
+        let lost = self.lost.clone();
+        let mut state = self.packed();
+        if !state.has_failed {
+            let settled = state.file.settle();
+            state.check(settled);
+        }
+        let loss = |(interface, packets)| Loss {
+            interface,
+            reason: frame::COMPRESSION_LIMIT,
+            packets,
+        };
+        Outcome {
+            lost: lost.iter().map(loss).collect(),
+            unwritten: state.unwritten.clone(),
+            left: state.left.clone(),
+            error: state.failure.take(),
+            ..Outcome::default()
+        }
+    }
+}
+
+impl FileWriter for Packed {
+    /// Frames that are not packed yet count as they are.
+    fn length(&self) -> u64 {
+        let state = self.shared.lock();
+        state.file.written + (state.waiting + self.raw.len()) as u64
     }
 
     fn compact(&mut self) -> Result<bool> {
         let before = self.length();
-        drop(self.packed()?);
+        drop(self.packed());
         self.check()?;
         Ok(self.length() < before)
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        if self.raw.is_empty() {
-            self.begun = Instant::now();
-        }
-        let full = self.raw.len() + bytes.len() > FRAME;
-        let pushed = if full { self.push() } else { Ok(()) };
-        self.raw.extend_from_slice(bytes);
-        pushed
-    }
-
-    fn rest(&mut self) -> Result<()> {
-        match self.begun.elapsed() >= FLUSH_AFTER {
-            true => self.push(),
-            false => self.check(),
-        }
-    }
-
-    fn settle(&mut self) -> Result<()> {
-        let shared = Arc::clone(&self.shared);
-        shared.settle(&mut *self.packed()?);
-        self.check()
-    }
-
-    fn found(&self) -> Option<Vec<u64>> {
-        self.shared.lock().found.clone()
-    }
-
-    fn take_unwritten(&mut self) -> Vec<u8> {
-        let mut unwritten = std::mem::take(&mut self.shared.lock().unwritten);
-        unwritten.append(&mut self.raw);
-        unwritten
-    }
-
-    fn lost(&self) -> Vec<(u32, &'static str, u64)> {
-        let packets = self.lost.packets.iter().enumerate();
-        packets
-            .filter(|(_, count)| **count > 0)
-            .map(|(id, count)| (id as u32, frame::COMPRESSION_LIMIT, *count))
-            .collect()
     }
 }
 
@@ -259,106 +239,50 @@ impl Drop for Packed {
             let _ = thread.join();
         }
         let mut state = self.shared.lock();
-        if !state.failed {
-            let end = state.length;
+        if !state.has_failed {
+            let end = state.file.written;
             let table = frame::table(self.shared.compression, &state.table);
-            self.shared.append(&mut state, &table);
+            state.append(&table);
             // All packets are there without a table, and half of one would be taken for a broken frame.
-            if self.shared.on_disk(&state).is_err() {
-                self.shared.end_at(&mut state, end);
+            if !state.has_failed && state.file.settle().is_err() {
+                state.file.end_at(end);
             }
         }
+    }
+}
+
+impl State {
+    /// Puts a frame after the others.
+    fn append(&mut self, bytes: &[u8]) {
+        let (_, result) = self.file.write(bytes, |_| 0);
+        self.check(result);
+    }
+
+    /// Ends a file that takes no more after its last whole frame, and counts the packets that are left.
+    fn check(&mut self, result: Result<()>) {
+        let Err(error) = result else { return };
+        self.failure = Some(error);
+        self.has_failed = true;
+        let Some(left) = self.file.left.take() else {
+            return;
+        };
+        let mut end = 0;
+        let mut packets = Counts::default();
+        for ((length, _), counts) in self.table.iter().zip(&self.packets) {
+            if end + u64::from(*length) > left {
+                break;
+            }
+            end += u64::from(*length);
+            packets.add_all(counts);
+        }
+        self.left = Some(packets);
+        self.file.end_at(end);
     }
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// Puts a frame after the others, or cuts the file after those.
-    fn append(&self, state: &mut State, bytes: &[u8]) {
-        self.look(state);
-        if state.failed {
-            return;
-        }
-        if let Err(error) = self.file.write_all_at(bytes, state.length) {
-            state.failure = Some(refused(&self.name, state.length, error));
-            self.end_at(state, state.length);
-            return;
-        }
-        state.length += bytes.len() as u64;
-        if let Some(whole) = &self.whole {
-            whole.set(state.length);
-        }
-        let length = state.length;
-        if let Some(Err(failure)) = state
-            .writeback
-            .as_mut()
-            .map(|writeback| writeback.written(length))
-        {
-            self.lose(state, failure);
-        }
-    }
-
-    /// Waits until the disk has all frames, and counts those that it has not taken.
-    fn settle(&self, state: &mut State) {
-        self.look(state);
-        if let (false, Err(failure)) = (state.failed, self.on_disk(state)) {
-            self.lose(state, failure);
-        }
-    }
-
-    fn on_disk(&self, state: &State) -> std::result::Result<(), NotOnDisk> {
-        let writeback = state.writeback.as_ref();
-        writeback.map_or(Ok(()), |writeback| writeback.settle(!state.in_series))
-    }
-
-    fn lose(&self, state: &mut State, failure: NotOnDisk) {
-        self.keep(state, failure.from);
-        state.failure = Some(lost_by_disk(&self.name, failure));
-    }
-
-    /// The file takes no more, and ends here.
-    fn end_at(&self, state: &mut State, end: u64) {
-        state.failed = true;
-        // A failure here would be about the same disk.
-        let _ = self.file.set_len(end);
-        if let Some(whole) = &self.whole {
-            whole.set(end);
-        }
-    }
-
-    /// Ends a file that another process has cut.
-    fn look(&self, state: &mut State) {
-        let written = state.length;
-        let Some(watch) = state.watch.as_mut().filter(|_| !state.failed) else {
-            return;
-        };
-        let Some(harm) = watch.look(&self.file, written) else {
-            return;
-        };
-        self.keep(state, harm.left());
-        state.failure = Some(harm.explain(&self.name, written));
-    }
-
-    /// Ends the file after the last whole frame of its first `left` bytes, and counts what is in it.
-    fn keep(&self, state: &mut State, left: u64) {
-        let mut end = 0;
-        let mut found = Vec::new();
-        for ((length, _), packets) in state.table.iter().zip(&state.packets) {
-            if end + u64::from(*length) > left {
-                break;
-            }
-            end += u64::from(*length);
-            found.resize(packets.len().max(found.len()), 0);
-            found
-                .iter_mut()
-                .zip(packets)
-                .for_each(|(sum, count)| *sum += count);
-        }
-        state.found = Some(found);
-        self.end_at(state, end);
     }
 
     /// Takes a packed frame, and writes those whose turn it is.
@@ -369,18 +293,15 @@ impl Shared {
         while let Some((raw, packed, length)) = state.early.remove(&state.next) {
             state.next += 1;
             state.waiting -= raw.len();
-            if !state.failed {
-                self.append(state, &packed);
+            if !state.has_failed {
+                state.append(&packed);
             }
-            if state.failed {
-                state.unwritten.extend_from_slice(&raw);
-                continue;
+            if state.has_failed {
+                state.unwritten.add_blocks(&raw);
+            } else {
+                state.table.push((packed.len() as u32, length as u32));
+                state.packets.push(Counts::of(&raw));
             }
-            let mut packets = Counting::default();
-            // It counts, and cannot fail.
-            let _ = packets.write(&raw);
-            state.table.push((packed.len() as u32, length as u32));
-            state.packets.push(packets.packets);
         }
         self.less.notify_all();
     }
@@ -395,19 +316,14 @@ fn work(to_pack: &Mutex<Receiver<(u64, Vec<u8>)>>, shared: &Shared) {
         let Ok((number, raw)) = job else {
             return;
         };
-        let (packed, length) = match shared.form {
-            Form::Pcapng => (frame::pack(shared.compression, &raw), raw.len()),
-            Form::Pcap { link_type, snaplen } => {
-                let mut records = Vec::with_capacity(raw.len());
-                if number == 0 {
-                    pcap::file_header(&mut records, link_type, snaplen);
-                }
-                for block in blocks(&raw) {
-                    pcap::record_from_block(&mut records, &block);
-                }
-                (frame::pack(shared.compression, &records), records.len())
-            }
-        };
+        let mut encoder = Encoder::new(shared.form);
+        if number > 0 {
+            encoder.next();
+        }
+        encoder.encode(&raw);
+        let encoded = encoder.encoded(&raw);
+        let packed = frame::pack(shared.compression, encoded);
+        let length = encoded.len();
         shared.take_in(number, raw, packed, length);
     }
 }

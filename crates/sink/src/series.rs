@@ -5,17 +5,16 @@ use std::time::Instant;
 
 use trawl_packet::pcapng::block::{self, blocks};
 use trawl_packet::pcapng::write::{InterfaceStatistics, interface_statistics};
-use trawl_ring::Lease;
-use trawl_sys::{Result, clock};
-use trawl_tap::account::Account;
-use trawl_tap::sink::Sink;
+use trawl_pipeline::account::Account;
+use trawl_pipeline::{Blocks, Counts, FileWriter, Loss, Outcome, Pressure, Writer};
+use trawl_sys::{Error, Result, clock};
 
 use crate::next_files::NextFiles;
 use crate::packed::is_nearly_full;
 use crate::series_plan::SeriesPlan;
 
 /// What is written to a file of the series, by its name.
-pub type Open = Box<dyn FnMut(File, String) -> Result<Box<dyn Sink>>>;
+pub type Open = Box<dyn FnMut(File, String) -> Result<Box<dyn FileWriter>>>;
 /// The accounts so far, with the interface block that each stands for.
 pub type Accounts = Box<dyn Fn() -> Vec<(u32, Account)>>;
 
@@ -31,14 +30,16 @@ pub struct Series {
     /// What each file begins with.
     header: Vec<u8>,
     current: Option<Current>,
+    /// The last answer of its file.
+    pressure: Pressure,
     told: Vec<(u32, Account)>,
-    unwritten: Vec<u8>,
-    /// What the finished files lost.
-    lost: Vec<(u32, &'static str, u64)>,
-    /// The packets in the finished files, by interface block.
-    finished: Vec<u64>,
-    /// Those and the ones that are left of a file that was cut.
-    found: Option<Vec<u64>>,
+    unwritten: Counts,
+    /// The losses of finished files.
+    lost: Vec<Loss>,
+    /// The packets in the finished files.
+    finished: Counts,
+    /// Those, and the packets that are left of a file that was cut.
+    left: Option<Counts>,
 }
 
 impl std::fmt::Debug for Series {
@@ -50,10 +51,10 @@ impl std::fmt::Debug for Series {
 }
 
 struct Current {
-    sink: Box<dyn Sink>,
+    file: Box<dyn FileWriter>,
     began: Instant,
     began_wall: u64,
-    packets: Vec<u64>,
+    packets: Counts,
     /// The time of the earliest packet, by interface block: some came in while the file before was written.
     earliest: Vec<u64>,
 }
@@ -79,24 +80,25 @@ impl Series {
             tell,
             header: Vec::new(),
             current: None,
+            pressure: Pressure::Idle,
             told: Vec::new(),
-            unwritten: Vec::new(),
+            unwritten: Counts::default(),
             lost: Vec::new(),
-            finished: Vec::new(),
-            found: None,
+            finished: Counts::default(),
+            left: None,
         }
     }
 
     fn begin(&mut self) -> Result<()> {
         let (file, name) = self.files.begin()?;
-        let mut sink = (self.open)(file, name)?;
-        sink.write(&self.header)?;
-        sink.rest()?;
+        let mut file = (self.open)(file, name)?;
+        self.pressure = file.write(Blocks::Bytes(&self.header))?;
+        self.pressure = file.flush()?;
         self.current = Some(Current {
-            sink,
+            file,
             began: Instant::now(),
             began_wall: clock::wall(),
-            packets: Vec::new(),
+            packets: Counts::default(),
             earliest: Vec::new(),
         });
         Ok(())
@@ -107,35 +109,37 @@ impl Series {
         let Some(mut current) = self.current.take() else {
             return Ok(());
         };
+        self.pressure = Pressure::Idle;
         let trailer = self.trailer(&current);
-        let ended = current
-            .sink
-            .write(&trailer)
-            .and_then(|()| current.sink.settle());
-        if let Err(error) = ended {
-            self.give_up(current.sink.as_mut());
+        let written = current.file.write(Blocks::Bytes(&trailer));
+        let outcome = current.file.finish();
+        let error = self.take_in(outcome);
+        if let Some(error) = written.err().or(error) {
             return Err(error);
         }
-        add(&mut self.finished, &current.packets);
-        self.lost.extend(current.sink.lost());
-        drop(current.sink);
+        self.finished.add_all(&current.packets);
+        drop(current.file);
         self.files.finished()
     }
 
-    /// The file at hand takes no more: what is not in it.
-    fn give_up(&mut self, sink: &mut dyn Sink) {
-        self.unwritten.extend(sink.take_unwritten());
-        if let Some(left) = sink.found() {
-            let mut found = self.finished.clone();
-            add(&mut found, &left);
-            self.found = Some(found);
+    /// Adds the outcome of a file that is over, and returns its error.
+    fn take_in(&mut self, outcome: Outcome) -> Option<Error> {
+        self.lost.extend(outcome.lost);
+        self.unwritten.add_all(&outcome.unwritten);
+        if let Some(left) = outcome.left {
+            let mut all = self.finished.clone();
+            all.add_all(&left);
+            self.left = Some(all);
         }
+        outcome.error
     }
 
-    fn give_up_current(&mut self) {
+    /// Gives up a file that takes no more.
+    fn give_up(&mut self) {
+        self.pressure = Pressure::Idle;
         if let Some(mut current) = self.current.take() {
-            self.give_up(current.sink.as_mut());
-            self.lost.extend(current.sink.lost());
+            let outcome = current.file.finish();
+            self.take_in(outcome);
         }
     }
 
@@ -150,8 +154,8 @@ impl Series {
         let now = clock::wall();
         let accounts = (self.accounts)();
         let before = std::mem::replace(&mut self.told, accounts);
-        let interfaces = current.packets.len().max(self.told.len());
-        for id in 0..interfaces as u32 {
+        let interfaces = current.packets.interfaces().max(self.told.len() as u32);
+        for id in 0..interfaces {
             let find = |list: &[(u32, Account)]| {
                 list.iter()
                     .find(|(one, _)| *one == id)
@@ -164,7 +168,7 @@ impl Series {
                     .map(|account| count(account).saturating_sub(count(&then)))
             };
             // The accounts run ahead of the file by what is still in memory: those packets belong to the next one.
-            let written = current.packets.get(id as usize).copied().unwrap_or(0);
+            let written = current.packets.sum(&[id]);
             let lost = since(Account::lost_total);
             let accepted = lost.map(|lost| written + lost);
             let earliest = current.earliest.get(id as usize);
@@ -200,9 +204,10 @@ impl Series {
         let Some(current) = &self.current else {
             return 0;
         };
-        let trailer = TRAILER * self.told.len().max(current.packets.len()).max(1) as u64;
+        let interfaces = (self.told.len() as u64).max(u64::from(current.packets.interfaces()));
+        let trailer = TRAILER * interfaces.max(1);
         let limit = self.plan.largest().unwrap_or(u64::MAX);
-        limit.saturating_sub(current.sink.length() + trailer)
+        limit.saturating_sub(current.file.length() + trailer)
     }
 
     /// Whether there is room for some more once all of the file at hand is packed.
@@ -213,9 +218,9 @@ impl Series {
         let Some(current) = &mut self.current else {
             return Ok(false);
         };
-        let compacted = current.sink.compact();
+        let compacted = current.file.compact();
         if compacted.is_err() {
-            self.give_up_current();
+            self.give_up();
         }
         Ok(compacted? && !is_nearly_full(self.room(), largest))
     }
@@ -229,17 +234,16 @@ impl Series {
         let mut taken = 0;
         for block in blocks(bytes) {
             let end = taken + block.bytes.len();
-            let is_first = current.packets.is_empty();
-            if end as u64 + current.sink.filling(end) > room && !is_first {
+            let is_first = current.packets.interfaces() == 0;
+            if end as u64 + current.file.filling(end) > room && !is_first {
                 break;
             }
             if let Some(packet) = block.enhanced_packet() {
                 let index = packet.interface_id as usize;
-                if current.packets.len() <= index {
-                    current.packets.resize(index + 1, 0);
+                if current.earliest.len() <= index {
                     current.earliest.resize(index + 1, u64::MAX);
                 }
-                current.packets[index] += 1;
+                current.packets.add(packet.interface_id, 1);
                 current.earliest[index] = current.earliest[index].min(packet.timestamp);
             } else if block.kind == block::INTERFACE_DESCRIPTION {
                 self.header.extend_from_slice(block.bytes);
@@ -249,15 +253,21 @@ impl Series {
         taken
     }
 
-    fn pass(&mut self, bytes: &[u8]) -> Result<()> {
+    /// Hands the file at hand something to do.
+    fn pass(&mut self, act: impl FnOnce(&mut dyn FileWriter) -> Result<Pressure>) -> Result<()> {
         let Some(current) = &mut self.current else {
             return Ok(());
         };
-        let written = current.sink.write(bytes);
-        if written.is_err() {
-            self.give_up_current();
+        match act(current.file.as_mut()) {
+            Ok(pressure) => {
+                self.pressure = pressure;
+                Ok(())
+            }
+            Err(error) => {
+                self.give_up();
+                Err(error)
+            }
         }
-        written
     }
 
     fn write_packets(&mut self, bytes: &[u8]) -> Result<()> {
@@ -270,11 +280,11 @@ impl Series {
                     true => Ok(()),
                     false => self.seam(),
                 }),
-                _ => self.pass(&rest[..done]),
+                _ => self.pass(|file| file.write(Blocks::Bytes(&rest[..done]))),
             };
             rest = &rest[done..];
             if let Err(error) = passed {
-                self.unwritten.extend_from_slice(rest);
+                self.unwritten.add_blocks(rest);
                 return Err(error);
             }
         }
@@ -282,8 +292,8 @@ impl Series {
     }
 }
 
-impl Sink for Series {
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+impl Series {
+    fn write_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         match blocks(bytes).next().map(|block| block.kind) {
             None => Ok(()),
             Some(block::SECTION_HEADER) => {
@@ -306,90 +316,58 @@ impl Sink for Series {
             Some(_) => self.write_packets(bytes),
         }
     }
+}
 
-    fn event_begins(&mut self) -> Result<()> {
-        match self.plan.by_event {
-            true => self.seam(),
-            false => Ok(()),
-        }
-    }
-
-    fn event_over(&mut self) -> Result<()> {
-        match self.plan.by_event {
-            true => self.end(),
-            false => self.rest(),
-        }
-    }
-
-    fn is_busy(&self) -> bool {
-        let current = self.current.as_ref();
-        current.is_some_and(|current| current.sink.is_busy())
-    }
-
-    fn takes_segments(&self) -> bool {
-        self.current
-            .as_ref()
-            .is_some_and(|current| current.sink.takes_segments())
-    }
-
-    fn take(&mut self, segment: Lease) -> Result<()> {
-        let length = segment.bytes().len() as u64;
-        if self.is_due() || self.room() < length + FILLING {
-            return self.write_packets(segment.bytes());
-        }
-        self.count(segment.bytes());
-        let Some(current) = &mut self.current else {
-            return Ok(());
-        };
-        let taken = current.sink.take(segment);
-        if taken.is_err() {
-            self.give_up_current();
-        }
-        taken
-    }
-
-    fn rest(&mut self) -> Result<()> {
-        let Some(current) = &mut self.current else {
-            return Ok(());
-        };
-        let rested = current.sink.rest();
-        if rested.is_err() {
-            self.give_up_current();
-        }
-        rested
-    }
-
-    fn settle(&mut self) -> Result<()> {
-        match &mut self.current {
-            Some(current) => {
-                let settled = current.sink.settle();
-                if settled.is_err() {
-                    self.give_up_current();
-                }
-                settled
+impl Writer for Series {
+    fn write(&mut self, written: Blocks<'_>) -> Result<Pressure> {
+        match written {
+            Blocks::EventBegin if self.plan.by_event => self.seam(),
+            Blocks::EventEnd if self.plan.by_event => self.end(),
+            Blocks::EventBegin | Blocks::EventEnd => Ok(()),
+            Blocks::Segment(segment)
+                if !self.is_due() && self.room() >= segment.bytes().len() as u64 + FILLING =>
+            {
+                self.count(segment.bytes());
+                self.pass(|file| file.write(Blocks::Segment(segment)))
             }
-            None => self.files.wait(&self.tell),
+            Blocks::Bytes(_) | Blocks::Segment(_) => self.write_bytes(written.bytes()),
+        }?;
+        Ok(self.pressure.clone())
+    }
+
+    fn flush(&mut self) -> Result<Pressure> {
+        self.pass(|file| file.flush())?;
+        Ok(self.pressure.clone())
+    }
+
+    /// After the trailer it waits for the commands that were run with finished files.
+    fn finish(&mut self) -> Outcome {
+        let Some(current) = &mut self.current else {
+            let error = self.files.wait(&self.tell).err();
+            return self.outcome(Vec::new(), error);
+        };
+        let outcome = current.file.finish();
+        match outcome.error.is_some() {
+            true => {
+                self.current = None;
+                let error = self.take_in(outcome);
+                self.outcome(Vec::new(), error)
+            }
+            // The file is finished again after its trailer.
+            false => self.outcome(outcome.lost, None),
         }
-    }
-
-    fn take_unwritten(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.unwritten)
-    }
-
-    fn found(&self) -> Option<Vec<u64>> {
-        self.found.clone()
-    }
-
-    fn lost(&self) -> Vec<(u32, &'static str, u64)> {
-        let now = self.current.iter().flat_map(|current| current.sink.lost());
-        self.lost.iter().copied().chain(now).collect()
     }
 }
 
-/// Adds counts by interface block.
-fn add(sums: &mut Vec<u64>, counts: &[u64]) {
-    sums.resize(counts.len().max(sums.len()), 0);
-    sums.iter_mut()
-        .zip(counts)
-        .for_each(|(sum, count)| *sum += count);
+impl Series {
+    /// Returns the outcome so far, with losses of the file at hand.
+    fn outcome(&self, lost: Vec<Loss>, error: Option<Error>) -> Outcome {
+        Outcome {
+            lost: self.lost.iter().copied().chain(lost).collect(),
+            unwritten: self.unwritten.clone(),
+            left: self.left.clone(),
+            error,
+            ..Outcome::default()
+        }
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use trawl_pipeline::plan::Rotation;
 use trawl_sys::clock;
-use trawl_tap::plan::Rotation;
 
 /// When a file of a series ends, and what becomes of it.
 #[derive(Clone, Debug, Default)]

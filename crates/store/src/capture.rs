@@ -1,7 +1,7 @@
-//! The sink of a capture that goes to a store: blocks are handed to a thread that makes chunks of them, which a second
+//! The writer of a capture that goes to a store: blocks are handed to a thread that makes chunks of them, which a second
 //! one stores. The capture waits for neither the network nor the store.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -9,11 +9,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use trawl_pipeline::account::Account;
+use trawl_pipeline::plan::StorePlan;
+use trawl_pipeline::{Blocks, Counts, Outcome, Pressure, Writer};
 use trawl_sys::privilege::{self, Capabilities};
 use trawl_sys::{Error, Result, clock};
-use trawl_tap::account::Summary;
-use trawl_tap::plan::StorePlan;
-use trawl_tap::sink::Sink;
 
 use crate::chunker::{Bounds, Chunker};
 use crate::key::Epoch;
@@ -37,7 +37,7 @@ pub struct Config {
 
 enum Message {
     Blocks(Vec<u8>),
-    Counts(HashMap<String, Fates>),
+    Fates(HashMap<String, Fates>),
     End,
 }
 
@@ -119,24 +119,45 @@ impl Channel {
     }
 }
 
-/// Takes a capture's blocks.
-pub struct StoreSink {
+/// The accounts of a capture by interface, of which a chunk's manifest tells a part.
+#[derive(Clone)]
+pub struct Accounts(Arc<Channel>);
+
+impl std::fmt::Debug for Accounts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Accounts").finish_non_exhaustive()
+    }
+}
+
+impl Accounts {
+    /// Hands over the accounts so far, those of several hook points for an interface.
+    pub fn set<'a>(&self, accounts: impl Iterator<Item = (&'a str, &'a Account)>) {
+        let mut fates: HashMap<String, Fates> = HashMap::new();
+        for (interface, account) in accounts {
+            fates.entry(interface.to_owned()).or_default().add(account);
+        }
+        let _ = self.0.send(Message::Fates(fates));
+    }
+}
+
+/// Writes a capture's blocks into a store.
+pub struct StoreWriter {
     channel: Arc<Channel>,
     chunker: Option<JoinHandle<(Vec<InterfaceEnd>, u64)>>,
     uploader: Option<JoinHandle<std::result::Result<(), String>>>,
     spool: Arc<Spool>,
     stop: Arc<AtomicBool>,
     patience: Duration,
-    unwritten: Vec<u8>,
+    unwritten: Counts,
     taken: u64,
     size: Option<u64>,
     root: PathBuf,
     url: String,
 }
 
-impl std::fmt::Debug for StoreSink {
+impl std::fmt::Debug for StoreWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StoreSink")
+        f.debug_struct("StoreWriter")
             .field("url", &self.url)
             .finish_non_exhaustive()
     }
@@ -155,7 +176,7 @@ pub struct StoredCapture {
     pub spool: PathBuf,
 }
 
-impl StoreSink {
+impl StoreWriter {
     /// Opens store and spool and begins to store. `complain` hears of trouble with the store.
     pub fn begin(
         config: &Config,
@@ -229,7 +250,7 @@ impl StoreSink {
             spool,
             stop,
             patience: plan.patience,
-            unwritten: Vec::new(),
+            unwritten: Counts::default(),
             taken: 0,
             size: plan.size,
             root: spool_path,
@@ -255,9 +276,17 @@ impl StoreSink {
         }
     }
 
+    pub fn accounts(&self) -> Accounts {
+        Accounts(Arc::clone(&self.channel))
+    }
+
     /// Seals what is open, says how it ended, and waits a while until all is stored.
-    pub fn finish(mut self, summary: &Summary, reason: &str) -> Result<StoredCapture> {
-        let _ = self.channel.send(Message::Counts(counts(summary)));
+    pub fn end<'a>(
+        mut self,
+        accounts: impl Iterator<Item = (&'a str, &'a Account)> + Clone,
+        reason: &str,
+    ) -> Result<StoredCapture> {
+        self.accounts().set(accounts.clone());
         let _ = self.channel.send(Message::End);
         let joined = self.chunker.take().map(JoinHandle::join);
         let Some(Ok((interfaces, untaken))) = joined else {
@@ -267,10 +296,7 @@ impl StoreSink {
             ));
         };
         let mut account = Fates::default();
-        summary
-            .interfaces
-            .iter()
-            .for_each(|point| account.add(&point.account));
+        accounts.for_each(|(_, one)| account.add(one));
         let recorded = interfaces.iter().map(|row| row.recorded).sum();
         account.recorded = recorded;
         let end = End {
@@ -328,20 +354,6 @@ impl StoreSink {
     }
 }
 
-fn counts(summary: &Summary) -> HashMap<String, Fates> {
-    let mut counts: BTreeMap<&str, Fates> = BTreeMap::new();
-    for point in &summary.interfaces {
-        counts
-            .entry(&point.interface)
-            .or_default()
-            .add(&point.account);
-    }
-    counts
-        .into_iter()
-        .map(|(name, fates)| (name.to_owned(), fates))
-        .collect()
-}
-
 fn make_chunks(mut chunker: Chunker, channel: &Channel) -> (Vec<InterfaceEnd>, u64) {
     loop {
         match channel.receive(chunker.due()) {
@@ -353,7 +365,7 @@ fn make_chunks(mut chunker: Chunker, channel: &Channel) -> (Vec<InterfaceEnd>, u
                 };
                 channel.done(bytes.len(), refusal);
             }
-            Some(Message::Counts(counts)) => chunker.count(&counts),
+            Some(Message::Fates(fates)) => chunker.count(&fates),
             Some(Message::End) => return (chunker.finish(), chunker.untaken()),
             None => {}
         }
@@ -361,41 +373,40 @@ fn make_chunks(mut chunker: Chunker, channel: &Channel) -> (Vec<InterfaceEnd>, u
     }
 }
 
-impl Sink for StoreSink {
-    fn write(&mut self, blocks: &[u8]) -> Result<()> {
-        self.taken += blocks.len() as u64;
-        let sent = self.channel.send(Message::Blocks(blocks.to_vec()));
+impl StoreWriter {
+    fn pressure(&self) -> Pressure {
+        match self.size.is_some_and(|size| self.taken >= size) {
+            true => Pressure::Full,
+            false => Pressure::Idle,
+        }
+    }
+}
+
+impl Writer for StoreWriter {
+    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
+        let bytes = blocks.bytes();
+        self.taken += bytes.len() as u64;
+        let sent = self.channel.send(Message::Blocks(bytes.to_vec()));
         sent.map_err(|refusal| {
-            self.unwritten.extend_from_slice(blocks);
+            self.unwritten.add_blocks(bytes);
             self.refusal(refusal)
-        })
+        })?;
+        Ok(self.pressure())
     }
 
     /// A spool that takes no more ends the capture at once, not with the next packet.
-    fn rest(&mut self) -> Result<()> {
+    fn flush(&mut self) -> Result<Pressure> {
         let refused = self.channel.lock().refused.clone();
-        refused.map_or(Ok(()), |refusal| Err(self.refusal(refusal)))
+        refused.map_or(Ok(()), |refusal| Err(self.refusal(refusal)))?;
+        Ok(self.pressure())
     }
 
-    /// What is at hand is on its way; `finish` tells what became of it.
-    fn settle(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn take_unwritten(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.unwritten)
-    }
-
-    fn is_full(&self) -> bool {
-        self.size.is_some_and(|size| self.taken >= size)
-    }
-
-    fn wants_account(&self) -> bool {
-        true
-    }
-
-    fn account(&mut self, summary: &Summary) {
-        let _ = self.channel.send(Message::Counts(counts(summary)));
+    /// The blocks are on their way; `end` returns what became of them.
+    fn finish(&mut self) -> Outcome {
+        Outcome {
+            unwritten: self.unwritten.clone(),
+            ..Outcome::default()
+        }
     }
 }
 

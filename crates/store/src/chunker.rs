@@ -16,7 +16,7 @@ use crate::chunk::{OpenChunk, SealedChunk};
 use crate::key::Epoch;
 use crate::manifest::{Clock, FORMAT, Fates, InterfaceEnd, Manifest, Origin, State};
 use crate::spool::Spool;
-use trawl_tap::plan::FullSpool;
+use trawl_pipeline::plan::FullSpool;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {

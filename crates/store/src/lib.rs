@@ -18,7 +18,7 @@ mod uploaders;
 mod verify;
 
 pub use account::{Account, EpochAccount, Gap, Inventory};
-pub use capture::{Config, StoreSink, StoredCapture};
+pub use capture::{Accounts, Config, StoreWriter, StoredCapture};
 pub use coverage::{Coverage, Scope, coverage};
 pub use fetch::{Fetched, PacketLocation, Packets};
 pub use index::{Indexed, index};

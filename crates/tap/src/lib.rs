@@ -1,28 +1,36 @@
 //! Taps: where a packet is seen, one file each, all with one trait; and the merge of what they saw.
 //!
 //! A capture has an [`Options`](options::Options), sites, a [session] that attaches the taps and moves
-//! what they see, and a [`Sink`](sink::Sink) that takes finished pcapng blocks. It requires root:
+//! their records, and a [`Writer`](trawl_pipeline::Writer) of finished pcapng blocks. It requires root:
 //!
 //! ```
 //! use std::time::Duration;
 //!
 //! use trawl_sys::Result;
+//! use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 //! use trawl_tap::Choice;
-//! use trawl_tap::account::Summary;
+//! use trawl_tap::summary::Summary;
 //! use trawl_tap::assembly::{Host, Point};
 //! use trawl_tap::notice::Notice;
 //! use trawl_tap::options::{Memory, Options};
 //! use trawl_tap::session::{self, Observer};
-//! use trawl_tap::sink::Sink;
 //! use trawl_tap::capture_site::CaptureSite;
 //!
 //! /// Keeps all blocks, which are a pcapng file together.
 //! struct Kept(Vec<u8>);
 //!
-//! impl Sink for Kept {
-//!     fn write(&mut self, blocks: &[u8]) -> Result<()> {
-//!         self.0.extend_from_slice(blocks);
-//!         Ok(())
+//! impl Writer for Kept {
+//!     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
+//!         self.0.extend_from_slice(blocks.bytes());
+//!         Ok(Pressure::Idle)
+//!     }
+//!
+//!     fn flush(&mut self) -> Result<Pressure> {
+//!         Ok(Pressure::Idle)
+//!     }
+//!
+//!     fn finish(&mut self) -> Outcome {
+//!         Outcome::default()
 //!     }
 //! }
 //!
@@ -61,7 +69,6 @@ use trawl_sys::Result;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::warden::Warden;
 
-pub mod account;
 pub mod assembly;
 pub mod capture_chain;
 pub mod capture_site;
@@ -81,9 +88,8 @@ mod polls;
 mod second;
 pub mod select;
 pub mod session;
-pub mod sink;
 pub mod sources;
-pub mod stream;
+pub mod summary;
 pub mod table;
 pub mod tc;
 pub mod trace;

@@ -6,11 +6,10 @@
 //! its ring says. So a round looks at all rings twice: what was there at the
 //! first look may go out up to the time between the looks, or up to the last record of a ring in the middle of one.
 
+use trawl_pipeline::{Blocks, Feed};
 use trawl_ring::{Consumer, Observation};
 use trawl_sys::Result;
 use trawl_sys::clock::{self, StepDetector};
-
-use crate::sink::{Sink, is_behind};
 
 /// A mark set by another CPU is seen by ours after this time at the latest.
 const STORE_VISIBLE_NS: u64 = 2_000;
@@ -18,7 +17,7 @@ const STORE_VISIBLE_NS: u64 = 2_000;
 const PATIENCE_NS: u64 = 100_000_000;
 /// A stamp that continues an earlier one is not older than a tick of the kernel's, and two at the slowest.
 const TICK_NS: u64 = 20_000_000;
-/// How long a segment that is being filled may wait for a sink that takes whole ones.
+/// How long a segment that is being filled may wait for a writer that wants whole ones.
 const HOLD_NS: u64 = 4_000_000;
 /// Runs shorter than this are gathered before they are written.
 const SHORT_RUN: usize = 16 << 10;
@@ -47,12 +46,6 @@ struct Stream {
     front: Option<u64>,
 }
 
-/// What a round did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
-    pub bytes: usize,
-}
-
 impl Merge {
     pub fn new(consumers: Vec<Consumer>, in_order_seen: bool) -> Self {
         let mut merge = Self {
@@ -78,10 +71,10 @@ impl Merge {
         self.streams.extend(consumers.into_iter().map(stream));
     }
 
-    /// Moves what can go out now.
-    pub fn round(&mut self, sink: &mut dyn Sink) -> Result<Moved> {
-        if is_behind(sink) {
-            return Ok(Moved::default());
+    /// Moves records that can go out now, and returns their bytes.
+    pub fn round(&mut self, feed: &mut Feed<'_>) -> Result<usize> {
+        if feed.is_blocked() {
+            return Ok(0);
         }
         for stream in &mut self.streams {
             stream.until = stream.consumer.observe();
@@ -92,30 +85,30 @@ impl Merge {
             .filter(|stream| !stream.consumer.is_drained(&stream.until))
             .count();
         if with_records == 0 {
-            return Ok(Moved::default());
+            return Ok(0);
         }
         if self.streams.len() == 1 {
-            return self.move_whole(sink);
+            return self.move_whole(feed);
         }
         let horizon = self.look_again();
         if with_records == 1 && self.others_idle() {
-            return self.move_whole(sink);
+            return self.move_whole(feed);
         }
         for stream in &mut self.streams {
             stream.until = stream.later;
         }
-        self.move_merged(horizon, sink)
+        self.move_merged(horizon, feed)
     }
 
-    /// Moves everything there is, as far as the sink's reader takes it. To be called when nothing is recorded any more.
-    pub fn finish(&mut self, sink: &mut dyn Sink) -> Result<Moved> {
-        if is_behind(sink) {
-            return Ok(Moved::default());
+    /// Moves all records until the writer is blocked. Called when nothing is recorded any more.
+    pub fn finish(&mut self, feed: &mut Feed<'_>) -> Result<usize> {
+        if feed.is_blocked() {
+            return Ok(0);
         }
         for stream in &mut self.streams {
             stream.until = stream.consumer.observe();
         }
-        self.move_merged(u64::MAX, sink)
+        self.move_merged(u64::MAX, feed)
     }
 
     /// Takes the second look, and returns the time up to which all records are known.
@@ -164,17 +157,16 @@ impl Merge {
             == 1
     }
 
-    fn move_whole(&mut self, sink: &mut dyn Sink) -> Result<Moved> {
-        let mut moved = Moved::default();
-        let by_segments = sink.takes_segments();
+    fn move_whole(&mut self, feed: &mut Feed<'_>) -> Result<usize> {
+        let mut moved = 0;
         for stream in &mut self.streams {
-            while !is_behind(sink) {
-                if by_segments {
+            while !feed.is_blocked() {
+                if feed.wants_segments() {
                     if let Some(segment) = stream.consumer.lease(&stream.until) {
                         stream.front = None;
                         self.held_since = None;
-                        moved.bytes += segment.bytes().len();
-                        sink.take(segment)?;
+                        moved += segment.bytes().len();
+                        feed.write(Blocks::Segment(segment))?;
                         continue;
                     }
                     if stream.consumer.is_at_open_segment(&stream.until)
@@ -189,9 +181,9 @@ impl Merge {
                 }
                 self.held_since = None;
                 let length = chunk.len();
-                let written = sink.write(chunk);
+                let written = feed.write(Blocks::Bytes(chunk));
                 stream.pass(length);
-                moved.bytes += length;
+                moved += length;
                 written?;
             }
         }
@@ -199,22 +191,22 @@ impl Merge {
         Ok(moved)
     }
 
-    fn move_merged(&mut self, horizon: u64, sink: &mut dyn Sink) -> Result<Moved> {
+    fn move_merged(&mut self, horizon: u64, feed: &mut Feed<'_>) -> Result<usize> {
         let patient = self.has_patience(horizon);
         let horizon = if patient { horizon } else { u64::MAX };
-        let mut moved = Moved::default();
+        let mut moved = 0;
         let mut held_back = false;
         while let Some((first, limit)) = self.next_run() {
             if self.streams[first].front.is_some_and(|time| time > horizon) {
                 held_back = true;
                 break;
             }
-            moved.bytes += self.move_run(first, limit.min(horizon), sink)?;
-            if is_behind(sink) {
+            moved += self.move_run(first, limit.min(horizon), feed)?;
+            if feed.is_blocked() {
                 break;
             }
         }
-        self.flush(sink)?;
+        self.flush(feed)?;
         if patient && !held_back {
             self.waiting = None;
         }
@@ -254,7 +246,7 @@ impl Merge {
     }
 
     /// Moves the records at a stream's front that are not later than the limit, at least one.
-    fn move_run(&mut self, index: usize, limit: u64, sink: &mut dyn Sink) -> Result<usize> {
+    fn move_run(&mut self, index: usize, limit: u64, feed: &mut Feed<'_>) -> Result<usize> {
         let Self {
             streams, gathered, ..
         } = self;
@@ -265,10 +257,10 @@ impl Merge {
             length += record_length(&chunk[length..]);
         }
         let run = &chunk[..length];
-        // Who takes whole segments gathers what is less by itself.
-        let written = if length >= SHORT_RUN || sink.takes_segments() {
-            match write_gathered(gathered, sink) {
-                Ok(()) => sink.write(run),
+        // A writer that wants whole segments gathers shorter runs itself.
+        let written = if length >= SHORT_RUN || feed.wants_segments() {
+            match write_gathered(gathered, feed) {
+                Ok(()) => feed.write(Blocks::Bytes(run)),
                 Err(error) => {
                     // Kept, so that it can be accounted for.
                     gathered.extend_from_slice(run);
@@ -280,7 +272,7 @@ impl Merge {
             let written = if room {
                 Ok(())
             } else {
-                write_gathered(gathered, sink)
+                write_gathered(gathered, feed)
             };
             gathered.extend_from_slice(run);
             written
@@ -289,8 +281,8 @@ impl Merge {
         written.map(|()| length)
     }
 
-    fn flush(&mut self, sink: &mut dyn Sink) -> Result<()> {
-        write_gathered(&mut self.gathered, sink)
+    fn flush(&mut self, feed: &mut Feed<'_>) -> Result<()> {
+        write_gathered(&mut self.gathered, feed)
     }
 }
 
@@ -300,11 +292,11 @@ fn holds_back(since: &mut Option<u64>) -> bool {
     now - *since.get_or_insert(now) < HOLD_NS
 }
 
-fn write_gathered(gathered: &mut Vec<u8>, sink: &mut dyn Sink) -> Result<()> {
+fn write_gathered(gathered: &mut Vec<u8>, feed: &mut Feed<'_>) -> Result<()> {
     if gathered.is_empty() {
         return Ok(());
     }
-    let written = sink.write(gathered);
+    let written = feed.write(Blocks::Bytes(gathered));
     gathered.clear();
     written
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use trawl_bpf::layout::TapConfig;
 use trawl_io::packet_socket::{Fanout, Reading};
 use trawl_packet::verdict;
+use trawl_pipeline::plan::nanoseconds;
 use trawl_ring::Geometry;
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result, events, host};
@@ -449,36 +450,6 @@ impl Options {
             .fix("use --at exit or --at both"));
         }
         Ok(())
-    }
-}
-
-/// A length of time as a number of nanoseconds.
-pub(crate) mod nanoseconds {
-    use super::Duration;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    fn number(time: Duration) -> u64 {
-        u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    pub fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        number(*time).serialize(to)
-    }
-
-    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Duration, D::Error> {
-        u64::deserialize(from).map(Duration::from_nanos)
-    }
-
-    pub mod option {
-        use super::*;
-
-        pub fn serialize<S: Serializer>(time: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
-            time.map(number).serialize(to)
-        }
-
-        pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Duration>, D::Error> {
-            Ok(Option::deserialize(from)?.map(Duration::from_nanos))
-        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! What a capture is to do, as one plain value: a front end makes it, and it can be stored, shown and sent to another host.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::options::{Options, nanoseconds};
+use trawl_pipeline::plan::{FilePlan, Format, OutputPlan, Rotation, StorePlan};
+
+use crate::options::Options;
 use crate::sources::Sources;
 
 /// Where packets are seen, which of them are recorded, and where they go.
@@ -78,150 +79,12 @@ impl CapturePlan {
     }
 }
 
-/// One file or pipe.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OutputPlan {
-    /// `-` for standard output.
-    pub path: PathBuf,
-    pub format: Format,
-    #[serde(default)]
-    pub compression: Option<Compression>,
-    /// Bytes of each packet, where more are recorded for others.
-    #[serde(default)]
-    pub snaplen: Option<u32>,
-}
-
-impl OutputPlan {
-    pub fn is_stdout(&self) -> bool {
-        self.path == Path::new("-")
-    }
-
-    /// Returns whether a file of this form can be written past the page cache.
-    pub fn can_be_direct(&self) -> bool {
-        self.format == Format::Pcapng && self.compression.is_none()
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Format {
-    Pcapng,
-    Pcap,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Compression {
-    Zstd,
-    Lz4,
-    Gzip,
-}
-
-/// How files are made and written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct FilePlan {
-    /// Permissions, less what the umask takes away.
-    pub mode: Option<u32>,
-    pub io: Io,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Io {
-    /// Directly where the file system supports it.
-    #[default]
-    Auto,
-    /// Past the page cache.
-    Direct,
-    /// Through the page cache.
-    Buffered,
-}
-
-/// When a file of a series ends, and what is done with it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Rotation {
-    /// A file grows no larger than this.
-    pub size: Option<u64>,
-    #[serde(rename = "time_ns", with = "nanoseconds::option")]
-    pub time: Option<Duration>,
-    /// This many files stay, the latest ones.
-    pub files: Option<usize>,
-    /// All files together stay below this.
-    pub total: Option<u64>,
-    /// Is run with the name of each finished file.
-    pub command: Option<String>,
-    /// A file has its name only once it is finished and on the disk.
-    pub sealed: bool,
-}
-
-impl Rotation {
-    /// Returns whether there are to be several files, or something is done with the one.
-    pub fn is_asked_for(&self) -> bool {
-        *self != Self::default()
-    }
-}
-
-/// Where chunks of packets are kept, and where they wait.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StorePlan {
-    pub url: String,
-    /// The capture's name in the store.
-    pub name: String,
-    /// `None`: the usual directory.
-    pub spool: Option<PathBuf>,
-    pub spool_bytes: u64,
-    pub full: FullSpool,
-    pub chunk_bytes: u64,
-    #[serde(rename = "chunk_time_ns", with = "nanoseconds")]
-    pub chunk_time: Duration,
-    /// The capture ends once it recorded this many bytes.
-    pub size: Option<u64>,
-    /// How long the end of the capture may wait for the store.
-    #[serde(rename = "patience_ns", with = "nanoseconds")]
-    pub patience: Duration,
-    /// Each chunk gets its index when it is stored.
-    pub index: bool,
-}
-
-impl StorePlan {
-    pub const SPOOL_BYTES: u64 = 4 << 30;
-    pub const CHUNK_BYTES: u64 = 64 << 20;
-    pub const CHUNK_TIME: Duration = Duration::from_secs(10);
-    pub const PATIENCE: Duration = Duration::from_secs(30);
-
-    /// Stores at an address with the usual sizes and times.
-    pub fn new(url: String, name: String) -> Self {
-        Self {
-            url,
-            name,
-            spool: None,
-            spool_bytes: Self::SPOOL_BYTES,
-            full: FullSpool::Stop,
-            chunk_bytes: Self::CHUNK_BYTES,
-            chunk_time: Self::CHUNK_TIME,
-            size: None,
-            patience: Self::PATIENCE,
-            index: false,
-        }
-    }
-}
-
-/// What happens when the spool is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FullSpool {
-    /// The capture ends; what it recorded so far is kept.
-    Stop,
-    /// The oldest chunk is removed; its manifest stays.
-    Evict,
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use trawl_pipeline::plan::Compression;
+
     use super::*;
     use crate::Choice;
     use crate::options::Memory;

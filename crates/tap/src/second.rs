@@ -9,57 +9,41 @@ use trawl_bpf::layout::{RECORD_MAX_CAPTURED, TRACE_COPY};
 use trawl_filter::select::{Kind, Question, SelectError, Selector};
 use trawl_packet::pcapng::block::{ByteOrder, EnhancedPacket, LINKTYPE_ETHERNET, blocks, push_cut};
 use trawl_packet::pcapng::options::PacketOptions;
+use trawl_pipeline::{Blocks, Counts, Outcome, Pressure, Stage, Writer};
 use trawl_sys::{Error, Result};
 
 use crate::Choice;
-use crate::account::Account;
 use crate::assembly::Point;
 use crate::capture_site::CaptureSite;
 use crate::drop::as_frame;
 use crate::filter::{Filter, compiler_options, ethernet};
 use crate::options::{At, Options, SNAPLEN};
 use crate::packet::choice::{Choice as Chosen, Sampling};
-use crate::sink::Sink;
+use trawl_pipeline::account::Account;
 
-/// What became of packets, by interface block.
+/// The packets that the second look decided on.
 #[derive(Debug, Default)]
 pub(crate) struct Fates {
-    pub passed: Vec<u64>,
-    pub filtered_out: Vec<u64>,
-    pub over_rate: Vec<u64>,
-    /// They came after -c's number had been reached, and do not count at all.
-    pub beyond: Vec<u64>,
+    pub passed: Counts,
+    filtered_out: Counts,
+    over_rate: Counts,
+    /// Packets after -c's number had been reached, which do not count at all.
+    beyond: Counts,
 }
 
 impl Fates {
-    pub fn passed_total(&self) -> u64 {
-        self.passed.iter().sum()
-    }
-
-    /// Moves what the kernel counted as recorded to where it belongs.
+    /// Corrects an account in which the kernel counted these packets as recorded.
     pub fn correct(&self, account: &mut Account, interfaces: &[u32]) {
-        let sum = |list: &[u64]| -> u64 {
-            let of = interfaces.iter().filter_map(|id| list.get(*id as usize));
-            of.sum()
-        };
-        let (filtered_out, beyond) = (sum(&self.filtered_out), sum(&self.beyond));
+        let filtered_out = self.filtered_out.sum(interfaces);
+        let beyond = self.beyond.sum(interfaces);
         account.recorded = account.recorded.saturating_sub(filtered_out + beyond);
-        let over_rate = sum(&self.over_rate);
+        let over_rate = self.over_rate.sum(interfaces);
         if over_rate > 0 {
             account.take_back("rate_limit", over_rate);
         }
         account.filtered_out += filtered_out;
         account.seen = account.seen.saturating_sub(beyond);
     }
-}
-
-/// One more packet of an interface block.
-pub(crate) fn count_in(list: &mut Vec<u64>, interface: u32) {
-    let interface = interface as usize;
-    if list.len() <= interface {
-        list.resize(interface + 1, 0);
-    }
-    list[interface] += 1;
 }
 
 /// Which packets are looked at.
@@ -88,6 +72,8 @@ pub(crate) struct SecondLook {
     /// By interface block, whether it is of packets at their exit.
     exits: Vec<bool>,
     pub fates: Rc<RefCell<Fates>>,
+    /// Packets that were not handed on because of an error.
+    unwritten: Counts,
 }
 
 /// Why a look at what was recorded does not give the answer that the kernel would have given, and what to do instead.
@@ -223,6 +209,7 @@ impl SecondLook {
             entries: (options.at == Some(At::Both)).then(Entries::default),
             exits: Vec::new(),
             fates: Rc::default(),
+            unwritten: Counts::default(),
         }))
     }
 
@@ -238,10 +225,6 @@ impl SecondLook {
         }
     }
 
-    pub fn over<'s>(&'s mut self, sink: &'s mut dyn Sink) -> Matching<'s> {
-        Matching { look: self, sink }
-    }
-
     fn wants(&mut self, packet: &EnhancedPacket<'_>) -> Result<bool> {
         let interface = packet.interface_id;
         let site = self
@@ -250,8 +233,8 @@ impl SecondLook {
             .copied()
             .unwrap_or_default();
         let fates = &mut *self.fates.borrow_mut();
-        if self.most.is_some_and(|most| fates.passed_total() >= most) {
-            count_in(&mut fates.beyond, interface);
+        if self.most.is_some_and(|most| fates.passed.total() >= most) {
+            fates.beyond.add(interface, 1);
             return Ok(false);
         }
         let id = match &self.entries {
@@ -284,14 +267,12 @@ impl SecondLook {
         if let (Some(entries), Some(id), false) = (&mut self.entries, id, is_exit) {
             entries.remember(id, choice);
         }
-        count_in(
-            match choice {
-                Chosen::Wanted => &mut fates.passed,
-                Chosen::NotInSample => &mut fates.filtered_out,
-                Chosen::OverRate => &mut fates.over_rate,
-            },
-            interface,
-        );
+        let counts = match choice {
+            Chosen::Wanted => &mut fates.passed,
+            Chosen::NotInSample => &mut fates.filtered_out,
+            Chosen::OverRate => &mut fates.over_rate,
+        };
+        counts.add(interface, 1);
         Ok(choice == Chosen::Wanted)
     }
 }
@@ -315,61 +296,75 @@ fn judge(
     Ok(selector.matches(kind, captured, length)? || which == Which::Unfinished && is_cut)
 }
 
-/// Hands on the blocks of the packets that match.
-pub(crate) struct Matching<'s> {
-    look: &'s mut SecondLook,
-    sink: &'s mut dyn Sink,
-}
-
-impl Matching<'_> {
-    fn write_whole(&mut self, bytes: &[u8]) -> Result<()> {
-        // Neighbours go on together.
+impl SecondLook {
+    /// Hands on runs of blocks that match, as they are. An error comes with the number of bytes that were decided on.
+    fn push_whole(
+        &mut self,
+        bytes: &[u8],
+        next: &mut dyn Writer,
+    ) -> std::result::Result<Pressure, (usize, Error)> {
+        let mut pressure = Pressure::Idle;
         let (mut from, mut to) = (0, 0);
         for block in blocks(bytes) {
             let end = to + block.bytes.len();
             let wanted = match block.enhanced_packet() {
-                Some(packet) => self.look.wants(&packet)?,
+                Some(packet) => self.wants(&packet).map_err(|error| (from, error))?,
                 None => true,
             };
             if !wanted {
                 if from < to {
-                    self.sink.write(&bytes[from..to])?;
+                    let run = Blocks::Bytes(&bytes[from..to]);
+                    pressure = next.write(run).map_err(|error| (end, error))?;
                 }
                 from = end;
             }
             to = end;
         }
         match from < to {
-            true => self.sink.write(&bytes[from..to]),
-            false => Ok(()),
+            true => next
+                .write(Blocks::Bytes(&bytes[from..to]))
+                .map_err(|error| (to, error)),
+            false => Ok(pressure),
         }
     }
-}
 
-impl Sink for Matching<'_> {
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        if self.look.snaplen as usize >= RECORD_MAX_CAPTURED {
-            return self.write_whole(bytes);
-        }
+    /// The same with packets cut to the snapshot length.
+    fn push_cut(
+        &mut self,
+        bytes: &[u8],
+        next: &mut dyn Writer,
+    ) -> std::result::Result<Pressure, (usize, Error)> {
         let mut cut = Vec::with_capacity(bytes.len());
         for block in blocks(bytes) {
             match block.enhanced_packet() {
-                Some(packet) if !self.look.wants(&packet)? => {}
-                Some(_) => push_cut(block.bytes, self.look.snaplen, &mut cut),
+                Some(packet) if !self.wants(&packet).map_err(|error| (0, error))? => {}
+                Some(_) => push_cut(block.bytes, self.snaplen, &mut cut),
                 None => cut.extend_from_slice(block.bytes),
             }
         }
         match cut.is_empty() {
-            true => Ok(()),
-            false => self.sink.write(&cut),
+            true => Ok(Pressure::Idle),
+            false => next
+                .write(Blocks::Bytes(&cut))
+                .map_err(|error| (bytes.len(), error)),
         }
     }
+}
 
-    fn next(&self) -> Option<&dyn Sink> {
-        Some(&*self.sink)
+impl Stage for SecondLook {
+    fn push(&mut self, blocks: Blocks<'_>, next: &mut dyn Writer) -> Result<Pressure> {
+        let bytes = blocks.bytes();
+        let pushed = match self.snaplen as usize >= RECORD_MAX_CAPTURED {
+            true => self.push_whole(bytes, next),
+            false => self.push_cut(bytes, next),
+        };
+        pushed.map_err(|(decided, error)| {
+            self.unwritten.add_blocks(&bytes[decided..]);
+            error
+        })
     }
 
-    fn next_mut(&mut self) -> Option<&mut dyn Sink> {
-        Some(&mut *self.sink)
+    fn account(&mut self, outcome: &mut Outcome) {
+        outcome.unwritten.add_all(&self.unwritten);
     }
 }

@@ -1,5 +1,5 @@
-//! A capture from beginning to end: taps attached, records merged into the sink, everything taken away again, and
-//! the account drawn up.
+//! A capture from beginning to end, a type for each phase: `Attached` has its taps and all rights, `Confined` only the
+//! rights it still needs, and `Running` moves records from the rings to the writer until it ends in a summary.
 
 mod attach;
 mod frame;
@@ -15,17 +15,16 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use summary::{lost_output_reason, missing_reason};
 use trawl_bpf::{bpffs, deadline};
 use trawl_packet::pcapng;
+use trawl_pipeline::{Feed, Stage, Writer, staged};
 use trawl_ring::Geometry;
 use trawl_sys::events::Signals;
 use trawl_sys::netns::Namespace;
 use trawl_sys::privilege::{Capabilities, Kept, User};
 use trawl_sys::warden::Warden;
-use trawl_sys::{Error, Result, clock, events};
+use trawl_sys::{Error, Result, clock};
 
-use crate::account::{Account, Summary};
 use crate::assembly::{Assembly, Host, Point};
 use crate::capture_site::CaptureSite;
 use crate::filter::Filter;
@@ -33,28 +32,14 @@ use crate::merge::Merge;
 use crate::notice::{Gap, Gone, Notice};
 use crate::options::{Options, TimeSource};
 use crate::second::{Fates, SecondLook};
-use crate::sink::{Counting, Sink};
+use crate::summary::Summary;
 use crate::trigger::Trigger;
 use crate::{AttachedTap, drop, trigger};
 use attach::{attach_at, tell};
 use join::Joins;
 use presence::Presence;
 use promiscuous::Promiscuous;
-use rounds::Handed;
-
-/// The longest sleep while nothing comes: live output is never later than this.
-const IDLE_SLEEP: Duration = Duration::from_millis(5);
-const BUSY_SLEEP: Duration = Duration::from_micros(200);
-/// When a round moved this much, the next one follows at once.
-const BUSY_BYTES: usize = 256 << 10;
-/// How often it is looked whether interfaces and attachments are still there.
-const TEND_EVERY: Duration = Duration::from_millis(200);
-
-/// The longest sleep while the reader of a pipe takes nothing, and how long it may take less than `READS_AT_LEAST`
-/// when the capture is over.
-const READER_SLEEP: Duration = Duration::from_millis(50);
-const READER_PATIENCE: Duration = Duration::from_millis(500);
-const READS_AT_LEAST: u64 = 64 << 10;
+use trawl_pipeline::account::Account;
 
 /// Why a capture ended.
 #[derive(Clone, Debug)]
@@ -131,9 +116,13 @@ struct CountsOfLeft {
 #[derive(Debug)]
 pub struct Attached(Session);
 
-/// A capture that has only the rights it needs from here on.
+/// A capture with the rights that it runs with.
 #[derive(Debug)]
-pub struct Confined(Session);
+pub struct Confined {
+    session: Session,
+    /// The process gave up its rights: the warden undoes what the capture changed.
+    gave_up_rights: bool,
+}
 
 /// Attaches all taps. When this fails, nothing is left attached. If it is the filter that the kernel does not take, the
 /// taps are attached without it, and what does not match is left out in user space.
@@ -158,7 +147,7 @@ impl Attached {
 
     /// Gives up what the capture does not need while it runs, and changes to a user where one is named. What is to be
     /// undone at its end is then left to the warden, which keeps its rights. To be called before threads are started.
-    pub fn confine(mut self, user: Option<User>, besides: Capabilities) -> Result<Confined> {
+    pub fn confine(self, user: Option<User>, besides: Capabilities) -> Result<Confined> {
         let mut capabilities = besides;
         for at in &self.0.taps {
             capabilities |= at.tap.keeps();
@@ -170,52 +159,77 @@ impl Attached {
         // Where /sys hides it, other processes lead to it, which must not be looked at from then on.
         let _ = bpffs::hold();
         Kept { user, capabilities }.confine()?;
-        self.0.is_confined = true;
-        Ok(Confined(self.0))
+        Ok(Confined {
+            session: self.0,
+            gave_up_rights: true,
+        })
     }
 
     /// Keeps all rights, for callers that need them while the capture runs.
     pub fn keep_rights(self) -> Confined {
-        Confined(self.0)
+        Confined {
+            session: self.0,
+            gave_up_rights: false,
+        }
     }
 }
 
 impl Confined {
     pub fn session(&self) -> &Session {
-        &self.0
+        &self.session
     }
 
     /// Records until something ends it.
-    pub fn run(self, sink: &mut dyn Sink, observer: &mut dyn Observer) -> Result<(Summary, Ended)> {
-        self.0.run(sink, observer)
+    pub fn run(
+        mut self,
+        writer: &mut dyn Writer,
+        observer: &mut dyn Observer,
+    ) -> Result<(Summary, Ended)> {
+        let stages = std::mem::take(&mut self.session.stages);
+        Running {
+            watched: 0,
+            clock_offset: self.session.assembly.clock.offset_to_wall(),
+            joins: Joins::default(),
+            feed: Feed::new(staged(stages, writer)),
+            gave_up_rights: self.gave_up_rights,
+            session: self.session,
+            observer,
+        }
+        .run()
     }
 }
 
-/// The parts of a capture that runs.
+/// A capture that records.
+struct Running<'r> {
+    session: Session,
+    feed: Feed<'r>,
+    observer: &'r mut dyn Observer,
+    gave_up_rights: bool,
+    /// How many of the taps have been looked at in this turn.
+    watched: usize,
+    clock_offset: u64,
+    joins: Joins,
+}
+
+/// What a capture consists of once its taps are attached.
 #[derive(Debug)]
 pub struct Session {
     sites: Vec<CaptureSite>,
     options: Options,
-    /// Leaves out what does not match, where the kernel does not take the filter; and what came of it.
-    second: Option<SecondLook>,
+    /// What is done to packets in user space before the writer has them.
+    stages: Vec<Box<dyn Stage>>,
+    /// The decisions of the second look, if there is one.
     fates: Option<Rc<RefCell<Fates>>>,
-    /// Has packets written only around events, and what it has done so far.
-    trigger: Option<Trigger>,
+    /// The state of the trigger, if there is one.
     triggered: Option<Rc<RefCell<trigger::Shared>>>,
     interfaces: Vec<pcapng::Interface>,
     taps: Vec<AtSite>,
     merge: Merge,
-    /// Puts what was noted of drops into words.
-    words: Option<drop::Words>,
     presence: Presence,
-    /// How many of the taps have been looked at in this turn.
-    watched: usize,
-    clock_offset: u64,
     signals: Signals,
     started: Instant,
     started_wall: u64,
-    joins: Joins,
-    /// The points of interfaces that joined, for those who read accounts meanwhile.
+    /// The points of interfaces that joined, for readers of accounts.
     joined: Rc<RefCell<Vec<Point>>>,
     left: CountsOfLeft,
     /// Closed gaps in which packets passed unseen.
@@ -225,7 +239,6 @@ pub struct Session {
     assembly: Assembly,
     /// Cuts files; apart, for the other may be told to undo its tasks at the end of every capture.
     files: Warden,
-    is_confined: bool,
 }
 
 #[derive(Debug)]
@@ -308,7 +321,7 @@ impl Session {
         }
         second.begin(&session.assembly.points, session.interfaces.len());
         session.fates = Some(Rc::clone(&second.fates));
-        session.second = Some(second);
+        session.stages.insert(0, Box::new(second));
         Ok(session)
     }
 
@@ -335,6 +348,7 @@ impl Session {
             }
         }
         assembly.settle()?;
+        let mut stages: Vec<Box<dyn Stage>> = Vec::new();
         let mut words = None;
         if let Some(drops) = &options.drops {
             let (tap, point, found) = drop::attach(sites, &at_xdp, drops, &mut assembly)?;
@@ -350,44 +364,42 @@ impl Session {
         }
         tell(&mut assembly, observer);
         let interfaces = assembly.interface_blocks(sites, 0);
-        let words = words.map(|(point, mut words)| {
+        if let Some((point, mut words)) = words {
             words.begin(point, &interfaces);
-            words
-        });
+            stages.push(Box::new(words));
+        }
         let foreign_clock = options.time == TimeSource::Hardware;
         let trigger = options
             .trigger
             .as_ref()
             .map(|plan| Trigger::new(plan, &assembly.points, sites, foreign_clock))
             .transpose()?;
+        let triggered = trigger.as_ref().map(|one| Rc::clone(&one.shared));
+        if let Some(trigger) = trigger {
+            stages.push(Box::new(trigger));
+        }
         // Before the first packet.
         let started_wall = clock::wall();
         assembly.begin();
         Ok(Self {
             sites: sites.to_vec(),
             options: options.clone(),
-            second: None,
+            stages,
             fates: None,
-            triggered: trigger.as_ref().map(|one| Rc::clone(&one.shared)),
-            trigger,
+            triggered,
             interfaces,
             taps,
             merge: Merge::new(std::mem::take(&mut assembly.streams), foreign_clock),
-            words,
             presence,
-            watched: 0,
-            clock_offset: assembly.clock.offset_to_wall(),
             signals,
             started: Instant::now(),
             started_wall,
-            joins: Joins::default(),
             joined: Rc::default(),
             left: CountsOfLeft::default(),
             unseen: Vec::new(),
             promiscuous,
             assembly,
             files: Warden::default(),
-            is_confined: false,
         })
     }
 
@@ -409,106 +421,6 @@ impl Session {
             }
         }
         names
-    }
-
-    fn run(mut self, sink: &mut dyn Sink, observer: &mut dyn Observer) -> Result<(Summary, Ended)> {
-        match self.trigger.take() {
-            Some(mut trigger) => self.run_over(&mut trigger.over(sink), observer),
-            None => self.run_over(sink, observer),
-        }
-    }
-
-    /// Runs with what is done in user space to packets before the sink has them.
-    fn run_over(
-        mut self,
-        sink: &mut dyn Sink,
-        observer: &mut dyn Observer,
-    ) -> Result<(Summary, Ended)> {
-        match (self.words.take(), self.second.take()) {
-            (Some(mut words), Some(mut second)) => {
-                let mut sink = words.over(sink);
-                let mut sink = second.over(&mut sink);
-                self.run_into(&mut sink, observer)
-            }
-            (None, Some(mut second)) => {
-                let mut sink = second.over(sink);
-                self.run_into(&mut sink, observer)
-            }
-            (Some(mut words), None) => {
-                let mut sink = words.over(sink);
-                self.run_into(&mut sink, observer)
-            }
-            (None, None) => self.run_into(sink, observer),
-        }
-    }
-
-    fn run_into(
-        mut self,
-        sink: &mut dyn Sink,
-        observer: &mut dyn Observer,
-    ) -> Result<(Summary, Ended)> {
-        events::precise_sleeps();
-        for at in &mut self.taps {
-            at.tap.start()?;
-        }
-        let mut ended = sink
-            .write(&self.file_header())
-            .and_then(|()| sink.rest())
-            .err()
-            .map(Ended::Output);
-        observer.started(&self.assembly.points);
-        if ended.is_none() {
-            ended = Some(self.move_until_end(sink, observer)?);
-        }
-        let mut ended = ended.unwrap_or(Ended::Signal);
-        self.stop(observer);
-        let mut written = match ended {
-            Ended::Output(_) => Ok(Handed::Over),
-            _ => self.hand_over(sink).and_then(|handed| {
-                sink.settle()?;
-                Ok(handed)
-            }),
-        };
-        self.tell_events(observer);
-        let mut unwritten = Counting::default();
-        let failed = matches!(ended, Ended::Output(_));
-        let complete = !failed && matches!(written, Ok(Handed::Over));
-        if !complete {
-            unwritten.write(&sink.take_unwritten())?;
-            self.merge.finish(&mut unwritten)?;
-        }
-        let reason = lost_output_reason(&ended, &written);
-        let added = sink.added_interfaces();
-        if let Some(point) = self
-            .assembly
-            .points
-            .iter_mut()
-            .find(|point| point.site.is_none())
-        {
-            point.interfaces.extend(added.iter().map(|(id, _)| *id));
-        }
-        let mut summary = self.summary(&unwritten, reason);
-        self.take_back(&mut summary, sink.lost());
-        if let Some(found) = sink.found() {
-            self.take_back_cut(&mut summary, &found, missing_reason(&ended, &written));
-        }
-        if complete {
-            written = sink
-                .write(&self.file_trailer(&summary, &added))
-                .and_then(|()| sink.settle())
-                .and_then(|()| self.hand_over(sink));
-        }
-        if let (Ok(Handed::NotRead), Some(stream)) = (&written, sink.stream()) {
-            observer.notice(&Notice::NotRead {
-                output: stream.name().to_owned(),
-                packets: unwritten.packets.iter().sum::<u64>(),
-            });
-        }
-        if let Err(error) = written {
-            ended = Ended::Output(error);
-        }
-        summary.ended = ended.to_string();
-        Ok((summary, ended))
     }
 
     /// Reads the accounts of all interface blocks, as they are by then.

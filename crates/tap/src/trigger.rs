@@ -15,13 +15,12 @@ use trawl_packet::pcapng::block::{
 };
 use trawl_packet::pcapng::write;
 use trawl_packet::verdict::Kind;
+use trawl_pipeline::{Blocks, Counts, Outcome, Pressure, Stage, Writer};
 use trawl_sys::{Error, Result, clock};
 
 use crate::assembly::Point;
 use crate::capture_site::CaptureSite;
 use crate::filter::{Filter, compiler_options, ethernet};
-use crate::second::count_in;
-use crate::sink::{Sink, is_behind};
 use backlog::Backlog;
 pub use event::{Cause, Event, Report, TriggerPlan};
 use history::History;
@@ -34,12 +33,12 @@ const LISTED_MAX: usize = 1000;
 /// Packets come this much later than their stamps at most, once the rings are empty: the merge holds them back for 100 ms.
 const LATE_NS: u64 = 120_000_000;
 
-/// What the session and the sink over its output both know.
+/// The state that the session and the stage share.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// Packets that came, and those that were passed on, by interface block.
-    received: Vec<u64>,
-    passed: Vec<u64>,
+    /// Packets that came, and packets that were handed on.
+    received: Counts,
+    passed: Counts,
     /// When a signal came that is an event.
     pub signal: Option<u64>,
     pub report: Report,
@@ -52,11 +51,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Packets that were overwritten in memory, or are still there and nowhere else.
     pub fn not_kept(&self, interfaces: &[u32]) -> u64 {
-        let sum = |list: &[u64]| -> u64 {
-            let of = interfaces.iter().filter_map(|id| list.get(*id as usize));
-            of.sum()
-        };
-        sum(&self.received) - sum(&self.passed)
+        self.received.sum(interfaces) - self.passed.sum(interfaces)
     }
 }
 
@@ -82,6 +77,10 @@ pub(crate) struct Trigger {
     rested: u64,
     /// The packets' stamps are of another clock than ours.
     foreign_clock: bool,
+    /// The last answer of the next writer.
+    pressure: Pressure,
+    /// Packets that came with an error.
+    unwritten: Counts,
     pub shared: Rc<RefCell<Shared>>,
 }
 
@@ -156,6 +155,8 @@ impl Trigger {
             latest: 0,
             rested: 0,
             foreign_clock,
+            pressure: Pressure::Idle,
+            unwritten: Counts::default(),
             shared: Rc::new(RefCell::new(Shared {
                 report,
                 ..Shared::default()
@@ -163,11 +164,10 @@ impl Trigger {
         })
     }
 
-    pub fn over<'s>(&'s mut self, sink: &'s mut dyn Sink) -> Armed<'s> {
+    fn before<'s>(&'s mut self, next: &'s mut dyn Writer) -> Armed<'s> {
         Armed {
             trigger: self,
-            sink,
-            unwritten: Vec::new(),
+            next,
         }
     }
 
@@ -235,15 +235,18 @@ enum Fate {
     NotWritten,
 }
 
-/// Keeps packets back until there is an event.
-pub(crate) struct Armed<'s> {
+/// A trigger and the writer behind it.
+struct Armed<'s> {
     trigger: &'s mut Trigger,
-    sink: &'s mut dyn Sink,
-    /// What came after an error.
-    unwritten: Vec<u8>,
+    next: &'s mut dyn Writer,
 }
 
 impl Armed<'_> {
+    fn write(&mut self, blocks: Blocks<'_>) -> Result<()> {
+        self.trigger.pressure = self.next.write(blocks)?;
+        Ok(())
+    }
+
     /// An event at this time: begins to write what led to it.
     fn fire(&mut self, time_ns: u64, cause: Cause) -> Result<()> {
         self.finish(false)?;
@@ -276,12 +279,8 @@ impl Armed<'_> {
         // It stands at the packet that is the event, or at the first one after a signal.
         trigger.comment = Some(event.to_string());
         trigger.backlog = Some(Backlog::new(packets));
-        self.sink.event_begins()?;
-        // A reader's pipe keeps by itself what is not read yet.
-        match self.sink.stream().is_some() {
-            true => self.finish(false),
-            false => self.catch_up(0),
-        }
+        self.write(Blocks::EventBegin)?;
+        self.catch_up(0)
     }
 
     /// The event's comment without a packet that it could stand at.
@@ -291,7 +290,7 @@ impl Armed<'_> {
         };
         let mut block = Vec::new();
         write::remark(&mut block, &text);
-        self.sink.write(&block)
+        self.write(Blocks::Bytes(&block))
     }
 
     /// The time after an event is over.
@@ -300,15 +299,17 @@ impl Armed<'_> {
             return Ok(());
         }
         self.write_comment()?;
-        let shared = &mut *self.trigger.shared.borrow_mut();
         let most = self.trigger.plan.events.unwrap_or(u64::MAX);
-        shared.is_over = shared.report.events >= most;
+        {
+            let shared = &mut *self.trigger.shared.borrow_mut();
+            shared.is_over = shared.report.events >= most;
+        }
         match &mut self.trigger.backlog {
             Some(backlog) => {
                 backlog.is_closed = true;
                 Ok(())
             }
-            None => self.sink.event_over(),
+            None => self.write(Blocks::EventEnd),
         }
     }
 
@@ -373,16 +374,16 @@ impl Armed<'_> {
         let shared = Rc::clone(&self.trigger.shared);
         let shared = &mut *shared.borrow_mut();
         if self.trigger.window.is_none() {
-            count_in(&mut shared.received, packet.interface_id);
+            shared.received.add(packet.interface_id, 1);
             if !shared.is_over {
                 self.trigger.history.push(bytes, time);
             }
             return Ok(Fate::NotWritten);
         }
-        count_in(&mut shared.received, packet.interface_id);
+        shared.received.add(packet.interface_id, 1);
         // What waits counts when it goes.
         if self.trigger.backlog.is_none() {
-            count_in(&mut shared.passed, packet.interface_id);
+            shared.passed.add(packet.interface_id, 1);
         }
         Ok(match self.trigger.comment.take() {
             Some(text) => {
@@ -433,46 +434,42 @@ impl Armed<'_> {
     }
 }
 
-impl Sink for Armed<'_> {
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let looked = self.look_for_signal().map_err(|error| (0, error));
-        let caught_up = looked.and_then(|()| self.catch_up(bytes.len()).map_err(|e| (0, e)));
-        let taken = caught_up.and_then(|()| self.take_all(bytes));
-        taken.map_err(|(done, error)| {
-            self.unwritten.extend_from_slice(&bytes[done..]);
-            error
-        })
-    }
-
-    fn rest(&mut self) -> Result<()> {
-        self.look_for_signal()?;
-        // The rings are not looked at while a reader has not taken what it was given.
-        if !is_behind(self.sink) {
-            self.look_at_the_clock()?;
-            self.catch_up(0)?;
+impl Stage for Trigger {
+    fn push(&mut self, blocks: Blocks<'_>, next: &mut dyn Writer) -> Result<Pressure> {
+        let bytes = blocks.bytes();
+        let mut armed = self.before(next);
+        let looked = armed.look_for_signal().map_err(|error| (0, error));
+        let caught_up = looked.and_then(|()| armed.catch_up(bytes.len()).map_err(|e| (0, e)));
+        match caught_up.and_then(|()| armed.take_all(bytes)) {
+            Ok(()) => Ok(self.pressure.clone()),
+            Err((done, error)) => {
+                self.unwritten.add_blocks(&bytes[done..]);
+                Err(error)
+            }
         }
-        self.sink.rest()
     }
 
-    fn settle(&mut self) -> Result<()> {
-        self.look_for_signal()?;
-        self.finish(true)?;
-        self.write_comment()?;
-        self.sink.settle()
+    fn flush(&mut self, next: &mut dyn Writer) -> Result<Pressure> {
+        let mut armed = self.before(next);
+        armed.look_for_signal()?;
+        // The rings are not looked at while a reader has not taken what it was given.
+        if !matches!(armed.trigger.pressure, Pressure::Blocked(_)) {
+            armed.look_at_the_clock()?;
+            armed.catch_up(0)?;
+        }
+        self.pressure = next.flush()?;
+        Ok(self.pressure.clone())
     }
 
-    fn take_unwritten(&mut self) -> Vec<u8> {
-        let mut all = self.sink.take_unwritten();
-        all.append(&mut self.spill());
-        all.append(&mut self.unwritten);
-        all
+    fn finish(&mut self, next: &mut dyn Writer) -> Result<()> {
+        let mut armed = self.before(next);
+        armed.look_for_signal()?;
+        armed.finish(true)?;
+        armed.write_comment()
     }
 
-    fn next(&self) -> Option<&dyn Sink> {
-        Some(&*self.sink)
-    }
-
-    fn next_mut(&mut self) -> Option<&mut dyn Sink> {
-        Some(&mut *self.sink)
+    fn account(&mut self, outcome: &mut Outcome) {
+        self.spill();
+        outcome.unwritten.add_all(&self.unwritten);
     }
 }

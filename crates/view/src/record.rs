@@ -143,7 +143,6 @@ pub fn add_places(places: &mut Vec<BlockOrigin>, before: &mut usize, bytes: &[u8
 pub struct RingBlocks<'a> {
     blocks: Blocks<'a>,
     places: &'a [BlockOrigin],
-    passed: usize,
     current: Option<(EnhancedPacket<'a>, &'a BlockOrigin)>,
 }
 
@@ -152,22 +151,21 @@ impl<'a> RingBlocks<'a> {
         Self {
             blocks: blocks(bytes),
             places,
-            passed: 0,
             current: None,
         }
     }
 
-    /// How many bytes of blocks the source has come past.
-    pub fn passed(&self) -> usize {
-        self.passed
+    /// Returns the interface block of the current packet.
+    pub fn interface(&self) -> Option<u32> {
+        let (packet, _) = self.current.as_ref()?;
+        Some(packet.interface_id)
     }
 }
 
 impl Source for RingBlocks<'_> {
     fn advance(&mut self) -> Result<bool, ReadError> {
-        let (places, passed) = (self.places, &mut self.passed);
+        let places = self.places;
         self.current = self.blocks.find_map(|block| {
-            *passed += block.bytes.len();
             let packet = block.enhanced_packet()?;
             Some((packet, places.get(packet.interface_id as usize)?))
         });

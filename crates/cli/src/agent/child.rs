@@ -11,11 +11,12 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::Deserialize;
 use trawl_agent::{Capture, Counts, End};
+use trawl_pipeline::plan::StorePlan;
 use trawl_sys::process::own_binary;
 use trawl_sys::{Error, Result, process};
 use trawl_tap::filter::Filter;
 use trawl_tap::options::{Memory, MemorySize, Options};
-use trawl_tap::plan::{CapturePlan, StorePlan};
+use trawl_tap::plan::CapturePlan;
 use trawl_tap::sources::Sources;
 
 use crate::capture::args::{self, TapName, Taps};
@@ -197,7 +198,7 @@ impl Running {
         #[derive(Deserialize)]
         struct Summary {
             #[serde(flatten)]
-            total: trawl_tap::account::Account,
+            total: trawl_pipeline::account::Account,
         }
         let text = std::fs::read(&self.summary.0).ok()?;
         let Summary { total } = serde_json::from_slice(&text).ok()?;

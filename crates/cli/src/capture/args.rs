@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use trawl_bpf::layout::RECORD_MAX_CAPTURED;
 use trawl_packet::verdict;
+use trawl_pipeline::plan::{FilePlan, Format, OutputPlan};
 use trawl_sys::privilege::User;
 use trawl_sys::{Error, Result, host};
 use trawl_tap::Choice;
@@ -14,7 +15,7 @@ use trawl_tap::options::{
     At, Direction, Drops, Memory, MemorySize, Mode, Options, Programs, Recording, Sample, Stamps,
     TimeSource,
 };
-use trawl_tap::plan::{CapturePlan, FilePlan, Format, OutputPlan};
+use trawl_tap::plan::CapturePlan;
 use trawl_tap::sources::Sources;
 use trawl_view::print::PrintOptions;
 
@@ -621,7 +622,7 @@ fn user(name: &str) -> std::result::Result<User, String> {
 
 #[cfg(test)]
 mod tests {
-    use trawl_tap::plan::Compression;
+    use trawl_pipeline::plan::Compression;
 
     use super::*;
 

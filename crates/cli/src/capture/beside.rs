@@ -1,9 +1,10 @@
 //! The outputs of a capture, opened before anything is attached, and what writes to those after the first.
 
+use trawl_pipeline::plan::OutputPlan;
 use trawl_sink::Beside;
 use trawl_sys::{Error, Result};
 use trawl_tap::notice::Notice;
-use trawl_tap::plan::{CapturePlan, OutputPlan};
+use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::{Observer, Session};
 use trawl_view::print::Printer;
 

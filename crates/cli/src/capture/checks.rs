@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use trawl_pipeline::plan::{Format, OutputPlan};
 use trawl_sys::{Error, Result};
 use trawl_tap::capture_site::CaptureSite;
-use trawl_tap::plan::{CapturePlan, Format, OutputPlan};
+use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::Session;
 
 use super::display::{Display, Form};

@@ -6,13 +6,14 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use trawl_io::disk::open_directly;
-use trawl_sink::{DirectFile, Form, Packed, PcapFile, PcapStream, PcapngFile, PcapngStream};
+use trawl_pipeline::plan::{Compression, Format, Io, OutputPlan};
+use trawl_pipeline::{FileWriter, Writer};
+use trawl_sink::{DirectFile, Form, Packed, Pipe, PlainFile};
 use trawl_sys::warden::WholeBytes;
 use trawl_sys::{Error, Result, create};
 use trawl_tap::notice::Notice;
-use trawl_tap::plan::{CapturePlan, Compression, Format, Io, OutputPlan};
+use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::{Observer, Session};
-use trawl_tap::sink::Sink;
 
 use super::output;
 use super::progress::Terminal;
@@ -45,70 +46,48 @@ impl How {
         }
     }
 
-    /// The same for what may be a pipe or a terminal: such a one has no whole bytes.
+    /// Opens the writer of a file with whole bytes, or of a pipe or terminal without.
     pub(super) fn open_any(
         self,
         file: File,
         name: String,
         whole: Option<WholeBytes>,
-    ) -> Result<Box<dyn Sink + Send>> {
-        if whole.is_some() {
-            return self.open(file, name, whole);
-        }
-        let sink: Box<dyn Sink + Send> = match self.form {
-            Form::Pcapng => Box::new(PcapngStream::new(file, name)),
-            Form::Pcap { link_type, snaplen } => {
-                Box::new(PcapStream::new(file, name, link_type, snaplen))
-            }
-        };
-        Ok(sink)
+    ) -> Result<Box<dyn Writer + Send>> {
+        Ok(match whole {
+            Some(whole) => self.open(file, name, Some(whole))?,
+            None => Box::new(Pipe::new(file, name, self.form)),
+        })
     }
 
-    /// What is written to this empty file.
+    /// Opens the writer of an empty file, as was asked for or as its file system can.
     pub(super) fn open(
         self,
         file: File,
         name: String,
         whole: Option<WholeBytes>,
-    ) -> Result<Box<dyn Sink + Send>> {
+    ) -> Result<Box<dyn FileWriter>> {
         if let Some(compression) = self.compression {
             let packed = Packed::new(file, name, whole, compression, self.form)?;
             return Ok(Box::new(packed.in_series(self.is_in_series())));
         }
-        match self.form {
-            Form::Pcapng => pcapng_file(file, name, whole, self),
-            Form::Pcap { link_type, snaplen } => {
-                let file = PcapFile::new(file, name, whole, link_type, snaplen);
-                Ok(Box::new(file.in_series(self.is_in_series())))
+        if matches!(self.form, Form::Pcapng) && self.io != Io::Buffered {
+            let again = file
+                .try_clone()
+                .map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
+            match DirectFile::new(again, name.clone(), whole.clone()) {
+                Ok(direct) => return Ok(Box::new(direct.up_to(self.largest))),
+                Err(error) if self.io == Io::Direct => return Err(refused(&name, error)),
+                // Said before the capture began.
+                Err(_) => {}
             }
         }
+        let file = PlainFile::new(file, name, whole, self.form);
+        Ok(Box::new(file.in_series(self.is_in_series())))
     }
 
     fn is_in_series(&self) -> bool {
         self.largest.is_some()
     }
-}
-
-/// A file that is written as was asked for, or as its file system can.
-fn pcapng_file(
-    file: File,
-    name: String,
-    whole: Option<WholeBytes>,
-    how: How,
-) -> Result<Box<dyn Sink + Send>> {
-    if how.io != Io::Buffered {
-        let again = file
-            .try_clone()
-            .map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
-        match DirectFile::new(again, name.clone(), whole.clone()) {
-            Ok(direct) => return Ok(Box::new(direct.up_to(how.largest))),
-            Err(error) if how.io == Io::Direct => return Err(refused(&name, error)),
-            // Said before the capture began.
-            Err(_) => {}
-        }
-    }
-    let file = PcapngFile::new(file, name, whole).in_series(how.is_in_series());
-    Ok(Box::new(file))
 }
 
 fn refused(name: &str, error: io::Error) -> Error {

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use trawl_pipeline::plan::Format;
 use trawl_sys::{Error, Result};
-use trawl_tap::plan::Format;
 
 use super::recording::snaplen;
 use crate::packing::Packing;

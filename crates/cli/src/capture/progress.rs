@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use trawl_store::Accounts;
 use trawl_sys::netns::Namespace;
-use trawl_tap::account::Summary;
 use trawl_tap::assembly::Point;
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::notice::Notice;
 use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::Observer;
+use trawl_tap::summary::Summary;
 
 use super::display::Display;
 use super::interfaces::Joining;
@@ -36,6 +37,8 @@ pub(super) struct Terminal {
     joining: Joining,
     /// For `trawl serve`.
     published: Option<Published>,
+    /// The store's copy of the accounts.
+    accounts: Option<Accounts>,
 }
 
 impl Terminal {
@@ -55,7 +58,13 @@ impl Terminal {
             previous: None,
             joining: Joining::new(plan),
             published: Published::begin(Kind::Capture),
+            accounts: None,
         }
+    }
+
+    /// Has a store know the accounts from time to time.
+    pub(super) fn tell_accounts(&mut self, accounts: Accounts) {
+        self.accounts = Some(accounts);
     }
 
     /// All notices up to now.
@@ -110,6 +119,9 @@ impl Observer for Terminal {
     }
 
     fn looked_after(&mut self, summary: &mut dyn FnMut() -> Summary) {
+        if let Some(accounts) = &self.accounts {
+            accounts.set(summary().accounts());
+        }
         if let Some(published) = self.published.as_mut().filter(|one| one.is_due()) {
             published.tell(&RunningCapture::new(&summary().total));
         }

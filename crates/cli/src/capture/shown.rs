@@ -1,13 +1,12 @@
-//! The sink that shows packets on standard output, in whichever form.
+//! The writer that shows packets on standard output, in whichever form.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 
+use trawl_pipeline::{Blocks, Outcome, Pressure, Stream, Unit, Writer};
 use trawl_sys::{Error, Result};
 use trawl_tap::session::Session;
-use trawl_tap::sink::Sink;
-use trawl_tap::stream::{End, Stream};
 use trawl_view::Show;
 use trawl_view::record::{BlockOrigin, RingBlocks, Source, add_places};
 
@@ -44,27 +43,31 @@ impl<S: Show> Shown<S> {
     }
 }
 
-impl<S: Show> Sink for Shown<S> {
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let mut ends: Vec<End> = Vec::new();
+impl<S: Show> Writer for Shown<S> {
+    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
+        let bytes = blocks.bytes();
+        let mut units: Vec<Unit> = Vec::new();
         add_places(&mut self.places, &mut self.described, bytes);
         let mut source = RingBlocks::new(bytes, &self.places);
         while let Ok(true) = source.advance() {
             if let Some(packet) = source.current() {
                 self.form.show(&mut self.text, &packet);
             }
-            ends.push((self.text.len(), source.passed()));
+            units.push(Unit {
+                end: self.text.len(),
+                interface: source.interface(),
+            });
         }
-        let result = self.stream.put(self.text.as_bytes(), bytes, || ends);
+        let put = self.stream.put(self.text.as_bytes(), || units);
         self.text.clear();
-        result
+        put
     }
 
-    fn take_unwritten(&mut self) -> Vec<u8> {
-        self.stream.take_unwritten()
+    fn flush(&mut self) -> Result<Pressure> {
+        self.stream.push()
     }
 
-    fn stream(&mut self) -> Option<&mut Stream> {
-        Some(&mut self.stream)
+    fn finish(&mut self) -> Outcome {
+        self.stream.finish()
     }
 }

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use trawl_store::{Config, StoreSink, StoredCapture};
+use trawl_pipeline::plan::{FullSpool, StorePlan};
+use trawl_store::{Config, StoreWriter, StoredCapture};
 use trawl_sys::{Error, Result, host};
-use trawl_tap::account::Summary;
-use trawl_tap::plan::{FullSpool, StorePlan};
 use trawl_tap::session::{Confined, Ended};
+use trawl_tap::summary::Summary;
 
 use super::progress::Terminal;
 use crate::json::{self, Remark};
@@ -125,9 +125,10 @@ pub(super) fn record(
         let (url, error) = (shown.as_str(), why);
         json::say(&Remark::StoreDelayed { url, error }, &text);
     };
-    let mut sink = StoreSink::begin(&config(plan), interfaces, complain)?;
-    let (summary, ended) = confined.run(&mut sink, observer)?;
-    let outcome = sink.finish(&summary, &ended.to_string())?;
+    let mut writer = StoreWriter::begin(&config(plan), interfaces, complain)?;
+    observer.tell_accounts(writer.accounts());
+    let (summary, ended) = confined.run(&mut writer, observer)?;
+    let outcome = writer.end(summary.accounts(), &ended.to_string())?;
     Ok((summary, ended, outcome))
 }
 

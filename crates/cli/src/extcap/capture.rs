@@ -10,12 +10,12 @@ use trawl_filter::select::{Question, Selector};
 use trawl_filter::{LinkType, Options};
 use trawl_packet::pcapng::block::{ByteOrder, blocks};
 use trawl_packet::verdict;
+use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_sys::{Error, Result, errno};
 use trawl_tap::Choice;
 use trawl_tap::filter::Filter;
 use trawl_tap::options::{At, Direction, Options as CaptureOptions, Programs, Sample};
 use trawl_tap::plan::CapturePlan;
-use trawl_tap::sink::Sink;
 use trawl_tap::sources::Sources;
 
 use super::{Args, FILTER_CONTROL, TapName};
@@ -215,12 +215,17 @@ struct Fifo {
     kept: Vec<u8>,
 }
 
-impl Sink for Fifo {
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+impl Writer for Fifo {
+    fn write(&mut self, written: Blocks<'_>) -> Result<Pressure> {
+        let bytes = written.bytes();
         let fail = |e| Error::os("cannot write to Wireshark", e);
         let mut chosen = self.selector.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(selector) = chosen.as_mut() else {
-            return self.fifo.write_all(bytes).map_err(fail);
+            return self
+                .fifo
+                .write_all(bytes)
+                .map_err(fail)
+                .map(|()| Pressure::Idle);
         };
         self.kept.clear();
         for block in blocks(bytes) {
@@ -234,7 +239,16 @@ impl Sink for Fifo {
                 self.kept.extend_from_slice(block.bytes);
             }
         }
-        self.fifo.write_all(&self.kept).map_err(fail)
+        self.fifo.write_all(&self.kept).map_err(fail)?;
+        Ok(Pressure::Idle)
+    }
+
+    fn flush(&mut self) -> Result<Pressure> {
+        Ok(Pressure::Idle)
+    }
+
+    fn finish(&mut self) -> Outcome {
+        Outcome::default()
     }
 }
 

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use trawl_pipeline::plan::{Compression, Rotation};
 use trawl_sink::SeriesPlan;
 use trawl_sys::{Error, Result};
 use trawl_tap::filter::Filter;
-use trawl_tap::plan::{Compression, Rotation};
 use trawl_view::print::PrintOptions;
 use trawl_view::rewrite;
 

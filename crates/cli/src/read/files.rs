@@ -1,23 +1,20 @@
 //! The file that packets are written into, or a series of files by size and by the packets' time; compressed or not.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use trawl_io::outlet::Patient;
+use trawl_pipeline::plan::Compression;
+use trawl_pipeline::{Blocks, FileWriter, write_patiently};
 use trawl_sink::{
-    Finished, Form, Packed, SeriesPlan, check_command, is_nearly_full, wait_for_commands,
+    Finished, Form, Packed, Pipe, PlainFile, SeriesPlan, check_command, is_nearly_full,
+    wait_for_commands,
 };
-use trawl_sys::{Error, Result, clock};
-use trawl_tap::plan::Compression;
-use trawl_tap::sink::Sink;
+use trawl_sys::{Error, Result, clock, errno};
 
 use super::input::{Input, identity};
 use crate::{json, outfile};
-
-/// Bytes that may wait to be compressed: what is read is not lost, so it waits.
-const WAITING: usize = 16 << 20;
 
 /// The result of a write: the bytes were taken, or nobody reads them any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,18 +38,13 @@ pub(super) struct Files {
 }
 
 struct Current {
-    target: Target,
+    writer: Box<dyn FileWriter>,
     name: String,
     path: PathBuf,
     /// How long it is, or at most if it is compressed.
     written: u64,
     /// The time of its first packet.
     began_ns: Option<u64>,
-}
-
-enum Target {
-    Plain(Patient<File>),
-    Packed { packed: Packed, waiting: usize },
 }
 
 impl Files {
@@ -129,12 +121,11 @@ impl Files {
         if fits(current.written) {
             return Ok(false);
         }
-        let Target::Packed { packed, waiting } = &mut current.target else {
+        if self.compression.is_none() {
             return Ok(true);
-        };
-        packed.compact()?;
-        *waiting = 0;
-        current.written = packed.length();
+        }
+        current.writer.compact()?;
+        current.written = current.writer.length();
         Ok(!fits(current.written) || is_nearly_full(size - current.written, size))
     }
 
@@ -167,15 +158,18 @@ impl Files {
             .plan
             .name(self.number, time_ns, &mut self.last, is_used);
         let (file, name) = open(&path, &self.inputs, self.plan.is_asked_for())?;
-        let target = match self.compression {
-            None => Target::Plain(Patient(file)),
-            Some(compression) => Target::Packed {
-                packed: Packed::new(file, name.clone(), None, compression, Form::Pcapng)?,
-                waiting: 0,
-            },
+        let form = Form::Encoded;
+        // Standard output may be a file that was begun by others.
+        let is_own = path != Path::new("-") && file.metadata().is_ok_and(|about| about.is_file());
+        let writer: Box<dyn FileWriter> = match self.compression {
+            None if is_own => Box::new(PlainFile::new(file, name.clone(), None, form)),
+            None => Box::new(Pipe::new(file, name.clone(), form)),
+            Some(compression) => {
+                Box::new(Packed::new(file, name.clone(), None, compression, form)?)
+            }
         };
         self.current = Some(Current {
-            target,
+            writer,
             name,
             path,
             written: 0,
@@ -189,40 +183,19 @@ impl Files {
             return Ok(Written::Taken);
         };
         current.written += bytes.len() as u64;
-        match &mut current.target {
-            Target::Packed { packed, waiting } => {
-                *waiting += bytes.len();
-                packed.write(bytes)?;
-                if *waiting >= WAITING {
-                    *waiting = 0;
-                    packed.settle()?;
-                }
-                Ok(Written::Taken)
-            }
-            Target::Plain(file) => match file.write_all(bytes) {
-                Ok(()) => Ok(Written::Taken),
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Written::NobodyReads),
-                Err(error) => Err(Error::os(
-                    format!("cannot write to {}", current.name),
-                    error,
-                )),
-            },
+        match write_patiently(current.writer.as_mut(), Blocks::Bytes(bytes)) {
+            Err(error) if error.errno() == Some(errno::EPIPE) => Ok(Written::NobodyReads),
+            written => written.map(|()| Written::Taken),
         }
     }
 
     /// Ends the file at hand.
     pub fn end(&mut self) -> Result<()> {
-        let Some(current) = self.current.take() else {
+        let Some(mut current) = self.current.take() else {
             return Ok(());
         };
-        let length = match current.target {
-            Target::Plain(_) => current.written,
-            Target::Packed { mut packed, .. } => {
-                packed.settle()?;
-                packed.length()
-            }
-        };
-        self.finished.add(current.path, length);
+        current.writer.finish().error.map_or(Ok(()), Err)?;
+        self.finished.add(current.path, current.writer.length());
         Ok(())
     }
 

@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::Serialize;
 use trawl_bpf::xdp_events::What;
+use trawl_pipeline::account::Account;
 use trawl_sys::counters::Key;
-use trawl_tap::account::Account;
 use trawl_view::why::{DropKey, REASON_XDP, Row, Tally};
 
 use super::advice;

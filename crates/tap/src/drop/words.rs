@@ -15,11 +15,11 @@ use trawl_bpf::layout::drop::{
 use trawl_packet::pcapng::block::{Block, EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Direction, Interface, Verdict, write};
+use trawl_pipeline::{Blocks, Outcome, Pressure, Stage, Writer};
 use trawl_sys::Result;
 
 use super::names::Names;
 use super::reasons::Reasons;
-use crate::sink::Sink;
 
 const ETHERTYPE_IP: u16 = 0x0800;
 const ETHERTYPE_IP6: u16 = 0x86dd;
@@ -160,11 +160,6 @@ impl Words {
             .collect();
         added.sort_unstable();
         added
-    }
-
-    /// This sink, with words for notes.
-    pub fn over<'w>(&'w mut self, sink: &'w mut dyn Sink) -> InWords<'w> {
-        InWords { words: self, sink }
     }
 
     fn put_into_words(&mut self, block: &Block<'_>) {
@@ -401,31 +396,16 @@ fn protocol(number: u32) -> String {
     }
 }
 
-/// A sink that is handed notes and hands on words.
-#[allow(missing_debug_implementations, reason = "a sink need not have one")]
-pub struct InWords<'w> {
-    words: &'w mut Words,
-    sink: &'w mut dyn Sink,
-}
-
-impl Sink for InWords<'_> {
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.words.out.clear();
-        for block in blocks(bytes) {
-            self.words.put_into_words(&block);
+impl Stage for Words {
+    fn push(&mut self, pushed: Blocks<'_>, next: &mut dyn Writer) -> Result<Pressure> {
+        self.out.clear();
+        for block in blocks(pushed.bytes()) {
+            self.put_into_words(&block);
         }
-        self.sink.write(&self.words.out)
+        next.write(Blocks::Bytes(&self.out))
     }
 
-    fn next(&self) -> Option<&dyn Sink> {
-        Some(&*self.sink)
-    }
-
-    fn next_mut(&mut self) -> Option<&mut dyn Sink> {
-        Some(&mut *self.sink)
-    }
-
-    fn added_interfaces(&self) -> Vec<(u32, u64)> {
-        self.words.added()
+    fn account(&mut self, outcome: &mut Outcome) {
+        outcome.added.extend(self.added());
     }
 }

@@ -4,8 +4,8 @@ use trawl_packet::pcapng::write;
 use trawl_sys::clock;
 
 use super::Session;
-use crate::account::{PointSummary, Summary};
 use crate::assembly::Host;
+use crate::summary::{PointSummary, Summary};
 
 impl Session {
     /// What a file begins with: the section, and a block for each interface and hook point.

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use trawl_packet::pcapng::write;
+use trawl_pipeline::Blocks;
 use trawl_sys::Result;
 
+use super::Running;
 use super::attach::{attach_at, tell};
-use super::{Observer, Session};
 use crate::capture_site::CaptureSite;
 use crate::notice::Notice;
-use crate::sink::Sink;
 
 /// How often it is looked for interfaces.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -30,99 +30,112 @@ fn identity(site: &CaptureSite) -> (String, u32) {
     (site.label.clone(), site.interface.index)
 }
 
-impl Session {
-    /// Attaches to interfaces that have appeared. Fails only if the sink does.
-    pub(super) fn join(&mut self, sink: &mut dyn Sink, observer: &mut dyn Observer) -> Result<()> {
+impl Running<'_> {
+    /// Attaches to interfaces that have appeared. Fails only if the writer does.
+    pub(super) fn join(&mut self) -> Result<()> {
         let began = Instant::now();
         if self.joins.next.is_some_and(|next| began < next) {
             return Ok(());
         }
         let there: Vec<CaptureSite> = self
+            .session
             .presence
             .sites()
-            .filter_map(|index| self.sites.get(index).cloned())
+            .filter_map(|index| self.session.sites.get(index).cloned())
             .collect();
         let unchanged = match self.joins.refused.is_empty() && !self.joins.is_full {
-            true => self.presence.unchanged(),
+            true => self.session.presence.unchanged(),
             // What was refused may be possible by now.
             false => Vec::new(),
         };
         let mut is_full = false;
-        let appeared = observer.appeared(&there, &unchanged);
+        let appeared = self.observer.appeared(&there, &unchanged);
         let took = began.elapsed();
         for site in appeared {
             if self.joins.refused.contains(&identity(&site)) {
                 continue;
             }
-            is_full = !self.assembly.has_room();
+            is_full = !self.session.assembly.has_room();
             if is_full {
-                self.tell_full(&site, observer);
+                self.tell_full(&site);
                 break;
             }
-            self.join_one(site, sink, observer)?;
+            self.join_one(site)?;
         }
         self.joins.is_full = is_full;
-        self.assembly.settle()?;
+        self.session.assembly.settle()?;
         self.joins.next = Some(Instant::now() + LOOK_EVERY.max(took * REST_FACTOR));
         Ok(())
     }
 
     /// Says once that interfaces wait for others to leave.
-    fn tell_full(&self, site: &CaptureSite, observer: &mut dyn Observer) {
+    fn tell_full(&mut self, site: &CaptureSite) {
         if !self.joins.is_full {
-            observer.notice(&Notice::JoinsWait {
+            self.observer.notice(&Notice::JoinsWait {
                 interface: site.label.clone(),
-                why: self.assembly.no_room().to_string(),
+                why: self.session.assembly.no_room().to_string(),
             });
         }
     }
 
-    fn join_one(
-        &mut self,
-        site: CaptureSite,
-        sink: &mut dyn Sink,
-        observer: &mut dyn Observer,
-    ) -> Result<()> {
-        let (points, blocks) = (self.assembly.points.len(), self.interfaces.len());
-        let index = self.sites.len();
-        self.sites.push(site);
-        let site = &self.sites[index];
+    fn join_one(&mut self, site: CaptureSite) -> Result<()> {
+        let (points, blocks) = (
+            self.session.assembly.points.len(),
+            self.session.interfaces.len(),
+        );
+        let index = self.session.sites.len();
+        self.session.sites.push(site);
+        let site = &self.session.sites[index];
         let mut taps = Vec::new();
-        let promiscuous = &mut self.promiscuous;
-        let attached =
-            attach_at(index, site, &mut self.assembly, &mut taps, promiscuous).and_then(|_| {
-                for at in &mut taps {
-                    at.tap.start()?;
-                }
-                self.presence.add(index, site)
-            });
-        tell(&mut self.assembly, observer);
+        let promiscuous = &mut self.session.promiscuous;
+        let attached = attach_at(
+            index,
+            site,
+            &mut self.session.assembly,
+            &mut taps,
+            promiscuous,
+        )
+        .and_then(|_| {
+            for at in &mut taps {
+                at.tap.start()?;
+            }
+            self.session.presence.add(index, site)
+        });
+        tell(&mut self.session.assembly, self.observer);
         // Points stay where a tap failed: the interface blocks have their numbers.
-        let made = self.assembly.interface_blocks(&self.sites, blocks);
+        let made = self
+            .session
+            .assembly
+            .interface_blocks(&self.session.sites, blocks);
         let mut header = Vec::new();
         for interface in &made {
             write::interface_description(&mut header, interface);
         }
-        self.interfaces.extend(made);
-        let joined = &self.assembly.points[points..];
-        self.joined.borrow_mut().extend_from_slice(joined);
-        self.merge.add(std::mem::take(&mut self.assembly.streams));
+        self.session.interfaces.extend(made);
+        let joined = &self.session.assembly.points[points..];
+        self.session.joined.borrow_mut().extend_from_slice(joined);
+        self.session
+            .merge
+            .add(std::mem::take(&mut self.session.assembly.streams));
         match attached {
             Ok(()) => {
-                self.taps.extend(taps);
-                observer.started(&self.assembly.points[points..]);
+                self.session.taps.extend(taps);
+                self.observer
+                    .started(&self.session.assembly.points[points..]);
             }
             Err(error) => {
-                self.assembly.release(index);
-                self.joins.refused.insert(identity(&self.sites[index]));
-                observer.notice(&Notice::NotJoined {
+                self.session.assembly.release(index);
+                self.joins
+                    .refused
+                    .insert(identity(&self.session.sites[index]));
+                self.observer.notice(&Notice::NotJoined {
                     why: error.to_string(),
                 });
             }
         }
         match header.is_empty() {
             true => Ok(()),
-            false => sink.write(&header),
+            false => self.feed.write(Blocks::Bytes(&header)),
         }
     }
 }

@@ -1,135 +1,183 @@
-//! The rounds of a capture: packets are moved to the sink until something ends it.
+//! The rounds of a capture: records are moved to the writer until something ends it.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use trawl_pipeline::{Blocks, Counts, Feed, Patience, Pressure, staged};
 use trawl_sys::events::Signal;
 use trawl_sys::{Result, clock, events};
 
-use super::{
-    BUSY_BYTES, BUSY_SLEEP, Ended, IDLE_SLEEP, Observer, READER_PATIENCE, READER_SLEEP,
-    READS_AT_LEAST, Session, TEND_EVERY,
-};
+use super::{Ended, Running};
 use crate::notice::Notice;
-use crate::sink::{Counting, Sink};
-use crate::stream::Stream;
+use crate::summary::Summary;
 
-impl Session {
-    pub(super) fn move_until_end(
-        &mut self,
-        sink: &mut dyn Sink,
-        observer: &mut dyn Observer,
-    ) -> Result<Ended> {
+/// The longest sleep while nothing comes: live output is never later than this.
+const IDLE_SLEEP: Duration = Duration::from_millis(5);
+const BUSY_SLEEP: Duration = Duration::from_micros(200);
+/// The longest sleep while the reader of a pipe takes nothing.
+const READER_SLEEP: Duration = Duration::from_millis(50);
+/// When a round moved this much, the next one follows at once.
+const BUSY_BYTES: usize = 256 << 10;
+/// How often interfaces and attachments are checked.
+const TEND_EVERY: Duration = Duration::from_millis(200);
+
+impl Running<'_> {
+    /// Records until something ends it, and draws up the summary.
+    pub(super) fn run(mut self) -> Result<(Summary, Ended)> {
+        events::precise_sleeps();
+        for at in &mut self.session.taps {
+            at.tap.start()?;
+        }
+        let header = self.session.file_header();
+        let begun = self.feed.write(Blocks::Bytes(&header));
+        let begun = begun.and_then(|()| self.feed.flush());
+        self.observer.started(&self.session.assembly.points);
+        let ended = match begun {
+            Ok(()) if self.is_full() => Ended::Size,
+            Ok(()) => self.move_until_end()?,
+            Err(error) => Ended::Output(error),
+        };
+        self.end(ended)
+    }
+
+    fn move_until_end(&mut self) -> Result<Ended> {
         let mut sleep = BUSY_SLEEP;
         let mut tended = Instant::now();
         let mut reported = Instant::now();
         loop {
-            if let Some(Err(error)) = sink.stream().map(Stream::push) {
-                return Ok(Ended::Output(error));
-            }
-            let moved = match self.merge.round(sink) {
-                Ok(moved) => moved.bytes,
+            let moved = match self.session.merge.round(&mut self.feed) {
+                Ok(moved) => moved,
                 Err(error) => return Ok(Ended::Output(error)),
             };
             if moved < BUSY_BYTES
-                && let Err(error) = sink.rest()
+                && let Err(error) = self.feed.flush()
             {
                 return Ok(Ended::Output(error));
             }
-            if let Some(ended) = self.look_around(observer)? {
+            if let Some(ended) = self.look_around()? {
                 return Ok(ended);
             }
-            if sink.is_full() {
+            if self.is_full() {
                 return Ok(Ended::Size);
             }
             if tended.elapsed() > TEND_EVERY {
                 tended = Instant::now();
-                if let Some(ended) = self.tend(observer)? {
+                if let Some(ended) = self.tend()? {
                     return Ok(ended);
                 }
-                observer.looked_after(&mut || self.summary(&Counting::default(), ""));
-                if self.options.joins
-                    && let Err(error) = self.join(sink, observer)
+                let session = &mut self.session;
+                self.observer.looked_after(&mut || session.figures());
+                if self.session.options.joins
+                    && let Err(error) = self.join()
                 {
                     return Ok(Ended::Output(error));
                 }
-                if sink.wants_account() {
-                    sink.account(&self.summary(&Counting::default(), ""));
-                }
             }
-            if observer
-                .interval()
-                .is_some_and(|interval| reported.elapsed() >= interval)
-            {
+            let interval = self.observer.interval();
+            if interval.is_some_and(|interval| reported.elapsed() >= interval) {
                 reported = Instant::now();
-                observer.figures(&self.summary(&Counting::default(), ""));
+                self.observer.figures(&self.session.figures());
             }
-            sleep = match moved {
-                0 => (sleep * 2).min(IDLE_SLEEP),
-                BUSY_BYTES.. => continue,
+            sleep = match (moved, &self.feed.pressure) {
+                // Woken by the reader.
+                (_, Pressure::Blocked(_)) => READER_SLEEP,
+                (0, _) => (sleep * 2).min(IDLE_SLEEP),
+                (BUSY_BYTES.., _) => continue,
                 _ => BUSY_SLEEP,
             };
-            let stream: Option<&Stream> = sink.stream().filter(|s| s.is_behind()).map(|s| &*s);
-            if stream.is_some() {
-                // Woken by the reader.
-                sleep = READER_SLEEP;
-            }
-            let outlet = stream.map(Stream::as_fd);
-            self.wait(sleep, outlet, reported, observer.interval())?;
+            let left = interval.map(|interval| interval.saturating_sub(reported.elapsed()));
+            self.wait(sleep.min(left.unwrap_or(sleep)))?;
         }
     }
 
-    /// Moves all that is left, as long as the sink's reader takes it.
-    pub(super) fn hand_over(&mut self, sink: &mut dyn Sink) -> Result<Handed> {
-        let mut since = (Instant::now(), 0);
-        loop {
-            self.merge.finish(sink)?;
-            let Some(stream) = sink.stream().filter(|stream| stream.is_behind()) else {
-                return Ok(Handed::Over);
+    fn is_full(&self) -> bool {
+        matches!(self.feed.pressure, Pressure::Full)
+    }
+
+    /// Takes the taps away, waits for the writer, and draws up the summary.
+    fn end(mut self, mut ended: Ended) -> Result<(Summary, Ended)> {
+        self.stop();
+        let handed = match ended {
+            Ended::Output(_) => Ok(()),
+            _ => self.hand_over(),
+        };
+        if let Err(error) = handed {
+            ended = Ended::Output(error);
+        }
+        let mut outcome = self.feed.finish();
+        if let Some(error) = outcome.error.take() {
+            ended = Ended::Output(error);
+        }
+        self.tell_events();
+        let mut in_rings = Counts::default();
+        let mut rest = Feed::new(staged(Vec::new(), &mut in_rings));
+        self.session.merge.finish(&mut rest)?;
+        drop(rest);
+        outcome.unwritten.add_all(&in_rings);
+        let is_complete = !matches!(ended, Ended::Output(_)) && outcome.not_read.is_none();
+        let mut summary = self.session.final_summary(&outcome, &ended);
+        if is_complete {
+            let trailer = self.session.file_trailer(&summary, &outcome.added);
+            let written = self.feed.write(Blocks::Bytes(&trailer));
+            let error = match written {
+                Ok(()) => self.feed.finish().error,
+                Err(error) => Some(error),
             };
-            let told = std::iter::from_fn(|| self.signals.next()).any(|signal| signal.ends());
-            if stream.taken() - since.1 >= READS_AT_LEAST {
-                since = (Instant::now(), stream.taken());
-            } else if told || since.0.elapsed() >= READER_PATIENCE {
-                return Ok(Handed::NotRead);
+            if let Some(error) = error {
+                ended = Ended::Output(error);
             }
-            let outlet = Some(stream.as_fd());
-            events::wait_also(&[self.signals.as_fd()], outlet, READER_SLEEP)?;
-            stream.push()?;
+        }
+        if let Some(output) = outcome.not_read {
+            let packets = outcome.unwritten.total();
+            self.observer.notice(&Notice::NotRead { output, packets });
+        }
+        summary.ended = ended.to_string();
+        Ok((summary, ended))
+    }
+
+    /// Moves all records that are left in the rings, as long as the writer's reader goes on.
+    fn hand_over(&mut self) -> Result<()> {
+        let mut patience = Patience::begin();
+        loop {
+            self.session.merge.finish(&mut self.feed)?;
+            let Pressure::Blocked(reader) = &self.feed.pressure else {
+                return Ok(());
+            };
+            if patience.is_over(reader) {
+                return Ok(());
+            }
+            let signals = [self.session.signals.as_fd()];
+            events::wait_also(&signals, reader.outlet(), READER_SLEEP)?;
+            self.feed.flush()?;
         }
     }
 
-    fn wait(
-        &self,
-        sleep: Duration,
-        outlet: Option<BorrowedFd<'_>>,
-        reported: Instant,
-        interval: Option<Duration>,
-    ) -> Result<()> {
-        let mut sleep = sleep;
-        if let Some(duration) = self.options.duration {
-            sleep = sleep.min(duration.saturating_sub(self.started.elapsed()));
+    fn wait(&self, mut sleep: Duration) -> Result<()> {
+        if let Some(duration) = self.session.options.duration {
+            sleep = sleep.min(duration.saturating_sub(self.session.started.elapsed()));
         }
-        if let Some(interval) = interval {
-            sleep = sleep.min(interval.saturating_sub(reported.elapsed()));
-        }
-        events::wait_also(&[self.signals.as_fd()], outlet, sleep)
+        let outlet = match &self.feed.pressure {
+            Pressure::Blocked(reader) => reader.outlet(),
+            _ => None,
+        };
+        events::wait_also(&[self.session.signals.as_fd()], outlet, sleep)
     }
 
     /// What has to be noticed in every round.
-    fn look_around(&mut self, observer: &mut dyn Observer) -> Result<Option<Ended>> {
+    fn look_around(&mut self) -> Result<Option<Ended>> {
         let by_signal = self
+            .session
             .options
             .trigger
             .as_ref()
             .is_some_and(|plan| plan.signal);
         let mut ended = None;
-        while let Some(signal) = self.signals.next() {
+        while let Some(signal) = self.session.signals.next() {
             match signal {
-                Signal::Report => observer.figures(&self.summary(&Counting::default(), "")),
+                Signal::Report => self.observer.figures(&self.session.figures()),
                 // Where nothing waits for it, it is not to end the process without an account.
                 Signal::Trigger => {
-                    if let Some(shared) = self.triggered.as_ref().filter(|_| by_signal) {
+                    if let Some(shared) = self.session.triggered.as_ref().filter(|_| by_signal) {
                         shared.borrow_mut().signal = Some(clock::wall());
                     }
                 }
@@ -139,22 +187,24 @@ impl Session {
                 }
             }
         }
-        if self.tell_events(observer) {
+        if self.tell_events() {
             return Ok(Some(Ended::Triggers));
         }
         if ended.is_some() {
             return Ok(ended);
         }
         if self
+            .session
             .options
             .duration
-            .is_some_and(|duration| self.started.elapsed() >= duration)
+            .is_some_and(|duration| self.session.started.elapsed() >= duration)
         {
             return Ok(Some(Ended::Duration));
         }
-        let recorded = || match &self.fates {
-            Some(fates) => fates.borrow().passed_total(),
+        let recorded = || match &self.session.fates {
+            Some(fates) => fates.borrow().passed.total(),
             None => self
+                .session
                 .assembly
                 .points
                 .iter()
@@ -162,8 +212,9 @@ impl Session {
                 .sum::<u64>(),
         };
         // Adding up the accounts of many interfaces on many CPUs takes a while: not before all tickets are handed out.
-        let may_be_over = self.fates.is_some() || self.assembly.tickets.exhausted();
+        let may_be_over = self.session.fates.is_some() || self.session.assembly.tickets.exhausted();
         if self
+            .session
             .options
             .count
             .is_some_and(|count| may_be_over && recorded() >= count)
@@ -174,8 +225,8 @@ impl Session {
     }
 
     /// Says which events there were since it was last asked. Returns whether there have been enough.
-    pub(super) fn tell_events(&self, observer: &mut dyn Observer) -> bool {
-        let Some(shared) = &self.triggered else {
+    fn tell_events(&mut self) -> bool {
+        let Some(shared) = &self.session.triggered else {
             return false;
         };
         let (news, is_over) = {
@@ -183,35 +234,28 @@ impl Session {
             (std::mem::take(&mut shared.news), shared.is_over)
         };
         news.into_iter()
-            .for_each(|event| observer.notice(&Notice::Triggered(event)));
+            .for_each(|event| self.observer.notice(&Notice::Triggered(event)));
         is_over
     }
 
-    pub(super) fn stop(&mut self, observer: &mut dyn Observer) {
+    fn stop(&mut self) {
         // What happened since the last look. Its end is at hand in any case.
         self.watched = 0;
-        self.watch(usize::MAX, observer);
-        self.assembly
+        self.watch(usize::MAX);
+        self.session
+            .assembly
             .points
             .iter()
             .for_each(|point| point.rings.stop());
-        if self.is_confined {
-            self.assembly.warden.carry_out();
+        if self.gave_up_rights {
+            self.session.assembly.warden.carry_out();
         }
-        for at in &mut self.taps {
+        for at in &mut self.session.taps {
             at.tap
                 .detach()
                 .into_iter()
-                .for_each(|notice| observer.notice(&notice));
+                .for_each(|notice| self.observer.notice(&notice));
         }
         events::wait_for_running_programs();
     }
-}
-
-/// What became of the last packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Handed {
-    Over,
-    /// The reader at the other end of the pipe stopped reading.
-    NotRead,
 }

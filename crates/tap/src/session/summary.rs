@@ -1,43 +1,52 @@
-//! The account of a capture, at its end and on the way.
+//! The summary of a capture, at its end and on the way.
 
-use trawl_sys::{Error, Result, errno};
+use trawl_pipeline::account::Account;
+use trawl_pipeline::{Counts, Outcome};
+use trawl_sys::errno;
 
-use super::{Ended, Handed, Session};
-use crate::account::{Account, PointSummary, Summary};
+use super::{Ended, Session};
 use crate::assembly::Point;
 use crate::options::Stamps;
-use crate::sink::Counting;
+use crate::summary::{PointSummary, Summary};
 
 impl Session {
-    /// What was recorded and then lost on its way out.
-    pub(super) fn take_back(&self, summary: &mut Summary, lost: Vec<(u32, &'static str, u64)>) {
-        for (interface, reason, count) in lost {
-            let is_meant = |point: &Point| point.interfaces.contains(&interface);
+    /// Returns the summary so far.
+    pub(super) fn figures(&mut self) -> Summary {
+        self.summary(&Counts::default(), "")
+    }
+
+    /// Returns the summary at the end, with the packets taken back that were recorded and lost on their way out.
+    pub(super) fn final_summary(&mut self, outcome: &Outcome, ended: &Ended) -> Summary {
+        let points = &mut self.assembly.points;
+        if let Some(point) = points.iter_mut().find(|point| point.site.is_none()) {
+            point
+                .interfaces
+                .extend(outcome.added.iter().map(|(id, _)| *id));
+        }
+        let mut summary = self.summary(&outcome.unwritten, reason_of_unwritten(ended));
+        for loss in &outcome.lost {
+            let is_meant = |point: &Point| point.interfaces.contains(&loss.interface);
             if let Some(at) = self.assembly.points.iter().position(is_meant) {
-                summary.interfaces[at].account.take_back(reason, count);
-                summary.total.take_back(reason, count);
+                summary.take_back(at, loss.reason, loss.packets);
             }
         }
-    }
-
-    /// What was in a file and is not any more, by what was found in it.
-    pub(super) fn take_back_cut(&self, summary: &mut Summary, found: &[u64], reason: &'static str) {
-        for (point, one) in self.assembly.points.iter().zip(&mut summary.interfaces) {
-            let ids = point.interfaces.iter();
-            let there: u64 = ids.filter_map(|id| found.get(*id as usize)).sum();
-            let missing = one.account.recorded.saturating_sub(there);
-            if missing > 0 {
-                one.account.take_back(reason, missing);
-                summary.total.take_back(reason, missing);
+        if let Some(left) = &outcome.left {
+            let reason = match ended {
+                Ended::Output(error) if error.errno().is_some() => reason_of_unwritten(ended),
+                _ => "file_cut",
+            };
+            for (at, point) in self.assembly.points.iter().enumerate() {
+                let recorded = summary.interfaces[at].account.recorded;
+                let missing = recorded.saturating_sub(left.sum(&point.interfaces));
+                if missing > 0 {
+                    summary.take_back(at, reason, missing);
+                }
             }
         }
+        summary
     }
 
-    pub(super) fn summary(
-        &mut self,
-        unwritten: &Counting,
-        unwritten_reason: &'static str,
-    ) -> Summary {
+    fn summary(&mut self, unwritten: &Counts, unwritten_reason: &'static str) -> Summary {
         let mut points: Vec<PointSummary> = self
             .assembly
             .points
@@ -45,11 +54,7 @@ impl Session {
             .map(|point| {
                 let ring = point.account();
                 let mut account = Account::from_ring(&ring);
-                let missing = point
-                    .interfaces
-                    .iter()
-                    .filter_map(|id| unwritten.packets.get(*id as usize))
-                    .sum::<u64>();
+                let missing = unwritten.sum(&point.interfaces);
                 if let Some(fates) = &self.fates {
                     fates.borrow().correct(&mut account, &point.interfaces);
                 }
@@ -113,8 +118,9 @@ impl Session {
     }
 }
 
-pub(super) fn lost_output_reason(ended: &Ended, handed: &Result<Handed>) -> &'static str {
-    let Some(error) = output_error(ended, handed) else {
+/// Returns why packets were not written: the error of the output, or a reader that stopped reading.
+fn reason_of_unwritten(ended: &Ended) -> &'static str {
+    let Ended::Output(error) = ended else {
         return "not_read";
     };
     match error.errno() {
@@ -122,20 +128,5 @@ pub(super) fn lost_output_reason(ended: &Ended, handed: &Result<Handed>) -> &'st
         Some(errno::EPIPE) => "pipe_closed",
         Some(errno::EFBIG) => "file_too_large",
         _ => "write_error",
-    }
-}
-
-/// Why packets are not in the file any more: the disk did not take them, or another process cut it.
-pub(super) fn missing_reason(ended: &Ended, handed: &Result<Handed>) -> &'static str {
-    match output_error(ended, handed).and_then(Error::errno) {
-        Some(_) => lost_output_reason(ended, handed),
-        None => "file_cut",
-    }
-}
-
-fn output_error<'a>(ended: &'a Ended, handed: &'a Result<Handed>) -> Option<&'a Error> {
-    match (ended, handed) {
-        (Ended::Output(error), _) | (_, Err(error)) => Some(error),
-        (_, Ok(_)) => None,
     }
 }

@@ -6,7 +6,7 @@ use trawl_sys::netlink::LinkEvent;
 use trawl_sys::warden::Warden;
 use trawl_sys::{Result, clock};
 
-use super::{AtSite, Ended, Observer, Session};
+use super::{AtSite, Ended, Running};
 use crate::notice::{Gap, Gone, GoneReason, Notice};
 use crate::watch::Sight;
 
@@ -16,66 +16,72 @@ const BLIND_PATIENCE: Duration = Duration::from_secs(5);
 /// As many taps are looked at in one turn.
 const WATCHED_AT_ONCE: usize = 100;
 
-impl Session {
+impl Running<'_> {
     /// What may be noticed a little later: clocks, and interfaces that went away.
-    pub(super) fn tend(&mut self, observer: &mut dyn Observer) -> Result<Option<Ended>> {
-        let offset = self.assembly.clock.offset_to_wall();
+    pub(super) fn tend(&mut self) -> Result<Option<Ended>> {
+        let offset = self.session.assembly.clock.offset_to_wall();
         if offset != self.clock_offset {
             self.clock_offset = offset;
-            self.assembly
+            self.session
+                .assembly
                 .points
                 .iter()
                 .for_each(|point| point.rings.set_clock_offset(offset));
         }
         let mut gone: Vec<(usize, GoneReason)> = Vec::new();
-        for (index, event) in self.presence.events()? {
-            let interface = self.sites[index].label.clone();
+        for (index, event) in self.session.presence.events()? {
+            let interface = self.session.sites[index].label.clone();
             match event {
                 LinkEvent::Removed => gone.push((index, GoneReason::Removed)),
                 LinkEvent::MovedAway => gone.push((index, GoneReason::MovedAway)),
-                LinkEvent::Down => observer.notice(&Notice::LinkDown { interface }),
-                LinkEvent::Up => observer.notice(&Notice::LinkUp { interface }),
+                LinkEvent::Down => self.observer.notice(&Notice::LinkDown { interface }),
+                LinkEvent::Up => self.observer.notice(&Notice::LinkUp { interface }),
                 LinkEvent::Renamed(name) => {
-                    observer.notice(&Notice::Renamed { interface, name });
+                    self.observer.notice(&Notice::Renamed { interface, name });
                 }
             }
         }
-        for at in &mut self.taps {
+        for at in &mut self.session.taps {
             at.tap
                 .news()
                 .into_iter()
-                .for_each(|notice| observer.notice(&notice));
+                .for_each(|notice| self.observer.notice(&notice));
             if let Some(why) = at.tap.ended() {
                 gone.push((at.site, why));
             }
         }
-        let is_new = [&mut self.assembly.warden, &mut self.files].map(Warden::renew);
+        let is_new =
+            [&mut self.session.assembly.warden, &mut self.session.files].map(Warden::renew);
         if is_new
             .into_iter()
             .collect::<Result<Vec<_>>>()?
             .contains(&true)
         {
-            observer.notice(&Notice::WardenReplaced);
+            self.observer.notice(&Notice::WardenReplaced);
         }
-        if let Some(ended) = self.watch(WATCHED_AT_ONCE, observer) {
+        if let Some(ended) = self.watch(WATCHED_AT_ONCE) {
             return Ok(Some(ended));
         }
-        if self.options.joins {
+        if self.session.options.joins {
             gone.extend(self.without_namespace());
         }
         for (site, reason) in gone {
-            if !self.presence.remove(site, &self.sites[site]) {
+            if !self
+                .session
+                .presence
+                .remove(site, &self.session.sites[site])
+            {
                 continue;
             }
             let gone = Gone {
-                interface: self.sites[site].label.clone(),
+                interface: self.session.sites[site].label.clone(),
                 reason,
             };
-            observer.notice(&Notice::Gone(gone.clone()));
-            self.promiscuous.remove(&self.sites[site]);
-            if self.options.joins {
-                self.leave(site, observer);
-            } else if self.presence.is_empty() {
+            self.observer.notice(&Notice::Gone(gone.clone()));
+            self.session.promiscuous.remove(&self.session.sites[site]);
+            if self.session.options.joins {
+                self.leave(site);
+            } else if self.session.presence.is_empty() {
                 return Ok(Some(Ended::NoInterface(gone)));
             }
         }
@@ -84,49 +90,49 @@ impl Session {
 
     /// The sites whose namespaces were deleted: they and their interfaces live on as long as this capture holds them.
     fn without_namespace(&self) -> Vec<(usize, GoneReason)> {
-        let mut lost = self.presence.without_namespace();
-        lost.retain(|site| self.sites[*site].one_of_any);
+        let mut lost = self.session.presence.without_namespace();
+        lost.retain(|site| self.session.sites[*site].one_of_any);
         lost.into_iter()
             .map(|site| (site, GoneReason::NamespaceDeleted))
             .collect()
     }
 
     /// Ends the taps of a site, keeps what they counted, and lets go of its namespace if it was the last there.
-    fn leave(&mut self, site: usize, observer: &mut dyn Observer) {
-        for at in self.taps.iter_mut().filter(|at| at.site == site) {
+    fn leave(&mut self, site: usize) {
+        for at in self.session.taps.iter_mut().filter(|at| at.site == site) {
             for notice in at.tap.detach() {
-                observer.notice(&notice);
+                self.observer.notice(&notice);
             }
-            self.left.filtered_out.extend(at.tap.filtered_out());
-            self.left.lost.extend(at.tap.losses());
+            self.session.left.filtered_out.extend(at.tap.filtered_out());
+            self.session.left.lost.extend(at.tap.losses());
         }
-        self.taps.retain(|at| at.site != site);
-        self.assembly.release(site);
-        let namespace = self.sites[site].namespace.take();
-        let others = self.presence.sites();
+        self.session.taps.retain(|at| at.site != site);
+        self.session.assembly.release(site);
+        let namespace = self.session.sites[site].namespace.take();
+        let others = self.session.presence.sites();
         if namespace.is_some()
             && others
                 .into_iter()
-                .all(|one| self.sites[one].namespace != namespace)
+                .all(|one| self.session.sites[one].namespace != namespace)
         {
-            self.promiscuous.leave(namespace.as_ref());
+            self.session.promiscuous.leave(namespace.as_ref());
         }
     }
 
     /// Looks whether the taps still see packets; those that do not, and cannot be attached again in a while, end the
     /// capture when no other is left.
-    pub(super) fn watch(&mut self, most: usize, observer: &mut dyn Observer) -> Option<Ended> {
+    pub(super) fn watch(&mut self, most: usize) -> Option<Ended> {
         // In turn, where there are many.
-        let first = match self.watched < self.taps.len() {
+        let first = match self.watched < self.session.taps.len() {
             true => self.watched,
             false => 0,
         };
         self.watched = first.saturating_add(most);
-        for at in self.taps.iter_mut().skip(first).take(most) {
+        for at in self.session.taps.iter_mut().skip(first).take(most) {
             let now = clock::wall();
-            let sight = at.tap.watch(&mut self.assembly.warden);
+            let sight = at.tap.watch(&mut self.session.assembly.warden);
             let gap = |cause, why, to_ns| Gap {
-                interface: self.sites[at.site].label.clone(),
+                interface: self.session.sites[at.site].label.clone(),
                 tap: at.name.into(),
                 from_ns: at.health.saw,
                 to_ns,
@@ -141,8 +147,8 @@ impl Session {
                 }
                 Sight::Restored(cause) if at.health.blind.is_none() => {
                     let gap = gap(cause, None, Some(now));
-                    observer.notice(&Notice::SeesAgain(gap.clone()));
-                    self.unseen.push(gap);
+                    self.observer.notice(&Notice::SeesAgain(gap.clone()));
+                    self.session.unseen.push(gap);
                     (None, None)
                 }
                 Sight::Clear | Sight::Restored(_) => (None, None),
@@ -150,7 +156,7 @@ impl Session {
             match cause {
                 Some(cause) if at.health.blind.is_none() => {
                     let gap = gap(cause, why, None);
-                    observer.notice(&Notice::Blind(gap.clone()));
+                    self.observer.notice(&Notice::Blind(gap.clone()));
                     at.health.blind = Some((gap, Instant::now()));
                 }
                 Some(_) => {}
@@ -159,8 +165,8 @@ impl Session {
                     at.health.waits = false;
                     if let Some((mut gap, _)) = at.health.blind.take() {
                         gap.to_ns = Some(now);
-                        observer.notice(&Notice::SeesAgain(gap.clone()));
-                        self.unseen.push(gap);
+                        self.observer.notice(&Notice::SeesAgain(gap.clone()));
+                        self.session.unseen.push(gap);
                     }
                 }
             }
@@ -169,6 +175,7 @@ impl Session {
             let since = at.health.blind.as_ref().map(|(_, since)| since);
             !at.health.waits && since.is_some_and(|since| since.elapsed() >= BLIND_PATIENCE)
         };
-        (!self.taps.is_empty() && self.taps.iter().all(is_over)).then_some(Ended::Blind)
+        (!self.session.taps.is_empty() && self.session.taps.iter().all(is_over))
+            .then_some(Ended::Blind)
     }
 }

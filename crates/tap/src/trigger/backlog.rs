@@ -5,11 +5,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use trawl_packet::pcapng::block::blocks;
+use trawl_pipeline::{Blocks, Pressure};
 use trawl_sys::Result;
 
-use super::Armed;
 use super::history::{Chunk, History};
-use crate::second::count_in;
+use super::{Armed, Trigger};
 
 /// What is written in one round, beside twice as much as came in it.
 const PIECE: usize = 16 << 20;
@@ -38,14 +38,16 @@ impl Backlog {
 impl Armed<'_> {
     /// Writes these blocks, or puts them behind those that wait.
     pub(super) fn pass(&mut self, bytes: &[u8]) -> Result<()> {
-        let Some(backlog) = &mut self.trigger.backlog else {
-            return self.sink.write(bytes);
-        };
+        if self.trigger.backlog.is_none() {
+            return self.write(Blocks::Bytes(bytes));
+        }
         for block in blocks(bytes) {
-            match block.enhanced_packet() {
-                Some(packet) => backlog.packets.push(block.bytes, packet.timestamp),
+            match (block.enhanced_packet(), &mut self.trigger.backlog) {
+                (Some(packet), Some(backlog)) => {
+                    backlog.packets.push(block.bytes, packet.timestamp);
+                }
                 // An interface is described before its packets.
-                None => self.sink.write(block.bytes)?,
+                _ => self.write(Blocks::Bytes(block.bytes))?,
             }
         }
         Ok(())
@@ -57,7 +59,7 @@ impl Armed<'_> {
         let mut left = PIECE + 2 * coming;
         while let Some(backlog) = &self.trigger.backlog {
             let fits = backlog.packets.used() + coming <= memory;
-            let waits = self.sink.is_busy() && backlog.written.elapsed() < PATIENCE;
+            let waits = self.is_busy() && backlog.written.elapsed() < PATIENCE;
             if fits && (left == 0 || waits) {
                 break;
             }
@@ -77,56 +79,59 @@ impl Armed<'_> {
     pub(super) fn finish(&mut self, mut is_patient: bool) -> Result<()> {
         while self.trigger.backlog.is_some() {
             let since = Instant::now();
-            while is_patient && self.sink.is_busy() {
+            while is_patient && matches!(self.trigger.pressure, Pressure::Busy) {
                 is_patient = since.elapsed() < PATIENCE;
                 sleep(LOOK_EVERY);
+                self.trigger.pressure = self.next.flush()?;
             }
             self.write_chunk()?;
         }
         self.catch_up(0)
     }
 
-    /// The blocks that nobody wrote: after an error.
-    pub(super) fn spill(&mut self) -> Vec<u8> {
-        let mut all = Vec::new();
-        while let Some(chunk) = self.next_chunk() {
-            all.extend_from_slice(chunk.bytes());
-        }
-        all
+    fn is_busy(&self) -> bool {
+        matches!(self.trigger.pressure, Pressure::Busy | Pressure::Blocked(_))
     }
 
     /// Writes a chunk, and returns its length. After the last one the event may be over.
     fn write_chunk(&mut self) -> Result<usize> {
-        match self.next_chunk() {
+        match self.trigger.next_chunk() {
             Some(chunk) => {
-                self.sink.write(chunk.bytes())?;
+                self.write(Blocks::Bytes(chunk.bytes()))?;
                 Ok(chunk.bytes().len())
             }
             None => match self.trigger.backlog.take() {
-                Some(backlog) if backlog.is_closed => self.sink.event_over().map(|()| 0),
+                Some(backlog) if backlog.is_closed => self.write(Blocks::EventEnd).map(|()| 0),
                 _ => Ok(0),
             },
         }
     }
+}
+
+impl Trigger {
+    /// Counts packets of an event that could not be written as unwritten.
+    pub(super) fn spill(&mut self) {
+        while let Some(chunk) = self.next_chunk() {
+            self.unwritten.add_blocks(chunk.bytes());
+        }
+    }
 
     fn next_chunk(&mut self) -> Option<Chunk> {
-        let chunk = self.trigger.backlog.as_mut()?.packets.pop()?;
-        let passed = &mut self.trigger.shared.borrow_mut().passed;
-        for packet in blocks(chunk.bytes()).filter_map(|block| block.enhanced_packet()) {
-            count_in(passed, packet.interface_id);
-        }
+        let chunk = self.backlog.as_mut()?.packets.pop()?;
+        self.shared.borrow_mut().passed.add_blocks(chunk.bytes());
         Some(chunk)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::sink::Sink;
-    use crate::trigger::{Trigger, TriggerPlan};
     use trawl_packet::pcapng::write::{EnhancedPacket, enhanced_packet};
+    use trawl_pipeline::{Outcome, Stage, Writer};
 
-    /// Keeps the times of packets, and may have enough to do.
+    use super::*;
+    use crate::trigger::TriggerPlan;
+
+    /// Keeps the times of packets, and may be busy.
     #[derive(Default)]
     struct Times {
         times: Vec<u64>,
@@ -135,21 +140,25 @@ mod tests {
         events_over: usize,
     }
 
-    impl Sink for Times {
-        fn write(&mut self, bytes: &[u8]) -> Result<()> {
+    impl Writer for Times {
+        fn write(&mut self, written: Blocks<'_>) -> Result<Pressure> {
+            let bytes = written.bytes();
             self.bytes += bytes.len();
             let packets = blocks(bytes).filter_map(|block| block.enhanced_packet());
             self.times.extend(packets.map(|packet| packet.timestamp));
-            Ok(())
+            self.events_over += usize::from(matches!(written, Blocks::EventEnd));
+            self.flush()
         }
 
-        fn is_busy(&self) -> bool {
-            self.is_busy
+        fn flush(&mut self) -> Result<Pressure> {
+            Ok(match self.is_busy {
+                true => Pressure::Busy,
+                false => Pressure::Idle,
+            })
         }
 
-        fn event_over(&mut self) -> Result<()> {
-            self.events_over += 1;
-            Ok(())
+        fn finish(&mut self) -> Outcome {
+            Outcome::default()
         }
     }
 
@@ -187,13 +196,17 @@ mod tests {
             events: None,
         };
         let mut trigger = Trigger::new(&plan, &[], &[], false).expect("a plan");
-        let mut armed = trigger.over(sink);
         for time in 0..count {
-            armed.write(&packet(time)).expect("room");
+            push(&mut trigger, time, sink);
         }
-        armed.trigger.shared.borrow_mut().signal = Some(count);
-        armed.write(&packet(count)).expect("room");
+        trigger.shared.borrow_mut().signal = Some(count);
+        push(&mut trigger, count, sink);
         trigger
+    }
+
+    fn push(trigger: &mut Trigger, time: u64, sink: &mut Times) {
+        let packet = packet(time);
+        trigger.push(Blocks::Bytes(&packet), sink).expect("room");
     }
 
     #[test]
@@ -204,9 +217,9 @@ mod tests {
         assert!(sink.bytes < 2 * PIECE + (1 << 20));
         // More comes within the time after the event, and beyond it.
         for time in 1001..1200 {
-            trigger.over(&mut sink).write(&packet(time)).expect("room");
+            push(&mut trigger, time, &mut sink);
         }
-        trigger.over(&mut sink).settle().expect("all");
+        trigger.finish(&mut sink).expect("all");
         assert_eq!(sink.times, (0..=1100).collect::<Vec<_>>());
         assert_eq!(sink.events_over, 1);
         assert_eq!(trigger.shared.borrow().not_kept(&[0]), 99);
@@ -219,21 +232,23 @@ mod tests {
         assert_eq!(sink.bytes, 0);
         // The memory holds about as many again.
         for time in 501..=600 {
-            trigger.over(&mut sink).write(&packet(time)).expect("room");
+            push(&mut trigger, time, &mut sink);
         }
         sink.is_busy = false;
-        trigger.over(&mut sink).rest().expect("room");
+        trigger.flush(&mut sink).expect("room");
+        trigger.flush(&mut sink).expect("room");
         assert!(sink.bytes >= PIECE);
-        trigger.over(&mut sink).settle().expect("all");
+        trigger.finish(&mut sink).expect("all");
         assert_eq!(sink.times, (0..=600).collect::<Vec<_>>());
     }
 
     #[test]
-    fn what_nobody_wrote_is_told() {
+    fn packets_held_at_an_error_are_unwritten() {
         let mut sink = busy();
         let mut trigger = fired(&mut sink, 10);
-        let left = trigger.over(&mut sink).take_unwritten();
-        assert_eq!(blocks(&left).count(), 11);
+        let mut outcome = Outcome::default();
+        trigger.account(&mut outcome);
+        assert_eq!(outcome.unwritten.total(), 11);
         assert_eq!(trigger.shared.borrow().not_kept(&[0]), 0);
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use trawl_packet::verdict;
 use trawl_sys::clock;
 
-use crate::options::nanoseconds;
+use trawl_pipeline::plan::nanoseconds;
 
 /// What is an event, and how much is written around one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,14 +7,14 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::{Pair, PairOptions, Station};
 use trawl_packet::pcapng::block::blocks;
+use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_tap::Choice;
-use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::filter::Filter;
 use trawl_tap::options::{Direction, Options};
 use trawl_tap::session::{self, Observer};
-use trawl_tap::sink::Sink;
+use trawl_tap::summary::Summary;
 
 use crate::kernel::root_or_skip;
 use crate::long::options;
@@ -27,12 +27,21 @@ const LAST: u16 = 0x88b6;
 #[derive(Default)]
 struct Collector(Vec<Vec<u8>>);
 
-impl Sink for Collector {
-    fn write(&mut self, bytes: &[u8]) -> trawl_sys::Result<()> {
+impl Writer for Collector {
+    fn write(&mut self, written: Blocks<'_>) -> trawl_sys::Result<Pressure> {
+        let bytes = written.bytes();
         let packets = blocks(bytes).filter_map(|block| block.enhanced_packet());
         self.0
             .extend(packets.map(|packet| packet.captured.to_vec()));
-        Ok(())
+        Ok(Pressure::Idle)
+    }
+
+    fn flush(&mut self) -> trawl_sys::Result<Pressure> {
+        Ok(Pressure::Idle)
+    }
+
+    fn finish(&mut self) -> Outcome {
+        Outcome::default()
     }
 }
 

@@ -3,12 +3,12 @@
 use trawl_filter::Target;
 use trawl_lab::{Pair, PairOptions};
 use trawl_tap::Choice;
-use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::filter::Filter;
 use trawl_tap::options::{Memory, Options};
 use trawl_tap::session::{self, Observer};
+use trawl_tap::summary::Summary;
 
 use crate::agreement::Readers;
 use crate::kernel::{BUFFER, Loaded, root_or_skip};

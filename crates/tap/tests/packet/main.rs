@@ -370,7 +370,7 @@ fn a_session_that_never_runs_leaves_nothing() {
     impl trawl_tap::session::Observer for Silent {
         fn notice(&mut self, _: &trawl_tap::notice::Notice) {}
         fn started(&mut self, _: &[trawl_tap::assembly::Point]) {}
-        fn figures(&mut self, _: &trawl_tap::account::Summary) {}
+        fn figures(&mut self, _: &trawl_tap::summary::Summary) {}
     }
     let pair = pair(1500);
     let host = trawl_tap::assembly::Host {

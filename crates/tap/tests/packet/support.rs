@@ -9,13 +9,13 @@ use trawl_lab::{Pair, PairOptions, Station};
 use trawl_packet::pcapng::Direction as Way;
 use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::options::PacketOptions;
+use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_tap::Choice;
-use trawl_tap::account::Summary;
 use trawl_tap::assembly::{Host, Point};
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::options::{Memory, Options};
 use trawl_tap::session::{self, Ended, Observer};
-use trawl_tap::sink::Sink;
+use trawl_tap::summary::Summary;
 
 /// A capture that should end by itself is given up after this time.
 pub const STUCK: Duration = Duration::from_secs(20);
@@ -108,10 +108,19 @@ impl Captured {
 #[derive(Default)]
 struct Collector(Vec<u8>);
 
-impl Sink for Collector {
-    fn write(&mut self, blocks: &[u8]) -> trawl_sys::Result<()> {
+impl Writer for Collector {
+    fn write(&mut self, written: Blocks<'_>) -> trawl_sys::Result<Pressure> {
+        let blocks = written.bytes();
         self.0.extend_from_slice(blocks);
-        Ok(())
+        Ok(Pressure::Idle)
+    }
+
+    fn flush(&mut self) -> trawl_sys::Result<Pressure> {
+        Ok(Pressure::Idle)
+    }
+
+    fn finish(&mut self) -> Outcome {
+        Outcome::default()
     }
 }
 

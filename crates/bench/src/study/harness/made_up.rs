@@ -11,12 +11,11 @@ use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::write::{
     self, EnhancedPacket, SectionHeader, enhanced_packet, interface_description,
 };
+use trawl_pipeline::plan::StorePlan;
+use trawl_pipeline::{Blocks, Writer};
 use trawl_store::manifest::{Begin, End, Manifest, Sealed};
-use trawl_store::{Config, StoreSink};
+use trawl_store::{Config, StoreWriter};
 use trawl_sys::{Error, Result};
-use trawl_tap::account::{Account, Summary};
-use trawl_tap::plan::StorePlan;
-use trawl_tap::sink::Sink;
 
 use crate::leftovers::file_prefix;
 
@@ -288,7 +287,7 @@ impl Made {
             trawl: env!("CARGO_PKG_VERSION").to_owned(),
         };
         let interface = "eth0".to_owned();
-        let mut sink = StoreSink::begin(&config, vec![interface.clone()], |_| ())?;
+        let mut writer = StoreWriter::begin(&config, vec![interface.clone()], |_| ())?;
         let mut blocks = Vec::new();
         write::section_header(&mut blocks, &SectionHeader::default());
         let described = Interface {
@@ -301,25 +300,15 @@ impl Made {
         for _ in 0..packets {
             traffic.packet(&mut blocks);
             if blocks.len() >= PIECE {
-                sink.write(&blocks)?;
+                writer.write(Blocks::Bytes(&blocks))?;
                 blocks.clear();
             }
         }
         if needle {
             traffic.needle(&mut blocks);
         }
-        sink.write(&blocks)?;
-        let summary = Summary {
-            total: Account::default(),
-            seconds: 0.0,
-            ended: String::new(),
-            interfaces: Vec::new(),
-            outputs: Vec::new(),
-            triggers: None,
-            unseen: Vec::new(),
-            notices: Vec::new(),
-        };
-        let stored = sink.finish(&summary, "count")?;
+        writer.write(Blocks::Bytes(&blocks))?;
+        let stored = writer.end(std::iter::empty(), "count")?;
         match stored.trouble {
             Some(why) => Err(Error::failed("cannot make up a store", why)),
             None => Ok(()),

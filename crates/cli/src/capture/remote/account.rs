@@ -4,8 +4,8 @@ use std::io::Write;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use trawl_pipeline::account::Account;
 use trawl_sys::{Error, Result};
-use trawl_tap::account::Account;
 use trawl_tap::notice::Notice;
 
 use super::File;

@@ -9,11 +9,12 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
+use trawl_pipeline::plan::{FilePlan, Format, OutputPlan, Rotation};
 use trawl_sys::events::Wake;
 use trawl_sys::ssh::{Ssh, word};
 use trawl_sys::{Error, Result, clock};
 use trawl_tap::notice::Notice;
-use trawl_tap::plan::{CapturePlan, FilePlan, Format, OutputPlan, Rotation};
+use trawl_tap::plan::CapturePlan;
 
 use super::account::{Clock, Report};
 use crate::capture::display::Display;

@@ -1,0 +1,84 @@
+//! Numbers of packets by interface block.
+
+use trawl_packet::pcapng::block::blocks;
+use trawl_sys::Result;
+
+use crate::{Blocks, Outcome, Pressure, Writer};
+
+/// Numbers of packets by interface block. As a writer it counts packets and keeps none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts(Vec<u64>);
+
+impl Counts {
+    /// Counts the packets in whole blocks.
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut counts = Self::default();
+        counts.add_blocks(bytes);
+        counts
+    }
+
+    pub fn add(&mut self, interface: u32, packets: u64) {
+        let index = interface as usize;
+        if self.0.len() <= index {
+            self.0.resize(index + 1, 0);
+        }
+        self.0[index] += packets;
+    }
+
+    pub fn add_blocks(&mut self, bytes: &[u8]) {
+        for packet in blocks(bytes).filter_map(|block| block.enhanced_packet()) {
+            self.add(packet.interface_id, 1);
+        }
+    }
+
+    pub fn add_all(&mut self, others: &Self) {
+        for (interface, packets) in others.iter() {
+            self.add(interface, packets);
+        }
+    }
+
+    /// Returns the packets of some interface blocks together.
+    pub fn sum(&self, interfaces: &[u32]) -> u64 {
+        let of = |interface: &u32| self.0.get(*interface as usize).copied();
+        interfaces.iter().filter_map(of).sum()
+    }
+
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Keeps no more than this many packets, those of the first interface blocks.
+    pub fn truncate(&mut self, mut packets: u64) {
+        for count in &mut self.0 {
+            *count = packets.min(*count);
+            packets -= *count;
+        }
+    }
+
+    /// Returns one more than the number of the last interface block with packets.
+    pub fn interfaces(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    /// Returns the interface blocks that have packets.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, u64)> {
+        let numbered = self.0.iter().enumerate();
+        let counted = numbered.filter(|(_, packets)| **packets > 0);
+        counted.map(|(interface, packets)| (interface as u32, *packets))
+    }
+}
+
+impl Writer for Counts {
+    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
+        self.add_blocks(blocks.bytes());
+        Ok(Pressure::Idle)
+    }
+
+    fn flush(&mut self) -> Result<Pressure> {
+        Ok(Pressure::Idle)
+    }
+
+    fn finish(&mut self) -> Outcome {
+        Outcome::default()
+    }
+}

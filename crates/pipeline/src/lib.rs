@@ -1,0 +1,188 @@
+//! The contract between a capture and the outputs of its packets: blocks go through stages, which change or hold them
+//! back, to a writer, which answers how much it can be handed next and at the end what became of every packet.
+//!
+//! ```text
+//! rings ─Blocks─▶ Stage ─Blocks─▶ … ─Blocks─▶ Writer ─▶ file, pipe, view, spool
+//!              ◀─Pressure─       ◀─Pressure─        Outcome at the end
+//! ```
+
+pub mod account;
+mod counts;
+pub mod plan;
+mod stage;
+mod stream;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trawl_ring::Lease;
+use trawl_sys::{Error, Result, events};
+
+pub use counts::Counts;
+pub use stage::{Feed, Stage, staged};
+pub use stream::{Stream, Unit};
+
+/// Whole pcapng blocks, or a mark between blocks.
+#[derive(Debug)]
+pub enum Blocks<'b> {
+    Bytes(&'b [u8]),
+    /// A whole segment of a ring, which is free again when this is dropped.
+    Segment(Lease),
+    /// The blocks from here to `EventEnd` led to an event or follow one: a series gives them a file of their own.
+    EventBegin,
+    EventEnd,
+}
+
+impl Blocks<'_> {
+    /// Returns the bytes of the blocks; a mark has none.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Segment(segment) => segment.bytes(),
+            Self::EventBegin | Self::EventEnd => &[],
+        }
+    }
+}
+
+/// How much a writer can be handed next.
+#[derive(Clone, Debug, Default)]
+pub enum Pressure {
+    #[default]
+    Idle,
+    /// As `Idle`, and whole segments save the writer a copy: they are worth a short wait.
+    WantsSegments,
+    /// The queue is filling: packets that can wait should.
+    Busy,
+    /// The reader of a pipe has not taken all it was given: packets stay in their rings until it has.
+    Blocked(Reader),
+    /// The output has as many bytes as were wanted: the capture ends.
+    Full,
+}
+
+/// The reader at the other end of a pipe, terminal or socket.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    /// Becomes writable once the reader goes on.
+    outlet: Option<Arc<OwnedFd>>,
+    /// How many bytes the reader has taken so far.
+    taken: u64,
+}
+
+impl Reader {
+    pub fn outlet(&self) -> Option<BorrowedFd<'_>> {
+        self.outlet.as_ref().map(|outlet| outlet.as_fd())
+    }
+}
+
+/// How long a reader that stops reading is waited for when the capture is over.
+#[derive(Debug)]
+pub struct Patience {
+    since: Instant,
+    taken: u64,
+}
+
+impl Patience {
+    const TIME: Duration = Duration::from_millis(500);
+    /// A reader that takes less than this in the time does not go on.
+    const LEAST: u64 = 64 << 10;
+
+    pub fn begin() -> Self {
+        Self {
+            since: Instant::now(),
+            taken: 0,
+        }
+    }
+
+    /// Returns whether the reader took too little for too long, or another signal asks for the end.
+    pub fn is_over(&mut self, reader: &Reader) -> bool {
+        if reader.taken.saturating_sub(self.taken) >= Self::LEAST {
+            (self.since, self.taken) = (Instant::now(), reader.taken);
+        }
+        self.since.elapsed() >= Self::TIME || events::signal_is_pending()
+    }
+}
+
+/// The end of a pipeline. After an error it is written to no more, and `finish` tells what is missing.
+pub trait Writer {
+    /// Writes blocks, or queues them. Blocks that an error keeps from being written are counted in the outcome.
+    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure>;
+
+    /// Called when nothing more is at hand for now, after records as well as in every round without any: whoever
+    /// looks on should see all packets so far. Also called to try again while the writer is blocked.
+    fn flush(&mut self) -> Result<Pressure>;
+
+    /// Waits until all packets are where they belong, and returns what became of those since the beginning. Called
+    /// again if a trailer is written after the packets.
+    fn finish(&mut self) -> Outcome;
+}
+
+impl<W: Writer + ?Sized> Writer for &mut W {
+    fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
+        (**self).write(blocks)
+    }
+
+    fn flush(&mut self) -> Result<Pressure> {
+        (**self).flush()
+    }
+
+    fn finish(&mut self) -> Outcome {
+        (**self).finish()
+    }
+}
+
+/// Writes blocks and waits until the writer can be handed more, as long as its reader likes.
+pub fn write_patiently(writer: &mut dyn Writer, blocks: Blocks<'_>) -> Result<()> {
+    const BUSY_SLEEP: Duration = Duration::from_millis(1);
+    const READER_SLEEP: Duration = Duration::from_millis(50);
+    let mut pressure = writer.write(blocks)?;
+    loop {
+        match &pressure {
+            Pressure::Busy => std::thread::sleep(BUSY_SLEEP),
+            Pressure::Blocked(reader) => events::wait_also(&[], reader.outlet(), READER_SLEEP)?,
+            _ => return Ok(()),
+        }
+        pressure = writer.flush()?;
+    }
+}
+
+/// A writer into a file whose length matters, since a series of files limits it.
+pub trait FileWriter: Writer + Send {
+    /// Returns the upper bound of the file's length.
+    fn length(&self) -> u64;
+
+    /// Waits until the length is exact, and returns whether it is less than `length` said before.
+    fn compact(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Returns the upper bound of padding that the file gets with `bytes`.
+    fn filling(&self, _bytes: usize) -> u64 {
+        0
+    }
+}
+
+/// What became of the packets that a writer was handed. Packets that are named nowhere here are where they belong.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Packets lost while others went on.
+    pub lost: Vec<Loss>,
+    /// Packets that an error, or a reader that does not read, kept from being written.
+    pub unwritten: Counts,
+    /// The packets that the file still holds, where the disk or another process took some of them.
+    pub left: Option<Counts>,
+    /// Interface blocks that were added after those that the file begins with, and the packets of each.
+    pub added: Vec<(u32, u64)>,
+    /// The output whose reader stopped reading.
+    pub not_read: Option<String>,
+    /// Why the last packets could not be written. The errors of `write` and `flush` are not repeated.
+    pub error: Option<Error>,
+}
+
+/// Packets of an interface block that were lost for one reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    pub interface: u32,
+    pub reason: &'static str,
+    pub packets: u64,
+}

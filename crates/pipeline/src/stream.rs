@@ -1,0 +1,190 @@
+//! A pipe, terminal or socket: no write waits for the reader. Bytes that the reader has not taken yet are kept, with the
+//! packets they were made from, so that these can be counted if they are never taken.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use trawl_io::outlet::Outlet;
+use trawl_sys::{Error, Result, events};
+
+use crate::{Outcome, Patience, Pressure, Reader};
+
+/// The longest sleep while the reader takes nothing.
+const READER_SLEEP: Duration = Duration::from_millis(50);
+
+/// Bytes that only make sense whole: a block, a record or a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Where it ends, among the bytes that are put out.
+    pub end: usize,
+    /// The interface block of its packet.
+    pub interface: Option<u32>,
+}
+
+#[derive(Debug)]
+pub struct Stream {
+    outlet: Outlet,
+    name: String,
+    reader: Reader,
+    /// The bytes that the reader has not taken yet, and the units they consist of.
+    left: Vec<u8>,
+    units: Vec<Unit>,
+}
+
+impl Stream {
+    pub fn new(file: File, name: String) -> Self {
+        let outlet = Outlet::new(file);
+        // Without a descriptor of its own a reader is looked for from time to time.
+        let descriptor = outlet.as_fd().try_clone_to_owned().ok().map(Arc::new);
+        Self {
+            outlet,
+            name,
+            reader: Reader {
+                outlet: descriptor,
+                taken: 0,
+            },
+            left: Vec::new(),
+            units: Vec::new(),
+        }
+    }
+
+    /// Puts out units. Bytes that are not taken at once are kept.
+    pub fn put(&mut self, bytes: &[u8], units: impl FnOnce() -> Vec<Unit>) -> Result<Pressure> {
+        let before = self.left.len();
+        let done = match before {
+            0 => {
+                let (done, result) = self.outlet.write(bytes);
+                if result.is_err() {
+                    self.keep(0, bytes, units());
+                    self.pass(done);
+                    return Err(self.failure(result));
+                }
+                done
+            }
+            _ => 0,
+        };
+        if done < bytes.len() {
+            self.keep(before, bytes, units());
+            self.pass(done);
+        } else {
+            self.reader.taken += done as u64;
+        }
+        match before {
+            0 => Ok(self.pressure()),
+            _ => self.push(),
+        }
+    }
+
+    /// Tries to hand over what is left.
+    pub fn push(&mut self) -> Result<Pressure> {
+        if !self.left.is_empty() {
+            let (done, result) = self.outlet.write(&self.left);
+            self.pass(done);
+            if result.is_err() {
+                return Err(self.failure(result));
+            }
+        }
+        Ok(self.pressure())
+    }
+
+    /// Waits for the reader as long as it goes on. Packets that it does not take are unwritten.
+    pub fn finish(&mut self) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut patience = Patience::begin();
+        loop {
+            match self.push() {
+                Ok(Pressure::Blocked(reader)) if patience.is_over(&reader) => {
+                    outcome.not_read = Some(self.name.clone());
+                    break;
+                }
+                Ok(Pressure::Blocked(reader)) => {
+                    // A wait that fails is a short one.
+                    let _ = events::wait_also(&[], reader.outlet(), READER_SLEEP);
+                }
+                Ok(_) => break,
+                Err(error) => {
+                    outcome.error = Some(error);
+                    break;
+                }
+            }
+        }
+        let interfaces = self.units.iter().filter_map(|unit| unit.interface);
+        interfaces.for_each(|interface| outcome.unwritten.add(interface, 1));
+        outcome
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn pressure(&self) -> Pressure {
+        match self.left.is_empty() {
+            true => Pressure::Idle,
+            false => Pressure::Blocked(self.reader.clone()),
+        }
+    }
+
+    fn keep(&mut self, before: usize, bytes: &[u8], units: Vec<Unit>) {
+        self.left.extend_from_slice(bytes);
+        self.units.extend(units.into_iter().map(|unit| Unit {
+            end: before + unit.end,
+            ..unit
+        }));
+    }
+
+    /// Forgets the units that went out whole. One that did not is kept.
+    fn pass(&mut self, done: usize) {
+        self.reader.taken += done as u64;
+        self.left.drain(..done);
+        let whole = self.units.partition_point(|unit| unit.end <= done);
+        self.units.drain(..whole);
+        self.units.iter_mut().for_each(|unit| unit.end -= done);
+    }
+
+    fn failure(&self, result: std::io::Result<()>) -> Error {
+        let error = result
+            .err()
+            .unwrap_or_else(|| std::io::ErrorKind::Other.into());
+        Error::os(format!("cannot write to {}", self.name), error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    /// Puts out units of 1000 bytes.
+    fn put(stream: &mut Stream, count: usize, with: u8) -> Pressure {
+        let bytes = vec![with; count * 1000];
+        let units = || {
+            let unit = |n| Unit {
+                end: n * 1000,
+                interface: Some(3),
+            };
+            (1..=count).map(unit).collect()
+        };
+        stream.put(&bytes, units).expect("a reader")
+    }
+
+    #[test]
+    fn units_taken_and_units_left_add_up() {
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        let file = File::from(std::os::fd::OwnedFd::from(writer));
+        let mut stream = Stream::new(file, String::new());
+        assert!(matches!(put(&mut stream, 50, 1), Pressure::Idle));
+        put(&mut stream, 50, 2);
+        assert!(matches!(put(&mut stream, 50, 3), Pressure::Blocked(_)));
+        // The reader goes on, and stops again in the middle of a unit.
+        let mut taken = vec![0; 40_500];
+        reader.read_exact(&mut taken).expect("bytes");
+        stream.push().expect("a reader");
+        let whole = stream.reader.taken / 1000;
+        let outcome = stream.finish();
+        assert!(outcome.not_read.is_some() && outcome.error.is_none());
+        assert_eq!(outcome.unwritten.sum(&[3]), 150 - whole);
+    }
+}
