@@ -181,11 +181,21 @@ impl Capture {
 
     /// As [`Self::start`], in the network namespace of a station.
     pub fn start_inside(at: &Station, lab: &impl Files, arguments: &[&str]) -> Self {
+        Self::start_inside_with(&[], at, lab, arguments)
+    }
+
+    /// As [`Self::start_inside`], with variables in its environment.
+    pub fn start_inside_with(
+        environment: &[(&str, &str)],
+        at: &Station,
+        lab: &impl Files,
+        arguments: &[&str],
+    ) -> Self {
         let mut command = Command::new("ip");
         command
             .args(["netns", "exec", &at.name])
             .arg(binary::path());
-        Self::launch(command, &[], lab, arguments).followed()
+        Self::launch(command, environment, lab, arguments).followed()
     }
 
     fn followed(mut self) -> Self {

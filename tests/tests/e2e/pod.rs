@@ -1,67 +1,36 @@
-//! `--pod`: a pod's veth is found by way of a container runtime's socket. The runtime is a gRPC
-//! server of the test's own, pods are network namespaces. No cluster takes part.
+//! `--pod`: a pod's veth is found by asking a container runtime. The `crictl` that asks is a script of the test's own,
+//! pods are network namespaces. No cluster takes part.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use serde_json::json;
 use trawl_lab::sender::Engine;
 use trawl_tests::lab::send_from;
-use trawl_tests::s3::python_packages;
 use trawl_tests::witness::{run, tshark};
-use trawl_tests::{Capture, Lab, frames, skip, trawl};
+use trawl_tests::{Capture, Lab, frames, trawl};
 
-/// CRI's messages, as api.proto of runtime.v1 declares them, and answers taken from a file.
-const RUNTIME: &str = r#"
+/// crictl, as far as it is asked: the socket is a file with the pods.
+const CRICTL: &str = r#"#!/usr/bin/env python3
 import json, sys
+arguments = sys.argv[1:]
+assert arguments[:2] == ['--timeout', '10s'] and arguments[2] == '--runtime-endpoint', arguments
+assert arguments[-2:] == ['-o', 'json'], arguments
 try:
-    import grpc
-    from concurrent import futures
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-except ImportError:
-    sys.exit(77)
-F = descriptor_pb2.FieldDescriptorProto
-file = descriptor_pb2.FileDescriptorProto(name='cri.proto', package='runtime.v1', syntax='proto3')
-def message(name, *fields):
-    m = file.message_type.add(name=name)
-    for number, field, kind in fields:
-        f = m.field.add(name=field, number=number, label=F.LABEL_OPTIONAL)
-        if kind.startswith('*'):
-            f.label, kind = F.LABEL_REPEATED, kind[1:]
-        if kind in ('STRING', 'INT64', 'INT32', 'UINT32', 'BOOL'):
-            f.type = getattr(F, 'TYPE_' + kind)
-        else:
-            f.type, f.type_name = F.TYPE_MESSAGE, '.runtime.v1.' + kind
-message('Metadata', (1, 'name', 'STRING'), (2, 'uid', 'STRING'), (3, 'namespace', 'STRING'), (4, 'attempt', 'UINT32'))
-message('Sandbox', (1, 'id', 'STRING'), (2, 'metadata', 'Metadata'), (3, 'state', 'INT32'), (4, 'created_at', 'INT64'), (7, 'runtime_handler', 'STRING'))
-message('ListRequest', (1, 'filter', 'Metadata'))
-message('ListResponse', (1, 'items', '*Sandbox'))
-message('StatusRequest', (1, 'pod_sandbox_id', 'STRING'), (2, 'verbose', 'BOOL'))
-message('Entry', (1, 'key', 'STRING'), (2, 'value', 'STRING'))
-message('StatusResponse', (1, 'status', 'Sandbox'), (2, 'info', '*Entry'))
-pool = descriptor_pool.DescriptorPool(); pool.Add(file)
-T = {n: message_factory.GetMessageClass(pool.FindMessageTypeByName('runtime.v1.' + n)) for n in ('ListRequest', 'ListResponse', 'StatusRequest', 'StatusResponse')}
-def pods():
-    return json.load(open(sys.argv[2]))
+    pods = json.load(open(arguments[3].removeprefix('unix://')))
+except OSError as error:
+    sys.exit(f'time="2026-01-31" level=fatal msg="validate service connection: {error}"')
 def sandbox(p):
-    return dict(id=p['id'], metadata=dict(name=p['name'], namespace=p['namespace'], uid='u' * 36), state=p.get('state', 0), created_at=p.get('created', 1), runtime_handler='runc')
-def listing(request, context):
-    return T['ListResponse'](items=[sandbox(p) for p in pods()])
-def status(request, context):
-    found = [p for p in pods() if p['id'] == request.pod_sandbox_id]
-    if not found:
-        context.abort(grpc.StatusCode.NOT_FOUND, 'no such sandbox')
-    info = [dict(key='info', value=json.dumps(found[0]['info']))] if request.verbose else []
-    return T['StatusResponse'](status=sandbox(found[0]), info=[dict(key='other', value='{}')] + info)
-def method(call, name):
-    return grpc.unary_unary_rpc_method_handler(call, T[name + 'Request'].FromString, T[name + 'Response'].SerializeToString)
-server = grpc.server(futures.ThreadPoolExecutor(2))
-server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler('runtime.v1.RuntimeService', {
-    'ListPodSandbox': method(listing, 'List'), 'PodSandboxStatus': method(status, 'Status')}),))
-server.add_insecure_port('unix://' + sys.argv[1])
-server.start()
-print('ready', flush=True)
-sys.stdin.read()
+    return dict(id=p['id'], metadata=dict(name=p['name'], namespace=p['namespace'], uid='u' * 36, attempt=0),
+                state=['SANDBOX_READY', 'SANDBOX_NOTREADY'][p.get('state', 0)], createdAt=str(p.get('created', 1)), labels={})
+command = arguments[4:-2]
+if command == ['pods']:
+    print(json.dumps(dict(items=[sandbox(p) for p in pods])))
+else:
+    name, id = command
+    assert name == 'inspectp', command
+    [found] = [p for p in pods if p['id'] == id]
+    print(json.dumps(dict(status=sandbox(found), info=found['info'])))
 "#;
 
 /// Tells the runtime which pods there are, at once.
@@ -71,38 +40,26 @@ fn tell(list: &str, pods: &serde_json::Value) {
     std::fs::rename(&fresh, list).expect("it is there");
 }
 
+/// A crictl in a folder of its own, and the file that it reads.
 struct Runtime {
-    child: Child,
     socket: String,
+    path: String,
 }
 
 impl Runtime {
-    fn start(lab: &Lab, pods: &serde_json::Value) -> Option<Self> {
-        let (socket, list) = (lab.file("cri.sock"), lab.file("pods.json"));
-        tell(&list, pods);
-        let mut child = Command::new("python3")
-            .args(["-c", RUNTIME, &socket, &list])
-            .env("PYTHONPATH", python_packages())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .ok()?;
-        let mut line = String::new();
-        let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
-        said.read_line(&mut line).expect("it is text");
-        if line.trim() == "ready" {
-            return Some(Self { child, socket });
+    fn start(lab: &Lab, pods: &serde_json::Value) -> Self {
+        let (socket, folder) = (lab.file("pods.json"), lab.file("bin"));
+        tell(&socket, pods);
+        std::fs::create_dir_all(&folder).expect("the directory is the lab's");
+        let program = format!("{folder}/crictl");
+        std::fs::write(&program, CRICTL).expect("the directory is the lab's");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&program, mode).expect("it is there");
+        let others = std::env::var("PATH").expect("a path");
+        Self {
+            socket,
+            path: format!("{folder}:{others}"),
         }
-        assert_eq!(child.wait().expect("it ends").code(), Some(77));
-        skip("Python's grpcio is not installed: pip install grpcio protobuf");
-        None
-    }
-}
-
-impl Drop for Runtime {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -120,13 +77,12 @@ fn a_pod_is_captured_at_the_hosts_end_of_its_veth() {
         {"id": "c3", "name": "node", "namespace": "default", "info": {"pid": 1, "runtimeSpec": spec(&format!("/run/netns/{}", host.name))}},
         {"id": "d4", "name": "gone", "namespace": "default", "state": 1, "info": {}},
     ]);
-    let Some(runtime) = Runtime::start(&lab, &pods) else {
-        return;
-    };
+    let runtime = Runtime::start(&lab, &pods);
     let file = lab.file("pod.pcapng");
     let arguments = ["--cri-socket", &runtime.socket, "--pod", "default/web-0"];
     let at = ["--tap", "packet", "-w", &file, "udp"];
-    let capture = Capture::start_inside(host, &lab, &[&arguments[..], &at].concat());
+    let path = [("PATH", runtime.path.as_str())];
+    let capture = Capture::start_inside_with(&path, host, &lab, &[&arguments[..], &at].concat());
     send_from(pod, &[frames::ipv4_udp(0)], 7, Engine::Live, None, None);
     capture.wait_recorded(7);
     capture.stop_well();
@@ -142,15 +98,32 @@ fn a_pod_is_captured_at_the_hosts_end_of_its_veth() {
             .args(["netns", "exec", &host.name])
             .arg(trawl_tests::binary::path())
             .args(["capture", "--cri-socket", &runtime.socket, "--pod", name])
+            .env("PATH", &runtime.path)
             .output()
             .expect("ip runs");
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(1), "{said}");
         assert!(said.contains(why), "{name}: {said}");
     }
-    let socket = ["--cri-socket", "/nonexistent.sock", "--pod", "a/b"];
-    let refused = trawl(&[&["capture"], &socket[..]].concat());
-    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    for (path, why) in [
+        (runtime.path.as_str(), "validate service connection"),
+        (&lab.file("nothing"), "crictl is not installed"),
+    ] {
+        let refused = Command::new(trawl_tests::binary::path())
+            .args([
+                "capture",
+                "--cri-socket",
+                "/nonexistent.sock",
+                "--pod",
+                "a/b",
+            ])
+            .env("PATH", path)
+            .output()
+            .expect("trawl runs");
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains(why), "{said}");
+    }
     let wrong = trawl(&["capture", "--pod", "web-0"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
 }
@@ -163,12 +136,11 @@ fn a_restarted_pod_joins_again() {
     let spec = json!({"linux": {"namespaces": [{"type": "network", "path": format!("/run/netns/{}", pod.name)}]}});
     let info = json!({"pid": 0, "runtimeSpec": spec});
     let first = json!({"id": "a1", "name": "web-0", "namespace": "default", "created": 1, "info": info.clone()});
-    let Some(runtime) = Runtime::start(&lab, &json!([first])) else {
-        return;
-    };
+    let runtime = Runtime::start(&lab, &json!([first]));
     let file = lab.file("restarted.pcapng");
     let arguments = ["--cri-socket", &runtime.socket, "--pod", "default/web-0"];
-    let capture = Capture::start_inside(
+    let capture = Capture::start_inside_with(
+        &[("PATH", &runtime.path)],
         host,
         &lab,
         &[&arguments[..], &["-w", &file, "udp"]].concat(),

@@ -11,7 +11,7 @@ use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::plan::CapturePlan;
 use trawl_tap::select::select;
 
-use super::pod;
+use super::pod::{self, PodWatcher};
 use crate::json;
 use crate::terminal::write_out;
 
@@ -27,6 +27,7 @@ pub(crate) fn find(plan: &CapturePlan) -> Result<Vec<CaptureSite>> {
 #[derive(Debug)]
 pub(super) struct Joining {
     plan: CapturePlan,
+    pods: Option<PodWatcher>,
     /// The interfaces of the pods, when they were last asked for.
     of_pods: Option<Vec<String>>,
 }
@@ -35,6 +36,7 @@ impl Joining {
     pub fn new(plan: &CapturePlan) -> Self {
         Self {
             plan: plan.clone(),
+            pods: PodWatcher::start(&plan.sources),
             of_pods: None,
         }
     }
@@ -57,16 +59,14 @@ impl Joining {
     /// A pod that is started again has other interfaces. The runtime is asked as long as one is missing.
     fn pods_that_came_back(&mut self, known: &HashSet<&str>) -> Vec<CaptureSite> {
         let is_known = |name: &String| known.contains(name.as_str());
-        let sources = &self.plan.sources;
-        if sources.pods.is_empty()
-            || self
-                .of_pods
-                .as_ref()
-                .is_some_and(|names| !names.is_empty() && names.iter().all(is_known))
-        {
+        let Some(pods) = &self.pods else {
+            return Vec::new();
+        };
+        let are_known = |names: &Vec<String>| !names.is_empty() && names.iter().all(is_known);
+        if self.of_pods.as_ref().is_some_and(are_known) {
             return Vec::new();
         }
-        let names = pod::interfaces_now(sources);
+        let names = pods.interfaces();
         let missing = names.iter().filter(|name| !is_known(name));
         let found = missing.filter_map(|name| CaptureSite::find(name, None).ok());
         let found = found.collect();

@@ -1,17 +1,18 @@
-//! `--pod NAMESPACE/NAME`: the host's end of a Kubernetes pod's veth, found by way of the container runtime (CRI).
+//! `--pod NAMESPACE/NAME`: the host's end of a Kubernetes pod's veth, found by asking the container runtime (CRI) with
+//! `crictl`.
 
-mod cri;
-mod message;
-
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use trawl_sys::helper::{Answer, Duty, Helper};
 use trawl_sys::netlink::{Link, Netlink};
 use trawl_sys::netns::Namespace;
+use trawl_sys::privilege::{Capabilities, Kept};
 use trawl_sys::{Error, Result};
 use trawl_tap::sources::Sources;
-
-use message::Sandbox;
 
 /// Which runtime is asked, and for which pods.
 #[derive(Clone, Debug, clap::Args)]
@@ -50,14 +51,47 @@ impl PodName {
     }
 }
 
+/// The sockets of container runtimes: crictl knows all but that of k3s by itself.
 const SOCKETS: [&str; 4] = [
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",
     "/run/k3s/containerd/containerd.sock",
     "/run/cri-dockerd.sock",
 ];
+const ENDPOINT: &str = "CONTAINER_RUNTIME_ENDPOINT";
+const CONFIGURATION: &str = "/etc/crictl.yaml";
 
-/// What is of interest of the JSON that a runtime gives with a verbose status.
+/// The answer of `crictl pods`.
+#[derive(Debug, Deserialize)]
+struct Listing {
+    #[serde(default)]
+    items: Vec<Sandbox>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Sandbox {
+    id: String,
+    metadata: Metadata,
+    state: String,
+    /// In nanoseconds since 1970, as text.
+    created_at: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Metadata {
+    name: String,
+    namespace: String,
+}
+
+/// The answer of `crictl inspectp`.
+#[derive(Debug, Deserialize)]
+struct Status {
+    #[serde(default)]
+    info: Info,
+}
+
+/// The part of a sandbox's status that the runtime itself words.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Info {
@@ -89,42 +123,93 @@ pub(super) fn interfaces(sources: &Sources) -> Result<Vec<String>> {
     if sources.pods.is_empty() {
         return Ok(Vec::new());
     }
-    let runtime = cri::Runtime::open(&socket(sources)?)?;
-    let sandboxes = runtime.sandboxes()?;
+    let sandboxes = crictl::<Listing>(sources, &["pods"])?.items;
     let found = sources.pods.iter().map(|pod| {
         let pod = &PodName::parse(pod)
             .map_err(|why| Error::usage(format!("cannot capture at the pod {pod}"), why))?;
         let sandbox = choose(pod, &sandboxes)?;
-        let namespace = namespace_of(pod, &runtime.info(&sandbox.id)?)?;
-        host_ends(pod, &namespace)
+        let status: Status = crictl(sources, &["inspectp", &sandbox.id])?;
+        host_ends(pod, &namespace_of(pod, &status.info)?)
     });
     Ok(found.collect::<Result<Vec<_>>>()?.concat())
 }
 
-/// Finds those of the pods that run now.
-pub(super) fn interfaces_now(sources: &Sources) -> Vec<String> {
-    let each = sources.pods.iter().map(|pod| Sources {
-        pods: vec![pod.clone()],
-        ..sources.clone()
-    });
-    each.filter_map(|one| interfaces(&one).ok())
-        .flatten()
-        .collect()
+/// Runs crictl and parses its answer.
+fn crictl<T: DeserializeOwned>(sources: &Sources, command: &[&str]) -> Result<T> {
+    let what = "cannot ask the container runtime";
+    let mut crictl = Command::new("crictl");
+    crictl.args(["--timeout", "10s"]).stdin(Stdio::null());
+    let is_configured = std::env::var_os(ENDPOINT).is_some() || Path::new(CONFIGURATION).exists();
+    let present = SOCKETS.iter().map(PathBuf::from).find(|path| path.exists());
+    let usual = present.filter(|_| !is_configured);
+    if let Some(socket) = sources.cri_socket.clone().or(usual) {
+        crictl.args([
+            "--runtime-endpoint",
+            &format!("unix://{}", socket.display()),
+        ]);
+    }
+    let output = crictl.args(command).args(["-o", "json"]).output();
+    let output = output.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Error::failed(what, "crictl is not installed")
+            .fix("install cri-tools: https://github.com/kubernetes-sigs/cri-tools/releases"),
+        _ => Error::os("cannot run crictl", error),
+    })?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let why = said.trim().lines().last().unwrap_or("crictl failed");
+        return Err(Error::failed(what, why).fix("name its socket: --cri-socket PATH"));
+    }
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| Error::failed(what, format!("unexpected answer of crictl: {error}")))
 }
 
-fn socket(sources: &Sources) -> Result<PathBuf> {
-    if let Some(named) = &sources.cri_socket {
-        return Ok(named.clone());
+/// A process that looks for restarted pods: the capture itself may execute no programs.
+#[derive(Debug)]
+pub(super) struct PodWatcher(Helper);
+
+/// Opening the network namespace of a pod needs these.
+const KEPT: Capabilities = Capabilities::SYS_ADMIN
+    .union(Capabilities::SYS_PTRACE)
+    .union(Capabilities::DAC_READ_SEARCH);
+
+impl PodWatcher {
+    /// Starts the process, before any thread; returns `None` without pods.
+    pub(super) fn start(sources: &Sources) -> Option<Self> {
+        let kept = Kept {
+            user: None,
+            capabilities: KEPT,
+        };
+        let wanted = (!sources.pods.is_empty()).then(|| sources.clone())?;
+        let helper = Helper::start(c"trawl-pods", Some(&kept), &mut Watched(wanted));
+        helper.ok().map(Self)
     }
-    if let Ok(named) = std::env::var("CONTAINER_RUNTIME_ENDPOINT") {
-        return Ok(named.strip_prefix("unix://").unwrap_or(&named).into());
+
+    /// Finds the interfaces of the pods that run now.
+    pub(super) fn interfaces(&self) -> Vec<String> {
+        let answer = self.0.ask(b"interfaces").unwrap_or_default();
+        let names = String::from_utf8_lossy(&answer.bytes).into_owned();
+        names.lines().map(str::to_owned).collect()
     }
-    let there = SOCKETS.iter().find(|path| Path::new(path).exists());
-    there.map(PathBuf::from).ok_or_else(|| {
-        let why = format!("none of {} is there", SOCKETS.join(", "));
-        Error::failed("cannot ask the container runtime", why)
-            .fix("name its socket: --cri-socket PATH")
-    })
+}
+
+struct Watched(Sources);
+
+impl Duty for Watched {
+    fn answer(&mut self, _request: &[u8]) -> Answer {
+        let each = self.0.pods.iter().map(|pod| Sources {
+            pods: vec![pod.clone()],
+            ..self.0.clone()
+        });
+        let found: Vec<String> = each
+            .filter_map(|one| interfaces(&one).ok())
+            .flatten()
+            .collect();
+        // An empty message would end the conversation.
+        Answer {
+            bytes: (found.join("\n") + "\n").into_bytes(),
+            file: None,
+        }
+    }
 }
 
 fn trouble(pod: &PodName) -> String {
@@ -133,10 +218,14 @@ fn trouble(pod: &PodName) -> String {
 
 /// The running one among those of a pod's name; a pod that was restarted leaves older ones.
 fn choose<'a>(pod: &PodName, sandboxes: &'a [Sandbox]) -> Result<&'a Sandbox> {
-    let of_name =
-        |sandbox: &&Sandbox| sandbox.namespace == pod.namespace && sandbox.name == pod.name;
-    let ready = sandboxes.iter().filter(of_name).filter(|one| one.is_ready);
-    if let Some(newest) = ready.max_by_key(|sandbox| sandbox.created_ns) {
+    let of_name = |sandbox: &&Sandbox| {
+        let Metadata { name, namespace } = &sandbox.metadata;
+        *namespace == pod.namespace && *name == pod.name
+    };
+    let ready = |sandbox: &&Sandbox| sandbox.state == "SANDBOX_READY";
+    let created = |sandbox: &&Sandbox| sandbox.created_at.parse::<u64>().unwrap_or_default();
+    let running = sandboxes.iter().filter(of_name).filter(ready);
+    if let Some(newest) = running.max_by_key(created) {
         return Ok(newest);
     }
     let why = match sandboxes.iter().any(|one| of_name(&one)) {
@@ -149,13 +238,7 @@ fn choose<'a>(pod: &PodName, sandboxes: &'a [Sandbox]) -> Result<&'a Sandbox> {
     )))
 }
 
-fn namespace_of(pod: &PodName, info: &str) -> Result<Namespace> {
-    let info: Info = serde_json::from_str(info).map_err(|error| {
-        Error::failed(
-            trouble(pod),
-            format!("the runtime's status is not understood: {error}"),
-        )
-    })?;
+fn namespace_of(pod: &PodName, info: &Info) -> Result<Namespace> {
     let namespaces = &info.runtime_spec.linux.namespaces;
     let network = namespaces.iter().find(|one| one.r#type == "network");
     let path = network.map_or("", |one| one.path.as_str());
@@ -212,31 +295,16 @@ mod tests {
 
     #[test]
     fn the_newest_running_sandbox_is_chosen() {
-        let sandbox = |id: &str, is_ready, created_ns| Sandbox {
-            id: id.to_owned(),
-            name: "web".to_owned(),
-            namespace: "default".to_owned(),
-            is_ready,
-            created_ns,
-        };
+        let all: Vec<Sandbox> = serde_json::from_str(
+            r#"[{"id": "a", "metadata": {"name": "web", "uid": "u", "namespace": "default"}, "state": "SANDBOX_READY", "createdAt": "1"},
+                {"id": "b", "metadata": {"name": "web", "namespace": "default"}, "state": "SANDBOX_READY", "createdAt": "2"},
+                {"id": "c", "metadata": {"name": "web", "namespace": "default"}, "state": "SANDBOX_NOTREADY", "createdAt": "3"}]"#,
+        )
+        .expect("the form of crictl");
         let pod = PodName::parse("default/web").expect("a name");
-        let all = [
-            sandbox("a", true, 1),
-            sandbox("b", true, 2),
-            sandbox("c", false, 3),
-        ];
+        let refused = |all: &[Sandbox]| choose(&pod, all).expect_err("none runs").to_string();
         assert_eq!(choose(&pod, &all).expect("one runs").id, "b");
-        assert!(
-            choose(&pod, &all[2..])
-                .unwrap_err()
-                .to_string()
-                .contains("does not run")
-        );
-        assert!(
-            choose(&pod, &[])
-                .unwrap_err()
-                .to_string()
-                .contains("no such pod")
-        );
+        assert!(refused(&all[2..]).contains("does not run"));
+        assert!(refused(&[]).contains("no such pod"));
     }
 }
