@@ -1,5 +1,6 @@
 //! Figures of this machine that live views and metrics show: counters of interfaces, softnet, XDP programs and guards.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
 use serde::Serialize;
@@ -7,7 +8,7 @@ use trawl_bpf::{info, program};
 use trawl_guard::Guard;
 use trawl_program::bundled::route;
 use trawl_sys::netlink::Netlink;
-use trawl_sys::netns::Namespace;
+use trawl_sys::netns::{self, Namespace};
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Result, names};
 
@@ -47,9 +48,27 @@ pub struct InterfaceCounters {
 }
 
 impl InterfaceCounters {
-    /// `NAMESPACE:NAME`, as `-i` takes it.
+    /// Returns `NAMESPACE:NAME`, as `-i` has it.
     pub fn label(&self) -> String {
         label(&self.netns, &self.interface)
+    }
+
+    /// Returns packets, bytes, drops and errors of what was received, and of what was sent.
+    pub fn sides(&self) -> [[u64; 4]; 2] {
+        [
+            [
+                self.rx_packets,
+                self.rx_bytes,
+                self.rx_dropped,
+                self.rx_errors,
+            ],
+            [
+                self.tx_packets,
+                self.tx_bytes,
+                self.tx_dropped,
+                self.tx_errors,
+            ],
+        ]
     }
 }
 
@@ -67,6 +86,17 @@ pub struct Softnet {
     pub dropped: u64,
     /// Times that work was left because its budget was used up.
     pub time_squeezed: u64,
+}
+
+impl Softnet {
+    /// Returns what was counted after `before`.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            processed: self.processed.saturating_sub(before.processed),
+            dropped: self.dropped.saturating_sub(before.dropped),
+            time_squeezed: self.time_squeezed.saturating_sub(before.time_squeezed),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -96,7 +126,7 @@ pub const TAKES: Capabilities = Capabilities::BPF
     .union(Capabilities::SYS_ADMIN)
     .union(Capabilities::DAC_READ_SEARCH);
 
-/// A namespace, and the interfaces of it that are looked at: names and patterns, or all.
+/// A namespace, and its interfaces that are looked at: names and patterns, or all.
 #[derive(Debug)]
 pub struct Place {
     pub netns: String,
@@ -104,37 +134,63 @@ pub struct Place {
     pub only: Vec<String>,
 }
 
+impl Place {
+    /// Finds the namespaces of interfaces that are named as `-i` has them, or the one that was asked for.
+    pub fn of(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Self>> {
+        let own = netns.unwrap_or_default();
+        let mut only: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for interface in interfaces {
+            let (netns, name) = interface.split_once(':').unwrap_or((own, interface));
+            only.entry(netns).or_default().push(name.to_owned());
+        }
+        if only.is_empty() {
+            only.insert(own, Vec::new());
+        }
+        let mut places = Vec::new();
+        for (netns, mut only) in only {
+            if only.iter().any(|name| name == "any") {
+                only.clear();
+            }
+            let mut named = vec![netns.to_owned()];
+            if netns.contains(['*', '?', '[']) {
+                named = netns::list();
+                named.retain(|one| names::matches(netns, one));
+            }
+            for netns in named {
+                let is_own = netns.is_empty();
+                places.push(Self {
+                    namespace: (!is_own).then(|| Namespace::open(&netns)).transpose()?,
+                    netns,
+                    only: only.clone(),
+                });
+            }
+        }
+        Ok(places)
+    }
+}
+
 impl Counters {
-    /// The same of interfaces in several namespaces, which are named in what is counted.
+    /// Reads the counters of several places, each with its namespace.
     pub fn read_all(places: &[Place]) -> Result<Self> {
         let mut all = Self::default();
-        for Place {
-            netns,
-            namespace,
-            only,
-        } in places
-        {
-            let mut here = Self::read(namespace.as_ref(), only)?;
-            for one in &mut here.interfaces {
-                one.netns.clone_from(netns);
-            }
-            for one in &mut here.xdp_programs {
-                one.netns.clone_from(netns);
-            }
-            for one in &mut here.router {
-                one.interface = label(netns, &one.interface);
-            }
+        for place in places {
+            let here = Self::read(place)?;
             all.softnet = here.softnet;
-            all.interfaces.append(&mut here.interfaces);
-            all.xdp_programs.append(&mut here.xdp_programs);
-            all.guard_rules.append(&mut here.guard_rules);
-            all.router.append(&mut here.router);
+            all.interfaces.extend(here.interfaces);
+            all.xdp_programs.extend(here.xdp_programs);
+            all.guard_rules.extend(here.guard_rules);
+            all.router.extend(here.router);
         }
         Ok(all)
     }
 
-    /// Of all interfaces of the namespace, or of those that a name or pattern of these fits.
-    pub fn read(namespace: Option<&Namespace>, only: &[String]) -> Result<Self> {
+    fn read(place: &Place) -> Result<Self> {
+        let Place {
+            netns,
+            namespace,
+            only,
+        } = place;
+        let namespace = namespace.as_ref();
         let mut counters = Self {
             softnet: softnet(),
             ..Self::default()
@@ -143,26 +199,26 @@ impl Counters {
             if !only.is_empty() && !only.iter().any(|one| names::matches(one, &link.name)) {
                 continue;
             }
+            // A user who may not look at programs still sees their interfaces.
+            let programs = link.xdp.iter().filter_map(|attached| {
+                let program = program::open_by_id(attached.program_id).ok()?;
+                info::program(program.as_fd()).ok()
+            });
+            counters
+                .xdp_programs
+                .extend(programs.map(|about| ProgramCounters {
+                    interface: link.name.clone(),
+                    netns: netns.clone(),
+                    id: about.id,
+                    name: about.name,
+                    runs: about.run_count,
+                    run_time_ns: about.run_time_ns,
+                }));
             let counted = link.statistics;
-            for attached in &link.xdp {
-                let about = program::open_by_id(attached.program_id)
-                    .and_then(|fd| info::program(fd.as_fd()));
-                // A user who may not look at programs still sees their interfaces.
-                if let Ok(about) = about {
-                    counters.xdp_programs.push(ProgramCounters {
-                        interface: link.name.clone(),
-                        netns: String::new(),
-                        id: about.id,
-                        name: about.name,
-                        runs: about.run_count,
-                        run_time_ns: about.run_time_ns,
-                    });
-                }
-            }
             counters.interfaces.push(InterfaceCounters {
                 up: link.is_up(),
                 interface: link.name,
-                netns: String::new(),
+                netns: netns.clone(),
                 rx_packets: counted.rx_packets,
                 rx_bytes: counted.rx_bytes,
                 rx_dropped: counted.rx_dropped,
@@ -173,37 +229,27 @@ impl Counters {
                 tx_errors: counted.tx_errors,
             });
         }
-        let rules = Guard::look(namespace)
-            .ok()
-            .flatten()
-            .and_then(|guard| guard.rules().ok());
-        for rule in rules.iter().flat_map(|set| &set.rules) {
-            let hits = rules
-                .as_ref()
-                .map(|set| set.hits_of(rule.id))
-                .unwrap_or_default();
-            counters.guard_rules.push(RuleCounters {
-                id: rule.id,
-                rule: rule.to_string(),
-                packets: hits.decided,
-                limited: hits.limited,
-            });
+        let guard = Guard::look(namespace).ok().flatten();
+        if let Some(set) = guard.and_then(|guard| guard.rules().ok()) {
+            counters.guard_rules.extend(set.rules.iter().map(|rule| {
+                let hits = set.hits_of(rule.id);
+                RuleCounters {
+                    id: rule.id,
+                    rule: rule.to_string(),
+                    packets: hits.decided,
+                    limited: hits.limited,
+                }
+            }));
         }
         for port in route::ports(namespace).unwrap_or_default() {
-            let outcomes = port.account().map(|account| account.outcomes);
-            counters
-                .router
-                .extend(
-                    outcomes
-                        .unwrap_or_default()
-                        .into_iter()
-                        .map(|one| RouterCounters {
-                            interface: port.site.label().to_owned(),
-                            outcome: one.name.to_owned(),
-                            packets: one.packets,
-                            bytes: one.bytes,
-                        }),
-                );
+            let account = port.account().ok();
+            let outcomes = account.into_iter().flat_map(|account| account.outcomes);
+            counters.router.extend(outcomes.map(|one| RouterCounters {
+                interface: label(netns, port.site.label()),
+                outcome: one.name.to_owned(),
+                packets: one.packets,
+                bytes: one.bytes,
+            }));
         }
         Ok(counters)
     }

@@ -1,12 +1,15 @@
 //! `trawl follow`: one packet's way over the kernel's network stack, to its end. Experimental.
 
-mod step;
-mod way;
-
 use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+use trawl_bpf::layout::drop::FOLLOW_BRANCH;
+use trawl_packet::decode::{Transport, summary};
+use trawl_packet::verdict;
 use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, clock, process};
@@ -14,14 +17,14 @@ use trawl_tap::assembly::Host;
 use trawl_tap::drop::Along;
 use trawl_tap::options::{At, Drops, Memory, MemorySize, Options};
 use trawl_tap::session::{self, Ended};
-use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, Source, add_places};
+use trawl_view::print::{PrintOptions, Printer, Timestamp};
+use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, ShortId, Source, add_places};
 
-use crate::json::Remark;
+use crate::json::{self, Remark};
 use crate::libpcap::LibpcapArg;
 use crate::netns::NamespacesArg;
 use crate::why::{Watcher, watching_drops};
-use crate::{capture, json, terminal, units};
-use way::{End, Joined, PacketPath};
+use crate::{capture, terminal, units};
 
 /// A way that was not gone on for so long after its last step is told.
 const PATIENCE_NS: u64 = 100_000_000;
@@ -149,7 +152,7 @@ impl Following {
         };
         self.now = self.now.max(packet.timestamp_ns);
         self.came = true;
-        let Some(seen) = step::Seen::new(packet) else {
+        let Some(seen) = Seen::new(packet) else {
             return Ok(());
         };
         self.joined.note(id, &seen);
@@ -253,5 +256,521 @@ impl Writer for Following {
 
     fn finish(&mut self) -> Outcome {
         Outcome::default()
+    }
+}
+
+/// A step as it is shown.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Step {
+    pub step: String,
+    /// Since 1970.
+    pub time_ns: u64,
+    /// How long it took, where both ends of it were seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub took_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub netns: Option<String>,
+    /// The packet after this step, where addresses, ports or headers are others than before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packet: Option<String>,
+    /// What an XDP program returned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<String>,
+    /// Of routing: `local`, or `forward`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Of an end that is no loss: `no` (no socket wanted the packet), `copied` (a socket got a copy), or `done` (the packet
+    /// has done its work).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<String>,
+    /// The function where it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// The socket that got it: `udp:53`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
+    /// The process that read it, or that has the socket open: `name[pid]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// How many segments it stands for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub segments: Option<u32>,
+    /// How it was known to be the same packet, where not by its socket buffer: `memory` or `content`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub found: Option<String>,
+}
+
+/// Which end of what was timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Only,
+    First,
+    Last,
+}
+
+/// The place of a TCP segment in its stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    pub flow: (IpAddr, u16, IpAddr, u16),
+    pub sequence: u32,
+    pub length: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub step: Step,
+    pub side: Side,
+    /// Which of the packet's steps it is; `None` where nobody counted.
+    pub number: Option<u32>,
+    /// What a line about the packet depends on, as far as it changes on the way.
+    pub outline: Outline,
+    pub segment: Option<Segment>,
+}
+
+/// The protocol, addresses and ports.
+pub type Outline = [u8; OUTLINE];
+const OUTLINE: usize = 40;
+const SOCKET: &str = "socket";
+const ETHERNET: u16 = 1;
+const ETHERNET_LENGTH: usize = 14;
+
+impl Seen {
+    /// `None` for what is no step of a packet that is followed.
+    pub fn new(packet: &PacketView<'_>) -> Option<Self> {
+        let (step, side, number) = match packet.comment.and_then(|text| text.strip_prefix("step="))
+        {
+            Some(words) => of_stack(packet, words),
+            None => {
+                let (step, side) = at_xdp(packet)?;
+                (step, side, None)
+            }
+        };
+        let joins = matches!(step.step.as_str(), "gro" | "received");
+        Some(Self {
+            step,
+            side,
+            number,
+            outline: outline(packet),
+            segment: joins.then(|| segment(packet)).flatten(),
+        })
+    }
+}
+
+fn of_stack(packet: &PacketView<'_>, words: &str) -> (Step, Side, Option<u32>) {
+    let word = |key: &str| {
+        let mut pairs = words.split(' ').filter_map(|word| word.split_once('='));
+        let found = pairs.find(|(one, _)| *one == key);
+        found.map(|(_, value)| value.to_owned())
+    };
+    let side = match word("side").as_deref() {
+        Some("first") => Side::First,
+        Some("last") => Side::Last,
+        _ => Side::Only,
+    };
+    let name = words.split(' ').next().unwrap_or_default();
+    let at_socket = |key: &str| (name == SOCKET).then(|| word(key)).flatten();
+    let owner = at_socket("comm").zip(at_socket("pid"));
+    let step = Step {
+        step: name.to_owned(),
+        time_ns: packet.timestamp_ns,
+        interface: packet
+            .interface
+            .filter(|name| *name != "unknown")
+            .map(str::to_owned),
+        netns: word("netns"),
+        reason: word("drop"),
+        loss: word("loss"),
+        at: word("at"),
+        socket: at_socket("sock"),
+        by: word("by").or_else(|| owner.map(|(name, id)| format!("{name}[{id}]"))),
+        segments: word("segs").and_then(|count| count.parse().ok()),
+        found: word("found").filter(|how| how != "new" && how != "buffer"),
+        ..Step::default()
+    };
+    let number = word("number").and_then(|number| number.parse().ok());
+    (step, side, number)
+}
+
+/// The entry and the exit of an XDP program.
+fn at_xdp(packet: &PacketView<'_>) -> Option<(Step, Side)> {
+    let hook = packet.hook?;
+    let side = match hook.starts_with("xdp entry") {
+        true => Side::First,
+        false if hook.starts_with("xdp exit") => Side::Last,
+        false => return None,
+    };
+    let (netns, interface) = match packet.interface?.split_once(':') {
+        Some((netns, interface)) => (Some(netns.to_owned()), interface),
+        None => (None, packet.interface?),
+    };
+    let verdict = match packet.verdict {
+        Some(trawl_packet::pcapng::Verdict::Xdp(action)) => verdict::Kind::Xdp.name(action),
+        _ => None,
+    };
+    let step = Step {
+        step: "xdp".to_owned(),
+        time_ns: packet.timestamp_ns,
+        interface: Some(interface.to_owned()),
+        netns,
+        verdict: verdict.map(str::to_owned),
+        ..Step::default()
+    };
+    Some((step, side))
+}
+
+fn outline(packet: &PacketView<'_>) -> Outline {
+    let mut outline = [0; OUTLINE];
+    let skip = match packet.link_type {
+        ETHERNET => ETHERNET_LENGTH,
+        _ => 0,
+    };
+    let bytes = packet.captured.get(skip..).unwrap_or_default();
+    let parts: &[std::ops::Range<usize>] = match bytes.first().map(|first| first >> 4) {
+        Some(4) => &[0..1, 9..10, 12..24],
+        Some(6) => &[6..7, 8..44],
+        _ => &[0..14, 14..28],
+    };
+    let meant = parts.iter().filter_map(|part| bytes.get(part.clone()));
+    for (to, from) in outline.iter_mut().zip(meant.flatten()) {
+        *to = *from;
+    }
+    outline
+}
+
+/// The packet in tcpdump's manner.
+pub fn line(packet: &PacketView<'_>) -> String {
+    let mut line = String::new();
+    Printer::new(PrintOptions {
+        timestamp: Timestamp::None,
+        ..PrintOptions::default()
+    })
+    .line(
+        &mut line,
+        &PacketView {
+            link_type: packet.link_type,
+            captured: packet.captured,
+            original_len: packet.original_len,
+            ..PacketView::default()
+        },
+    );
+    line.trim_end().to_owned()
+}
+
+fn segment(packet: &PacketView<'_>) -> Option<Segment> {
+    let decoded = summary(packet.link_type, packet.captured);
+    let ip = decoded.ip?;
+    let Some(Transport::Tcp {
+        src_port,
+        dst_port,
+        seq,
+        payload_len,
+        ..
+    }) = decoded.transport
+    else {
+        return None;
+    };
+    Some(Segment {
+        flow: (ip.src, src_port, ip.dst, dst_port),
+        sequence: seq,
+        // What was cut off is payload.
+        length: packet.original_len - (packet.captured.len() as u32).min(packet.original_len)
+            + payload_len as u32,
+    })
+}
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// In place of steps that were not recorded.
+const GAP: &str = "gap";
+const CONSUMED: &str = "consumed";
+const OFFLOAD: &str = "gro";
+/// Receive offload holds segments no longer. What comes later may be a retransmission.
+const OFFLOAD_NS: u64 = 20_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// It came to a socket.
+    Delivered,
+    /// The last device took it.
+    Sent,
+    /// The stack was done with it in good order.
+    Consumed,
+    /// Receive offload joined it to another one.
+    Joined,
+    Dropped,
+    /// It was not seen any more, or not known again for certain.
+    Gap,
+}
+
+#[derive(Debug, Serialize)]
+pub struct PacketPath {
+    pub packet_id: u64,
+    /// The packet as it was seen first, in tcpdump's manner.
+    pub packet: String,
+    pub steps: Vec<Step>,
+    pub end: End,
+    /// The identifier of the packet that it was joined to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub joined_into: Option<u64>,
+    /// The number of the latest step.
+    #[serde(skip)]
+    number: u32,
+    #[serde(skip)]
+    outline: Outline,
+    #[serde(skip)]
+    segment: Option<Segment>,
+}
+
+impl PacketPath {
+    pub fn new(id: u64, packet: &PacketView<'_>, first: &Seen) -> Self {
+        Self {
+            packet_id: id,
+            packet: line(packet),
+            steps: Vec::new(),
+            end: End::Gap,
+            joined_into: None,
+            number: 0,
+            outline: first.outline,
+            segment: None,
+        }
+    }
+
+    pub fn go_on(&mut self, packet: &PacketView<'_>, seen: Seen) {
+        if let Some(number) = seen.number {
+            if self.is_torn(&seen.step, number) {
+                self.steps.push(Step {
+                    step: GAP.to_owned(),
+                    time_ns: seen.step.time_ns,
+                    ..Step::default()
+                });
+            }
+            self.number = self.number.max(number);
+        }
+        let Seen {
+            mut step,
+            side,
+            number: _,
+            outline,
+            segment,
+        } = seen;
+        let changed = (self.outline != outline).then(|| line(packet));
+        self.outline = outline;
+        if step.step != CONSUMED {
+            self.segment = segment;
+        }
+        let last = self.steps.last().map(|last| last.step.as_str());
+        let before = last.map(str::to_owned);
+        self.end = self.end_after(&step);
+        if side == Side::Last
+            && let Some(begun) = self.steps.last_mut().filter(|one| one.step == step.step)
+            && begun.took_ns.is_none()
+        {
+            begun.took_ns = Some(step.time_ns.saturating_sub(begun.time_ns));
+            begun.packet = changed.or(begun.packet.take());
+            begun.verdict = step.verdict;
+            begun.interface = step.interface.or(begun.interface.take());
+            return;
+        }
+        if let (Some("prerouting"), Some(to)) = (before.as_deref(), route(&step)) {
+            self.steps.push(Step {
+                step: "routed".to_owned(),
+                time_ns: step.time_ns,
+                interface: step.interface.clone(),
+                netns: step.netns.clone(),
+                to: Some(to),
+                ..Step::default()
+            });
+        }
+        step.packet = changed;
+        self.steps.push(step);
+    }
+
+    /// Whether records of steps before this one were lost.
+    fn is_torn(&self, step: &Step, number: u32) -> bool {
+        let branch = match step.found {
+            Some(_) => FOLLOW_BRANCH as u32,
+            None => 0,
+        };
+        number > self.number + branch + 1 || step.found.is_some() && self.steps.is_empty()
+    }
+
+    /// What the way came to if this is its last step.
+    fn end_after(&self, step: &Step) -> End {
+        let last = self.steps.last().map_or("", |last| last.step.as_str());
+        match step.step.as_str() {
+            "socket" | "read" => End::Delivered,
+            "dropped" => match step.loss.as_deref() {
+                Some("copied") => End::Delivered,
+                Some("done") => End::Consumed,
+                _ => End::Dropped,
+            },
+            "xdp" => match step.verdict.as_deref() {
+                Some("DROP" | "ABORTED") => End::Dropped,
+                Some("TX") => End::Sent,
+                _ => End::Gap,
+            },
+            "consumed" => match last {
+                "socket" | "read" => End::Delivered,
+                "transmitted" => End::Sent,
+                // Sockets of datagrams are read without a step of their own.
+                "input" if self.is_for_socket() => End::Delivered,
+                _ => End::Consumed,
+            },
+            _ => End::Gap,
+        }
+    }
+
+    /// Of a protocol whose packets end at sockets, if not as dropped.
+    fn is_for_socket(&self) -> bool {
+        let protocol = match self.outline[0] >> 4 {
+            4 => self.outline[1],
+            _ => self.outline[0],
+        };
+        [TCP, UDP].contains(&protocol)
+    }
+
+    pub fn last_time(&self) -> u64 {
+        let last = self.steps.last();
+        last.map_or(0, |step| step.time_ns + step.took_ns.unwrap_or(0))
+    }
+
+    /// No other step can come.
+    pub fn is_over(&self) -> bool {
+        let mut last = self.steps.iter().rev().map(|step| step.step.as_str());
+        match self.end {
+            _ if self.steps.last().is_some_and(|step| step.loss.is_some()) => true,
+            End::Dropped => true,
+            // What was joined to another packet may be freed with that.
+            End::Consumed | End::Delivered => {
+                last.next() == Some(CONSUMED) && last.next() != Some(OFFLOAD)
+            }
+            // What one end of a cable sent is received at the other, in other memory perhaps.
+            _ => false,
+        }
+    }
+
+    /// Other steps would have come by now.
+    pub fn may_be_over(&self) -> bool {
+        self.end != End::Gap
+    }
+}
+
+/// Where the hook after the one for all packets tells that one was routed.
+fn route(step: &Step) -> Option<&'static str> {
+    match step.step.as_str() {
+        "input" => Some("local"),
+        "forward" => Some("forward"),
+        _ => None,
+    }
+}
+
+/// In words: a line for each step.
+impl fmt::Display for PacketPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.packet)?;
+        let first = self.steps.first().map_or(0, |step| step.time_ns);
+        for step in &self.steps {
+            let micros = step.time_ns.saturating_sub(first) as f64 / 1000.0;
+            let mut at = step.interface.clone().unwrap_or_default();
+            if let Some(netns) = &step.netns {
+                at += &format!(" ({netns})");
+            }
+            let mut more: Vec<String> = Vec::new();
+            more.extend((step.step == GAP).then(|| "steps were lost".to_owned()));
+            more.extend(step.to.map(|to| match to {
+                "local" => "to this host".to_owned(),
+                _ => "on to this interface".to_owned(),
+            }));
+            more.extend(step.verdict.clone());
+            more.extend(step.reason.clone());
+            more.extend(step.loss.as_deref().map(|loss| {
+                let text = match loss {
+                    "copied" => "(no loss: a socket got a copy)",
+                    "done" => "(no loss: it has done its work)",
+                    _ => "(no loss: no socket wanted it)",
+                };
+                text.to_owned()
+            }));
+            more.extend(step.at.as_ref().map(|at| format!("at {at}")));
+            more.extend(step.socket.clone());
+            more.extend(step.by.as_ref().map(|by| format!("by {by}")));
+            more.extend(step.segments.map(|count| format!("{count} segments")));
+            more.extend(
+                step.took_ns
+                    .map(|took| format!("took {:.1} us", took as f64 / 1000.0)),
+            );
+            more.extend(step.packet.as_ref().map(|packet| format!("now {packet}")));
+            more.extend(
+                step.found
+                    .as_ref()
+                    .map(|how| format!("(known by its {how})")),
+            );
+            let line = format!(
+                "  {micros:>10.1} us  {:<14} {at:<24} {}",
+                step.step,
+                more.join(" ")
+            );
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        let end = match self.end {
+            End::Gap => {
+                "gap            not seen any more, or not known again for certain".to_owned()
+            }
+            End::Joined => format!(
+                "joined         to packet {} by receive offload",
+                ShortId(self.joined_into.unwrap_or(0))
+            ),
+            End::Delivered => "end            delivered to a socket".to_owned(),
+            End::Sent => "end            sent".to_owned(),
+            End::Consumed => "end            consumed".to_owned(),
+            End::Dropped => "end            dropped".to_owned(),
+        };
+        writeln!(f, "                 {end}")
+    }
+}
+
+/// Packets that stand for several segments, as the stack got them.
+#[derive(Debug, Default)]
+pub struct Joined {
+    all: Vec<(u64, u64, Segment)>,
+}
+
+impl Joined {
+    pub fn note(&mut self, id: u64, seen: &Seen) {
+        let is_joined = seen.step.segments.is_some_and(|count| count > 1);
+        if seen.step.step == "received"
+            && is_joined
+            && let Some(segment) = &seen.segment
+        {
+            self.all.push((id, seen.step.time_ns, segment.clone()));
+        }
+    }
+
+    /// The packet that another one is part of, which was last seen where receive offload begins.
+    pub fn has(&self, way: &PacketPath) -> Option<u64> {
+        let mut last = way.steps.iter().rev();
+        let last = last.find(|step| step.step != CONSUMED)?;
+        if last.step != OFFLOAD {
+            return None;
+        }
+        let own = way.segment.as_ref()?;
+        let has = |(id, time, segment): &&(u64, u64, Segment)| {
+            let into = own.sequence.wrapping_sub(segment.sequence);
+            *id != way.packet_id
+                && (last.time_ns..=last.time_ns + OFFLOAD_NS).contains(time)
+                && segment.flow == own.flow
+                && own.length > 0
+                && u64::from(into) + u64::from(own.length) <= u64::from(segment.length)
+        };
+        self.all.iter().find(has).map(|(id, ..)| *id)
+    }
+
+    pub fn forget_before(&mut self, time: u64) {
+        self.all.retain(|(_, seen, _)| *seen >= time);
     }
 }

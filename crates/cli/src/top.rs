@@ -1,32 +1,29 @@
 //! `trawl top`: rates, drops, verdicts and flows of interfaces as they change.
 
-mod order;
 mod redirects;
 mod view;
 
+use std::cmp::{Ordering, Reverse};
 use std::collections::VecDeque;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use redirects::{RedirectRates, Redirects};
 use serde::Serialize;
 use trawl_bpf::{bpffs, statistics};
-use trawl_sys::events::Signals;
+use trawl_sys::events::{self, Signals};
 use trawl_sys::keyboard::Keyboard;
-use trawl_sys::netns::Namespace;
 use trawl_sys::privilege::Kept;
-use trawl_sys::{Error, Result, events};
+use trawl_sys::{Error, Result};
 use trawl_view::record::PacketView;
-use trawl_view::stat::{Counted, Flow, Interface, Statistics};
+use trawl_view::stat::{Count, Counted, Flow, FlowKey, Interface, Statistics};
+use view::{Page, Screen};
 
-use crate::figures::{self, Counters, RuleCounters, Softnet};
+use crate::figures::{self, Counters, Place, RuleCounters, Softnet};
 use crate::libpcap::LibpcapArg;
 use crate::live::{self, Viewer, Wanted};
 use crate::netns::NetnsArg;
-use crate::terminal;
-use crate::units;
-use order::{Key, Order};
-use redirects::{RedirectRates, Redirects};
-use view::{Page, Screen};
+use crate::{terminal, units};
 
 /// Shows live rates, drops and where they happen, verdicts, XDP run time and top flows
 ///
@@ -136,7 +133,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
     // Without the right to, run times stay zero.
     let _run_times = statistics::enable().ok();
-    let places = looked_at(&args)?;
+    let places = Place::of(&args.interfaces, args.netns.as_deref())?;
     // Without the right to, the page is empty and says so.
     let redirects = Redirects::watch();
     if args.page == Page::Redirects
@@ -151,7 +148,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
         since: Instant::now(),
         statistics: Statistics::of_a_view(),
         lost: (0, 0),
-        looks: 0,
         screen: wants_screen
             .then(|| Screen::open(args.shown()))
             .transpose()?,
@@ -161,7 +157,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         redirects: redirects.ok(),
         args: &args,
     };
-    top.before = top.read()?;
+    top.before = Counters::read_all(&top.places)?;
     // Where /sys hides it, other processes lead to it, which must not be looked at from then on.
     let _ = bpffs::hold();
     if args.interfaces.is_empty() {
@@ -196,73 +192,15 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
 }
 
-/// A namespace whose counters are shown.
-struct Looked {
-    /// As it was named; nothing for trawl's own.
-    name: Option<String>,
-    namespace: Option<Namespace>,
-    /// Names and patterns of the interfaces that are meant; none for all.
-    interfaces: Vec<String>,
-}
-
-/// Where counters are read: in the order in which the namespaces are named.
-fn looked_at(args: &Args) -> Result<Vec<Looked>> {
-    let netns = args.netns.as_deref();
-    let mut all: Vec<Looked> = Vec::new();
-    let mut add = |name: Option<&str>, interface: Option<&str>| -> Result<()> {
-        let known = all.iter().position(|one| one.name.as_deref() == name);
-        let at = known.unwrap_or(all.len());
-        if known.is_none() {
-            all.push(Looked {
-                name: name.map(str::to_owned),
-                namespace: name.map(Namespace::open).transpose()?,
-                interfaces: Vec::new(),
-            });
-        }
-        all[at].interfaces.extend(interface.map(str::to_owned));
-        Ok(())
-    };
-    for text in &args.interfaces {
-        match text.split_once(':') {
-            Some((inside, interface)) => add(Some(inside), Some(interface))?,
-            None => add(netns, Some(text))?,
-        }
-    }
-    if args.interfaces.is_empty() {
-        add(netns, None)?;
-    }
-    for one in &mut all {
-        // All interfaces are meant then.
-        if one.interfaces.iter().any(|name| name == "any") {
-            one.interfaces.clear();
-        }
-    }
-    Ok(all)
-}
-
-impl Looked {
-    fn counters(&self) -> Result<Counters> {
-        Counters::read(self.namespace.as_ref(), &self.interfaces)
-    }
-
-    /// An interface as -i takes it.
-    fn label(&self, interface: &mut String) {
-        if let Some(name) = &self.name {
-            interface.insert_str(0, &format!("{name}:"));
-        }
-    }
-}
-
 /// What is kept between two looks.
 struct Top<'a> {
     args: &'a Args,
-    places: Vec<Looked>,
+    places: Vec<Place>,
     before: Counters,
     since: Instant,
     statistics: Statistics,
     /// Packets that the capture had lost, at the last look and now.
     lost: (u64, u64),
-    looks: u64,
     screen: Option<Screen>,
     keyboard: Option<Keyboard>,
     /// Received packets a second of all interfaces, at each look.
@@ -305,26 +243,6 @@ impl Viewer for Top<'_> {
 }
 
 impl Top<'_> {
-    fn read(&self) -> Result<Counters> {
-        if let [place] = self.places.as_slice() {
-            return place.counters();
-        }
-        let mut all = Counters::default();
-        for place in &self.places {
-            let mut here = place.counters()?;
-            let programs = here.xdp_programs.iter_mut().map(|one| &mut one.interface);
-            let interfaces = here.interfaces.iter_mut().map(|one| &mut one.interface);
-            programs
-                .chain(interfaces)
-                .for_each(|name| place.label(name));
-            all.softnet = here.softnet;
-            all.interfaces.append(&mut here.interfaces);
-            all.xdp_programs.append(&mut here.xdp_programs);
-            all.guard_rules.append(&mut here.guard_rules);
-        }
-        Ok(all)
-    }
-
     /// Takes what was typed; true if it is to end.
     fn keys(&mut self) -> bool {
         let (Some(keyboard), Some(screen)) = (&self.keyboard, &mut self.screen) else {
@@ -335,7 +253,7 @@ impl Top<'_> {
 
     /// Shows what happened since the last look; false if nobody reads any more.
     fn look(&mut self) -> Result<bool> {
-        let now = self.read()?;
+        let now = Counters::read_all(&self.places)?;
         let seconds = self.since.elapsed().as_secs_f64().max(1e-9);
         let order = match &self.screen {
             Some(screen) => screen.order(),
@@ -354,7 +272,6 @@ impl Top<'_> {
         self.since = Instant::now();
         self.statistics = Statistics::of_a_view();
         self.lost.0 = self.lost.1;
-        self.looks += 1;
         let packets: f64 = look
             .interfaces
             .iter()
@@ -378,69 +295,239 @@ impl Top<'_> {
     }
 
     fn difference(&self, now: &Counters, seconds: f64) -> Look {
-        let rate = |new: u64, old: u64| new.saturating_sub(old) as f64 / seconds;
-        let mut look = Look {
-            seconds,
-            softnet: Softnet {
-                processed: now
-                    .softnet
-                    .processed
-                    .saturating_sub(self.before.softnet.processed),
-                dropped: now
-                    .softnet
-                    .dropped
-                    .saturating_sub(self.before.softnet.dropped),
-                time_squeezed: now
-                    .softnet
-                    .time_squeezed
-                    .saturating_sub(self.before.softnet.time_squeezed),
-            },
-            guard_rules: now.guard_rules.clone(),
-            ..Look::default()
+        // Where one namespace is looked at, its name goes without saying.
+        let named = |netns: &str, interface: &str| match self.places.len() {
+            1 => interface.to_owned(),
+            _ => figures::label(netns, interface),
         };
-        for new in &now.interfaces {
-            let old = self
-                .before
-                .interfaces
-                .iter()
-                .find(|old| old.interface == new.interface);
-            let Some(old) = old else { continue };
-            look.interfaces.push(Rates {
-                interface: new.interface.clone(),
-                rx_packets_per_second: rate(new.rx_packets, old.rx_packets),
-                rx_bits_per_second: rate(new.rx_bytes, old.rx_bytes) * 8.0,
-                rx_dropped: new.rx_dropped.saturating_sub(old.rx_dropped),
-                rx_errors: new.rx_errors.saturating_sub(old.rx_errors),
-                tx_packets_per_second: rate(new.tx_packets, old.tx_packets),
-                tx_bits_per_second: rate(new.tx_bytes, old.tx_bytes) * 8.0,
-                tx_dropped: new.tx_dropped.saturating_sub(old.tx_dropped),
-                tx_errors: new.tx_errors.saturating_sub(old.tx_errors),
-            });
-        }
-        for new in &now.xdp_programs {
+        let interfaces = now.interfaces.iter().filter_map(|new| {
+            let mut before = self.before.interfaces.iter();
+            let old = before
+                .find(|old| (&old.netns, &old.interface) == (&new.netns, &new.interface))?
+                .sides();
+            let new_sides = new.sides();
+            let grown = |side: usize, of: usize| new_sides[side][of].saturating_sub(old[side][of]);
+            let rate = |side, of| grown(side, of) as f64 / seconds;
+            Some(Rates {
+                interface: named(&new.netns, &new.interface),
+                rx_packets_per_second: rate(0, 0),
+                rx_bits_per_second: rate(0, 1) * 8.0,
+                rx_dropped: grown(0, 2),
+                rx_errors: grown(0, 3),
+                tx_packets_per_second: rate(1, 0),
+                tx_bits_per_second: rate(1, 1) * 8.0,
+                tx_dropped: grown(1, 2),
+                tx_errors: grown(1, 3),
+            })
+        });
+        let programs = now.xdp_programs.iter().map(|new| {
             let old = self.before.xdp_programs.iter().find(|old| old.id == new.id);
             let (runs, time) = old.map_or((0, 0), |old| (old.runs, old.run_time_ns));
             let spent = new.run_time_ns.saturating_sub(time) as f64;
             let count = new.runs.saturating_sub(runs);
-            look.xdp_programs.push(ProgramRates {
-                interface: new.interface.clone(),
+            ProgramRates {
+                interface: named(&new.netns, &new.interface),
                 id: new.id,
                 name: new.name.clone(),
                 runs_per_second: count as f64 / seconds,
                 nanoseconds_per_run: spent / count.max(1) as f64,
                 cpu_percent: spent / seconds / 1e7,
-            });
-        }
-        if !self.args.interfaces.is_empty() {
+            }
+        });
+        let captured = (!self.args.interfaces.is_empty()).then(|| {
             let report = self.statistics.report(Vec::new(), 0);
-            look.captured = Some(Captured {
+            Captured {
                 packets: report.packets,
                 lost: self.lost.1.saturating_sub(self.lost.0),
                 verdicts: report.verdicts,
                 protocols: report.protocols,
                 flows: Vec::new(),
-            });
+            }
+        });
+        Look {
+            seconds,
+            softnet: now.softnet.since(self.before.softnet),
+            guard_rules: now.guard_rules.clone(),
+            interfaces: interfaces.collect(),
+            xdp_programs: programs.collect(),
+            redirects: None,
+            captured,
         }
-        look
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Key {
+    /// Packets a second; of programs, runs
+    #[default]
+    Rate,
+    /// Bits a second; of programs, CPU time
+    Bits,
+    /// Drops, then packets
+    Drops,
+    Name,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Order {
+    pub key: Key,
+    /// The least first.
+    pub reverse: bool,
+}
+
+impl Order {
+    pub fn next(self) -> Self {
+        let key = match self.key {
+            Key::Rate => Key::Bits,
+            Key::Bits => Key::Drops,
+            Key::Drops => Key::Name,
+            Key::Name => Key::Rate,
+        };
+        Self { key, ..self }
+    }
+
+    pub fn word(self) -> String {
+        let word = match self.key {
+            Key::Rate => "rate",
+            Key::Bits => "bits",
+            Key::Drops => "drops",
+            Key::Name => "name",
+        };
+        match self.reverse {
+            true => format!("{word}, reversed"),
+            false => word.to_owned(),
+        }
+    }
+
+    /// The largest first, names from a to z, unless it is to be the other way round.
+    fn sort<T>(self, rows: &mut [T], number: impl Fn(&T) -> f64, name: impl Fn(&T) -> String) {
+        rows.sort_by(|a, b| {
+            let names = name(a).cmp(&name(b));
+            let by = match self.key {
+                Key::Name => Ordering::Equal,
+                _ => number(b).total_cmp(&number(a)),
+            };
+            match self.reverse {
+                true => by.then(names).reverse(),
+                false => by.then(names),
+            }
+        });
+    }
+
+    /// Of the flows so far, the first ones by this order.
+    pub fn fill(self, captured: &mut Captured, statistics: &Statistics, top: usize) {
+        let number = |count: Count| match self.key {
+            Key::Bits => count.bytes,
+            Key::Name => 0,
+            Key::Rate | Key::Drops => count.packets,
+        };
+        captured.flows = match self.reverse {
+            true => statistics.flows_by(top, |key: &FlowKey, count| {
+                Reverse((Reverse(number(count)), *key))
+            }),
+            false => {
+                statistics.flows_by(top, |key: &FlowKey, count| (Reverse(number(count)), *key))
+            }
+        };
+    }
+
+    pub fn apply(self, look: &mut Look) {
+        let key = self.key;
+        self.sort(
+            &mut look.interfaces,
+            |one| match key {
+                Key::Bits => one.rx_bits_per_second + one.tx_bits_per_second,
+                Key::Drops => {
+                    (one.rx_dropped + one.rx_errors + one.tx_dropped + one.tx_errors) as f64
+                }
+                Key::Rate | Key::Name => one.rx_packets_per_second + one.tx_packets_per_second,
+            },
+            |one| one.interface.clone(),
+        );
+        self.sort(
+            &mut look.xdp_programs,
+            |one| match key {
+                Key::Bits => one.cpu_percent,
+                _ => one.runs_per_second,
+            },
+            |one| one.name.clone(),
+        );
+        if let Some(rows) = &mut look.redirects {
+            self.sort(
+                rows,
+                |row| match key {
+                    Key::Drops => row.rates.drops as f64,
+                    _ => row.rates.packets as f64,
+                },
+                RedirectRates::place,
+            );
+        }
+        if let Some(captured) = &mut look.captured {
+            let number = |packets: u64, bytes: u64| match key {
+                Key::Bits => bytes as f64,
+                _ => packets as f64,
+            };
+            self.sort(
+                &mut captured.protocols,
+                |one| number(one.packets, one.bytes),
+                |one| one.name.clone(),
+            );
+            self.sort(
+                &mut captured.flows,
+                |one| number(one.packets, one.bytes),
+                trawl_view::stat::Flow::words,
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rates;
+    use super::*;
+
+    fn names(key: Key, reverse: bool) -> String {
+        let rates = |name: &str, packets: f64, bits: f64, dropped: u64| Rates {
+            interface: name.to_owned(),
+            rx_packets_per_second: packets,
+            tx_bits_per_second: bits,
+            rx_dropped: dropped,
+            ..Rates::default()
+        };
+        let mut look = Look {
+            interfaces: vec![
+                rates("b", 1.0, 900.0, 5),
+                rates("c", 3.0, 20.0, 0),
+                rates("a", 2.0, 20.0, 7),
+            ],
+            ..Look::default()
+        };
+        Order { key, reverse }.apply(&mut look);
+        look.interfaces
+            .iter()
+            .map(|one| one.interface.as_str())
+            .collect()
+    }
+
+    #[test]
+    fn each_key_sorts_and_can_be_reversed() {
+        assert_eq!(names(Key::Rate, false), "cab");
+        assert_eq!(names(Key::Bits, false), "bac");
+        assert_eq!(names(Key::Drops, false), "abc");
+        assert_eq!(names(Key::Name, false), "abc");
+        assert_eq!(names(Key::Rate, true), "bac");
+        assert_eq!(names(Key::Name, true), "cba");
+    }
+
+    #[test]
+    fn all_keys_come_in_turn() {
+        let mut order = Order::default();
+        let words: Vec<String> = (0..4)
+            .map(|_| {
+                order = order.next();
+                order.word()
+            })
+            .collect();
+        assert_eq!(words, ["bits", "drops", "name", "rate"]);
     }
 }

@@ -2,8 +2,6 @@
 
 mod advice;
 mod counted;
-mod known;
-mod netfilter;
 mod report;
 
 use std::cell::RefCell;

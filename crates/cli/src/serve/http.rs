@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use trawl_sys::Result;
 
-use super::history::Plots;
+use super::Plots;
 use super::{Figures, metrics};
 
 const PAGE: &str = include_str!("page.html");

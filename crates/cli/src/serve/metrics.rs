@@ -1,34 +1,42 @@
 //! The figures in Prometheus' text format.
 
 use std::fmt::Write as _;
+
 use trawl_view::text;
 
 use super::Figures;
+use crate::figures::{InterfaceCounters, ProgramCounters, RouterCounters};
+use crate::published::{RunningCapture, RunningGenerator};
 
-/// One metric: its name, what it counts, and its values by labels.
-struct Metric {
-    name: &'static str,
-    help: &'static str,
-    values: Vec<(Vec<(&'static str, String)>, f64)>,
-}
+type Values = Vec<(Vec<(&'static str, String)>, f64)>;
 
 pub(super) fn text(figures: &Figures) -> String {
-    let mut out = String::new();
-    for metric in metrics(figures) {
-        if metric.values.is_empty() {
-            continue;
+    let mut out = Text::default();
+    let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+    let help = "The version of trawl that serves these figures.";
+    out.add("build_info", help, vec![(version, 1.0)]);
+    machine(figures, &mut out);
+    running(figures, &mut out);
+    own_capture(figures, &mut out);
+    out.0
+}
+
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    /// Appends a metric: what it counts, and its values by labels; nothing without values.
+    fn add(&mut self, name: &str, help: &str, values: Values) {
+        if values.is_empty() {
+            return;
         }
-        let kind = if metric.name.ends_with("_total") {
-            "counter"
-        } else {
-            "gauge"
+        let kind = match name.ends_with("_total") {
+            true => "counter",
+            false => "gauge",
         };
-        let _ = writeln!(
-            out,
-            "# HELP {} {}\n# TYPE {} {kind}",
-            metric.name, metric.help, metric.name
-        );
-        for (labels, value) in metric.values {
+        let name = format!("trawl_{name}");
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (labels, value) in values {
             let labels: Vec<String> = labels
                 .iter()
                 .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
@@ -37,10 +45,13 @@ pub(super) fn text(figures: &Figures) -> String {
                 true => String::new(),
                 false => format!("{{{}}}", labels.join(",")),
             };
-            let _ = writeln!(out, "{}{braces} {value}", metric.name);
+            let _ = writeln!(self.0, "{name}{braces} {value}");
         }
     }
-    out
+
+    fn add_one(&mut self, name: &str, help: &str, value: u64) {
+        self.add(name, help, vec![(Vec::new(), value as f64)]);
+    }
 }
 
 fn escaped(value: &str) -> String {
@@ -50,266 +61,162 @@ fn escaped(value: &str) -> String {
         .replace('\n', "\\n")
 }
 
-fn metrics(figures: &Figures) -> Vec<Metric> {
+fn machine(figures: &Figures, out: &mut Text) {
     let counters = &figures.counters;
-    let mut all = vec![Metric {
-        name: "trawl_build_info",
-        help: "The version of trawl that serves these figures.",
-        values: vec![(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)],
-    }];
-    let mut add = |name, help, values| all.push(Metric { name, help, values });
-    for (name, help, of) in [
-        (
-            "trawl_interface_packets_total",
-            "Packets that an interface received and sent.",
-            [0, 4],
-        ),
-        (
-            "trawl_interface_bytes_total",
-            "Bytes that an interface received and sent.",
-            [1, 5],
-        ),
-        (
-            "trawl_interface_dropped_total",
-            "Packets that an interface dropped.",
-            [2, 6],
-        ),
-        (
-            "trawl_interface_errors_total",
-            "Errors of an interface.",
-            [3, 7],
-        ),
-    ] {
-        let values = counters.interfaces.iter().flat_map(|interface| {
-            let counts = [
-                interface.rx_packets,
-                interface.rx_bytes,
-                interface.rx_dropped,
-                interface.rx_errors,
-                interface.tx_packets,
-                interface.tx_bytes,
-                interface.tx_dropped,
-                interface.tx_errors,
-            ];
-            let labels = |way: &str| {
-                vec![
-                    ("interface", interface.interface.clone()),
-                    ("netns", interface.netns.clone()),
-                    ("direction", way.to_owned()),
-                ]
-            };
+    let of_side = |one: &InterfaceCounters, way: &str, count: u64| {
+        let labels = vec![
+            ("interface", one.interface.clone()),
+            ("netns", one.netns.clone()),
+            ("direction", way.to_owned()),
+        ];
+        (labels, count as f64)
+    };
+    let sides = |of: usize| {
+        let all = counters.interfaces.iter().flat_map(|one| {
+            let [received, sent] = one.sides();
             [
-                (labels("in"), counts[of[0]] as f64),
-                (labels("out"), counts[of[1]] as f64),
+                of_side(one, "in", received[of]),
+                of_side(one, "out", sent[of]),
             ]
         });
-        add(name, help, values.collect());
-    }
-    for (name, help, value) in [
-        (
-            "trawl_softnet_processed_total",
-            "Packets that the stack's receive queues processed.",
-            counters.softnet.processed,
-        ),
-        (
-            "trawl_softnet_dropped_total",
-            "Packets that the stack's receive queues dropped.",
-            counters.softnet.dropped,
-        ),
-        (
-            "trawl_softnet_time_squeezed_total",
-            "Times that a receive queue's budget was used up.",
-            counters.softnet.time_squeezed,
-        ),
-    ] {
-        add(name, help, vec![(Vec::new(), value as f64)]);
-    }
-    let program_labels = |program: &crate::figures::ProgramCounters| {
-        vec![
-            ("interface", program.interface.clone()),
-            ("netns", program.netns.clone()),
-            ("hook", "xdp".to_owned()),
-            ("program", program.name.clone()),
-            ("id", program.id.to_string()),
-        ]
+        all.collect()
     };
-    let programs = &counters.xdp_programs;
-    add(
-        "trawl_xdp_program_runs_total",
-        "Runs of an XDP program, while the kernel counts them.",
-        programs
-            .iter()
-            .map(|p| (program_labels(p), p.runs as f64))
-            .collect(),
+    let help = "Packets that an interface received and sent.";
+    out.add("interface_packets_total", help, sides(0));
+    let help = "Bytes that an interface received and sent.";
+    out.add("interface_bytes_total", help, sides(1));
+    let help = "Packets that an interface dropped.";
+    out.add("interface_dropped_total", help, sides(2));
+    out.add(
+        "interface_errors_total",
+        "Errors of an interface.",
+        sides(3),
     );
-    add(
-        "trawl_xdp_program_run_seconds_total",
-        "Time that an XDP program ran, while the kernel counts it.",
-        programs
-            .iter()
-            .map(|p| (program_labels(p), p.run_time_ns as f64 / 1e9))
-            .collect(),
-    );
-    add(
-        "trawl_guard_rule_packets_total",
-        "Packets that a rule of the guard decided about.",
-        counters
-            .guard_rules
-            .iter()
-            .map(|rule| {
-                let labels = vec![("id", rule.id.to_string()), ("rule", rule.rule.clone())];
-                (labels, rule.packets as f64)
-            })
-            .collect(),
-    );
-    let router = &counters.router;
-    let port = |one: &crate::figures::RouterCounters| {
-        vec![
-            ("interface", one.interface.clone()),
-            ("outcome", one.outcome.clone()),
-        ]
-    };
-    add(
-        "trawl_router_packets_total",
-        "Packets that a port of the router received, by what became of them.",
-        router
-            .iter()
-            .map(|one| (port(one), one.packets as f64))
-            .collect(),
-    );
-    add(
-        "trawl_router_bytes_total",
-        "Bytes that a port of the router received, by what became of them.",
-        router
-            .iter()
-            .map(|one| (port(one), one.bytes as f64))
-            .collect(),
-    );
-    running(figures, &mut add);
-    if let Some(capture) = &figures.capture {
-        for (name, help, value) in [
-            (
-                "trawl_capture_seen_total",
-                "Packets that the capture saw.",
-                capture.seen,
-            ),
-            (
-                "trawl_capture_filtered_out_total",
-                "Packets that did not match the capture's filter.",
-                capture.filtered_out,
-            ),
-            (
-                "trawl_capture_recorded_total",
-                "Packets that the capture recorded.",
-                capture.recorded,
-            ),
-        ] {
-            add(name, help, vec![(Vec::new(), value as f64)]);
-        }
-        let lost = capture.lost.iter();
-        let lost =
-            lost.map(|(reason, count)| (vec![("reason", reason.to_string())], *count as f64));
-        add(
-            "trawl_capture_lost_total",
-            "Packets that the capture lost, by reason.",
-            lost.collect(),
-        );
-        let place = |one: &super::Verdict| {
-            vec![
+    let softnet = &counters.softnet;
+    let help = "Packets that the stack's receive queues processed.";
+    out.add_one("softnet_processed_total", help, softnet.processed);
+    let help = "Packets that the stack's receive queues dropped.";
+    out.add_one("softnet_dropped_total", help, softnet.dropped);
+    let help = "Times that a receive queue's budget was used up.";
+    out.add_one("softnet_time_squeezed_total", help, softnet.time_squeezed);
+    let programs = |value: fn(&ProgramCounters) -> f64| {
+        let all = counters.xdp_programs.iter().map(|one| {
+            let labels = vec![
                 ("interface", one.interface.clone()),
                 ("netns", one.netns.clone()),
-                ("hook", one.hook.clone()),
-            ]
-        };
-        let (mut verdicts, mut drops) = (Vec::new(), Vec::new());
-        for one in &capture.verdicts {
-            let (values, label) = match &one.reason {
-                Some(reason) => (&mut drops, ("reason", reason.clone())),
-                None => (&mut verdicts, ("verdict", one.verdict.clone())),
-            };
-            let mut labels = place(one);
-            labels.push(label);
-            values.push((labels, one.packets as f64));
-        }
-        add(
-            "trawl_capture_verdict_packets_total",
-            "Packets that the capture saw, by verdict.",
-            verdicts,
-        );
-        add(
-            "trawl_capture_drop_packets_total",
-            "Packets that the kernel dropped, by its reason.",
-            drops,
-        );
-    }
-    all
+                ("hook", "xdp".to_owned()),
+                ("program", one.name.clone()),
+                ("id", one.id.to_string()),
+            ];
+            (labels, value(one))
+        });
+        all.collect()
+    };
+    let help = "Runs of an XDP program, while the kernel counts them.";
+    out.add(
+        "xdp_program_runs_total",
+        help,
+        programs(|one| one.runs as f64),
+    );
+    let help = "Time that an XDP program ran, while the kernel counts it.";
+    let seconds = programs(|one| one.run_time_ns as f64 / 1e9);
+    out.add("xdp_program_run_seconds_total", help, seconds);
+    let rules = counters.guard_rules.iter().map(|rule| {
+        let labels = vec![("id", rule.id.to_string()), ("rule", rule.rule.clone())];
+        (labels, rule.packets as f64)
+    });
+    let help = "Packets that a rule of the guard decided about.";
+    out.add("guard_rule_packets_total", help, rules.collect());
+    let ports = |count: fn(&RouterCounters) -> u64| {
+        let all = counters.router.iter().map(|one| {
+            let labels = vec![
+                ("interface", one.interface.clone()),
+                ("outcome", one.outcome.clone()),
+            ];
+            (labels, count(one) as f64)
+        });
+        all.collect()
+    };
+    let help = "Packets that a port of the router received, by what became of them.";
+    out.add("router_packets_total", help, ports(|one| one.packets));
+    let help = "Bytes that a port of the router received, by what became of them.";
+    out.add("router_bytes_total", help, ports(|one| one.bytes));
 }
 
-type Values = Vec<(Vec<(&'static str, String)>, f64)>;
-
-/// What other commands on this machine tell of themselves.
-fn running(figures: &Figures, add: &mut impl FnMut(&'static str, &'static str, Values)) {
+/// Adds what other commands on this machine count.
+fn running(figures: &Figures, out: &mut Text) {
     let pid = |pid: u32| ("pid", pid.to_string());
-    for (name, help, of) in [
-        (
-            "trawl_running_capture_seen_total",
-            "Packets that a running capture saw.",
-            0,
-        ),
-        (
-            "trawl_running_capture_filtered_out_total",
-            "Packets that did not match a running capture's filter.",
-            1,
-        ),
-        (
-            "trawl_running_capture_recorded_total",
-            "Packets that a running capture recorded.",
-            2,
-        ),
-    ] {
-        let value = |one: &crate::published::RunningCapture| {
-            let count = [one.seen, one.filtered_out, one.recorded][of];
-            (vec![pid(one.pid)], count as f64)
-        };
-        add(name, help, figures.captures.iter().map(value).collect());
-    }
+    let captures = |count: fn(&RunningCapture) -> u64| {
+        let all = figures.captures.iter();
+        all.map(|one| (vec![pid(one.pid)], count(one) as f64))
+            .collect()
+    };
+    let help = "Packets that a running capture saw.";
+    out.add("running_capture_seen_total", help, captures(|one| one.seen));
+    let help = "Packets that did not match a running capture's filter.";
+    let filtered_out = captures(|one| one.filtered_out);
+    out.add("running_capture_filtered_out_total", help, filtered_out);
+    let help = "Packets that a running capture recorded.";
+    let recorded = captures(|one| one.recorded);
+    out.add("running_capture_recorded_total", help, recorded);
     let lost = figures.captures.iter().flat_map(|one| {
+        let labels = |reason: &str| vec![pid(one.pid), ("reason", reason.to_owned())];
         let reasons = one.lost.iter();
-        reasons.map(|(reason, count)| {
-            (
-                vec![pid(one.pid), ("reason", reason.to_string())],
-                *count as f64,
-            )
-        })
+        reasons.map(move |(reason, count)| (labels(reason), *count as f64))
     });
-    add(
-        "trawl_running_capture_lost_total",
-        "Packets that a running capture lost, by reason.",
-        lost.collect(),
-    );
-    for (name, help, of) in [
-        (
-            "trawl_generator_frames_total",
-            "Frames that a running generator sent.",
-            0,
-        ),
-        (
-            "trawl_generator_bytes_total",
-            "Bytes that a running generator sent.",
-            1,
-        ),
-        (
-            "trawl_generator_refused_total",
-            "Frames of a running generator that the device refused.",
-            2,
-        ),
-    ] {
-        let value = |one: &crate::published::RunningGenerator| {
+    let help = "Packets that a running capture lost, by reason.";
+    out.add("running_capture_lost_total", help, lost.collect());
+    let generators = |count: fn(&RunningGenerator) -> u64| {
+        let all = figures.generators.iter().map(|one| {
             let labels = vec![pid(one.pid), ("interface", one.interface.clone())];
-            (labels, [one.frames, one.bytes, one.refused][of] as f64)
+            (labels, count(one) as f64)
+        });
+        all.collect()
+    };
+    let help = "Frames that a running generator sent.";
+    out.add("generator_frames_total", help, generators(|one| one.frames));
+    let help = "Bytes that a running generator sent.";
+    out.add("generator_bytes_total", help, generators(|one| one.bytes));
+    let help = "Frames of a running generator that the device refused.";
+    out.add(
+        "generator_refused_total",
+        help,
+        generators(|one| one.refused),
+    );
+}
+
+fn own_capture(figures: &Figures, out: &mut Text) {
+    let Some(capture) = &figures.capture else {
+        return;
+    };
+    let help = "Packets that the capture saw.";
+    out.add_one("capture_seen_total", help, capture.seen);
+    let help = "Packets that did not match the capture's filter.";
+    out.add_one("capture_filtered_out_total", help, capture.filtered_out);
+    let help = "Packets that the capture recorded.";
+    out.add_one("capture_recorded_total", help, capture.recorded);
+    let lost = capture.lost.iter();
+    let lost = lost.map(|(reason, count)| (vec![("reason", reason.to_string())], *count as f64));
+    let help = "Packets that the capture lost, by reason.";
+    out.add("capture_lost_total", help, lost.collect());
+    let (mut verdicts, mut drops) = (Vec::new(), Vec::new());
+    for one in &capture.verdicts {
+        let (values, label) = match &one.reason {
+            Some(reason) => (&mut drops, ("reason", reason.clone())),
+            None => (&mut verdicts, ("verdict", one.verdict.clone())),
         };
-        add(name, help, figures.generators.iter().map(value).collect());
+        let labels = vec![
+            ("interface", one.interface.clone()),
+            ("netns", one.netns.clone()),
+            ("hook", one.hook.clone()),
+            label,
+        ];
+        values.push((labels, one.packets as f64));
     }
+    let help = "Packets that the capture saw, by verdict.";
+    out.add("capture_verdict_packets_total", help, verdicts);
+    let help = "Packets that the kernel dropped, by its reason.";
+    out.add("capture_drop_packets_total", help, drops);
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use trawl_sys::Result;
 use trawl_view::stat::{bits, plot};
 
-use super::order::Order;
+use super::Order;
 use super::redirects::Event;
 use super::{Captured, Look, redirects};
 use crate::terminal;

@@ -5,13 +5,14 @@ use std::fmt;
 
 use serde::Serialize;
 use trawl_bpf::xdp_events::What;
+use trawl_packet::pcapng::Verdict;
+use trawl_packet::verdict;
 use trawl_pipeline::account::Account;
 use trawl_sys::counters::Key;
 use trawl_view::why::{DropKey, REASON_XDP, Row, Tally};
 
 use super::advice;
 use super::counted::{self, Differences};
-use super::known;
 
 /// The flows that a row names.
 const FLOWS: usize = 3;
@@ -157,31 +158,63 @@ impl ReportRow {
     }
 }
 
+/// A counter of the kernel's protocols or of the queues of CPUs, and the drops that are the same packets.
+struct KnownCounter {
+    name: &'static str,
+    reasons: Vec<&'static str>,
+    protocol: Option<&'static str>,
+    what: &'static str,
+}
+
+fn known_counters() -> impl Iterator<Item = KnownCounter> {
+    let lines = include_str!("known.txt").lines();
+    let lines = lines.filter(|line| !line.starts_with('#'));
+    let column = |rest: &'static str| rest.trim_start().split_once(' ');
+    lines.filter_map(move |line| {
+        let (name, rest) = column(line)?;
+        let (reasons, rest) = column(rest)?;
+        let (protocol, what) = column(rest)?;
+        Some(KnownCounter {
+            name,
+            reasons: reasons.split(',').filter(|one| *one != "-").collect(),
+            protocol: (protocol != "-").then_some(protocol),
+            what: what.trim(),
+        })
+    })
+}
+
+/// Finds the advice about packets that only a counter knows.
+fn advice_for_counter(key: &Key, reason: &str, known: &mut Advice) -> Option<String> {
+    let place = DropKey {
+        reason: reason.to_owned(),
+        function: String::new(),
+        hook: None,
+        interface: key.device.clone(),
+        netns: key.netns.clone(),
+        socket: None,
+    };
+    let advice = known.entry(place.clone());
+    advice
+        .or_insert_with(|| advice::of(&place, None, &[4, 6], &[]))
+        .clone()
+}
+
 fn counters(tally: &Tally, differences: &Differences, known: &mut Advice) -> Vec<Counter> {
     let mut all: Vec<Counter> = Vec::new();
-    for one in known::COUNTERS {
+    for one in known_counters() {
         let found = differences.counters.iter();
         for (key, difference) in
             found.filter(|(key, _)| key.name == one.name && key.device.is_none())
         {
-            let in_rows = tally.of_reasons(one.reasons, one.protocol, key.netns.as_deref());
-            let place = DropKey {
-                reason: one.reasons.first().copied().unwrap_or_default().to_owned(),
-                function: String::new(),
-                hook: None,
-                interface: None,
-                netns: key.netns.clone(),
-                socket: None,
-            };
-            let advice = known.entry(place.clone());
-            let mut counter = Counter::new(key, *difference, in_rows);
-            let no_losses = tally.no_losses_of(one.reasons, key.netns.as_deref());
-            counter.counter_only = counter.counter_only.saturating_sub(no_losses);
+            let netns = key.netns.as_deref();
+            let in_rows = tally.of_reasons(&one.reasons, one.protocol, netns);
+            let counter = Counter::new(key, *difference, in_rows);
+            let no_losses = tally.no_losses_of(&one.reasons, netns);
+            let reason = one.reasons.first().copied().unwrap_or_default();
             all.push(Counter {
+                counter_only: counter.counter_only.saturating_sub(no_losses),
                 what: one.what.to_owned(),
-                advice: advice
-                    .or_insert_with(|| advice::of(&place, None, &[4, 6], &[]))
-                    .clone(),
+                advice: advice_for_counter(key, reason, known),
                 ..counter
             });
         }
@@ -264,22 +297,11 @@ fn of_device(key: &Key, difference: u64, told: &mut ToldOf, known: &mut Advice) 
     }
     let mut counter = Counter::new(key, difference, take(&mut told.rows, difference));
     counter.counter_only -= take(&mut told.exceptions, counter.counter_only);
-    let place = DropKey {
-        reason: REASON_XDP.to_owned(),
-        function: String::new(),
-        hook: None,
-        interface: key.device.clone(),
-        netns: key.netns.clone(),
-        socket: None,
-    };
-    let advice = known.entry(place.clone());
     Counter {
         mode: Some("native"),
         verdict: Some("DROP".to_owned()),
         what: "dropped by an XDP program".to_owned(),
-        advice: advice
-            .or_insert_with(|| advice::of(&place, None, &[4, 6], &[]))
-            .clone(),
+        advice: advice_for_counter(key, REASON_XDP, known),
         ..counter
     }
 }
@@ -299,56 +321,44 @@ fn of_xdp(tally: &Tally, place: &counted::CountedLoss) -> Counter {
         true => tally.of_xdp(interface, netns).min(place.packets),
         false => 0,
     };
-    let (name, verdict, errno, what) = match event.what {
-        What::Exception { verdict: 0 } => (
-            "xdp:xdp_exception",
-            Some("ABORTED".to_owned()),
-            None,
-            "the program failed".to_owned(),
-        ),
-        What::Exception { verdict } => (
-            "xdp:xdp_exception",
-            Some(verdict_name(verdict)),
-            None,
-            "the verdict could not be carried out".to_owned(),
-        ),
-        What::Redirect { errno, map } => (
-            "xdp:xdp_redirect_err",
-            Some("REDIRECT".to_owned()),
-            Some(errno),
-            match map {
-                Some(map) => format!("no redirect through map {map}: {}", error(errno)),
-                None => format!("no redirect: {}", error(errno)),
-            },
-        ),
-        What::Devmap { errno } => (
-            "xdp:xdp_devmap_xmit",
-            Some("REDIRECT".to_owned()),
-            (errno != 0).then_some(errno),
-            match errno {
-                0 => "the interface accepted no more packets".to_owned(),
-                _ => format!(
-                    "the interface did not take redirected packets: {}",
-                    error(errno)
-                ),
-            },
-        ),
-        What::Cpumap { map, cpu } => (
-            "xdp:xdp_cpumap_enqueue",
-            Some("REDIRECT".to_owned()),
-            None,
-            format!("the queue of CPU {cpu} in cpumap {map} was full"),
-        ),
+    let verdict = match event.what {
+        What::Exception { verdict } => verdict::text(Verdict::Xdp(verdict.into())),
+        _ => "REDIRECT".to_owned(),
+    };
+    let (name, errno, what) = match event.what {
+        What::Exception { verdict: 0 } => ("exception", None, "the program failed".to_owned()),
+        What::Exception { .. } => {
+            let what = "the verdict could not be carried out".to_owned();
+            ("exception", None, what)
+        }
+        What::Redirect { errno, map } => {
+            let through = map.map_or(String::new(), |map| format!(" through map {map}"));
+            let what = format!("no redirect{through}: {}", error(errno));
+            ("redirect_err", Some(errno), what)
+        }
+        What::Devmap { errno: 0 } => {
+            let what = "the interface accepted no more packets".to_owned();
+            ("devmap_xmit", None, what)
+        }
+        What::Devmap { errno } => {
+            let why = error(errno);
+            let what = format!("the interface did not take redirected packets: {why}");
+            ("devmap_xmit", Some(errno), what)
+        }
+        What::Cpumap { map, cpu } => {
+            let what = format!("the queue of CPU {cpu} in cpumap {map} was full");
+            ("cpumap_enqueue", None, what)
+        }
     };
     let program = (event.program != 0).then(|| advice::ProgramName::of(event.program));
     let is_run = matches!(event.what, What::Exception { .. } | What::Redirect { .. });
     Counter {
-        name: name.to_owned(),
+        name: format!("xdp:xdp_{name}"),
         netns: place.netns.clone(),
         interface: place.interface.clone(),
         advice: advice::of_event(&event.what, program.as_ref(), interface, netns),
         program,
-        verdict,
+        verdict: Some(verdict),
         errno,
         mode: is_run.then_some(if event.skb_mode { "skb" } else { "native" }),
         function: event.function.clone(),
@@ -357,12 +367,6 @@ fn of_xdp(tally: &Tally, place: &counted::CountedLoss) -> Counter {
         counter_only: place.packets - in_rows,
         what,
     }
-}
-
-fn verdict_name(verdict: u32) -> String {
-    let names = ["ABORTED", "DROP", "PASS", "TX", "REDIRECT"];
-    let known = names.get(verdict as usize);
-    known.map_or_else(|| verdict.to_string(), |name| (*name).to_owned())
 }
 
 impl ReportRow {
