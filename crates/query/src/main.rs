@@ -1,7 +1,6 @@
 //! `trawl-query STORE FORM QUERY`: answers a query over the index of a store by DataFusion. `trawl query` runs it, and
 //! does all that needs packets. It is a program of its own because DataFusion takes longer to build than all of trawl.
 
-mod objects;
 mod prune;
 
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -18,9 +17,9 @@ use datafusion::datasource::listing::{
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::SQLOptions;
+use datafusion::object_store::ObjectStore;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures_util::StreamExt;
-use objects::Objects;
 use prune::{Packets, TAIL};
 use url::Url;
 
@@ -44,7 +43,7 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     let answered = match runtime {
-        Ok(runtime) => runtime.block_on(answer(Objects(objects), is_remote, form, query)),
+        Ok(runtime) => runtime.block_on(answer(objects, is_remote, form, query)),
         Err(error) => Err(error.into()),
     };
     match answered {
@@ -96,7 +95,8 @@ fn columns() -> Schema {
 /// Files that are read at once where each read is a call over a network.
 const REMOTE_FILES: usize = 16;
 
-async fn answer(objects: Objects, is_remote: bool, form: &str, query: &str) -> Result<()> {
+async fn answer(
+    objects: Arc<dyn ObjectStore>, is_remote: bool, form: &str, query: &str) -> Result<()> {
     let mut config = SessionConfig::new()
         .set_bool("datafusion.execution.parquet.pushdown_filters", true)
         .set_bool("datafusion.execution.parquet.reorder_filters", true)
@@ -107,7 +107,7 @@ async fn answer(objects: Objects, is_remote: bool, form: &str, query: &str) -> R
     }
     let context = SessionContext::new_with_config(config);
     let root = Url::parse("trawl://store").map_err(|e| DataFusionError::External(Box::new(e)))?;
-    context.register_object_store(&root, Arc::new(objects));
+    context.register_object_store(&root, objects);
     let partitions = ["capture", "date", "host"];
     let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
         .with_file_extension(".parquet")

@@ -1,6 +1,8 @@
 //! The object store behind a URL, one call after the other: `file://` for a directory, `s3://`, `gs://`, `az://`.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
 #[cfg(feature = "cloud")]
 use object_store::prefix::PrefixStore;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use tokio::runtime::Runtime;
 use trawl_sys::{Error, Result, create, run};
 use url::Url;
@@ -31,6 +33,15 @@ impl fmt::Display for Failure {
             Self::NotFound => f.write_str("it is not there"),
             Self::AlreadyExists => f.write_str("another object has that name"),
             Self::Other(why) => f.write_str(why),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::AlreadyExists => Self::AlreadyExists,
+            _ => Self::Other(error.to_string()),
         }
     }
 }
@@ -125,6 +136,8 @@ impl Kind {
 pub struct Store {
     url: String,
     objects: Arc<dyn ObjectStore>,
+    /// The root of a `file://` store.
+    directory: Option<PathBuf>,
     runtime: Runtime,
 }
 
@@ -150,10 +163,15 @@ impl Store {
             .enable_all()
             .build()
             .map_err(|e| Error::os(what.clone(), e))?;
-        let objects = match parsed.scheme() {
-            "file" => directory(&parsed, &what, create)?,
+        let (objects, directory) = match parsed.scheme() {
+            "file" => {
+                let path = directory(&parsed, &what, create)?;
+                let objects = LocalFileSystem::new_with_prefix(&path);
+                let objects = objects.map_err(|e| Error::failed(what, Failure::from(e)))?;
+                (Arc::new(objects) as Arc<dyn ObjectStore>, Some(path))
+            }
             scheme => match Kind::of_scheme(scheme) {
-                Some(kind) => elsewhere(&parsed, kind, &what)?,
+                Some(kind) => (elsewhere(&parsed, kind, &what)?, None),
                 None => {
                     let why = format!("{scheme}:// is not a kind of store");
                     return Err(Error::usage(what, why).fix("use file://, s3://, gs:// or az://"));
@@ -163,6 +181,7 @@ impl Store {
         Ok(Self {
             url: parsed.as_str().trim_end_matches('/').to_owned(),
             objects,
+            directory,
             runtime,
         })
     }
@@ -177,18 +196,24 @@ impl Store {
         Arc::clone(&self.objects)
     }
 
+    /// Stores an object that no other may have stored before.
     pub fn put_new(&self, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
-        let options = PutOptions::from(PutMode::Create);
-        let (key, payload) = (Key::from(key), PutPayload::from(bytes));
-        self.runtime
-            .block_on(self.objects.put_opts(&key, payload, options))?;
-        Ok(())
+        self.put(key, bytes, PutMode::Create)
     }
 
-    /// For what can be made again at any time.
+    /// Stores an object that can be made again at any time.
     pub fn put_over(&self, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
+        self.put(key, bytes, PutMode::Overwrite)
+    }
+
+    fn put(&self, key: &str, bytes: Vec<u8>, mode: PutMode) -> Result<(), Failure> {
+        if let Some(directory) = &self.directory {
+            return write_durably(directory, key, &bytes, mode == PutMode::Create)
+                .map_err(Failure::from);
+        }
         let (key, payload) = (Key::from(key), PutPayload::from(bytes));
-        self.runtime.block_on(self.objects.put(&key, payload))?;
+        let put = self.objects.put_opts(&key, payload, mode.into());
+        self.runtime.block_on(put)?;
         Ok(())
     }
 
@@ -268,7 +293,7 @@ impl Store {
     }
 }
 
-fn directory(url: &Url, what: &str, create: bool) -> Result<Arc<dyn ObjectStore>> {
+fn directory(url: &Url, what: &str, create: bool) -> Result<PathBuf> {
     let path: PathBuf = url
         .to_file_path()
         .map_err(|()| Error::usage(what, "it names another host").fix("write file:///DIRECTORY"))?;
@@ -285,9 +310,32 @@ fn directory(url: &Url, what: &str, create: bool) -> Result<Arc<dyn ObjectStore>
     if !path.is_dir() {
         return Err(Error::failed(what, "there is no such directory"));
     }
-    let objects = LocalFileSystem::new_with_prefix(&path)
-        .map_err(|e| Error::failed(what, Failure::from(e)))?;
-    Ok(Arc::new(objects.with_fsync(true)))
+    Ok(path)
+}
+
+/// Writes an object into a directory. Its bytes are on the disk before it has its name, and the name is before this
+/// returns: the spool drops its own copy then.
+fn write_durably(root: &Path, key: &str, bytes: &[u8], is_new: bool) -> io::Result<()> {
+    let path = root.join(key);
+    let folder = path.parent().unwrap_or(root);
+    std::fs::create_dir_all(folder)?;
+    // A listing leaves out names with such an end.
+    let staged = PathBuf::from(format!("{}#{}", path.display(), std::process::id()));
+    let _ = std::fs::remove_file(&staged);
+    let written = File::create_new(&staged).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        match is_new {
+            true => std::fs::hard_link(&staged, &path),
+            false => std::fs::rename(&staged, &path),
+        }
+    });
+    if is_new || written.is_err() {
+        let _ = std::fs::remove_file(&staged);
+    }
+    written?;
+    let folders = folder.ancestors().take_while(|one| one.starts_with(root));
+    folders.map(|one| File::open(one)?.sync_all()).collect()
 }
 
 fn make_private(path: &Path) -> std::io::Result<()> {
@@ -318,37 +366,24 @@ fn elsewhere(url: &Url, kind: Kind, what: &str) -> Result<Arc<dyn ObjectStore>> 
     use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
     use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
     use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
-    // A second call finds the first one's, which is the same.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     if url.host_str().is_none_or(str::is_empty) {
         return Err(Error::usage(what, "it names no bucket"));
     }
     let failed = |e: object_store::Error| Error::failed(what, Failure::from(e)).fix(kind.access());
+    macro_rules! build {
+        ($builder:ty, $key:ty) => {{
+            let mut builder = <$builder>::from_env().with_url(url.as_str());
+            let timeout = <$key>::Client(ClientConfigKey::Timeout);
+            if builder.get_config_value(&timeout).is_none() {
+                builder = builder.with_config(timeout, TIMEOUT);
+            }
+            Arc::new(builder.with_retry(retries()).build().map_err(failed)?)
+        }};
+    }
     let objects: Arc<dyn ObjectStore> = match kind {
-        Kind::S3 => {
-            let mut builder = AmazonS3Builder::from_env().with_url(url.as_str());
-            let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
-            if builder.get_config_value(&timeout).is_none() {
-                builder = builder.with_config(timeout, TIMEOUT);
-            }
-            Arc::new(builder.with_retry(retries()).build().map_err(failed)?)
-        }
-        Kind::Google => {
-            let mut builder = GoogleCloudStorageBuilder::from_env().with_url(url.as_str());
-            let timeout = GoogleConfigKey::Client(ClientConfigKey::Timeout);
-            if builder.get_config_value(&timeout).is_none() {
-                builder = builder.with_config(timeout, TIMEOUT);
-            }
-            Arc::new(builder.with_retry(retries()).build().map_err(failed)?)
-        }
-        Kind::Azure => {
-            let mut builder = MicrosoftAzureBuilder::from_env().with_url(url.as_str());
-            let timeout = AzureConfigKey::Client(ClientConfigKey::Timeout);
-            if builder.get_config_value(&timeout).is_none() {
-                builder = builder.with_config(timeout, TIMEOUT);
-            }
-            Arc::new(builder.with_retry(retries()).build().map_err(failed)?)
-        }
+        Kind::S3 => build!(AmazonS3Builder, AmazonS3ConfigKey),
+        Kind::Google => build!(GoogleCloudStorageBuilder, GoogleConfigKey),
+        Kind::Azure => build!(MicrosoftAzureBuilder, AzureConfigKey),
     };
     Ok(Arc::new(PrefixStore::new(objects, url.path())))
 }
