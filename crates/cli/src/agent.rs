@@ -2,22 +2,37 @@
 //! do is decided by `trawl_agent::Machine`; here are the processes, the files and the clock.
 
 pub(crate) mod bus;
-mod child;
-mod source;
 
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use trawl_agent::{Action, Counts, End, Event, HostReport, Machine, Memory, Now, Policy};
+use bus::{Bus, BusArgs, shown};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use trawl_agent::{
+    Action, Capture, Counts, Desired, End, Event, HostReport, Machine, Memory, Now, Policy,
+};
 use trawl_store::default_spool;
 use trawl_sys::events::{self, Signals, Wake};
+use trawl_sys::process::{self, own_binary};
 use trawl_sys::{Error, Result, clock, create, host, run, text_file};
+use trawl_tap::filter::Filter;
+use trawl_tap::options::{self, MemorySize, Options};
+use trawl_pipeline::plan::StorePlan;
+use trawl_tap::plan::CapturePlan;
+use trawl_tap::sources::Sources;
 
-use crate::{json, service, terminal};
-use child::{Refused, Running};
-use source::Source;
+use crate::capture::args::{self, TapName, Taps};
+use crate::capture::recording;
+use crate::published::{self, Kind, RunningCapture};
+use crate::{json, terminal};
 
 /// Keeps the captures of this host as desired: started once, bounded, and stopped when they are desired no more
 ///
@@ -112,12 +127,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
     agent.source.check()?;
     let status = format!("following {}", agent.source);
     terminal::say(&status);
-    service::ready(&status);
+    published::ready(&status);
     while !agent.machine.is_over() {
         wake.hush();
         while let Some(signal) = signals.next() {
             if signal.ends() {
-                service::stopping();
+                published::stopping();
                 agent.step(Event::Shutdown);
             }
         }
@@ -191,7 +206,7 @@ impl Agent {
                 these.by_ref().for_each(|one| one.stop(force));
                 None
             }
-            Action::Push => match child::push(&self.spool) {
+            Action::Push => match push(&self.spool) {
                 Ok(child) => {
                     self.push = Some(child);
                     None
@@ -275,4 +290,501 @@ fn replace(path: &Path, value: &impl serde::Serialize) -> Result<()> {
     let what = || format!("cannot write {}", path.display());
     let text = serde_json::to_vec(value).map_err(|e| Error::failed(what(), e))?;
     create::replace(path, &text).map_err(|e| Error::os(what(), e))
+}
+
+/// What a sd_notify message begins with once a capture is attached.
+const READY: &[u8] = b"READY=1";
+
+struct Running {
+    pub run: u64,
+    child: Child,
+    /// Where the capture says that it is attached.
+    notices: UnixDatagram,
+    _socket: NoticeSocket,
+    is_ready: bool,
+    summary: OwnFile,
+    _plan: OwnFile,
+    last_words: Arc<Mutex<String>>,
+}
+
+/// A file of one start, which is removed after it.
+struct OwnFile(PathBuf);
+
+impl OwnFile {
+    /// One of an earlier start is none of this one's.
+    fn new(path: PathBuf) -> Self {
+        let _ = std::fs::remove_file(&path);
+        Self(path)
+    }
+}
+
+impl Drop for OwnFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The name of a socket, which goes with it.
+struct NoticeSocket(PathBuf);
+
+impl Drop for NoticeSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// What could not be started.
+enum Refused {
+    /// An earlier process has the lock of this capture still.
+    Held,
+    Failed(Error),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The lock of a capture. The process inherits it as its standard input, so that it is held as long as anything of that
+/// capture is alive, whether its agent is or not.
+fn lock(directory: &Path, name: &str) -> std::result::Result<File, Refused> {
+    let path = directory.join(format!("{name}.lock"));
+    let opened = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path);
+    let file = opened.map_err(|e| Error::os(format!("cannot open {}", path.display()), e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(_) => Err(Refused::Held),
+    }
+}
+
+impl Running {
+    pub fn start(
+        run: u64,
+        capture: &Capture,
+        directory: &Path,
+        spool: &Path,
+    ) -> std::result::Result<Self, Refused> {
+        let lock = lock(directory, &capture.name)?;
+        let summary = OwnFile::new(directory.join(format!("{}.summary", capture.name)));
+        let what = || format!("cannot start the capture '{}'", capture.name);
+        // In a directory of this user's alone: anybody may bind a name without a file.
+        let socket = NoticeSocket(directory.join(format!("notify-{run}")));
+        let _ = std::fs::remove_file(&socket.0);
+        let notices = UnixDatagram::bind(&socket.0).map_err(|e| Error::os(what(), e))?;
+        let made = notices.set_nonblocking(true);
+        made.map_err(|e| Error::os(what(), e))?;
+        let plan_file = OwnFile::new(directory.join(format!("{}.plan", capture.name)));
+        let plan = plan(capture, &summary.0, spool)?;
+        let text = serde_json::to_string(&plan).map_err(|e| Error::failed(what(), e))?;
+        std::fs::write(&plan_file.0, text).map_err(|e| Error::os(what(), e))?;
+        let own = own_binary()?;
+        let mut command = Command::new(own);
+        command
+            .args(["capture", "-q", "--plan"])
+            .arg(&plan_file.0)
+            .env("NOTIFY_SOCKET", &socket.0)
+            .stdin(Stdio::from(lock))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        process::with_signals(&mut command);
+        process::ends_with_parent(&mut command);
+        let mut child = command.spawn().map_err(|e| Error::os(what(), e))?;
+        let last_words = Arc::default();
+        if let Some(stderr) = child.stderr.take() {
+            let (name, last) = (capture.name.clone(), Arc::clone(&last_words));
+            std::thread::spawn(move || relay(&name, BufReader::new(stderr), &last));
+        }
+        Ok(Self {
+            run,
+            child,
+            notices,
+            _socket: socket,
+            is_ready: false,
+            summary,
+            _plan: plan_file,
+            last_words,
+        })
+    }
+
+    /// Whether it says for the first time that it is attached.
+    pub fn became_ready(&mut self) -> bool {
+        let mut message = [0; 4096];
+        let mut told = false;
+        while let Ok(length) = self.notices.recv(&mut message) {
+            told |= message[..length].starts_with(READY);
+        }
+        let news = told && !self.is_ready;
+        self.is_ready |= told;
+        news
+    }
+
+    pub fn stop(&self, force: bool) {
+        // It may have ended by itself.
+        let _ = match force {
+            true => process::kill(self.child.id()),
+            false => process::interrupt(self.child.id()),
+        };
+    }
+
+    pub fn counts(&self) -> Option<Counts> {
+        let told: RunningCapture = published::of(Kind::Capture, self.child.id())?;
+        Some(Counts {
+            seen: told.seen,
+            filtered_out: told.filtered_out,
+            recorded: told.recorded,
+            lost: named(told.lost),
+        })
+    }
+
+    /// How it ended, once it has.
+    pub fn ended(&mut self) -> Option<(End, Counts)> {
+        let status = self.child.try_wait().ok().flatten()?;
+        let counts = self.counted_at_end().unwrap_or_default();
+        let end = match status.success() {
+            true => End::Well,
+            false => End::Failed(self.why(status)),
+        };
+        Some((end, counts))
+    }
+
+    fn why(&self, status: ExitStatus) -> String {
+        let words = self.last_words.lock();
+        let words = words.unwrap_or_else(PoisonError::into_inner).clone();
+        match words.is_empty() || status.code().is_none() {
+            true => format!("the capture ended: {status}"),
+            false => words,
+        }
+    }
+
+    fn counted_at_end(&self) -> Option<Counts> {
+        #[derive(Deserialize)]
+        struct Summary {
+            #[serde(flatten)]
+            total: trawl_pipeline::account::Account,
+        }
+        let text = std::fs::read(&self.summary.0).ok()?;
+        let Summary { total } = serde_json::from_slice(&text).ok()?;
+        Some(Counts {
+            seen: total.seen,
+            filtered_out: total.filtered_out,
+            recorded: total.recorded,
+            lost: named(total.lost),
+        })
+    }
+}
+
+fn named(
+    lost: std::collections::BTreeMap<std::borrow::Cow<'static, str>, u64>,
+) -> std::collections::BTreeMap<String, u64> {
+    let named = lost.into_iter().filter(|(_, count)| *count > 0);
+    named
+        .map(|(reason, count)| (reason.into_owned(), count))
+        .collect()
+}
+
+/// Its words go on to the agent's own, with its name before them.
+fn relay(name: &str, from: impl BufRead, last: &Mutex<String>) {
+    for line in from.lines().map_while(std::result::Result::ok) {
+        let line = line.strip_prefix("trawl: ").unwrap_or(&line);
+        terminal::say(&format!("{name}: {line}"));
+        *last.lock().unwrap_or_else(PoisonError::into_inner) = line.to_owned();
+    }
+}
+
+/// Makes the plan of a capture that is desired.
+fn plan(capture: &Capture, summary: &Path, spool: &Path) -> Result<CapturePlan> {
+    let names = capture.taps.iter().map(|name| {
+        TapName::from_str(name, false)
+            .map_err(|why| Error::usage(format!("cannot use the tap '{name}'"), why))
+    });
+    let names = names.collect::<Result<Vec<_>>>()?;
+    let taps = match names.is_empty() {
+        true => Taps::of(&[TapName::Auto])?,
+        false => Taps::of(&names)?,
+    };
+    let usual = args::usual(&taps);
+    let expression = capture.filter.trim();
+    let options = Options {
+        filter: (!expression.is_empty()).then(|| Filter::Expression(expression.to_owned())),
+        snaplen: match capture.snaplen {
+            Some(bytes) => recording::snaplen(bytes.into())?,
+            None => usual.snaplen,
+        },
+        count: capture.packets,
+        duration: capture.duration_seconds.map(Duration::from_secs),
+        memory: options::Memory {
+            size: capture
+                .memory_bytes
+                .map_or(MemorySize::Usual, MemorySize::Total),
+            at_first: None,
+        },
+        ..usual
+    };
+    let store = StorePlan {
+        spool: Some(spool.to_owned()),
+        spool_bytes: capture.spool_bytes.unwrap_or(StorePlan::SPOOL_BYTES),
+        size: capture.size_bytes,
+        index: capture.index,
+        ..StorePlan::new(capture.store.clone(), capture.name.clone())
+    };
+    let sources = Sources {
+        names: capture.interfaces.clone(),
+        ..Sources::default()
+    };
+    Ok(CapturePlan {
+        store: Some(store),
+        summary: Some(summary.to_owned()),
+        ..CapturePlan::new(sources, options)
+    })
+}
+
+/// Stores what captures left in the spool; a process of its own, as they are.
+fn push(spool: &Path) -> Result<Child> {
+    let what = "cannot store what is in the spool";
+    let own = own_binary()?;
+    let mut command = Command::new(own);
+    command
+        .args(["store", "push", "--json", "--spool"])
+        .arg(spool)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    process::with_signals(&mut command);
+    process::ends_with_parent(&mut command);
+    command.spawn().map_err(|e| Error::os(what, e))
+}
+
+const READ_EVERY: Duration = Duration::from_millis(500);
+/// Between two starts of trawl-bus, if it ends.
+const RESTART: Duration = Duration::from_secs(2);
+/// Between two puts of a state that stays the same: the bus may have been without its bucket.
+const PUT_EVERY: Duration = Duration::from_secs(5);
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum News {
+    Connected,
+    Disconnected,
+    Refused { why: String },
+    Desired { revision: u64, value: String },
+}
+
+#[derive(Serialize)]
+struct Put<'a> {
+    state: &'a HostReport,
+}
+
+enum Source {
+    File {
+        path: PathBuf,
+        /// What was read last, or why it could not be.
+        last: Option<std::result::Result<String, String>>,
+        /// How often it has changed.
+        revision: u64,
+        read: Option<Instant>,
+    },
+    Bus(Box<OnBus>),
+}
+
+struct OnBus {
+    url: String,
+    host: String,
+    operators: Vec<String>,
+    args: BusArgs,
+    wake: Wake,
+    bus: Option<Bus<News>>,
+    started: Instant,
+    put: Instant,
+    last_state: Option<HostReport>,
+    said: Option<String>,
+    /// The latest that was told.
+    revision: u64,
+    revision_file: PathBuf,
+}
+
+/// Zero where there is no such file, or damage.
+fn remembered_revision(path: &Path) -> u64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, .. } => write!(f, "{}", path.display()),
+            Self::Bus(bus) => write!(f, "trawl.cmd.{} at {}", bus.host, shown(&bus.url)),
+        }
+    }
+}
+
+impl Source {
+    pub fn file(path: PathBuf) -> Self {
+        Self::File {
+            path,
+            last: None,
+            revision: 0,
+            read: None,
+        }
+    }
+
+    /// What these operators desire. The last revision is remembered in a file: an older one is not followed, whoever sends
+    /// it again.
+    pub fn bus(
+        url: &str,
+        host: &str,
+        operators: Vec<String>,
+        revision_file: PathBuf,
+        args: &BusArgs,
+        wake: &Wake,
+    ) -> Result<Self> {
+        let bus = Bus::start("agent", url, host, &operators, args, Some(wake))?;
+        Ok(Self::Bus(Box::new(OnBus {
+            url: url.to_owned(),
+            host: host.to_owned(),
+            operators,
+            args: args.clone(),
+            wake: wake.clone(),
+            bus: Some(bus),
+            started: Instant::now(),
+            put: Instant::now(),
+            last_state: None,
+            said: None,
+            // What is desired now is told again.
+            revision: remembered_revision(&revision_file).saturating_sub(1),
+            revision_file,
+        })))
+    }
+
+    /// A file that is wrong at the start is a wrong usage; later the state before stays.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Self::File { path, .. } => Desired::parse(&text_file::read(path)?).map(drop),
+            Self::Bus(_) => Ok(()),
+        }
+    }
+
+    pub fn events(&mut self) -> Vec<Event> {
+        match self {
+            Self::File {
+                path,
+                last,
+                revision,
+                read,
+            } => {
+                if read.is_some_and(|read| read.elapsed() < READ_EVERY) {
+                    return Vec::new();
+                }
+                *read = Some(Instant::now());
+                let text = text_file::read(path).map_err(|e| e.to_string());
+                if last.as_ref() == Some(&text) {
+                    return Vec::new();
+                }
+                *revision += 1;
+                *last = Some(text.clone());
+                vec![event(*revision, text)]
+            }
+            Self::Bus(bus) => bus.events(),
+        }
+    }
+
+    pub fn tell(&mut self, report: &HostReport) {
+        if let Self::Bus(bus) = self {
+            bus.last_state = Some(report.clone());
+            bus.put();
+        }
+    }
+
+    pub fn end(self) {
+        if let Self::Bus(bus) = self
+            && let Some(bus) = bus.bus
+        {
+            bus.end();
+        }
+    }
+}
+
+fn event(revision: u64, text: std::result::Result<String, String>) -> Event {
+    let parsed = text.and_then(|text| Desired::parse(&text).map_err(|e| e.to_string()));
+    match parsed {
+        Ok(desired) => Event::Desired { revision, desired },
+        Err(why) => {
+            terminal::say(&format!("{why}; the state before stays"));
+            Event::Unreadable { revision, why }
+        }
+    }
+}
+
+impl OnBus {
+    fn events(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        let news: Vec<News> = self
+            .bus
+            .iter()
+            .flat_map(|bus| bus.news.try_iter())
+            .collect();
+        for one in news {
+            match one {
+                // The same one is told again and again, in case that it was missed.
+                News::Desired { revision, value } if revision > self.revision => {
+                    self.revision = revision;
+                    let text = revision.to_string();
+                    if let Err(error) = create::replace(&self.revision_file, text.as_bytes()) {
+                        let path = self.revision_file.display();
+                        self.say(format!("cannot write {path}: {error}"));
+                    }
+                    events.push((revision, value));
+                }
+                News::Desired { .. } => {}
+                News::Connected => {
+                    self.say(format!("connected to {}", shown(&self.url)));
+                    self.put();
+                }
+                News::Disconnected => self.say(format!(
+                    "no connection to {}; captures continue",
+                    shown(&self.url)
+                )),
+                News::Refused { why } => self.say(format!("{}: {why}", shown(&self.url))),
+            }
+        }
+        if self.bus.as_mut().is_none_or(Bus::is_over) && self.started.elapsed() >= RESTART {
+            self.started = Instant::now();
+            self.say("trawl-bus ended and is started again".to_owned());
+            self.bus = None;
+            let (url, host, operators) = (&self.url, &self.host, &self.operators);
+            match Bus::start("agent", url, host, operators, &self.args, Some(&self.wake)) {
+                Ok(bus) => self.bus = Some(bus),
+                Err(error) => self.say(error.to_string()),
+            }
+            self.put();
+        }
+        if self.put.elapsed() >= PUT_EVERY {
+            self.put();
+        }
+        let events = events.into_iter();
+        events
+            .map(|(revision, value)| event(revision, Ok(value)))
+            .collect()
+    }
+
+    fn put(&mut self) {
+        self.put = Instant::now();
+        if let (Some(bus), Some(state)) = (&mut self.bus, &self.last_state) {
+            // One that has ended is started again.
+            let _ = bus.send(&Put { state });
+        }
+    }
+
+    /// What is the same again and again is said once.
+    fn say(&mut self, words: String) {
+        if self.said.as_ref() != Some(&words) {
+            terminal::say(&words);
+            self.said = Some(words);
+        }
+    }
 }

@@ -15,7 +15,7 @@ use clap::{Command, Subcommand};
 use trawl_bench::study::catalogue;
 use trawl_sys::{Error, Result};
 
-use crate::cleaner::Cleaner;
+use crate::clean::Cleaner;
 use crate::terminal;
 
 /// Runs an experiment in its own labs and prints its figures; one of the studies' by its name alone too: trawl bench

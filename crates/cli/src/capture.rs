@@ -59,7 +59,7 @@ use trawl_view::print::Printer;
 use trawl_view::text;
 
 use crate::json::{self, Remark};
-use crate::{outfile, service, terminal, verifier_log};
+use crate::{outfile, published, terminal, verifier_log};
 
 pub fn run(args: Args) -> Result<ExitCode> {
     if args.drops.asks_for_help() {
@@ -166,7 +166,7 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
         }
         (None, None, None) => run.show(attached, &mut observer)?,
     };
-    service::stopping();
+    published::stopping();
     loans::give_back(loans, &mut observer);
     observer.finish();
     summary.notices = observer.said();

@@ -4,18 +4,25 @@
 //! argument has follows from the name of its value, so that a new argument has them without being listed here.
 
 use std::ffi::OsStr;
+use std::io;
+use std::process::ExitCode;
 
 use clap::{Arg, Command};
+use clap_complete::Shell;
 use clap_complete::engine::{
     ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
 };
+use clap_complete::env::Shells;
 use trawl_attach::look;
 use trawl_guard::Guard;
 use trawl_guard::rule::Rule;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{self, Namespace};
+use trawl_sys::{Error, Result};
 use trawl_tap::drop::reasons::Reasons;
 use trawl_view::stat::Field;
+
+use crate::terminal::write_out;
 
 const VERDICTS: [&str; 5] = ["aborted", "drop", "pass", "tx", "redirect"];
 const PROTOCOLS: [&str; 7] = ["tcp", "udp", "icmp", "icmpv6", "sctp", "gre", "esp"];
@@ -25,6 +32,34 @@ const TCP_FLAGS: [&str; 9] = [
 ];
 const META: [&str; 6] = ["full", "none", "flags", "queue", "id", "verdict"];
 const PRESETS: [&str; 3] = ["ping-flood", "udp-flood", "syn-flood"];
+
+/// Prints the completions for a shell
+#[derive(Debug, clap::Args)]
+pub struct Completions {
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+pub fn print_script(args: Completions) -> Result<ExitCode> {
+    let script = registration(&args.shell.to_string())
+        .map_err(|e| Error::os(format!("cannot complete for {}", args.shell), e))?;
+    write_out(&script)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The script that has the shell ask trawl for candidates.
+fn registration(shell: &str) -> io::Result<String> {
+    if shell == "bash" {
+        // clap's own takes the words as readline cuts them.
+        return Ok(include_str!("completions.bash").to_owned());
+    }
+    let shells = Shells::builtins();
+    let unknown = || io::Error::other("trawl has no completions for it");
+    let completer = shells.completer(shell).ok_or_else(unknown)?;
+    let mut script = Vec::new();
+    completer.write_registration("COMPLETE", "trawl", "trawl", "trawl", &mut script)?;
+    Ok(String::from_utf8_lossy(&script).into_owned())
+}
 
 /// Gives each argument of the command, and of those below it, its candidates.
 pub fn with_candidates(command: Command) -> Command {
@@ -245,7 +280,7 @@ fn program(word: &OsStr) -> Vec<CompletionCandidate> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::{CommandFactory, ValueEnum};
 
     use super::*;
     use crate::Cli;
@@ -301,6 +336,17 @@ mod tests {
             assert!(
                 !begun.contains(&internal.to_owned()),
                 "{internal}: {begun:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn each_shell_asks_trawl_for_candidates() {
+        for shell in Shell::value_variants() {
+            let script = registration(&shell.to_string()).expect("a script");
+            assert!(
+                script.contains("COMPLETE") && script.contains("trawl"),
+                "{shell}"
             );
         }
     }

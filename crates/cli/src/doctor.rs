@@ -7,10 +7,11 @@ use serde::Serialize;
 use trawl_sys::Result;
 use trawl_sys::netns::{self, Namespace};
 use trawl_tap::doctor::{self, Finding, State};
+use trawl_tap::table::{self, Facts, Missing};
 
 use crate::json;
 use crate::netns::NetnsArg;
-use crate::terminal::{colours_wanted, folded, printable, write_control};
+use crate::terminal::{colours_wanted, folded, printable, write_control, write_out};
 
 /// Tells what this machine and its interfaces can do for a capture, and how to fix the rest
 #[derive(Debug, clap::Args)]
@@ -119,6 +120,79 @@ fn paint(text: &str, colour: &str, colours: bool) -> String {
         true => format!("\x1b[{colour}m{text}\x1b[0m"),
         false => text.to_owned(),
     }
+}
+
+/// Shows all taps: what each sees, gives and needs, and whether this machine has it
+#[derive(Debug, clap::Args)]
+pub struct TapsArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The table alone, as Markdown: what README.md holds
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
+}
+
+/// The JSON document.
+#[derive(Debug, Serialize)]
+struct Taps {
+    taps: Vec<Tap>,
+}
+
+#[derive(Debug, Serialize)]
+struct Tap {
+    #[serde(flatten)]
+    facts: &'static Facts,
+    /// Whether nothing is missing. That the interface has what the tap needs is not asked here.
+    available: bool,
+    missing: Vec<Missing>,
+}
+
+pub fn taps(args: &TapsArgs) -> Result<ExitCode> {
+    if args.markdown {
+        return write_out(&table::markdown()).map(|()| ExitCode::SUCCESS);
+    }
+    let with_machine = |facts: &&'static Facts| {
+        let missing = facts.missing();
+        Tap {
+            facts,
+            available: missing.is_empty(),
+            missing,
+        }
+    };
+    let taps: Vec<Tap> = table::ALL.iter().map(with_machine).collect();
+    match args.json {
+        true => json::print(&Taps { taps }),
+        false => write_out(&folded(&taps_for_people(&taps))),
+    }
+    .map(|()| ExitCode::SUCCESS)
+}
+
+fn taps_for_people(taps: &[Tap]) -> String {
+    let mut text = String::new();
+    for tap in taps {
+        let state = match (
+            &tap.missing[..],
+            tap.missing.iter().any(|lack| lack.refused),
+        ) {
+            ([], _) => "available",
+            (_, true) => "refused here",
+            (_, false) => "not on this machine",
+        };
+        let given = tap.facts.gives.named().into_iter();
+        let given: Vec<String> = given
+            .filter(|(_, has)| *has)
+            .map(|(name, _)| name.replace('_', " "))
+            .collect();
+        let _ = writeln!(text, "{:<7} {state}", tap.facts.name);
+        let _ = writeln!(text, "        sees:  {}", tap.facts.sees);
+        let _ = writeln!(text, "        gives: {}", given.join(", "));
+        let _ = writeln!(text, "        needs: {}", tap.facts.needs);
+        for Missing { feature, why, .. } in &tap.missing {
+            let _ = writeln!(text, "        lacks: {feature}: {why}");
+        }
+    }
+    text
 }
 
 #[cfg(test)]

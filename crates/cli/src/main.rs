@@ -5,11 +5,9 @@ mod balance;
 mod bench;
 mod capture;
 mod clean;
-mod cleaner;
 mod completion;
 mod demo;
 mod doctor;
-mod examples;
 mod extcap;
 mod figures;
 mod filter;
@@ -17,10 +15,9 @@ mod filter_file;
 mod fleet;
 mod follow;
 mod r#gen;
-mod generate;
 mod guard;
 mod habits;
-mod index;
+mod help;
 mod interface_option;
 mod json;
 mod lab;
@@ -36,11 +33,8 @@ mod read;
 mod report;
 mod route;
 mod serve;
-mod service;
-mod short_help;
 mod stat;
 mod store;
-mod taps;
 mod terminal;
 mod top;
 mod units;
@@ -75,7 +69,7 @@ enum Command {
     Filter(filter::Args),
     Gen(Box<r#gen::Args>),
     Extcap(Box<extcap::Args>),
-    Taps(taps::Args),
+    Taps(doctor::TapsArgs),
     Doctor(doctor::Args),
     Xdp(xdp::Args),
     Route(route::Args),
@@ -84,7 +78,7 @@ enum Command {
     Bench(bench::Args),
     Report(report::Args),
     Store(store::Args),
-    Index(index::Args),
+    Index(store::Index),
     Query(Box<query::Args>),
     TraceFlow(query::trace::Args),
     Agent(agent::Args),
@@ -93,9 +87,9 @@ enum Command {
     Demo(demo::Args),
     Clean(clean::Args),
     #[command(hide = true)]
-    StandBy(cleaner::Args),
-    Completions(generate::Completions),
-    Man(generate::Man),
+    StandBy(clean::StandBy),
+    Completions(completion::Completions),
+    Man(help::Man),
 }
 
 fn main() -> ExitCode {
@@ -109,7 +103,7 @@ fn main() -> ExitCode {
     {
         return end(version::run(), in_json);
     }
-    let command = examples::with_examples(Cli::command());
+    let command = help::with_examples(Cli::command());
     let words = bench::by_name(&command, std::env::args_os().collect());
     let words = interface_option::as_argument(&command, words);
     let parsed = command
@@ -139,7 +133,7 @@ fn main() -> ExitCode {
         Command::Filter(args) => filter::run(args),
         Command::Gen(args) => r#gen::run(*args),
         Command::Extcap(args) => extcap::run(*args),
-        Command::Taps(args) => taps::run(&args),
+        Command::Taps(args) => doctor::taps(&args),
         Command::Doctor(args) => doctor::run(args),
         Command::Xdp(args) => xdp::run(args),
         Command::Route(args) => route::run(args),
@@ -148,7 +142,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Report(args) => report::run(&args),
         Command::Store(args) => store::run(args),
-        Command::Index(args) => index::run(args),
+        Command::Index(args) => store::index(args),
         Command::Query(args) => query::run(*args),
         Command::TraceFlow(args) => query::trace::run(&args),
         Command::Agent(args) => agent::run(args),
@@ -157,11 +151,11 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Clean(args) => clean::run(&args),
         Command::StandBy(args) => {
-            cleaner::stand_by(&args);
+            clean::stand_by(&args);
             Ok(ExitCode::SUCCESS)
         }
-        Command::Completions(args) => generate::completions(args),
-        Command::Man(args) => generate::man(args),
+        Command::Completions(args) => completion::print_script(args),
+        Command::Man(args) => help::man(args),
     };
     end(result, in_json)
 }

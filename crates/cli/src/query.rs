@@ -1,22 +1,23 @@
 //! `trawl query`: asks a store's index in SQL, or for the packets that a filter takes, and fetches these packets.
 
 mod condition;
-mod coverage;
-pub mod helper;
 pub mod trace;
 
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 
-use trawl_store::{Inventory, PacketLocation, Packets, Scope, Store, default_spool};
+use condition::Conditions;
+use serde::de::DeserializeOwned;
+use trawl_store::{Coverage, Inventory, PacketLocation, Packets, Scope, Store, default_spool};
+use trawl_sys::process::companion;
 use trawl_sys::{Error, Result, clock};
 use trawl_tap::filter::Filter;
+use trawl_view::text;
 
 use crate::json::{self, Remark};
 use crate::lines::LineArgs;
 use crate::read::{self, Bound};
-use condition::Conditions;
-use helper::{Answer, Form};
 
 /// Queries a store's index in SQL, or fetches the packets that match a filter
 ///
@@ -82,10 +83,10 @@ impl PlaceArgs {
 #[derive(Debug, clap::Args)]
 pub struct PartArgs {
     /// Only packets from this time on: 14:30 (today), '2026-01-31 14:30:00', seconds since 1970, -1h (before now)
-    #[arg(long, value_name = "TIME", value_parser = read::time, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = read::parse_bound, allow_hyphen_values = true)]
     from: Option<Bound>,
     /// Only packets before this time
-    #[arg(long, value_name = "TIME", value_parser = read::time, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = read::parse_bound, allow_hyphen_values = true)]
     to: Option<Bound>,
     /// Only packets of this host; may be given several times
     #[arg(long, value_name = "HOST")]
@@ -138,7 +139,7 @@ fn table(args: &Args, inventory: &Inventory, sql: &str) -> Result<()> {
     };
     let mut answer = Answer::to(&args.place.url(), form, sql)?;
     if !args.json {
-        coverage::say(&covered, &args.place.url());
+        say_coverage(&covered, &args.place.url());
         return answer.copy_out();
     }
     let rows = answer.whole()?;
@@ -190,7 +191,7 @@ fn packets(
             false => error,
         }
     })?;
-    coverage::say(&covered, &url);
+    say_coverage(&covered, &url);
     let places = answer.lines::<PacketLocation>();
     let packets = Packets::new(store, inventory, places);
     let counts = packets.counts();
@@ -212,4 +213,179 @@ fn packets(
         json::say(&Remark::PacketsMissing { packets: missing }, &text);
     }
     Ok(ended)
+}
+
+fn say_coverage(rows: &[Coverage], url: &str) {
+    for row in rows.iter().filter(|row| !row.is_whole()) {
+        let text = format!("not covered: {}", words(row, url));
+        json::say(&Remark::NotCovered(row), &text);
+    }
+    if rows.is_empty() {
+        let text = "nothing is stored for these hosts and times";
+        json::say(&Remark::NothingStored, text);
+    }
+}
+
+fn words(row: &Coverage, url: &str) -> String {
+    let mut parts = Vec::new();
+    let mut count = |number: u64, words: &str| {
+        if number > 0 {
+            parts.push(format!("{number} {words}"));
+        }
+    };
+    count(row.unknown, "packets unknown");
+    count(row.gaps_of_unknown_size, "gaps of unknown size");
+    count(row.evicted, "packets evicted");
+    count(row.spooled, "packets in the spool, not stored yet");
+    count(
+        row.runs_without_end,
+        "runs without an end, whose last packets are unknown",
+    );
+    if row.not_indexed_chunks > 0 {
+        parts.push(format!(
+            "{} in {} not indexed (trawl index {url})",
+            text::count(row.not_indexed, "packet"),
+            text::count(row.not_indexed_chunks, "chunk")
+        ));
+    }
+    format!("host {}: {}", row.host, parts.join(", "))
+}
+
+const PROGRAM: &str = "trawl-query";
+const WRONG_USAGE: i32 = 2;
+
+/// How rows are written.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Table,
+    Csv,
+    Json,
+    JsonLines,
+}
+
+/// A query under way. Its process ends with it.
+struct Answer {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Answer {
+    /// Returns when the first row is there, or the query is known to be wrong.
+    pub fn to(store: &str, form: Form, query: &str) -> Result<Self> {
+        let program = companion(PROGRAM)?.unwrap_or_else(|| PROGRAM.into());
+        let form = match form {
+            Form::Table => "table",
+            Form::Csv => "csv",
+            Form::Json => "json",
+            Form::JsonLines => "jsonl",
+        };
+        let child = Command::new(&program)
+            .args([store, form, query])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = child.map_err(|e| {
+            let missing = e.kind() == io::ErrorKind::NotFound;
+            let error = Error::os(format!("cannot run {}", program.display()), e);
+            match missing {
+                true => error.fix("build it with make build-query"),
+                false => error,
+            }
+        })?;
+        let out = child.stdout.take();
+        let out = out.ok_or_else(|| Error::failed("cannot read from trawl-query", "no pipe"))?;
+        let mut answer = Self {
+            child,
+            out: BufReader::new(out),
+        };
+        if answer.out.fill_buf().is_ok_and(<[u8]>::is_empty) {
+            answer.end()?;
+        }
+        Ok(answer)
+    }
+
+    /// Waits for its end, and says how it failed if it did.
+    fn end(&mut self) -> Result<()> {
+        let what = "cannot answer the query";
+        let mut words = String::new();
+        if let Some(said) = &mut self.child.stderr {
+            let _ = said.read_to_string(&mut words);
+        }
+        let status = self.child.wait().map_err(|e| Error::os(what, e))?;
+        let words = words.trim().to_owned();
+        match status.code() {
+            Some(0) => Ok(()),
+            Some(WRONG_USAGE) => Err(Error::usage(what, words)),
+            _ if words.is_empty() => Err(Error::failed(what, format!("{PROGRAM} ended: {status}"))),
+            _ => Err(Error::failed(what, words)),
+        }
+    }
+
+    pub fn copy_out(&mut self) -> Result<()> {
+        match io::copy(&mut self.out, &mut io::stdout().lock()) {
+            // The reader has seen enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            copied => copied.map_err(|e| Error::os("cannot write to standard output", e))?,
+        };
+        let _ = io::stdout().flush();
+        self.end()
+    }
+
+    pub fn whole(&mut self) -> Result<Vec<u8>> {
+        let mut all = Vec::new();
+        let read = self.out.read_to_end(&mut all);
+        read.map_err(|e| Error::os("cannot read from trawl-query", e))?;
+        self.end()?;
+        Ok(all)
+    }
+
+    /// Each row as a value, and at the end its failure if it failed.
+    pub fn lines<T: DeserializeOwned>(mut self) -> impl Iterator<Item = io::Result<T>> {
+        let mut line = String::new();
+        let mut ended = false;
+        std::iter::from_fn(move || {
+            line.clear();
+            match self.out.read_line(&mut line) {
+                _ if ended => None,
+                Ok(0) => {
+                    ended = true;
+                    self.end()
+                        .err()
+                        .map(|e| Err(io::Error::other(e.to_string())))
+                }
+                Ok(_) => Some(serde_json::from_str(&line).map_err(io::Error::from)),
+                Err(error) => Some(Err(error)),
+            }
+        })
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_named() {
+        let row = Coverage {
+            host: "a".to_owned(),
+            indexed: 10,
+            unknown: 3,
+            not_indexed: 7,
+            not_indexed_chunks: 2,
+            ..Coverage::default()
+        };
+        assert!(!row.is_whole());
+        assert_eq!(
+            words(&row, "file:///s"),
+            "host a: 3 packets unknown, 7 packets in 2 chunks not indexed (trawl index file:///s)"
+        );
+    }
 }

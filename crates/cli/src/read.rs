@@ -5,8 +5,6 @@ mod files;
 mod input;
 mod output;
 mod selection;
-mod tcpdump;
-mod time;
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -32,7 +30,7 @@ use files::Written;
 pub(crate) use input::Input;
 use output::Output;
 use selection::Selection;
-pub(crate) use time::{Bound, parse as time};
+pub(crate) use selection::{Bound, parse_bound};
 
 use crate::capture::interfaces;
 use crate::filter::read::{explain, question};

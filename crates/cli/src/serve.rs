@@ -27,7 +27,7 @@ use crate::json::{self, Remark};
 use crate::live::{self, Viewer, Wanted};
 use crate::netns::NetnsArg;
 use crate::published::{self, Kind, RunningCapture, RunningGenerator};
-use crate::{service, terminal};
+use crate::terminal;
 
 /// Serves Prometheus metrics, the same figures as JSON, and a page with live figures
 ///
@@ -170,14 +170,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
         json::say(&Remark::ServingOthers { url: &url }, &text);
     }
     if args.interfaces.is_empty() {
-        service::ready(&serving);
+        published::ready(&serving);
         while signals.next().is_none() {
             events::wait(
                 &[std::os::fd::AsFd::as_fd(&signals)],
                 Duration::from_secs(3600),
             )?;
         }
-        service::stopping();
+        published::stopping();
         return Ok(ExitCode::SUCCESS);
     }
     drop(signals);
@@ -198,7 +198,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         serving,
     };
     let ended = live::run(&wanted, &mut viewer);
-    service::stopping();
+    published::stopping();
     ended?;
     Ok(ExitCode::SUCCESS)
 }
@@ -279,7 +279,7 @@ impl Viewer for Watching {
     }
 
     fn started(&mut self) {
-        service::ready(&self.serving);
+        published::ready(&self.serving);
     }
 
     fn rest(&mut self) -> bool {

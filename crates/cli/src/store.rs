@@ -11,10 +11,10 @@ use trawl_store::{
 };
 use trawl_sys::{Error, Result, clock};
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
-
 use trawl_view::text::count;
 
-use crate::{json, terminal, units};
+use crate::json::{self, Remark};
+use crate::{terminal, units};
 
 /// Looks after a store of captures, which trawl capture --store fills
 #[derive(Debug, clap::Args)]
@@ -331,6 +331,57 @@ fn push(args: &Push) -> Result<ExitCode> {
         pushed.running
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes an index of a store: one Parquet file for each chunk, with a row for each packet
+#[derive(Debug, clap::Args)]
+pub struct Index {
+    /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
+    #[arg(value_name = "URL")]
+    url: String,
+    /// Make those that are there again, too
+    #[arg(long)]
+    rebuild: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn index(args: Index) -> Result<ExitCode> {
+    let store = Store::open(&args.url, false)?;
+    let inventory = Inventory::read(&store, None)?;
+    let live = terminal::stderr_is_terminal();
+    let mut progress = |done: u64, all: u64| {
+        if live {
+            terminal::show_over(&format!("{done} of {all} chunks"));
+        }
+    };
+    let indexed = trawl_store::index(&store, &inventory, args.rebuild, &mut progress)?;
+    if live {
+        terminal::end_line();
+    }
+    for chunk in &indexed.unreadable {
+        let text = format!(
+            "cannot index {chunk}: it is missing or was changed; trawl store verify {} tells more",
+            args.url
+        );
+        json::say(&Remark::NotIndexed { chunk }, &text);
+    }
+    if args.json {
+        json::print(&indexed)?;
+    } else {
+        terminal::write_out(&format!(
+            "indexed {}: {} in {}; indexed before: {}\n",
+            count(indexed.files, "chunk"),
+            count(indexed.packets, "packet"),
+            count(indexed.bytes, "byte"),
+            indexed.there
+        ))?;
+    }
+    Ok(match indexed.unreadable.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }
 
 #[cfg(test)]

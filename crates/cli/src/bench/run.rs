@@ -17,7 +17,7 @@ use trawl_sys::events::Signals;
 use trawl_sys::process::own_binary;
 use trawl_sys::{Error, Result};
 
-use crate::cleaner::Cleaner;
+use crate::clean::Cleaner;
 use crate::terminal;
 use shown::{Screen, show};
 

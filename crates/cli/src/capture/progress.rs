@@ -16,7 +16,7 @@ use super::display::Display;
 use super::interfaces::Joining;
 use crate::json::Remark;
 use crate::published::{Kind, Published, RunningCapture};
-use crate::{json, service, terminal};
+use crate::{json, published, terminal};
 
 /// How often the live line is shown anew.
 const LIVE: Duration = Duration::from_secs(1);
@@ -103,7 +103,7 @@ impl Observer for Terminal {
             self.notice(&Notice::capturing(point));
         }
         let places: Vec<&str> = points.iter().map(|point| point.label.as_str()).collect();
-        service::ready(&format!("capturing on {}", places.join(", ")));
+        published::ready(&format!("capturing on {}", places.join(", ")));
     }
 
     fn appeared(

@@ -11,8 +11,7 @@ use serde::{Deserialize, Serialize};
 use trawl_store::{Coverage, Inventory};
 use trawl_sys::{Error, Result};
 
-use super::helper::{Answer, Form};
-use super::{PartArgs, PlaceArgs, coverage};
+use super::{Answer, Form, PartArgs, PlaceArgs, say_coverage};
 use crate::{json, terminal, units};
 
 /// Finds packets at several interfaces and hosts of a store, and the delay from one to the next
@@ -207,7 +206,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let url = args.place.url();
     let covered = trawl_store::coverage(&inventory, &scope);
     let answer = Answer::to(&url, Form::JsonLines, &query)?;
-    coverage::say(&covered, &url);
+    say_coverage(&covered, &url);
     let mut trace = Tracing {
         bounds: bounds(&inventory),
         window: args.window,
