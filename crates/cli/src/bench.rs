@@ -6,7 +6,6 @@ mod guard;
 mod programs;
 mod read;
 pub mod run;
-mod uploaders;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -52,8 +51,6 @@ enum Experiment {
     LoadBalance(Box<run::How>),
     /// Runs the store's experiments: a capture at full speed beside its store, the index's speed and size, a packet found among many (as bench run --study F)
     Store(Box<run::How>),
-    /// Stores chunks of many made-up hosts at once: how the cost of a store grows with its hosts
-    Uploaders(uploaders::Args),
     /// Sends as fast as each engine can from one core, beside xdp-trafficgen and a plain loop of sendmmsg; and from two
     Generate(generate::Args),
 }
@@ -114,12 +111,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Experiment::Read(args) => {
             let cleaner = Cleaner::of_bench(args.directory())?;
             let code = read::run(&args, &mut progress)?;
-            cleaner.dismiss();
-            Ok(code)
-        }
-        Experiment::Uploaders(args) => {
-            let cleaner = Cleaner::of_bench(args.directory())?;
-            let code = uploaders::run(&args, &mut progress)?;
             cleaner.dismiss();
             Ok(code)
         }

@@ -14,7 +14,6 @@ mod prune;
 mod remote;
 mod spool;
 mod upload;
-mod uploaders;
 mod verify;
 
 pub use account::{Account, EpochAccount, Gap, Inventory};
@@ -26,5 +25,4 @@ pub use prune::{Limits, Pruned, prune};
 pub use remote::Store;
 pub use spool::default_spool;
 pub use upload::{Pushed, push};
-pub use uploaders::{Uploaded, Uploaders};
 pub use verify::{Finding, Problem, Verified, verify};

@@ -269,20 +269,6 @@ impl Store {
         self.runtime.block_on(bytes.try_collect())
     }
 
-    /// Removes objects; many calls are on the way at once.
-    pub fn delete_all(&self, keys: &[String]) -> Result<()> {
-        let delete = |key: &String| {
-            let (key, objects) = (key.clone(), Arc::clone(&self.objects));
-            async move {
-                let done = objects.delete(&Key::from(key.as_str())).await;
-                let what = || format!("cannot remove {key} from {}", self.url);
-                done.map_err(|e| Error::failed(what(), Failure::from(e)))
-            }
-        };
-        let done = stream::iter(keys.iter().map(delete)).buffered(CALLS);
-        self.runtime.block_on(done.try_collect())
-    }
-
     fn unread(&self, key: &str, failure: Failure) -> Error {
         Error::failed(format!("cannot read {key} from {}", self.url), failure)
     }
