@@ -6,10 +6,8 @@ pub mod desired;
 pub mod machine;
 pub mod policy;
 pub mod report;
-pub mod selector;
 
-pub use desired::{Capture, Desired};
+pub use desired::{Capture, Desired, Selector};
 pub use machine::{Action, End, Event, Machine, Memory, Now};
 pub use policy::{Policy, Refusal};
 pub use report::{CaptureReport, Counts, HostReport, Phase};
-pub use selector::Selector;

@@ -9,9 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::{Instant, interval_at};
 
-use crate::connection::{COMMAND, Config, DESIRED, DESIRED_STREAM, News, STATE};
-use crate::lines::{self, Input};
-use crate::signed::Signed;
+use crate::connection::{self, Input, Signed, COMMAND, Config, DESIRED, DESIRED_STREAM, News, STATE};
 
 /// Between two questions for what may have been missed.
 const ASK_EVERY: Duration = Duration::from_secs(5);
@@ -34,11 +32,11 @@ fn tell(message: &Message, config: &Config) -> Result<(), String> {
         return Ok(());
     }
     match Signed::open(&message.payload, &config.name, Some(&config.operators)) {
-        Ok(signed) => lines::write(&Answer::Desired {
+        Ok(signed) => connection::write(&Answer::Desired {
             revision: signed.revision,
             value: signed.desired,
         }),
-        Err(why) => lines::write(&News::Refused {
+        Err(why) => connection::write(&News::Refused {
             why: format!("a desired state is ignored: {why}"),
         }),
     }
@@ -69,7 +67,7 @@ pub async fn run(input: &mut Input) -> Result<(), String> {
                 Some(put) => {
                     let put = publish(&client, &state, put.state.get()).await;
                     if let Err(why) = put {
-                        lines::write(&News::Refused { why })?;
+                        connection::write(&News::Refused { why })?;
                     }
                 }
                 None => return Ok(()),

@@ -1,6 +1,6 @@
 //! The connection to NATS: who this is, whom it trusts, and the names of what is kept there.
 
-use std::io::{self, BufReader};
+use std::io::{self, Write};
 use std::time::Duration;
 
 use async_nats::rustls::pki_types::pem::PemObject;
@@ -8,10 +8,9 @@ use async_nats::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use async_nats::rustls::{ClientConfig, RootCertStore, crypto};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use nkeys::KeyPair;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-
-use crate::lines;
-use crate::signed::key_in;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin, stdin};
 
 /// What is desired, which operators alone write, and the states that hosts report, in streams of their own. Their subjects
 /// end with the host; what is desired is republished as `trawl.cmd.HOST`.
@@ -75,7 +74,7 @@ impl Config {
                     },
                     _ => return,
                 };
-                let _ = lines::write(&news);
+                let _ = write(&news);
             });
         if let Some(seed) = &self.nkey {
             options = options.nkey(seed.trim().to_owned());
@@ -122,7 +121,7 @@ impl Config {
         let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) else {
             return Ok(builder.with_no_client_auth());
         };
-        let key = PrivateKeyDer::from_pem_reader(BufReader::new(key.as_bytes()))
+        let key = PrivateKeyDer::from_pem_reader(io::Cursor::new(key.as_bytes()))
             .map_err(|e| format!("cannot read the TLS key: {e}"))?;
         builder
             .with_client_auth_cert(certificates(certificate)?, key)
@@ -137,5 +136,133 @@ fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
         Ok(all) if !all.is_empty() => Ok(all),
         Ok(_) => Err("cannot read a certificate: the file holds none".to_owned()),
         Err(error) => Err(format!("cannot read a certificate: {error}")),
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Signed {
+    /// Counted up by the operators, not by the server, which may begin anew.
+    pub revision: u64,
+    /// The operator's public key.
+    operator: String,
+    /// In hexadecimal digits.
+    signature: String,
+    pub desired: String,
+}
+
+/// The private key in a file of an NKey or of credentials.
+pub fn key_in(text: &str) -> Result<KeyPair, String> {
+    let seed = text
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("SU"));
+    let seed = seed.ok_or("the file holds no private key of a user (SU…)")?;
+    KeyPair::from_seed(seed).map_err(|e| format!("cannot use the private key: {e}"))
+}
+
+impl Signed {
+    pub fn new(key: &KeyPair, host: &str, revision: u64, desired: String) -> Result<Self, String> {
+        let signature = key.sign(&signed_bytes(host, revision, &desired));
+        let signature = signature.map_err(|e| format!("cannot sign: {e}"))?;
+        Ok(Self {
+            revision,
+            operator: key.public_key(),
+            signature: signature.iter().map(|byte| format!("{byte:02x}")).collect(),
+            desired,
+        })
+    }
+
+    /// Reads what one of these operators desires of a host; any operator, where none is named.
+    pub fn open(bytes: &[u8], host: &str, operators: Option<&[String]>) -> Result<Self, String> {
+        let signed: Self = serde_json::from_slice(bytes).map_err(|_| "it is not signed")?;
+        if operators.is_some_and(|all| !all.contains(&signed.operator)) {
+            return Err("it is signed by a key that is no operator's here".to_owned());
+        }
+        let key = KeyPair::from_public_key(&signed.operator).map_err(|e| e.to_string())?;
+        let bytes = signed_bytes(host, signed.revision, &signed.desired);
+        let signature = digits(&signed.signature).ok_or("its signature is damaged")?;
+        key.verify(&bytes, &signature)
+            .map_err(|_| "its signature is of another host or text")?;
+        Ok(signed)
+    }
+}
+
+fn signed_bytes(host: &str, revision: u64, desired: &str) -> Vec<u8> {
+    format!("trawl desired state\n{host}\n{revision}\n{desired}").into_bytes()
+}
+
+fn digits(text: &str) -> Option<Vec<u8>> {
+    let pairs = text.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    pairs.map(byte).collect()
+}
+
+pub struct Input(Lines<BufReader<Stdin>>);
+
+impl Input {
+    pub fn new() -> Self {
+        Self(BufReader::new(stdin()).lines())
+    }
+
+    /// The next line; nothing once the other end is closed.
+    pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
+        let line = self.0.next_line().await.map_err(|e| e.to_string())?;
+        let parse = |line: String| serde_json::from_str(&line).map_err(|e| e.to_string());
+        line.map(parse).transpose()
+    }
+}
+
+/// Fails when the other end is closed.
+pub fn write(value: &impl Serialize) -> Result<(), String> {
+    let mut line = serde_json::to_vec(value).map_err(|e| e.to_string())?;
+    line.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    out.write_all(&line)
+        .and_then(|()| out.flush())
+        .map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_an_operator_signed_for_the_host_is_opened() {
+        let (key, other) = (KeyPair::new_user(), KeyPair::new_user());
+        let signed = Signed::new(&key, "alpha", 7, "{}".to_owned()).expect("signed");
+        let text = serde_json::to_string(&signed).expect("JSON");
+        let operators = [key.public_key()];
+        let open = |text: &str, host: &str, operators: &[String]| {
+            Signed::open(text.as_bytes(), host, Some(operators))
+                .map(|one| (one.revision, one.desired))
+        };
+        assert_eq!(open(&text, "alpha", &operators), Ok((7, "{}".to_owned())));
+        for (text, host, operators) in [
+            (text.clone(), "beta", &operators[..]),
+            (text.replace(":7,", ":8,"), "alpha", &operators),
+            (text.replace("\"{}\"", "\"{ }\""), "alpha", &operators),
+            (text.clone(), "alpha", &[other.public_key()]),
+            (text.clone(), "alpha", &[]),
+            (text.replace(&signed.signature, "0"), "alpha", &operators),
+            ("{\"captures\": []}".to_owned(), "alpha", &operators),
+            (
+                "{\"stream\":\"KV_trawl\",\"seq\":9}".to_owned(),
+                "alpha",
+                &operators,
+            ),
+            (String::new(), "alpha", &operators),
+        ] {
+            assert!(open(&text, host, operators).is_err(), "{text} for {host}");
+        }
+    }
+
+    #[test]
+    fn keys_are_found_in_both_kinds_of_files() {
+        let seed = KeyPair::new_user().seed().expect("a seed");
+        assert!(key_in(&seed).is_ok());
+        let credentials = format!("-----BEGIN USER NKEY SEED-----\n{seed}\n------END\n");
+        assert!(key_in(&credentials).is_ok());
+        assert!(key_in("SUX").is_err() && key_in("").is_err());
     }
 }

@@ -14,9 +14,7 @@ use futures_util::StreamExt;
 use nkeys::KeyPair;
 use serde::{Deserialize, Serialize};
 
-use crate::connection::{COMMAND, Config, DESIRED, DESIRED_STREAM, STATE, STATE_STREAM};
-use crate::lines::{self, Input};
-use crate::signed::Signed;
+use crate::connection::{self, Input, Signed, COMMAND, Config, DESIRED, DESIRED_STREAM, STATE, STATE_STREAM};
 
 /// As the agent does: longer ones are no state of a host.
 const VALUE_MOST: i32 = 1 << 20;
@@ -201,22 +199,22 @@ pub async fn run(input: &mut Input) -> Result<(), String> {
     let mut all = futures_util::stream::select(desired, states);
     let mut waiting = waiting + more;
     if waiting == 0 {
-        lines::write(&Answer::Listed)?;
+        connection::write(&Answer::Listed)?;
     }
     loop {
         tokio::select! {
             message = all.next() => {
                 let message = message.ok_or("the connection is closed")?.map_err(|e| e.to_string())?;
                 if let Some(answer) = told(&message, operators) {
-                    lines::write(&answer)?;
+                    connection::write(&answer)?;
                 }
                 if waiting == 1 {
-                    lines::write(&Answer::Listed)?;
+                    connection::write(&Answer::Listed)?;
                 }
                 waiting = waiting.saturating_sub(1);
             }
             request = input.next::<Put>() => match request? {
-                Some(request) => lines::write(&put(&context, &key, request).await)?,
+                Some(request) => connection::write(&put(&context, &key, request).await)?,
                 None => return Ok(()),
             },
         }
@@ -226,7 +224,7 @@ pub async fn run(input: &mut Input) -> Result<(), String> {
 /// Shows the public part of the key in a file, which agents are told.
 pub async fn key(input: &mut Input) -> Result<(), String> {
     match input.next::<Config>().await? {
-        Some(config) => lines::write(&Answer::Key {
+        Some(config) => connection::write(&Answer::Key {
             public: config.key()?.public_key(),
         }),
         None => Ok(()),

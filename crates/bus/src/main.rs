@@ -5,8 +5,6 @@
 mod agent;
 mod connection;
 mod fleet;
-mod lines;
-mod signed;
 
 use std::process::ExitCode;
 
@@ -23,7 +21,7 @@ fn main() -> ExitCode {
         }
     };
     let done = runtime.block_on(async {
-        let mut input = lines::Input::new();
+        let mut input = connection::Input::new();
         match mode.as_deref() {
             Some("agent") => agent::run(&mut input).await,
             Some("fleet") => fleet::run(&mut input).await,

@@ -1,8 +1,13 @@
 //! The older pcap format: one interface, no options, nanosecond stamps.
 
-pub(crate) mod read;
+use std::cmp::Ordering;
+use std::io::Read;
 
-use crate::pcapng::block::{Block, EnhancedPacket};
+use crate::pcapng::Interface;
+use crate::pcapng::block::{
+    Block, ByteOrder, EnhancedPacket, LINKTYPE_ETHERNET, LINKTYPE_NULL, TSRESOL_NANOSECONDS,
+};
+use crate::read::{FileFormat, Found, Input, OptionsAt, ReadError, TimeFlaw};
 
 /// The magic of a file with nanoseconds.
 pub const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -57,4 +62,406 @@ pub fn record_from_block(out: &mut Vec<u8>, block: &Block<'_>) -> bool {
     };
     record(out, timestamp, captured, original_len);
     true
+}
+
+/// Longest packet that is taken for possible: far above any snapshot length in use.
+const MAX_PACKET_LEN: u32 = 16 << 20;
+
+/// Bits between the link type and what is said of a frame check sequence.
+const RESERVED_OF_LINK_TYPE: u32 = 0x03ff_0000;
+
+const LINKTYPE_TOKEN_RING: u16 = 6;
+const LINKTYPE_FDDI: u16 = 10;
+const MICROSECONDS: u8 = 6;
+const RECORD: &str = "a packet record";
+
+/// Lengths of record headers that files with the usual magic have: the usual one, Nokia's, and that of Red Hat 6.1.
+const USUAL_HEADERS: &[usize] = &[RECORD_HEADER_LEN, 20, MODIFIED_RECORD_HEADER_LEN];
+/// Those of files with the modified magic; the longer one is SuSE 6.3's.
+const MODIFIED_HEADERS: &[usize] = &[MODIFIED_RECORD_HEADER_LEN, 28];
+/// Records that are looked at to tell the length of their headers.
+const RECORDS_TO_TELL: usize = 4;
+/// Records that have to make sense, one after the other up to the end of the file, for a variant to be believed.
+const LEAST_TO_AGREE: usize = 2;
+/// Longest packet in a file of a variant that only its records tell of: libpcap's longest.
+const MAX_VARIANT_PACKET_LEN: u32 = 262_144;
+
+/// What the first four bytes of a pcap file say.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Magic {
+    order: ByteOrder,
+    /// A negative power of ten.
+    resolution: u8,
+    /// The first is usual; the others, which nothing in the file's header tells, are tried where that one cannot be.
+    record_headers: &'static [usize],
+}
+
+impl Magic {
+    pub fn parse(bytes: [u8; 4]) -> Option<Self> {
+        [ByteOrder::Little, ByteOrder::Big]
+            .into_iter()
+            .find_map(|order| {
+                let (resolution, record_headers) = match order.u32(bytes) {
+                    MAGIC_NANOSECONDS => (TSRESOL_NANOSECONDS, &USUAL_HEADERS[..1]),
+                    MAGIC_MICROSECONDS => (MICROSECONDS, USUAL_HEADERS),
+                    MAGIC_MODIFIED => (MICROSECONDS, MODIFIED_HEADERS),
+                    _ => return None,
+                };
+                Some(Self {
+                    order,
+                    resolution,
+                    record_headers,
+                })
+            })
+    }
+}
+
+/// What AIX's link types, which are RFC 1573's types of interfaces, are called elsewhere.
+fn link_type_of_aix(stored: u16) -> Option<u16> {
+    Some(match stored {
+        6 => LINKTYPE_ETHERNET,
+        9 => LINKTYPE_TOKEN_RING,
+        15 => LINKTYPE_FDDI,
+        24 => LINKTYPE_NULL,
+        _ => return None,
+    })
+}
+
+/// Which of a record's two lengths comes first. Before version 2.3 it was the original one; writers of 2.3 did either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lengths {
+    CapturedFirst,
+    OriginalFirst,
+    LesserIsCaptured,
+}
+
+/// The records after a file header.
+pub(crate) struct Records {
+    order: ByteOrder,
+    /// A negative power of ten.
+    resolution: u8,
+    lengths: Lengths,
+    /// How long the header of a record may be: one length once the first record was looked at.
+    record_headers: &'static [usize],
+    /// By its magic the file is of no variant.
+    is_usual: bool,
+    nanoseconds_a_tick: u64,
+    header: [u8; FILE_HEADER_LEN],
+    /// As much of a packet as the file's header announces: libpcap hands on no more, whatever a record holds.
+    most_captured: usize,
+    /// Length of the record that was handed out last.
+    pending: usize,
+}
+
+impl Records {
+    pub fn byte_order(&self) -> ByteOrder {
+        self.order
+    }
+
+    pub fn format(&self) -> FileFormat {
+        FileFormat::Pcap {
+            nanoseconds: self.resolution == TSRESOL_NANOSECONDS,
+            modified: self.record_headers[0] != RECORD_HEADER_LEN,
+        }
+    }
+
+    /// The file's header as it is stored.
+    pub fn header(&self) -> &[u8] {
+        &self.header
+    }
+
+    pub fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// A record's header, as long as the file's header lets one expect, and the packet.
+    pub fn parts<'a>(&self, record: &'a [u8]) -> [&'a [u8]; 2] {
+        let stored = self.record_headers[0];
+        let told = if self.is_usual {
+            RECORD_HEADER_LEN
+        } else {
+            stored
+        };
+        [
+            &record[..told.min(record.len())],
+            record.get(stored..).unwrap_or_default(),
+        ]
+    }
+
+    /// Reads the file header: where to go on, and the one interface of the file.
+    pub fn open<R: Read>(
+        input: &mut Input<R>,
+        magic: Magic,
+    ) -> Result<(Self, Interface), ReadError> {
+        let header: [u8; FILE_HEADER_LEN] = input.array("the file's header")?;
+        input.consume(FILE_HEADER_LEN);
+        let Magic {
+            order,
+            mut resolution,
+            record_headers,
+        } = magic;
+        let word = |at: usize| order.u32_at(&header, at).unwrap_or_default();
+        let half = |at: usize| order.u16_at(&header, at).unwrap_or_default();
+        let malformed = |offset, what| Err(ReadError::Malformed { offset, what });
+        if word(20) & RESERVED_OF_LINK_TYPE != 0 {
+            return malformed(20, "a link type of more than 16 bits");
+        }
+        if !matches!((half(4), half(6)), (2, 0..=4) | (543, 0)) {
+            return malformed(4, "a version of pcap that is not known (2.0 to 2.4 are)");
+        }
+        // The upper half, as far as it is not reserved, tells of a frame check sequence at the end of packets.
+        let mut link_type = word(20) as u16;
+        if let ((2, 2), Some(other)) = ((half(4), half(6)), link_type_of_aix(link_type)) {
+            link_type = other;
+            resolution = TSRESOL_NANOSECONDS;
+        }
+        let interface = Interface {
+            link_type,
+            snaplen: word(16),
+            tsresol: resolution,
+            ..Interface::default()
+        };
+        let lengths = match (half(4), half(6)) {
+            (2, 0..3) | (543, 0) => Lengths::OriginalFirst,
+            (2, 3) => Lengths::LesserIsCaptured,
+            _ => Lengths::CapturedFirst,
+        };
+        let nanoseconds_a_tick = if resolution == MICROSECONDS { 1000 } else { 1 };
+        Ok((
+            Self {
+                order,
+                resolution,
+                lengths,
+                record_headers,
+                is_usual: record_headers[0] == RECORD_HEADER_LEN,
+                nanoseconds_a_tick,
+                header,
+                most_captured: match interface.snaplen {
+                    0 => usize::MAX,
+                    snaplen => snaplen as usize,
+                },
+                pending: 0,
+            },
+            interface,
+        ))
+    }
+
+    pub fn advance<R: Read>(&mut self, input: &mut Input<R>) -> Result<Option<Found>, ReadError> {
+        input.consume(std::mem::take(&mut self.pending));
+        if input.fill(1)?.is_empty() {
+            return Ok(None);
+        }
+        let header: [u8; RECORD_HEADER_LEN] = input.array(RECORD)?;
+        self.tell_header_length(input)?;
+        let RecordHeader {
+            seconds,
+            fraction,
+            captured_len,
+            original_len,
+        } = self.fields(&header);
+        if captured_len > MAX_PACKET_LEN {
+            return Err(ReadError::TooLong {
+                offset: input.offset(),
+                what: RECORD,
+                len: captured_len,
+                limit: MAX_PACKET_LEN,
+            });
+        }
+        let start = self.record_headers[0];
+        let end = start + captured_len as usize;
+        input.whole(RECORD, end)?;
+        self.pending = end;
+        let fraction = u64::from(fraction) * self.nanoseconds_a_tick;
+        Ok(Some(Found {
+            timestamp_ns: u64::from(seconds) * 1_000_000_000 + fraction,
+            time_flaw: (fraction >= 1_000_000_000).then_some(TimeFlaw::LargeFraction),
+            interface: 0,
+            original_len,
+            captured: start..start + self.most_captured.min(captured_len as usize),
+            stored_end: end,
+            options: OptionsAt::None,
+        }))
+    }
+
+    fn fields(&self, header: &[u8; RECORD_HEADER_LEN]) -> RecordHeader {
+        let field = |at: usize| self.order.u32_at(header, at).unwrap_or_default();
+        let (first, second) = (field(8), field(12));
+        let (captured_len, original_len) = match self.lengths {
+            Lengths::CapturedFirst => (first, second),
+            Lengths::OriginalFirst => (second, first),
+            Lengths::LesserIsCaptured => (first.min(second), first.max(second)),
+        };
+        RecordHeader {
+            seconds: field(0),
+            fraction: field(4),
+            captured_len,
+            original_len,
+        }
+    }
+
+    /// Looks at the first records: the usual length of their headers holds unless it makes no sense and several records in
+    /// a row agree on another.
+    fn tell_header_length<R: Read>(&mut self, input: &mut Input<R>) -> Result<(), ReadError> {
+        let [usual, others @ ..] = self.record_headers else {
+            return Ok(());
+        };
+        if others.is_empty() {
+            return Ok(());
+        }
+        let mut chosen = 0;
+        let misfit = self.misfit(input, *usual)?;
+        if misfit != Misfit::None {
+            for (index, other) in others.iter().enumerate() {
+                if self.agree(input, *other, misfit)? {
+                    chosen = index + 1;
+                    break;
+                }
+            }
+        }
+        self.record_headers = &self.record_headers[chosen..=chosen];
+        Ok(())
+    }
+
+    /// Returns why the bytes that are there are no records with headers of the usual length. A header that is begun is
+    /// waited for.
+    fn misfit<R: Read>(
+        &self,
+        input: &mut Input<R>,
+        header_len: usize,
+    ) -> Result<Misfit, ReadError> {
+        let mut look = self.looks(input.buffered(), header_len);
+        if let End::InAHeader(at) = look.end {
+            fill(input, at + RECORD_HEADER_LEN)?;
+            look = self.looks(input.buffered(), header_len);
+        }
+        Ok(match look.end {
+            End::Enough | End::OfTheFile | End::InARecord(_) => Misfit::None,
+            End::InAHeader(_) => Misfit::Rest,
+            End::Nonsense => Misfit::Lengths,
+        })
+    }
+
+    /// Returns whether several records in a row have headers of this length. The bytes after a damaged record, or what is
+    /// left of a record that was cut, may look like one by chance.
+    fn agree<R: Read>(
+        &self,
+        input: &mut Input<R>,
+        header_len: usize,
+        misfit: Misfit,
+    ) -> Result<bool, ReadError> {
+        let mut known = 0;
+        loop {
+            let look = self.looks(input.buffered(), header_len);
+            match look.end {
+                End::Enough => return Ok(misfit == Misfit::Lengths),
+                End::Nonsense => return Ok(false),
+                End::OfTheFile | End::InAHeader(_) | End::InARecord(_) => {}
+            }
+            // Looks on when more of the file has come.
+            if input.buffered().len() > known {
+                known = input.buffered().len();
+                let at = match look.end {
+                    End::InAHeader(at) | End::InARecord(at) => at,
+                    _ => known,
+                };
+                fill(input, at + RECORD_HEADER_LEN)?;
+                continue;
+            }
+            return Ok(match look.end {
+                End::OfTheFile => look.records >= LEAST_TO_AGREE,
+                _ => misfit == Misfit::Lengths && look.records > LEAST_TO_AGREE,
+            });
+        }
+    }
+
+    /// Looks how far these bytes are records with headers of this length.
+    fn looks(&self, bytes: &[u8], header_len: usize) -> Look {
+        let is_variant = header_len != self.record_headers[0];
+        let mut at = 0;
+        let mut first_seconds = None;
+        for records in 0..RECORDS_TO_TELL {
+            let end = |end| Look { records, end };
+            let Some(header) = bytes.get(at..).and_then(|rest| rest.first_chunk()) else {
+                return end(match at.cmp(&bytes.len()) {
+                    Ordering::Less => End::InAHeader(at),
+                    Ordering::Equal => End::OfTheFile,
+                    Ordering::Greater => End::InARecord(at),
+                });
+            };
+            let fields = self.fields(header);
+            // No packet is longer than the longest, and no more is captured than was sent.
+            if fields.original_len > MAX_PACKET_LEN || fields.captured_len > fields.original_len {
+                return end(End::Nonsense);
+            }
+            let first = *first_seconds.get_or_insert(fields.seconds);
+            if is_variant && !self.is_like_record(&fields, first) {
+                return end(End::Nonsense);
+            }
+            at += header_len + fields.captured_len as usize;
+        }
+        Look {
+            records: RECORDS_TO_TELL,
+            end: End::Enough,
+        }
+    }
+}
+
+impl Records {
+    /// Returns whether fields look like those of a record, where it is in doubt whether it is one: neither zeroes nor the
+    /// bytes of a packet do.
+    fn is_like_record(&self, fields: &RecordHeader, first_seconds: u32) -> bool {
+        const YEAR: u32 = 365 * 24 * 60 * 60;
+        (1..=MAX_VARIANT_PACKET_LEN).contains(&fields.captured_len)
+            && fields.original_len <= MAX_VARIANT_PACKET_LEN
+            && u64::from(fields.fraction) * self.nanoseconds_a_tick < 1_000_000_000
+            && fields.seconds.abs_diff(first_seconds) <= YEAR
+    }
+}
+
+/// Reads until the input holds `len` bytes or ends. Only a source that has nothing for now is an error: any other is met
+/// again by the next read.
+fn fill<R: Read>(input: &mut Input<R>, len: usize) -> Result<(), ReadError> {
+    match input.fill(len) {
+        Err(error) if error.would_block() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The usual fields of a record's header.
+struct RecordHeader {
+    seconds: u32,
+    fraction: u32,
+    captured_len: u32,
+    original_len: u32,
+}
+
+/// How far bytes are records with headers of some length.
+struct Look {
+    /// Headers that make sense.
+    records: usize,
+    end: End,
+}
+
+/// Where looking at records ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// After as many records as are looked at.
+    Enough,
+    /// With the last byte that is there.
+    OfTheFile,
+    /// The header that begins here is not there whole.
+    InAHeader(usize),
+    /// The record that ends here is not there whole.
+    InARecord(usize),
+    /// At a header with impossible lengths.
+    Nonsense,
+}
+
+/// Why bytes are no records with headers of the usual length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Misfit {
+    None,
+    Lengths,
+    /// What is left at the end is shorter than a header.
+    Rest,
 }

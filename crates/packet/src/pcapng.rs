@@ -4,7 +4,6 @@
 //! host's order and every host trawl runs on is little-endian. Files of both orders are read.
 
 pub mod block;
-pub mod details;
 pub mod options;
 pub(crate) mod read;
 pub mod write;

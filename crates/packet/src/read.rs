@@ -16,15 +16,14 @@
 //! ```
 
 pub mod compressed;
-mod input;
-pub mod parts;
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::ops::Range;
 
 use crate::pcap;
-use crate::pcapng::{self, Interface, block::ByteOrder, options::PacketOptions};
-pub(crate) use input::Input;
+use crate::pcapng::block::ByteOrder;
+use crate::pcapng::options::PacketOptions;
+use crate::pcapng::{self, Interface};
 
 /// Why a file cannot be read on. What came before is sound and has been delivered.
 #[derive(Debug, thiserror::Error)]
@@ -163,7 +162,7 @@ impl FileFormat {
 }
 
 enum Format {
-    Pcap(pcap::read::Records),
+    Pcap(pcap::Records),
     Pcapng(pcapng::read::Sections),
 }
 
@@ -198,12 +197,12 @@ impl<R: Read> CaptureReader<R> {
             return Err(ReadError::Empty);
         }
         let magic: [u8; 4] = input.array("the file's header")?;
-        let format = match pcap::read::Magic::parse(magic) {
+        let format = match pcap::Magic::parse(magic) {
             _ if magic == pcapng::block::SECTION_HEADER.to_le_bytes() => {
                 Format::Pcapng(pcapng::read::Sections::default())
             }
             Some(magic) => {
-                let (records, interface) = pcap::read::Records::open(&mut input, magic)?;
+                let (records, interface) = pcap::Records::open(&mut input, magic)?;
                 interfaces.push(interface);
                 Format::Pcap(records)
             }
@@ -425,5 +424,103 @@ impl<R: Read> CaptureReader<R> {
             original_len,
             options,
         })
+    }
+}
+
+/// Bytes asked of the source at once. Room grows only as bytes arrive, so that a damaged length
+/// never makes an allocation of its size.
+const CHUNK: usize = 256 << 10;
+
+pub(crate) struct Input<R> {
+    source: R,
+    /// Room for bytes, of which those from `start` to `end` are read and not yet consumed.
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Where in the file the byte at `start` is.
+    offset: u64,
+}
+
+impl<R: Read> Input<R> {
+    pub fn new(source: R) -> Self {
+        Self {
+            source,
+            buffer: Vec::new(),
+            start: 0,
+            end: 0,
+            offset: 0,
+        }
+    }
+
+    /// The next `len` bytes; fewer only if the file ends.
+    pub fn fill(&mut self, len: usize) -> Result<&[u8], ReadError> {
+        while self.end - self.start < len {
+            if self.end == self.buffer.len() {
+                self.buffer.copy_within(self.start..self.end, 0);
+                self.end -= self.start;
+                self.start = 0;
+                if self.end + CHUNK > self.buffer.len() {
+                    self.buffer.resize(self.end + CHUNK, 0);
+                }
+            }
+            match self.source.read(&mut self.buffer[self.end..]) {
+                Ok(0) => break,
+                Ok(read) => self.end += read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(source) => {
+                    return Err(ReadError::Io {
+                        offset: self.offset,
+                        source,
+                    });
+                }
+            }
+        }
+        Ok(&self.buffer[self.start..self.end.min(self.start + len)])
+    }
+
+    /// The next `len` bytes, all of them; `what` names them in the error.
+    pub fn whole(&mut self, what: &'static str, len: usize) -> Result<&[u8], ReadError> {
+        let offset = self.offset;
+        let bytes = self.fill(len)?;
+        if bytes.len() < len {
+            return Err(ReadError::Truncated {
+                offset,
+                what,
+                expected: len,
+                found: bytes.len(),
+            });
+        }
+        Ok(bytes)
+    }
+
+    /// The next `N` bytes as an array.
+    pub fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], ReadError> {
+        let offset = self.offset;
+        let bytes = self.fill(N)?;
+        let cut = ReadError::Truncated {
+            offset,
+            what,
+            expected: N,
+            found: bytes.len(),
+        };
+        bytes.first_chunk().copied().ok_or(cut)
+    }
+}
+
+impl<R> Input<R> {
+    /// Ends a record of `len` bytes, which were filled before.
+    pub fn consume(&mut self, len: usize) {
+        self.start += len;
+        self.offset += len as u64;
+    }
+
+    /// Where the record being read begins in the file.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The record being read, from its first byte to what is buffered after it.
+    pub fn buffered(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
     }
 }

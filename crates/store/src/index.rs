@@ -71,27 +71,61 @@ const MISTAKEN: f64 = 0.01;
 /// Hashes are as many as packets.
 const MISTAKEN_HASH: f64 = 0.1;
 
-/// Rows as columns, in the order of the schema.
+/// One value of a row.
+enum Value {
+    Int32(i32),
+    Int64(i64),
+    Text(ByteArray),
+}
+
+impl Value {
+    fn number(value: impl Into<i32>) -> Self {
+        Self::Int32(value.into())
+    }
+}
+
+/// A column of the schema: the values that are present, and which rows have one.
 #[derive(Debug, Default)]
-struct Columns {
-    time: Vec<i64>,
-    interface: Vec<ByteArray>,
-    verdict: Sparse<ByteArray>,
-    reason: Sparse<ByteArray>,
-    src: Sparse<ByteArray>,
-    dst: Sparse<ByteArray>,
-    sport: Sparse<i32>,
-    dport: Sparse<i32>,
-    protocol: Sparse<i32>,
-    tcp_flags: Sparse<i32>,
-    captured_length: Vec<i32>,
-    length: Vec<i32>,
-    tcp_seq: Sparse<i64>,
-    hash: Vec<i32>,
-    chunk: Vec<ByteArray>,
-    frame: Vec<i32>,
-    offset: Vec<i32>,
-    ethertype: Sparse<i32>,
+struct Column {
+    int32: Vec<i32>,
+    int64: Vec<i64>,
+    text: Vec<ByteArray>,
+    present: Vec<i16>,
+}
+
+impl Column {
+    fn push(&mut self, value: Option<Value>) {
+        self.present.push(i16::from(value.is_some()));
+        match value {
+            Some(Value::Int32(value)) => self.int32.push(value),
+            Some(Value::Int64(value)) => self.int64.push(value),
+            Some(Value::Text(value)) => self.text.push(value),
+            None => {}
+        }
+    }
+
+    fn write(&self, out: &mut ColumnWriter<'_>, is_optional: bool) -> Written<usize> {
+        let levels = is_optional.then_some(&self.present[..]);
+        match out {
+            ColumnWriter::Int32ColumnWriter(out) => out.write_batch(&self.int32, levels, None),
+            ColumnWriter::Int64ColumnWriter(out) => out.write_batch(&self.int64, levels, None),
+            ColumnWriter::ByteArrayColumnWriter(out) => out.write_batch(&self.text, levels, None),
+            _ => Err(ParquetError::General(
+                "the schema has another type".to_owned(),
+            )),
+        }
+    }
+}
+
+type Written<T> = std::result::Result<T, ParquetError>;
+
+const COLUMNS: usize = 18;
+
+/// The rows of a chunk as columns, in the order of the schema.
+#[derive(Debug, Default)]
+struct Rows {
+    count: usize,
+    columns: [Column; COLUMNS],
     texts: Texts,
 }
 
@@ -116,29 +150,6 @@ impl Texts {
         let new = text(words);
         self.words.insert(words.to_owned(), new.clone());
         new
-    }
-}
-
-/// A column in which values may be absent.
-#[derive(Debug)]
-struct Sparse<T> {
-    values: Vec<T>,
-    there: Vec<i16>,
-}
-
-impl<T> Default for Sparse<T> {
-    fn default() -> Self {
-        Self {
-            values: Vec::new(),
-            there: Vec::new(),
-        }
-    }
-}
-
-impl<T> Sparse<T> {
-    fn push(&mut self, value: Option<T>) {
-        self.there.push(i16::from(value.is_some()));
-        self.values.extend(value);
     }
 }
 
@@ -211,12 +222,11 @@ fn ethertype(headers: &Headers<'_>) -> Option<i32> {
     read.or(other).map(i32::from)
 }
 
-/// The rows of a chunk.
-fn rows(chunk: &[u8], manifest: &Manifest) -> io::Result<Columns> {
+fn rows(chunk: &[u8], manifest: &Manifest) -> io::Result<Rows> {
     let damaged = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
     let interface = text(&manifest.interface);
     let name = text(&manifest.key().packets());
-    let mut columns = Columns::default();
+    let mut rows = Rows::default();
     let mut links: Vec<u16> = Vec::new();
     for (number, frame) in seekable::frames(chunk)?.iter().enumerate() {
         let from = frame.offset as usize;
@@ -232,12 +242,13 @@ fn rows(chunk: &[u8], manifest: &Manifest) -> io::Result<Columns> {
                     links.push(link.ok_or_else(|| damaged("an interface block is too short"))?);
                 }
                 ENHANCED_PACKET => {
-                    columns.interface.push(interface.clone());
-                    columns.chunk.push(name.clone());
-                    columns.frame.push(number as i32);
-                    columns.offset.push(offset as i32);
-                    columns
-                        .packet(&block, &links)
+                    let place = (
+                        interface.clone(),
+                        name.clone(),
+                        number as i32,
+                        offset as i32,
+                    );
+                    rows.packet(&block, &links, place)
                         .ok_or_else(|| damaged("a packet block is too short"))?;
                 }
                 _ => {}
@@ -248,11 +259,17 @@ fn rows(chunk: &[u8], manifest: &Manifest) -> io::Result<Columns> {
             return Err(damaged("a frame does not end with a whole block"));
         }
     }
-    Ok(columns)
+    Ok(rows)
 }
 
-impl Columns {
-    fn packet(&mut self, block: &Block<'_>, links: &[u16]) -> Option<()> {
+impl Rows {
+    /// Adds the row of a packet. `place` is interface, chunk, frame and offset.
+    fn packet(
+        &mut self,
+        block: &Block<'_>,
+        links: &[u16],
+        place: (ByteArray, ByteArray, i32, i32),
+    ) -> Option<()> {
         let packet = block.enhanced_packet()?;
         let link = *links.get(packet.interface_id as usize)?;
         let options = PacketOptions::parse(packet.options());
@@ -261,33 +278,42 @@ impl Columns {
             .comments
             .iter()
             .find_map(|comment| comment.strip_prefix("drop=")?.split(' ').next());
-        self.time.push(packet.timestamp as i64);
         let texts = &mut self.texts;
         let verdict = options.verdict.map(verdict::text);
-        self.verdict.push(verdict.map(|word| texts.word(&word)));
-        self.reason.push(reason.map(|word| texts.word(word)));
-        let [src, dst] = addresses(&headers);
-        self.src.push(src.map(|address| texts.address(address)));
-        self.dst.push(dst.map(|address| texts.address(address)));
-        self.sport
-            .push(headers.ports.map(|ports| i32::from(ports.0)));
-        self.dport
-            .push(headers.ports.map(|ports| i32::from(ports.1)));
-        self.protocol
-            .push(headers.ip.map(|ip| i32::from(ip.protocol)));
-        self.tcp_flags
-            .push(headers.tcp.map(|tcp| i32::from(tcp.flags)));
-        self.captured_length.push(packet.captured_len() as i32);
-        self.length.push(packet.original_len as i32);
-        self.tcp_seq.push(headers.tcp.map(|tcp| i64::from(tcp.seq)));
-        self.hash
-            .push(invariant_hash(&headers, packet.captured).cast_signed());
-        self.ethertype.push(ethertype(&headers));
+        let verdict = verdict.map(|word| texts.word(&word));
+        let reason = reason.map(|word| texts.word(word));
+        let [src, dst] = addresses(&headers).map(|one| one.map(|one| texts.address(one)));
+        let hash = invariant_hash(&headers, packet.captured).cast_signed();
+        let (interface, chunk, frame, offset) = place;
+        let row = [
+            Some(Value::Int64(packet.timestamp as i64)),
+            Some(Value::Text(interface)),
+            verdict.map(Value::Text),
+            reason.map(Value::Text),
+            src.map(Value::Text),
+            dst.map(Value::Text),
+            headers.ports.map(|(from, _)| Value::number(from)),
+            headers.ports.map(|(_, to)| Value::number(to)),
+            headers.ip.map(|ip| Value::number(ip.protocol)),
+            headers.tcp.map(|tcp| Value::number(tcp.flags)),
+            Some(Value::Int32(packet.captured_len() as i32)),
+            Some(Value::Int32(packet.original_len as i32)),
+            headers.tcp.map(|tcp| Value::Int64(tcp.seq.into())),
+            Some(Value::Int32(hash)),
+            Some(Value::Text(chunk)),
+            Some(Value::Int32(frame)),
+            Some(Value::Int32(offset)),
+            ethertype(&headers).map(Value::Int32),
+        ];
+        self.count += 1;
+        for (column, value) in self.columns.iter_mut().zip(row) {
+            column.push(value);
+        }
         Some(())
     }
 
     /// As a Parquet file: the same bytes for the same rows.
-    fn to_parquet(&self) -> std::result::Result<Vec<u8>, ParquetError> {
+    fn to_parquet(&self) -> Written<Vec<u8>> {
         let schema = Arc::new(parse_message_type(SCHEMA)?);
         let mut properties = WriterProperties::builder()
             .set_created_by("trawl".to_owned())
@@ -311,10 +337,10 @@ impl Columns {
             };
             properties = properties
                 .set_column_bloom_filter_fpp(path.clone(), mistaken)
-                .set_column_bloom_filter_max_ndv(path, self.time.len().max(1) as u64);
+                .set_column_bloom_filter_max_ndv(path, self.count.max(1) as u64);
         }
         // Where there are several pages, those whose times or addresses cannot match are left out.
-        let is_paged = self.time.len() > PAGE_ROWS;
+        let is_paged = self.count > PAGE_ROWS;
         properties = properties
             .set_data_page_row_count_limit(PAGE_ROWS)
             .set_offset_index_disabled(!is_paged);
@@ -325,70 +351,17 @@ impl Columns {
             properties = properties
                 .set_column_statistics_enabled(ColumnPath::from(*name), EnabledStatistics::Page);
         }
-        let mut writer =
-            SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties.build()))?;
+        let properties = Arc::new(properties.build());
+        let mut writer = SerializedFileWriter::new(Vec::new(), Arc::clone(&schema), properties)?;
         let mut group = writer.next_row_group()?;
-        let mut number = 0;
-        while let Some(mut column) = group.next_column()? {
-            self.write(number, column.untyped())?;
-            column.close()?;
-            number += 1;
+        for (column, described) in self.columns.iter().zip(schema.get_fields()) {
+            if let Some(mut out) = group.next_column()? {
+                column.write(out.untyped(), described.is_optional())?;
+                out.close()?;
+            }
         }
         group.close()?;
         writer.into_inner()
-    }
-
-    fn write(
-        &self,
-        number: usize,
-        column: &mut ColumnWriter<'_>,
-    ) -> std::result::Result<(), ParquetError> {
-        match (number, column) {
-            (0, ColumnWriter::Int64ColumnWriter(out)) => out.write_batch(&self.time, None, None),
-            (1, ColumnWriter::ByteArrayColumnWriter(out)) => {
-                out.write_batch(&self.interface, None, None)
-            }
-            (14, ColumnWriter::ByteArrayColumnWriter(out)) => {
-                out.write_batch(&self.chunk, None, None)
-            }
-            (12, ColumnWriter::Int64ColumnWriter(out)) => {
-                out.write_batch(&self.tcp_seq.values, Some(&self.tcp_seq.there), None)
-            }
-            (_, ColumnWriter::ByteArrayColumnWriter(out)) => {
-                let sparse = match number {
-                    2 => &self.verdict,
-                    3 => &self.reason,
-                    4 => &self.src,
-                    _ => &self.dst,
-                };
-                out.write_batch(&sparse.values, Some(&sparse.there), None)
-            }
-            (_, ColumnWriter::Int32ColumnWriter(out)) => {
-                let dense = match number {
-                    10 => Some(&self.captured_length),
-                    11 => Some(&self.length),
-                    13 => Some(&self.hash),
-                    15 => Some(&self.frame),
-                    16 => Some(&self.offset),
-                    _ => None,
-                };
-                let sparse = match number {
-                    6 => &self.sport,
-                    7 => &self.dport,
-                    8 => &self.protocol,
-                    9 => &self.tcp_flags,
-                    _ => &self.ethertype,
-                };
-                match dense {
-                    Some(dense) => out.write_batch(dense, None, None),
-                    None => out.write_batch(&sparse.values, Some(&sparse.there), None),
-                }
-            }
-            _ => Err(ParquetError::General(
-                "the schema has another column here".to_owned(),
-            )),
-        }
-        .map(|_| ())
     }
 }
 

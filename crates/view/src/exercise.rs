@@ -13,9 +13,9 @@ use trawl_packet::decode;
 use trawl_packet::pcap;
 use trawl_packet::pcapng::block;
 use trawl_packet::pcapng::options::PacketOptions;
-use trawl_packet::read::parts::Seekable;
+
 use trawl_packet::read::{CaptureReader, FileFormat, Step, compressed};
-use trawl_packet::seekable;
+use trawl_packet::seekable::{self, Seekable};
 
 /// Reads a whole file, prints its packets, and makes figures of them and of the blocks between.
 pub fn capture_file(bytes: &[u8]) {

@@ -7,7 +7,7 @@ use trawl_packet::link_type;
 use trawl_packet::pcapng::block::{
     self, ByteOrder, DECRYPTION_SECRETS, INTERFACE_STATISTICS, NAME_RESOLUTION, SECTION_HEADER,
 };
-use trawl_packet::pcapng::details::{InterfaceCounts, Names, Section};
+use trawl_packet::pcapng::options::{InterfaceCounts, Names, Section};
 use trawl_packet::pcapng::{Direction, Interface};
 use trawl_packet::read::FileFormat;
 
