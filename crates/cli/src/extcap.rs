@@ -15,6 +15,7 @@ use trawl_filter::select::{Question, Selector};
 use trawl_filter::{LinkType, Options, compile};
 use trawl_packet::pcapng::block::{ByteOrder, blocks};
 use trawl_packet::verdict;
+use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_sys::netlink::{Link, Netlink};
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result, errno};
@@ -23,7 +24,6 @@ use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::filter::Filter;
 use trawl_tap::options::{At, Direction, Options as CaptureOptions, Programs, Sample};
 use trawl_tap::plan::CapturePlan;
-use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_tap::sources::Sources;
 use trawl_tap::table::{self, Facts};
 
