@@ -31,15 +31,14 @@ use trawl_io::libpcap::choose_for_filters;
 use trawl_pipeline::plan::{Io, OutputPlan};
 use trawl_pipeline::{Counts, Writer};
 use trawl_sink::{
-    COMPRESSION_LIMIT, Fate, NextFiles, Series, SeriesPlan, Several, compression_limits,
-    compression_threads,
+    COMPRESSION_LIMIT, Fate, NextFiles, Series, SeriesPlan, Several, compression_threads,
 };
 use trawl_sys::privilege::{Capabilities, Kept};
 use trawl_sys::warden::{self, CutFile, Undo, WholeBytes};
 use trawl_sys::{Error, Result, errno};
 use trawl_tap::assembly::Host;
 use trawl_tap::capture_site::CaptureSite;
-use trawl_tap::notice::Notice;
+use trawl_tap::event::Event;
 use trawl_tap::options::TimeSource;
 use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::{self, Attached, Confined, Ended, Observer};
@@ -58,8 +57,7 @@ use trawl_view::json::JsonLines;
 use trawl_view::print::Printer;
 use trawl_view::text;
 
-use crate::json::{self, Remark};
-use crate::{outfile, published, terminal, verifier_log};
+use crate::{json, outfile, published, terminal, verifier_log};
 
 pub fn run(args: Args) -> Result<ExitCode> {
     if args.drops.asks_for_help() {
@@ -143,10 +141,10 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
     let geometry = attached.session().geometry();
     let snaplen = options.snaplen.min(geometry.max_captured());
     if snaplen < options.snaplen && options.snaplen < RECORD_MAX_CAPTURED as u32 {
-        observer.notice(&Notice::SnaplenReduced { bytes: snaplen });
+        observer.event(&Event::SnaplenReduced { bytes: snaplen });
     }
     if let Some(trigger) = &options.trigger {
-        observer.notice(&Notice::armed(trigger, geometry.pool_size as u64));
+        observer.event(&Event::armed(trigger, geometry.pool_size as u64));
     }
     let mut is_stored = true;
     let Outputs {
@@ -332,40 +330,21 @@ impl Run<'_> {
 /// The outputs after the first.
 type Others = Vec<(OutputPlan, Output)>;
 
-/// Reports what an output lost, and draws up its account.
+/// Reports the losses of an output, and returns its account.
 fn account_of(fate: Fate) -> OutputSummary {
-    let Fate {
-        name,
-        recorded,
-        lost,
-        error,
-        failed,
-        compresses_too_slowly,
-    } = fate;
-    let why = match &error {
-        Some(error) => {
-            let text = error.to_string();
-            json::say(
-                &Remark::OutputFailed {
-                    error: text.clone(),
-                },
-                &text,
-            );
-            String::new()
-        }
-        None if compresses_too_slowly => format!(": {}", compression_limits()),
-        None => ": it could not keep up".to_owned(),
-    };
     let output = OutputSummary {
-        name,
-        recorded,
-        lost,
-        failed,
-        error: error.map(|error| error.to_string()),
+        name: fate.name,
+        recorded: fate.recorded,
+        lost: fate.lost,
+        failed: fate.failed,
+        error: fate.error.map(|error| error.to_string()),
+        too_few_cpus: fate.compresses_too_slowly.then(compression_threads),
     };
-    if lost > 0 {
-        let text = format!("{}: {lost} recorded packets lost{why}", output.name);
-        json::say(&Remark::Output(&output), &text);
+    if let Some(error) = output.error.clone() {
+        json::event(&Event::OutputFailed { error });
+    }
+    if output.lost > 0 {
+        json::event(&Event::Output(output.clone()));
     }
     output
 }
@@ -386,19 +365,14 @@ fn report(
         // The reader has seen enough: no failure of ours.
         Ended::Output(error) if error.errno() == Some(errno::EPIPE) => ExitCode::SUCCESS,
         Ended::Output(error) => {
-            let text = error.to_string();
-            json::say(
-                &Remark::OutputFailed {
-                    error: text.clone(),
-                },
-                &text,
-            );
+            let error = error.to_string();
+            json::event(&Event::OutputFailed { error });
             ExitCode::FAILURE
         }
         // The observer has said so already, unless it was to be quiet.
         Ended::NoInterface(gone) => {
             if display.quiet {
-                json::say(&Remark::Gone(gone), &gone.to_string());
+                json::event(&Event::Gone(gone.clone()));
             }
             ExitCode::FAILURE
         }
@@ -416,37 +390,29 @@ fn report(
             .iter()
             .map(|point| point.hardware_stamped)
             .sum();
-        let all = summary.total.recorded;
-        let text = format!("{stamped} of {all} recorded packets carry the hardware's time");
-        let recorded = all;
-        json::say(&Remark::HardwareTime { stamped, recorded }, &text);
+        json::event(&Event::HardwareTime {
+            stamped,
+            recorded: summary.total.recorded,
+        });
     }
     let errors = summary.interfaces.iter();
     let largest = errors.filter_map(|point| point.time_error_max_ns).max();
-    if let Some(error) = largest.filter(|_| display.verbose) {
-        let text = format!("time stamps are wrong by at most {error} ns");
-        json::say(&Remark::TimeError { at_most_ns: error }, &text);
+    if let Some(at_most_ns) = largest.filter(|_| display.verbose) {
+        json::event(&Event::TimeError { at_most_ns });
     }
-    for gap in &summary.unseen {
-        json::say(&Remark::Unseen(gap), &gap.to_string());
-    }
-    for library in summary
-        .interfaces
-        .iter()
-        .filter_map(|point| point.library.as_ref())
-    {
-        json::say(&Remark::Library(library), &library.to_string());
-    }
-    if let Some(triggers) = &summary.triggers {
-        json::say(&Remark::Triggers(triggers), &triggers.to_string());
+    let gaps = summary.unseen.iter().cloned().map(Event::Unseen);
+    let points = summary.interfaces.iter();
+    let libraries = points.filter_map(|point| point.library.clone().map(Event::Library));
+    let triggers = summary.triggers.clone().map(Event::Triggers);
+    for event in gaps.chain(libraries).chain(triggers) {
+        json::event(&event);
     }
     let packets = summary.total.lost.get(COMPRESSION_LIMIT).copied();
     if let Some(packets) = packets.filter(|packets| *packets > 0) {
         let threads = compression_threads();
-        let remark = Remark::CompressionTooSlow { packets, threads };
-        json::say(&remark, &compression_limits());
+        json::event(&Event::CompressionTooSlow { packets, threads });
     }
-    json::say(&Remark::Account(&summary.total), &summary.total.to_string());
+    json::event(&Event::Account(summary.total.clone()));
     written.map(|()| code)
 }
 

@@ -15,16 +15,16 @@ use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, clock, process};
 use trawl_tap::assembly::Host;
 use trawl_tap::drop::Along;
+use trawl_tap::event::Event;
 use trawl_tap::options::{At, Drops, Memory, MemorySize, Options};
 use trawl_tap::session::{self, Ended};
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
 use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, ShortId, Source, add_places};
 
-use crate::json::{self, Remark};
 use crate::libpcap::LibpcapArg;
 use crate::netns::NamespacesArg;
 use crate::why::{Watcher, watching_drops};
-use crate::{capture, terminal, units};
+use crate::{capture, json, terminal, units};
 
 /// A way that was not gone on for so long after its last step is told.
 const PATIENCE_NS: u64 = 100_000_000;
@@ -117,10 +117,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let (summary, ended) = confined.run(&mut sink, &mut observer)?;
     sink.end_all()?;
-    json::say(
-        &Remark::Account(&summary.total),
-        &format!("steps: {}", summary.total),
-    );
+    let text = format!("steps: {}", summary.total);
+    json::event_as(&Event::Account(summary.total), &text);
     match ended {
         Ended::Signal | Ended::Duration | Ended::Count | Ended::Size => Ok(ExitCode::SUCCESS),
         Ended::Output(error) => Err(error),

@@ -3,14 +3,10 @@
 use std::io::Write as _;
 
 use serde::{Deserialize, Serialize, Serializer};
-use trawl_pipeline::account::Account;
 use trawl_store::Coverage;
 use trawl_sys::error::Kind;
 use trawl_sys::{Error, Result};
-use trawl_tap::notice::{Gap, Gone};
-use trawl_tap::pcap::LibraryFigures;
-use trawl_tap::summary::OutputSummary;
-use trawl_tap::trigger;
+use trawl_tap::event::Event;
 use trawl_view::text;
 
 use crate::terminal::{self, write_out};
@@ -103,70 +99,33 @@ pub fn notice(host: Option<&str>, notice: &impl Serialize, text: &str) {
     }
 }
 
-/// Says what is waited for when all is written.
+/// Reports an event of a capture on standard error: as a sentence, or as a line of JSON if the command line asks for that.
+pub fn event(event: &Event) {
+    event_as(event, &event.to_string());
+}
+
+/// Reports an event with another sentence.
+pub fn event_as(event: &Event, text: &str) {
+    match is_wanted() {
+        true => notice(None, event, text),
+        false => terminal::say(text),
+    }
+}
+
+/// Reports commands that still run when all is written.
 pub fn waits_for_commands(count: usize) {
-    let commands = if count == 1 { "command" } else { "commands" };
-    let text = format!("waiting for {count} {commands} of -z; Ctrl-C ends the waiting");
-    say(&Remark::WaitsForCommands { count }, &text);
+    event(&Event::WaitsForCommands { count });
 }
 
 /// What a command has to say beside a capture's notices.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Remark<'a> {
-    /// What became of each packet up to now.
-    Account(&'a Account),
-    HardwareTime {
-        stamped: u64,
-        recorded: u64,
-    },
-    TimeError {
-        at_most_ns: u64,
-    },
-    /// An output beside the first one ended early or could not keep up.
-    Output(&'a OutputSummary),
-    /// The capture's first output ended early.
-    OutputFailed {
-        error: String,
-    },
-    /// Packets were lost because they could not be compressed in time.
-    CompressionTooSlow {
-        packets: u64,
-        threads: usize,
-    },
-    /// All is written, and commands of -z still run.
-    WaitsForCommands {
-        count: usize,
-    },
-    Gone(&'a Gone),
-    Unseen(&'a Gap),
-    Triggers(&'a trigger::Report),
-    /// What a library that reads packets counted itself.
-    Library(&'a LibraryFigures),
     /// Rules are in force, and no interface is guarded.
     NotGuarded,
     /// What was changed is reverted at the end of this time.
     RevertPending {
         seconds: f64,
-    },
-    StoreDelayed {
-        url: &'a str,
-        error: &'a str,
-    },
-    Stored {
-        recorded: u64,
-        stored: u64,
-        spooled: u64,
-        evicted: u64,
-    },
-    /// Chunks that are not in the store yet.
-    Spooled {
-        chunks: u64,
-        error: &'a str,
-    },
-    /// Packets that will not be in the store.
-    Evicted {
-        packets: u64,
     },
     CannotRead {
         file: &'a str,

@@ -8,8 +8,8 @@ use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
 use trawl_tap::Choice;
 use trawl_tap::assembly::{Host, Point};
+use trawl_tap::event::Event;
 use trawl_tap::filter::Filter;
-use trawl_tap::notice::Notice;
 use trawl_tap::options::{Drops, Memory, MemorySize, Options};
 use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::{self, Attached, Ended, Observer};
@@ -149,7 +149,7 @@ fn into_result(ended: Ended) -> Result<()> {
 struct Silent;
 
 impl Observer for Silent {
-    fn notice(&mut self, _notice: &Notice) {}
+    fn event(&mut self, _event: &Event) {}
 
     fn started(&mut self, _points: &[Point]) {}
 
@@ -195,17 +195,17 @@ struct Figures<'a, 'b, 'v> {
 }
 
 impl Observer for Figures<'_, '_, '_> {
-    fn notice(&mut self, notice: &Notice) {
+    fn event(&mut self, event: &Event) {
         if json::is_wanted() {
-            json::notice(None, notice, &notice.to_string());
+            json::notice(None, event, &event.to_string());
         } else if !terminal::stdout_is_terminal() {
-            terminal::say(&notice.to_string());
+            terminal::say(&event.to_string());
         }
     }
 
     fn started(&mut self, points: &[Point]) {
         for point in points {
-            self.notice(&Notice::capturing(point));
+            self.event(&Event::capturing(point));
         }
         self.viewer.borrow_mut().started();
     }

@@ -13,6 +13,7 @@ use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::Step;
 use trawl_sys::{Error, Result, clock, privilege};
+use trawl_tap::event::Event;
 use trawl_tap::filter::Filter;
 use trawl_view::merge::Merge;
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
@@ -275,7 +276,7 @@ fn look(args: &Args, statistics: &mut Statistics) -> Result<()> {
         ..Wanted::default()
     };
     let account = live::run(&wanted, &mut Counting(statistics))?;
-    json::say(&Remark::Account(&account.total), &account.total.to_string());
+    json::event(&Event::Account(account.total.clone()));
     Ok(())
 }
 

@@ -14,8 +14,8 @@ use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_sys::{Error, Result};
 use trawl_tap::Choice;
 use trawl_tap::assembly::{Host, Point};
+use trawl_tap::event::Event;
 use trawl_tap::filter::Filter;
-use trawl_tap::notice::Notice;
 use trawl_tap::options::{Drops, Memory, MemorySize, Options};
 use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::{self, Ended, Observer};
@@ -24,7 +24,6 @@ use trawl_tap::summary::Summary;
 use trawl_view::record::{BlockOrigin, RingBlocks, Source, add_places};
 use trawl_view::why::Tally;
 
-use crate::json::Remark;
 use crate::libpcap::LibpcapArg;
 use crate::netns::NamespacesArg;
 use crate::{capture, json, terminal, units};
@@ -150,10 +149,10 @@ pub(crate) struct Watcher {
 }
 
 impl Observer for Watcher {
-    fn notice(&mut self, notice: &Notice) {
-        let text = notice.to_string();
+    fn event(&mut self, event: &Event) {
+        let text = event.to_string();
         match self.json {
-            true => json::notice(None, notice, &text),
+            true => json::notice(None, event, &text),
             false => terminal::say(&text),
         }
     }
@@ -164,14 +163,14 @@ impl Observer for Watcher {
             .filter_map(|one| Some((one, (self.started)(one)?)))
         {
             match self.json {
-                true => json::notice(None, &Notice::capturing(point), &text),
+                true => json::notice(None, &Event::capturing(point), &text),
                 false => terminal::say(&text),
             }
         }
     }
 
     fn figures(&mut self, summary: &Summary) {
-        json::say(&Remark::Account(&summary.total), &summary.total.to_string());
+        json::event(&Event::Account(summary.total.clone()));
     }
 }
 

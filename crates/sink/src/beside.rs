@@ -114,7 +114,7 @@ impl Beside {
         let fits = waiting.load(Ordering::Acquire) + bytes.len() <= WAITING_MAX;
         waiting.fetch_add(bytes.len(), Ordering::AcqRel);
         let jobs = self.jobs.as_ref().filter(|_| fits);
-        if !jobs.is_some_and(|jobs| jobs.send(Arc::clone(bytes)).is_ok()) {
+        if jobs.is_none_or(|jobs| jobs.send(Arc::clone(bytes)).is_err()) {
             waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
             self.lost += packets;
         }

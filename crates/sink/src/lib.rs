@@ -17,8 +17,6 @@ pub use file::{Pipe, PlainFile};
 pub use finished::{Finished, check_command, wait_for_commands};
 pub use form::Form;
 pub use next_files::NextFiles;
-pub use packed::{
-    COMPRESSION_LIMIT, Packed, compression_limits, compression_threads, is_nearly_full,
-};
+pub use packed::{COMPRESSION_LIMIT, Packed, compression_threads, is_nearly_full};
 pub use series::Series;
 pub use series_plan::SeriesPlan;

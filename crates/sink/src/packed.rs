@@ -17,7 +17,7 @@ use trawl_sys::{Error, Result};
 use crate::file::GrowingFile;
 use crate::form::{Encoder, Form};
 
-pub use frame::{COMPRESSION_LIMIT, compression_limits, compression_threads};
+pub use frame::{COMPRESSION_LIMIT, compression_threads};
 use trawl_pipeline::plan::Compression;
 
 /// This many bytes make a frame.

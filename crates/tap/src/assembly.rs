@@ -24,8 +24,8 @@ use trawl_sys::warden::{Undo, Warden};
 use trawl_sys::{Error, Result, clock, events, host};
 
 use crate::capture_site::CaptureSite;
+use crate::event::{ClockReason, Event};
 use crate::many::Many;
-use crate::notice::{ClockReason, Notice};
 use crate::options::{Options, Stamps, TimeSource};
 use crate::polls;
 use config::links;
@@ -135,7 +135,7 @@ impl PointIds {
 pub struct Assembly {
     pub options: Rc<Options>,
     pub(crate) geometry: Geometry,
-    pub notices: Vec<Notice>,
+    pub notices: Vec<Event>,
     /// Undoes what a killed trawl would leave behind.
     pub warden: Warden,
     pub(crate) points: Vec<Point>,
@@ -149,7 +149,7 @@ pub struct Assembly {
     /// Tells the programs where polls end, once one of them asks for it; or nothing can.
     polls: Option<Option<OwnedFd>>,
     /// Said only to those who want to know more.
-    pub details: Vec<Notice>,
+    pub details: Vec<Event>,
     /// What programs do with packets that others of them have seen: LINKS_… of bpf/include/drop.h.
     pub(crate) links: u32,
     /// How many sites there are; those whose rings lie in this process's memory share what may be used of it.
@@ -435,7 +435,7 @@ impl Assembly {
             return Ok(());
         }
         if site.interface.driver.as_deref() == Some("tun") {
-            self.details.push(Notice::ClockReadPerPacket {
+            self.details.push(Event::ClockReadPerPacket {
                 interface: site.label.clone(),
                 reason: ClockReason::NoPolls {
                     driver: "tun".to_owned(),
@@ -447,7 +447,7 @@ impl Assembly {
             let rings = self.program_rings()?;
             let polls = polls::watch(&self.config(&rings), &rings, readings);
             if let Err(error) = &polls {
-                self.details.push(Notice::ClockReadPerPacket {
+                self.details.push(Event::ClockReadPerPacket {
                     interface: site.label.clone(),
                     reason: ClockReason::EndUnseen {
                         why: error.to_string(),
@@ -592,7 +592,7 @@ impl Assembly {
         }
     }
 
-    pub fn notice(&mut self, notice: Notice) {
-        self.notices.push(notice);
+    pub fn event(&mut self, event: Event) {
+        self.notices.push(event);
     }
 }

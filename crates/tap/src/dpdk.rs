@@ -16,8 +16,8 @@ use trawl_sys::{Error, Result};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
+use crate::event::{Event, GoneReason, ReadFailure};
 use crate::filter::Filter;
-use crate::notice::{GoneReason, Notice, ReadFailure};
 use crate::options::{Direction, Options};
 use crate::packet::Sharing;
 use crate::packet::choice::Sampling;
@@ -116,7 +116,7 @@ impl Tap for Dpdk {
         dialogue.until("started")?;
         let Dialogue { cleared, ports, .. } = dialogue;
         for notice in words::cleared(label, &cleared) {
-            assembly.notice(notice);
+            assembly.event(notice);
         }
         let queues = ports.iter().map(|port| port.queues).collect::<Vec<_>>();
         let places = Places::new(&queues, directions, options.queue);
@@ -256,7 +256,7 @@ impl AttachedTap for AttachedDpdk {
         Ok(())
     }
 
-    fn detach(&mut self) -> Vec<Notice> {
+    fn detach(&mut self) -> Vec<Event> {
         self.rings.stop();
         self.waiting = None;
         let Some(thread) = self.thread.take() else {
@@ -266,7 +266,7 @@ impl AttachedTap for AttachedDpdk {
             self.shared.fail(ReadFailure::ThreadCrashed);
         }
         let failure = self.shared.failure().cloned();
-        let mut said: Vec<Notice> = failure.map(Notice::ReadFailed).into_iter().collect();
+        let mut said: Vec<Event> = failure.map(Event::ReadFailed).into_iter().collect();
         if self.shared.was_killed() {
             said.extend(words::cleared(NAME, &self.cleaner.clear()));
         }

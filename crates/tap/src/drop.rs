@@ -25,7 +25,7 @@ use trawl_sys::{Error, Result, events};
 
 use crate::assembly::{Assembly, Carries, program_maps};
 use crate::capture_site::CaptureSite;
-use crate::notice::Notice;
+use crate::event::Event;
 use crate::options::Drops;
 use crate::{AttachedTap, Choice, table};
 use reasons::{DONE, DONE_IF_EMPTY, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP};
@@ -302,7 +302,7 @@ struct AttachedDrop {
 }
 
 impl AttachedTap for AttachedDrop {
-    fn detach(&mut self) -> Vec<Notice> {
+    fn detach(&mut self) -> Vec<Event> {
         self.links.clear();
         Vec::new()
     }

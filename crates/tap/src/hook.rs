@@ -20,8 +20,8 @@ use trawl_sys::{Error, Result};
 
 use crate::assembly::{Assembly, PointIds};
 use crate::capture_site::CaptureSite;
+use crate::event::Event;
 use crate::filter::XdpBlocks;
-use crate::notice::Notice;
 use crate::options::Options;
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight, attached_now};
@@ -192,7 +192,7 @@ fn say_which(looked: &Looked, site: &CaptureSite, assembly: &mut Assembly) {
     }
     for hook in &looked.hooks {
         if let Some(path) = &hook.path {
-            assembly.notice(Notice::UsingHookMap {
+            assembly.event(Event::UsingHookMap {
                 interface: site.label.clone(),
                 path: path.clone(),
             });
@@ -230,7 +230,7 @@ struct AttachedHook {
 }
 
 impl AttachedHook {
-    fn give_up(&mut self) -> Vec<Notice> {
+    fn give_up(&mut self) -> Vec<Event> {
         let leave = |mut stand: Occupied| stand.leave();
         std::mem::take(&mut self.stands)
             .into_iter()
@@ -282,7 +282,7 @@ impl AttachedHook {
 }
 
 impl AttachedTap for AttachedHook {
-    fn detach(&mut self) -> Vec<Notice> {
+    fn detach(&mut self) -> Vec<Event> {
         self.give_up()
     }
 

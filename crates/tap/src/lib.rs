@@ -11,7 +11,7 @@
 //! use trawl_tap::Choice;
 //! use trawl_tap::summary::Summary;
 //! use trawl_tap::assembly::{Host, Point};
-//! use trawl_tap::notice::Notice;
+//! use trawl_tap::event::Event;
 //! use trawl_tap::options::{Memory, Options};
 //! use trawl_tap::session::{self, Observer};
 //! use trawl_tap::capture_site::CaptureSite;
@@ -37,7 +37,7 @@
 //! struct Quiet;
 //!
 //! impl Observer for Quiet {
-//!     fn notice(&mut self, _notice: &Notice) {}
+//!     fn event(&mut self, _event: &Event) {}
 //!     fn started(&mut self, _points: &[Point]) {}
 //!     fn figures(&mut self, _summary: &Summary) {}
 //! }
@@ -63,7 +63,7 @@
 
 use std::fmt;
 
-use crate::notice::{GoneReason, Notice};
+use crate::event::{Event, GoneReason};
 use serde::{Deserialize, Serialize};
 use trawl_sys::Result;
 use trawl_sys::privilege::Capabilities;
@@ -75,11 +75,11 @@ pub mod capture_site;
 pub mod doctor;
 pub mod dpdk;
 pub mod drop;
+pub mod event;
 pub mod filter;
 pub mod hook;
 pub mod many;
 pub mod merge;
-pub mod notice;
 pub mod options;
 pub mod packet;
 pub mod pcap;
@@ -179,7 +179,7 @@ pub trait AttachedTap: fmt::Debug {
     }
 
     /// Stops seeing packets, and leaves things as they were. What could not be put right is said.
-    fn detach(&mut self) -> Vec<Notice>;
+    fn detach(&mut self) -> Vec<Event>;
 
     /// Looks whether packets still come by here, and attaches again where that can be.
     fn watch(&mut self, _warden: &mut Warden) -> Sight {
@@ -187,7 +187,7 @@ pub trait AttachedTap: fmt::Debug {
     }
 
     /// What changed there since the last time.
-    fn news(&mut self) -> Vec<Notice> {
+    fn news(&mut self) -> Vec<Event> {
         Vec::new()
     }
 

@@ -14,7 +14,7 @@ use trawl_sys::{Error, Result, events};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
-use crate::notice::{GoneReason, Notice, ReadFailure};
+use crate::event::{Event, GoneReason, ReadFailure};
 use crate::options::{Direction, Options, TimeSource};
 use crate::table::{self, Facts};
 use crate::{AttachedTap, Tap};
@@ -85,7 +85,7 @@ impl Tap for Packet {
             },
         )?;
         if let Some(why) = filter.and_then(|filter| filter.refusal).or(refusal) {
-            assembly.notice(Notice::RejectedNotCounted {
+            assembly.event(Event::RejectedNotCounted {
                 interface: site.label.clone(),
                 why: Some(why.to_string()),
             });
@@ -148,19 +148,19 @@ fn refuse_card_time(options: &Options) -> Result<()> {
 fn give_notice(site: &CaptureSite, assembly: &mut Assembly) {
     if site.interface.link_type == LINKTYPE_USER0 {
         let interface = site.label.clone();
-        assembly.notice(Notice::NoLinkType { interface });
+        assembly.event(Event::NoLinkType { interface });
     }
     if assembly.options.time == TimeSource::Hardware {
         let stamps = Ethtool::open(site.namespace.as_ref(), &site.interface.name)
             .and_then(|ethtool| ethtool.timestamping())
             .is_ok_and(|abilities| abilities.receive_hardware);
-        assembly.notice(if stamps {
-            Notice::CardStamps {
+        assembly.event(if stamps {
+            Event::CardStamps {
                 interface: site.label.clone(),
                 device: site.interface.name.clone(),
             }
         } else {
-            Notice::SystemStamps {
+            Event::SystemStamps {
                 interface: site.label.clone(),
                 library: None,
             }
@@ -226,7 +226,7 @@ impl AttachedTap for AttachedPacket {
         start(workers, &mut self.threads)
     }
 
-    fn detach(&mut self) -> Vec<Notice> {
+    fn detach(&mut self) -> Vec<Event> {
         self.rings.stop();
         self.waiting.clear();
         for thread in self.threads.drain(..) {
@@ -236,7 +236,7 @@ impl AttachedTap for AttachedPacket {
         }
         self.promiscuous = None;
         let failure = self.shared.failure().cloned();
-        failure.map(Notice::ReadFailed).into_iter().collect()
+        failure.map(Event::ReadFailed).into_iter().collect()
     }
 
     fn ended(&mut self) -> Option<GoneReason> {

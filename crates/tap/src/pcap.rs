@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use trawl_filter::Classic;
 use trawl_io::libpcap::{
     CaptureDirection, Handle, Library, Opened, PcapFilter, Precision, Request,
@@ -20,8 +20,8 @@ use trawl_sys::{Error, Result};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
+use crate::event::{Event, GoneReason, ReadFailure};
 use crate::filter::Filter;
-use crate::notice::{GoneReason, Notice, ReadFailure};
 use crate::options::{Direction, Options, TimeSource};
 use crate::packet::Sharing;
 use crate::packet::choice::Sampling;
@@ -42,7 +42,7 @@ const TIMEOUT_MS: u32 = 2;
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// The figures of a library that reads packets for a tap.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LibraryFigures {
     /// As it names itself.
     pub name: String,
@@ -110,14 +110,14 @@ impl Tap for Pcap {
         )?;
         let label = &site.label;
         for warning in warnings {
-            assembly.notice(Notice::LibraryWarning {
+            assembly.event(Event::LibraryWarning {
                 interface: label.clone(),
                 library: library.version().to_owned(),
                 warning,
             });
         }
         if no_hardware_time {
-            assembly.notice(Notice::SystemStamps {
+            assembly.event(Event::SystemStamps {
                 interface: label.clone(),
                 library: Some(library.version().to_owned()),
             });
@@ -126,7 +126,7 @@ impl Tap for Pcap {
             Some(wanted) if filters_itself => Some(own_filter(&handle, wanted)?),
             Some(wanted) => {
                 handle.filter(wanted)?;
-                assembly.notice(Notice::RejectedNotCounted {
+                assembly.event(Event::RejectedNotCounted {
                     interface: label.clone(),
                     why: None,
                 });
@@ -135,7 +135,7 @@ impl Tap for Pcap {
             None => None,
         };
         if device::takes_away(&site.interface.name) {
-            assembly.notice(Notice::TakenFromStack {
+            assembly.event(Event::TakenFromStack {
                 interface: label.clone(),
             });
         }
@@ -273,7 +273,7 @@ impl AttachedTap for AttachedPcap {
         Ok(())
     }
 
-    fn detach(&mut self) -> Vec<Notice> {
+    fn detach(&mut self) -> Vec<Event> {
         self.rings.stop();
         self.wake.ring();
         self.waiting = None;
@@ -285,7 +285,7 @@ impl AttachedTap for AttachedPcap {
             thread::sleep(Duration::from_millis(1));
         }
         if !thread.is_finished() {
-            return vec![Notice::LibraryStuck {
+            return vec![Event::LibraryStuck {
                 library: self.version.clone(),
                 seconds: PATIENCE.as_secs(),
             }];
@@ -295,7 +295,7 @@ impl AttachedTap for AttachedPcap {
         }
         let failure = self.shared.failure().cloned();
         failure
-            .map(Notice::ReadFailed)
+            .map(Event::ReadFailed)
             .into_iter()
             .chain(self.shared.remark(&self.version))
             .collect()

@@ -5,8 +5,8 @@ use trawl_sys::Result;
 
 use crate::capture_site::CaptureSite;
 use crate::dpdk::Dpdk;
+use crate::event::TapReason;
 use crate::hook::{self, Hook};
-use crate::notice::TapReason;
 use crate::options::{At, Direction, Options};
 use crate::tc::{Tc, TcEgress};
 use crate::trace::{self, Trace};

@@ -27,9 +27,9 @@ use trawl_sys::{Error, Result, clock};
 
 use crate::assembly::{Assembly, Host, Point};
 use crate::capture_site::CaptureSite;
+use crate::event::{Event, Gap, Gone};
 use crate::filter::Filter;
 use crate::merge::Merge;
-use crate::notice::{Gap, Gone, Notice};
 use crate::options::{Options, TimeSource};
 use crate::second::{Fates, SecondLook};
 use crate::summary::Summary;
@@ -75,10 +75,10 @@ impl fmt::Display for Ended {
 
 /// Is told of what happens on the way.
 pub trait Observer {
-    fn notice(&mut self, notice: &Notice);
+    fn event(&mut self, event: &Event);
 
     /// Something that only those want to know who ask for more.
-    fn detail(&mut self, _notice: &Notice) {}
+    fn detail(&mut self, _event: &Event) {}
 
     /// Everything is attached, or what has appeared since, and packets are being recorded.
     fn started(&mut self, points: &[Point]);
@@ -299,7 +299,7 @@ impl Session {
         let (mut session, mut second) = match (attached, after_kernel) {
             (Ok(session), None) => return Ok(session),
             (Ok(session), Some(second)) => {
-                observer.notice(&Notice::LongChainsInUserSpace);
+                observer.event(&Event::LongChainsInUserSpace);
                 (session, second)
             }
             (Err(error), _) => {
@@ -307,7 +307,7 @@ impl Session {
                     return Err(error);
                 };
                 let session = Self::attach_taps(sites, &second.in_kernel(options), host, observer)?;
-                observer.notice(&Notice::FilteredInUserSpace {
+                observer.event(&Event::FilteredInUserSpace {
                     why: error.why().to_owned(),
                 });
                 (session, second)
@@ -337,7 +337,7 @@ impl Session {
         assembly.expect(sites);
         for site in sites {
             if let Some(notice) = crate::xdp::card::effects(site, options) {
-                observer.notice(&notice);
+                observer.event(&notice);
             }
         }
         let (mut taps, mut promiscuous) = (Vec::new(), Promiscuous::default());

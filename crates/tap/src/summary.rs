@@ -1,9 +1,9 @@
 //! The summary of a capture: the account of each hook point, and of all together.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use trawl_pipeline::account::Account;
 
-use crate::notice::{Gap, Notice};
+use crate::event::{Event, Gap};
 use crate::options::Stamps;
 use crate::pcap::LibraryFigures;
 use crate::trigger;
@@ -37,8 +37,8 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-/// An output beside the first one, whose account is the capture's.
-#[derive(Clone, Debug, Serialize)]
+/// An output after the first one, whose account is the capture's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputSummary {
     pub name: String,
     /// Recorded packets that are in it, and that are not.
@@ -49,6 +49,9 @@ pub struct OutputSummary {
     /// That is a failure of the capture.
     #[serde(skip)]
     pub failed: bool,
+    /// The losses are packets that these CPUs could not compress in time.
+    #[serde(skip)]
+    pub too_few_cpus: Option<usize>,
 }
 
 /// The whole capture's account, and each hook point's.
@@ -71,7 +74,7 @@ pub struct Summary {
     pub unseen: Vec<Gap>,
     /// What the capture had to say on the way.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub notices: Vec<Notice>,
+    pub notices: Vec<Event>,
 }
 
 impl Summary {

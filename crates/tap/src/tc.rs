@@ -21,9 +21,9 @@ use trawl_sys::{Error, Result, errno};
 
 use crate::assembly::{Assembly, Carries, program_maps};
 use crate::capture_site::CaptureSite;
+use crate::event::{Event, Left};
 use crate::filter::Block;
 use crate::many::{From, Likeness, TableEntry};
-use crate::notice::{Left, Notice};
 use crate::options::{Direction, TimeSource};
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight};
@@ -337,7 +337,7 @@ impl AttachedTc {
 }
 
 impl AttachedTap for AttachedTc {
-    fn detach(&mut self) -> Vec<Notice> {
+    fn detach(&mut self) -> Vec<Event> {
         self.places.clear();
         self.sides.clear();
         // The last one first: the qdisc came with the first.
@@ -345,7 +345,7 @@ impl AttachedTap for AttachedTc {
             .drain(..)
             .rev()
             .filter_map(|filter| filter.remove().err())
-            .map(|error| Notice::NotUndone {
+            .map(|error| Event::NotUndone {
                 what: Left::TcFilter,
                 why: error.to_string(),
             })

@@ -15,8 +15,8 @@ use trawl_sys::{Error, Result, errno};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
+use crate::event::{Event, GoneReason};
 use crate::hook;
-use crate::notice::{GoneReason, Notice};
 use crate::options::Programs;
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight};
@@ -91,7 +91,7 @@ impl Tap for Trace {
         }
         let chosen = present.choose(&programs, site)?;
         if let Some(unseen) = present.out_of_sight(&programs) {
-            assembly.notice(Notice::ProgramsOutOfSight {
+            assembly.event(Event::ProgramsOutOfSight {
                 interface: site.label.clone(),
                 programs: unseen,
             });
@@ -145,7 +145,7 @@ struct AttachedTrace {
 }
 
 impl AttachedTap for AttachedTrace {
-    fn detach(&mut self) -> Vec<Notice> {
+    fn detach(&mut self) -> Vec<Event> {
         self.slots.clear();
         Vec::new()
     }
@@ -163,7 +163,7 @@ impl AttachedTap for AttachedTrace {
         }
     }
 
-    fn news(&mut self) -> Vec<Notice> {
+    fn news(&mut self) -> Vec<Event> {
         // An interface that is gone is told of by others.
         let Ok(now) = self
             .site

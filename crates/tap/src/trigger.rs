@@ -22,7 +22,7 @@ use crate::assembly::Point;
 use crate::capture_site::CaptureSite;
 use crate::filter::{Filter, compiler_options, ethernet};
 use backlog::Backlog;
-pub use event::{Cause, Event, Report, TriggerPlan};
+pub use event::{Cause, Firing, Report, TriggerPlan};
 use history::History;
 
 /// Memory for the packets that may lead to an event: the least, and what is taken if nobody says.
@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     pub signal: Option<u64>,
     pub report: Report,
     /// Events that were not told yet.
-    pub news: Vec<Event>,
+    pub news: Vec<Firing>,
     /// As many events as were wanted are over.
     pub is_over: bool,
 }
@@ -258,7 +258,7 @@ impl Armed<'_> {
         let event = {
             let shared = &mut *trigger.shared.borrow_mut();
             shared.report.events += 1;
-            let event = Event {
+            let event = Firing {
                 number: shared.report.events,
                 time_ns,
                 cause,

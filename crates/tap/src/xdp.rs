@@ -23,8 +23,8 @@ use trawl_sys::{Error, Result};
 use crate::assembly::{Assembly, Carries, PointIds, program_maps};
 use crate::capture_chain::{self, CaptureSeat};
 use crate::capture_site::CaptureSite;
+use crate::event::Event;
 use crate::many::{self, From, TableEntry, ask_for_namespace};
-use crate::notice::Notice;
 use crate::options::{At, Mode, Options, TimeSource};
 use crate::table::{self, Facts};
 use crate::{AttachedTap, Tap};
@@ -81,7 +81,7 @@ impl Tap for Xdp {
             .as_ref()
             .is_some_and(|set| !set.contains(u64::from(XDP_PASS)));
         if unwanted {
-            assembly.notice(Notice::NoPacketMatchesVerdict {
+            assembly.event(Event::NoPacketMatchesVerdict {
                 interface: site.label.clone(),
             });
         }
@@ -104,7 +104,7 @@ impl Tap for Xdp {
         };
         let (link, mode) = match joined {
             Some(joined) => {
-                assembly.notice(Notice::SharingHook {
+                assembly.event(Event::SharingHook {
                     interface: site.label.clone(),
                 });
                 (joined.link, joined.mode)
@@ -293,7 +293,7 @@ fn attach_program(
     let (link, attached) = hold(site, program, assembly.options.mode.asked())?;
     if let Some(refused) = attached.instead_of {
         let error = refused.explain(&site.to_attach()?, NAME);
-        assembly.notice(Notice::SkbMode {
+        assembly.event(Event::SkbMode {
             interface: site.label.clone(),
             why: error.why().to_owned(),
         });

@@ -3,7 +3,7 @@
 use trawl_pipeline::plan::OutputPlan;
 use trawl_sink::Beside;
 use trawl_sys::{Error, Result};
-use trawl_tap::notice::Notice;
+use trawl_tap::event::Event;
 use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::{Observer, Session};
 use trawl_view::print::Printer;
@@ -50,7 +50,7 @@ impl Outputs {
         let mut open = |one: &OutputPlan| {
             if output::is_named_pipe(&one.path) {
                 let output = one.path.display().to_string();
-                observer.notice(&Notice::WaitsForReader { output });
+                observer.event(&Event::WaitsForReader { output });
             }
             let output = Output::open(&one.path, plan)?;
             match output.check_compression(one.compression) {

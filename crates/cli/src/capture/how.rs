@@ -11,7 +11,7 @@ use trawl_pipeline::{FileWriter, Writer};
 use trawl_sink::{DirectFile, Form, Packed, Pipe, PlainFile};
 use trawl_sys::warden::WholeBytes;
 use trawl_sys::{Error, Result, create};
-use trawl_tap::notice::Notice;
+use trawl_tap::event::Event;
 use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::{Observer, Session};
 
@@ -122,7 +122,7 @@ pub(super) fn check_io(
             }
         }
     };
-    observer.detail(&Notice::NotDirect { output: name, why });
+    observer.detail(&Event::NotDirect { output: name, why });
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use trawl_program::Site;
 use trawl_program::swap::Loan;
 use trawl_sys::Result;
-use trawl_tap::notice::Notice;
+use trawl_tap::event::Event;
 use trawl_tap::session::Observer;
 use trawl_tap::sources::Sources;
 
@@ -21,7 +21,7 @@ pub(super) fn take(
         match Loan::take(&site, file)? {
             Some(loan) => {
                 let inherited = loan.inherited();
-                observer.notice(&Notice::HooksLent {
+                observer.event(&Event::HooksLent {
                     interface: site.label().to_owned(),
                     file: file.to_owned(),
                     program: inherited.from_name.clone(),
@@ -29,7 +29,7 @@ pub(super) fn take(
                 });
                 loans.push(loan);
             }
-            None => observer.notice(&Notice::HasHooks {
+            None => observer.event(&Event::HasHooks {
                 interface: site.label().to_owned(),
             }),
         }
@@ -42,7 +42,7 @@ pub(super) fn give_back(loans: Vec<Loan>, observer: &mut dyn Observer) {
     for loan in loans {
         let interface = loan.label().to_owned();
         if !loan.give_back() {
-            observer.notice(&Notice::HooksNotReturned { interface });
+            observer.event(&Event::HooksNotReturned { interface });
         }
     }
 }

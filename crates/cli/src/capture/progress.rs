@@ -7,14 +7,13 @@ use trawl_store::Accounts;
 use trawl_sys::netns::Namespace;
 use trawl_tap::assembly::Point;
 use trawl_tap::capture_site::CaptureSite;
-use trawl_tap::notice::Notice;
+use trawl_tap::event::Event;
 use trawl_tap::plan::CapturePlan;
 use trawl_tap::session::Observer;
 use trawl_tap::summary::Summary;
 
 use super::display::Display;
 use super::interfaces::Joining;
-use crate::json::Remark;
 use crate::published::{Kind, Published, RunningCapture};
 use crate::{json, published, terminal};
 
@@ -31,8 +30,8 @@ pub(super) struct Terminal {
     /// The file that is written.
     file: Option<PathBuf>,
     live_line: bool,
-    /// All notices, for the account.
-    said: Vec<Notice>,
+    /// All events, for the summary.
+    said: Vec<Event>,
     previous: Option<(f64, u64)>,
     joining: Joining,
     /// For `trawl serve`.
@@ -67,8 +66,8 @@ impl Terminal {
         self.accounts = Some(accounts);
     }
 
-    /// All notices up to now.
-    pub(super) fn said(&mut self) -> Vec<Notice> {
+    /// Returns all events up to now.
+    pub(super) fn said(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.said)
     }
 
@@ -80,27 +79,27 @@ impl Terminal {
 }
 
 impl Observer for Terminal {
-    fn notice(&mut self, notice: &Notice) {
-        self.said.push(notice.clone());
+    fn event(&mut self, event: &Event) {
+        self.said.push(event.clone());
         // What a capture does not see is no chatter.
-        if !self.quiet || matches!(notice, Notice::Blind(_) | Notice::SeesAgain(_)) {
+        if !self.quiet || matches!(event, Event::Blind(_) | Event::SeesAgain(_)) {
             self.finish();
             match self.json {
-                true => json::notice(None, notice, &notice.to_string()),
-                false => terminal::say(&notice.to_string()),
+                true => json::notice(None, event, &event.to_string()),
+                false => terminal::say(&event.to_string()),
             }
         }
     }
 
-    fn detail(&mut self, notice: &Notice) {
+    fn detail(&mut self, event: &Event) {
         if self.verbose {
-            self.notice(notice);
+            self.event(event);
         }
     }
 
     fn started(&mut self, points: &[Point]) {
         for point in points {
-            self.notice(&Notice::capturing(point));
+            self.event(&Event::capturing(point));
         }
         let places: Vec<&str> = points.iter().map(|point| point.label.as_str()).collect();
         published::ready(&format!("capturing on {}", places.join(", ")));
@@ -143,7 +142,7 @@ impl Observer for Terminal {
             terminal::show_over(&text);
             self.live_line = true;
         } else {
-            json::say(&Remark::Account(&summary.total), &text);
+            json::event_as(&Event::Account(summary.total.clone()), &text);
         }
     }
 }

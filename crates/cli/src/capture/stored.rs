@@ -7,11 +7,12 @@ use clap::ValueEnum;
 use trawl_pipeline::plan::{FullSpool, StorePlan};
 use trawl_store::{Config, StoreWriter, StoredCapture};
 use trawl_sys::{Error, Result, host};
+use trawl_tap::event::Event;
 use trawl_tap::session::{Confined, Ended};
 use trawl_tap::summary::Summary;
 
 use super::progress::Terminal;
-use crate::json::{self, Remark};
+use crate::json;
 use crate::units;
 
 /// Where chunks go, and where they wait.
@@ -121,9 +122,8 @@ pub(super) fn record(
     }
     let shown = plan.url.clone();
     let complain = move |why: &str| {
-        let text = format!("cannot store to {shown} for now: {why}; chunks wait in the spool");
-        let (url, error) = (shown.as_str(), why);
-        json::say(&Remark::StoreDelayed { url, error }, &text);
+        let (url, error) = (shown.clone(), why.to_owned());
+        json::event(&Event::StoreDelayed { url, error });
     };
     let mut writer = StoreWriter::begin(&config(plan), interfaces, complain)?;
     observer.tell_accounts(writer.accounts());
@@ -143,30 +143,22 @@ pub(super) fn tell(outcome: &StoredCapture, url: &str) -> bool {
         trouble,
         spool,
     } = outcome;
-    let remark = Remark::Stored {
+    json::event(&Event::Stored {
         recorded: *recorded,
         stored: *stored,
         spooled: *spooled,
         evicted: *evicted,
-    };
-    let text =
-        format!("{recorded} recorded: {stored} stored, {spooled} spooled, {evicted} evicted");
-    json::say(&remark, &text);
+    });
     if let Some(trouble) = trouble {
-        let spool = spool.display();
-        let text = format!(
-            "in {spool} {} to be stored: {trouble}; store them later: trawl store push --spool {spool}",
-            match chunks_spooled {
-                1 => "1 chunk waits".to_owned(),
-                chunks => format!("{chunks} chunks wait"),
-            }
-        );
-        let (chunks, error) = (*chunks_spooled, trouble.as_str());
-        json::say(&Remark::Spooled { chunks, error }, &text);
+        json::event(&Event::Spooled {
+            spool: spool.clone(),
+            chunks: *chunks_spooled,
+            error: trouble.clone(),
+        });
     }
     if *evicted > 0 {
-        let text = format!("{evicted} packets are not in {url}: the spool was full");
-        json::say(&Remark::Evicted { packets: *evicted }, &text);
+        let (url, packets) = (url.to_owned(), *evicted);
+        json::event(&Event::Evicted { url, packets });
     }
     *spooled == 0 && *evicted == 0 && trouble.is_none()
 }

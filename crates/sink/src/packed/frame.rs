@@ -28,15 +28,6 @@ pub fn compression_threads() -> usize {
     cpus.min(THREADS_MAX)
 }
 
-/// What limits compression, and what helps.
-pub fn compression_limits() -> String {
-    let threads = compression_threads();
-    format!(
-        "compression could not keep up on {threads} CPUs; use --compress lz4, -s or a filter, or compress later: trawl read \
-         FILE -w FILE.zst"
-    )
-}
-
 /// Makes a frame that can be unpacked by itself.
 pub(super) fn pack(compression: Compression, bytes: &[u8]) -> Vec<u8> {
     let packed = match compression {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::notice::Notice;
+use crate::event::Event;
 use trawl_io::dpdk::{Helper, Line, PROGRAM, VARIABLE};
 use trawl_sys::Error;
 
@@ -112,14 +112,14 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
 }
 
 /// What was removed of captures that had been killed.
-pub fn cleared(label: &str, lines: &[Line]) -> Vec<Notice> {
+pub fn cleared(label: &str, lines: &[Line]) -> Vec<Event> {
     let of = |line: &Line| {
         (line.word == "cleared").then(|| (line.field(1).to_owned(), line.field(0).to_owned()))
     };
     let found: BTreeSet<(String, String)> = lines.iter().filter_map(of).collect();
     found
         .into_iter()
-        .map(|(pid, port)| Notice::DpdkPortCleared {
+        .map(|(pid, port)| Event::DpdkPortCleared {
             interface: label.to_owned(),
             port,
             pid,

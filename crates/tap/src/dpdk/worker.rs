@@ -12,7 +12,7 @@ use trawl_ring::producer::{Noted, Producer, Sighting};
 
 use super::place::Places;
 use crate::assembly::PointIds;
-use crate::notice::ReadFailure;
+use crate::event::ReadFailure;
 use crate::options::Meta;
 use crate::packet::choice::{Choice, Sampling};
 

@@ -18,7 +18,7 @@ use trawl_sys::{Error, Result, errno};
 use super::Along;
 use super::load::{self, Loaded};
 use crate::assembly::Assembly;
-use crate::notice::{self, Notice};
+use crate::event::{self, Event};
 
 /// A tracepoint that packets come by.
 struct Step {
@@ -86,12 +86,12 @@ pub fn attach(
         block,
     };
     let left_out = [
-        (along.namespaces_left_out, notice::Steps::Namespaces),
-        (along.interfaces_left_out, notice::Steps::Interfaces),
+        (along.namespaces_left_out, event::Steps::Namespaces),
+        (along.interfaces_left_out, event::Steps::Interfaces),
     ];
     for (count, of) in left_out.into_iter().filter(|(count, _)| *count > 0) {
         let count = count as u64;
-        assembly.notice(Notice::StepsLeftOut { of, count });
+        assembly.event(Event::StepsLeftOut { of, count });
     }
     let at_tracepoints = steps.shared("trawl_steps", program::RAW_TRACEPOINT, 0)?;
     let mut attached = Vec::new();
@@ -99,7 +99,7 @@ pub fn attach(
         let there = kernel_types::tracepoint(step.tracepoint)
             .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
         if there.is_none() {
-            assembly.notice(Notice::NoTracepoint {
+            assembly.event(Event::NoTracepoint {
                 name: step.tracepoint.to_owned(),
             });
             continue;
@@ -113,7 +113,7 @@ pub fn attach(
     keep(at_tracepoints, &mut attached);
     for attach in [netfilter, traffic_control] {
         if let Err(error) = attach(along, &steps, &mut attached) {
-            assembly.notice(Notice::NoSteps {
+            assembly.event(Event::NoSteps {
                 why: error.to_string(),
             });
         }

@@ -17,8 +17,8 @@ use trawl_sys::{Error, Result, errno};
 use crate::assembly::program_maps;
 use crate::capture_chain::{self, CaptureSeat, Successor, TO_EXCHANGE_PROGRAMS};
 use crate::capture_site::CaptureSite;
+use crate::event::{Event, Left};
 use crate::filter::XdpBlocks;
-use crate::notice::{Left, Notice};
 use crate::watch::{Cause, Sight};
 
 /// What the map of the programs after all captures is called in the BPF source.
@@ -325,17 +325,17 @@ impl Occupied {
     }
 
     /// Puts back what was there; what could not be put back is said.
-    pub fn leave(&mut self) -> Vec<Notice> {
+    pub fn leave(&mut self) -> Vec<Event> {
         // Without the lock there is a moment in which somebody may come unnoticed, and nothing worse.
         let _lock = netns::lock(self.namespace.as_ref());
         self.give_up()
     }
 
-    fn give_up(&mut self) -> Vec<Notice> {
+    fn give_up(&mut self) -> Vec<Event> {
         let mut notices = Vec::new();
         for (slot, before) in (0u32..).zip(std::mem::take(&mut self.before)) {
             if let Err(error) = self.leave_slot(slot, before) {
-                notices.push(Notice::NotUndone {
+                notices.push(Event::NotUndone {
                     what: Left::HookSlot { slot },
                     why: error.to_string(),
                 });

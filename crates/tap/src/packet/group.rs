@@ -24,8 +24,8 @@ use super::{Sharing, promiscuous_wanted, start, wanted};
 use crate::AttachedTap;
 use crate::assembly::{Assembly, PointIds};
 use crate::capture_site::CaptureSite;
+use crate::event::{Event, GoneReason, ReadFailure};
 use crate::many::{TableEntry, broadcast_netmask, new_table};
-use crate::notice::{GoneReason, Notice, ReadFailure};
 
 /// With more namespaces than this, each has one socket and one thread instead of one for each CPU.
 const NAMESPACES_WITH_ALL_CPUS: usize = 4;
@@ -252,7 +252,7 @@ impl AttachedTap for AttachedMember {
         self.group.start()
     }
 
-    fn detach(&mut self) -> Vec<Notice> {
+    fn detach(&mut self) -> Vec<Event> {
         if self.place.take().is_none() {
             return Vec::new();
         }

@@ -12,7 +12,7 @@ use trawl_sys::{Result, clock, events};
 use super::choice::{Choice, Sampling};
 use super::group::{Member, Members};
 use crate::assembly::PointIds;
-use crate::notice::ReadFailure;
+use crate::event::ReadFailure;
 use crate::options::Meta;
 
 /// The longest sleep. The records of other CPUs wait for this ring until it has said that it has nothing earlier.

@@ -15,7 +15,7 @@ use trawl_sys::events::{self, Wake};
 use trawl_sys::{Result, clock};
 
 use crate::assembly::PointIds;
-use crate::notice::{Notice, ReadFailure};
+use crate::event::{Event, ReadFailure};
 use crate::options::Meta;
 use crate::packet::choice::{Choice, Sampling};
 
@@ -108,9 +108,9 @@ impl Shared {
     }
 
     /// What a person should know of the packets that were read.
-    pub fn remark(&self, library: &str) -> Option<Notice> {
+    pub fn remark(&self, library: &str) -> Option<Event> {
         let packets = self.untimely.load(Ordering::Relaxed);
-        (packets > 0).then(|| Notice::ImpossibleTimes {
+        (packets > 0).then(|| Event::ImpossibleTimes {
             library: library.to_owned(),
             packets,
         })

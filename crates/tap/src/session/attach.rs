@@ -8,7 +8,7 @@ use super::promiscuous::Promiscuous;
 use super::{AtSite, Observer};
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
-use crate::notice::Notice;
+use crate::event::Event;
 use crate::select::select;
 use crate::{dpdk, pcap};
 
@@ -28,7 +28,7 @@ pub(super) fn attach_at(
             Ok(attached) => attached,
             // A way is shown without the steps there.
             Err(error) if options.follows() => {
-                assembly.notice(Notice::NoSteps {
+                assembly.event(Event::NoSteps {
                     why: error.to_string(),
                 });
                 continue;
@@ -52,14 +52,14 @@ pub(super) fn attach_at(
             .ok()
             .flatten()
             .map_or(0, |present| present.program_id);
-        assembly.notice(Notice::NoHooks {
+        assembly.event(Event::NoHooks {
             interface: site.label.clone(),
             reload: site.with_hooks(program),
         });
     }
     if let Some(reason) = selection.why {
         let names = selection.taps.iter().map(|tap| tap.name().to_owned());
-        assembly.notice(Notice::UsingTaps {
+        assembly.event(Event::UsingTaps {
             interface: site.label.clone(),
             taps: names.collect(),
             reason,
@@ -71,7 +71,7 @@ pub(super) fn attach_at(
 /// Says what there was to say while taps were attached.
 pub(super) fn tell(assembly: &mut Assembly, observer: &mut dyn Observer) {
     for notice in assembly.notices.drain(..) {
-        observer.notice(&notice);
+        observer.event(&notice);
     }
     for notice in assembly.details.drain(..) {
         observer.detail(&notice);

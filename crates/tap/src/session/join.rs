@@ -10,7 +10,7 @@ use trawl_sys::Result;
 use super::Running;
 use super::attach::{attach_at, tell};
 use crate::capture_site::CaptureSite;
-use crate::notice::Notice;
+use crate::event::Event;
 
 /// How often it is looked for interfaces.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -71,7 +71,7 @@ impl Running<'_> {
     /// Says once that interfaces wait for others to leave.
     fn tell_full(&mut self, site: &CaptureSite) {
         if !self.joins.is_full {
-            self.observer.notice(&Notice::JoinsWait {
+            self.observer.event(&Event::JoinsWait {
                 interface: site.label.clone(),
                 why: self.session.assembly.no_room().to_string(),
             });
@@ -128,7 +128,7 @@ impl Running<'_> {
                 self.joins
                     .refused
                     .insert(identity(&self.session.sites[index]));
-                self.observer.notice(&Notice::NotJoined {
+                self.observer.event(&Event::NotJoined {
                     why: error.to_string(),
                 });
             }

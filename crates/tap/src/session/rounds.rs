@@ -8,7 +8,7 @@ use trawl_sys::events::Signal;
 use trawl_sys::{Result, clock, events};
 
 use super::{Ended, Running};
-use crate::notice::Notice;
+use crate::event::Event;
 use crate::summary::Summary;
 
 /// The longest sleep while nothing comes: live output is never later than this.
@@ -129,7 +129,7 @@ impl Running<'_> {
         }
         if let Some(output) = outcome.not_read {
             let packets = outcome.unwritten.total();
-            self.observer.notice(&Notice::NotRead { output, packets });
+            self.observer.event(&Event::NotRead { output, packets });
         }
         summary.ended = ended.to_string();
         Ok((summary, ended))
@@ -234,7 +234,7 @@ impl Running<'_> {
             (std::mem::take(&mut shared.news), shared.is_over)
         };
         news.into_iter()
-            .for_each(|event| self.observer.notice(&Notice::Triggered(event)));
+            .for_each(|event| self.observer.event(&Event::Triggered(event)));
         is_over
     }
 
@@ -254,7 +254,7 @@ impl Running<'_> {
             at.tap
                 .detach()
                 .into_iter()
-                .for_each(|notice| self.observer.notice(&notice));
+                .for_each(|notice| self.observer.event(&notice));
         }
         events::wait_for_running_programs();
     }

@@ -7,7 +7,7 @@ use trawl_sys::warden::Warden;
 use trawl_sys::{Result, clock};
 
 use super::{AtSite, Ended, Running};
-use crate::notice::{Gap, Gone, GoneReason, Notice};
+use crate::event::{Event, Gap, Gone, GoneReason};
 use crate::watch::Sight;
 
 /// How long a tap that sees nothing may take until it can be attached again: a firewall that is restarted is back.
@@ -34,10 +34,10 @@ impl Running<'_> {
             match event {
                 LinkEvent::Removed => gone.push((index, GoneReason::Removed)),
                 LinkEvent::MovedAway => gone.push((index, GoneReason::MovedAway)),
-                LinkEvent::Down => self.observer.notice(&Notice::LinkDown { interface }),
-                LinkEvent::Up => self.observer.notice(&Notice::LinkUp { interface }),
+                LinkEvent::Down => self.observer.event(&Event::LinkDown { interface }),
+                LinkEvent::Up => self.observer.event(&Event::LinkUp { interface }),
                 LinkEvent::Renamed(name) => {
-                    self.observer.notice(&Notice::Renamed { interface, name });
+                    self.observer.event(&Event::Renamed { interface, name });
                 }
             }
         }
@@ -45,7 +45,7 @@ impl Running<'_> {
             at.tap
                 .news()
                 .into_iter()
-                .for_each(|notice| self.observer.notice(&notice));
+                .for_each(|notice| self.observer.event(&notice));
             if let Some(why) = at.tap.ended() {
                 gone.push((at.site, why));
             }
@@ -57,7 +57,7 @@ impl Running<'_> {
             .collect::<Result<Vec<_>>>()?
             .contains(&true)
         {
-            self.observer.notice(&Notice::WardenReplaced);
+            self.observer.event(&Event::WardenReplaced);
         }
         if let Some(ended) = self.watch(WATCHED_AT_ONCE) {
             return Ok(Some(ended));
@@ -77,7 +77,7 @@ impl Running<'_> {
                 interface: self.session.sites[site].label.clone(),
                 reason,
             };
-            self.observer.notice(&Notice::Gone(gone.clone()));
+            self.observer.event(&Event::Gone(gone.clone()));
             self.session.promiscuous.remove(&self.session.sites[site]);
             if self.session.options.joins {
                 self.leave(site);
@@ -101,7 +101,7 @@ impl Running<'_> {
     fn leave(&mut self, site: usize) {
         for at in self.session.taps.iter_mut().filter(|at| at.site == site) {
             for notice in at.tap.detach() {
-                self.observer.notice(&notice);
+                self.observer.event(&notice);
             }
             self.session.left.filtered_out.extend(at.tap.filtered_out());
             self.session.left.lost.extend(at.tap.losses());
@@ -147,7 +147,7 @@ impl Running<'_> {
                 }
                 Sight::Restored(cause) if at.health.blind.is_none() => {
                     let gap = gap(cause, None, Some(now));
-                    self.observer.notice(&Notice::SeesAgain(gap.clone()));
+                    self.observer.event(&Event::SeesAgain(gap.clone()));
                     self.session.unseen.push(gap);
                     (None, None)
                 }
@@ -156,7 +156,7 @@ impl Running<'_> {
             match cause {
                 Some(cause) if at.health.blind.is_none() => {
                     let gap = gap(cause, why, None);
-                    self.observer.notice(&Notice::Blind(gap.clone()));
+                    self.observer.event(&Event::Blind(gap.clone()));
                     at.health.blind = Some((gap, Instant::now()));
                 }
                 Some(_) => {}
@@ -165,7 +165,7 @@ impl Running<'_> {
                     at.health.waits = false;
                     if let Some((mut gap, _)) = at.health.blind.take() {
                         gap.to_ns = Some(now);
-                        self.observer.notice(&Notice::SeesAgain(gap.clone()));
+                        self.observer.event(&Event::SeesAgain(gap.clone()));
                         self.session.unseen.push(gap);
                     }
                 }

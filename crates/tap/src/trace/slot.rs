@@ -8,7 +8,7 @@ use super::choose::{Present, Traceable};
 use super::plan::{Role, TracePlan};
 use crate::assembly::{Assembly, PointIds};
 use crate::capture_site::CaptureSite;
-use crate::notice::Notice;
+use crate::event::Event;
 
 /// Which program takes the place of one that has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,20 +52,20 @@ impl Slot {
     }
 
     /// Turns to the program that is there now, if that is another one.
-    fn move_to(&mut self, now: Option<&Traceable>, label: &str, news: &mut Vec<Notice>) {
+    fn move_to(&mut self, now: Option<&Traceable>, label: &str, news: &mut Vec<Event>) {
         if now.map(|program| program.id) == self.id {
             return;
         }
         self.links.clear();
         let (interface, before) = (label.to_owned(), self.name.clone());
         news.push(match now.map(Traceable::describe) {
-            Some(program) if self.id.is_some() => Notice::ProgramReplaced {
+            Some(program) if self.id.is_some() => Event::ProgramReplaced {
                 interface,
                 before,
                 program,
             },
-            Some(program) => Notice::ProgramFound { interface, program },
-            None => Notice::ProgramLost {
+            Some(program) => Event::ProgramFound { interface, program },
+            None => Event::ProgramLost {
                 interface,
                 program: before,
                 awaited: self.follow != Follow::Nobody,
@@ -150,7 +150,7 @@ impl Slots {
     }
 
     /// Looks at all of them, as they are found now, and lets go of those that are not. Says what changed.
-    pub fn attach(&mut self, present: Option<&Present>) -> Result<Vec<Notice>> {
+    pub fn attach(&mut self, present: Option<&Present>) -> Result<Vec<Event>> {
         let mut news = Vec::new();
         let stay = |slot: &Slot| slot.find(present?).map(|program| program.id);
         let mut taken: Vec<u32> = self.slots.iter().filter_map(stay).collect();

@@ -51,7 +51,7 @@ impl std::fmt::Display for Cause {
 
 /// Something that had packets written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
+pub struct Firing {
     /// From 1 on.
     pub number: u64,
     pub time_ns: u64,
@@ -65,7 +65,7 @@ pub struct Event {
 }
 
 /// The text of its comment in a capture file.
-impl std::fmt::Display for Event {
+impl std::fmt::Display for Firing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let second = self.time_ns / 1_000_000_000;
         write!(
@@ -89,14 +89,14 @@ impl std::fmt::Display for Event {
 }
 
 /// What is said of events in the account.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Events that had packets written, and those that came while such packets were being written.
     pub events: u64,
     pub during_others: u64,
     /// Bytes of memory for packets that may lead to one.
     pub memory: u64,
-    pub list: Vec<Event>,
+    pub list: Vec<Firing>,
 }
 
 impl fmt::Display for Report {

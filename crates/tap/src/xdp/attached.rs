@@ -13,8 +13,8 @@ use trawl_sys::{Error, errno, netns};
 use super::{Seated, hold, link_of};
 use crate::AttachedTap;
 use crate::capture_site::CaptureSite;
+use crate::event::{Event, Left};
 use crate::many::TableEntry;
-use crate::notice::{Left, Notice};
 use crate::watch::{Cause, Sight, attached_now};
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) struct AttachedXdp {
 }
 
 impl AttachedTap for AttachedXdp {
-    fn detach(&mut self) -> Vec<Notice> {
+    fn detach(&mut self) -> Vec<Event> {
         let Some(link) = self.link.take() else {
             return Vec::new();
         };
@@ -56,7 +56,7 @@ impl AttachedTap for AttachedXdp {
             Err(error) if matches!(error.raw_os_error(), Some(errno::ENOLINK | errno::ENODEV)) => {
                 Vec::new()
             }
-            Err(error) => vec![Notice::NotUndone {
+            Err(error) => vec![Event::NotUndone {
                 what: Left::XdpHook,
                 why: error.to_string(),
             }],

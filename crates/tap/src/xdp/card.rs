@@ -4,7 +4,7 @@ use trawl_sys::interface::Interface;
 
 use crate::Choice;
 use crate::capture_site::CaptureSite;
-use crate::notice::Notice;
+use crate::event::Event;
 use crate::options::{Mode, Options};
 
 /// A driver, and what the sources of its kernel module do when an XDP program is attached.
@@ -74,7 +74,7 @@ const DRIVERS: [(&str, &str); 16] = [
 const OTHERS: &str = "the driver may take the link down, change its queues and switch off LRO";
 
 /// Returns what to say before a program is attached to a physical interface whose link is up.
-pub fn effects(site: &CaptureSite, options: &Options) -> Option<Notice> {
+pub fn effects(site: &CaptureSite, options: &Options) -> Option<Event> {
     let is_asked = options.tap == Choice::Xdp && options.mode != Mode::Skb;
     let interface = &site.interface;
     if !is_asked || !is_card(interface) || !interface.up {
@@ -85,7 +85,7 @@ pub fn effects(site: &CaptureSite, options: &Options) -> Option<Notice> {
         return None;
     }
     let driver = interface.driver.clone().unwrap_or_default();
-    Some(Notice::TouchesCard {
+    Some(Event::TouchesCard {
         interface: site.label.clone(),
         effects: effects_of(&driver).to_owned(),
         driver,

@@ -49,7 +49,7 @@ impl Writer for Collector {
 struct Traffic<'a>(&'a Station, &'a [Vec<u8>]);
 
 impl Observer for Traffic<'_> {
-    fn notice(&mut self, _text: &trawl_tap::notice::Notice) {}
+    fn event(&mut self, _text: &trawl_tap::event::Event) {}
 
     fn started(&mut self, _points: &[Point]) {
         let Self(station, frames) = self;

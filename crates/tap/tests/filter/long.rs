@@ -19,7 +19,7 @@ use crate::support::packets::frames;
 struct Quiet;
 
 impl Observer for Quiet {
-    fn notice(&mut self, _text: &trawl_tap::notice::Notice) {}
+    fn event(&mut self, _text: &trawl_tap::event::Event) {}
     fn started(&mut self, _points: &[Point]) {}
     fn figures(&mut self, _summary: &Summary) {}
 }

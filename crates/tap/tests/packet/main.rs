@@ -12,7 +12,7 @@ use trawl_lab::Station;
 use trawl_packet::pcapng::Direction as Way;
 use trawl_ring::SHARE_MIN;
 use trawl_sys::netns::run_in;
-use trawl_tap::notice::GoneReason;
+use trawl_tap::event::GoneReason;
 use trawl_tap::options::{Direction, Memory, Options};
 use trawl_tap::session::{self, Ended};
 
@@ -368,7 +368,7 @@ fn a_session_that_never_runs_leaves_nothing() {
     }
     struct Silent;
     impl trawl_tap::session::Observer for Silent {
-        fn notice(&mut self, _: &trawl_tap::notice::Notice) {}
+        fn event(&mut self, _: &trawl_tap::event::Event) {}
         fn started(&mut self, _: &[trawl_tap::assembly::Point]) {}
         fn figures(&mut self, _: &trawl_tap::summary::Summary) {}
     }

@@ -130,7 +130,7 @@ struct Traffic<F> {
 }
 
 impl<F: FnOnce()> Observer for Traffic<F> {
-    fn notice(&mut self, text: &trawl_tap::notice::Notice) {
+    fn event(&mut self, text: &trawl_tap::event::Event) {
         self.notices.push(format!("{text:?}"));
     }
 
@@ -155,7 +155,7 @@ pub fn host() -> Host {
 pub struct Silent;
 
 impl Observer for Silent {
-    fn notice(&mut self, _: &trawl_tap::notice::Notice) {}
+    fn event(&mut self, _: &trawl_tap::event::Event) {}
     fn started(&mut self, _: &[Point]) {}
     fn figures(&mut self, _: &Summary) {}
 }

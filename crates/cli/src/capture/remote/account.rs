@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trawl_pipeline::account::Account;
 use trawl_sys::{Error, Result};
-use trawl_tap::notice::Notice;
+use trawl_tap::event::Event;
 
 use super::File;
 use crate::terminal;
@@ -50,7 +50,7 @@ pub(super) struct Report {
     clock: Option<Clock>,
     error: Option<String>,
     /// What trawl there had to say on the way.
-    notices: Vec<Notice>,
+    notices: Vec<Event>,
     /// The host's own account, by interface.
     interfaces: Value,
 }
@@ -62,7 +62,7 @@ impl Report {
         packets: Option<(u64, u64)>,
         clock: Option<Clock>,
         summary: Option<Value>,
-        notices: Vec<Notice>,
+        notices: Vec<Event>,
         error: Option<String>,
     ) -> Self {
         let mut counts = summary

@@ -13,7 +13,7 @@ use trawl_pipeline::plan::{FilePlan, Format, OutputPlan, Rotation};
 use trawl_sys::events::Wake;
 use trawl_sys::ssh::{Ssh, word};
 use trawl_sys::{Error, Result, clock};
-use trawl_tap::notice::Notice;
+use trawl_tap::event::Event;
 use trawl_tap::plan::CapturePlan;
 
 use super::account::{Clock, Report};
@@ -64,7 +64,7 @@ struct Told {
     clock: Option<Clock>,
     summary: Option<Value>,
     last: Option<String>,
-    notices: Vec<Notice>,
+    notices: Vec<Event>,
 }
 
 fn of(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
@@ -104,7 +104,7 @@ impl Far {
         let listener = stderr.map(|stderr| {
             let (told, name) = (Arc::clone(&told), name.clone());
             std::thread::spawn(move || {
-                let say = |notice: Option<&Notice>, words: &str| match notice {
+                let say = |notice: Option<&Event>, words: &str| match notice {
                     _ if quiet => {}
                     Some(notice) if json => json::notice(Some(&name), notice, words),
                     _ => terminal::say(&format!("{name}: {words}")),
@@ -301,7 +301,7 @@ fn carry(mut stdout: impl Read, sender: &SyncSender<Vec<u8>>, wake: &Wake) {
 }
 
 /// Takes what a host says on its standard error, and passes on what is for people.
-fn listen(stderr: impl Read, say: &dyn Fn(Option<&Notice>, &str), told: &Mutex<Told>) {
+fn listen(stderr: impl Read, say: &dyn Fn(Option<&Event>, &str), told: &Mutex<Told>) {
     for line in BufReader::new(stderr)
         .split(b'\n')
         .map_while(io::Result::ok)
@@ -317,7 +317,7 @@ fn listen(stderr: impl Read, say: &dyn Fn(Option<&Notice>, &str), told: &Mutex<T
             }
         } else if let Some(account) = line.strip_prefix(ACCOUNT) {
             of(told).summary = serde_json::from_str(account).ok();
-        } else if let Ok(said) = serde_json::from_str::<Said<Notice>>(line) {
+        } else if let Ok(said) = serde_json::from_str::<Said<Event>>(line) {
             let text = said.notice.to_string();
             say(Some(&said.notice), &text);
             let mut told = of(told);

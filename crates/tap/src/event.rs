@@ -1,4 +1,4 @@
-//! What a capture has to say while it runs: data for machines, and a sentence for people.
+//! The events of a capture: data for machines, and a sentence for people.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,16 +7,19 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use trawl_packet::verdict::Kind;
+use trawl_pipeline::account::Account;
 use trawl_program::reload::{Again, Reload};
 use trawl_sys::clock;
 
 use crate::assembly::Point;
-use crate::trigger::{Event, TriggerPlan};
+use crate::pcap::LibraryFigures;
+use crate::summary::OutputSummary;
+use crate::trigger::{self, Firing, TriggerPlan};
 use crate::watch::Cause;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Notice {
+pub enum Event {
     /// Packets are being recorded at a hook point.
     Capturing {
         interface: String,
@@ -179,7 +182,7 @@ pub enum Notice {
         signal_pid: Option<u32>,
     },
     /// An event has packets written.
-    Triggered(Event),
+    Triggered(Firing),
     /// A program runs with hooks for the time of the capture.
     HooksLent {
         interface: String,
@@ -232,6 +235,57 @@ pub enum Notice {
     },
     /// The filter follows chains of headers, the kernel only so far: packets with longer ones are judged in user space.
     LongChainsInUserSpace,
+    /// The account of packets, on request and at the end.
+    Account(Account),
+    HardwareTime {
+        stamped: u64,
+        recorded: u64,
+    },
+    TimeError {
+        at_most_ns: u64,
+    },
+    /// The packets of an output after the first that are not in it.
+    Output(OutputSummary),
+    /// An output ended early.
+    OutputFailed {
+        error: String,
+    },
+    /// Packets were lost because they could not be compressed in time.
+    CompressionTooSlow {
+        packets: u64,
+        threads: usize,
+    },
+    /// All is written, and commands of -z still run.
+    WaitsForCommands {
+        count: usize,
+    },
+    /// A gap, once the capture is over.
+    Unseen(Gap),
+    Triggers(trigger::Report),
+    /// The figures of a library that reads packets.
+    Library(LibraryFigures),
+    StoreDelayed {
+        url: String,
+        error: String,
+    },
+    /// The end of a capture into a store.
+    Stored {
+        recorded: u64,
+        stored: u64,
+        spooled: u64,
+        evicted: u64,
+    },
+    /// Chunks that are not in the store yet.
+    Spooled {
+        spool: PathBuf,
+        chunks: u64,
+        error: String,
+    },
+    /// Packets that will not be in the store.
+    Evicted {
+        url: String,
+        packets: u64,
+    },
 }
 
 /// Why trawl chose a tap.
@@ -420,7 +474,7 @@ pub struct Gap {
     pub why: Option<String>,
 }
 
-impl fmt::Display for Notice {
+impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Self::Capturing {
@@ -679,12 +733,72 @@ impl fmt::Display for Notice {
                 time(gap.from_ns),
                 gap.to_ns.map_or_else(|| "now".to_owned(), time)
             ),
+            Self::Account(account) => account.to_string(),
+            Self::HardwareTime { stamped, recorded } => {
+                format!("{stamped} of {recorded} recorded packets carry the hardware's time")
+            }
+            Self::TimeError { at_most_ns } => {
+                format!("time stamps are wrong by at most {at_most_ns} ns")
+            }
+            Self::Output(output) => {
+                let why = match (&output.error, output.too_few_cpus) {
+                    (Some(_), _) => String::new(),
+                    (None, Some(cpus)) => format!(": {}", compression_limit(cpus)),
+                    (None, None) => ": it could not keep up".to_owned(),
+                };
+                let OutputSummary { name, lost, .. } = output;
+                format!("{name}: {lost} recorded packets lost{why}")
+            }
+            Self::OutputFailed { error } => error.clone(),
+            Self::CompressionTooSlow { threads, .. } => compression_limit(*threads),
+            Self::WaitsForCommands { count } => {
+                let commands = if *count == 1 { "command" } else { "commands" };
+                format!("waiting for {count} {commands} of -z; Ctrl-C ends the waiting")
+            }
+            Self::Unseen(gap) => gap.to_string(),
+            Self::Triggers(report) => report.to_string(),
+            Self::Library(figures) => figures.to_string(),
+            Self::StoreDelayed { url, error } => {
+                format!("cannot store to {url} for now: {error}; chunks wait in the spool")
+            }
+            Self::Stored {
+                recorded,
+                stored,
+                spooled,
+                evicted,
+            } => format!(
+                "{recorded} recorded: {stored} stored, {spooled} spooled, {evicted} evicted"
+            ),
+            Self::Spooled {
+                spool,
+                chunks,
+                error,
+            } => {
+                let spool = spool.display();
+                let waiting = match chunks {
+                    1 => "1 chunk waits".to_owned(),
+                    chunks => format!("{chunks} chunks wait"),
+                };
+                format!(
+                    "in {spool} {waiting} to be stored: {error}; store them later: trawl store push --spool {spool}"
+                )
+            }
+            Self::Evicted { url, packets } => {
+                format!("{packets} packets are not in {url}: the spool was full")
+            }
         };
         f.write_str(&text)
     }
 }
 
-impl Notice {
+fn compression_limit(cpus: usize) -> String {
+    format!(
+        "compression could not keep up on {cpus} CPUs; use --compress lz4, -s or a filter, or compress later: trawl read \
+         FILE -w FILE.zst"
+    )
+}
+
+impl Event {
     /// Packets are being recorded at a hook point.
     pub fn capturing(point: &Point) -> Self {
         Self::Capturing {
