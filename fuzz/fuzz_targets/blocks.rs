@@ -1,6 +1,9 @@
 //! The walk over finished blocks and the options in them, on any bytes.
 #![no_main]
 
+#[path = "../exercise/capture.rs"]
+mod capture;
+
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| trawl_view::exercise::blocks(bytes));
+fuzz_target!(|bytes: &[u8]| capture::blocks(bytes));

@@ -4,6 +4,8 @@
 
 #[path = "../../fuzz/exercise/balance_table.rs"]
 mod balance_table;
+#[path = "../../fuzz/exercise/capture.rs"]
+mod capture;
 #[path = "../../fuzz/exercise/guard_rules.rs"]
 mod guard_rules;
 #[path = "../../crates/packet/tests/packets/mod.rs"]
@@ -159,32 +161,22 @@ fn crafted() -> Vec<Vec<u8>> {
 
 #[test]
 fn printer() {
-    fuzz("printer", 20_000, crafted(), trawl_view::exercise::packet);
+    fuzz("printer", 20_000, crafted(), capture::packet);
 }
 
 #[test]
 fn capture_file() {
-    fuzz(
-        "capture_file",
-        600,
-        Vec::new(),
-        trawl_view::exercise::capture_file,
-    );
+    fuzz("capture_file", 600, Vec::new(), capture::capture_file);
 }
 
 #[test]
 fn blocks() {
-    fuzz("blocks", 40_000, Vec::new(), trawl_view::exercise::blocks);
+    fuzz("blocks", 40_000, Vec::new(), capture::blocks);
 }
 
 #[test]
 fn compressed() {
-    fuzz(
-        "compressed",
-        600,
-        Vec::new(),
-        trawl_view::exercise::compressed_file,
-    );
+    fuzz("compressed", 600, Vec::new(), capture::compressed_file);
 }
 
 #[test]

@@ -33,8 +33,6 @@
 //! makes up. [`json::JsonLines`] prints the same packets for machines, [`stat::Statistics`] counts them.
 
 pub mod drop;
-#[doc(hidden)]
-pub mod exercise;
 pub mod json;
 pub mod merge;
 pub mod print;

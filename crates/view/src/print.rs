@@ -2,7 +2,7 @@
 //!
 //! The text is that of `tcpdump -n` for what is decoded here: links, ARP, IPv4, IPv6 and its
 //! extensions, ICMP, TCP, UDP, SCTP, tunnels, and what applications and routers send: DNS, DHCP, NTP, HTTP, SNMP and
-//! others (see `app.rs`). It differs on purpose in these points:
+//! others (see `transport.rs`). It differs on purpose in these points:
 //! - Nothing is looked up: addresses, ports and protocols are numbers, always.
 //! - TLS client and server hellos, QUIC's long headers, WireGuard and GTP-U, which tcpdump does not decode, are
 //!   told after its own text.
@@ -16,58 +16,29 @@
 //! - The interface and direction of a packet stand where `tcpdump -i any` has them; the hook and
 //!   the verdict stand in brackets at the end of the line: `[xdp exit: DROP]`.
 
-mod app;
-mod arp;
-mod bgp;
-mod bgp_attributes;
-mod bgp_routes;
-mod carrier;
-mod cdp;
-mod control;
-mod dhcp;
-mod dhcp6;
-mod dhcp_values;
-mod dns;
+mod application;
 mod dump;
 mod flows;
-mod frame_relay;
-mod icmp;
-mod icmp_extensions;
-mod icmpv6;
-mod icmpv6_options;
-mod igmp;
-mod ipv4;
-mod ipv6;
 mod line;
 mod link;
-mod llc;
-mod lldp;
-mod mptcp;
 mod names;
-mod nfs;
-mod ospf;
-mod ospf3;
-mod pim;
-mod ppp;
-mod ppp_options;
-mod protocol;
-mod radius;
-mod sctp;
-mod secure;
-mod serial;
-mod slow;
-mod snmp;
-mod tcp;
-mod tcp_options;
-mod text;
+mod network;
+mod routing;
 mod time;
-mod tunnel;
-mod udp;
+mod transport;
 
 use std::fmt::Write;
 
 use flows::Flows;
-use line::{Data, Line};
+use line::{Data, Line, default_print};
+// Protocols lead to each other across the layers.
+use application::{
+    dhcp, dhcp6, dns, http, isakmp, nfs, ntp, ptp, quic, radius, snmp, syslog, tftp, tls, wireguard,
+};
+use link::{cdp, ethernet, llc, ppp, stp};
+use network::{arp, igmp, ipv4, ipv6, mpls, tunnel};
+use routing::{bfd, bgp, ospf, ospf3, pim, vrrp};
+use transport::{mptcp, sctp, tcp, udp};
 use trawl_packet::pcapng::Direction;
 use trawl_packet::verdict;
 

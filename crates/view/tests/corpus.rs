@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use trawl_view::exercise;
+#[path = "../../../fuzz/exercise/capture.rs"]
+mod capture;
 
 fn replay(target: &str, run: impl Fn(&[u8])) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -24,29 +25,29 @@ fn replay(target: &str, run: impl Fn(&[u8])) {
 
 #[test]
 fn capture_files() {
-    replay("capture_file", exercise::capture_file);
+    replay("capture_file", capture::capture_file);
 }
 
 #[test]
 fn blocks() {
-    replay("blocks", exercise::blocks);
+    replay("blocks", capture::blocks);
 }
 
 #[test]
 fn printer() {
-    replay("printer", exercise::packet);
+    replay("printer", capture::packet);
 }
 
 #[test]
 fn compressed_files() {
     // Short as they are, every length of them is tried.
     let every_cut = |bytes: &[u8]| {
-        (0..=bytes.len()).for_each(|cut| exercise::compressed_file(&bytes[..cut]));
-        (0..bytes.len()).for_each(|from| exercise::compressed_file(&bytes[from..]));
+        (0..=bytes.len()).for_each(|cut| capture::compressed_file(&bytes[..cut]));
+        (0..bytes.len()).for_each(|from| capture::compressed_file(&bytes[from..]));
         for at in (0..bytes.len()).step_by(5) {
             let mut changed = bytes.to_vec();
             changed[at] ^= 0xff;
-            exercise::compressed_file(&changed);
+            capture::compressed_file(&changed);
         }
     };
     replay("compressed", every_cut);

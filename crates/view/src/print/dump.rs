@@ -8,7 +8,7 @@ const BYTES_A_LINE: usize = 16;
 /// Eight groups of a space and four digits.
 const HEX_WIDTH: usize = 40;
 
-pub(super) fn print(out: &mut String, form: DumpForm, bytes: &[u8]) {
+pub fn print(out: &mut String, form: DumpForm, bytes: &[u8]) {
     match form {
         DumpForm::Hex => hex(out, "\n\t", bytes),
         DumpForm::HexAscii => hex_ascii(out, bytes),
@@ -16,12 +16,12 @@ pub(super) fn print(out: &mut String, form: DumpForm, bytes: &[u8]) {
     }
 }
 
-pub(super) fn hex_ascii(out: &mut String, bytes: &[u8]) {
+pub fn hex_ascii(out: &mut String, bytes: &[u8]) {
     rows(out, "\n\t", bytes, true);
 }
 
 /// Rows that begin with `before`, which has the line end.
-pub(super) fn hex(out: &mut String, before: &str, bytes: &[u8]) {
+pub fn hex(out: &mut String, before: &str, bytes: &[u8]) {
     rows(out, before, bytes, false);
 }
 

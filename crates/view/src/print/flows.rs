@@ -9,7 +9,7 @@ use std::net::IpAddr;
 const MAX_FLOWS: usize = 65_536;
 
 /// One end of a conversation.
-pub(super) type End = (IpAddr, u16);
+pub type End = (IpAddr, u16);
 
 #[derive(Debug, Clone, Copy)]
 struct Start {
@@ -21,7 +21,7 @@ struct Start {
 
 /// What to subtract from a segment's numbers to show it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Base {
+pub struct Base {
     pub seq: u32,
     pub ack: u32,
     /// For selective acknowledgements, which are relative from a conversation's first segment on.
@@ -33,7 +33,7 @@ const MAX_CALLS: usize = 64;
 
 /// A call of NFS.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Call {
+pub struct Call {
     pub client: IpAddr,
     pub server: IpAddr,
     pub id: u32,
@@ -42,7 +42,7 @@ pub(super) struct Call {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Flows {
+pub struct Flows {
     starts: HashMap<(End, End), Start>,
     calls: VecDeque<Call>,
 }

@@ -1,18 +1,20 @@
 //! The line being made, and the checked view of the bytes it is made of.
 
-use super::PrintOptions;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use super::flows::Flows;
+use super::{DumpForm, PrintOptions, dump, names};
 
 /// Why the rest of a packet is not shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stop {
+pub enum Stop {
     /// The captured bytes end here: shown as `[|protocol]`.
     Cut,
     /// What is said here contradicts itself: shown as `(invalid)`.
     Invalid,
 }
 
-pub(super) type Printed = Result<(), Stop>;
+pub type Printed = Result<(), Stop>;
 
 /// Headers inside headers, at most: deeper is no real packet, and each level takes stack.
 const MAX_DEPTH: u8 = 24;
@@ -27,7 +29,7 @@ macro_rules! put {
 pub(super) use put;
 
 #[derive(Debug)]
-pub(super) struct Line<'a> {
+pub struct Line<'a> {
     pub out: &'a mut String,
     pub options: &'a PrintOptions,
     pub flows: &'a mut Flows,
@@ -54,6 +56,91 @@ impl<'a> Line<'a> {
         self.options.verbosity > 0
     }
 
+    /// Appends text with fields of the data in it, nothing if one of them was not captured. A field is `{form at}`: a form
+    /// (`u16` decimal, `x16` hexadecimal of full width, `h16` without leading zeros, `n8` and `f8` the name of a value and
+    /// the names of flags by a table, `ip4`, `ip6`, `mac`) and where it begins; `>>4` and `&f` after that shift and mask it.
+    pub fn show(&mut self, data: Data<'_>, template: &str) -> Printed {
+        let start = self.out.len();
+        let mut rest = template;
+        while let Some((text, after)) = rest.split_once('{') {
+            let (field, after) = after.split_once('}').unwrap_or((after, ""));
+            self.out.push_str(text);
+            if let Err(stop) = self.field(data, field) {
+                self.out.truncate(start);
+                return Err(stop);
+            }
+            rest = after;
+        }
+        self.out.push_str(rest);
+        Ok(())
+    }
+
+    fn field(&mut self, data: Data<'_>, field: &str) -> Printed {
+        let mut words = field.split(' ');
+        let mut word = || words.next().unwrap_or_default();
+        let (form, place, table) = (word(), word(), word());
+        let (place, mask) = place.split_once('&').unwrap_or((place, ""));
+        let (at, shift) = place.split_once(">>").unwrap_or((place, ""));
+        let at = at.parse().unwrap_or_default();
+        match form {
+            "ip4" => return data.ip4(at).map(|address| put!(self, "{address}")),
+            "ip6" => return data.ip6(at).map(|address| put!(self, "{address}")),
+            "mac" => return data.array(at).map(|address| put!(self, "{}", Mac(address))),
+            _ => {}
+        }
+        let bits: usize = form[1..].parse().unwrap_or_default();
+        let shift: u32 = shift.parse().unwrap_or_default();
+        let mask = u64::from_str_radix(mask, 16).unwrap_or(u64::MAX);
+        let value = data.number(at, bits / 8)? >> shift & mask;
+        match &form[..1] {
+            "u" => put!(self, "{value}"),
+            "x" => put!(self, "{value:00$x}", bits / 4),
+            "h" => put!(self, "{value:x}"),
+            "n" => self.out.push_str(&names::text(table, value)),
+            "f" => self.out.push_str(&names::flags(table, value)),
+            _ => debug_assert!(false, "no form {form}"),
+        }
+        Ok(())
+    }
+
+    /// Appends bytes as tcpdump shows text: control characters as `^X`, those above 127 as `M-x`.
+    pub fn put_chars(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            if !byte.is_ascii() {
+                self.out.push_str("M-");
+            }
+            let low = byte & 0x7f;
+            if low.is_ascii_graphic() || low == b' ' {
+                self.out.push(low.into());
+            } else {
+                self.out.push('^');
+                self.out.push((low ^ 0x40).into());
+            }
+        }
+    }
+
+    /// Appends text that may end before its room does, at a zero.
+    pub fn put_string(&mut self, bytes: &[u8]) {
+        self.put_chars(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
+    }
+
+    /// Appends bytes in hexadecimal without anything between.
+    pub fn put_hex(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            put!(self, "{byte:02x}");
+        }
+    }
+
+    /// Appends rows of bytes in hexadecimal that begin with `before`, which has the line end.
+    pub fn dump(&mut self, before: &str, bytes: &[u8]) {
+        dump::hex(self.out, before, bytes);
+    }
+
+    /// Appends rows of bytes in hexadecimal and as text.
+    pub fn dump_ascii(&mut self, bytes: &[u8]) {
+        dump::hex_ascii(self.out, bytes);
+    }
+
     /// Shows a header of a kind that can hold its own kind.
     pub fn nested(&mut self, show: impl FnOnce(&mut Self) -> Printed) -> Printed {
         if self.depth == MAX_DEPTH {
@@ -74,7 +161,7 @@ impl<'a> Line<'a> {
 
 /// Bytes of a packet from some header on, and how many there were on the wire.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Data<'a> {
+pub struct Data<'a> {
     /// What was captured.
     pub bytes: &'a [u8],
     /// What the packet had, by the header outside.
@@ -97,6 +184,27 @@ impl<'a> Data<'a> {
 
     pub fn u32(&self, at: usize) -> Result<u32, Stop> {
         self.array(at).map(u32::from_be_bytes)
+    }
+
+    /// The big-endian number of so many bytes, at most eight.
+    pub fn number(&self, at: usize, len: usize) -> Result<u64, Stop> {
+        Ok(number(self.slice(at, len)?))
+    }
+
+    pub fn ip4(&self, at: usize) -> Result<Ipv4Addr, Stop> {
+        self.array(at).map(Ipv4Addr::from)
+    }
+
+    pub fn ip6(&self, at: usize) -> Result<Ipv6Addr, Stop> {
+        self.array::<16>(at).map(Ipv6Addr::from)
+    }
+
+    /// Fails as a cut packet does unless there are this many bytes by the header outside, which tcpdump looks at.
+    pub fn at_least(&self, len: usize) -> Printed {
+        match self.len < len {
+            true => Err(Stop::Cut),
+            false => self.need(len),
+        }
     }
 
     /// `len` captured bytes from `at` on.
@@ -133,8 +241,133 @@ impl<'a> Data<'a> {
     }
 }
 
+impl<'a> From<&'a [u8]> for Data<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        let len = bytes.len();
+        Self { bytes, len }
+    }
+}
+
+/// The big-endian number that bytes are; of more than eight the last.
+pub fn number(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+/// How options, TLVs, attributes and the like begin.
+#[derive(Debug, Clone, Copy)]
+pub struct Layout {
+    /// Bytes of the kind, and of the length after it.
+    pub kind: usize,
+    pub len: usize,
+    /// The length is that of the whole, not of the value alone.
+    pub whole: bool,
+    /// The next one begins at a multiple of so many bytes.
+    pub align: usize,
+}
+
+impl Layout {
+    /// Kind and length of one byte each, the length that of the whole.
+    pub const BYTES: Self = Self {
+        kind: 1,
+        len: 1,
+        whole: true,
+        align: 1,
+    };
+    /// Kind and length of two bytes each, the length that of the value.
+    pub const WORDS: Self = Self {
+        kind: 2,
+        len: 2,
+        whole: false,
+        align: 1,
+    };
+
+    pub const fn of_value(self) -> Self {
+        Self {
+            whole: false,
+            ..self
+        }
+    }
+
+    pub const fn of_whole(self) -> Self {
+        Self {
+            whole: true,
+            ..self
+        }
+    }
+
+    pub const fn aligned(self, align: usize) -> Self {
+        Self { align, ..self }
+    }
+}
+
+/// One after the other of a list of options; the printer of a protocol looks at their lengths in its own way.
+#[derive(Debug)]
+pub struct Tlvs<'a> {
+    pub rest: Data<'a>,
+    layout: Layout,
+}
+
+/// An option.
+#[derive(Debug, Clone, Copy)]
+pub struct Tlv<'a> {
+    pub kind: u16,
+    /// As it is stored.
+    pub len: usize,
+    pub value: Data<'a>,
+    /// Its length is not less than that of what it begins with.
+    pub is_long_enough: bool,
+    /// It ends where the list does, or before.
+    pub fits: bool,
+    /// What was left of the list with it.
+    pub room: usize,
+}
+
+impl<'a> Tlvs<'a> {
+    pub fn new(rest: Data<'a>, layout: Layout) -> Self {
+        Self { rest, layout }
+    }
+
+    /// The next option; fails if the bytes end in its kind or length.
+    pub fn next(&mut self) -> Result<Option<Tlv<'a>>, Stop> {
+        if self.rest.len == 0 {
+            return Ok(None);
+        }
+        let Layout {
+            kind,
+            len,
+            whole,
+            align,
+        } = self.layout;
+        let head = kind + len;
+        let (kind, len) = (
+            self.rest.number(0, kind)? as u16,
+            self.rest.number(kind, len)? as usize,
+        );
+        let total = if whole { len } else { len + head };
+        let tlv = Tlv {
+            kind,
+            len,
+            value: self.rest.skip(head).claimed(total.saturating_sub(head)),
+            is_long_enough: total >= head,
+            fits: total <= self.rest.len,
+            room: self.rest.len,
+        };
+        self.rest = self.rest.skip(total.max(head).next_multiple_of(align));
+        Ok(Some(tlv))
+    }
+}
+
+impl<'a> Tlv<'a> {
+    /// The bytes of the value; fails unless all were captured.
+    pub fn bytes(&self) -> Result<&'a [u8], Stop> {
+        self.value.slice(0, self.value.len)
+    }
+}
+
 /// Six bytes as a MAC address.
-pub(super) struct Mac(pub [u8; 6]);
+pub struct Mac(pub [u8; 6]);
 
 impl std::fmt::Display for Mac {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -144,7 +377,7 @@ impl std::fmt::Display for Mac {
 }
 
 /// Bytes in hexadecimal with colons between, as link addresses are shown.
-pub(super) struct Colons<'a>(pub &'a [u8]);
+pub struct Colons<'a>(pub &'a [u8]);
 
 impl std::fmt::Display for Colons<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -155,16 +388,10 @@ impl std::fmt::Display for Colons<'_> {
     }
 }
 
-/// Names of the bits set in `flags`, joined; `none` if no named one is.
-pub(super) fn flag_names(flags: u32, names: &[(u32, &str)], joint: &str) -> String {
-    let set: Vec<_> = names
-        .iter()
-        .filter(|(bit, _)| flags & bit != 0)
-        .map(|(_, name)| *name)
-        .collect();
-    if set.is_empty() {
-        "none".to_string()
-    } else {
-        set.join(joint)
+/// Shows the bytes of what is not decoded, unless a hexadecimal dump of the packet follows anyway.
+pub fn default_print(line: &mut Line<'_>, data: Data<'_>) {
+    let form = line.options.dump.map(|dump| dump.form);
+    if form.is_none_or(|form| form == DumpForm::Ascii) {
+        line.dump_ascii(data.bytes);
     }
 }

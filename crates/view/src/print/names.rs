@@ -1,191 +1,197 @@
-//! Names of ethertypes and IP protocols, as tcpdump has them.
+//! Names of values, as tcpdump has them, and the numbers of ethertypes and IP protocols that lead to a printer.
+//!
+//! `names.txt` holds the names, a table to a paragraph: `table: 1 One | 2-4 Few | 0x10 Many | * Unknown`. The name of `*` is
+//! that of all other values; in it `%` stands for the value, `%2` and `%4` for so many hexadecimal digits of it.
 
-use super::line::Line;
-use super::line::put;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::LazyLock;
 
-pub(super) const IPV4: u16 = 0x0800;
-pub(super) const ARP: u16 = 0x0806;
-pub(super) const REVERSE_ARP: u16 = 0x8035;
-pub(super) const BRIDGED_ETHERNET: u16 = 0x6558;
-pub(super) const VLAN: u16 = 0x8100;
-pub(super) const VLAN_9100: u16 = 0x9100;
-pub(super) const VLAN_9200: u16 = 0x9200;
-pub(super) const SERVICE_VLAN: u16 = 0x88a8;
-pub(super) const IPV6: u16 = 0x86dd;
-pub(super) const PPP: u16 = 0x880b;
-pub(super) const MPLS: u16 = 0x8847;
-pub(super) const MPLS_MULTICAST: u16 = 0x8848;
-pub(super) const PPP_FRAME: u16 = 0x880b;
-pub(super) const PPPOE_DISCOVERY: u16 = 0x8863;
-pub(super) const PPPOE_SESSION: u16 = 0x8864;
-pub(super) const EAPOL: u16 = 0x888e;
-pub(super) const LLDP: u16 = 0x88cc;
-pub(super) const MACSEC: u16 = 0x88e5;
-pub(super) const PTP: u16 = 0x88f7;
-pub(super) const SLOW: u16 = 0x8809;
-pub(super) const LOOPBACK: u16 = 0x9000;
+use super::line::{Line, put};
+
+#[derive(Debug, Default)]
+pub struct Table {
+    names: Vec<(RangeInclusive<u64>, &'static str)>,
+    other: &'static str,
+}
+
+/// A table that is looked up once: for names that many packets need.
+pub type Names = LazyLock<&'static Table>;
+
+static TABLES: LazyLock<HashMap<&'static str, Table>> = LazyLock::new(|| {
+    let mut tables = HashMap::<_, Table>::new();
+    let mut current = "";
+    for line in include_str!("names.txt").lines() {
+        let head = line.split_once(": ").filter(|_| !line.starts_with(' '));
+        let (name, entries) = head.unwrap_or((current, line));
+        current = name;
+        let table = tables.entry(name).or_default();
+        for entry in entries.split('|').map(str::trim) {
+            match entry.split_once(' ') {
+                Some(("*", name)) => table.other = name,
+                Some((value, name)) => table.names.extend(range(value).map(|range| (range, name))),
+                None => {}
+            }
+        }
+    }
+    tables
+});
+
+fn range(text: &str) -> Option<RangeInclusive<u64>> {
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    Some(number(first)?..=number(last)?)
+}
+
+impl Table {
+    /// Returns the name of a value that has one of its own.
+    pub fn find(&self, value: impl Into<u64>) -> Option<&'static str> {
+        let value = value.into();
+        let mut names = self.names.iter();
+        let found = names.find(|(range, _)| range.contains(&value));
+        found.map(|(_, name)| *name)
+    }
+
+    /// Returns the name of a value, or that of all others with the value in it.
+    pub fn text(&self, value: impl Into<u64>) -> Cow<'static, str> {
+        let value = value.into();
+        if let Some(name) = self.find(value) {
+            return name.into();
+        }
+        let Some((before, after)) = self.other.split_once('%') else {
+            return self.other.into();
+        };
+        let (number, after) = match after.split_at_checked(1) {
+            Some(("2", after)) => (format!("{value:02x}"), after),
+            Some(("4", after)) => (format!("{value:04x}"), after),
+            _ => (value.to_string(), after),
+        };
+        format!("{before}{number}{after}").into()
+    }
+
+    /// Returns the names of the bits that are set, joined.
+    pub fn joined(&self, set: impl Into<u64>, joint: &str) -> String {
+        let set = set.into();
+        let names = self.names.iter().filter(|(bit, _)| set & bit.start() != 0);
+        names.map(|(_, name)| *name).collect::<Vec<_>>().join(joint)
+    }
+}
+
+pub fn is_table(name: &str) -> bool {
+    TABLES.contains_key(name)
+}
+
+pub fn table(name: &str) -> &'static Table {
+    static NONE: Table = Table {
+        names: Vec::new(),
+        other: "",
+    };
+    let table = TABLES.get(name);
+    debug_assert!(table.is_some(), "no table {name}");
+    table.unwrap_or(&NONE)
+}
+
+pub fn find(name: &str, value: impl Into<u64>) -> Option<&'static str> {
+    table(name).find(value)
+}
+
+/// Returns the name of a value, or that of all others, or nothing.
+pub fn of(name: &str, value: impl Into<u64>) -> &'static str {
+    let table = table(name);
+    table.find(value).unwrap_or(table.other)
+}
+
+pub fn text(name: &str, value: impl Into<u64>) -> Cow<'static, str> {
+    table(name).text(value)
+}
+
+pub fn joined(name: &str, set: impl Into<u64>, joint: &str) -> String {
+    table(name).joined(set, joint)
+}
+
+/// Returns the names of the bits that are set, with commas between; `none` if no named one is.
+pub fn flags(name: &str, set: impl Into<u64>) -> String {
+    match table(name).joined(set, ", ") {
+        names if names.is_empty() => "none".to_owned(),
+        names => names,
+    }
+}
+
+/// Returns true if a table has the name, in upper or lower case.
+pub fn has_word(name: &str, word: &[u8]) -> bool {
+    let mut names = table(name).names.iter();
+    names.any(|(_, name)| name.as_bytes().eq_ignore_ascii_case(word))
+}
+
+pub const IPV4: u16 = 0x0800;
+pub const ARP: u16 = 0x0806;
+pub const REVERSE_ARP: u16 = 0x8035;
+pub const BRIDGED_ETHERNET: u16 = 0x6558;
+pub const VLAN: u16 = 0x8100;
+pub const VLAN_9100: u16 = 0x9100;
+pub const VLAN_9200: u16 = 0x9200;
+pub const SERVICE_VLAN: u16 = 0x88a8;
+pub const IPV6: u16 = 0x86dd;
+pub const PPP: u16 = 0x880b;
+pub const MPLS: u16 = 0x8847;
+pub const MPLS_MULTICAST: u16 = 0x8848;
+pub const PPPOE_DISCOVERY: u16 = 0x8863;
+pub const PPPOE_SESSION: u16 = 0x8864;
+pub const EAPOL: u16 = 0x888e;
+pub const LLDP: u16 = 0x88cc;
+pub const MACSEC: u16 = 0x88e5;
+pub const PTP: u16 = 0x88f7;
+pub const SLOW: u16 = 0x8809;
+pub const LOOPBACK: u16 = 0x9000;
 
 /// Values up to this are lengths of 802.3 frames, not ethertypes.
-pub(super) const MAX_LENGTH: u16 = 1500;
+pub const MAX_LENGTH: u16 = 1500;
 
-pub(super) fn ethertype(value: u16) -> Option<&'static str> {
-    Some(match value {
-        IPV4 => "IPv4",
-        MPLS => "MPLS unicast",
-        MPLS_MULTICAST => "MPLS multicast",
-        IPV6 => "IPv6",
-        VLAN => "802.1Q",
-        VLAN_9100 => "802.1Q-9100",
-        SERVICE_VLAN => "802.1Q-QinQ",
-        VLAN_9200 => "802.1Q-9200",
-        ARP => "ARP",
-        REVERSE_ARP => "Reverse ARP",
-        BRIDGED_ETHERNET => "TEB",
-        PPP => "PPP",
-        0x6001 => "MOP DL",
-        0x6002 => "MOP RC",
-        0x6003 => "DN",
-        0x6004 => "LAT",
-        0x6007 => "SCA",
-        0x809b => "Appletalk",
-        0x80f3 => "Appletalk ARP",
-        0x8137 => "IPX",
-        0x8808 => "MPCP",
-        SLOW => "Slow Protocols",
-        PPPOE_DISCOVERY => "PPPoE D",
-        PPPOE_SESSION => "PPPoE S",
-        EAPOL => "EAPOL",
-        0x8899 => "RRCP",
-        0x886f => "MS NLB heartbeat",
-        0x8870 => "Jumbo",
-        0x894f => "NSH",
-        LOOPBACK => "Loopback",
-        0x8902 => "CFM",
-        0x893a => "IEEE1905.1",
-        LLDP => "LLDP",
-        0x88ca => "TIPC",
-        0x88a2 => "AoE",
-        PTP => "PTP",
-        MACSEC => "802.1AE MACsec",
-        _ => return None,
-    })
+pub fn ethertype(value: u16) -> Option<&'static str> {
+    static ETHERTYPES: Names = Names::new(|| table("ethertype"));
+    ETHERTYPES.find(value)
 }
 
 /// `IPv4 (0x0800)`, or `Unknown (0x88b5)`.
-pub(super) fn put_ethertype(line: &mut Line<'_>, value: u16) {
-    put!(
-        line,
-        "{} (0x{value:04x})",
-        ethertype(value).unwrap_or("Unknown")
-    );
+pub fn put_ethertype(line: &mut Line<'_>, value: u16) {
+    let name = ethertype(value).unwrap_or("Unknown");
+    put!(line, "{name} (0x{value:04x})");
 }
 
 /// Who has the first three bytes of an address or an extension.
-pub(super) fn organization(oui: u32) -> &'static str {
-    match oui {
-        0x00_0000 => "Ethernet",
-        0x00_000c => "Cisco",
-        0x00_005e => "IANA",
-        0x00_0081 => "Nortel Networks SONMP",
-        0x00_00f8 => "Cisco bridged",
-        0x00_80c2 => "Ethernet bridged",
-        0x00_a03e => "ATM Forum",
-        0x00_e02f => "DOCSIS Spanning Tree",
-        0x08_0007 => "Appletalk",
-        0x00_9069 => "Juniper",
-        0x08_0009 => "Hewlett-Packard",
-        0x00_120f => "IEEE 802.3 Private",
-        0x00_12bb => "ANSI/TIA",
-        0x00_1b21 => "DCBX",
-        0x00_2320 => "Nicira Networks",
-        0x5c_16c7 => "Big Switch Networks",
-        0xb0_d2f5 => "Vello Systems",
-        0x00_2481 => "HP",
-        0x00_04ea => "HP-Labs",
-        0x74_8771 => "Infoblox Inc",
-        0xa4_2305 => "Open Networking Lab",
-        0x00_049f => "Freescale",
-        0x00_15ad => "Netronome",
-        0x00_1018 => "Broadcom",
-        0x00_e004 => "PMC-Sierra",
-        0xd0_f0db => "Ericsson",
-        _ => "Unknown",
-    }
+pub fn organization(oui: impl Into<u64>) -> &'static str {
+    of("organization", oui)
 }
 
 /// Address families by IANA's numbers.
-pub(super) fn address_family(number: u16) -> &'static str {
-    match number {
-        0 => "Reserved",
-        1 => "IPv4",
-        2 => "IPv6",
-        3 => "NSAP",
-        4 => "HDLC",
-        5 => "BBN 1822",
-        6 => "802",
-        7 => "E.163",
-        8 => "E.164",
-        9 => "F.69",
-        10 => "X.121",
-        11 => "Novell IPX",
-        12 => "Appletalk",
-        13 => "Decnet IV",
-        14 => "Banyan Vines",
-        15 => "E.164 with NSAP subaddress",
-        25 => "VPLS",
-        196 => "Layer-2 VPN",
-        _ => "Unknown",
-    }
+pub fn address_family(number: u16) -> &'static str {
+    of("address_family", number)
 }
 
-pub(super) const HOP_BY_HOP: u8 = 0;
-pub(super) const ICMP: u8 = 1;
-pub(super) const IGMP: u8 = 2;
-pub(super) const IP_IN_IP: u8 = 4;
-pub(super) const TCP: u8 = 6;
-pub(super) const UDP: u8 = 17;
-pub(super) const DCCP: u8 = 33;
-pub(super) const IPV6_IN_IP: u8 = 41;
-pub(super) const ROUTING: u8 = 43;
-pub(super) const FRAGMENT: u8 = 44;
-pub(super) const GRE: u8 = 47;
-pub(super) const ESP: u8 = 50;
-pub(super) const AH: u8 = 51;
-pub(super) const ICMPV6: u8 = 58;
-pub(super) const NO_NEXT_HEADER: u8 = 59;
-pub(super) const DESTINATION_OPTIONS: u8 = 60;
-pub(super) const ETHERNET_IN_IP: u8 = 143;
-pub(super) const SCTP: u8 = 132;
+pub const HOP_BY_HOP: u8 = 0;
+pub const ICMP: u8 = 1;
+pub const IGMP: u8 = 2;
+pub const IP_IN_IP: u8 = 4;
+pub const TCP: u8 = 6;
+pub const UDP: u8 = 17;
+pub const DCCP: u8 = 33;
+pub const IPV6_IN_IP: u8 = 41;
+pub const ROUTING: u8 = 43;
+pub const FRAGMENT: u8 = 44;
+pub const GRE: u8 = 47;
+pub const ESP: u8 = 50;
+pub const AH: u8 = 51;
+pub const ICMPV6: u8 = 58;
+pub const NO_NEXT_HEADER: u8 = 59;
+pub const DESTINATION_OPTIONS: u8 = 60;
+pub const ETHERNET_IN_IP: u8 = 143;
+pub const SCTP: u8 = 132;
 
-pub(super) fn protocol(value: u8) -> Option<&'static str> {
-    Some(match value {
-        HOP_BY_HOP => "Options",
-        ICMP => "ICMP",
-        IGMP => "IGMP",
-        IP_IN_IP => "IPIP",
-        TCP => "TCP",
-        8 => "EGP",
-        9 => "IGRP",
-        UDP => "UDP",
-        DCCP => "DCCP",
-        IPV6_IN_IP => "IPv6",
-        ROUTING => "Routing",
-        FRAGMENT => "Fragment",
-        46 => "RSVP",
-        GRE => "GRE",
-        ESP => "ESP",
-        AH => "AH",
-        55 => "Mobile IP",
-        ICMPV6 => "ICMPv6",
-        88 => "EIGRP",
-        89 => "OSPF",
-        103 => "PIM",
-        108 => "Compressed IP",
-        112 => "VRRP",
-        113 => "PGM",
-        SCTP => "SCTP",
-        135 => "Mobility",
-        ETHERNET_IN_IP => "Ethernet",
-        _ => return None,
-    })
+pub fn protocol(value: u8) -> Option<&'static str> {
+    static PROTOCOLS: Names = Names::new(|| table("protocol"));
+    PROTOCOLS.find(value)
 }

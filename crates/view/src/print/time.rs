@@ -5,17 +5,17 @@ use super::Precision;
 const SECOND: u64 = 1_000_000_000;
 const DAY: i64 = 86_400;
 
-pub(super) fn time_of_day(out: &mut String, ns: u64, utc_offset: i32, precision: Precision) {
+pub fn time_of_day(out: &mut String, ns: u64, utc_offset: i32, precision: Precision) {
     let (seconds, fraction) = local(ns, utc_offset);
     clock(out, seconds.rem_euclid(DAY) as u64, fraction, precision);
 }
 
-pub(super) fn epoch(out: &mut String, ns: u64, precision: Precision) {
+pub fn epoch(out: &mut String, ns: u64, precision: Precision) {
     decimal(out, ns / SECOND, 1);
     fraction_of(out, ns % SECOND, precision);
 }
 
-pub(super) fn delta(out: &mut String, ns: u64, since: u64, precision: Precision) {
+pub fn delta(out: &mut String, ns: u64, since: u64, precision: Precision) {
     out.push(if ns < since { '-' } else { ' ' });
     let delta = match precision {
         Precision::Nano => ns.abs_diff(since),
@@ -26,7 +26,7 @@ pub(super) fn delta(out: &mut String, ns: u64, since: u64, precision: Precision)
 }
 
 /// Seconds in the largest units that they fill: `5m1s`.
-pub(super) fn span(mut seconds: u32) -> String {
+pub fn span(mut seconds: u32) -> String {
     const UNITS: [(u32, &str); 6] = [
         (31_536_000, "y"),
         (604_800, "w"),
@@ -48,7 +48,7 @@ pub(super) fn span(mut seconds: u32) -> String {
     text
 }
 
-pub(super) fn date(out: &mut String, ns: u64, utc_offset: i32, precision: Precision) {
+pub fn date(out: &mut String, ns: u64, utc_offset: i32, precision: Precision) {
     let (seconds, fraction) = local(ns, utc_offset);
     let (year, month, day) = civil(seconds.div_euclid(DAY));
     decimal(out, year as u64, 4);
@@ -61,7 +61,7 @@ pub(super) fn date(out: &mut String, ns: u64, utc_offset: i32, precision: Precis
 }
 
 /// `2026-01-31T14:30:00`, of seconds since 1970 or before it.
-pub(super) fn date_and_time(seconds: i64) -> String {
+pub fn date_and_time(seconds: i64) -> String {
     let (year, month, day) = civil(seconds.div_euclid(DAY));
     let second = seconds.rem_euclid(DAY);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
@@ -91,7 +91,7 @@ fn fraction_of(out: &mut String, ns: u64, precision: Precision) {
 }
 
 /// A number with at least this many digits.
-pub(super) fn decimal(out: &mut String, mut number: u64, least: usize) {
+pub fn decimal(out: &mut String, mut number: u64, least: usize) {
     let mut digits = [b'0'; 20];
     let mut at = digits.len();
     while number > 0 {

@@ -1,0 +1,17 @@
+//! What applications send; their ports are in `transport.rs`.
+
+pub mod dhcp;
+pub mod dhcp6;
+pub mod dns;
+pub mod http;
+pub mod isakmp;
+pub mod nfs;
+pub mod ntp;
+pub mod ptp;
+pub mod quic;
+pub mod radius;
+pub mod snmp;
+pub mod syslog;
+pub mod tftp;
+pub mod tls;
+pub mod wireguard;

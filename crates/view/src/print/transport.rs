@@ -1,0 +1,107 @@
+//! Transport protocols, and the applications behind their ports, in tcpdump's words where tcpdump has them. TLS, QUIC,
+//! WireGuard and GTP-U, which tcpdump does not decode, come after its own text.
+
+pub mod mptcp;
+pub mod sctp;
+pub mod tcp;
+pub mod udp;
+
+use super::line::{Data, Line, Printed, Stop, put};
+use super::network::Ip;
+use super::{
+    Datagrams, bfd, bgp, dhcp, dhcp6, dns, http, isakmp, mpls, nfs, ntp, ptp, quic, radius, snmp,
+    syslog, tftp, tls, tunnel, vrrp, wireguard,
+};
+
+type Application = fn(&mut Line<'_>, Data<'_>) -> Printed;
+
+/// What datagrams hold by the port at either end; the first row with one of the ports counts.
+const UDP: &[(&[u16], Application)] = &[
+    (&[4789], tunnel::vxlan),
+    (&[6081], tunnel::geneve),
+    (&[53], dns::unicast),
+    (&[5353], dns::multicast),
+    (&[69], tftp::print),
+    (&[67, 68], dhcp::print),
+    (&[161, 162], snmp::print),
+    (&[123], ntp::print),
+    (&[546, 547], dhcp6::print),
+    (&[1812, 1813, 1645, 1646, 1700, 3799], radius::print),
+    (&[500], isakmp::print),
+    (&[319, 320], ptp::print),
+    (&[1985], vrrp::hsrp),
+    (&[4500], isakmp::encapsulated_esp),
+    (&[514], syslog::print),
+    (&[5060], http::sip),
+    (&[2152], tunnel::gtp_u),
+    (&[51820], wireguard::print),
+    (&[6635], mpls::print),
+];
+
+/// The same of segments.
+const TCP: &[(&[u16], Application)] = &[
+    (&[25], http::smtp),
+    (&[43], http::whois),
+    (&[179], bgp::print),
+    (&[22], http::ssh),
+    (&[21], http::ftp),
+    (&[80, 8080], http::print),
+    (&[554, 8554], http::rtsp),
+    (&[53], dns::over_tcp),
+];
+
+fn by_port(table: &[(&[u16], Application)], (src, dst): (u16, u16)) -> Option<Application> {
+    let mut rows = table.iter();
+    let row = rows.find(|(ports, _)| ports.contains(&src) || ports.contains(&dst));
+    row.map(|(_, application)| *application)
+}
+
+/// Shows what follows the header of a datagram; false if nothing is known of its ports.
+fn datagram(line: &mut Line<'_>, ip: &Ip, ports: (u16, u16), data: Data<'_>) -> Result<bool, Stop> {
+    if nfs::print(line, ip, ports, data)? {
+        return Ok(true);
+    }
+    let (src, dst) = ports;
+    match by_port(UDP, ports) {
+        Some(application) => application(line, data)?,
+        None if bfd::PORTS.contains(&dst) => bfd::print(line, dst, data)?,
+        None if (src == 443 || dst == 443) && !ip.fragmented => quic::print(line, data)?,
+        None => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Shows what follows the ports of a datagram, of which it was said what it holds.
+fn as_told(line: &mut Line<'_>, datagrams: Datagrams, data: Data<'_>) -> Printed {
+    let application = match datagrams {
+        Datagrams::Domain => dns::unicast,
+        Datagrams::Quic => quic::print,
+        Datagrams::Radius => radius::print,
+        Datagrams::Snmp => snmp::print,
+        Datagrams::Tftp => tftp::print,
+        Datagrams::Vxlan => tunnel::vxlan,
+    };
+    application(line, data)
+}
+
+/// Shows what follows the length of a segment with a payload.
+fn segment(line: &mut Line<'_>, ip: &Ip, ports: (u16, u16), data: Data<'_>) -> Printed {
+    const NFS: u16 = 2049;
+    if let Some(application) = by_port(TCP, ports) {
+        return application(line, data);
+    }
+    let is_nfs = ports.0 == NFS || ports.1 == NFS;
+    if !is_nfs || data.at_least(4).is_err() {
+        tls::print(line, data);
+        return Ok(());
+    }
+    put!(line, ": ");
+    let fragment = (data.u32(0)? & 0x7fff_ffff) as usize;
+    let message = data.skip(4);
+    let message = message.claimed(fragment.min(message.len));
+    if !nfs::print(line, ip, ports, message)? {
+        // As if nothing had been known of the port.
+        line.out.truncate(line.out.len() - 2);
+    }
+    Ok(())
+}

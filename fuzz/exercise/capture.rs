@@ -1,0 +1,201 @@
+//! Drives the parsers of packets and of their files over any bytes: the body of the fuzz targets, shared with the tests that
+//! replay their seeds and change them, so that all mean the same.
+#![allow(dead_code, reason = "each target uses its own part")]
+
+use std::io::{self, Cursor, Read};
+
+use trawl_packet::decode;
+use trawl_packet::pcap;
+use trawl_packet::pcapng::block;
+use trawl_packet::pcapng::options::PacketOptions;
+use trawl_packet::read::{CaptureReader, FileFormat, Step, compressed};
+use trawl_packet::seekable::{self, Seekable};
+use trawl_view::Show;
+use trawl_view::json::JsonLines;
+use trawl_view::print::{Dump, DumpForm, PrintOptions, Printer};
+use trawl_view::record::{PacketView, Source};
+use trawl_view::rewrite::{Format, Rewriter};
+use trawl_view::stat::{Field, FileFacts, FileFigures, Statistics, Stored};
+
+/// Reads a whole file, prints its packets, and makes figures of them and of the blocks between.
+pub fn capture_file(bytes: &[u8]) {
+    let Ok(mut reader) = CaptureReader::new(bytes) else {
+        return;
+    };
+    let mut printer = Printer::new(PrintOptions {
+        verbosity: 1,
+        ..PrintOptions::default()
+    });
+    let mut json = JsonLines;
+    let mut statistics = Statistics::new(vec![Field::Src, Field::Verdict, Field::Reason]);
+    let mut figures = FileFigures::default();
+    let mut line = String::new();
+    while let Ok(Some(step)) = reader.step() {
+        match step {
+            Step::Block { kind } => {
+                let (order, first) = (reader.byte_order(), reader.first_interface());
+                figures.block(kind, reader.raw(), order, first);
+            }
+            Step::Packet => {
+                let Some(view) = Source::current(&reader) else {
+                    continue;
+                };
+                line.clear();
+                printer.line(&mut line, &view);
+                json.show(&mut line, &view);
+                statistics.add(&view);
+                figures.packet(&Stored {
+                    timestamp_ns: view.timestamp_ns,
+                    interface: reader.time_and_interface().map_or(0, |(_, id)| id),
+                    link_type: view.link_type,
+                    captured: view.captured.len() as u32,
+                    original_len: view.original_len,
+                    direction: view.direction,
+                });
+            }
+        }
+    }
+    let file = figures.report(FileFacts::default(), reader.interfaces());
+    let report = statistics.report(vec![file], 3);
+    assert!(report.text(str::to_owned).ends_with('\n'));
+    for format in [Format::Pcapng, Format::Pcap] {
+        rewritten(bytes, format, false);
+        if (format == Format::Pcap) == reader.pcap_header().is_some() {
+            rewritten(bytes, format, true);
+        }
+    }
+}
+
+/// Writes a file again, which holds the same packets then and no damage.
+fn rewritten(bytes: &[u8], format: Format, verbatim: bool) {
+    let Ok(mut reader) = CaptureReader::new(bytes) else {
+        return;
+    };
+    let mut rewriter = Rewriter::new(format, verbatim, "trawl".to_owned());
+    let mut copy = Vec::new();
+    let mut packets = Vec::new();
+    while let Ok(Some(step)) = reader.step() {
+        match step {
+            Step::Block { kind } => rewriter.block(&mut copy, 0, &reader, kind),
+            // A pcap file holds packets of one link type.
+            Step::Packet if rewriter.packet(&mut copy, 0, &reader).is_err() => break,
+            Step::Packet => packets.extend(reader.stored().map(<[u8]>::to_vec)),
+        }
+    }
+    rewriter.start(&mut copy, &reader);
+    let mut there = 0;
+    let mut copied = match CaptureReader::new(&copy[..]) {
+        Ok(copied) => copied,
+        // A file without a header says nothing.
+        Err(_) if packets.is_empty() => return,
+        Err(error) => panic!("{format:?}, verbatim {verbatim}: {error}"),
+    };
+    while copied.advance().expect("a file that is whole") {
+        // The first records tell a variant of pcap. Those that are damaged count for that too, and are not in the copy.
+        if matches!(copied.format(), FileFormat::Pcap { modified: true, .. }) {
+            return;
+        }
+        assert_eq!(copied.stored(), packets.get(there).map(Vec::as_slice));
+        there += 1;
+    }
+    assert_eq!(there, packets.len(), "{format:?}, verbatim {verbatim}");
+}
+
+const LINKTYPE_FRELAY: u16 = 107;
+
+/// What a compressed file may come to here: a few bytes can stand for more than a fuzzer has memory for.
+const MOST_UNPACKED: u64 = 4 << 20;
+
+/// A file that may be compressed, and its table of frames if it has one.
+pub fn compressed_file(bytes: &[u8]) {
+    if let Ok((source, _)) = compressed::open(bytes) {
+        let mut unpacked = Vec::new();
+        // An error comes after what was sound.
+        let _ = source.take(MOST_UNPACKED).read_to_end(&mut unpacked);
+        capture_file(&unpacked);
+    }
+    if let Ok(Some(seekable)) = Seekable::open(Cursor::new(bytes))
+        && let Ok(Some(parts)) = seekable.between(|first| (first, first.saturating_add(1 << 40)))
+    {
+        let _ = io::copy(&mut parts.take(MOST_UNPACKED), &mut io::sink());
+    }
+    if let Ok(frames) = seekable::frames(bytes) {
+        for frame in frames.iter().take(4) {
+            let end = frame.offset.checked_add(frame.compressed.into());
+            let part = end.and_then(|end| bytes.get(frame.offset as usize..end as usize));
+            // Its length is what the table says, so that nothing larger is made of it.
+            if let Some(part) = part.filter(|_| u64::from(frame.decompressed) <= MOST_UNPACKED) {
+                let _ = seekable::decompress(frame, part);
+            }
+        }
+    }
+}
+
+/// Walks blocks, reads their options, and turns them into pcap records.
+pub fn blocks(bytes: &[u8]) {
+    let mut records = Vec::new();
+    let mut walk = block::blocks(bytes);
+    let mut walked = 0;
+    for block in walk.by_ref() {
+        walked += block.total_len();
+        if let Some(packet) = block.enhanced_packet() {
+            let _ = PacketOptions::parse(packet.options());
+        }
+        pcap::record_from_block(&mut records, &block);
+    }
+    assert_eq!(walked + walk.rest().len(), bytes.len());
+}
+
+/// Prints and summarises one packet. The first byte picks the link type and the options; what is no Ethernet frame is
+/// taken for a frame of each serial link too.
+pub fn packet(bytes: &[u8]) {
+    const LINK_TYPES: [u16; 4] = [
+        block::LINKTYPE_ETHERNET,
+        block::LINKTYPE_RAW,
+        block::LINKTYPE_LINUX_SLL2,
+        block::LINKTYPE_NULL,
+    ];
+    let Some((&choice, captured)) = bytes.split_first() else {
+        return;
+    };
+    const SERIAL: [u16; 6] = [
+        LINKTYPE_FRELAY,
+        block::LINKTYPE_PPP,
+        block::LINKTYPE_PPP_HDLC,
+        block::LINKTYPE_PPP_ETHER,
+        block::LINKTYPE_C_HDLC,
+        block::LINKTYPE_LINUX_SLL,
+    ];
+    let link_type = LINK_TYPES[usize::from(choice & 3)];
+    one_packet(link_type, choice, captured);
+    if link_type != block::LINKTYPE_ETHERNET {
+        for link_type in SERIAL {
+            one_packet(link_type, choice, captured);
+        }
+    }
+}
+
+fn one_packet(link_type: u16, choice: u8, captured: &[u8]) {
+    let options = PrintOptions {
+        link_header: choice & 4 != 0,
+        verbosity: choice >> 3 & 3,
+        dump: (choice & 32 != 0).then_some(Dump {
+            form: DumpForm::HexAscii,
+            link_header: false,
+        }),
+        ..PrintOptions::default()
+    };
+    // As if the snapshot length had cut some bytes off.
+    let original_len = captured.len() as u32 + u32::from(choice >> 6) * 100;
+    let view = PacketView {
+        link_type,
+        captured,
+        original_len,
+        ..PacketView::default()
+    };
+    let mut line = String::new();
+    let mut printer = Printer::new(options);
+    printer.line(&mut line, &view);
+    printer.line(&mut line, &view);
+    decode::summary(link_type, captured);
+}
