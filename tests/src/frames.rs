@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use trawl_lab::frame;
+use trawl_lab::sender;
 use trawl_packet::build::{Arp, Icmp, Mac, Tcp, Template, flags};
 
 pub const FROM: Mac = [2, b't', b'r', b'a', b'w', 1];
@@ -14,7 +14,7 @@ const TO6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 2);
 
 /// Nobody answers it.
 pub fn silent(length: usize) -> Vec<u8> {
-    frame::experimental(FROM, TO, length)
+    sender::experimental(FROM, TO, length)
 }
 
 /// One whose first payload bytes say which it is, so that copies can be told apart.

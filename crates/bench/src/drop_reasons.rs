@@ -13,7 +13,7 @@ use super::count::Scratch;
 use super::peer::Peer;
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{Engine, Job, send};
-use trawl_lab::{Pair, PairOptions, frame};
+use trawl_lab::{Pair, PairOptions, sender};
 
 const NANOSECONDS: f64 = 1e9;
 
@@ -224,7 +224,7 @@ fn measure(contender: Contender, lab: &Pair, plan: &DropsBench, repetition: u32)
     let sent = send(&Job {
         namespace: Some(&lab.a.namespace),
         interface: &lab.a.interface,
-        frames: &[frame::udp_from(lab.a.mac, 64)?],
+        frames: &[sender::udp_from(lab.a.mac, 64)?],
         count: plan.frames,
         engine: Engine::Live,
         rate: None,

@@ -16,7 +16,7 @@ use trawl_sys::{Error, Result, host, process};
 use super::Spread;
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{Engine, Job, send};
-use trawl_lab::{Pair, PairOptions, frame};
+use trawl_lab::{Pair, PairOptions, sender};
 
 /// Test runs of the program alone, in each turn.
 const REPEAT: u32 = 200_000;
@@ -257,7 +257,7 @@ impl Dropping {
 impl Stand {
     fn new(contender: Contender, plan: &GuardBench) -> Result<Self> {
         let lab = Pair::new(&PairOptions::default())?;
-        let frame = frame::udp_from(lab.a.mac, plan.frame_bytes)?;
+        let frame = sender::udp_from(lab.a.mac, plan.frame_bytes)?;
         let (program, rules_seconds) = match contender {
             Contender::Bare => (
                 Dropping::Bare(Box::new(Loaded::native(Does::Drop, &lab.b)?)),

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Subcommand, ValueEnum};
 use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::topology::{PRESETS, Topology, namespace};
-use trawl_lab::{IPIP_DEVICE, Pair, PairOptions, Record, frame};
+use trawl_lab::{IPIP_DEVICE, Pair, PairOptions, Record, sender};
 use trawl_sys::interface::Interface;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::Namespace;
@@ -377,7 +377,7 @@ fn send_frames(args: &Send) -> Result<String> {
             "it has no Ethernet address to send from",
         ));
     };
-    let frames = [frame::udp_from(mac, args.size)?];
+    let frames = [sender::udp_from(mac, args.size)?];
     let sent = send(&Job {
         namespace: namespace.as_ref(),
         interface: &args.interface,

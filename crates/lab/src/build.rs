@@ -4,23 +4,18 @@
 use std::fs;
 use std::net::IpAddr;
 use std::process::Command;
-use std::time::Duration;
 
 use trawl_sys::ethtool::Ethtool;
 use trawl_sys::netlink::{Netlink, Route, VethEnd, create_veth};
 use trawl_sys::netns::{self, Namespace, run_in};
 use trawl_sys::{Error, Result, process};
 
-use crate::pair::Guard;
+use crate::pair::{Guard, IPV4_PREFIX, IPV6_PREFIX, LOOPBACK, set_up, wait_until_ready};
 use crate::record::{Record, check_id, list};
 use crate::topology::{Link, Node, Shaper, Topology, ipv4, ipv6, mac, namespace};
 
-const LOOPBACK: u32 = 1;
 /// The device of a node with `ipip`.
 pub const IPIP_DEVICE: &str = "tunnel0";
-const PATIENCE: Duration = Duration::from_secs(10);
-const IPV4_PREFIX: u8 = 24;
-const IPV6_PREFIX: u8 = 64;
 /// What study C turns off.
 const OFFLOADS: &[&str] = &[
     "tx-checksum-ip-generic",
@@ -83,9 +78,8 @@ pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
             let inside = place(link.end(side).node);
             let mut netlink = Netlink::inside(inside)?;
             let index = netlink.link(link.end(side).interface)?.index;
-            netlink.wait_until_operational(index, PATIENCE)?;
-            netlink.wait_until_local(ipv4(at + 1, side).into(), PATIENCE)?;
-            netlink.wait_until_local(ipv6(at + 1, side).into(), PATIENCE)?;
+            let addresses = [ipv4(at + 1, side).into(), ipv6(at + 1, side).into()];
+            wait_until_ready(&mut netlink, index, addresses)?;
         }
     }
     for (node, inside) in topology.nodes.iter().zip(&made) {
@@ -166,25 +160,9 @@ fn connect(number: usize, link: &Link, ends: [&Namespace; 2]) -> Result<()> {
         if link.neighbours {
             netlink.set_arp(index, false)?;
         }
-        netlink.set_up(index)?;
-        let families: [(IpAddr, IpAddr, u8); 2] = [
-            (
-                ipv4(number, side).into(),
-                ipv4(number, 1 - side).into(),
-                IPV4_PREFIX,
-            ),
-            (
-                ipv6(number, side).into(),
-                ipv6(number, 1 - side).into(),
-                IPV6_PREFIX,
-            ),
-        ];
-        for (own, other, prefix) in families {
-            netlink.add_address(index, own, prefix)?;
-            if link.neighbours {
-                netlink.add_neighbour(index, other, mac(number, 1 - side))?;
-            }
-        }
+        let addresses = |side| [ipv4(number, side).into(), ipv6(number, side).into()];
+        let other = (link.neighbours).then(|| (addresses(1 - side), mac(number, 1 - side)));
+        set_up(&mut netlink, index, addresses(side), other)?;
         receive(link, side, inside)?;
         shape(link, side, inside)?;
     }

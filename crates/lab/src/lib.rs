@@ -2,8 +2,6 @@
 //! addresses that the fast path needs, made and removed as one thing; and a sender to fill them.
 
 mod build;
-pub mod frame;
-mod line;
 mod pair;
 pub mod program;
 mod record;
@@ -11,8 +9,7 @@ pub mod sender;
 pub mod topology;
 
 pub use build::{IPIP_DEVICE, find, inside, raise};
-pub use line::{Line, LineOptions};
-pub use pair::{Addresses, Pair, PairOptions, Station};
+pub use pair::{Addresses, Line, LineOptions, Pair, PairOptions, Station};
 pub use record::{Cleaned, Record, clean, list, remove};
 
 pub use trawl_sys::{Error, Result};

@@ -173,7 +173,7 @@ fn headers_and_checksums() {
     let mut anothers = udp_frame(&lab, 7);
     anothers[5] ^= 0x55;
     frame(&lab, anothers, "OTHERHOST", &places);
-    let unknown = trawl_lab::frame::experimental(lab.pair.a.mac, lab.pair.b.mac, 100);
+    let unknown = trawl_lab::sender::experimental(lab.pair.a.mac, lab.pair.b.mac, 100);
     let places = ["__netif_receive_skb_core", "__netif_receive_skb_one_core"];
     frame(&lab, unknown, "UNHANDLED_PROTO", &places);
 }

@@ -8,7 +8,7 @@ use trawl_bpf::object::{self, Plain};
 use trawl_io::disk::{Aligned, Disk as Direct, Piece, Write};
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{Engine, Job, Sent, send};
-use trawl_lab::{Pair, PairOptions, frame};
+use trawl_lab::{Pair, PairOptions, sender};
 use trawl_sys::host::free_space;
 use trawl_sys::{Error, Result, process};
 
@@ -274,7 +274,7 @@ impl DiskLoad {
     }
 
     fn send(self, bench: &Bench, lab: &Pair, count: u64, rate: Option<u64>) -> Result<Speed> {
-        let frames = [frame::udp_from(lab.a.mac, self.size - CHECKSUM)?];
+        let frames = [sender::udp_from(lab.a.mac, self.size - CHECKSUM)?];
         let job = |cpu: usize, count: u64| Job {
             namespace: Some(&lab.a.namespace),
             interface: &lab.a.interface,
