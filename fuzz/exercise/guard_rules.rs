@@ -2,10 +2,10 @@
 
 use trawl_guard::compile::compile;
 use trawl_guard::file::RuleFile;
-use trawl_guard::mac::MacPrefix;
-use trawl_guard::preset::Preset;
+use trawl_guard::rule::Preset;
 use trawl_guard::rule::{IcmpType, Ports, TcpState};
-use trawl_guard::{Draft, Match, Prefix, RuleSet, names, text};
+use trawl_guard::values::MacPrefix;
+use trawl_guard::{Draft, Match, Prefix, RuleSet, values};
 
 /// More are not compiled: that takes longer than a fuzzer has.
 const COMPILED: usize = 200;
@@ -38,10 +38,10 @@ fn compiled(file: RuleFile) {
 
 /// What a rule may be made of, as one word. What is understood is understood again as it is shown.
 fn values(word: &str) {
-    let _ = text::rate(word);
-    if let Ok(time) = text::duration(word) {
+    let _ = values::rate(word);
+    if let Ok(time) = values::duration(word) {
         assert!(!time.is_zero(), "{word}");
-        let _ = text::short_duration(time);
+        let _ = values::short_duration(time);
     }
     if let Ok(prefix) = word.parse::<Prefix>() {
         assert_eq!(prefix.to_string().parse(), Ok(prefix));
@@ -55,13 +55,13 @@ fn values(word: &str) {
     if let Ok(preset) = word.parse::<Preset>() {
         assert_eq!(preset.name(), word);
     }
-    if let Ok(protocol) = names::protocol(word) {
-        let name = names::protocol_name(protocol);
-        assert_eq!(names::protocol(&name), Ok(protocol));
+    if let Ok(protocol) = values::protocol(word) {
+        let name = values::protocol_name(protocol);
+        assert_eq!(values::protocol(&name), Ok(protocol));
     }
-    if let Ok((v4, v6)) = names::icmp_type(word) {
-        let name = names::icmp_type_name(v4, v6);
-        assert_eq!(names::icmp_type(&name), Ok((v4, v6)));
+    if let Ok((v4, v6)) = values::icmp_type(word) {
+        let name = values::icmp_type_name(v4, v6);
+        assert_eq!(values::icmp_type(&name), Ok((v4, v6)));
     }
 }
 
@@ -74,13 +74,13 @@ fn read_back(shown: &str) -> Match {
         match option {
             "--src" => what.source = value().parse().ok(),
             "--dst" => what.destination = value().parse().ok(),
-            "--proto" => what.protocol = names::protocol(value()).ok(),
+            "--proto" => what.protocol = values::protocol(value()).ok(),
             "--port" => what.ports = value().parse().ok(),
             "--src-port" => what.source_ports = value().parse().ok(),
             "--src-mac" => what.source_mac = value().parse().ok(),
             "--dst-mac" => what.destination_mac = value().parse().ok(),
             "--icmp" => {
-                let icmp = names::icmp_type(value()).ok();
+                let icmp = values::icmp_type(value()).ok();
                 what.icmp = icmp.map(|(v4, v6)| IcmpType { v4, v6 });
             }
             "--syn" => what.tcp = Some(TcpState::Syn),

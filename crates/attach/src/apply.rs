@@ -11,10 +11,9 @@ use trawl_sys::netns::run_maybe_in;
 use trawl_sys::{Error, Result};
 
 use crate::explain::cannot_attach;
-use crate::look;
 use crate::plan::{AttachPlan, Fallback, Means, Step, steps};
 use crate::site::Site;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, links_of};
 
 /// What keeps the program that was there, where that is trawl's own.
 #[derive(Default)]
@@ -197,7 +196,7 @@ pub fn remove(site: &Site, old: XdpAttachment) -> Result<(), Refusal> {
     let refused = by_netlink(site, None, old.mode, expected);
     // The kernel lets nobody take a link's program off but by the link.
     let links = match refused {
-        Err(Refusal { errno: EBUSY, .. }) => look::links_of(site.index(), old),
+        Err(Refusal { errno: EBUSY, .. }) => links_of(site.index(), old),
         done => return done,
     };
     match links.as_slice() {

@@ -11,7 +11,6 @@
 
 pub mod apply;
 pub mod explain;
-pub mod look;
 pub mod plan;
 pub mod site;
 pub mod snapshot;

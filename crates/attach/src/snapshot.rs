@@ -1,10 +1,12 @@
 //! What is attached to an interface at one moment, read once while the lock is held.
 
+use std::os::fd::{AsFd, OwnedFd};
+
 use serde::Serialize;
+use trawl_bpf::{info, link, program};
 use trawl_sys::Result;
 use trawl_sys::netlink::{Link, Netlink, XdpAttachment, XdpMode, xdp_abilities};
 
-use crate::look;
 use crate::site::Site;
 
 /// What the plan is made from.
@@ -83,12 +85,12 @@ impl Snapshot {
         let present = |one: &XdpAttachment| Present {
             mode: one.mode,
             program_id: one.program_id,
-            hold: match look::links_of(site.index(), *one).is_empty() {
+            hold: match links_of(site.index(), *one).is_empty() {
                 true => Hold::Netlink,
                 false => Hold::OtherLink,
             },
             kind: Kind::Other {
-                name: look::name_of(one.program_id),
+                name: name_of(one.program_id),
             },
         };
         Ok(Self {
@@ -123,4 +125,30 @@ fn above(own: &Link, links: &[Link]) -> Option<String> {
         one.index != own.index && !one.xdp.is_empty() && (own.master == Some(one.index) || is_on_it)
     };
     links.iter().find(is_above).map(|one| one.name.clone())
+}
+
+/// The kernel's name of a program, where this process may look at it.
+pub fn name_of(program_id: u32) -> Option<String> {
+    let program = program::open_by_id(program_id).ok()?;
+    info::program(program.as_fd()).ok().map(|about| about.name)
+}
+
+/// The links that may attach a program to the interface with this number. They do not name its namespace: others may
+/// have interfaces with the same number.
+pub fn links_of(index: u32, attachment: XdpAttachment) -> Vec<OwnedFd> {
+    let is_its = |fd: &OwnedFd| {
+        info::link(fd.as_fd())
+            .is_ok_and(|about| about.program == attachment.program_id && about.ifindex == index)
+    };
+    link::all_ids()
+        .into_iter()
+        .filter_map(|id| link::open_by_id(id).ok())
+        .filter(is_its)
+        .collect()
+}
+
+/// The link that attaches the program; `None` if that is netlink, or if several links may.
+pub fn link_of(index: u32, attachment: XdpAttachment) -> Option<OwnedFd> {
+    let [link] = <[OwnedFd; 1]>::try_from(links_of(index, attachment)).ok()?;
+    Some(link)
 }

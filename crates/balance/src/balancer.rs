@@ -12,18 +12,15 @@ use trawl_program::hooks::HOOK;
 use trawl_program::install::{self, Put};
 use trawl_program::load::{Program, Source};
 use trawl_program::readiness::Readiness;
-use trawl_program::safety;
-use trawl_program::{Installed, Site};
+use trawl_program::{Installed, Site, safety};
 use trawl_sys::netlink::{Netlink, XdpMode};
 use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::session::Session;
 use trawl_sys::{Error, Result};
 
-use crate::live::Slot;
-use crate::memory;
-use crate::service::Protocol;
+use crate::live::{Slot, check_memory};
 use crate::stats::{self, BACKEND_COUNTERS, VIP_COUNTERS};
-use crate::table::{Forward, Table, Vip};
+use crate::table::{Forward, Protocol, Table, Vip};
 
 pub const FUNCTION: &str = "trawl_balance";
 const TABLE: &str = "balance_table";
@@ -254,7 +251,7 @@ fn load_new(
     }
     let is_new = old.is_none() || extras.flows.is_some();
     let flows = is_new.then(|| extras.flows.unwrap_or(BALANCE_FLOWS as u32));
-    memory::check(0, flows)?;
+    check_memory(0, flows)?;
     let slot = Slot::create()?;
     slot.publish(&table)?;
     let mut source = Source::embedded(BALANCE, object::BALANCE)?;

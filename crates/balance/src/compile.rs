@@ -13,8 +13,7 @@ use trawl_bpf::layout::balance::{
 use trawl_sys::{Error, Result};
 
 use crate::maglev::{self, Member};
-use crate::service::{Protocol, Service};
-use crate::table::{Backend, Forward, Sources, Table, Vip};
+use crate::table::{Backend, Forward, Protocol, Service, Sources, Table, Vip};
 
 /// The largest table, in bytes.
 const MOST_BYTES: usize = 256 << 20;

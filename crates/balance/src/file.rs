@@ -8,8 +8,7 @@ use std::path::Path;
 use serde::Deserialize;
 use trawl_sys::{Error, Result};
 
-use crate::service::{Protocol, Service};
-use crate::table::{Backend, Forward, GUE_PORT, Sources, Table, Vip};
+use crate::table::{Backend, Forward, GUE_PORT, Protocol, Service, Sources, Table, Vip};
 
 const LARGEST: u64 = 64 << 20;
 

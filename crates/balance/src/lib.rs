@@ -10,14 +10,10 @@ pub mod compile;
 pub mod file;
 pub mod live;
 pub mod maglev;
-mod memory;
-pub mod path;
-pub mod service;
 pub mod stats;
 pub mod table;
 #[cfg(test)]
 mod tests;
 
 pub use balancer::Balancer;
-pub use service::{Protocol, Service};
-pub use table::{Backend, Forward, Table, Vip};
+pub use table::{Backend, Forward, Protocol, Service, Table, Vip};

@@ -5,6 +5,7 @@ mod model;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
+use model::{Answer, Fragment, Model, Packet};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use trawl_bpf::layout::Shared;
@@ -16,9 +17,7 @@ use trawl_packet::build::{Ipv4, Layer, Tcp, Template, flags};
 
 use crate::compile::{compile, decompile};
 use crate::live::Slot;
-use crate::service::Protocol;
-use crate::table::{Backend, Forward, Sources, Table, Vip};
-use model::{Answer, Fragment, Model, Packet};
+use crate::table::{Backend, Forward, Protocol, Sources, Table, Vip};
 
 const DROP: u32 = 1;
 const PASS: u32 = 2;

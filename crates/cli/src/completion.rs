@@ -13,7 +13,7 @@ use clap_complete::engine::{
     ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
 };
 use clap_complete::env::Shells;
-use trawl_attach::look;
+use trawl_attach::snapshot;
 use trawl_guard::Guard;
 use trawl_guard::rule::Rule;
 use trawl_sys::netlink::Netlink;
@@ -105,7 +105,7 @@ fn completer(path: &str, argument: &Arg) -> Option<ArgValueCompleter> {
         (_, "verdict" | "on_verdict", _) => of_list(&VERDICTS),
         (_, "proto", _) => of_list(&PROTOCOLS),
         (_, "icmp", _) => ArgValueCompleter::new(|word: &OsStr| {
-            matching(word, trawl_guard::names::icmp_types().map(str::to_owned))
+            matching(word, trawl_guard::values::icmp_types().map(str::to_owned))
         }),
         ("trawl guard remove", "ids", _) => ArgValueCompleter::new(rule),
         ("trawl xdp unload", "id", _) => ArgValueCompleter::new(attached),
@@ -208,7 +208,7 @@ fn attached(word: &OsStr) -> Vec<CompletionCandidate> {
         .map(|one| one.program_id);
     let begun = ids.filter(|id| id.to_string().starts_with(&*word.to_string_lossy()));
     let candidate = |id: u32| {
-        let name = look::name_of(id).map(Into::into);
+        let name = snapshot::name_of(id).map(Into::into);
         CompletionCandidate::new(id.to_string()).help(name)
     };
     begun.map(candidate).collect()

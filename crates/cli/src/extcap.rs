@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::{Subcommand, ValueEnum};
-use trawl_attach::look;
+use trawl_attach::snapshot;
 use trawl_filter::select::{Question, Selector};
 use trawl_filter::{LinkType, Options, compile};
 use trawl_packet::pcapng::block::{ByteOrder, blocks};
@@ -278,7 +278,7 @@ fn programs(interface: &str) -> Vec<Value> {
     let attached = site.interface.xdp_attached(site.namespace.as_ref());
     if let Some(present) = attached.ok().flatten() {
         let id = present.program_id;
-        let name = look::name_of(id).unwrap_or_else(|| "of unknown name".to_owned());
+        let name = snapshot::name_of(id).unwrap_or_else(|| "of unknown name".to_owned());
         found.push(value(&id.to_string(), &format!("{name} (id {id})"), false));
         found.push(value("all", "all of a chain", false));
     }

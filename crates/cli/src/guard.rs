@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgAction, Subcommand, ValueEnum};
-use trawl_guard::mac::MacPrefix;
-use trawl_guard::preset::Preset;
+use trawl_guard::rule::Preset;
 use trawl_guard::rule::{Action, IcmpType, Ports};
-use trawl_guard::{Care, Prefix, names, revert, state, text};
+use trawl_guard::values::MacPrefix;
+use trawl_guard::{Care, Prefix, state, values};
 use trawl_program::{Site, unload};
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::Namespace;
@@ -89,7 +89,7 @@ struct Consent {
     #[arg(long)]
     yes: bool,
     /// Revert the change after this time, for example 60s, unless `trawl guard confirm` is given before
-    #[arg(long, value_name = "TIME", value_parser = text::duration, conflicts_with = "yes")]
+    #[arg(long, value_name = "TIME", value_parser = values::duration, conflicts_with = "yes")]
     confirm: Option<Duration>,
 }
 
@@ -118,16 +118,16 @@ impl Consent {
         change: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
         let Some(time) = self.confirm else {
-            revert::refuse_if_pending(namespace)?;
+            state::refuse_if_pending(namespace)?;
             return change();
         };
-        let pending = revert::begin(namespace, replaced, &crate::xdp::confirm_command(), time)?;
+        let pending = state::begin(namespace, replaced, &crate::xdp::confirm_command(), time)?;
         let result = change()?;
         pending.applied()?;
         let place = namespace.map_or(String::new(), |one| format!(" --netns {}", one.label()));
         let text = format!(
             "the change is reverted in {} unless it is confirmed: trawl guard confirm{place}",
-            text::short_duration(time)
+            values::short_duration(time)
         );
         let seconds = time.as_secs_f64();
         json::say(&Remark::RevertPending { seconds }, &text);
@@ -202,7 +202,7 @@ impl Load {
 }
 
 fn icmp(text: &str) -> std::result::Result<IcmpType, String> {
-    names::icmp_type(text).map(|(v4, v6)| IcmpType { v4, v6 })
+    values::icmp_type(text).map(|(v4, v6)| IcmpType { v4, v6 })
 }
 
 #[derive(Debug, clap::Args)]
@@ -214,7 +214,7 @@ struct Rule {
     #[arg(long, value_name = "PREFIX")]
     dst: Option<Prefix>,
     /// Of this protocol, by name or number
-    #[arg(long, value_name = "P", value_parser = names::protocol)]
+    #[arg(long, value_name = "P", value_parser = values::protocol)]
     proto: Option<u8>,
     /// To this port or range; TCP and UDP without --proto
     #[arg(long, value_name = "N[-M]")]
@@ -238,10 +238,10 @@ struct Rule {
     #[arg(long)]
     established: bool,
     /// Packets a second from each source (an address, or an IPv6 network of 64 bits); k and M are understood
-    #[arg(long, value_name = "PPS", value_parser = text::rate)]
+    #[arg(long, value_name = "PPS", value_parser = values::rate)]
     rate: Option<u64>,
     /// The rule ends after this time, for example 10m
-    #[arg(long = "for", value_name = "TIME", value_parser = text::duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = values::duration)]
     lasts: Option<Duration>,
     /// On this interface only, NAME or NAMESPACE:NAME
     #[arg(long, value_name = "IF")]
@@ -265,7 +265,7 @@ struct PresetRule {
     #[arg(value_name = "NAME")]
     name: Preset,
     /// Packets a second from each source
-    #[arg(long, value_name = "PPS", value_parser = text::rate)]
+    #[arg(long, value_name = "PPS", value_parser = values::rate)]
     rate: Option<u64>,
     /// On this interface only, NAME or NAMESPACE:NAME
     #[arg(long, value_name = "IF")]
@@ -334,7 +334,7 @@ struct List {
     #[command(flatten)]
     place: NamespaceArgs,
     /// Again and again [default: every second]
-    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = text::duration)]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = values::duration)]
     watch: Option<Duration>,
     /// Print JSON
     #[arg(long)]

@@ -5,7 +5,8 @@ mod report;
 
 use std::os::fd::AsFd;
 
-use trawl_attach::{Site, look::name_of};
+use trawl_attach::Site;
+use trawl_attach::snapshot::name_of;
 use trawl_io::receive::ReceiveProgram;
 use trawl_sys::error::{Error, Result};
 use trawl_sys::interface::Interface;

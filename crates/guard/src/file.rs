@@ -1,25 +1,23 @@
 //! Rule files in TOML, read as a whole before anything is changed; what is wrong is told with its place.
 
-mod form;
 mod notation;
-mod save;
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 
-use trawl_sys::{Error, Result};
+use notation::{ActionName, Entry, InterfaceEntry, Many, PresetEntry, Text};
+use serde::Deserialize;
+use toml::Spanned;
+use trawl_sys::{Error, Result, clock};
 
-use self::form::Content;
-use self::notation::{Entry, Many, PresetEntry, Text};
-pub use self::save::text_of;
-use super::mac::MacPrefix;
-use super::prefix::Prefix;
-use super::rule::{Action, Match, Ports, TcpState};
-use super::set::Draft;
+use crate::rule::{Action, Match, Ports, Rule, TcpState};
+use crate::set::{Draft, RuleSet};
+use crate::values::{self, MacPrefix, Prefix};
 
 /// Lists of prefixes are longer than anything else that is read.
 const LARGEST: u64 = 64 << 20;
@@ -327,3 +325,175 @@ fn prefix_list(text: &str, name: &str) -> Result<Vec<Prefix>, String> {
 
 #[cfg(test)]
 mod tests;
+
+/// What a file says, each entry with the place where it stands.
+#[derive(Debug, Default)]
+pub struct Content {
+    pub default: Option<ActionName>,
+    pub interfaces: Vec<(String, Action)>,
+    pub rules: Vec<(String, Entry)>,
+    pub presets: Vec<(String, PresetEntry)>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "the names default, interface, rule and preset"
+)]
+struct Whole {
+    #[serde(default)]
+    default: Option<ActionName>,
+    #[serde(default)]
+    interface: Vec<InterfaceEntry>,
+    #[serde(default, alias = "rules")]
+    rule: Vec<Spanned<Entry>>,
+    #[serde(default, alias = "presets")]
+    preset: Vec<Spanned<PresetEntry>>,
+}
+
+impl Content {
+    /// Errors are one line, with the place.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let lines = Lines::of(text);
+        let at = |offset| place(lines.position(offset));
+        let whole: Whole = toml::from_str(text).map_err(|e: toml::de::Error| {
+            let place = e.span().map(|span| format!("{}: ", at(span.start)));
+            format!("{}{}", place.unwrap_or_default(), in_one_line(e.message()))
+        })?;
+        fn placed<T>(all: Vec<Spanned<T>>, at: impl Fn(usize) -> String) -> Vec<(String, T)> {
+            all.into_iter()
+                .map(|one| (at(one.span().start), one.into_inner()))
+                .collect()
+        }
+        let interfaces = whole.interface.into_iter();
+        Ok(Self {
+            default: whole.default,
+            interfaces: interfaces
+                .map(|one| (one.name, one.default.into()))
+                .collect(),
+            rules: placed(whole.rule, at),
+            presets: placed(whole.preset, at),
+        })
+    }
+}
+
+fn in_one_line(words: &str) -> String {
+    words.trim().replace('\n', ", ")
+}
+
+fn place((line, column): (usize, usize)) -> String {
+    format!("line {line}, column {column}")
+}
+
+/// A text with the beginnings of its lines: files may have as many rules as lines, each with its place.
+struct Lines<'t> {
+    text: &'t str,
+    begins: Vec<usize>,
+}
+
+impl<'t> Lines<'t> {
+    fn of(text: &'t str) -> Self {
+        let behind = text.match_indices('\n').map(|(at, _)| at + 1);
+        Self {
+            text,
+            begins: std::iter::once(0).chain(behind).collect(),
+        }
+    }
+
+    /// Line and column, from one.
+    fn position(&self, offset: usize) -> (usize, usize) {
+        let line = self.begins.partition_point(|begin| *begin <= offset);
+        let begin = self.begins[line.saturating_sub(1)];
+        let before = self.text.get(begin..offset).unwrap_or_default();
+        (line, before.chars().count() + 1)
+    }
+}
+
+/// The file. Rules with a time get what is left of it.
+pub fn text_of(set: &RuleSet) -> String {
+    let mut text = "# Rules of trawl guard: trawl guard apply FILE\n".to_owned();
+    let mut actions = set.defaults.iter().map(|default| default.action);
+    let first = actions.next();
+    match first {
+        Some(action) if actions.all(|other| other == action) => {
+            let _ = writeln!(text, "default = \"{}\"", action.name());
+        }
+        _ => {
+            for default in &set.defaults {
+                let _ = writeln!(
+                    text,
+                    "\n[[interface]]\nname = {}\ndefault = \"{}\"",
+                    quoted(&default.on.name),
+                    default.action.name()
+                );
+            }
+        }
+    }
+    for rule in &set.rules {
+        write_rule(&mut text, rule);
+    }
+    text
+}
+
+fn write_rule(text: &mut String, rule: &Rule) {
+    let what = &rule.what;
+    let _ = writeln!(text, "\n[[rule]]\naction = \"{}\"", rule.action.name());
+    let mut line = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            let _ = writeln!(text, "{name} = {value}");
+        }
+    };
+    line("src", what.source.map(|one| quoted(&one.to_string())));
+    line("dst", what.destination.map(|one| quoted(&one.to_string())));
+    line(
+        "proto",
+        what.protocol.map(|one| quoted(&values::protocol_name(one))),
+    );
+    line("port", what.ports.map(|one| quoted(&one.to_string())));
+    line(
+        "src-port",
+        what.source_ports.map(|one| quoted(&one.to_string())),
+    );
+    line(
+        "src-mac",
+        what.source_mac.map(|one| quoted(&one.to_string())),
+    );
+    line(
+        "dst-mac",
+        what.destination_mac.map(|one| quoted(&one.to_string())),
+    );
+    line(
+        "icmp",
+        what.icmp
+            .map(|one| quoted(&values::icmp_type_name(one.v4, one.v6))),
+    );
+    let is = |state| (what.tcp == Some(state)).then(|| "true".to_owned());
+    line("syn", is(TcpState::Syn));
+    line("established", is(TcpState::Established));
+    line("on", what.on.as_ref().map(|on| quoted(&on.name)));
+    line("rate", rule.rate.map(|rate| rate.to_string()));
+    let left = |end: u64| Duration::from_nanos(end.saturating_sub(clock::monotonic()));
+    line(
+        "for",
+        rule.expires
+            .map(|end| quoted(&format!("{}s", left(end).as_secs().max(1)))),
+    );
+    let is_all = rule.action == Action::Deny && rule.rate.is_none() && what.is_about_everything();
+    line("all", is_all.then(|| "true".to_owned()));
+}
+
+/// A text in TOML.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => quoted.extend(['\\', letter]),
+            _ if letter.is_control() => {
+                let _ = write!(quoted, "\\u{:04X}", u32::from(letter));
+            }
+            _ => quoted.push(letter),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

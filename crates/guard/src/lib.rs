@@ -4,26 +4,18 @@
 //! all guarded interfaces share. A change makes a new set and puts it in the place of the old one by one store.
 
 pub mod compile;
-mod definition;
 pub mod file;
 pub mod live;
-mod load;
-pub mod mac;
 pub mod model;
-pub mod names;
-mod pool;
-pub mod prefix;
-pub mod preset;
-pub mod revert;
 pub mod rule;
 pub mod session;
 pub mod set;
 pub mod state;
 #[cfg(test)]
 mod tests;
-pub mod text;
+pub mod values;
 
-pub use prefix::Prefix;
 pub use rule::{Action, Match, Rule};
 pub use set::{Draft, RuleSet};
 pub use state::{Care, Guard, Post, Totals};
+pub use values::Prefix;

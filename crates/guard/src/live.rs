@@ -16,9 +16,8 @@ use trawl_bpf::{arena, map, object};
 use trawl_sys::memory::Mapping;
 use trawl_sys::{Error, Result, host};
 
-use super::compile::{self, compile};
-use super::definition;
-use super::set::{RuleSet, Stored};
+use crate::compile::{self, DEFINITION_LINES, compile};
+use crate::set::{RuleSet, Stored};
 
 const NAME: &str = "trawl_guard_set";
 const ARENA_NAME: &str = "guard_set";
@@ -250,7 +249,7 @@ fn write_hits(memory: &mut Mapping, definitions: usize, set: &RuleSet) {
         .map(|hits| (hits.decided, hits.limited))
         .chain(defaults);
     for (number, (decided, limited)) in pairs.enumerate() {
-        let at = (definitions + number * definition::LINES) * GUARD_LINE;
+        let at = (definitions + number * DEFINITION_LINES) * GUARD_LINE;
         memory.write(
             at + offset_of!(GuardDefinition, decided),
             &decided.to_ne_bytes(),

@@ -3,11 +3,9 @@
 
 use std::net::IpAddr;
 
-use super::mac::MacPrefix;
-use super::names::{ICMP, ICMPV6, TCP, WITH_PORTS};
-use super::prefix::Prefix;
-use super::rule::{Action, Ports, Rule, TcpState};
-use super::set::RuleSet;
+use crate::rule::{Action, Ports, Rule, TcpState};
+use crate::set::RuleSet;
+use crate::values::{ICMP, ICMPV6, MacPrefix, Prefix, TCP, WITH_PORTS};
 
 /// What a rule can see of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,9 +10,8 @@ use trawl_bpf::layout::guard::{
 use trawl_sys::memory::Mapping;
 use trawl_sys::{Error, Result};
 
-use super::compile::VERSION;
-use super::definition;
-use super::rule::{Action, Match, On, Rule};
+use crate::compile::{DEFINITION_LINES, VERSION, default_from, rule_from};
+use crate::rule::{Action, Match, On, Rule};
 
 /// What a rule has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -333,14 +332,14 @@ impl Stored<'_> {
         for number in 0..count + defaults {
             let line: GuardRule = self.lines(GUARD_RULES + number)?;
             let definition: GuardDefinition =
-                self.lines(header.definitions as usize + number * definition::LINES)?;
+                self.lines(header.definitions as usize + number * DEFINITION_LINES)?;
             let hits = self.hits(&header, number, &definition)?;
             if number < count {
                 set.hits.insert(line.id, hits);
                 let extra = self.extra(&line)?;
                 set.rules
-                    .push(definition::rule(&line, &definition, extra.as_ref()));
-            } else if let Some(default) = definition::default(&line, &definition, hits.decided) {
+                    .push(rule_from(&line, &definition, extra.as_ref()));
+            } else if let Some(default) = default_from(&line, &definition, hits.decided) {
                 set.defaults.push(default);
             }
         }

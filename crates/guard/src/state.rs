@@ -3,25 +3,31 @@
 //! Rules are kept whether an interface is guarded or not; when the last of both is gone, nothing is left.
 
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use trawl_attach::Request;
 use trawl_attach::site::{self, DIRECTORY, Lock};
 use trawl_bpf::layout::Shared;
-use trawl_bpf::layout::guard::{GUARD_FATES, GuardTotals};
+use trawl_bpf::layout::guard::{GUARD_FATES, GuardAllTotals, GuardTotals};
 use trawl_bpf::probe::{Capability, has_capability};
 use trawl_bpf::table::Table;
 use trawl_bpf::{bpffs, info, map, program};
-use trawl_program::{Installed, Site, pins};
+use trawl_program::bundled::GUARD;
+use trawl_program::load::Source;
+use trawl_program::{Installed, Site, install, pins, swap as programs};
+use trawl_sys::confirm::{self, About, Pending, Reverted};
 use trawl_sys::lock::Rank;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{self, Look, Mark, Namespace};
+use trawl_sys::warden::Undo;
 use trawl_sys::{Error, Result, clock};
 
-use super::live::{self, Store};
-use super::rule::On;
-use super::session;
-use super::set::RuleSet;
+use crate::live::{self, Store};
+use crate::rule::{Action, On};
+use crate::session;
+use crate::set::{Default, RuleSet};
 
 pub(super) const FUNCTION: &str = "trawl_guard";
 pub(super) const FUNCTION_WITHOUT_ETHERNET: &str = "trawl_guard_ip";
@@ -424,5 +430,224 @@ impl Post {
             }
         }
         Ok(sum)
+    }
+}
+
+/// The program's constant for the number of its interface.
+const INTERFACE: &str = "guard_ifindex";
+/// In a chain: what is dropped anyway should cost the others nothing.
+const PRIORITY: u32 = 10;
+
+/// Rules that only the attached program knows are gone with it.
+fn refuse_to_forget(site: &Site, installed: &Installed) -> Result<()> {
+    let set = Store::of(installed.map(SET)?)?.read()?;
+    let allows = |one: &Default| one.action == Action::Allow;
+    if set.rules.is_empty() && set.defaults.iter().all(allows) {
+        return Ok(());
+    }
+    Err(Error::failed(
+        format!("cannot replace the guard on {}", site.label()),
+        format!(
+            "program {} enforces rules that are not where trawl keeps them; they would no longer be enforced",
+            installed.id()
+        ),
+    )
+    .fix("--yes replaces it anyway"))
+}
+
+impl Guard {
+    /// Puts the guard on an interface, or changes the default of one it is on. One that is `tappable` can be captured
+    /// at where the kernel takes no tracing programs.
+    pub fn load(
+        &self,
+        site: &Site,
+        default: Option<Action>,
+        request: &Request,
+        tappable: bool,
+        care: Care,
+    ) -> Result<Installed> {
+        let on = On {
+            index: site.index(),
+            name: site.name().to_owned(),
+        };
+        let present = match installed_on(site)? {
+            Some(installed) if self.is_asked_by(&installed)? => Some(installed),
+            Some(installed) if request.spares_guard => {
+                refuse_to_forget(site, &installed)?;
+                None
+            }
+            _ => None,
+        };
+        let before = self.rules()?;
+        let mut set = before.clone();
+        let had = before.defaults.iter().find(|one| one.on.index == on.index);
+        if let Some(action) = default.or(had.is_none().then_some(Action::Allow)) {
+            set.set_default(on, action);
+        }
+        self.put(&before, set, care)?;
+        let is_there = |installed: &Installed| {
+            let seat = installed.seat().map(|seat| seat.priority);
+            request.priority.is_none_or(|wanted| seat == Some(wanted))
+        };
+        if let Some(installed) = present
+            && is_there(&installed)
+            && request
+                .mode
+                .is_none_or(|mode| installed.mode() == Some(mode))
+            && !tappable
+            && !request.replace
+        {
+            return Ok(installed);
+        }
+        let attached = self.attach(site, request, tappable);
+        if attached.is_err() {
+            // As it was; hits go on.
+            self.store.publish(&before)?;
+        }
+        attached
+    }
+
+    /// Whether a program of the guard's looks into these rules. One that came along with its interface from another
+    /// namespace looks into that one's, and knows the interface by the number that it had there.
+    fn is_asked_by(&self, installed: &Installed) -> Result<bool> {
+        let id = |fd: BorrowedFd<'_>| {
+            map::info(fd)
+                .map(|about| about.id)
+                .map_err(|e| Error::os("cannot look at the rules", e))
+        };
+        Ok(id(installed.map(SET)?.as_fd())? == id(self.store.as_fd())?)
+    }
+
+    /// Lets the new program count on in the totals of the one that it replaces, if both have the same layout.
+    fn keep_totals(&self, source: &mut Source, old: &Installed) -> Result<()> {
+        if !self.is_asked_by(old)? {
+            return Ok(());
+        }
+        let Ok(totals) = old.map(TOTALS) else {
+            return Ok(());
+        };
+        let layout = map::info(totals.as_fd()).map(|about| about.value_size as usize);
+        match layout {
+            Ok(size) if size == size_of::<GuardAllTotals>() => source.reuse(TOTALS, totals.as_fd()),
+            _ => Ok(()),
+        }
+    }
+
+    fn attach(&self, site: &Site, request: &Request, tappable: bool) -> Result<Installed> {
+        let function = match site.has_ethernet()? {
+            true => FUNCTION,
+            false => FUNCTION_WITHOUT_ETHERNET,
+        };
+        let mut source = Source::embedded(GUARD, self.store.object())?;
+        source.choose(Some(function))?;
+        source.reuse(SET, self.store.as_fd())?;
+        source.reuse(RATES, self.rates.as_fd())?;
+        source.set_variable(INTERFACE, &site.index().to_ne_bytes())?;
+        if tappable {
+            source.make_tappable();
+        }
+        let put = match installed_on(site)? {
+            Some(old) => {
+                self.keep_totals(&mut source, &old)?;
+                let before = old.seat().map(|seat| seat.priority);
+                let priority = request.priority.or(before).unwrap_or(PRIORITY);
+                install::put_instead(site, source, request, Some(priority), old, |_| Ok(()))
+            }
+            None => install::put(site, source, request, request.priority.or(Some(PRIORITY))),
+        };
+        put.map(|put| put.installed)
+    }
+}
+
+/// One change at a time waits in the guard of a namespace.
+fn scope(namespace: Option<&Namespace>) -> Result<String> {
+    Ok(format!("guard-{}", Mark::of(namespace)?))
+}
+
+/// Begins a change that is to be confirmed in time: what holds now is noted.
+/// `replaced`: the interfaces on which the guard takes the place of other programs.
+pub fn begin(
+    namespace: Option<&Namespace>,
+    replaced: &[Site],
+    command: &str,
+    time: Duration,
+) -> Result<Pending> {
+    let guard = Guard::find(namespace)?;
+    let (rules, guarded) = match &guard {
+        Some(guard) => {
+            let posts = guard.posts()?;
+            let indices = posts.iter().map(|post| post.site.index()).collect();
+            (guard.rules()?, indices)
+        }
+        None => (RuleSet::default(), Vec::new()),
+    };
+    let is_new = |site: &&Site| !guarded.contains(&site.index());
+    let others = replaced.iter().filter(is_new).map(programs::Back::note);
+    let others = others.collect::<Result<_>>()?;
+    // The process that takes it back waits for the lock like any other command.
+    drop(guard);
+    let back = Back {
+        namespace: namespace.cloned(),
+        rules,
+        guarded,
+        others,
+    };
+    confirm::begin(&scope(namespace)?, command, time, &back)
+}
+
+/// Keeps the change that waits.
+pub fn confirm(namespace: Option<&Namespace>) -> Result<About> {
+    confirm::confirm(&scope(namespace)?)
+}
+
+/// The last change with a time limit, if it was reverted.
+pub fn reverted(namespace: Option<&Namespace>) -> Result<Option<Reverted>> {
+    confirm::reverted(&scope(namespace)?)
+}
+
+/// Refuses another change while one waits to be confirmed.
+pub fn refuse_if_pending(namespace: Option<&Namespace>) -> Result<()> {
+    confirm::refuse_if_pending(&scope(namespace)?)
+}
+
+/// The guard as it was.
+#[derive(Debug)]
+struct Back {
+    namespace: Option<Namespace>,
+    rules: RuleSet,
+    /// The indices of the interfaces that it was on.
+    guarded: Vec<u32>,
+    /// What was in its place on others.
+    others: Vec<programs::Back>,
+}
+
+impl Back {
+    fn put_back(&self) -> Result<()> {
+        let namespace = self.namespace.as_ref();
+        let guard = Guard::find_or_make(namespace)?;
+        // The rules first: at no moment may the interfaces that stay guarded have neither these nor those.
+        guard.replace(&self.rules)?;
+        for site in Site::all_in(namespace)? {
+            if !self.guarded.contains(&site.index()) && guard.is_on(&site)? {
+                guard.unload(&site)?;
+            }
+        }
+        self.others.iter().try_for_each(programs::Back::put_back)?;
+        // With the last interface go rules, but there may have been some before the first.
+        guard.replace(&self.rules)
+    }
+}
+
+impl Undo for Back {
+    fn undo(&self) -> Result<()> {
+        self.put_back()
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        let namespace = self.namespace.iter();
+        let own = namespace.map(|one| one.as_fd().as_raw_fd());
+        own.chain(self.others.iter().flat_map(Undo::descriptors))
+            .chain(bpffs::hold())
+            .collect()
     }
 }

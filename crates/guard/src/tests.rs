@@ -5,6 +5,7 @@ mod generated;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use generated::{draft, sent, set, v4, v6};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use trawl_bpf::loader::{LoadedFile, ObjectFile};
@@ -13,12 +14,10 @@ use trawl_bpf::test_run;
 use trawl_packet::build::Template;
 use trawl_sys::clock;
 
-use super::live::Store;
-use super::model;
-use super::model::Packet;
-use super::rule::{Action, Match, Rule};
-use super::set::{Draft, Hits, RuleSet};
-use generated::{draft, sent, set, v4, v6};
+use crate::live::Store;
+use crate::model::{self, Packet};
+use crate::rule::{Action, Match, Rule};
+use crate::set::{Draft, Hits, RuleSet};
 
 /// Test runs come in by the loopback.
 const LOOPBACK: u32 = 1;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use trawl_attach::look;
 use trawl_attach::site::Site;
+use trawl_attach::snapshot;
 use trawl_sys::netlink::XdpMode;
 
 use crate::bundled::{BALANCE, GUARD, NAMES, route};
@@ -129,7 +129,7 @@ fn how(site: &Site, program: u32) -> Again {
     let wanted = |one: &Installed| one.id() == program || members.contains(&one.id());
     let all = Installed::all(site).unwrap_or_default();
     let Some(found) = all.iter().find(|one| wanted(one)) else {
-        return match look::name_of(program).as_deref() {
+        return match snapshot::name_of(program).as_deref() {
             Some(HELPER) => Again::Helper,
             _ => Again::Unknown,
         };

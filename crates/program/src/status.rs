@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
-use trawl_attach::{Site, look};
+use trawl_attach::{Site, snapshot};
 use trawl_bpf::bpffs::{self, Object, Pinned};
 use trawl_bpf::layout::Shared;
 use trawl_bpf::layout::bundled::RedirectConfig;
@@ -176,7 +176,7 @@ impl Look {
         let mut programs = Vec::new();
         for present in site.link()?.xdp {
             let mut program = self.about(present.program_id, &known);
-            let links = look::links_of(site.index(), present);
+            let links = snapshot::links_of(site.index(), present);
             let links = links.iter().filter_map(|fd| info::link(fd.as_fd()).ok());
             let mut links: Vec<u32> = links.map(|about| about.id).collect();
             let link = match links.as_slice() {

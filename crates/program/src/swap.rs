@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use trawl_attach::plan::time::{self, BackStep, Facts};
 use trawl_attach::site::make_directory;
-use trawl_attach::{Kind, OldMaps, Request, Site, Snapshot, apply, look};
+use trawl_attach::{Kind, OldMaps, Request, Site, Snapshot, apply, snapshot};
 use trawl_bpf::{bpffs, functions, info, map, program};
 use trawl_sys::confirm::{self, About, Pending, Reverted};
 use trawl_sys::netlink::{Refusal, XdpAttachment, XdpExpected, XdpMode};
@@ -79,7 +79,7 @@ impl Loan {
             jumps: tail_call::after(of.program_id).len(),
             links: match own_link(&installed, of) {
                 Some(_) => 1,
-                None => look::links_of(site.index(), of).len(),
+                None => snapshot::links_of(site.index(), of).len(),
             },
         };
         let lent = time::lend(&now, facts).map_err(|refusal| refused("the program", refusal))?;
@@ -119,7 +119,7 @@ impl Loan {
                 mode: present.mode,
                 link: match own_link(&installed, present) {
                     Some(link) => Some(hold(link)?),
-                    None => look::link_of(site.index(), present),
+                    None => snapshot::link_of(site.index(), present),
                 },
                 old: hold(old.as_fd())?,
                 new: hold(new.as_fd())?,

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use trawl_attach::plan::{self, Means};
 use trawl_attach::site::{self, Lock};
-use trawl_attach::{Site, Snapshot, apply, look};
+use trawl_attach::{Site, Snapshot, apply, snapshot};
 use trawl_bpf::info;
 use trawl_sys::lock::Rank;
 use trawl_sys::netlink::XdpAttachment;
@@ -152,7 +152,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
 /// Trawl put it there for a program on the other end.
 fn there_for_another(site: &Site, present: &[XdpAttachment], what: String) -> Option<Error> {
     let (other, name, id) = present.iter().find_map(|one| {
-        let link = look::link_of(site.index(), *one)?;
+        let link = snapshot::link_of(site.index(), *one)?;
         helped_by(info::link(link.as_fd()).ok()?.id)
     })?;
     let error = Error::failed(

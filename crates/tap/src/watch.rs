@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use trawl_attach::look;
+use trawl_attach::snapshot;
 use trawl_packet::verdict::Kind;
 use trawl_sys::netlink::XdpAttachment;
 
@@ -30,7 +30,7 @@ pub enum Cause {
 impl Cause {
     pub fn replaced_by(present: &XdpAttachment) -> Self {
         let id = present.program_id;
-        let name = look::name_of(id).unwrap_or_default();
+        let name = snapshot::name_of(id).unwrap_or_default();
         Self::ProgramReplaced { id, name }
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use trawl_attach::look;
+use trawl_attach::snapshot;
 use trawl_bpf::layout::TapConfig;
 use trawl_bpf::object::{self, TapProgram};
 use trawl_bpf::program;
@@ -249,7 +249,7 @@ fn join(site: &CaptureSite, present: &XdpAttachment) -> Result<Joined> {
 
 /// Whether what is attached belongs to a trawl capture, which another one can share.
 pub fn is_trawls(present: &XdpAttachment) -> bool {
-    look::name_of(present.program_id).is_some_and(|name| capture_chain::is_member(&name))
+    snapshot::name_of(present.program_id).is_some_and(|name| capture_chain::is_member(&name))
 }
 
 fn moved_on(site: &CaptureSite) -> Error {
@@ -265,7 +265,8 @@ pub fn occupied(site: &CaptureSite, present: &XdpAttachment) -> Error {
     if let Some(error) = site.may_not_look() {
         return error;
     }
-    let name = look::name_of(present.program_id).unwrap_or_else(|| "of unknown name".to_owned());
+    let name =
+        snapshot::name_of(present.program_id).unwrap_or_else(|| "of unknown name".to_owned());
     Error::failed(
         format!("cannot attach to {}", site.label),
         format!(
@@ -281,7 +282,7 @@ pub fn occupied(site: &CaptureSite, present: &XdpAttachment) -> Error {
 }
 
 fn link_of(present: &XdpAttachment, site: &CaptureSite) -> Option<OwnedFd> {
-    look::link_of(site.interface.index, *present)
+    snapshot::link_of(site.interface.index, *present)
 }
 
 /// Natively if no mode is asked for, and in skb mode where that is refused.

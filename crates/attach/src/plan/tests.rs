@@ -1,7 +1,8 @@
 //! The cases of the plan, without a kernel.
 
-use super::*;
 use XdpMode::{Native, Offload, Skb};
+
+use super::*;
 
 const PLAIN: Newcomer = Newcomer {
     hooks: false,

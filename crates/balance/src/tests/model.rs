@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::compile::{mix, ring_of, words};
-use crate::service::Protocol;
-use crate::table::{Backend, Table, Vip};
+use crate::table::{Backend, Protocol, Table, Vip};
 
 /// The seed that the program mixes flows with; the compiled table names it.
 pub type Seed = u32;

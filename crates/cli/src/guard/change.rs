@@ -10,7 +10,7 @@ use trawl_attach::Request;
 use trawl_guard::file::RuleFile;
 use trawl_guard::rule::{On, TcpState};
 use trawl_guard::set::{Changed, Changes};
-use trawl_guard::{Action, Draft, Guard, Match, RuleSet, revert, state};
+use trawl_guard::{Action, Draft, Guard, Match, RuleSet, state};
 use trawl_program::Site;
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::Namespace;
@@ -103,7 +103,7 @@ struct Unguarded<'a> {
 pub fn unload(args: &Unload) -> Result<()> {
     let sites = find(&args.interfaces, args.place.netns.as_deref())?;
     for site in &sites {
-        revert::refuse_if_pending(site.namespace())?;
+        state::refuse_if_pending(site.namespace())?;
         let Some(guard) = Guard::find(site.namespace())? else {
             return Err(state::not_guarded(site));
         };
@@ -128,7 +128,7 @@ struct Confirmed {
 
 pub fn confirm(args: &Confirm) -> Result<()> {
     let namespace = args.place.namespace()?;
-    let about = revert::confirm(namespace.as_ref())?;
+    let about = state::confirm(namespace.as_ref())?;
     match args.json {
         true => write_json(&Confirmed {
             command: about.command,

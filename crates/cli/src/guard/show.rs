@@ -10,7 +10,7 @@ use trawl_bpf::layout::guard::{
     GUARD_OVER_RATE, GUARD_RULE_ALLOWED, GUARD_RULE_DENIED,
 };
 use trawl_guard::rule::{On, Rule, TcpState};
-use trawl_guard::{Guard, Post, RuleSet, file, names, revert, state, text};
+use trawl_guard::{Guard, Post, RuleSet, file, state, values};
 use trawl_program::Site;
 use trawl_sys::confirm::Reverted;
 use trawl_sys::netlink::XdpMode;
@@ -26,7 +26,7 @@ pub fn list(args: &List) -> Result<()> {
     let on = on.transpose()?;
     loop {
         let mut set = rules_of(namespace.as_ref())?;
-        let reverted = revert::reverted(namespace.as_ref())?;
+        let reverted = state::reverted(namespace.as_ref())?;
         if let Some(on) = &on {
             let holds = |other: &On| other.index == on.index;
             set.rules
@@ -77,7 +77,7 @@ fn for_people(set: &RuleSet, reverted: Option<&Reverted>) -> String {
         let hits = set.hits_of(rule.id);
         let _ = write!(text, "{:>6}  {:>12}  {rule}", rule.id, hits.decided);
         if let Some(left) = left(rule) {
-            let _ = write!(text, " ({} left)", text::short_duration(left));
+            let _ = write!(text, " ({} left)", values::short_duration(left));
         }
         if hits.limited > 0 {
             let _ = write!(text, " ({} over the rate dropped)", hits.limited);
@@ -143,14 +143,14 @@ impl<'a> Listed<'a> {
                 action: rule.action.name(),
                 src: what.source.map(|prefix| prefix.to_string()),
                 dst: what.destination.map(|prefix| prefix.to_string()),
-                proto: what.protocol.map(names::protocol_name),
+                proto: what.protocol.map(values::protocol_name),
                 port: what.ports.map(|ports| ports.to_string()),
                 src_port: what.source_ports.map(|ports| ports.to_string()),
                 src_mac: what.source_mac.map(|mac| mac.to_string()),
                 dst_mac: what.destination_mac.map(|mac| mac.to_string()),
                 icmp: what
                     .icmp
-                    .map(|icmp| names::icmp_type_name(icmp.v4, icmp.v6)),
+                    .map(|icmp| values::icmp_type_name(icmp.v4, icmp.v6)),
                 tcp: what.tcp.map(|state| match state {
                     TcpState::Syn => "syn",
                     TcpState::Established => "established",

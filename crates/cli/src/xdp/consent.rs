@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use trawl_attach::{OldMaps, Request};
-use trawl_guard::text;
+use trawl_guard::values;
 use trawl_program::unload::{self, Which};
 use trawl_program::{Site, swap};
 use trawl_sys::Result;
@@ -70,7 +70,7 @@ impl Consent {
             pending.applied()?;
             let text = format!(
                 "the change is reverted in {} unless it is confirmed: trawl xdp confirm {}",
-                text::short_duration(time),
+                values::short_duration(time),
                 site.label()
             );
             let seconds = time.as_secs_f64();

@@ -6,12 +6,8 @@ use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 
-use crate::mac::MacPrefix;
-use crate::names;
-use crate::prefix::Prefix;
-use crate::preset::Preset;
-use crate::rule::{Action, IcmpType, Ports};
-use crate::text;
+use crate::rule::{Action, IcmpType, Ports, Preset};
+use crate::values::{self, MacPrefix, Prefix};
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(
@@ -161,7 +157,7 @@ pub struct Protocol(pub u8);
 
 impl FromScalar for Protocol {
     fn from_scalar(text: &str) -> Result<Self, String> {
-        names::protocol(text).map(Self)
+        values::protocol(text).map(Self)
     }
 }
 
@@ -170,7 +166,7 @@ pub struct Icmp(pub IcmpType);
 
 impl FromScalar for Icmp {
     fn from_scalar(text: &str) -> Result<Self, String> {
-        let (v4, v6) = names::icmp_type(text)?;
+        let (v4, v6) = values::icmp_type(text)?;
         Ok(Self(IcmpType { v4, v6 }))
     }
 }
@@ -180,7 +176,7 @@ pub struct Rate(pub u64);
 
 impl FromScalar for Rate {
     fn from_scalar(text: &str) -> Result<Self, String> {
-        text::rate(text).map(Self)
+        values::rate(text).map(Self)
     }
 }
 
@@ -189,7 +185,7 @@ pub struct Lasts(pub Duration);
 
 impl FromScalar for Lasts {
     fn from_scalar(text: &str) -> Result<Self, String> {
-        text::duration(text).map(Self)
+        values::duration(text).map(Self)
     }
 }
 

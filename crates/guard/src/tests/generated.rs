@@ -6,13 +6,11 @@ use proptest::prelude::*;
 use trawl_packet::build::{Icmp, Ipv4, Ipv6, Layer, Tcp, Template, Vlan, flags};
 use trawl_sys::clock;
 
-use super::super::mac::MacPrefix;
-use super::super::model::{Macs, Packet, PortPair, Transport};
-use super::super::names::{ICMP, ICMPV6, TCP, UDP};
-use super::super::prefix::Prefix;
-use super::super::rule::{Action, IcmpType, Match, On, Ports, TcpState};
-use super::super::set::{Draft, RuleSet};
 use super::{GRE, LOOPBACK, SCTP};
+use crate::model::{Macs, Packet, PortPair, Transport};
+use crate::rule::{Action, IcmpType, Match, On, Ports, TcpState};
+use crate::set::{Draft, RuleSet};
+use crate::values::{ICMP, ICMPV6, MacPrefix, Prefix, TCP, UDP};
 
 fn prefix() -> impl Strategy<Value = Prefix> {
     let v4 = (
@@ -64,7 +62,7 @@ fn mac(last: u8) -> [u8; 6] {
 fn mac_prefix() -> impl Strategy<Value = MacPrefix> {
     let length = prop_oneof![Just(48u8), Just(47), Just(46), Just(24), Just(1)];
     (0..4u8, length).prop_map(|(last, length)| {
-        MacPrefix::new(crate::mac::number(mac(last)), length).expect("a length that fits")
+        MacPrefix::new(crate::values::mac_number(mac(last)), length).expect("a length that fits")
     })
 }
 

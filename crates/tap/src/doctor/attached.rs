@@ -4,8 +4,8 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use trawl_attach::Site;
-use trawl_attach::look;
 use trawl_attach::site::all_directories;
+use trawl_attach::snapshot;
 use trawl_bpf::bpffs::{self, Object, Pinned};
 use trawl_bpf::probe::attached::tcx;
 use trawl_bpf::{info, map, program};
@@ -134,7 +134,7 @@ impl AttachedTap {
         let mut finding = Finding::new(area, "XDP program", State::Info, "");
         let removal = (!self.removals.is_empty())
             .then(|| format!("to remove it: {}", self.removals.join("; ")));
-        let link = look::link_of(interface.index, *present);
+        let link = snapshot::link_of(interface.index, *present);
         match link
             .and_then(|fd| info::link(fd.as_fd()).ok())
             .map(|about| about.id)

@@ -10,7 +10,7 @@ use trawl_bpf::layout::guard::{
     GUARD_WORD_HALF, GUARD_WORD_KIND, GUARD_WORD_OFFSET, GUARD_WORD_SHIFT,
 };
 
-use super::rule::{Action, Services};
+use crate::rule::{Action, Services};
 
 const BITS: u32 = 128;
 /// Branches look at one half of a key or at the other.
