@@ -12,7 +12,8 @@ use trawl_program::hooks::HOOK;
 use trawl_program::install::{self, Put};
 use trawl_program::load::{Program, Source};
 use trawl_program::readiness::Readiness;
-use trawl_program::{Installed, Site, safety};
+use trawl_program::safety::{self, Care};
+use trawl_program::{Installed, Site};
 use trawl_sys::netlink::{Netlink, XdpMode};
 use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::session::Session;
@@ -31,13 +32,6 @@ const KEPT: [&str; 4] = [FLOWS, "counters", VIP_COUNTERS, BACKEND_COUNTERS];
 const PRIORITY: u32 = 20;
 /// Next hops whose addresses the kernel is asked to find. It keeps about a thousand neighbours by default.
 const MOST_NEIGHBOURS: usize = 512;
-
-/// Whether a change may cut the SSH session that the command is typed in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Care {
-    ForTheSession,
-    Without,
-}
 
 /// What can be asked of a program that is loaded.
 #[derive(Clone, Copy, Debug, Default)]

@@ -9,18 +9,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Subcommand, ValueEnum};
-use trawl_balance::balancer::Care;
+use clap::Subcommand;
 use trawl_balance::file;
 use trawl_balance::{Balancer, Forward, Service};
 use trawl_program::{Site, unload};
-use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
 use crate::netns::NetnsArg;
+use crate::program_args::{AttachArgs, Choice, Consent, choice};
 use crate::units;
-use crate::verifier_log::VerifierLog;
 
 /// Balances flows to virtual addresses over backends, in XDP
 ///
@@ -103,58 +101,15 @@ impl BalancerArgs {
     }
 }
 
-#[derive(Debug, clap::Args)]
-struct Consent {
-    /// Apply even if it cuts off the client that SSH_CONNECTION names
-    #[arg(long)]
-    yes: bool,
-}
-
-impl Consent {
-    fn care(&self) -> Care {
-        match self.yes {
-            true => Care::Without,
-            false => Care::ForTheSession,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ModeName {
-    /// In the driver
-    Native,
-    /// After the driver, in the stack
-    Skb,
-}
-
-impl From<ModeName> for XdpMode {
-    fn from(name: ModeName) -> Self {
-        match name {
-            ModeName::Native => Self::Native,
-            ModeName::Skb => Self::Skb,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ForwardName {
-    /// To a backend on the same link, by its MAC address
-    Direct,
-    /// IP in IP
-    Ipip,
-    /// Generic UDP encapsulation, variant 1
-    Gue,
-}
-
-impl From<ForwardName> for Forward {
-    fn from(name: ForwardName) -> Self {
-        match name {
-            ForwardName::Direct => Self::Direct,
-            ForwardName::Ipip => Self::Ipip,
-            ForwardName::Gue => Self::Gue,
-        }
-    }
-}
+const FORWARDS: [Choice<Forward>; 3] = [
+    (
+        "direct",
+        "To a backend on the same link, by its MAC address",
+        Forward::Direct,
+    ),
+    ("ipip", "IP in IP", Forward::Ipip),
+    ("gue", "Generic UDP encapsulation, variant 1", Forward::Gue),
+];
 
 /// Attaches the balancer to an interface, or replaces the table of one that is attached
 ///
@@ -168,30 +123,14 @@ struct Load {
     /// Virtual addresses and backends in TOML; `-` for standard input [default: the present ones, or none]
     #[arg(value_name = "FILE.toml")]
     file: Option<PathBuf>,
-    /// Where the program runs [default: native, and skb where the driver has no XDP]
-    #[arg(long, value_enum)]
-    mode: Option<ModeName>,
-    /// Replace the program on the interface
-    #[arg(long)]
-    replace: bool,
     /// Its priority in a chain: programs with lower numbers run first [default: 20]
     #[arg(long, value_name = "N")]
     prio: Option<u32>,
-    /// Add hooks so that `trawl capture --tap hook` works where the kernel refuses tracing programs
-    #[arg(long)]
-    tappable: bool,
     /// Size of the flow table; a full table forgets the least recently used flow [default: 262144]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1024..=67_108_864))]
     flows: Option<u32>,
     #[command(flatten)]
-    netns: NetnsArg,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    consent: crate::xdp::consent::Consent,
-    #[command(flatten)]
-    verifier_log: VerifierLog,
+    attach: AttachArgs,
 }
 
 /// Adds a virtual address without backends
@@ -201,15 +140,16 @@ struct VipAdd {
     #[arg(value_name = "VIP")]
     vip: Service,
     /// How packets are forwarded to its backends
-    #[arg(long, value_enum, default_value = "ipip")]
-    forward: ForwardName,
+    #[arg(long, value_parser = choice(&FORWARDS), default_value = "ipip")]
+    forward: Forward,
     /// The UDP port of the backends' tunnels, with --forward gue
     #[arg(long, value_name = "PORT", default_value_t = trawl_balance::table::GUE_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     gue_port: u16,
     #[command(flatten)]
     place: BalancerArgs,
-    #[command(flatten)]
-    consent: Consent,
+    /// Apply even if it cuts off the client that SSH_CONNECTION names
+    #[arg(long)]
+    yes: bool,
 }
 
 /// Removes a virtual address with its backends
@@ -232,12 +172,8 @@ struct List {
 /// Adds a backend to a virtual address
 #[derive(Debug, clap::Args)]
 struct BackendAdd {
-    /// As `trawl balance vip list` shows it
-    #[arg(value_name = "VIP")]
-    vip: Service,
-    /// The backend's own address
-    #[arg(value_name = "ADDRESS")]
-    backend: IpAddr,
+    #[command(flatten)]
+    which: BackendArgs,
     /// Its share of new flows, relative to the other backends
     #[arg(long, value_name = "N", default_value_t = 1)]
     weight: u32,
@@ -247,6 +183,17 @@ struct BackendAdd {
     /// Its server id in QUIC connection ids
     #[arg(long, value_name = "N")]
     server_id: Option<u16>,
+}
+
+/// A backend of a virtual address.
+#[derive(Debug, clap::Args)]
+struct BackendArgs {
+    /// As `trawl balance vip list` shows it
+    #[arg(value_name = "VIP")]
+    vip: Service,
+    /// The backend's own address
+    #[arg(value_name = "ADDRESS")]
+    backend: IpAddr,
     #[command(flatten)]
     place: BalancerArgs,
 }
@@ -254,43 +201,28 @@ struct BackendAdd {
 /// Removes a backend; its flows move to other backends
 #[derive(Debug, clap::Args)]
 struct BackendRemove {
-    /// As `trawl balance vip list` shows it
-    #[arg(value_name = "VIP")]
-    vip: Service,
-    #[arg(value_name = "ADDRESS")]
-    backend: IpAddr,
     #[command(flatten)]
-    place: BalancerArgs,
+    which: BackendArgs,
 }
 
 /// Stops new flows to a backend; its existing flows stay
 #[derive(Debug, clap::Args)]
 struct Drain {
-    /// As `trawl balance vip list` shows it
-    #[arg(value_name = "VIP")]
-    vip: Service,
-    #[arg(value_name = "ADDRESS")]
-    backend: IpAddr,
+    #[command(flatten)]
+    which: BackendArgs,
     /// Allow new flows again
     #[arg(long)]
     undo: bool,
-    #[command(flatten)]
-    place: BalancerArgs,
 }
 
 /// Changes a backend's share of new flows
 #[derive(Debug, clap::Args)]
 struct Weight {
-    /// As `trawl balance vip list` shows it
-    #[arg(value_name = "VIP")]
-    vip: Service,
-    #[arg(value_name = "ADDRESS")]
-    backend: IpAddr,
+    #[command(flatten)]
+    which: BackendArgs,
     /// 1 to 10000
     #[arg(value_name = "N")]
     weight: u32,
-    #[command(flatten)]
-    place: BalancerArgs,
 }
 
 /// Shows packet counts by virtual address and backend
@@ -340,7 +272,7 @@ struct Unload {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    consent: crate::xdp::consent::Consent,
+    consent: Consent,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {

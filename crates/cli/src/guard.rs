@@ -7,19 +7,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{ArgAction, Subcommand, ValueEnum};
-use trawl_guard::rule::Preset;
-use trawl_guard::rule::{Action, IcmpType, Ports};
+use clap::{ArgAction, Subcommand};
+use trawl_guard::rule::{Action, IcmpType, Ports, Preset};
 use trawl_guard::values::MacPrefix;
-use trawl_guard::{Care, Prefix, state, values};
-use trawl_program::{Site, unload};
-use trawl_sys::netlink::XdpMode;
+use trawl_guard::{Prefix, state, values};
+use trawl_program::unload;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
-use crate::json::{self, Remark};
 use crate::netns::NetnsArg;
-use crate::verifier_log::VerifierLog;
+use crate::program_args::{self, AttachArgs, Change, Choice, Consent, choice};
 
 /// Drops packets by rules before the stack sees them: by address, protocol, port and rate
 ///
@@ -83,80 +80,31 @@ impl NamespaceArgs {
     }
 }
 
+/// How rules are changed.
 #[derive(Debug, clap::Args)]
-struct Consent {
-    /// Apply even if it cuts off the client that SSH_CONNECTION names
+struct ChangeArgs {
+    /// Print the result as JSON
     #[arg(long)]
-    yes: bool,
-    /// Revert the change after this time, for example 60s, unless `trawl guard confirm` is given before
-    #[arg(long, value_name = "TIME", value_parser = values::duration, conflicts_with = "yes")]
-    confirm: Option<Duration>,
+    json: bool,
+    #[command(flatten)]
+    place: NamespaceArgs,
+    #[command(flatten)]
+    consent: Consent,
 }
 
-impl Consent {
-    fn care(&self) -> Care {
-        match self.yes || self.confirm.is_some() {
-            true => Care::Without,
-            false => Care::ForTheSession,
-        }
-    }
-
-    /// Makes a change of a namespace's guard, which is taken back if that was asked for.
-    fn change<R>(
+impl ChangeArgs {
+    /// Changes the rules of a namespace, for a time if that was asked for.
+    fn make<R>(
         &self,
         namespace: Option<&Namespace>,
         change: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        self.replace(namespace, &[], change)
-    }
-
-    /// The same for one that replaces what is on interfaces.
-    fn replace<R>(
-        &self,
-        namespace: Option<&Namespace>,
-        replaced: &[Site],
-        change: impl FnOnce() -> Result<R>,
-    ) -> Result<R> {
-        let Some(time) = self.confirm else {
-            state::refuse_if_pending(namespace)?;
-            return change();
-        };
-        let pending = state::begin(namespace, replaced, &crate::xdp::confirm_command(), time)?;
-        let result = change()?;
-        pending.applied()?;
-        let place = namespace.map_or(String::new(), |one| format!(" --netns {}", one.label()));
-        let text = format!(
-            "the change is reverted in {} unless it is confirmed: trawl guard confirm{place}",
-            values::short_duration(time)
-        );
-        let seconds = time.as_secs_f64();
-        json::say(&Remark::RevertPending { seconds }, &text);
-        Ok(result)
+        self.consent
+            .make(vec![Change::Guard(namespace, &[])], change)
     }
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ModeName {
-    /// In the driver
-    Native,
-    /// After the driver, in the stack
-    Skb,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ActionName {
-    Allow,
-    Deny,
-}
-
-impl From<ActionName> for Action {
-    fn from(name: ActionName) -> Self {
-        match name {
-            ActionName::Allow => Self::Allow,
-            ActionName::Deny => Self::Deny,
-        }
-    }
-}
+const ACTIONS: [Choice<Action>; 2] = [("allow", "", Action::Allow), ("deny", "", Action::Deny)];
 
 /// Guards an interface, or changes the default of one that is guarded
 ///
@@ -167,38 +115,13 @@ struct Load {
     #[arg(value_name = "IF", required = true)]
     interfaces: Vec<String>,
     /// Verdict for packets that no rule matches [default: allow]
-    #[arg(long, value_enum)]
-    default: Option<ActionName>,
-    /// Where the program runs [default: native, and skb where the driver has no XDP]
-    #[arg(long, value_enum)]
-    mode: Option<ModeName>,
-    /// Replace the program on the interface
-    #[arg(long)]
-    replace: bool,
+    #[arg(long, value_parser = choice(&ACTIONS))]
+    default: Option<Action>,
     /// Its priority in a chain: programs with lower numbers run first [default: 10]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     prio: Option<u32>,
-    /// Add hooks so that `trawl capture --tap hook` works where the kernel refuses tracing programs
-    #[arg(long)]
-    tappable: bool,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    place: NamespaceArgs,
-    #[command(flatten)]
-    consent: Consent,
-    #[command(flatten)]
-    verifier_log: VerifierLog,
-}
-
-impl Load {
-    fn mode(&self) -> Option<XdpMode> {
-        self.mode.map(|mode| match mode {
-            ModeName::Native => XdpMode::Native,
-            ModeName::Skb => XdpMode::Skb,
-        })
-    }
+    attach: AttachArgs,
 }
 
 fn icmp(text: &str) -> std::result::Result<IcmpType, String> {
@@ -249,13 +172,8 @@ struct Rule {
     /// Every packet; required for a rule without other conditions
     #[arg(long)]
     all: bool,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    place: NamespaceArgs,
-    #[command(flatten)]
-    consent: Consent,
+    how: ChangeArgs,
 }
 
 /// Adds ready-made rules against a flood: ping-flood, udp-flood or syn-flood
@@ -270,13 +188,8 @@ struct PresetRule {
     /// On this interface only, NAME or NAMESPACE:NAME
     #[arg(long, value_name = "IF")]
     on: Option<String>,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    place: NamespaceArgs,
-    #[command(flatten)]
-    consent: Consent,
+    how: ChangeArgs,
 }
 
 /// Removes rules by their numbers, or all
@@ -292,13 +205,8 @@ struct Remove {
     /// All rules; defaults stay
     #[arg(long)]
     all: bool,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    place: NamespaceArgs,
-    #[command(flatten)]
-    consent: Consent,
+    how: ChangeArgs,
 }
 
 /// Replaces all rules by those of a file, atomically
@@ -316,13 +224,8 @@ struct Apply {
     /// Accept a rule that denies every packet without `all = true`
     #[arg(long)]
     all: bool,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    place: NamespaceArgs,
-    #[command(flatten)]
-    consent: Consent,
+    how: ChangeArgs,
 }
 
 /// Shows the rules with their hits, and the defaults
@@ -404,7 +307,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::List(args) => show::list(&args),
         Command::Stats(args) => show::stats(&args),
         Command::Save(args) => show::save(&args),
-        Command::Confirm(args) => change::confirm(&args),
+        Command::Confirm(args) => {
+            let namespace = args.place.namespace()?;
+            program_args::keep(&Change::Guard(namespace.as_ref(), &[]), args.json)
+        }
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -21,6 +21,18 @@ pub fn print(document: &impl Serialize) -> Result<()> {
     write_out(&line(document)?)
 }
 
+/// Writes a result to standard output: the document, or text for people.
+pub fn print_as(
+    as_json: bool,
+    document: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> Result<()> {
+    match as_json {
+        true => print(document),
+        false => write_out(&text()),
+    }
+}
+
 /// One document as a line.
 pub fn line(document: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string(document);

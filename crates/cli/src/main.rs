@@ -27,6 +27,7 @@ mod live;
 mod netns;
 mod outfile;
 mod packing;
+mod program_args;
 mod published;
 mod query;
 mod read;

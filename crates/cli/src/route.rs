@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use serde::Serialize;
-use trawl_attach::Request;
 use trawl_guard::state as guard;
 use trawl_program::Site;
 use trawl_program::bundled::route::{self, Extras, Port};
@@ -14,9 +13,7 @@ use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
 use crate::netns::NetnsArg;
-use crate::terminal::write_out;
-use crate::verifier_log::VerifierLog;
-use crate::xdp::consent::Consent;
+use crate::program_args::{AttachArgs, Consent};
 use crate::xdp::stats::{Counted, How};
 use crate::{json, terminal};
 
@@ -34,14 +31,6 @@ enum Command {
     Unload(Unload),
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ModeName {
-    /// In the driver
-    Native,
-    /// After the driver, in the stack
-    Skb,
-}
-
 /// Makes interfaces ports of the router, or updates ports with new addresses and VLANs
 ///
 /// Packets are forwarded between the ports and the VLANs on them. All that takes more than a look-up goes to the stack
@@ -52,27 +41,11 @@ struct Load {
     /// The interfaces, NAME or NAMESPACE:NAME, all in one namespace
     #[arg(value_name = "IF", required = true)]
     interfaces: Vec<String>,
-    /// Where the program runs [default: native, and skb where the driver has no XDP]
-    #[arg(long, value_enum)]
-    mode: Option<ModeName>,
     /// Its priority in a chain: programs with lower numbers run first, and packets that they pass are routed [default: in no chain]
     #[arg(long, value_name = "N")]
     prio: Option<u32>,
-    /// Replace the program on the interfaces
-    #[arg(long)]
-    replace: bool,
-    /// Add hooks so that `trawl capture --tap hook` works where the kernel refuses tracing programs
-    #[arg(long)]
-    tappable: bool,
     #[command(flatten)]
-    netns: NetnsArg,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    consent: Consent,
-    #[command(flatten)]
-    verifier_log: VerifierLog,
+    attach: AttachArgs,
 }
 
 /// Shows what the router forwarded, and what it left to the stack and why
@@ -105,11 +78,14 @@ struct Unload {
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::Load(args) => load(&args),
-        Command::Stats(args) => args
-            .how
-            .show(|| counted(&args.interfaces, args.netns.as_deref())),
+        Command::Stats(args) => {
+            return args
+                .how
+                .show(|| counted(&args.interfaces, args.netns.as_deref()));
+        }
         Command::Unload(args) => unload(&args),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn find(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Site>> {
@@ -129,45 +105,37 @@ fn find(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Site>> {
     Ok(sites)
 }
 
-fn load(args: &Load) -> Result<ExitCode> {
-    args.verifier_log.begin()?;
-    let sites = find(&args.interfaces, args.netns.as_deref())?;
-    let mode = args.mode.map(|mode| match mode {
-        ModeName::Native => XdpMode::Native,
-        ModeName::Skb => XdpMode::Skb,
-    });
-    let request = args.consent.limits(Request {
-        mode,
-        replace: args.replace,
-        ..Request::default()
-    });
+fn load(args: &Load) -> Result<()> {
+    let attach = &args.attach;
+    attach.verifier_log.begin()?;
+    let sites = find(&args.interfaces, attach.netns.as_deref())?;
+    let request = attach.request();
     let extras = Extras {
         priority: args.prio,
-        tappable: args.tappable,
+        tappable: attach.tappable,
     };
-    let loaded = args.consent.change(&sites, || {
+    let loaded = attach.consent.change(&sites, || {
         guard::around(&sites, || route::load(&sites, &request, extras))
     })?;
-    if args.json {
-        json::print(&LoadDocument {
-            ports: loaded.ports.iter().map(PortDocument::new).collect(),
-            vlans: &loaded.vlans,
-            notices: &loaded.told,
-            warnings: &loaded.warnings,
-        })?;
-        return Ok(ExitCode::SUCCESS);
+    if !attach.json {
+        let told = loaded.told.iter().chain(&loaded.warnings);
+        told.for_each(|text| terminal::say(text));
     }
-    let told = loaded.told.iter().chain(&loaded.warnings);
-    told.for_each(|text| terminal::say(text));
-    let mut ports: Vec<String> = loaded.ports.iter().map(describe).collect();
-    ports.sort();
-    let mut text = format!("routing between {}", ports.join(", "));
-    if !loaded.vlans.is_empty() {
-        text.push_str(&format!("; VLANs {}", loaded.vlans.join(", ")));
-    }
-    text.push('\n');
-    write_out(&text)?;
-    Ok(ExitCode::SUCCESS)
+    let document = LoadDocument {
+        ports: loaded.ports.iter().map(PortDocument::new).collect(),
+        vlans: &loaded.vlans,
+        notices: &loaded.told,
+        warnings: &loaded.warnings,
+    };
+    json::print_as(attach.json, &document, || {
+        let mut ports: Vec<String> = loaded.ports.iter().map(describe).collect();
+        ports.sort();
+        let vlans = match loaded.vlans.is_empty() {
+            true => String::new(),
+            false => format!("; VLANs {}", loaded.vlans.join(", ")),
+        };
+        format!("routing between {}{vlans}\n", ports.join(", "))
+    })
 }
 
 fn describe(port: &Port) -> String {
@@ -234,7 +202,7 @@ fn counted(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Counted>> {
     ports.iter().map(one).collect()
 }
 
-fn unload(args: &Unload) -> Result<ExitCode> {
+fn unload(args: &Unload) -> Result<()> {
     let sites = match args.interfaces.is_empty() {
         true => all_ports(args.netns.as_deref())?
             .into_iter()
@@ -252,11 +220,13 @@ fn unload(args: &Unload) -> Result<ExitCode> {
         }
     }
     args.consent.change(&sites, || route::unload(&sites))?;
-    let names: Vec<&str> = sites.iter().map(Site::label).collect();
-    if args.json {
-        json::print(&UnloadDocument { unloaded: names })?;
-    } else {
-        write_out(&format!("unloaded the router from {}\n", names.join(", ")))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let document = UnloadDocument {
+        unloaded: sites.iter().map(Site::label).collect(),
+    };
+    json::print_as(args.json, &document, || {
+        format!(
+            "unloaded the router from {}\n",
+            document.unloaded.join(", ")
+        )
+    })
 }

@@ -101,20 +101,6 @@ pub fn printable(text: &str) -> String {
     text::printable(text).into_owned()
 }
 
-/// One JSON object on a line of its own.
-pub fn json_line(value: &impl serde::Serialize) -> Result<String> {
-    let text = serde_json::to_string(value);
-    let text = text.map_err(|e| Error::failed("cannot write JSON", e))?;
-    Ok(text::in_json(&text).into_owned() + "\n")
-}
-
-/// A JSON object for people to read too.
-pub fn write_json(value: &impl serde::Serialize) -> Result<()> {
-    let text = serde_json::to_string(value);
-    let text = text.map_err(|e| Error::failed("cannot write JSON", e))?;
-    write_out(&(text + "\n"))
-}
-
 /// One line with trawl's name in front. A closed standard error is no reason to stop.
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "trawl: {}", printable(text));

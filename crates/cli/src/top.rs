@@ -20,6 +20,7 @@ use trawl_view::stat::{Count, Counted, Flow, FlowKey, Interface, Statistics};
 use view::{Page, Screen};
 
 use crate::figures::{self, Counters, Place, RuleCounters, Softnet};
+use crate::json;
 use crate::libpcap::LibpcapArg;
 use crate::live::{self, Viewer, Wanted};
 use crate::netns::NetnsArg;
@@ -282,7 +283,7 @@ impl Top<'_> {
             self.history.pop_front();
         }
         if self.args.json {
-            return terminal::write_to_reader(&terminal::json_line(&look)?);
+            return terminal::write_to_reader(&json::line(&look)?);
         }
         let history: Vec<u64> = self.history.iter().copied().collect();
         match &mut self.screen {

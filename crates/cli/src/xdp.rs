@@ -1,20 +1,25 @@
 //! `trawl xdp`: XDP programs on interfaces shown, loaded and taken off.
 
 mod bundled;
-mod confirm;
-pub mod consent;
 mod load;
-mod maps;
-mod sites;
 pub mod stats;
 mod status;
-mod unload;
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
+use serde::Serialize;
+use trawl_guard::state as guard;
+use trawl_program::Site;
+use trawl_program::status::{Map, maps_of};
+use trawl_program::unload::{self, Which};
 use trawl_sys::Result;
-use trawl_sys::netlink::XdpMode;
+
+use crate::json;
+use crate::netns::NetnsArg;
+use crate::program_args::{self, Change, Consent, SiteArgs};
+use crate::terminal::folded;
 
 /// Shows, loads and removes XDP programs
 #[derive(Debug, clap::Args)]
@@ -27,41 +32,133 @@ pub struct Args {
 enum Command {
     Status(status::Args),
     Load(load::Args),
-    Unload(unload::Args),
-    Maps(maps::Args),
+    Unload(Unload),
+    Maps(Maps),
     Stats(stats::Args),
-    Confirm(confirm::Args),
+    Confirm(Confirm),
 }
 
-pub use confirm::command as confirm_command;
+/// Takes XDP programs off an interface
+#[derive(Debug, clap::Args)]
+struct Unload {
+    /// The interface, NAME or NAMESPACE:NAME
+    #[arg(value_name = "IF")]
+    interface: String,
+    /// The program's number, as status shows it [default: the one that trawl loaded]
+    #[arg(value_name = "ID")]
+    id: Option<u32>,
+    /// All programs, those loaded by other tools too
+    #[arg(long, conflicts_with = "id")]
+    all: bool,
+    #[command(flatten)]
+    netns: NetnsArg,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    consent: Consent,
+}
+
+/// Lists the maps of the XDP programs on interfaces
+#[derive(Debug, clap::Args)]
+struct Maps {
+    #[command(flatten)]
+    sites: SiteArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Keeps the program that `trawl xdp load --confirm` loaded
+#[derive(Debug, clap::Args)]
+struct Confirm {
+    /// The interface, NAME or NAMESPACE:NAME
+    #[arg(value_name = "IF")]
+    interface: String,
+    #[command(flatten)]
+    netns: NetnsArg,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::Status(args) => status::run(&args),
         Command::Load(args) => load::run(&args),
-        Command::Unload(args) => unload::run(&args),
-        Command::Maps(args) => maps::run(&args),
-        Command::Stats(args) => stats::run(&args),
-        Command::Confirm(args) => confirm::run(&args),
+        Command::Unload(args) => unload(&args),
+        Command::Maps(args) => {
+            let maps = maps_of(&args.sites.find()?)?;
+            json::print_as(args.json, &MapsDocument { maps: &maps }, || {
+                folded(&maps_for_people(&maps))
+            })
+        }
+        Command::Stats(args) => return stats::run(&args),
+        Command::Confirm(args) => {
+            let site = Site::find(&args.interface, args.netns.as_deref())?;
+            program_args::keep(&Change::Programs(&site), args.json)
+        }
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What `xdp unload --json` prints.
+#[derive(Debug, Serialize)]
+struct Unloaded<'a> {
+    interface: &'a str,
+    unloaded: &'a [u32],
+}
+
+fn unload(args: &Unload) -> Result<()> {
+    let site = Site::find(&args.interface, args.netns.as_deref())?;
+    let which = match args.id {
+        Some(id) => Which::One(id),
+        None if args.all => Which::All,
+        None => Which::Own,
+    };
+    args.consent.check_unload(&site, which)?;
+    let sites = std::slice::from_ref(&site);
+    let gone = args.consent.change(sites, || {
+        guard::around(sites, || unload::unload(&site, which))
+    })?;
+    let document = Unloaded {
+        interface: site.label(),
+        unloaded: &gone,
+    };
+    let line = |id: &u32| format!("unloaded {id} from {}\n", site.label());
+    json::print_as(args.json, &document, || gone.iter().map(line).collect())
+}
+
+/// What `xdp maps --json` prints.
+#[derive(Debug, Serialize)]
+struct MapsDocument<'a> {
+    maps: &'a [Map],
+}
+
+fn maps_for_people(maps: &[Map]) -> String {
+    if maps.is_empty() {
+        return "no maps\n".to_owned();
     }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ModeName {
-    /// In the driver
-    Native,
-    /// After the driver, in the stack
-    Skb,
-    /// On the card
-    Hw,
-}
-
-impl From<ModeName> for XdpMode {
-    fn from(name: ModeName) -> Self {
-        match name {
-            ModeName::Native => Self::Native,
-            ModeName::Skb => Self::Skb,
-            ModeName::Hw => Self::Offload,
+    let mut text = String::new();
+    for map in maps {
+        let memory = map
+            .memory
+            .map_or_else(String::new, |bytes| format!(", {bytes} bytes of memory"));
+        let _ = writeln!(
+            text,
+            "id {}  {}  {}  key {} B, value {} B, {} entries{memory}",
+            map.id, map.name, map.kind, map.key_size, map.value_size, map.max_entries
+        );
+        for user in &map.used_by {
+            let _ = writeln!(
+                text,
+                "    used by {} (id {}) on {}",
+                user.name, user.id, user.interface
+            );
+        }
+        for pin in &map.pins {
+            let _ = writeln!(text, "    pinned at {}", pin.display());
         }
     }
+    text
 }

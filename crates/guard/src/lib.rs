@@ -17,5 +17,6 @@ pub mod values;
 
 pub use rule::{Action, Match, Rule};
 pub use set::{Draft, RuleSet};
-pub use state::{Care, Guard, Post, Totals};
+pub use state::{Guard, Post, Totals};
+pub use trawl_program::safety::Care;
 pub use values::Prefix;

@@ -5,7 +5,6 @@
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use trawl_attach::Request;
 use trawl_attach::site::{self, DIRECTORY, Lock};
@@ -16,8 +15,8 @@ use trawl_bpf::table::Table;
 use trawl_bpf::{bpffs, info, map, program};
 use trawl_program::bundled::GUARD;
 use trawl_program::load::Source;
+use trawl_program::safety::Care;
 use trawl_program::{Installed, Site, install, pins, swap as programs};
-use trawl_sys::confirm::{self, About, Pending, Reverted};
 use trawl_sys::lock::Rank;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{self, Look, Mark, Namespace};
@@ -35,14 +34,6 @@ pub(super) const SET: &str = "guard_set";
 pub(super) const RATES: &str = "guard_rates";
 pub(super) const TOTALS: &str = ".bss.totals";
 const PREFIX: &str = "guard-";
-
-/// Whether a change may cut off the client that SSH_CONNECTION names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Care {
-    /// It is refused then.
-    ForTheSession,
-    Without,
-}
 
 /// The guard of one namespace, locked against other commands until it is dropped.
 #[derive(Debug)]
@@ -559,60 +550,14 @@ impl Guard {
     }
 }
 
-/// One change at a time waits in the guard of a namespace.
-fn scope(namespace: Option<&Namespace>) -> Result<String> {
+/// Names the changes of which one at a time waits to be confirmed: those of the guard of a namespace.
+pub fn scope(namespace: Option<&Namespace>) -> Result<String> {
     Ok(format!("guard-{}", Mark::of(namespace)?))
 }
 
-/// Begins a change that is to be confirmed in time: what holds now is noted.
-/// `replaced`: the interfaces on which the guard takes the place of other programs.
-pub fn begin(
-    namespace: Option<&Namespace>,
-    replaced: &[Site],
-    command: &str,
-    time: Duration,
-) -> Result<Pending> {
-    let guard = Guard::find(namespace)?;
-    let (rules, guarded) = match &guard {
-        Some(guard) => {
-            let posts = guard.posts()?;
-            let indices = posts.iter().map(|post| post.site.index()).collect();
-            (guard.rules()?, indices)
-        }
-        None => (RuleSet::default(), Vec::new()),
-    };
-    let is_new = |site: &&Site| !guarded.contains(&site.index());
-    let others = replaced.iter().filter(is_new).map(programs::Back::note);
-    let others = others.collect::<Result<_>>()?;
-    // The process that takes it back waits for the lock like any other command.
-    drop(guard);
-    let back = Back {
-        namespace: namespace.cloned(),
-        rules,
-        guarded,
-        others,
-    };
-    confirm::begin(&scope(namespace)?, command, time, &back)
-}
-
-/// Keeps the change that waits.
-pub fn confirm(namespace: Option<&Namespace>) -> Result<About> {
-    confirm::confirm(&scope(namespace)?)
-}
-
-/// The last change with a time limit, if it was reverted.
-pub fn reverted(namespace: Option<&Namespace>) -> Result<Option<Reverted>> {
-    confirm::reverted(&scope(namespace)?)
-}
-
-/// Refuses another change while one waits to be confirmed.
-pub fn refuse_if_pending(namespace: Option<&Namespace>) -> Result<()> {
-    confirm::refuse_if_pending(&scope(namespace)?)
-}
-
-/// The guard as it was.
+/// The guard as it was before a change that is to be confirmed.
 #[derive(Debug)]
-struct Back {
+pub struct Back {
     namespace: Option<Namespace>,
     rules: RuleSet,
     /// The indices of the interfaces that it was on.
@@ -622,6 +567,27 @@ struct Back {
 }
 
 impl Back {
+    /// Notes the state in force. `replaced`: the interfaces on which the guard takes the place of other programs.
+    pub fn note(namespace: Option<&Namespace>, replaced: &[Site]) -> Result<Self> {
+        let guard = Guard::find(namespace)?;
+        let (rules, guarded) = match &guard {
+            Some(guard) => {
+                let posts = guard.posts()?;
+                let indices = posts.iter().map(|post| post.site.index()).collect();
+                (guard.rules()?, indices)
+            }
+            None => (RuleSet::default(), Vec::new()),
+        };
+        let is_new = |site: &&Site| !guarded.contains(&site.index());
+        let others = replaced.iter().filter(is_new).map(programs::Back::note);
+        Ok(Self {
+            namespace: namespace.cloned(),
+            rules,
+            others: others.collect::<Result<_>>()?,
+            guarded,
+        })
+    }
+
     fn put_back(&self) -> Result<()> {
         let namespace = self.namespace.as_ref();
         let guard = Guard::find_or_make(namespace)?;

@@ -22,6 +22,14 @@ const VERDICTS: [&str; 5] = ["aborted", "drop", "pass", "tx", "redirect"];
 /// A neighbour whose address nobody asks for.
 const NEIGHBOUR: Mac = [2, 0, 0, 0, 0, 1];
 
+/// Whether a change may cut off the client of the SSH session that its command is typed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Care {
+    /// It is refused then.
+    ForTheSession,
+    Without,
+}
+
 /// Whether the packets of a session come in by this interface, or by one that this one carries.
 pub fn comes_by(session: &Session, site: &Site) -> Result<bool> {
     let server = session.server.ip();

@@ -16,7 +16,7 @@ use trawl_bpf::loader::variables_of;
 use trawl_bpf::owners::Owners;
 use trawl_bpf::table::Table;
 use trawl_bpf::{functions, info, map, program, statistics};
-use trawl_sys::confirm::Reverted;
+use trawl_sys::confirm::{self, Reverted};
 use trawl_sys::netlink::Netlink;
 use trawl_sys::{Error, Result};
 
@@ -217,7 +217,7 @@ impl Look {
             namespace: site.namespace().map(|one| one.label().to_owned()),
             index: site.index(),
             programs,
-            reverted: swap::reverted(site)?,
+            reverted: confirm::reverted(&swap::scope(site)?)?,
         })
     }
 

@@ -9,13 +9,11 @@ pub mod maps;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use trawl_attach::plan::time::{self, BackStep, Facts};
 use trawl_attach::site::make_directory;
 use trawl_attach::{Kind, OldMaps, Request, Site, Snapshot, apply, snapshot};
 use trawl_bpf::{bpffs, functions, info, map, program};
-use trawl_sys::confirm::{self, About, Pending, Reverted};
 use trawl_sys::netlink::{Refusal, XdpAttachment, XdpExpected, XdpMode};
 use trawl_sys::netns::Mark;
 use trawl_sys::warden::{Undo, Warden, hold};
@@ -237,33 +235,13 @@ fn own_link(installed: &[Installed], of: XdpAttachment) -> Option<BorrowedFd<'_>
     own.link()
 }
 
-/// One change at a time waits on an interface.
-fn scope(site: &Site) -> Result<String> {
+/// Names the changes of which one at a time waits to be confirmed: those of an interface.
+pub fn scope(site: &Site) -> Result<String> {
     Ok(format!(
         "xdp-{}-{}",
         Mark::of(site.namespace())?,
         site.index()
     ))
-}
-
-/// Begins a change that is to be confirmed in time: what is attached now is noted, and held.
-pub fn begin(site: &Site, command: &str, time: Duration) -> Result<Pending> {
-    confirm::begin(&scope(site)?, command, time, &Back::note(site)?)
-}
-
-/// Keeps the change that waits.
-pub fn confirm(site: &Site) -> Result<About> {
-    confirm::confirm(&scope(site)?)
-}
-
-/// The last change with a time limit, if it was reverted.
-pub fn reverted(site: &Site) -> Result<Option<Reverted>> {
-    confirm::reverted(&scope(site)?)
-}
-
-/// Refuses another change while one waits to be confirmed.
-pub fn refuse_if_pending(site: &Site) -> Result<()> {
-    confirm::refuse_if_pending(&scope(site)?)
 }
 
 /// A program that was attached.

@@ -1,20 +1,21 @@
 //! What puts a balancer on an interface, changes its table, and takes it off.
 
 use serde::Serialize;
-use trawl_attach::Request;
-use trawl_balance::balancer::{Care, Done, Extras};
+use trawl_balance::balancer::{Done, Extras};
 use trawl_balance::{Backend, Balancer, Table, Vip, file};
 use trawl_guard::state as guard;
 use trawl_program::Site;
+use trawl_program::safety::Care;
 use trawl_program::unload::Which;
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result};
 
 use super::{
-    BackendAdd, BackendRemove, BalancerArgs, Drain, Load, Unload, VipAdd, VipRemove, Weight,
+    BackendAdd, BackendArgs, BackendRemove, BalancerArgs, Drain, Load, Unload, VipAdd, VipRemove,
+    Weight,
 };
 use crate::json;
-use crate::terminal::{self, write_out};
+use crate::terminal;
 
 /// What a change left in force.
 #[derive(Debug, Serialize)]
@@ -28,27 +29,27 @@ struct DoneDocument<'a> {
     warnings: &'a [String],
 }
 
-fn tell(done: &Done, as_json: bool, said: &str) -> Result<()> {
+fn tell(done: &Done, as_json: bool, said: String) -> Result<()> {
     let Done {
         balancer,
         table,
         notices,
         warnings,
     } = done;
-    if as_json {
-        return json::print(&DoneDocument {
-            interface: balancer.site.label(),
-            id: balancer.installed.id(),
-            mode: balancer.installed.mode().map(XdpMode::name),
-            vips: table.vips.len(),
-            backends: table.backends(),
-            notices,
-            warnings,
-        });
+    if !as_json {
+        let told = notices.iter().chain(warnings);
+        told.for_each(|text| terminal::say(text));
     }
-    let told = notices.iter().chain(warnings);
-    told.for_each(|text| terminal::say(text));
-    write_out(said)
+    let document = DoneDocument {
+        interface: balancer.site.label(),
+        id: balancer.installed.id(),
+        mode: balancer.installed.mode().map(XdpMode::name),
+        vips: table.vips.len(),
+        backends: table.backends(),
+        notices,
+        warnings,
+    };
+    json::print_as(as_json, &document, || said)
 }
 
 fn plural(count: usize, one: &str, many: &str) -> String {
@@ -59,25 +60,19 @@ fn plural(count: usize, one: &str, many: &str) -> String {
 }
 
 pub fn load(args: &Load) -> Result<()> {
-    args.verifier_log.begin()?;
-    let site = Site::find(&args.interface, args.netns.as_deref())?;
+    let attach = &args.attach;
+    attach.verifier_log.begin()?;
+    let site = Site::find(&args.interface, attach.netns.as_deref())?;
     let table = args.file.as_deref().map(file::read).transpose()?;
-    let request = args.consent.limits(Request {
-        mode: args.mode.map(XdpMode::from),
-        replace: args.replace,
-        ..Request::default()
-    });
+    let request = attach.request();
     let extras = Extras {
         priority: args.prio,
-        tappable: args.tappable,
+        tappable: attach.tappable,
         flows: args.flows,
     };
     let sites = [site];
-    let care = match args.consent.is_careful() {
-        true => Care::ForTheSession,
-        false => Care::Without,
-    };
-    let done = args.consent.change(&sites, || {
+    let care = attach.consent.care();
+    let done = attach.consent.change(&sites, || {
         guard::around(&sites, || {
             Balancer::load(&sites[0], table, &request, extras, care)
         })
@@ -94,76 +89,86 @@ pub fn load(args: &Load) -> Result<()> {
         ),
         plural(done.table.backends(), "backend", "backends"),
     );
-    tell(&done, args.json, &said)
+    tell(&done, attach.json, said)
 }
 
 fn change(
     place: &BalancerArgs,
-    care: Care,
-    said: &str,
+    said: String,
     change: impl FnOnce(&mut Table) -> Result<()>,
 ) -> Result<()> {
-    let done = place.balancer()?.change(care, change)?;
+    let done = place.balancer()?.change(Care::Without, change)?;
     tell(&done, place.json, said)
 }
 
 pub fn add_vip(args: &VipAdd) -> Result<()> {
-    let said = format!("added {}\n", args.vip);
-    change(&args.place, args.consent.care(), &said, |table| {
-        let mut vip = Vip::new(args.vip, args.forward.into());
+    let care = match args.yes {
+        true => Care::Without,
+        false => Care::ForTheSession,
+    };
+    let done = args.place.balancer()?.change(care, |table| {
+        let mut vip = Vip::new(args.vip, args.forward);
         vip.gue_port = args.gue_port;
         table.add_vip(vip);
         Ok(())
-    })
+    })?;
+    tell(&done, args.place.json, format!("added {}\n", args.vip))
 }
 
 pub fn remove_vip(args: &VipRemove) -> Result<()> {
-    let said = format!("removed {}\n", args.vip);
-    change(&args.place, Care::Without, &said, |table| {
+    change(&args.place, format!("removed {}\n", args.vip), |table| {
         table.remove_vip(&args.vip).map(drop)
     })
 }
 
 pub fn add_backend(args: &BackendAdd) -> Result<()> {
-    let said = format!("added the backend {} to {}\n", args.backend, args.vip);
-    let backend = Backend {
+    let BackendArgs {
+        vip,
+        backend,
+        place,
+    } = &args.which;
+    let new = Backend {
         weight: args.weight,
         mac: args.mac,
         server_id: args.server_id,
-        ..Backend::new(args.backend.to_canonical())
+        ..Backend::new(backend.to_canonical())
     };
-    change(&args.place, Care::Without, &said, |table| {
-        table.add_backend(&args.vip, backend)
-    })
+    let said = format!("added the backend {backend} to {vip}\n");
+    change(place, said, |table| table.add_backend(vip, new))
 }
 
 pub fn remove_backend(args: &BackendRemove) -> Result<()> {
-    let said = format!("removed the backend {} from {}\n", args.backend, args.vip);
-    change(&args.place, Care::Without, &said, |table| {
-        table.remove_backend(&args.vip, args.backend).map(drop)
+    let BackendArgs {
+        vip,
+        backend,
+        place,
+    } = &args.which;
+    let said = format!("removed the backend {backend} from {vip}\n");
+    change(place, said, |table| {
+        table.remove_backend(vip, *backend).map(drop)
+    })
+}
+
+/// Changes a backend that is in the table.
+fn set(which: &BackendArgs, said: String, set: impl FnOnce(&mut Backend)) -> Result<()> {
+    change(&which.place, said, |table| {
+        table.backend_mut(&which.vip, which.backend).map(set)
     })
 }
 
 pub fn drain(args: &Drain) -> Result<()> {
+    let BackendArgs { vip, backend, .. } = &args.which;
     let said = match args.undo {
-        true => format!("{} gets new flows of {} again\n", args.backend, args.vip),
-        false => format!("draining {}: no new flows of {}\n", args.backend, args.vip),
+        true => format!("{backend} gets new flows of {vip} again\n"),
+        false => format!("draining {backend}: no new flows of {vip}\n"),
     };
-    change(&args.place, Care::Without, &said, |table| {
-        table.backend_mut(&args.vip, args.backend)?.draining = !args.undo;
-        Ok(())
-    })
+    set(&args.which, said, |one| one.draining = !args.undo)
 }
 
 pub fn weight(args: &Weight) -> Result<()> {
-    let said = format!(
-        "{} of {} has weight {}\n",
-        args.backend, args.vip, args.weight
-    );
-    change(&args.place, Care::Without, &said, |table| {
-        table.backend_mut(&args.vip, args.backend)?.weight = args.weight;
-        Ok(())
-    })
+    let BackendArgs { vip, backend, .. } = &args.which;
+    let said = format!("{backend} of {vip} has weight {}\n", args.weight);
+    set(&args.which, said, |one| one.weight = args.weight)
 }
 
 /// What `balance unload --json` prints.
@@ -206,12 +211,13 @@ pub fn unload(args: &Unload) -> Result<()> {
         let mut both = sites.iter().zip(programs);
         both.try_for_each(|(site, installed)| installed.detach(site))
     })?;
-    let unloaded: Vec<&str> = sites.iter().map(Site::label).collect();
-    match args.json {
-        true => json::print(&UnloadDocument { unloaded }),
-        false => write_out(&format!(
+    let document = UnloadDocument {
+        unloaded: sites.iter().map(Site::label).collect(),
+    };
+    json::print_as(args.json, &document, || {
+        format!(
             "unloaded the balancer from {}\n",
-            unloaded.join(", ")
-        )),
-    }
+            document.unloaded.join(", ")
+        )
+    })
 }

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use trawl_balance::Balancer;
-use trawl_balance::balancer::Care;
 use trawl_balance::check::{Failure, Health, Probe};
 use trawl_balance::table::Forward;
+use trawl_program::safety::Care;
 use trawl_sys::{Error, Result};
 
 use super::Check;

@@ -9,17 +9,17 @@ use serde::Serialize;
 use trawl_attach::Request;
 use trawl_guard::file::RuleFile;
 use trawl_guard::rule::{On, TcpState};
-use trawl_guard::set::{Changed, Changes};
+use trawl_guard::set::{self, Changed, Changes, Listed};
 use trawl_guard::{Action, Draft, Guard, Match, RuleSet, state};
 use trawl_program::Site;
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::Namespace;
-use trawl_sys::{Error, Result, clock};
+use trawl_sys::{Error, Result, clock, confirm};
 
-use super::{Apply, Confirm, Consent, Load, PresetRule, Remove, Rule, Unload};
+use super::{Apply, ChangeArgs, Load, PresetRule, Remove, Rule, Unload};
 use crate::json::{self, Remark};
-use crate::terminal::{self, write_json, write_out};
-use crate::xdp::consent::limits;
+use crate::program_args::{Change, find_all};
+use crate::terminal::write_out;
 
 /// What `guard load` did on an interface, in JSON.
 #[derive(Serialize)]
@@ -37,36 +37,35 @@ struct Loaded<'a> {
 }
 
 pub fn load(args: &Load) -> Result<()> {
-    args.verifier_log.begin()?;
-    let sites = find(&args.interfaces, args.place.netns.as_deref())?;
+    let attach = &args.attach;
+    attach.verifier_log.begin()?;
+    let sites = find_all(&args.interfaces, &attach.netns)?;
     let Some((first, others)) = sites.split_first() else {
         return Ok(());
     };
-    if args.consent.confirm.is_some() && others.iter().any(|other| !other.is_beside(first)) {
+    if attach.consent.confirm.is_some() && others.iter().any(|other| !other.is_beside(first)) {
         return Err(Error::usage(
             "cannot take back a change of several network namespaces",
             "--confirm is for one",
         )
         .fix("one command for each namespace"));
     }
-    let replaced = if args.replace { &sites[..] } else { &[] };
-    args.consent
-        .replace(first.namespace(), replaced, || load_on(args, &sites))
+    let replaced = if attach.replace { &sites[..] } else { &[] };
+    let change = Change::Guard(first.namespace(), replaced);
+    attach.consent.make(vec![change], || load_on(args, &sites))
 }
 
 fn load_on(args: &Load, sites: &[Site]) -> Result<()> {
+    let attach = &args.attach;
     let request = Request {
-        mode: args.mode(),
-        replace: args.replace,
         priority: args.prio,
-        ..Request::default()
+        ..attach.request()
     };
-    let request = limits(request, args.consent.yes, args.consent.confirm.is_some());
-    let default = args.default.map(Action::from);
+    let care = attach.consent.care();
     let mut done = Vec::new();
     for site in sites {
         let guard = Guard::find_or_make(site.namespace())?;
-        let installed = guard.load(site, default, &request, args.tappable, args.consent.care())?;
+        let installed = guard.load(site, args.default, &request, attach.tappable, care)?;
         let set = guard.rules()?;
         let holds = set.defaults.iter().find(|one| one.on.index == site.index());
         let one = Guarded {
@@ -76,23 +75,27 @@ fn load_on(args: &Load, sites: &[Site]) -> Result<()> {
             rules: set.rules.len(),
             default: holds.map(|one| one.action.name()),
         };
-        if !args.json {
+        if !attach.json {
             write_out(&format!(
-                "guarding {} (id {}, {}): {} rule{}, default {}\n",
+                "guarding {} (id {}, {}): {}, default {}\n",
                 one.interface,
                 one.program_id,
                 one.mode,
-                one.rules,
-                if one.rules == 1 { "" } else { "s" },
+                rules(one.rules),
                 one.default.unwrap_or_default(),
             ))?;
         }
         done.push(one);
     }
-    if args.json {
-        write_json(&Loaded { interfaces: done })?;
+    match attach.json {
+        true => json::print(&Loaded { interfaces: done }),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+/// `1 rule`, `2 rules`.
+fn rules(count: usize) -> String {
+    format!("{count} rule{}", if count == 1 { "" } else { "s" })
 }
 
 #[derive(Serialize)]
@@ -101,9 +104,9 @@ struct Unguarded<'a> {
 }
 
 pub fn unload(args: &Unload) -> Result<()> {
-    let sites = find(&args.interfaces, args.place.netns.as_deref())?;
+    let sites = find_all(&args.interfaces, &args.place.netns)?;
     for site in &sites {
-        state::refuse_if_pending(site.namespace())?;
+        confirm::refuse_if_pending(&state::scope(site.namespace())?)?;
         let Some(guard) = Guard::find(site.namespace())? else {
             return Err(state::not_guarded(site));
         };
@@ -113,36 +116,11 @@ pub fn unload(args: &Unload) -> Result<()> {
         }
     }
     match args.json {
-        true => write_json(&Unguarded {
+        true => json::print(&Unguarded {
             interfaces: sites.iter().map(Site::label).collect(),
         }),
         false => Ok(()),
     }
-}
-
-#[derive(Serialize)]
-struct Confirmed {
-    command: String,
-    seconds_left: f64,
-}
-
-pub fn confirm(args: &Confirm) -> Result<()> {
-    let namespace = args.place.namespace()?;
-    let about = state::confirm(namespace.as_ref())?;
-    match args.json {
-        true => write_json(&Confirmed {
-            command: about.command,
-            seconds_left: about.left.as_secs_f64(),
-        }),
-        false => write_out(&format!("confirmed: {}\n", about.command)),
-    }
-}
-
-fn find(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Site>> {
-    interfaces
-        .iter()
-        .map(|text| Site::find(text, netns))
-        .collect()
 }
 
 fn end_of(lasts: Option<Duration>) -> Option<u64> {
@@ -154,7 +132,7 @@ fn on(namespace: Option<&Namespace>, name: Option<&str>) -> Result<Option<On>> {
 }
 
 pub fn add(action: Action, args: &Rule) -> Result<()> {
-    let (namespace, interface) = args.place.with(args.on.as_deref())?;
+    let (namespace, interface) = args.how.place.with(args.on.as_deref())?;
     let whole = Match {
         source: None,
         destination: args.dst,
@@ -203,17 +181,17 @@ pub fn add(action: Action, args: &Rule) -> Result<()> {
         })
     };
     let drafts = sources.into_iter().map(draft).collect::<Result<Vec<_>>>()?;
-    add_drafts(namespace.as_ref(), drafts, &args.consent, args.json)
+    add_drafts(namespace.as_ref(), drafts, &args.how)
 }
 
 pub fn preset(args: &PresetRule) -> Result<()> {
-    let (namespace, interface) = args.place.with(args.on.as_deref())?;
+    let (namespace, interface) = args.how.place.with(args.on.as_deref())?;
     let on = on(namespace.as_ref(), interface)?;
     let mut drafts = args.name.drafts(args.rate);
     for draft in &mut drafts {
         draft.what.on.clone_from(&on);
     }
-    add_drafts(namespace.as_ref(), drafts, &args.consent, args.json)
+    add_drafts(namespace.as_ref(), drafts, &args.how)
 }
 
 /// A rule that was added, in JSON.
@@ -224,50 +202,38 @@ struct Added {
     rule: String,
 }
 
-fn add_drafts(
-    namespace: Option<&Namespace>,
-    drafts: Vec<Draft>,
-    consent: &Consent,
-    as_json: bool,
-) -> Result<()> {
-    let (added, is_guarded) = consent.change(namespace, || {
+fn add_drafts(namespace: Option<&Namespace>, drafts: Vec<Draft>, how: &ChangeArgs) -> Result<()> {
+    let (added, is_guarded) = how.make(namespace, || {
         let guard = Guard::find_or_make(namespace)?;
-        let added: Vec<_> = guard.change(consent.care(), |set| {
+        let added: Vec<_> = guard.change(how.consent.care(), |set| {
             let add = |draft: Draft| (set.add(draft.clone()), draft);
             Ok(drafts.into_iter().map(add).collect())
         })?;
         Ok((added, !guard.posts()?.is_empty()))
     })?;
-    let mut text = String::new();
-    for (added, draft) in &added {
-        let rule = draft.clone().numbered(added.id);
-        if as_json {
-            let line = Added {
-                id: added.id,
-                replaced: added.replaced,
-                rule: rule.to_string(),
+    for (set::Added { id, replaced }, draft) in added {
+        let document = Added {
+            id,
+            replaced,
+            rule: draft.numbered(id).to_string(),
+        };
+        json::print_as(how.json, &document, || {
+            let replaced = match replaced {
+                true => " (replaces the rule for the same packets)",
+                false => "",
             };
-            text.push_str(&terminal::json_line(&line)?);
-        } else {
-            let replaced = if added.replaced {
-                " (replaces the rule for the same packets)"
-            } else {
-                ""
-            };
-            let _ = writeln!(text, "rule {}: {rule}{replaced}", added.id);
-        }
-    }
-    match as_json {
-        true => terminal::write_out(&text)?,
-        false => write_out(&text)?,
+            format!("rule {id}: {}{replaced}\n", document.rule)
+        })?;
     }
     if !is_guarded {
-        json::say(
-            &Remark::NotGuarded,
-            "no interface is guarded yet: trawl guard load IF",
-        );
+        say_not_guarded("");
     }
     Ok(())
+}
+
+fn say_not_guarded(options: &str) {
+    let text = format!("no interface is guarded yet: trawl guard load IF{options}");
+    json::say(&Remark::NotGuarded, &text);
 }
 
 #[derive(Serialize)]
@@ -276,12 +242,11 @@ struct Removed {
 }
 
 pub fn remove(args: &Remove) -> Result<()> {
-    let namespace = args.place.namespace()?;
+    let namespace = args.how.place.namespace()?;
     let none = || Error::failed("cannot remove rules", "there are none");
-    let consent = &args.consent;
-    let count = consent.change(namespace.as_ref(), || {
+    let removed = args.how.make(namespace.as_ref(), || {
         let guard = Guard::find(namespace.as_ref())?.ok_or_else(none)?;
-        guard.change(consent.care(), |set| {
+        guard.change(args.how.consent.care(), |set| {
             if args.all {
                 return Ok(set.remove(|_| true));
             }
@@ -297,13 +262,9 @@ pub fn remove(args: &Remove) -> Result<()> {
             Ok(set.remove(|rule| args.ids.contains(&rule.id)))
         })
     })?;
-    if args.json {
-        return write_json(&Removed { removed: count });
-    }
-    write_out(&format!(
-        "removed {count} rule{}\n",
-        if count == 1 { "" } else { "s" }
-    ))
+    json::print_as(args.how.json, &Removed { removed }, || {
+        format!("removed {}\n", rules(removed))
+    })
 }
 
 /// The rules of a file, with the interfaces of the namespace, each of which is looked for once.
@@ -385,24 +346,16 @@ impl Would {
             defaults,
             unchanged,
         } = &self.changes;
-        let added_lines = added
-            .iter()
-            .map(|one| format!("+ rule {}: {}\n", one.id, one.rule));
-        let removed_lines = removed
-            .iter()
-            .map(|one| format!("- rule {}: {}\n", one.id, one.rule));
-        let changed_lines = changed.iter().map(|one| {
+        let listed = |sign: &str, one: &Listed| format!("{sign} rule {}: {}\n", one.id, one.rule);
+        let changed_line = |what: &str, one: &Changed| {
             let Changed { of, from, to } = one;
-            format!("~ rule {of}: {from} -> {to}\n")
-        });
-        let default_lines = defaults.iter().map(|one| {
-            let Changed { of, from, to } = one;
-            format!("~ default on {of}: {from} -> {to}\n")
-        });
+            format!("~ {what} {of}: {from} -> {to}\n")
+        };
+        let default_lines = defaults.iter().map(|one| changed_line("default on", one));
         let lines = default_lines
-            .chain(removed_lines)
-            .chain(changed_lines)
-            .chain(added_lines);
+            .chain(removed.iter().map(|one| listed("-", one)))
+            .chain(changed.iter().map(|one| changed_line("rule", one)))
+            .chain(added.iter().map(|one| listed("+", one)));
         let mut text: String = lines.take(SHOWN).collect();
         let all = added.len() + removed.len() + changed.len() + defaults.len();
         if all > SHOWN {
@@ -426,7 +379,7 @@ impl Would {
 }
 
 pub fn apply(args: &Apply) -> Result<()> {
-    let namespace = args.place.namespace()?;
+    let namespace = args.how.place.namespace()?;
     let file = match args.file == Path::new("-") {
         true => RuleFile::parse_in(&RuleFile::text_of_stdin()?, "standard input", Path::new(""))?,
         false => RuleFile::read(&args.file)?,
@@ -436,7 +389,6 @@ pub fn apply(args: &Apply) -> Result<()> {
     }
     let drafts = drafts(&file, &args.file, namespace.as_ref())?;
     let count = drafts.len();
-    let plural = if count == 1 { "" } else { "s" };
     let replace = |set: &mut RuleSet| {
         set.replace_all(drafts);
         for one in &mut set.defaults {
@@ -456,36 +408,32 @@ pub fn apply(args: &Apply) -> Result<()> {
     };
     if args.check {
         let would = Would::look(namespace.as_ref(), replace)?;
-        return match args.json {
-            true => {
-                done.would = Some(would);
-                write_json(&done)
-            }
-            false => write_out(&format!(
-                "{}: {count} rule{plural}, no errors\n{}",
+        let text = would.for_people();
+        done.would = Some(would);
+        return json::print_as(args.how.json, &done, || {
+            format!(
+                "{}: {}, no errors\n{text}",
                 args.file.display(),
-                would.for_people()
-            )),
-        };
+                rules(count)
+            )
+        });
     }
-    let is_guarded = args.consent.change(namespace.as_ref(), || {
+    let is_guarded = args.how.make(namespace.as_ref(), || {
         let guard = Guard::find_or_make(namespace.as_ref())?;
-        guard.change(args.consent.care(), |set| {
+        guard.change(args.how.consent.care(), |set| {
             replace(set);
             Ok(())
         })?;
         Ok(!guard.posts()?.is_empty())
     })?;
-    match args.json {
-        true => write_json(&done)?,
-        false => write_out(&format!("{count} rule{plural} in force\n"))?,
-    }
+    json::print_as(args.how.json, &done, || {
+        format!("{} in force\n", rules(count))
+    })?;
     if !is_guarded {
         let default = file.default.map_or(String::new(), |action| {
             format!(" --default {}", action.name())
         });
-        let text = format!("no interface is guarded yet: trawl guard load IF{default}");
-        json::say(&Remark::NotGuarded, &text);
+        say_not_guarded(&default);
     }
     Ok(())
 }

@@ -12,13 +12,14 @@ use trawl_bpf::layout::guard::{
 use trawl_guard::rule::{On, Rule, TcpState};
 use trawl_guard::{Guard, Post, RuleSet, file, state, values};
 use trawl_program::Site;
-use trawl_sys::confirm::Reverted;
+use trawl_sys::confirm::{self, Reverted};
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result, clock};
 
 use super::{List, Save, Stats};
-use crate::terminal::{self, folded, write_json, write_out};
+use crate::json;
+use crate::terminal::{self, folded, write_out};
 
 pub fn list(args: &List) -> Result<()> {
     let (namespace, interface) = args.place.with(args.interface.as_deref())?;
@@ -26,7 +27,7 @@ pub fn list(args: &List) -> Result<()> {
     let on = on.transpose()?;
     loop {
         let mut set = rules_of(namespace.as_ref())?;
-        let reverted = state::reverted(namespace.as_ref())?;
+        let reverted = confirm::reverted(&state::scope(namespace.as_ref())?)?;
         if let Some(on) = &on {
             let holds = |other: &On| other.index == on.index;
             set.rules
@@ -34,8 +35,8 @@ pub fn list(args: &List) -> Result<()> {
             set.defaults.retain(|default| holds(&default.on));
         }
         let text = match (args.json, args.watch) {
-            (true, None) => return write_json(&Listed::of(&set, reverted)),
-            (true, Some(_)) => terminal::json_line(&Listed::of(&set, reverted))?,
+            (true, None) => return json::print(&Listed::of(&set, reverted)),
+            (true, Some(_)) => json::line(&Listed::of(&set, reverted))?,
             (false, None) => return write_out(&folded(&for_people(&set, reverted.as_ref()))),
             (false, Some(every)) => terminal::frame(every, &for_people(&set, reverted.as_ref())),
         };
@@ -266,7 +267,7 @@ pub fn stats(args: &Stats) -> Result<()> {
         }
     }
     if args.json {
-        return write_json(&Counts { interfaces: all });
+        return json::print(&Counts { interfaces: all });
     }
     write_out(&text)
 }

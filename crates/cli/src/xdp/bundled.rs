@@ -6,36 +6,22 @@ use clap::ValueEnum;
 use trawl_program::bundled::{Bundled, By, NAMES, Target, Then, Touch, Verdict};
 use trawl_sys::{Error, Result};
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum TouchName {
-    /// Nothing
-    None,
-    /// Read the ethertype
-    Read,
-    /// Read through to the IP header, and count IPv4, IPv6 and others apart
-    Parse,
-    /// Swap the Ethernet addresses
-    Swap,
-}
+use crate::program_args::{Choice, choice};
 
-impl From<TouchName> for Touch {
-    fn from(name: TouchName) -> Self {
-        match name {
-            TouchName::None => Self::None,
-            TouchName::Read => Self::Read,
-            TouchName::Parse => Self::Parse,
-            TouchName::Swap => Self::Swap,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ByName {
-    /// bpf_redirect
-    Helper,
-    /// bpf_redirect_map
-    Devmap,
-}
+const TOUCHES: [Choice<Touch>; 4] = [
+    ("none", "Nothing", Touch::None),
+    ("read", "Read the ethertype", Touch::Read),
+    (
+        "parse",
+        "Read through to the IP header, and count IPv4, IPv6 and others apart",
+        Touch::Parse,
+    ),
+    ("swap", "Swap the Ethernet addresses", Touch::Swap),
+];
+const BY: [Choice<By>; 2] = [
+    ("helper", "bpf_redirect", By::Helper),
+    ("devmap", "bpf_redirect_map", By::Devmap),
+];
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ThenName {
@@ -50,14 +36,14 @@ enum ThenName {
 #[command(next_help_heading = "Bundled programs")]
 pub struct Options {
     /// What a bundled program does with each packet before its verdict [default: none]
-    #[arg(long, value_enum, value_name = "HOW")]
-    touch: Option<TouchName>,
+    #[arg(long, value_parser = choice(&TOUCHES), value_name = "HOW")]
+    touch: Option<Touch>,
     /// redirect: the interface that packets leave by; several get a copy each
     #[arg(long, value_name = "IF", value_delimiter = ',')]
     to: Vec<String>,
     /// redirect: by which of the kernel's ways [default: helper; to several: devmap]
-    #[arg(long, value_enum, value_name = "WAY")]
-    by: Option<ByName>,
+    #[arg(long, value_parser = choice(&BY), value_name = "WAY")]
+    by: Option<By>,
     /// redirect to several: not to the one that the packet came in by
     #[arg(long)]
     exclude_ingress: bool,
@@ -96,7 +82,7 @@ impl Options {
                 None => Ok(None),
             };
         };
-        let touch = self.touch.map_or(Touch::None, Touch::from);
+        let touch = self.touch.unwrap_or_default();
         let verdict = match name {
             "drop" => Verdict::Drop,
             "pass" => Verdict::Pass,
@@ -151,14 +137,8 @@ impl Options {
             ([_], _) if self.exclude_ingress => {
                 wrong("--exclude-ingress is for redirecting to several interfaces")
             }
-            ([interface], by) => {
-                let by = match by {
-                    Some(ByName::Devmap) => By::Devmap,
-                    Some(ByName::Helper) | None => By::Helper,
-                };
-                Ok(Target::One(interface.clone(), by))
-            }
-            (_, Some(ByName::Helper)) => wrong("the helper sends to one interface only"),
+            ([interface], by) => Ok(Target::One(interface.clone(), by.unwrap_or_default())),
+            (_, Some(By::Helper)) => wrong("the helper sends to one interface only"),
             (interfaces, _) => Ok(Target::All {
                 interfaces: interfaces.to_vec(),
                 exclude_ingress: self.exclude_ingress,

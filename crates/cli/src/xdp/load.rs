@@ -1,7 +1,6 @@
 //! `trawl xdp load`: a program out of an object file, put on an interface for good.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use serde::Serialize;
 use trawl_attach::{OldMaps, Request};
@@ -15,11 +14,9 @@ use trawl_program::{Installed, Site};
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result};
 
-use super::ModeName;
 use super::bundled::{Options, what_was_meant};
-use super::consent::Consent;
 use crate::netns::NetnsArg;
-use crate::terminal::write_out;
+use crate::program_args::{Consent, MODES, choice, refuse_options};
 use crate::verifier_log::VerifierLog;
 use crate::{json, terminal};
 
@@ -37,8 +34,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     prog: Option<String>,
     /// Where it runs [default: native, and skb where the driver has no XDP]
-    #[arg(long, value_enum)]
-    mode: Option<ModeName>,
+    #[arg(long, value_parser = choice(&MODES))]
+    mode: Option<XdpMode>,
     /// Its priority in a chain: programs with lower numbers run first [default: what the file says, else 50]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     prio: Option<u32>,
@@ -91,7 +88,7 @@ impl Args {
     }
 }
 
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub fn run(args: &Args) -> Result<()> {
     let (interface, file) = args.place_and_file()?;
     args.verifier_log.begin()?;
     let site = Site::find(&interface, args.netns.as_deref())?;
@@ -99,7 +96,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.consent.change(sites, || load(args, &site, file))
 }
 
-fn load(args: &Args, site: &Site, file: &Path) -> Result<ExitCode> {
+fn load(args: &Args, site: &Site, file: &Path) -> Result<()> {
     if let Some((bundled, touch)) = args.bundled.bundled(file)? {
         return load_bundled(args, site, &bundled, touch);
     }
@@ -108,8 +105,7 @@ fn load(args: &Args, site: &Site, file: &Path) -> Result<ExitCode> {
     if let Some(directory) = &args.pin_maps {
         source.pin_maps(directory);
     }
-    let mode = args.mode.map(XdpMode::from);
-    if mode == Some(XdpMode::Offload) {
+    if args.mode == Some(XdpMode::Offload) {
         source.offload();
     }
     if args.tappable {
@@ -130,7 +126,7 @@ fn load(args: &Args, site: &Site, file: &Path) -> Result<ExitCode> {
 
 fn request(args: &Args) -> Request {
     args.consent.limits(Request {
-        mode: args.mode.map(XdpMode::from),
+        mode: args.mode,
         replace: args.replace,
         maps: match args.keep_maps {
             true => OldMaps::Keep,
@@ -140,19 +136,14 @@ fn request(args: &Args) -> Request {
     })
 }
 
-fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Result<ExitCode> {
-    for (given, option) in [
+fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Result<()> {
+    let given = [
         (args.prog.is_some(), "--prog"),
         (args.pin_maps.is_some(), "--pin-maps"),
         (args.on.is_some(), "--on"),
-    ] {
-        if given {
-            return Err(Error::usage(
-                format!("cannot load {}", bundled.name()),
-                format!("{option} is for object files"),
-            ));
-        }
-    }
+    ];
+    let what = format!("cannot load {}", bundled.name());
+    refuse_options(&what, &given, "is for object files")?;
     let extras = Extras {
         touch,
         tappable: args.tappable,
@@ -190,36 +181,32 @@ fn tell(
     installed: &Installed,
     notices: &[String],
     inherited: Option<&Inherited>,
-) -> Result<ExitCode> {
+) -> Result<()> {
     let mode = installed.mode().map_or("", XdpMode::name);
+    let report = Report {
+        interface: site.label(),
+        id: installed.id(),
+        name: installed.name(),
+        mode,
+        source: installed.source(),
+        notices,
+        maps: inherited,
+    };
     if args.json {
-        let report = Report {
-            interface: site.label(),
-            id: installed.id(),
-            name: installed.name(),
-            mode,
-            source: installed.source(),
-            notices,
-            maps: inherited,
-        };
-        json::print(&report)?;
-        return Ok(ExitCode::SUCCESS);
+        return json::print(&report);
     }
     if let Some(inherited) = inherited {
         let (_, file) = args.place_and_file()?;
-        let file = file.display().to_string();
-        for line in about_maps(&file, inherited) {
-            terminal::say(&line);
-        }
+        let lines = about_maps(&file.display().to_string(), inherited);
+        lines.iter().for_each(|line| terminal::say(line));
     }
     notices.iter().for_each(|text| terminal::say(text));
-    write_out(&format!(
+    terminal::write_out(&format!(
         "{} is on {} (id {}, {mode} mode)\n",
         installed.name(),
         site.label(),
         installed.id()
-    ))?;
-    Ok(ExitCode::SUCCESS)
+    ))
 }
 
 /// What became of the maps, for people.

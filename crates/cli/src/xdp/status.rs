@@ -1,7 +1,6 @@
 //! `trawl xdp status`: which programs are on which interfaces.
 
 use std::fmt::Write as _;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,9 +9,9 @@ use trawl_program::status::{self, About, Attached, Kind, Runs, Status};
 use trawl_program::status::{Redirect, Target, To};
 use trawl_sys::Result;
 
-use super::sites::SiteArgs;
 use crate::json;
-use crate::terminal::{folded, write_out};
+use crate::program_args::SiteArgs;
+use crate::terminal::folded;
 use crate::units;
 
 /// Shows the XDP programs on interfaces, their chains, and where they redirect packets to
@@ -34,17 +33,14 @@ struct Document<'a> {
     interfaces: &'a [Status],
 }
 
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub fn run(args: &Args) -> Result<()> {
     let mut all = status::of(&args.sites.find()?, args.measure)?;
     if !args.sites.are_named() {
         all.retain(|one| !one.programs.is_empty() || one.reverted.is_some());
     }
-    if args.json {
-        json::print(&Document { interfaces: &all })?;
-    } else {
-        write_out(&folded(&for_people(&all)))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    json::print_as(args.json, &Document { interfaces: &all }, || {
+        folded(&for_people(&all))
+    })
 }
 
 fn for_people(all: &[Status]) -> String {

@@ -9,6 +9,7 @@ use trawl_sys::{Error, Result};
 use trawl_tap::event::Event;
 
 use super::File;
+use crate::json;
 use crate::terminal;
 
 /// How far a host's clock is ahead of this one's, and how wrong that may be: half of the time that the question took.
@@ -141,7 +142,7 @@ pub(super) fn tell(reports: &[Report], summary: Option<File>) -> Result<bool> {
         unknown => format!("{total}, without {unknown} hosts whose account did not come"),
     });
     if let Some(mut file) = summary {
-        let text = terminal::json_line(&All {
+        let text = json::line(&All {
             total,
             unknown_hosts,
             hosts: reports,

@@ -1,0 +1,298 @@
+//! Arguments that commands about programs on interfaces share: which interfaces, how a program is attached, and what a
+//! change may cut off.
+
+use std::time::Duration;
+
+use clap::ArgAction;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use serde::Serialize;
+use trawl_attach::{OldMaps, Request};
+use trawl_guard::{state, values};
+use trawl_program::safety::Care;
+use trawl_program::unload::{self, Which};
+use trawl_program::{Site, swap};
+use trawl_sys::confirm::{self, Pending};
+use trawl_sys::netlink::XdpMode;
+use trawl_sys::netns::{self, Namespace};
+use trawl_sys::{Error, Result};
+
+use crate::json::{self, Remark, rounded};
+use crate::netns::NetnsArg;
+use crate::verifier_log::VerifierLog;
+
+/// A value by its name on the command line, with what the help says of it.
+pub type Choice<T> = (&'static str, &'static str, T);
+
+/// Where programs run; that of cards is the last.
+pub const MODES: [Choice<XdpMode>; 3] = [
+    ("native", "In the driver", XdpMode::Native),
+    ("skb", "After the driver, in the stack", XdpMode::Skb),
+    ("hw", "On the card", XdpMode::Offload),
+];
+
+/// Parses one of several named values.
+pub fn choice<T: Copy + Send + Sync + 'static>(
+    choices: &'static [Choice<T>],
+) -> impl TypedValueParser<Value = T> {
+    let shown = choices.iter().map(|(name, help, _)| match help.is_empty() {
+        true => PossibleValue::new(*name),
+        false => PossibleValue::new(*name).help(*help),
+    });
+    PossibleValuesParser::new(shown).try_map(|word| {
+        let found = choices.iter().find(|(name, ..)| *name == word);
+        found.map(|(.., value)| *value).ok_or("no such value")
+    })
+}
+
+/// The interfaces that a command looks at.
+#[derive(Debug, clap::Args)]
+pub struct SiteArgs {
+    /// These interfaces, NAME or NAMESPACE:NAME [default: all that have an XDP program]
+    #[arg(value_name = "IF")]
+    interfaces: Vec<String>,
+    /// The same, as trawl capture takes them
+    #[arg(short = 'i', long = "interface", value_name = "IF", action = ArgAction::Append, num_args = 1..)]
+    more_interfaces: Vec<String>,
+    /// In these network namespaces: names, paths or process ids
+    #[arg(long, value_name = "NAME", action = ArgAction::Append, num_args = 1..)]
+    netns: Vec<String>,
+    /// In this namespace and in all that have a name
+    #[arg(long, conflicts_with = "netns")]
+    all_namespaces: bool,
+}
+
+impl SiteArgs {
+    pub fn are_named(&self) -> bool {
+        !self.interfaces.is_empty() || !self.more_interfaces.is_empty()
+    }
+
+    pub fn find(&self) -> Result<Vec<Site>> {
+        let mut sites = Vec::new();
+        if !self.are_named() {
+            for namespace in self.namespaces()? {
+                sites.extend(Site::all_in(namespace.as_ref())?);
+            }
+            return Ok(sites);
+        }
+        for text in self.interfaces.iter().chain(&self.more_interfaces) {
+            // An interface that says where it is, or one in each of the namespaces.
+            if text.contains(':') || self.netns.is_empty() {
+                sites.push(Site::find(text, None)?);
+                continue;
+            }
+            for namespace in &self.netns {
+                sites.push(Site::find(text, Some(namespace))?);
+            }
+        }
+        Ok(sites)
+    }
+
+    fn namespaces(&self) -> Result<Vec<Option<Namespace>>> {
+        if self.all_namespaces {
+            // One that is deleted meanwhile is not there any more.
+            let named = netns::list();
+            let named = named
+                .iter()
+                .filter_map(|name| Namespace::by_name(name).ok());
+            let here = Namespace::current()?;
+            let others = named.filter(|one| *one != here).map(Some);
+            return Ok(std::iter::once(None).chain(others).collect());
+        }
+        if self.netns.is_empty() {
+            return Ok(vec![None]);
+        }
+        let open = |name: &String| Namespace::open(name).map(Some);
+        self.netns.iter().map(open).collect()
+    }
+}
+
+/// Finds the interfaces of these names.
+pub fn find_all(interfaces: &[String], netns: &NetnsArg) -> Result<Vec<Site>> {
+    let find = |text: &String| Site::find(text, netns.as_deref());
+    interfaces.iter().map(find).collect()
+}
+
+/// How one of trawl's own programs is attached.
+#[derive(Debug, clap::Args)]
+pub struct AttachArgs {
+    /// Where the program runs [default: native, and skb where the driver has no XDP]
+    #[arg(long, value_parser = choice(&MODES[..2]))]
+    mode: Option<XdpMode>,
+    /// Replace the program on the interface
+    #[arg(long)]
+    pub replace: bool,
+    /// Add hooks so that `trawl capture --tap hook` works where the kernel refuses tracing programs
+    #[arg(long)]
+    pub tappable: bool,
+    #[command(flatten)]
+    pub netns: NetnsArg,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub consent: Consent,
+    #[command(flatten)]
+    pub verifier_log: VerifierLog,
+}
+
+impl AttachArgs {
+    pub fn request(&self) -> Request {
+        self.consent.limits(Request {
+            mode: self.mode,
+            replace: self.replace,
+            ..Request::default()
+        })
+    }
+}
+
+/// `--yes` and `--confirm`: what would cut a session is done anyway, or taken back unless it is confirmed.
+#[derive(Debug, clap::Args)]
+pub struct Consent {
+    /// Apply even if it cuts the SSH session of this command, or removes a guard
+    #[arg(long)]
+    pub yes: bool,
+    /// Restore the previous state after this time, for example 60s, unless `trawl xdp confirm` (of a guard's rules: `trawl guard confirm`) is given before
+    #[arg(long, value_name = "TIME", value_parser = values::duration, conflicts_with = "yes")]
+    pub confirm: Option<Duration>,
+}
+
+/// A change that may be taken back.
+pub enum Change<'a> {
+    /// Of the programs on an interface.
+    Programs(&'a Site),
+    /// Of the guard of a namespace, which may take the place of other programs on these interfaces.
+    Guard(Option<&'a Namespace>, &'a [Site]),
+}
+
+impl Change<'_> {
+    fn scope(&self) -> Result<String> {
+        match self {
+            Self::Programs(site) => swap::scope(site),
+            Self::Guard(namespace, _) => state::scope(*namespace),
+        }
+    }
+
+    fn begin(&self, time: Duration) -> Result<Pending> {
+        let (scope, command) = (self.scope()?, confirm_command());
+        match self {
+            Self::Programs(site) => {
+                confirm::begin(&scope, &command, time, &swap::Back::note(site)?)
+            }
+            Self::Guard(namespace, replaced) => {
+                let back = state::Back::note(*namespace, replaced)?;
+                confirm::begin(&scope, &command, time, &back)
+            }
+        }
+    }
+
+    /// Returns the command that keeps it.
+    fn keep(&self) -> String {
+        match self {
+            Self::Programs(site) => format!("trawl xdp confirm {}", site.label()),
+            Self::Guard(Some(namespace), _) => {
+                format!("trawl guard confirm --netns {}", namespace.label())
+            }
+            Self::Guard(None, _) => "trawl guard confirm".to_owned(),
+        }
+    }
+}
+
+impl Consent {
+    /// Whether a change that may cut a session is refused.
+    pub fn care(&self) -> Care {
+        match self.yes || self.confirm.is_some() {
+            true => Care::Without,
+            false => Care::ForTheSession,
+        }
+    }
+
+    /// Refuses to unload what the session of this command needs, unless that was agreed to.
+    pub fn check_unload(&self, site: &Site, which: Which) -> Result<()> {
+        match self.yes {
+            true => Ok(()),
+            false => unload::check_unload(site, which, self.care() == Care::ForTheSession),
+        }
+    }
+
+    /// What a program may cut and take away that is to be attached: with `--confirm` what is put back after a while, with
+    /// `--yes` everything.
+    pub fn limits(&self, request: Request) -> Request {
+        let careful = self.care() == Care::ForTheSession;
+        Request {
+            maps: match request.maps {
+                OldMaps::Keep => OldMaps::Keep,
+                _ if careful => OldMaps::Ask,
+                _ => OldMaps::Drop,
+            },
+            careful,
+            spares_guard: !self.yes,
+            ..request
+        }
+    }
+
+    /// Changes the programs on interfaces, for a time if that was asked for.
+    pub fn change<R>(&self, sites: &[Site], change: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.make(sites.iter().map(Change::Programs).collect(), change)
+    }
+
+    /// Makes a change as a whole, for a time if that was asked for.
+    pub fn make<R>(
+        &self,
+        changes: Vec<Change<'_>>,
+        change: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let Some(time) = self.confirm else {
+            for one in &changes {
+                confirm::refuse_if_pending(&one.scope()?)?;
+            }
+            return change();
+        };
+        let begin = |one: &Change<'_>| one.begin(time);
+        let pending: Vec<_> = changes.iter().map(begin).collect::<Result<_>>()?;
+        let done = change()?;
+        for (one, pending) in changes.iter().zip(pending) {
+            pending.applied()?;
+            let text = format!(
+                "the change is reverted in {} unless it is confirmed: {}",
+                values::short_duration(time),
+                one.keep()
+            );
+            let seconds = time.as_secs_f64();
+            json::say(&Remark::RevertPending { seconds }, &text);
+        }
+        Ok(done)
+    }
+}
+
+/// What `confirm --json` prints.
+#[derive(Debug, Serialize)]
+struct Confirmed {
+    command: String,
+    #[serde(serialize_with = "rounded")]
+    seconds_left: f64,
+}
+
+/// Keeps a change that would be taken back.
+pub fn keep(change: &Change<'_>, as_json: bool) -> Result<()> {
+    let about = confirm::confirm(&change.scope()?)?;
+    let text = format!("confirmed: {}\n", about.command);
+    let document = Confirmed {
+        command: about.command,
+        seconds_left: about.left.as_secs_f64(),
+    };
+    json::print_as(as_json, &document, || text)
+}
+
+/// This command as it was typed, for the record of a change.
+fn confirm_command() -> String {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    format!("trawl {}", words.join(" ").escape_debug())
+}
+
+/// Names the option that a program does not understand.
+pub fn refuse_options(what: &str, given: &[(bool, &str)], why: &str) -> Result<()> {
+    match given.iter().find(|(given, _)| *given) {
+        Some((_, option)) => Err(Error::usage(what, format!("{option} {why}"))),
+        None => Ok(()),
+    }
+}
