@@ -1,16 +1,12 @@
 //! A balancer's table as a TOML file, taken as a whole or not at all.
 
-use std::fs::File;
-use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use serde::Deserialize;
-use trawl_sys::{Error, Result};
+use trawl_sys::{Error, Result, text_file};
 
 use crate::table::{Backend, Forward, GUE_PORT, Protocol, Service, Sources, Table, Vip};
-
-const LARGEST: u64 = 64 << 20;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,25 +46,10 @@ struct BackendEntry {
 /// A file's table, without numbers yet.
 pub fn read(path: &Path) -> Result<Table> {
     let name = path.display().to_string();
-    let what = format!("cannot read {name}");
-    let mut text = String::new();
-    let source: Box<dyn Read> = match path == Path::new("-") {
-        true => Box::new(std::io::stdin()),
-        false => Box::new(File::open(path).map_err(|e| Error::os(&what, e))?),
+    let text = match path == Path::new("-") {
+        true => text_file::read_from(std::io::stdin(), &format!("cannot read {name}"))?,
+        false => text_file::read(path)?,
     };
-    source
-        .take(LARGEST + 1)
-        .read_to_string(&mut text)
-        .map_err(|e| match e.kind() {
-            std::io::ErrorKind::InvalidData => Error::failed(&what, "it is not text"),
-            _ => Error::os(&what, e),
-        })?;
-    if text.len() as u64 > LARGEST {
-        return Err(Error::failed(
-            what,
-            format!("it is larger than {} MiB", LARGEST >> 20),
-        ));
-    }
     parse(&text).map_err(|why| Error::failed(format!("cannot read the table in {name}"), why))
 }
 

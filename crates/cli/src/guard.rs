@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Subcommand};
 use trawl_guard::rule::{Action, IcmpType, Ports, Preset};
-use trawl_guard::values::MacPrefix;
-use trawl_guard::{Prefix, state, values};
+use trawl_guard::values::{self, MacPrefix};
+use trawl_guard::{Prefix, state};
 use trawl_program::unload;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
@@ -124,10 +124,6 @@ struct Load {
     attach: AttachArgs,
 }
 
-fn icmp(text: &str) -> std::result::Result<IcmpType, String> {
-    values::icmp_type(text).map(|(v4, v6)| IcmpType { v4, v6 })
-}
-
 #[derive(Debug, clap::Args)]
 struct Rule {
     /// From these addresses; each further --src makes another rule
@@ -152,7 +148,7 @@ struct Rule {
     #[arg(long, value_name = "MAC[/BITS]")]
     dst_mac: Option<MacPrefix>,
     /// Of this type of ICMP, by name (for IPv4 and IPv6) or number
-    #[arg(long, value_name = "TYPE", value_parser = icmp)]
+    #[arg(long, value_name = "TYPE")]
     icmp: Option<IcmpType>,
     /// TCP packets that open a connection (SYN without ACK)
     #[arg(long, conflicts_with = "established")]

@@ -15,7 +15,9 @@ use trawl_bpf::layout::guard::{
 use trawl_sys::{Error, Result};
 
 use crate::compile::pool::{Candidate, Entry, Pool, SHORT_LIST};
-use crate::rule::{Action, IcmpType, Match, On, PROTOCOL_SHIFT, Ports, Rule, Services, TcpState};
+use crate::rule::{
+    Action, Draft, IcmpType, Match, On, PROTOCOL_SHIFT, Ports, Rule, Services, TcpState,
+};
 use crate::set::{Default, Hits, RuleSet};
 use crate::values::{MacPrefix, Prefix};
 
@@ -337,12 +339,8 @@ fn prefix_line((key, length): Key, parent: u32) -> GuardPrefix {
     GuardPrefix {
         address: halves(key),
         mask: halves(u128::MAX.checked_shl(128 - length).unwrap_or(0)),
-        services: 0,
-        destinations: 0,
         parent,
-        only: 0,
-        first: 0,
-        more: 0,
+        ..GuardPrefix::zeroed()
     }
 }
 
@@ -390,20 +388,10 @@ fn extra_line(what: &Match) -> GuardExtra {
 
 fn default_line(default: &Default) -> GuardRule {
     GuardRule {
-        first: 0,
-        last: 0,
-        other_first: 0,
-        other_last: 0,
         action: action_number(default.action),
-        fragments: 0,
         tcp: GUARD_TCP_ANY as u32,
         ifindex: default.on.index,
-        expires: 0,
-        interval: 0,
-        id: 0,
-        plain: 0,
-        extra: 0,
-        padding: 0,
+        ..GuardRule::zeroed()
     }
 }
 
@@ -534,22 +522,9 @@ fn definition_of_rule(rule: &Rule, hits: Hits) -> GuardDefinition {
 
 fn definition_of_default(default: &Default) -> GuardDefinition {
     GuardDefinition {
-        source: [0; 2],
-        destination: [0; 2],
         decided: default.hits,
-        limited: 0,
-        rate: 0,
-        source_family: 0,
-        source_length: 0,
-        destination_family: 0,
-        destination_length: 0,
-        protocol: 0,
-        icmp4: 0,
-        icmp6: 0,
-        first_port: 0,
-        ports: 0,
         interface: name_fields(&default.on.name),
-        padding: [0; 5],
+        ..GuardDefinition::zeroed()
     }
 }
 
@@ -561,8 +536,7 @@ pub fn rule_from(
 ) -> Rule {
     let mac =
         |of: fn(&GuardExtra) -> (u64, u64)| extra.and_then(|one| MacPrefix::from_fields(of(one)));
-    Rule {
-        id: rule.id,
+    let draft = Draft {
         action: action_from(rule),
         what: Match {
             source: prefix_from(
@@ -593,7 +567,8 @@ pub fn rule_from(
         },
         rate: Some(definition.rate).filter(|rate| *rate != 0),
         expires: Some(rule.expires).filter(|end| *end != 0),
-    }
+    };
+    draft.numbered(rule.id)
 }
 
 pub fn default_from(rule: &GuardRule, definition: &GuardDefinition, hits: u64) -> Option<Default> {

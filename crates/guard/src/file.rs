@@ -1,26 +1,21 @@
 //! Rule files in TOML, read as a whole before anything is changed; what is wrong is told with its place.
 
-mod notation;
-
 use std::collections::HashMap;
-use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Read;
+use std::fmt::{Display, Write as _};
+use std::marker::PhantomData;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::str::FromStr;
 use std::time::Duration;
 
-use notation::{ActionName, Entry, InterfaceEntry, Many, PresetEntry, Text};
-use serde::Deserialize;
+use serde::de::{self, Deserialize, Deserializer, SeqAccess, Unexpected, Visitor};
 use toml::Spanned;
-use trawl_sys::{Error, Result, clock};
+use trawl_sys::{Error, Result, clock, text_file};
 
-use crate::rule::{Action, Match, Ports, Rule, TcpState};
-use crate::set::{Draft, RuleSet};
+use crate::rule::{Action, Draft, IcmpType, Match, Ports, Preset, Rule, TcpState};
+use crate::set::RuleSet;
 use crate::values::{self, MacPrefix, Prefix};
 
-/// Lists of prefixes are longer than anything else that is read.
-const LARGEST: u64 = 64 << 20;
 /// Each combination of prefixes and ports is a rule.
 const MOST_RULES: usize = 1_000_000;
 
@@ -51,7 +46,7 @@ impl RuleFile {
     }
 
     pub fn text_of_stdin() -> Result<String> {
-        read_bounded(
+        text_file::read_from(
             std::io::stdin().lock(),
             "cannot read the rules from standard input",
         )
@@ -59,12 +54,7 @@ impl RuleFile {
 
     /// Refuses rules that deny every packet and do not say that they are meant to.
     pub fn refuse_rules_about_everything(&self) -> Result<()> {
-        let is_one = |rule: &&FileRule| {
-            rule.draft.action == Action::Deny
-                && rule.draft.rate.is_none()
-                && rule.draft.what.is_about_everything()
-                && !rule.all
-        };
+        let is_one = |rule: &&FileRule| rule.draft.denies_everything() && !rule.all;
         match self.rules.iter().find(is_one) {
             Some(rule) => Err(Error::failed(
                 format!("the rule at {} would deny every packet", rule.place),
@@ -88,18 +78,27 @@ impl RuleFile {
     ) -> Result<Self> {
         let what = || format!("cannot read the rules in {name}");
         let text = without_mark(text);
-        let content = Content::read(text).map_err(|why| Error::failed(what(), why))?;
+        let lines = Lines::of(text);
+        // Errors are one line, with the place.
+        let content: Content = toml::from_str(text).map_err(|e: toml::de::Error| {
+            let place = e.span().map(|span| lines.place(span.start) + ": ");
+            let why = e.message().trim().replace('\n', ", ");
+            Error::failed(what(), place.unwrap_or_default() + &why)
+        })?;
+        let interfaces = content.interface.into_iter();
         let mut file = Self {
-            default: content.default.map(Action::from),
-            interfaces: content.interfaces,
+            default: content.default,
+            interfaces: interfaces.map(|one| (one.name, one.default)).collect(),
             rules: Vec::new(),
         };
-        for (place, entry) in content.presets {
-            file.rules.extend(entry.rules(&place));
+        for entry in content.preset {
+            let place = lines.place(entry.span().start);
+            file.rules.extend(entry.into_inner().rules(&place));
         }
-        for (place, entry) in content.rules {
+        for entry in content.rule {
+            let place = lines.place(entry.span().start);
             let room = MOST_RULES - file.rules.len().min(MOST_RULES);
-            let rules = entry.rules(&place, &read_list, room);
+            let rules = entry.into_inner().rules(&place, &read_list, room);
             file.rules
                 .extend(rules.map_err(|why| Error::failed(what(), format!("{place}: {why}")))?);
         }
@@ -125,29 +124,12 @@ fn read(path: &Path) -> Result<String> {
     if !about.is_file() && !about.file_type().is_fifo() {
         return Err(Error::failed(what, "it is not a file"));
     }
-    let file = File::open(path).map_err(|e| Error::os(&what, e))?;
-    read_bounded(file, &what)
-}
-
-fn read_bounded(source: impl Read, what: &str) -> Result<String> {
-    let mut text = String::new();
-    let mut source = source.take(LARGEST + 1);
-    source
-        .read_to_string(&mut text)
-        .map_err(|e| match e.kind() {
-            std::io::ErrorKind::InvalidData => Error::failed(what, "it is not text"),
-            _ => Error::os(what, e),
-        })?;
-    if text.len() as u64 > LARGEST {
-        let most = format!("it is larger than {} MiB", LARGEST >> 20);
-        return Err(Error::failed(what, most));
-    }
-    Ok(text)
+    text_file::read(path)
 }
 
 impl PresetEntry {
     fn rules(self, place: &str) -> Vec<FileRule> {
-        let drafts = self.name.0.drafts(self.rate.map(|rate| rate.0));
+        let drafts = self.name.0.drafts(self.rate.map(|rate| rate.0.0));
         let rule = |draft| FileRule {
             draft,
             on: self.on.as_ref().map(|on| on.0.clone()),
@@ -173,24 +155,21 @@ impl Entry {
             (false, true) => Some(TcpState::Established),
             (false, false) => None,
         };
-        fn values<T>(many: Many<Text<T>>) -> Vec<T> {
-            many.0.into_iter().map(|one| one.0).collect()
-        }
-        let mut sources: Vec<Prefix> = values(self.src);
-        if let Some(Text(list)) = self.src_file {
+        let mut sources: Vec<Prefix> = self.src.0;
+        if let Some(Value(list)) = self.src_file {
             let text = read_list(&list).map_err(|e| e.to_string())?;
             sources.extend(prefix_list(&text, &list)?);
         }
         let choices = Choices {
-            destinations: values(self.dst),
-            ports: values(self.port),
-            source_ports: values(self.src_port),
-            source_macs: values(self.src_mac),
-            destination_macs: values(self.dst_mac),
+            destinations: self.dst.0,
+            ports: self.port.0,
+            source_ports: self.src_port.0,
+            source_macs: self.src_mac.0,
+            destination_macs: self.dst_mac.0,
             sources,
         };
         let base = Match {
-            protocol: self.proto.map(|one| one.0),
+            protocol: self.proto.map(|one| one.0.0),
             icmp: self.icmp.map(|one| one.0),
             tcp,
             ..Match::default()
@@ -205,15 +184,15 @@ impl Entry {
             .into_iter()
             .map(|what| {
                 let draft = Draft {
-                    action: self.action.into(),
+                    action: self.action,
                     what: what.complete()?,
-                    rate: self.rate.as_ref().map(|rate| rate.0),
+                    rate: self.rate.as_ref().map(|rate| rate.0.0),
                     expires: None,
                 };
                 Ok(FileRule {
                     draft,
                     on: self.on.as_ref().map(|on| on.0.clone()),
-                    lasts: self.lasts.as_ref().map(|lasts| lasts.0),
+                    lasts: self.lasts.as_ref().map(|lasts| lasts.0.0),
                     all: self.all,
                     place: place.to_owned(),
                 })
@@ -326,23 +305,14 @@ fn prefix_list(text: &str, name: &str) -> Result<Vec<Prefix>, String> {
 #[cfg(test)]
 mod tests;
 
-/// What a file says, each entry with the place where it stands.
-#[derive(Debug, Default)]
-pub struct Content {
-    pub default: Option<ActionName>,
-    pub interfaces: Vec<(String, Action)>,
-    pub rules: Vec<(String, Entry)>,
-    pub presets: Vec<(String, PresetEntry)>,
-}
-
-#[derive(Debug, Deserialize)]
+#[derive(Debug, serde::Deserialize)]
 #[serde(
     deny_unknown_fields,
     expecting = "the names default, interface, rule and preset"
 )]
-struct Whole {
+struct Content {
     #[serde(default)]
-    default: Option<ActionName>,
+    default: Option<Action>,
     #[serde(default)]
     interface: Vec<InterfaceEntry>,
     #[serde(default, alias = "rules")]
@@ -351,38 +321,161 @@ struct Whole {
     preset: Vec<Spanned<PresetEntry>>,
 }
 
-impl Content {
-    /// Errors are one line, with the place.
-    pub fn read(text: &str) -> Result<Self, String> {
-        let lines = Lines::of(text);
-        let at = |offset| place(lines.position(offset));
-        let whole: Whole = toml::from_str(text).map_err(|e: toml::de::Error| {
-            let place = e.span().map(|span| format!("{}: ", at(span.start)));
-            format!("{}{}", place.unwrap_or_default(), in_one_line(e.message()))
-        })?;
-        fn placed<T>(all: Vec<Spanned<T>>, at: impl Fn(usize) -> String) -> Vec<(String, T)> {
-            all.into_iter()
-                .map(|one| (at(one.span().start), one.into_inner()))
-                .collect()
-        }
-        let interfaces = whole.interface.into_iter();
-        Ok(Self {
-            default: whole.default,
-            interfaces: interfaces
-                .map(|one| (one.name, one.default.into()))
-                .collect(),
-            rules: placed(whole.rule, at),
-            presets: placed(whole.preset, at),
-        })
+#[derive(Debug, serde::Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "kebab-case",
+    expecting = "the names and values of a rule"
+)]
+struct Entry {
+    action: Action,
+    #[serde(default)]
+    src: Many<Prefix>,
+    /// A file with one prefix on each line.
+    #[serde(default)]
+    src_file: Option<Value<String>>,
+    #[serde(default)]
+    dst: Many<Prefix>,
+    #[serde(default)]
+    proto: Option<Value<Protocol>>,
+    #[serde(default)]
+    port: Many<Ports>,
+    #[serde(default)]
+    src_port: Many<Ports>,
+    #[serde(default)]
+    src_mac: Many<MacPrefix>,
+    #[serde(default)]
+    dst_mac: Many<MacPrefix>,
+    #[serde(default)]
+    icmp: Option<Value<IcmpType>>,
+    #[serde(default)]
+    syn: bool,
+    #[serde(default)]
+    established: bool,
+    #[serde(default)]
+    all: bool,
+    #[serde(default)]
+    on: Option<Value<String>>,
+    #[serde(default)]
+    rate: Option<Value<Rate>>,
+    #[serde(default, rename = "for")]
+    lasts: Option<Value<Lasts>>,
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "the preset's name, as in `name = \"syn-flood\"`"
+)]
+struct PresetEntry {
+    name: Value<Preset>,
+    #[serde(default)]
+    rate: Option<Value<Rate>>,
+    #[serde(default)]
+    on: Option<Value<String>>,
+}
+
+/// The default of an interface.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the names name and default")]
+struct InterfaceEntry {
+    name: String,
+    default: Action,
+}
+
+#[derive(Debug)]
+struct Protocol(u8);
+#[derive(Debug)]
+struct Rate(u64);
+#[derive(Debug)]
+struct Lasts(Duration);
+
+macro_rules! parsed_by {
+    ($($kind:ident: $parse:path),*) => {
+        $(impl FromStr for $kind {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                $parse(text).map(Self)
+            }
+        })*
+    };
+}
+parsed_by!(Protocol: values::protocol, Rate: values::rate, Lasts: values::duration);
+
+/// A value, written as a text or as a number.
+#[derive(Debug)]
+struct Value<T>(T);
+
+/// One value, or a list of them.
+#[derive(Debug)]
+struct Many<T>(Vec<T>);
+
+impl<T> Default for Many<T> {
+    fn default() -> Self {
+        Self(Vec::new())
     }
 }
 
-fn in_one_line(words: &str) -> String {
-    words.trim().replace('\n', ", ")
+struct Values<T> {
+    may_be_list: bool,
+    of: PhantomData<T>,
 }
 
-fn place((line, column): (usize, usize)) -> String {
-    format!("line {line}, column {column}")
+impl<'de, T: FromStr<Err: Display>> Visitor<'de> for Values<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.may_be_list {
+            true => "a value or a list of values",
+            false => "a text or a number",
+        })
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<T>, E> {
+        text.parse().map(|one| vec![one]).map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Vec<T>, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Vec<T>, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        if !self.may_be_list {
+            return Err(de::Error::invalid_type(Unexpected::Seq, &self));
+        }
+        let mut all = Vec::new();
+        while let Some(Value(one)) = list.next_element()? {
+            all.push(one);
+        }
+        match all.is_empty() {
+            // It would be about everything, which nobody means by an empty list.
+            true => Err(de::Error::custom("the list is empty")),
+            false => Ok(all),
+        }
+    }
+}
+
+impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Many<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (may_be_list, of) = (true, PhantomData);
+        deserializer
+            .deserialize_any(Values { may_be_list, of })
+            .map(Self)
+    }
+}
+
+impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Value<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (may_be_list, of) = (false, PhantomData);
+        let found = deserializer.deserialize_any(Values { may_be_list, of })?;
+        let one = found.into_iter().next();
+        one.map(Self).ok_or_else(|| de::Error::custom("no value"))
+    }
 }
 
 /// A text with the beginnings of its lines: files may have as many rules as lines, each with its place.
@@ -400,12 +493,12 @@ impl<'t> Lines<'t> {
         }
     }
 
-    /// Line and column, from one.
-    fn position(&self, offset: usize) -> (usize, usize) {
+    /// Names a place by line and column, from one.
+    fn place(&self, offset: usize) -> String {
         let line = self.begins.partition_point(|begin| *begin <= offset);
         let begin = self.begins[line.saturating_sub(1)];
         let before = self.text.get(begin..offset).unwrap_or_default();
-        (line, before.chars().count() + 1)
+        format!("line {line}, column {}", before.chars().count() + 1)
     }
 }
 
@@ -443,34 +536,10 @@ fn write_rule(text: &mut String, rule: &Rule) {
             let _ = writeln!(text, "{name} = {value}");
         }
     };
-    line("src", what.source.map(|one| quoted(&one.to_string())));
-    line("dst", what.destination.map(|one| quoted(&one.to_string())));
-    line(
-        "proto",
-        what.protocol.map(|one| quoted(&values::protocol_name(one))),
-    );
-    line("port", what.ports.map(|one| quoted(&one.to_string())));
-    line(
-        "src-port",
-        what.source_ports.map(|one| quoted(&one.to_string())),
-    );
-    line(
-        "src-mac",
-        what.source_mac.map(|one| quoted(&one.to_string())),
-    );
-    line(
-        "dst-mac",
-        what.destination_mac.map(|one| quoted(&one.to_string())),
-    );
-    line(
-        "icmp",
-        what.icmp
-            .map(|one| quoted(&values::icmp_type_name(one.v4, one.v6))),
-    );
-    let is = |state| (what.tcp == Some(state)).then(|| "true".to_owned());
-    line("syn", is(TcpState::Syn));
-    line("established", is(TcpState::Established));
-    line("on", what.on.as_ref().map(|on| quoted(&on.name)));
+    for (name, value) in what.conditions() {
+        let value = value.map_or_else(|| "true".to_owned(), |value| quoted(&value));
+        line(name, Some(value));
+    }
     line("rate", rule.rate.map(|rate| rate.to_string()));
     let left = |end: u64| Duration::from_nanos(end.saturating_sub(clock::monotonic()));
     line(
@@ -478,8 +547,7 @@ fn write_rule(text: &mut String, rule: &Rule) {
         rule.expires
             .map(|end| quoted(&format!("{}s", left(end).as_secs().max(1)))),
     );
-    let is_all = rule.action == Action::Deny && rule.rate.is_none() && what.is_about_everything();
-    line("all", is_all.then(|| "true".to_owned()));
+    line("all", rule.denies_everything().then(|| "true".to_owned()));
 }
 
 /// A text in TOML.

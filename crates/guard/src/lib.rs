@@ -15,8 +15,8 @@ pub mod state;
 mod tests;
 pub mod values;
 
-pub use rule::{Action, Match, Rule};
-pub use set::{Draft, RuleSet};
+pub use rule::{Action, Draft, Match, Rule};
+pub use set::RuleSet;
 pub use state::{Guard, Post, Totals};
 pub use trawl_program::safety::Care;
 pub use values::Prefix;

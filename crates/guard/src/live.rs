@@ -264,8 +264,8 @@ fn write_hits(memory: &mut Mapping, definitions: usize, set: &RuleSet) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rule::Draft;
     use crate::rule::{Action, Match};
-    use crate::set::Draft;
     use crate::tests::{Bench, udp_from};
 
     fn deny(sources: u32) -> RuleSet {

@@ -1,12 +1,15 @@
 //! Rules: which packets they are about, and what becomes of them; and ready-made ones.
 
 use std::fmt;
+use std::ops::Deref;
 use std::str::FromStr;
 
-use crate::set::Draft;
+use serde::Deserialize;
+
 use crate::values::{self, ICMP, ICMPV6, MacPrefix, Prefix, TCP, UDP, WITH_PORTS};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Action {
     Deny,
     Allow,
@@ -21,10 +24,9 @@ impl Action {
     }
 }
 
-/// A rule of a set.
+/// What a rule does with which packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    pub id: u32,
+pub struct Draft {
     pub action: Action,
     pub what: Match,
     /// Packets a second from one source. One that allows drops what is above; one that denies leaves what is below
@@ -34,14 +36,40 @@ pub struct Rule {
     pub expires: Option<u64>,
 }
 
-impl Rule {
+/// A rule of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub id: u32,
+    pub draft: Draft,
+}
+
+impl Deref for Rule {
+    type Target = Draft;
+
+    fn deref(&self) -> &Draft {
+        &self.draft
+    }
+}
+
+impl Draft {
+    pub fn numbered(self, id: u32) -> Rule {
+        Rule { id, draft: self }
+    }
+
     /// A limit that stands beside other rules for the same packets, rather than deciding about them.
     pub fn is_limit(&self) -> bool {
         self.action == Action::Deny && self.rate.is_some()
     }
 
+    /// Denies every packet.
+    pub fn denies_everything(&self) -> bool {
+        self.action == Action::Deny && self.rate.is_none() && self.what.is_about_everything()
+    }
+}
+
+impl Rule {
     /// Two rules about the same packets: the newer one takes the place of the older.
-    pub fn is_about_the_same(&self, other: &Self) -> bool {
+    pub fn is_about_the_same(&self, other: &Draft) -> bool {
         self.what == other.what && self.is_limit() == other.is_limit()
     }
 
@@ -114,11 +142,34 @@ pub enum TcpState {
     Established,
 }
 
+impl TcpState {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Syn => "syn",
+            Self::Established => "established",
+        }
+    }
+}
+
 /// The types in ICMP and in ICMPv6 that a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IcmpType {
     pub v4: Option<u8>,
     pub v6: Option<u8>,
+}
+
+impl FromStr for IcmpType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        values::icmp_type(text).map(|(v4, v6)| Self { v4, v6 })
+    }
+}
+
+impl fmt::Display for IcmpType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&values::icmp_type_name(self.v4, self.v6))
+    }
 }
 
 /// An interface that a rule is confined to.
@@ -135,7 +186,7 @@ pub struct Ports {
     pub last: u16,
 }
 
-impl std::str::FromStr for Ports {
+impl FromStr for Ports {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -324,40 +375,34 @@ impl Match {
     }
 }
 
+impl Match {
+    /// Returns its conditions under the names that options and rule files have for them. A flag has no value.
+    pub fn conditions(&self) -> Vec<(&'static str, Option<String>)> {
+        let mut all = Vec::new();
+        let mut add = |name, value: Option<String>| all.extend(value.map(|one| (name, Some(one))));
+        add("src", self.source.map(|one| one.to_string()));
+        add("dst", self.destination.map(|one| one.to_string()));
+        add("proto", self.protocol.map(values::protocol_name));
+        add("port", self.ports.map(|one| one.to_string()));
+        add("src-port", self.source_ports.map(|one| one.to_string()));
+        add("icmp", self.icmp.map(|one| one.to_string()));
+        all.extend(self.tcp.map(|state| (state.name(), None)));
+        let mut add = |name, value: Option<String>| all.extend(value.map(|one| (name, Some(one))));
+        add("src-mac", self.source_mac.map(|one| one.to_string()));
+        add("dst-mac", self.destination_mac.map(|one| one.to_string()));
+        add("on", self.on.as_ref().map(|on| on.name.clone()));
+        all
+    }
+}
+
 /// As the options that make such a rule.
 impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(source) = self.source {
-            write!(f, " --src {source}")?;
-        }
-        if let Some(destination) = self.destination {
-            write!(f, " --dst {destination}")?;
-        }
-        if let Some(protocol) = self.protocol {
-            write!(f, " --proto {}", values::protocol_name(protocol))?;
-        }
-        if let Some(ports) = self.ports {
-            write!(f, " --port {ports}")?;
-        }
-        if let Some(ports) = self.source_ports {
-            write!(f, " --src-port {ports}")?;
-        }
-        if let Some(icmp) = self.icmp {
-            write!(f, " --icmp {}", values::icmp_type_name(icmp.v4, icmp.v6))?;
-        }
-        match self.tcp {
-            Some(TcpState::Syn) => f.write_str(" --syn")?,
-            Some(TcpState::Established) => f.write_str(" --established")?,
-            None => {}
-        }
-        if let Some(mac) = self.source_mac {
-            write!(f, " --src-mac {mac}")?;
-        }
-        if let Some(mac) = self.destination_mac {
-            write!(f, " --dst-mac {mac}")?;
-        }
-        if let Some(on) = &self.on {
-            write!(f, " --on {}", on.name)?;
+        for (name, value) in self.conditions() {
+            write!(f, " --{name}")?;
+            if let Some(value) = value {
+                write!(f, " {value}")?;
+            }
         }
         Ok(())
     }
@@ -436,13 +481,17 @@ mod tests {
     use super::*;
 
     fn rule(action: Action, what: Match) -> Rule {
-        Rule {
-            id: 1,
+        rule_with_rate(action, what, None)
+    }
+
+    fn rule_with_rate(action: Action, what: Match, rate: Option<u64>) -> Rule {
+        let draft = Draft {
             action,
             what: what.complete().unwrap(),
-            rate: None,
+            rate,
             expires: None,
-        }
+        };
+        draft.numbered(1)
     }
 
     #[test]
@@ -479,16 +528,14 @@ mod tests {
                     ..Match::default()
                 },
             ),
-            Rule {
-                rate: Some(5),
-                ..rule(
-                    Action::Deny,
-                    Match {
-                        protocol: Some(6),
-                        ..Match::default()
-                    },
-                )
-            },
+            rule_with_rate(
+                Action::Deny,
+                Match {
+                    protocol: Some(6),
+                    ..Match::default()
+                },
+                Some(5),
+            ),
             rule(
                 Action::Deny,
                 Match {
@@ -527,10 +574,7 @@ mod tests {
             }),
             ..Match::default()
         };
-        let rule = Rule {
-            rate: Some(10),
-            ..rule(Action::Deny, what)
-        };
+        let rule = rule_with_rate(Action::Deny, what, Some(10));
         assert_eq!(
             rule.to_string(),
             "deny --src 10.0.0.0/8 --proto tcp --port 22 --syn --on eth0 --rate 10"

@@ -10,8 +10,8 @@ use trawl_sys::session::Session;
 use trawl_sys::{Error, Result, clock};
 
 use crate::model::{self, Macs, Packet, PortPair};
-use crate::rule::{Action, Match, Ports, Rule};
-use crate::set::{Draft, RuleSet};
+use crate::rule::{Action, Draft, Match, Ports, Rule};
+use crate::set::RuleSet;
 use crate::values::{Prefix, TCP};
 
 /// What a person at work needs: a session held below that is as good as cut.
@@ -59,8 +59,8 @@ fn with_care(set: &RuleSet) -> Cow<'_, RuleSet> {
     set.rules
         .retain(|rule| !names(rule) || rule.action == Action::Deny);
     for rule in &mut set.rules {
-        rule.what.source_mac = None;
-        rule.what.destination_mac = None;
+        rule.draft.what.source_mac = None;
+        rule.draft.what.destination_mac = None;
     }
     Cow::Owned(set)
 }

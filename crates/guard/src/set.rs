@@ -11,7 +11,7 @@ use trawl_sys::memory::Mapping;
 use trawl_sys::{Error, Result};
 
 use crate::compile::{DEFINITION_LINES, VERSION, default_from, rule_from};
-use crate::rule::{Action, Match, On, Rule};
+use crate::rule::{Action, Draft, On, Rule};
 
 /// What a rule has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,38 +73,6 @@ pub struct Changed {
     pub to: String,
 }
 
-/// A rule that has no number yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Draft {
-    pub action: Action,
-    pub what: Match,
-    pub rate: Option<u64>,
-    pub expires: Option<u64>,
-}
-
-impl Draft {
-    /// As [`Rule::is_limit`].
-    pub fn is_limit(&self) -> bool {
-        self.action == Action::Deny && self.rate.is_some()
-    }
-
-    pub fn numbered(self, id: u32) -> Rule {
-        let Self {
-            action,
-            what,
-            rate,
-            expires,
-        } = self;
-        Rule {
-            id,
-            action,
-            what,
-            rate,
-            expires,
-        }
-    }
-}
-
 impl std::default::Default for RuleSet {
     fn default() -> Self {
         Self {
@@ -123,18 +91,14 @@ impl RuleSet {
 
     /// Adds a rule, or puts it in the place of the one about the same packets.
     pub fn add(&mut self, draft: Draft) -> Added {
-        let rule = draft.numbered(self.next_id);
-        if let Some(old) = self
-            .rules
-            .iter_mut()
-            .find(|old| old.is_about_the_same(&rule))
-        {
+        let same = |old: &&mut Rule| old.is_about_the_same(&draft);
+        if let Some(old) = self.rules.iter_mut().find(same) {
+            old.draft = draft;
             let id = old.id;
-            *old = Rule { id, ..rule };
             return Added { id, replaced: true };
         }
-        let id = rule.id;
-        self.rules.push(rule);
+        let id = self.next_id;
+        self.rules.push(draft.numbered(id));
         self.next_id += 1;
         Added {
             id,
@@ -250,7 +214,7 @@ impl RuleSet {
         let of_rules = self
             .rules
             .iter_mut()
-            .filter_map(|rule| rule.what.on.as_mut());
+            .filter_map(|rule| rule.draft.what.on.as_mut());
         of_rules.chain(self.defaults.iter_mut().map(|default| &mut default.on))
     }
 
@@ -383,6 +347,7 @@ fn not_ours() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rule::Match;
 
     fn deny(source: &str) -> Draft {
         Draft {

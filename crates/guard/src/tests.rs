@@ -16,8 +16,8 @@ use trawl_sys::clock;
 
 use crate::live::Store;
 use crate::model::{self, Packet};
-use crate::rule::{Action, Match, Rule};
-use crate::set::{Draft, Hits, RuleSet};
+use crate::rule::{Action, Draft, Match, Rule};
+use crate::set::{Hits, RuleSet};
 
 /// Test runs come in by the loopback.
 const LOOPBACK: u32 = 1;

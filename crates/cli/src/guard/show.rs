@@ -101,14 +101,14 @@ fn for_people(set: &RuleSet, reverted: Option<&Reverted>) -> String {
 /// What `guard list --json` prints.
 #[derive(Serialize)]
 struct Listed<'a> {
-    rules: Vec<ListedRule<'a>>,
+    rules: Vec<ListedRule>,
     defaults: Vec<ListedDefault<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reverted: Option<Reverted>,
 }
 
 #[derive(Serialize)]
-struct ListedRule<'a> {
+struct ListedRule {
     id: u32,
     action: &'static str,
     src: Option<String>,
@@ -120,7 +120,7 @@ struct ListedRule<'a> {
     dst_mac: Option<String>,
     icmp: Option<String>,
     tcp: Option<&'static str>,
-    on: Option<&'a str>,
+    on: Option<String>,
     rate: Option<u64>,
     expires_in: Option<f64>,
     hits: u64,
@@ -138,25 +138,24 @@ impl<'a> Listed<'a> {
     fn of(set: &'a RuleSet, reverted: Option<Reverted>) -> Self {
         let rule = |rule: &'a Rule| {
             let hits = set.hits_of(rule.id);
-            let what = &rule.what;
+            let conditions = rule.what.conditions();
+            let of = |name: &str| {
+                let found = conditions.iter().find(|(known, _)| *known == name);
+                found.and_then(|(_, value)| value.clone())
+            };
             ListedRule {
                 id: rule.id,
                 action: rule.action.name(),
-                src: what.source.map(|prefix| prefix.to_string()),
-                dst: what.destination.map(|prefix| prefix.to_string()),
-                proto: what.protocol.map(values::protocol_name),
-                port: what.ports.map(|ports| ports.to_string()),
-                src_port: what.source_ports.map(|ports| ports.to_string()),
-                src_mac: what.source_mac.map(|mac| mac.to_string()),
-                dst_mac: what.destination_mac.map(|mac| mac.to_string()),
-                icmp: what
-                    .icmp
-                    .map(|icmp| values::icmp_type_name(icmp.v4, icmp.v6)),
-                tcp: what.tcp.map(|state| match state {
-                    TcpState::Syn => "syn",
-                    TcpState::Established => "established",
-                }),
-                on: what.on.as_ref().map(|on| on.name.as_str()),
+                src: of("src"),
+                dst: of("dst"),
+                proto: of("proto"),
+                port: of("port"),
+                src_port: of("src-port"),
+                src_mac: of("src-mac"),
+                dst_mac: of("dst-mac"),
+                icmp: of("icmp"),
+                tcp: rule.what.tcp.map(TcpState::name),
+                on: of("on"),
                 rate: rule.rate,
                 expires_in: left(rule).map(|left| left.as_secs_f64()),
                 hits: hits.decided,

@@ -8,8 +8,8 @@ use trawl_sys::clock;
 
 use super::{GRE, LOOPBACK, SCTP};
 use crate::model::{Macs, Packet, PortPair, Transport};
-use crate::rule::{Action, IcmpType, Match, On, Ports, TcpState};
-use crate::set::{Draft, RuleSet};
+use crate::rule::{Action, Draft, IcmpType, Match, On, Ports, TcpState};
+use crate::set::RuleSet;
 use crate::values::{ICMP, ICMPV6, MacPrefix, Prefix, TCP, UDP};
 
 fn prefix() -> impl Strategy<Value = Prefix> {

@@ -58,6 +58,12 @@ pub unsafe trait Shared: Copy {
             .to_vec()
     }
 
+    /// Returns a value of which all bytes are zero.
+    fn zeroed() -> Self {
+        // SAFETY: integers can be made of any bytes.
+        unsafe { std::mem::zeroed() }
+    }
+
     /// `None` where there are too few bytes; what comes after them is left alone.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..size_of::<Self>())?;

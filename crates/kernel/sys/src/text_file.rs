@@ -9,21 +9,26 @@ use crate::{Error, Result};
 /// More than anybody writes.
 const LARGEST: u64 = 64 << 20;
 
-/// The text of a file, or of a pipe.
+/// Returns the text of a file, or of a pipe.
 pub fn read(path: &Path) -> Result<String> {
-    let what = || format!("cannot read {}", path.display());
-    let fail = |e: std::io::Error| match e.kind() {
-        ErrorKind::InvalidData => Error::failed(what(), "it is not text"),
-        _ => Error::os(what(), e),
-    };
+    let what = format!("cannot read {}", path.display());
+    let file = File::open(path).map_err(|e| Error::os(&what, e))?;
+    read_from(file, &what)
+}
+
+/// Reads a text to its end; an error says that `what` failed.
+pub fn read_from(source: impl Read, what: &str) -> Result<String> {
     let mut text = String::new();
-    let file = File::open(path).map_err(fail)?;
-    file.take(LARGEST + 1)
+    source
+        .take(LARGEST + 1)
         .read_to_string(&mut text)
-        .map_err(fail)?;
+        .map_err(|e| match e.kind() {
+            ErrorKind::InvalidData => Error::failed(what, "it is not text"),
+            _ => Error::os(what, e),
+        })?;
     match text.len() as u64 > LARGEST {
         true => Err(Error::failed(
-            what(),
+            what,
             format!("it is larger than {} MiB", LARGEST >> 20),
         )),
         false => Ok(text),
