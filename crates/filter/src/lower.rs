@@ -47,7 +47,6 @@
 
 pub(crate) mod ancillary;
 mod assembler;
-mod decide;
 mod emit;
 mod flow;
 mod graph;
@@ -58,9 +57,9 @@ mod load;
 mod operations;
 pub mod quick;
 mod search;
+mod sets;
 mod slow;
 pub mod standalone;
-mod tree;
 mod values;
 
 use crate::classic::Classic;

@@ -16,8 +16,9 @@ use super::operands::Node;
 use crate::classic::{Instruction, op};
 use crate::table::{self, Table};
 
-/// Shorter lists are as fast as comparisons, and are judged as libpcap does on frames cut short too.
-const LEAST: usize = 256;
+/// Shorter lists are as fast as comparisons, and are judged as libpcap does on frames cut short too. Alternating ones
+/// are long programs otherwise.
+const LEAST: usize = 100;
 /// Combinations are many comparisons each.
 const LEAST_COMBINED: usize = 32;
 

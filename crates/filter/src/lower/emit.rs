@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::assembler::{Assembler, Label};
-use super::decide;
 use super::flow::{self, Checks, Reader};
 use super::graph::{self, Decoder, End, Graph, Return, Value};
 use super::layout::{reg, slot};
 use super::quick::Quick;
+use super::sets;
 use super::slow;
 use super::values::{self, LiveAtStart};
 use super::{Hook, Lowered, Stats, Target};
@@ -152,12 +152,14 @@ impl<'a> Emitter<'a> {
         self.asm.emit(insn);
     }
 
-    /// A program taken apart, with as few questions as it takes.
+    /// Decodes a program, with its comparisons gathered into sets.
     pub(super) fn graph(&self, classic: &Classic) -> Result<Graph, FilterError> {
         let decoder = Decoder {
             target: self.target,
         };
-        Ok(decide::ask_less(decoder.decode(classic)?))
+        let mut graph = decoder.decode(classic)?;
+        sets::gather(&mut graph);
+        Ok(graph)
     }
 
     /// Analyses a program; says by which number it is known here.

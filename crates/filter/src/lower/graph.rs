@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::ancillary::{Ancillary, Answer};
-use super::decide::ranges::Ranges;
+use super::sets::Ranges;
 use super::values::bounds_of_x;
 use super::{Hook, Target};
 use crate::classic::{Classic, Instruction, op};
@@ -140,20 +140,6 @@ impl Graph {
                 }
             }
         }
-    }
-
-    /// Returns whether the offset of a load may wrap.
-    pub(super) fn wraps(&self) -> bool {
-        let mut ops = self.blocks.iter().flat_map(|block| &block.ops);
-        ops.any(|op| {
-            matches!(
-                op,
-                Op::Load {
-                    at: At::Wrap(_),
-                    ..
-                }
-            )
-        })
     }
 }
 

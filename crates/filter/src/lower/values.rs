@@ -2,8 +2,8 @@
 
 use super::Target;
 use super::ancillary::{Ancillary, Answer, PACKET_OUTGOING};
-use super::decide::ranges::Ranges;
 use super::graph::{Block, End, Graph, Op, Reg, Return, Value};
+use super::sets::Ranges;
 use crate::error::FilterError;
 use trawl_ebpf::op;
 
@@ -80,23 +80,12 @@ fn remains(operation: Op) -> Option<Op> {
     }
 }
 
-/// What of the classic machine is read before it is written.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LiveCells(Cells);
-
-impl LiveCells {
-    /// At the beginning of each block.
-    pub(super) fn of(graph: &Graph) -> Vec<LiveCells> {
-        live(graph).into_iter().map(LiveCells).collect()
-    }
-
-    pub(super) fn register(self, reg: Reg) -> bool {
-        self.0 & register(reg) != 0
-    }
-
-    pub(super) fn memory(self, cell: u8) -> bool {
-        self.0 & memory(cell) != 0
-    }
+/// Returns for each block whether it, or a block after it, reads the A that it begins with.
+pub(super) fn needs_a(graph: &Graph) -> Vec<bool> {
+    live(graph)
+        .into_iter()
+        .map(|cells| cells & A != 0)
+        .collect()
 }
 
 /// Cells that are read before they are written, at the beginning of each block.

@@ -121,8 +121,8 @@ fn about_host(address: [u8; 4]) -> Vec<Vec<u8>> {
     }
     let hit = ipv4([address, NOBODY], TCP, 0, 0, &behind);
     frames.push(tagged(&hit));
-    // Around the end of the source and of the destination address.
-    frames.extend([28, 29, 30, 33, 34].map(|length| hit[..length].to_vec()));
+    // Around the end of the addresses: a list is looked up once both are there.
+    frames.extend([28, 29, 34].map(|length| hit[..length].to_vec()));
     frames
 }
 
@@ -163,7 +163,7 @@ fn about_port(port: u16) -> Vec<Vec<u8>> {
     frames.push(ipv4(nobody, UDP, 0, 0x0001, &hit));
     let hit = ipv4(nobody, UDP, 0, 0, &hit);
     frames.push(tagged(&hit));
-    frames.extend([34, 35, 36, 37, 38].map(|length| hit[..length].to_vec()));
+    frames.extend([34, 35, 38].map(|length| hit[..length].to_vec()));
     frames
 }
 

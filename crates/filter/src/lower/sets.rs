@@ -1,0 +1,264 @@
+//! Comparisons of one value with many constants: gathers them into sets, and searches a set as a tree.
+//!
+//! libpcap asks the members of a list in the order in which they were written: the source and the destination of the
+//! first host, those of the second one, and so on. Comparisons that lead to the same block when they hold may change
+//! places, as long as none of them can fail for want of bytes; so those of one value become a single question.
+
+use super::assembler::Label;
+use super::emit::Emitter;
+use super::graph::{At, Block, End, Graph, Op, Value};
+use super::layout::reg;
+use super::values;
+use trawl_ebpf::op;
+
+/// A set of 32-bit numbers as ranges, both ends included: sorted, apart, and never touching.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ranges(Vec<(u32, u32)>);
+
+impl Ranges {
+    pub(super) fn from_values(values: impl IntoIterator<Item = u32>) -> Self {
+        let mut values: Vec<u32> = values.into_iter().collect();
+        values.sort_unstable();
+        let mut ranges: Vec<(u32, u32)> = Vec::new();
+        for value in values {
+            match ranges.last_mut() {
+                Some((_, end)) if u64::from(value) <= u64::from(*end) + 1 => *end = value,
+                _ => ranges.push((value, value)),
+            }
+        }
+        Ranges(ranges)
+    }
+
+    pub(super) fn ranges(&self) -> &[(u32, u32)] {
+        &self.0
+    }
+}
+
+/// A comparison whose answer `yes` leaves the chain: the operations that work out its value, none for the A that the
+/// chain begins with, and its constant.
+struct Link {
+    value: Vec<Op>,
+    constant: u32,
+}
+
+/// One question of a gathered chain.
+struct Question {
+    /// What its block does first: nothing where A holds the value already, more than the value in a chain's first block.
+    ops: Vec<Op>,
+    value: Vec<Op>,
+    constants: Vec<u32>,
+}
+
+/// Puts one question in the place of comparisons of one value with several constants, as far as they stand in a chain
+/// in which all lead to the same block.
+pub(super) fn gather(graph: &mut Graph) {
+    // How many jumps lead to each block, from blocks that are reached themselves.
+    let mut leading = vec![0; graph.blocks.len()];
+    leading[0] = 1;
+    let mut open = vec![0];
+    while let Some(block) = open.pop() {
+        for next in graph.blocks[block].successors() {
+            leading[next] += 1;
+            if leading[next] == 1 {
+                open.push(next);
+            }
+        }
+    }
+    let needs_a = values::needs_a(graph);
+    // libpcap returns a match in more than one block where its jumps do not reach that far.
+    let same: Vec<usize> = (graph.blocks.iter().enumerate())
+        .map(|(at, block)| {
+            graph
+                .blocks
+                .iter()
+                .position(|one| one.is_same_return(block))
+                .unwrap_or(at)
+        })
+        .collect();
+    for first in 0..graph.blocks.len() {
+        let Some((value, constant, out, mut next)) = link(&graph.blocks[first], None) else {
+            continue;
+        };
+        if needs_a[out] {
+            continue;
+        }
+        let mut members = vec![first];
+        let mut links = vec![Link { value, constant }];
+        while leading[next] == 1
+            && let block = &graph.blocks[next]
+            && let Some((value, constant, to, after)) = link(block, links.last())
+            && same[to] == same[out]
+            && (block.ops.is_empty() || block.ops == value)
+        {
+            members.push(next);
+            links.push(Link { value, constant });
+            next = after;
+        }
+        let last = links.last().map(|link| link.value.clone());
+        let questions = reordered(&graph.blocks[first].ops, links);
+        // Libpcap lets lists share their ends, which compare the value that was compared last.
+        let keeps_a = questions.last().map(|one| &one.value) == last.as_ref();
+        if questions.len() < members.len() && (keeps_a || !needs_a[next]) {
+            graph.replace(&members, questions, out, next);
+        }
+    }
+}
+
+/// The value that a block compares with a constant, the constant, and the blocks that follow if it is equal and if not.
+fn link(block: &Block, before: Option<&Link>) -> Option<(Vec<Op>, u32, usize, usize)> {
+    let End::Branch {
+        test: op::JEQ,
+        value: Value::K(constant),
+        yes,
+        no,
+    } = block.end
+    else {
+        return None;
+    };
+    let is_load = |op: &Op| {
+        let at = match op {
+            Op::Load { at, .. } => at,
+            _ => return false,
+        };
+        matches!(at, At::Abs(_) | At::Ind(_))
+    };
+    let value = match (block.ops.iter().rposition(is_load), before) {
+        (Some(at), _) => block.ops[at..].to_vec(),
+        (None, _) if !block.ops.is_empty() => return None,
+        (None, before) => before.map_or(Vec::new(), |before| before.value.clone()),
+    };
+    let changes = |op: &Op| matches!(op, Op::Alu(_, Value::K(_)));
+    let is_plain = value.iter().skip(1).all(changes);
+    is_plain.then_some((value, constant, yes, no))
+}
+
+/// The questions of a chain. A value's first comparison stays in its place, since a packet may end before that value;
+/// the others of all values that were loaded before are gathered.
+fn reordered(first_ops: &[Op], links: Vec<Link>) -> Vec<Question> {
+    let mut questions: Vec<Question> = Vec::new();
+    let mut waiting: Vec<Question> = Vec::new();
+    let flush = |questions: &mut Vec<Question>, waiting: &mut Vec<Question>| {
+        // The value that A holds comes first and needs no load.
+        if let Some(last) = questions.last_mut()
+            && let Some(at) = waiting.iter().position(|one| one.value == last.value)
+        {
+            last.constants.extend(waiting.remove(at).constants);
+        }
+        questions.append(waiting);
+    };
+    let mut loaded: Vec<Vec<Op>> = Vec::new();
+    for Link { value, constant } in links {
+        if !loaded.contains(&value) {
+            flush(&mut questions, &mut waiting);
+            let ops = match loaded.is_empty() {
+                true => first_ops.to_vec(),
+                false => value.clone(),
+            };
+            loaded.push(value.clone());
+            questions.push(Question {
+                ops,
+                value,
+                constants: vec![constant],
+            });
+            continue;
+        }
+        match waiting.iter_mut().find(|one| one.value == value) {
+            Some(one) => one.constants.push(constant),
+            None => waiting.push(Question {
+                ops: value.clone(),
+                value,
+                constants: vec![constant],
+            }),
+        }
+    }
+    flush(&mut questions, &mut waiting);
+    questions
+}
+
+impl Block {
+    fn is_same_return(&self, other: &Block) -> bool {
+        let is_plain = |block: &Block| block.ops.is_empty() && matches!(block.end, End::Return(_));
+        is_plain(self) && self.end == other.end && other.ops.is_empty()
+    }
+}
+
+impl Graph {
+    /// Writes the questions into the first of these blocks; nothing leads to the rest any more.
+    fn replace(&mut self, members: &[usize], questions: Vec<Question>, out: usize, after: usize) {
+        let count = questions.len();
+        for (at, question) in questions.into_iter().enumerate() {
+            let no = match at + 1 < count {
+                true => members[at + 1],
+                false => after,
+            };
+            let end = match question.constants[..] {
+                [constant] => End::Branch {
+                    test: op::JEQ,
+                    value: Value::K(constant),
+                    yes: out,
+                    no,
+                },
+                _ => {
+                    self.sets.push(Ranges::from_values(question.constants));
+                    End::Among {
+                        set: self.sets.len() - 1,
+                        yes: out,
+                        no,
+                    }
+                }
+            };
+            self.blocks[members[at]] = Block {
+                ops: question.ops,
+                end,
+            };
+        }
+        for &left in &members[count..] {
+            self.blocks[left] = Block {
+                ops: Vec::new(),
+                end: super::graph::NO_MATCH,
+            };
+        }
+    }
+}
+
+/// This many ranges are tried one after the other.
+const IN_A_ROW: usize = 3;
+
+impl Emitter<'_> {
+    pub(super) fn among(&mut self, set: &Ranges, yes: Label, no: Label) {
+        let ranges = set.ranges();
+        // Most values lie outside of it all.
+        if let (Some(&(least, _)), Some(&(_, greatest))) = (ranges.first(), ranges.last())
+            && ranges.len() > IN_A_ROW
+        {
+            self.asm.jump_if32(op::JLT, reg::A, least, no);
+            self.asm.jump_if32(op::JGT, reg::A, greatest, no);
+        }
+        self.search(ranges, yes, no);
+        self.asm.goto(no);
+    }
+
+    /// Jumps if A is in one of the ranges; otherwise goes on after it, or jumps there already.
+    fn search(&mut self, ranges: &[(u32, u32)], yes: Label, no: Label) {
+        if ranges.len() <= IN_A_ROW {
+            for &(from, to) in ranges {
+                if from == to {
+                    self.asm.jump_if32(op::JEQ, reg::A, from, yes);
+                } else if to == u32::MAX {
+                    self.asm.jump_if32(op::JGE, reg::A, from, yes);
+                } else {
+                    self.asm.jump_if32(op::JLT, reg::A, from, no);
+                    self.asm.jump_if32(op::JLE, reg::A, to, yes);
+                }
+            }
+            return;
+        }
+        let (lower, upper) = ranges.split_at(ranges.len() / 2);
+        let in_upper = self.asm.label();
+        self.asm.jump_if32(op::JGE, reg::A, upper[0].0, in_upper);
+        self.search(lower, yes, no);
+        self.asm.goto(no);
+        self.asm.place(in_upper);
+        self.search(upper, yes, no);
+    }
+}
