@@ -266,7 +266,7 @@ fn labs() -> Vec<String> {
 }
 
 fn experiments() -> Vec<String> {
-    let all = trawl_bench::study::catalogue::ALL.iter();
+    let all = trawl_bench::catalogue::ALL.iter();
     all.map(|entry| entry.name.to_owned()).collect()
 }
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use trawl_bench::study::report::{Source, markdown, page};
-use trawl_bench::study::{self, store};
+use trawl_bench::report::{self, Source, markdown, page};
+use trawl_bench::store;
 use trawl_sys::{Error, Result, create};
 
 use crate::terminal;
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         terminal::say(&format!("wrote {}", png.display()));
     }
     if let Some(svg) = &args.svg {
-        let picture = study::report::svg(&sources)
+        let picture = report::svg(&sources)
             .map_err(|why| Error::failed(format!("cannot draw {}", svg.display()), why))?;
         write(svg, picture.as_bytes())?;
         terminal::say(&format!("wrote {}", svg.display()));

@@ -238,25 +238,40 @@ fn the_benchmark_of_reading_compares_what_both_made() {
     }
     let directory = Directory::new();
     let place = directory.path().to_str().expect("a plain path");
-    let size = ["--size", "2MiB", "--repeat", "1"];
-    let said = done(&[&["bench", "read", "--json", "--dir", place][..], &size].concat());
+    let out = directory.path().join("results");
+    let out = out.to_str().expect("a plain path");
+    let options = ["--set", "megabytes=2", "--repeat", "1", "-o", out];
+    let said = done(
+        &[
+            &["bench", "read", "--json", "--scratch", place][..],
+            &options,
+        ]
+        .concat(),
+    );
     let outcome: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let outcome = &outcome["experiments"][0];
     // Who is faster is not a test's affair; that both made the same is.
     assert_eq!(outcome["failures"], serde_json::json!([]), "{outcome}");
     let runs = outcome["runs"].as_array().expect("a list");
     assert_eq!(runs.len(), 6, "{outcome}");
-    for task in ["rewrite", "select"] {
+    for task in ["rewrite, most match", "rewrite, 1 % matches"] {
         let made: Vec<_> = runs
             .iter()
-            .filter(|run| run["task"] == task)
-            .map(|run| &run["made"])
+            .filter(|run| {
+                run["series"]
+                    .as_str()
+                    .is_some_and(|name| name.ends_with(task))
+            })
+            .map(|run| &run["values"]["made"])
             .collect();
         assert!(
-            made.len() == 2 && made[0] == made[1] && made[0].as_u64() > Some(24),
+            made.len() == 2 && made[0] == made[1] && made[0].as_f64() > Some(24.0),
             "{outcome}"
         );
     }
-    assert_eq!(fs::read_dir(place).expect("a directory").count(), 0);
+    let left = fs::read_dir(place).expect("a directory").flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    assert_eq!(left, ["results"]);
 }
 
 /// As long as many frames of a compressed file: a packet every millisecond, of what hardly compresses.

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trawl_bench::study::definition::Profile;
-use trawl_bench::study::harness::hosts::Hosts;
-use trawl_bench::study::model::{PeerState, Report, Request};
-use trawl_bench::study::peers::Peers;
-use trawl_bench::study::run::{Progress, run as run_experiments};
-use trawl_bench::study::{Bench, catalogue, store};
+use trawl_bench::definition::Profile;
+use trawl_bench::hosts::Hosts;
+use trawl_bench::model::{PeerState, Report, Request};
+use trawl_bench::peers::Peers;
+use trawl_bench::run::{Progress, run as run_experiments};
+use trawl_bench::{Bench, catalogue, store};
 use trawl_sys::events::Signals;
 use trawl_sys::process::own_binary;
 use trawl_sys::{Error, Result};
@@ -28,7 +28,7 @@ pub struct Run {
     /// The experiments, by name (trawl bench list)
     #[arg(value_name = "NAME", required_unless_present_any = ["study", "all"])]
     names: Vec<String>,
-    /// All experiments of this study: A to E, or F for those of the store
+    /// All experiments of this study: A to E, or trawl's own: F for the store, G for its parts
     #[arg(long, value_name = "LETTER", value_delimiter = ',')]
     study: Vec<String>,
     /// All experiments
@@ -343,7 +343,7 @@ pub fn list(args: &List) -> Result<ExitCode> {
     let text = if args.json {
         format!("{}\n", to_json(&definitions)?)
     } else {
-        let line = |one: &trawl_bench::study::definition::Definition| {
+        let line = |one: &trawl_bench::definition::Definition| {
             format!("{:<22} {}  {}\n", one.name, one.study, one.title)
         };
         let text: String = definitions.iter().map(line).collect();
@@ -358,7 +358,7 @@ pub fn peers(args: &ListPeers) -> Result<ExitCode> {
     let text = if args.json {
         format!("{}\n", to_json(&peers.records())?)
     } else {
-        let line = |one: &trawl_bench::study::model::PeerRecord| {
+        let line = |one: &trawl_bench::model::PeerRecord| {
             let state = match one.state {
                 PeerState::Installed => one
                     .version
@@ -380,30 +380,6 @@ pub fn peers(args: &ListPeers) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Counts the packets of a file that are addressed to a MAC address: for bench run --hosts
-#[derive(Debug, clap::Args)]
-pub struct Count {
-    file: PathBuf,
-    mac: String,
-}
-
-pub fn count(args: &Count) -> Result<ExitCode> {
-    let parts: Vec<u8> = args
-        .mac
-        .split(':')
-        .map_while(|part| u8::from_str_radix(part, 16).ok())
-        .collect();
-    let Ok(mac) = <[u8; 6]>::try_from(parts) else {
-        return Err(Error::usage(
-            format!("MAC address {}", args.mac),
-            "it is six bytes, such as 02:00:00:00:00:01",
-        ));
-    };
-    let count = trawl_bench::addressed_to(&args.file, mac)?;
-    terminal::write_out(&format!("{count}\n"))?;
-    Ok(ExitCode::SUCCESS)
-}
-
 /// Receives by AF_XDP until interrupted: for the experiments that compare mechanisms
 #[derive(Debug, clap::Args)]
 pub struct ReceiveXsk {
@@ -414,7 +390,7 @@ pub struct ReceiveXsk {
 }
 
 pub fn receive_xsk(args: &ReceiveXsk) -> Result<ExitCode> {
-    trawl_bench::study::harness::xsk::receive(
+    trawl_bench::xsk::receive(
         &args.namespace,
         &args.interface,
         args.queues,

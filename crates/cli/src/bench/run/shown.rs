@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use trawl_bench::study::model::Report;
-use trawl_bench::study::run::Progress;
+use trawl_bench::model::Report;
+use trawl_bench::run::Progress;
 
 use crate::terminal;
 
@@ -102,8 +102,11 @@ pub(super) fn show(report: &Report, directory: &Path) -> String {
             "  shape agrees: {}",
             experiment.finding.agrees.text()
         ));
-        if !experiment.finding.sentence.is_empty() {
-            lines.push(format!("  {}", experiment.finding.sentence));
+        let finding = &experiment.finding;
+        for text in [&finding.shows, &finding.sentence] {
+            if !text.is_empty() {
+                lines.push(format!("  {text}"));
+            }
         }
     }
     lines.push(format!(
@@ -113,7 +116,7 @@ pub(super) fn show(report: &Report, directory: &Path) -> String {
     lines.join("\n")
 }
 
-fn wrong_claims(experiment: &trawl_bench::study::model::Experiment) -> Vec<String> {
+fn wrong_claims(experiment: &trawl_bench::model::Experiment) -> Vec<String> {
     let mut said: BTreeMap<&str, usize> = BTreeMap::new();
     for run in &experiment.runs {
         if run.claim.as_ref().is_some_and(|claim| claim.wrong) {

@@ -1,0 +1,384 @@
+//! Made-up traffic and stores that hold it: the same packets in every run, alike to those at a network's edge.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use trawl_packet::build::{Ipv4, Ipv6, Layer, Tcp, Template, Udp, flags};
+use trawl_packet::pcapng::Interface;
+use trawl_packet::pcapng::write::{
+    self, EnhancedPacket, SectionHeader, enhanced_packet, interface_description,
+};
+use trawl_pipeline::plan::StorePlan;
+use trawl_pipeline::{Blocks, Writer};
+use trawl_store::manifest::{Begin, End, Manifest, Sealed};
+use trawl_store::{Config, StoreWriter};
+use trawl_sys::{Error, Result};
+
+use crate::scratch::Directory;
+
+/// The packet that is looked for: nothing else has its address, which lies amid the others'.
+pub const NEEDLE: Ipv4Addr = Ipv4Addr::new(10, 128, 77, 7);
+
+/// 2026-01-01 00:00 UTC.
+const BEGIN_NS: u64 = 1_767_225_600_000_000_000;
+/// Between two packets, on average.
+const GAP_NS: u64 = 1_000;
+/// Bytes that are kept of a packet.
+const KEPT: usize = 96;
+/// Of TCP, at least.
+const HEADER: usize = 20;
+/// Lengths of packets, and which share of the packets has at most that length, in per cent.
+const LENGTHS: [(usize, u64); 4] = [(66, 45), (120, 60), (590, 70), (1514, 100)];
+/// Of a flow, one after the other, at most.
+const BURST: u64 = 16;
+const SERVERS: u64 = 200;
+/// Shares of flows, in per cent.
+const IPV6: u64 = 15;
+const UDP: u64 = 20;
+/// Blocks that are handed over at once.
+const PIECE: usize = 256 << 10;
+const HOST: &str = "host";
+const CAPTURE: &str = "made-up";
+
+/// Packets without end.
+#[derive(Debug)]
+struct Traffic {
+    random: u64,
+    flows: Vec<Flow>,
+    now_ns: u64,
+    flow: usize,
+    left: u64,
+}
+
+#[derive(Debug)]
+struct Flow {
+    frame: Vec<u8>,
+    /// Where the IP header has its length, and what of the frame that does not count.
+    length_at: usize,
+    outside: usize,
+    /// Where TCP has its sequence number.
+    sequence_at: Option<usize>,
+    sequence: u32,
+}
+
+impl Traffic {
+    fn new(flows: usize) -> Self {
+        let mut new = Self {
+            random: 0x9e37_79b9_7f4a_7c15,
+            flows: Vec::new(),
+            now_ns: BEGIN_NS,
+            flow: 0,
+            left: 0,
+        };
+        new.flows = (0..flows.max(1)).map(|_| new.new_flow()).collect();
+        new
+    }
+
+    /// Xorshift.
+    fn next(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    fn new_flow(&mut self) -> Flow {
+        let server = self.next() % SERVERS;
+        let client = self.next();
+        let is_v6 = self.next() % 100 < IPV6;
+        let is_udp = self.next() % 100 < UDP;
+        let from_client = self.next() & 1 == 0;
+        let mut ends: [(IpAddr, u16); 2] = if is_v6 {
+            let [a, b, c, d, ..] = (client as u32).to_be_bytes().map(u16::from);
+            let client = Ipv6Addr::new(0x2001, 0xdb8, a, b, c, d, 0, 1);
+            let server = Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, server as u16);
+            [(client.into(), 0), (server.into(), 443)]
+        } else {
+            let [_, b, c, d] = (client as u32).to_be_bytes();
+            // The needle's address belongs to nobody.
+            let d = if [10, b, c, d] == NEEDLE.octets() {
+                d + 1
+            } else {
+                d
+            };
+            let server = Ipv4Addr::new(192, 0, 2, server as u8);
+            [(Ipv4Addr::new(10, b, c, d).into(), 0), (server.into(), 443)]
+        };
+        ends[0].1 = 32_768 + (self.next() % 28_232) as u16;
+        if !from_client {
+            ends.swap(0, 1);
+        }
+        let sequence = self.next() as u32;
+        let payload: Vec<u8> = (0..KEPT).map(|_| self.next() as u8).collect();
+        flow(ends, is_udp, sequence, payload)
+    }
+
+    /// Adds the block of the next packet.
+    fn packet(&mut self, out: &mut Vec<u8>) {
+        if self.left == 0 {
+            // Few flows have most of the packets.
+            let (one, other) = (self.next(), self.next());
+            let count = self.flows.len() as u64;
+            self.flow = (one % count).min(other % count) as usize;
+            self.left = 1 + self.next() % BURST;
+        }
+        self.left -= 1;
+        let share = self.next() % 100;
+        let length = LENGTHS.iter().find(|(_, up_to)| share < *up_to);
+        let length = length.map_or(KEPT, |(length, _)| *length);
+        self.now_ns += 1 + self.next() % (2 * GAP_NS);
+        let fresh = self.next().to_be_bytes();
+        let flow = &mut self.flows[self.flow];
+        flow.advance(length, fresh);
+        block(out, self.now_ns, &flow.frame, length);
+    }
+
+    fn needle(&mut self, out: &mut Vec<u8>) {
+        self.now_ns += 1;
+        let ends = [
+            (NEEDLE.into(), 40_000),
+            (Ipv4Addr::new(192, 0, 2, 1).into(), 443),
+        ];
+        let needle = flow(ends, false, 1, vec![0; KEPT]);
+        block(out, self.now_ns, &needle.frame, needle.frame.len());
+    }
+}
+
+fn flow(ends: [(IpAddr, u16); 2], is_udp: bool, sequence: u32, payload: Vec<u8>) -> Flow {
+    let [(src, src_port), (dst, dst_port)] = ends;
+    let link = Template::new().ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+    let (network, ip_len, length_at, outside) = match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => (Layer::Ipv4(Ipv4::new(src, dst)), 20, 16, 14),
+        (src, dst) => {
+            let v6 = |address| match address {
+                IpAddr::V6(address) => address,
+                IpAddr::V4(address) => address.to_ipv6_mapped(),
+            };
+            (Layer::Ipv6(Ipv6::new(v6(src), v6(dst))), 40, 18, 54)
+        }
+    };
+    let transport = match is_udp {
+        true => Layer::Udp(Udp {
+            src: src_port,
+            dst: dst_port,
+            checksum: true,
+        }),
+        false => Layer::Tcp(Tcp {
+            src: src_port,
+            dst: dst_port,
+            seq: sequence,
+            flags: flags::ACK,
+            ..Tcp::default()
+        }),
+    };
+    Flow {
+        frame: link
+            .layer(network)
+            .layer(transport)
+            .payload(payload)
+            .build(),
+        length_at,
+        outside,
+        sequence_at: (!is_udp).then_some(14 + ip_len + 4),
+        sequence,
+    }
+}
+
+impl Flow {
+    /// Makes the frame that of the flow's next packet.
+    fn advance(&mut self, length: usize, fresh: [u8; 8]) {
+        let counted = (length.max(self.outside + HEADER) - self.outside) as u16;
+        self.frame[self.length_at..][..2].copy_from_slice(&counted.to_be_bytes());
+        if let Some(at) = self.sequence_at {
+            self.sequence = self.sequence.wrapping_add(length.saturating_sub(66) as u32);
+            self.frame[at..][..4].copy_from_slice(&self.sequence.to_be_bytes());
+        }
+        // What is kept of the payload begins anew in each packet.
+        let from = KEPT.min(self.frame.len()) - fresh.len();
+        self.frame[from..][..fresh.len()].copy_from_slice(&fresh);
+    }
+}
+
+fn block(out: &mut Vec<u8>, timestamp_ns: u64, frame: &[u8], length: usize) {
+    let packet = EnhancedPacket {
+        timestamp_ns,
+        captured: &frame[..KEPT.min(length).min(frame.len())],
+        original_len: length as u32,
+        flags: Some(1),
+        ..EnhancedPacket::default()
+    };
+    enhanced_packet(out, &packet);
+}
+
+/// A store of made-up packets in a directory of its own.
+#[derive(Debug)]
+pub struct Made {
+    directory: Directory,
+    pub packets: u64,
+}
+
+impl Made {
+    /// One host's packets, of so many flows.
+    pub fn new(scratch: &Path, packets: u64, flows: usize) -> Result<Self> {
+        let directory = Directory::new(scratch, "store")?;
+        let made = Self { directory, packets };
+        made.fill(HOST, packets, flows, false)?;
+        Ok(made)
+    }
+
+    pub fn root(&self) -> PathBuf {
+        self.directory.path().join("store")
+    }
+
+    pub fn url(&self) -> String {
+        format!("file://{}", self.root().display())
+    }
+
+    /// One more host with few packets, the last of which is the needle.
+    pub fn add_needle(&mut self, packets: u64, flows: usize) -> Result<()> {
+        self.packets += packets + 1;
+        self.fill("needle", packets, flows, true)
+    }
+
+    fn fill(&self, host: &str, packets: u64, flows: usize, needle: bool) -> Result<()> {
+        let config = Config {
+            plan: StorePlan {
+                spool: Some(self.directory.path().join("spool")),
+                spool_bytes: u64::MAX,
+                chunk_time: Duration::from_secs(3600),
+                patience: Duration::from_secs(3600),
+                ..StorePlan::new(self.url(), CAPTURE.to_owned())
+            },
+            host: host.to_owned(),
+            boot: "boot".to_owned(),
+            options: Vec::new(),
+            trawl: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let interface = "eth0".to_owned();
+        let mut writer = StoreWriter::begin(&config, vec![interface.clone()], |_| ())?;
+        let mut blocks = Vec::new();
+        write::section_header(&mut blocks, &SectionHeader::default());
+        let described = Interface {
+            name: Some(interface),
+            snaplen: KEPT as u32,
+            ..Interface::default()
+        };
+        interface_description(&mut blocks, &described);
+        let mut traffic = Traffic::new(flows);
+        for _ in 0..packets {
+            traffic.packet(&mut blocks);
+            if blocks.len() >= PIECE {
+                writer.write(Blocks::Bytes(&blocks))?;
+                blocks.clear();
+            }
+        }
+        if needle {
+            traffic.needle(&mut blocks);
+        }
+        writer.write(Blocks::Bytes(&blocks))?;
+        let stored = writer.end(std::iter::empty(), "count")?;
+        match stored.trouble {
+            Some(why) => Err(Error::failed("cannot make up a store", why)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes it the store of `hosts` hosts, of which all have the first one's packets and index: files with other names
+    /// (hard links), and records of their own.
+    pub fn multiply(&mut self, hosts: u64) -> Result<()> {
+        let own = self.packets;
+        let root = self.root();
+        let multiply = || -> io::Result<()> {
+            let captured = root.join(CAPTURE);
+            let index = root.join(format!("index/capture={CAPTURE}"));
+            for number in 2..=hosts {
+                let host = format!("{HOST}-{number}");
+                copy(&captured.join(HOST), &captured.join(&host), &host)?;
+                for day in fs::read_dir(&index)? {
+                    let day = day?.path();
+                    let of_first = day.join(format!("host={HOST}"));
+                    if of_first.is_dir() {
+                        copy(&of_first, &day.join(format!("host={host}")), &host)?;
+                    }
+                }
+            }
+            Ok(())
+        };
+        multiply().map_err(|e| Error::os(format!("cannot make files in {}", root.display()), e))?;
+        self.packets = own * hosts.max(1);
+        Ok(())
+    }
+}
+
+/// Copies a host's part of a store for another host: links to packets and index, records that name it.
+fn copy(from: &Path, to: &Path, host: &str) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (path, name) = (entry.path(), entry.file_name());
+        let target = to.join(&name);
+        let name = name.to_string_lossy().into_owned();
+        if path.is_dir() {
+            copy(&path, &target, host)?;
+        } else if !name.ends_with(".json") {
+            fs::hard_link(&path, &target)?;
+        } else {
+            let bytes = fs::read(&path)?;
+            let renamed = match name.as_str() {
+                "begin.json" => renamed::<Begin>(&bytes, |record| &mut record.epoch.host, host),
+                "end.json" => renamed::<End>(&bytes, |record| &mut record.epoch.host, host),
+                _ => renamed::<Manifest>(&bytes, |record| &mut record.epoch.host, host),
+            };
+            fs::write(&target, renamed.ok_or(io::ErrorKind::InvalidData)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn renamed<R: Sealed>(
+    bytes: &[u8],
+    name: impl FnOnce(&mut R) -> &mut String,
+    host: &str,
+) -> Option<Vec<u8>> {
+    let mut record = R::from_bytes(bytes)?;
+    host.clone_into(name(&mut record));
+    Some(record.to_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use trawl_packet::pcapng::block::blocks;
+    use trawl_packet::walk::walk;
+
+    use super::*;
+
+    #[test]
+    fn made_up_packets_are_whole_and_the_same_each_time() {
+        let made = || {
+            let mut traffic = Traffic::new(50);
+            let mut out = Vec::new();
+            (0..1000).for_each(|_| traffic.packet(&mut out));
+            traffic.needle(&mut out);
+            out
+        };
+        let bytes = made();
+        assert_eq!(bytes, made());
+        let (mut count, mut tcp, mut last, mut found) = (0, 0, 0, 0);
+        for block in blocks(&bytes) {
+            let packet = block.enhanced_packet().expect("a packet");
+            let headers = walk(1, packet.captured);
+            let ip = headers.ip.expect("an IP packet");
+            assert!(headers.ports.is_some(), "{ip:?}");
+            assert!(packet.timestamp > last);
+            last = packet.timestamp;
+            count += 1;
+            tcp += u64::from(headers.tcp.is_some());
+            found += u64::from(ip.src == IpAddr::from(NEEDLE));
+        }
+        assert_eq!((count, found), (1001, 1));
+        assert!((500..1000).contains(&tcp), "{tcp}");
+    }
+}

@@ -1,0 +1,87 @@
+//! The measuring code of the experiments, one file for each kind of measurement.
+
+pub mod balance;
+pub mod capture;
+pub mod ddos;
+pub mod demands;
+pub mod disk;
+pub mod drops;
+pub mod generators;
+pub mod guard;
+pub mod pdump;
+pub mod programs;
+pub mod read;
+pub mod rfc2544;
+pub mod store;
+
+use crate::model::{Agreement, Experiment, Finding, Interval};
+
+/// How one series compares with another.
+#[derive(Clone, Copy, Debug)]
+pub enum Comparison {
+    /// So many times as fast; at least as fast is what is aimed for.
+    Faster,
+    /// This share of it, in per cent.
+    Share,
+    /// So much more than it, in this unit.
+    More(&'static str),
+}
+
+/// Compares series with others by the figures of the same repetitions, at each place of the x axis.
+pub fn compared(
+    experiment: &Experiment,
+    pairs: &[(&str, &str)],
+    metric: &str,
+    comparison: Comparison,
+) -> Finding {
+    let mut xs: Vec<f64> = experiment.points.iter().map(|point| point.x).collect();
+    xs.sort_by(f64::total_cmp);
+    xs.dedup();
+    let (mut shows, mut behind) = (Vec::new(), 0);
+    for (ours, theirs) in pairs {
+        for &x in &xs {
+            let figures = experiment.pairs(ours, theirs, metric, x).into_iter();
+            let figures = figures.map(|(a, b)| match comparison {
+                Comparison::Faster => a / b,
+                Comparison::Share => a / b * 100.0,
+                Comparison::More(_) => a - b,
+            });
+            let Some(Interval {
+                median, low, high, ..
+            }) = Interval::of(figures)
+            else {
+                continue;
+            };
+            behind += usize::from(median < 1.0);
+            let place = match xs.len() {
+                1 => String::new(),
+                _ => format!(", {x} {}", experiment.definition.x.label),
+            };
+            shows.push(match comparison {
+                Comparison::Faster => {
+                    format!("{ours}{place}: {median:.2} ({low:.2} to {high:.2}) times {theirs}")
+                }
+                Comparison::Share => {
+                    format!("{ours}{place}: {median:.1} % ({low:.1} to {high:.1}) of {theirs}")
+                }
+                Comparison::More(unit) => {
+                    format!("{ours}{place}: {median:.0} ({low:.0} to {high:.0}) {unit} more than {theirs}")
+                }
+            });
+        }
+    }
+    let agrees = match (comparison, shows.len(), behind) {
+        (Comparison::Faster, all, 0) if all > 0 => Agreement::Yes,
+        (Comparison::Faster, all, behind) if all > behind => Agreement::Partly,
+        (Comparison::Faster, all, _) if all > 0 => Agreement::No,
+        _ => Agreement::NotMeasured,
+    };
+    Finding {
+        agrees,
+        sentence: match shows.is_empty() {
+            true => String::new(),
+            false => "No study publishes a figure to compare with.".to_owned(),
+        },
+        shows: shows.join("; "),
+    }
+}

@@ -1,0 +1,283 @@
+//! The load balancer beside IPVS (study B): packets a second by the number of flows, and which flows the removal of a
+//! backend moves.
+
+mod farm;
+
+use std::net::Ipv4Addr;
+
+use trawl_lab::program::{Does, Loaded};
+use trawl_sys::{Error, Result};
+
+use farm::Farm;
+
+use super::programs::measured;
+use crate::definition::Space;
+use crate::model::{Agreement, Experiment, Finding};
+use crate::traffic::{Amount, Traffic, received};
+use crate::{Bench, Case, Measure, Measured, Stop, named};
+
+const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
+const PORT: u16 = 9;
+/// The backend that is removed, by its place among the others.
+const REMOVED: usize = 1;
+const MOST_BACKENDS: usize = 200;
+
+#[derive(Clone, Copy, Debug)]
+pub enum Balance {
+    Rate,
+    Moves,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Trawl,
+    /// With this scheduler.
+    Ipvs(&'static str),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Forward {
+    Direct,
+    Ipip,
+}
+
+const RATES: &[(&str, (Who, Forward))] = &[
+    ("trawl direct", (Who::Trawl, Forward::Direct)),
+    ("trawl ipip", (Who::Trawl, Forward::Ipip)),
+    ("IPVS direct", (Who::Ipvs("mh"), Forward::Direct)),
+    ("IPVS ipip", (Who::Ipvs("mh"), Forward::Ipip)),
+];
+
+/// Whether the flows are known when the backend is removed, or come afterwards.
+const MOVES: &[(&str, (Who, bool))] = &[
+    ("trawl established", (Who::Trawl, true)),
+    ("trawl new", (Who::Trawl, false)),
+    ("IPVS mh established", (Who::Ipvs("mh"), true)),
+    ("IPVS mh new", (Who::Ipvs("mh"), false)),
+    ("IPVS sh new", (Who::Ipvs("sh"), false)),
+];
+
+fn backends(number: f64) -> Result<usize> {
+    let number = number as usize;
+    match (2..=MOST_BACKENDS).contains(&number) {
+        true => Ok(number),
+        false => Err(Error::usage(
+            format!("{number} backends"),
+            format!("there can be 2 to {MOST_BACKENDS}"),
+        )),
+    }
+}
+
+impl Measure for Balance {
+    fn cases(&self, space: &Space, _: &Bench) -> Result<Vec<Case>> {
+        match self {
+            Self::Rate => {
+                let (size, seconds) = (space.number("size")? as usize, space.number("seconds")?);
+                let backends = backends(space.number("backends")?)?;
+                Case::each(space, "flows", |series, flows| {
+                    let (_, (who, forward)) = named(series, RATES)?;
+                    Ok(Box::new(move |bench| {
+                        let flood = Traffic::flood(size, seconds, &[bench.sender_cpu]);
+                        rate(bench, who, forward, backends, flows as u64, flood)
+                    }))
+                })
+            }
+            Self::Moves => {
+                let flows = space.number("flows")? as u64;
+                Case::each(space, "backends", |series, x| {
+                    let (_, (who, established)) = named(series, MOVES)?;
+                    let backends = backends(x)?;
+                    Ok(Box::new(move |bench| {
+                        moves(bench, who, established, backends, flows)
+                    }))
+                })
+            }
+        }
+    }
+
+    fn judge(&self, experiment: &Experiment) -> Finding {
+        match self {
+            Self::Rate => judge_rate(experiment),
+            Self::Moves => judge_moves(experiment),
+        }
+    }
+}
+
+/// Addresses on host b's network, each with a MAC address of its own, by which they are told apart.
+/// What makes frames belong to this many flows, the same ones each time. Frames that are rewritten on their way come round
+/// again as they were left, unless they are of more than one kind: then all headers are written anew.
+fn with_flows(mut traffic: Traffic, flows: u64) -> Traffic {
+    let flows = flows.to_string();
+    let words = [
+        ["--flows", &flows],
+        ["--src", "random:10.64.0.0/10"],
+        ["--src-port", "random:1024-65535"],
+        ["--every", "2:ttl=63"],
+    ];
+    traffic.more = words.concat().into_iter().map(str::to_owned).collect();
+    traffic
+}
+
+fn each(size: usize, flows: u64, cpu: usize) -> Traffic {
+    let traffic = Traffic {
+        amount: Amount::Frames(flows),
+        ..Traffic::flood(size, 0.0, &[cpu])
+    };
+    with_flows(traffic, flows)
+}
+
+fn rate(
+    bench: &Bench,
+    who: Who,
+    forward: Forward,
+    backends: usize,
+    flows: u64,
+    flood: Traffic,
+) -> Result<Measured, Stop> {
+    let all: Vec<usize> = (0..backends).collect();
+    let farm = Farm::new(bench, who, forward, &all, flows)?;
+    let _end = Loaded::native(Does::Drop, &farm.line.b)?;
+    // What is measured is how established flows are forwarded.
+    farm.send(bench, &each(flood.size, flows, bench.sender_cpu))?;
+    let before = received(&farm.line.b)?;
+    let sent = farm.send(bench, &with_flows(flood, flows))?;
+    let done = received(&farm.line.b)? - before;
+    if done == 0 {
+        return Err(Stop::Failed("no frame reached a backend".to_owned()));
+    }
+    Ok(measured(&sent, done))
+}
+
+fn moves(
+    bench: &Bench,
+    who: Who,
+    established: bool,
+    backends: usize,
+    flows: u64,
+) -> Result<Measured, Stop> {
+    let all: Vec<usize> = (0..backends).collect();
+    let rest: Vec<usize> = all.iter().copied().filter(|one| *one != REMOVED).collect();
+    let farm = Farm::new(bench, who, Forward::Direct, &all, flows)?;
+    let before = farm.send_each(bench, flows)?;
+    let after = if established {
+        farm.remove(bench, REMOVED)?;
+        farm.send(bench, &each(64, flows, bench.sender_cpu))?;
+        farm.send_each(bench, flows)?
+    } else {
+        drop(farm);
+        Farm::new(bench, who, Forward::Direct, &rest, flows)?.send_each(bench, flows)?
+    };
+    if (before.len() as u64) < flows * 9 / 10 {
+        return Err(Stop::Failed(format!(
+            "only {} of {flows} flows reached a backend before the removal",
+            before.len()
+        )));
+    }
+    let share = |count: usize| count as f64 / before.len() as f64 * 100.0;
+    let is_elsewhere =
+        |flow: &[u8; 6], backend: &usize| after.get(flow).is_some_and(|now| now != backend);
+    let moved: Vec<usize> = before
+        .iter()
+        .filter(|(flow, backend)| is_elsewhere(flow, backend))
+        .map(|(_, backend)| *backend)
+        .collect();
+    let needless = moved.iter().filter(|backend| **backend != REMOVED).count();
+    let lost = before
+        .keys()
+        .filter(|flow| !after.contains_key(*flow))
+        .count();
+    Ok(Measured {
+        values: [
+            ("moved_percent", share(moved.len())),
+            ("needless_percent", share(needless)),
+            ("lost_percent", share(lost)),
+        ]
+        .into(),
+        sent: Some(flows),
+        recorded: Some(after.len() as u64),
+        ..Measured::default()
+    })
+}
+
+fn at(experiment: &Experiment, series: &str, metric: &str, x: f64) -> Option<f64> {
+    let line = experiment.line(series, metric);
+    let point = line.iter().find(|point| point.x == x);
+    point.map(|point| point.value.median)
+}
+
+fn judge_rate(experiment: &Experiment) -> Finding {
+    let xs = || experiment.points.iter().map(|point| point.x);
+    let (few, many) = (xs().fold(f64::INFINITY, f64::min), xs().fold(0.0, f64::max));
+    let mut said = Vec::new();
+    let mut least = f64::INFINITY;
+    for way in ["direct", "ipip"] {
+        let (ours, theirs) = (format!("trawl {way}"), format!("IPVS {way}"));
+        for flows in [few, many] {
+            if let Some(ratio) = experiment.paired(&ours, &theirs, "mpps", flows) {
+                least = least.min(ratio.median);
+                said.push(format!(
+                    "{:.1} times IPVS by {way} with {flows} flows",
+                    ratio.median
+                ));
+            }
+        }
+    }
+    let shown: Vec<String> = [few, many]
+        .into_iter()
+        .flat_map(|flows| {
+            let of = move |series: String| {
+                let rate = at(experiment, &series, "mpps", flows)?;
+                Some(format!("{series} {rate:.2}"))
+            };
+            let rates: Vec<String> = experiment.series().into_iter().filter_map(of).collect();
+            (!rates.is_empty()).then(|| format!("{flows} flows: {} (Mpps)", rates.join(", ")))
+        })
+        .collect();
+    Finding {
+        agrees: match said.is_empty() {
+            true => Agreement::NotMeasured,
+            false if least >= 3.0 => Agreement::Yes,
+            false if least > 1.5 => Agreement::Partly,
+            false => Agreement::No,
+        },
+        shows: shown.join("; "),
+        sentence: match said.is_empty() {
+            true => String::new(),
+            false => format!(
+                "trawl balance is {} (published: 3 to 4 times).",
+                said.join(", ")
+            ),
+        },
+    }
+}
+
+/// What consistent hashing may move beside the removed backend's own flows, in percent.
+const SMALL_SHARE: f64 = 5.0;
+
+fn judge_moves(experiment: &Experiment) -> Finding {
+    let needless = |series: &str| experiment.line(series, "needless_percent");
+    let most = |series: &str| {
+        let shares = needless(series).into_iter().map(|point| point.value.median);
+        shares.reduce(f64::max)
+    };
+    let (Some(established), Some(new)) = (most("trawl established"), most("trawl new")) else {
+        return Finding::default();
+    };
+    let shown = experiment
+        .series()
+        .into_iter()
+        .filter_map(|series| Some(format!("{series} {:.1} %", most(&series)?)));
+    let shown: Vec<String> = shown.collect();
+    Finding {
+        agrees: match (established == 0.0, new <= SMALL_SHARE) {
+            (true, true) => Agreement::Yes,
+            (true, false) => Agreement::Partly,
+            _ => Agreement::No,
+        },
+        shows: format!("flows moved needlessly, at most: {}", shown.join(", ")),
+        sentence: format!(
+            "The removal of a backend of trawl's moves at most {established:.1} % of the established flows and {new:.1} % of new ones \
+             that were not the backend's own (Maglev: none, and a small share)."
+        ),
+    }
+}

@@ -1,0 +1,350 @@
+//! What handles the frames: trawl's programs, the peers', rules of the firewall, the kernel's forwarding.
+
+use std::path::Path;
+
+use trawl_lab::program::Loaded;
+use trawl_lab::{Pair, PairOptions, Station};
+use trawl_sys::{Error, Result};
+
+use super::xdp_bench;
+use crate::process::{self, Background};
+use crate::{Bench, Stop, named};
+
+/// What handles the frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    Xdp(Verdict, Mode),
+    XdpBench(Verdict, Mode),
+    /// Out of xdp-bench's binary, without what xdp-bench runs beside it.
+    Extracted(Verdict),
+    Iptables,
+    IptablesRaw,
+    Conntrack,
+    Nft,
+    /// trawl's guard with one rule: UDP to the port that is attacked.
+    Guard,
+    XdpFilter,
+    TrawlRoute,
+    XdpForward,
+    /// Nothing but the kernel.
+    Kernel,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Drop,
+    Pass,
+    Tx,
+    /// By bpf_redirect, with swapped addresses as xdp-bench has it.
+    Redirect,
+    /// By a device map.
+    RedirectMap,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Native,
+    Generic,
+    Offloaded,
+}
+
+/// The port that trawl gen sends to where none is named.
+const ATTACKED: &str = "9";
+
+const OBJECT: &str = "xdpfilt_alw_udp.o";
+
+const WHO: &[(&str, Who)] = &[
+    ("DROP native", Who::Xdp(Verdict::Drop, Mode::Native)),
+    ("DROP generic", Who::Xdp(Verdict::Drop, Mode::Generic)),
+    ("DROP offloaded", Who::Xdp(Verdict::Drop, Mode::Offloaded)),
+    ("PASS native", Who::Xdp(Verdict::Pass, Mode::Native)),
+    ("PASS generic", Who::Xdp(Verdict::Pass, Mode::Generic)),
+    ("TX native", Who::Xdp(Verdict::Tx, Mode::Native)),
+    ("TX generic", Who::Xdp(Verdict::Tx, Mode::Generic)),
+    ("REDIRECT native", Who::Xdp(Verdict::Redirect, Mode::Native)),
+    (
+        "REDIRECT generic",
+        Who::Xdp(Verdict::Redirect, Mode::Generic),
+    ),
+    (
+        "xdp-bench DROP native",
+        Who::XdpBench(Verdict::Drop, Mode::Native),
+    ),
+    (
+        "xdp-bench PASS native",
+        Who::XdpBench(Verdict::Pass, Mode::Native),
+    ),
+    (
+        "xdp-bench TX native",
+        Who::XdpBench(Verdict::Tx, Mode::Native),
+    ),
+    (
+        "xdp-bench REDIRECT native",
+        Who::XdpBench(Verdict::Redirect, Mode::Native),
+    ),
+    (
+        "REDIRECT by a map",
+        Who::Xdp(Verdict::RedirectMap, Mode::Native),
+    ),
+    ("xdp-bench's DROP", Who::Extracted(Verdict::Drop)),
+    ("xdp-bench's TX", Who::Extracted(Verdict::Tx)),
+    ("xdp-bench's REDIRECT", Who::Extracted(Verdict::Redirect)),
+    (
+        "xdp-bench's REDIRECT by a map",
+        Who::Extracted(Verdict::RedirectMap),
+    ),
+    ("iptables DROP", Who::Iptables),
+    ("iptables raw DROP", Who::IptablesRaw),
+    ("iptables conntrack DROP", Who::Conntrack),
+    ("nft DROP", Who::Nft),
+    ("with XDP filter", Who::Guard),
+    ("xdp-filter", Who::XdpFilter),
+    ("without filter", Who::Kernel),
+    ("trawl route", Who::TrawlRoute),
+    ("xdp-forward", Who::XdpForward),
+    ("Linux forwarding", Who::Kernel),
+];
+
+/// What was put in place for a run, in the order in which it goes.
+#[derive(Default)]
+pub struct Placed {
+    _background: Option<Background>,
+    pub loaded: Vec<Loaded>,
+    unload: Vec<(std::path::PathBuf, Vec<String>)>,
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        for (program, arguments) in &self.unload {
+            let _ = process::run(process::command(program).args(arguments));
+        }
+    }
+}
+
+impl Placed {
+    fn unload_with(&mut self, bench: &Bench, words: &[&str]) {
+        let words = words.iter().map(|word| (*word).to_owned());
+        self.unload.push((bench.trawl.clone(), words.collect()));
+    }
+
+    /// A program in the station's namespace undoes it.
+    fn unload_beside(&mut self, at: &Station, program: &Path, words: &[&str]) {
+        let command = process::command_beside(&at.name, program);
+        let all = command.get_args().map(|word| word.to_string_lossy());
+        let mut all: Vec<String> = all.map(std::borrow::Cow::into_owned).collect();
+        all.extend(words.iter().map(|word| (*word).to_owned()));
+        self.unload.push((command.get_program().into(), all));
+    }
+}
+
+pub fn label(station: &Station) -> String {
+    format!("{}:{}", station.name, station.interface)
+}
+
+impl Who {
+    pub fn find(series: &str) -> Result<Self> {
+        named(series, WHO).map(|(_, who)| who)
+    }
+
+    /// Puts it on the receiving interface; `out` is where it sends frames on to.
+    pub fn place(self, bench: &Bench, at: &Station, out: &Station) -> Result<Placed, Stop> {
+        let mut placed = Placed::default();
+        match self {
+            Self::Xdp(verdict, mode) => load(bench, verdict, mode, at, out, &mut placed)?,
+            Self::XdpBench(verdict, mode) => {
+                let mut command = process::command_beside(&at.name, bench.peers.path("xdp-bench")?);
+                let mode = if mode == Mode::Native {
+                    "native"
+                } else {
+                    "skb"
+                };
+                match verdict {
+                    Verdict::Drop => command.args(["drop", &at.interface, "-m", mode]),
+                    Verdict::Pass => command.args(["pass", &at.interface, "-m", mode]),
+                    Verdict::Tx => command.args(["tx", &at.interface, "-m", mode]),
+                    Verdict::Redirect => {
+                        command.args(["redirect", &at.interface, &out.interface, "-m", mode])
+                    }
+                    Verdict::RedirectMap => {
+                        command.args(["redirect-map", &at.interface, &out.interface, "-m", mode])
+                    }
+                };
+                let started = Background::start(&mut command, "\n").map_err(first_line)?;
+                placed._background = Some(started);
+            }
+            Self::Extracted(verdict) => {
+                let binary = bench.peers.binary("xdp-bench")?;
+                xdp_bench::load(&binary, verdict, at, out)?;
+                placed.unload_with(bench, &["xdp", "unload", &label(at)]);
+            }
+            Self::Iptables => rule(
+                bench,
+                at,
+                "iptables",
+                &["-A", "INPUT", "-p", "udp", "-j", "DROP"],
+            )?,
+            Self::IptablesRaw => {
+                rule(
+                    bench,
+                    at,
+                    "iptables",
+                    &["-t", "raw", "-A", "PREROUTING", "-p", "udp", "-j", "DROP"],
+                )?;
+            }
+            Self::Conntrack => rule(
+                bench,
+                at,
+                "iptables",
+                &[
+                    "-A",
+                    "INPUT",
+                    "-m",
+                    "conntrack",
+                    "--ctstate",
+                    "NEW,ESTABLISHED,RELATED",
+                    "-j",
+                    "DROP",
+                ],
+            )?,
+            Self::Nft => {
+                let ruleset = "add table inet trawl; add chain inet trawl in { type filter hook input priority 0 ; }; \
+                               add rule inet trawl in meta l4proto udp drop";
+                rule(bench, at, "nft", &[ruleset])?;
+            }
+            Self::Guard => {
+                let site = label(at);
+                trawl(bench, &["guard", "load", &site])?;
+                placed.unload_with(bench, &["guard", "unload", &site]);
+                let rule = ["--proto", "udp", "--port", ATTACKED];
+                trawl(
+                    bench,
+                    &[&["guard", "deny", "--netns", &at.name], &rule[..]].concat(),
+                )?;
+            }
+            Self::XdpFilter => {
+                let path = bench.peers.path("xdp-filter")?;
+                let run = |words: &[&str]| {
+                    let mut command = process::command_beside(&at.name, &path);
+                    // Its programs are files of their own; where it was built they lie beside it.
+                    if let Some(place) = path.parent().filter(|at| at.join(OBJECT).exists()) {
+                        command.env("LIBXDP_OBJECT_PATH", place);
+                    }
+                    process::run(command.args(words)).map_err(first_line)
+                };
+                run(&["load", &at.interface, "-m", "native", "-f", "udp"])?;
+                placed.unload_beside(at, &path, &["unload", &at.interface]);
+                run(&["port", ATTACKED, "-p", "udp", "-m", "dst"])?;
+            }
+            Self::TrawlRoute => {
+                let (left, right) = (label(at), label(out));
+                trawl(bench, &["route", "load", &left, &right])?;
+                placed.unload_with(bench, &["route", "unload", &left, &right]);
+            }
+            Self::XdpForward => {
+                let path = bench.peers.path("xdp-forward")?;
+                let mut command = process::command_beside(&at.name, &path);
+                command.args(["load", "-F", "direct", &at.interface, &out.interface]);
+                process::run(&mut command).map_err(first_line)?;
+                placed.unload_beside(at, &path, &["unload", &at.interface, &out.interface]);
+            }
+            Self::Kernel => {}
+        }
+        Ok(placed)
+    }
+}
+
+fn load(
+    bench: &Bench,
+    verdict: Verdict,
+    mode: Mode,
+    at: &Station,
+    out: &Station,
+    placed: &mut Placed,
+) -> Result<(), Stop> {
+    let site = label(at);
+    let mut words = vec!["xdp", "load", &site];
+    match verdict {
+        Verdict::Drop => words.push("drop"),
+        Verdict::Pass => words.push("pass"),
+        Verdict::Tx => words.push("tx"),
+        Verdict::Redirect | Verdict::RedirectMap => {
+            words.extend(["redirect", "--to", &out.interface, "--touch", "swap"]);
+            if verdict == Verdict::RedirectMap {
+                words.extend(["--by", "devmap"]);
+            }
+        }
+    }
+    words.extend([
+        "--mode",
+        match mode {
+            Mode::Native => "native",
+            Mode::Generic => "skb",
+            Mode::Offloaded => "hw",
+        },
+    ]);
+    trawl(bench, &words)?;
+    placed.unload_with(bench, &["xdp", "unload", &site]);
+    Ok(())
+}
+
+pub fn trawl(bench: &Bench, words: &[&str]) -> Result<(), Stop> {
+    process::run(process::command(&bench.trawl).args(words)).map_err(first_line)?;
+    Ok(())
+}
+
+pub fn first_line(error: Error) -> Stop {
+    Stop::Failed(
+        error
+            .to_string()
+            .lines()
+            .take(3)
+            .collect::<Vec<_>>()
+            .join(" "),
+    )
+}
+
+pub fn rule(bench: &Bench, at: &Station, tool: &str, words: &[&str]) -> Result<(), Stop> {
+    let mut command = process::command_in(&at.name, bench.peers.path(tool)?);
+    process::run(command.args(words))?;
+    Ok(())
+}
+
+/// Looks for a network card that runs XDP programs itself.
+pub fn offload_refusal(bench: &Bench) -> Stop {
+    let mut command = process::command(&bench.trawl);
+    let lab = match Pair::new(&PairOptions::default()) {
+        Ok(lab) => lab,
+        Err(why) => return why.into(),
+    };
+    command.args(["xdp", "load", &label(&lab.b), "drop", "--mode", "hw"]);
+    let refusal = match process::run(&mut command) {
+        Ok(_) => return Stop::Failed("a veth took an offloaded program".to_owned()),
+        Err(why) => why.to_string(),
+    };
+    let drivers = cards();
+    let cards = match drivers.is_empty() {
+        true => "it has no network card".to_owned(),
+        false => format!("its network cards use {}", drivers.join(", ")),
+    };
+    Stop::NotHere(format!(
+        "no device of this host can offload XDP: {cards}, and offloading needs a card such as Netronome's (nfp). The kernel's \
+         answer for the lab's veth: {}",
+        refusal.lines().next().unwrap_or_default()
+    ))
+}
+
+fn cards() -> Vec<String> {
+    let own = |entry: std::fs::DirEntry| {
+        let driver = std::fs::read_link(entry.path().join("device/driver")).ok()?;
+        Some(format!(
+            "{} ({})",
+            driver.file_name()?.to_string_lossy(),
+            entry.file_name().to_string_lossy()
+        ))
+    };
+    let devices = std::fs::read_dir("/sys/class/net")
+        .into_iter()
+        .flatten()
+        .flatten();
+    devices.filter_map(own).collect()
+}

@@ -1,0 +1,315 @@
+//! Programs as child processes of an experiment: run to their end, in the background until they are not needed, or a
+//! capture on a CPU of its own, which is waited for until it is ready, ended with an interrupt, and read for its output.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use trawl_sys::{Error, Result, process};
+
+use crate::scratch::MARK;
+
+/// A command that carries the benchmark's mark, so that it is found if the benchmark is killed.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    process::with_signals(&mut command)
+        .env(MARK, std::process::id().to_string())
+        .stdin(Stdio::null());
+    command
+}
+
+/// The same in a network namespace.
+pub fn command_in(namespace: &str, program: impl AsRef<OsStr>) -> Command {
+    let mut inside = command("ip");
+    inside.args(["netns", "exec", namespace]).arg(program);
+    inside
+}
+
+/// The same with the mounts of the host, for programs that pin to the bpffs: `ip netns exec` hides it.
+pub fn command_beside(namespace: &str, program: impl AsRef<OsStr>) -> Command {
+    let mut inside = command("nsenter");
+    inside
+        .arg(format!("--net=/run/netns/{namespace}"))
+        .arg(program);
+    inside
+}
+
+/// The command as one types it.
+fn words(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Runs it to its end; what it says is the error where it fails.
+pub fn run(command: &mut Command) -> Result<String> {
+    let what = words(command);
+    let output = command
+        .output()
+        .map_err(|e| Error::os(format!("cannot start {what}"), e))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    let said = match text(&output.stderr) {
+        said if said.is_empty() => text(&output.stdout),
+        said => said,
+    };
+    let last: Vec<&str> = said.lines().rev().take(4).collect();
+    let last: Vec<&str> = last.into_iter().rev().collect();
+    Err(Error::failed(what, last.join("; ")))
+}
+
+/// Runs trawl, and reads the JSON that it prints.
+pub fn json<A: AsRef<OsStr>>(trawl: &Path, arguments: &[A]) -> Result<Value> {
+    json_of(command(trawl).args(arguments))
+}
+
+/// Runs a command, and reads the JSON that it prints.
+pub fn json_of(command: &mut Command) -> Result<Value> {
+    let text = run(command)?;
+    serde_json::from_str(&text)
+        .map_err(|e| Error::failed(format!("{} printed no JSON", words(command)), e))
+}
+
+/// Runs in the background until it is dropped.
+#[derive(Debug)]
+pub struct Background(std::process::Child);
+
+impl Background {
+    /// Starts it, and waits until it prints `ready` on standard output.
+    pub fn start(command: &mut Command, ready: &str) -> Result<Self> {
+        let what = words(command);
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|e| Error::os(format!("cannot start {what}"), e))?;
+        let mut started = Self(child);
+        let mut said = Vec::new();
+        let mut byte = [0];
+        let mut output = started.0.stdout.take();
+        while let Some(pipe) = output.as_mut() {
+            if !matches!(pipe.read(&mut byte), Ok(1)) {
+                break;
+            }
+            said.push(byte[0]);
+            if said.ends_with(ready.as_bytes()) {
+                started.0.stdout = output;
+                return Ok(started);
+            }
+        }
+        let _ = started.0.kill();
+        if let Some(pipe) = started.0.stderr.as_mut() {
+            let _ = pipe.read_to_end(&mut said);
+        }
+        Err(Error::failed(
+            what,
+            format!(
+                "it ended before it was ready: {}",
+                String::from_utf8_lossy(&said).trim()
+            ),
+        ))
+    }
+
+    /// Starts it, whose output goes elsewhere.
+    pub fn spawn(command: &mut Command) -> Result<Self> {
+        let what = words(command);
+        let child = command.spawn();
+        child
+            .map(Self)
+            .map_err(|e| Error::os(format!("cannot start {what}"), e))
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.0.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// tcpdump is handed a block that is not full after a second; so long without any work, and nothing is left for it.
+const IDLE: Duration = Duration::from_millis(1500);
+const IDLE_AT_MOST: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What a capture program held in memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The largest it ever was in memory (VmHWM), rings included.
+    pub peak: u64,
+    /// Of that, rings that it shares with BPF programs.
+    pub rings: u64,
+    /// The rest.
+    pub without_rings: u64,
+}
+
+/// A running capture program.
+#[derive(Debug)]
+pub struct Peer {
+    name: String,
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    /// What it said when it was ready.
+    last_line: String,
+}
+
+impl Peer {
+    /// Starts it and waits until it says on standard error that it is ready.
+    pub fn start(name: &str, command: &mut Command, cpu: usize, ready: &str) -> Result<Self> {
+        let fail = |e| Error::os(format!("cannot start {name}"), e);
+        let mut child = process::with_signals(command)
+            .env(MARK, std::process::id().to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(fail)?;
+        process::pin(child.id(), cpu)?;
+        let stderr = child
+            .stderr
+            .take()
+            .ok_or_else(|| Error::failed(format!("cannot read what {name} says"), "no pipe"))?;
+        let peer = Self {
+            name: name.to_owned(),
+            child,
+            stderr: BufReader::new(stderr),
+            last_line: String::new(),
+        };
+        peer.wait_for(ready)
+    }
+
+    /// Waits until it says this on standard error.
+    pub fn wait_for(mut self, ready: &str) -> Result<Self> {
+        let mut said = String::new();
+        loop {
+            let start = said.len();
+            match self.stderr.read_line(&mut said) {
+                Ok(count) if count > 0 && said[start..].contains(ready) => {
+                    said[start..].clone_into(&mut self.last_line);
+                    return Ok(self);
+                }
+                Ok(count) if count > 0 => {}
+                _ => {
+                    let what = format!("{} did not start", self.name);
+                    return Err(Error::failed(what, said.trim()));
+                }
+            }
+        }
+    }
+
+    /// The number at the end of the line that was waited for.
+    pub fn last_number(&self) -> u32 {
+        let digits = self.last_line.split_whitespace().last();
+        digits.and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    /// What it says until it ends by itself.
+    pub fn read_to_end(mut self) -> Result<String> {
+        let mut said = String::new();
+        let read = self.stderr.read_to_string(&mut said);
+        read.and_then(|_| self.child.wait())
+            .map_err(|e| Error::os(format!("cannot end {}", self.name), e))?;
+        Ok(said)
+    }
+
+    /// CPU seconds used so far.
+    pub fn cpu_seconds(&self) -> f64 {
+        process::cpu_seconds(self.child.id())
+    }
+
+    /// What it holds in memory; `None` where the kernel does not tell.
+    pub fn memory(&self) -> Option<Memory> {
+        let read =
+            |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).ok();
+        Some(memory(&read("status")?, &read("smaps")?))
+    }
+
+    /// Waits until it has done with what was sent: its CPU time stands still.
+    pub fn wait_until_idle(&self) {
+        let start = Instant::now();
+        let mut last = (self.cpu_seconds(), start);
+        while last.1.elapsed() < IDLE && start.elapsed() < IDLE_AT_MOST {
+            std::thread::sleep(LOOK_EVERY);
+            let now = self.cpu_seconds();
+            if now > last.0 {
+                last = (now, Instant::now());
+            }
+        }
+    }
+
+    /// Interrupts it and returns what it said at its end.
+    pub fn finish(self) -> Result<String> {
+        process::interrupt(self.child.id())?;
+        self.read_to_end()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Only matters where an error came before `finish`.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn memory(status: &str, mappings: &str) -> Memory {
+    let peak = status
+        .lines()
+        .find_map(|line| kibibytes(line, "VmHWM:"))
+        .unwrap_or(0);
+    let mut rings = 0;
+    let mut is_ring = false;
+    for line in mappings.lines() {
+        // A mapping's first line ends with what is mapped; the others begin with a name and a colon.
+        let is_first = line
+            .split(' ')
+            .next()
+            .is_some_and(|word| word.contains('-'));
+        if is_first {
+            is_ring = line.contains("bpf-map");
+        } else if is_ring {
+            rings += kibibytes(line, "Rss:").unwrap_or(0);
+        }
+    }
+    Memory {
+        peak,
+        rings,
+        without_rings: peak.saturating_sub(rings),
+    }
+}
+
+fn kibibytes(line: &str, name: &str) -> Option<u64> {
+    let value = line.strip_prefix(name)?.trim().strip_suffix("kB")?;
+    Some(value.trim().parse::<u64>().ok()? << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_told_from_the_rest() {
+        let status = "Name:\ttrawl\nVmHWM:\t    9000 kB\nVmRSS:\t 8000 kB\n";
+        let mappings = "7f00-7f10 rw-s 00000000 00:10 11  anon_inode:bpf-map\n\
+                        Size:  9999 kB\nRss:    5000 kB\n\
+                        7f20-7f30 r-xp 00000000 08:01 12  /usr/bin/trawl\nRss:  3000 kB\n";
+        let expected = Memory {
+            peak: 9000 << 10,
+            rings: 5000 << 10,
+            without_rings: 4000 << 10,
+        };
+        assert_eq!(memory(status, mappings), expected);
+        assert_eq!(memory("", "").peak, 0);
+    }
+}
