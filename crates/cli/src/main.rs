@@ -38,7 +38,7 @@ mod stat;
 mod store;
 mod terminal;
 mod top;
-mod units;
+
 mod verifier_log;
 mod version;
 mod why;
@@ -48,6 +48,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::env::CompleteEnv;
+use trawl_gen::units;
 use trawl_sys::error::Kind;
 
 /// Captures, filters, makes, forwards and measures packets on the fast path

@@ -1,16 +1,11 @@
 //! Classic BPF programs: what libpcap compiles to and what `tcpdump -ddd` prints.
 
-mod check;
-mod display;
-mod parse;
-mod run;
-
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::error::FilterError;
 use crate::table::Table;
-pub use run::ClassicAnswer;
 
 /// Most instructions of a raw program, as the kernel's `BPF_MAXINSNS`.
 pub const MAX_RAW: usize = 4096;
@@ -191,13 +186,13 @@ impl Classic {
 
     /// Takes a raw program if the kernel's classic checker (`bpf_check_classic`) would.
     pub fn new(instructions: Vec<Instruction>) -> Result<Self, FilterError> {
-        check::check(&instructions, check::Source::Raw)?;
+        check(&instructions, Source::Raw)?;
         Ok(Self::plain(instructions))
     }
 
     /// Takes a program of libpcap's compiler: longer, and with the backward jumps of `protochain`.
     pub fn from_compiler(instructions: Vec<Instruction>) -> Result<Self, FilterError> {
-        check::check(&instructions, check::Source::Compiler)?;
+        check(&instructions, Source::Compiler)?;
         Ok(Self {
             counts_from_headers: false,
             ..Self::plain(instructions)
@@ -206,7 +201,7 @@ impl Classic {
 
     /// Reads a program as `tcpdump -ddd` prints it, with newlines or with commas.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
-        Self::new(parse::parse(text)?)
+        Self::new(parse(text)?)
     }
 
     /// The instructions.
@@ -228,7 +223,7 @@ impl Classic {
 
     /// The program as `tcpdump -ddd` prints it, on one line with commas.
     pub fn to_ddd(&self) -> String {
-        parse::print(&self.instructions)
+        print(&self.instructions)
     }
 
     /// Runs the program on a packet of which `bytes` is the beginning and `length` the true length.
@@ -241,12 +236,601 @@ impl Classic {
     /// The same, and whether the program had to be stopped. Older libpcap does not stop such a
     /// program at all: `protochain` can go round for ever there on a packet made for it.
     pub fn evaluate(&self, bytes: &[u8], length: u32) -> ClassicAnswer {
-        run::run(self, bytes, length)
+        run(self, bytes, length)
     }
 
     /// Whether the packet has more headers than a program in the kernel follows.
     pub fn exceeds_kernel(&self, bytes: &[u8], length: u32) -> bool {
-        self.has_backward_jumps()
-            && run::run_within(self, bytes, length, MAX_BACKWARD_JUMPS).gave_up
+        self.has_backward_jumps() && run_within(self, bytes, length, MAX_BACKWARD_JUMPS).gave_up
+    }
+}
+
+// Classic programs as `tcpdump -d` shows them, to the column.
+
+impl fmt::Display for Classic {
+    /// One line for each instruction, exactly as `tcpdump -d` (libpcap's `bpf_image`).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, &instruction) in self.instructions().iter().enumerate() {
+            writeln!(f, "{}", line(index, instruction))?;
+        }
+        Ok(())
+    }
+}
+
+fn line(index: usize, i: Instruction) -> String {
+    let (name, operand) = parts(index, i);
+    let next = index + 1;
+    if i.class() == op::JMP && !i.is_jump_always() {
+        format!(
+            "({index:03}) {name:<8} {operand:<16} jt {}\tjf {}",
+            next + usize::from(i.jt),
+            next + usize::from(i.jf)
+        )
+    } else {
+        format!("({index:03}) {name:<8} {operand}")
+    }
+}
+
+/// The instruction in a message: name and operand only.
+fn text(index: usize, i: Instruction) -> String {
+    let (name, operand) = parts(index, i);
+    format!("{name} {operand}").trim_end().to_owned()
+}
+
+fn parts(index: usize, i: Instruction) -> (&'static str, String) {
+    use op::*;
+    // libpcap prints offsets and most constants as signed numbers.
+    let signed = i.k as i32;
+    let absolute = |name| (name, format!("[{signed}]"));
+    let indirect = |name| (name, format!("[x + {signed}]"));
+    let memory = |name| (name, format!("M[{signed}]"));
+    match i.code {
+        code if code == LD | W | ABS => absolute("ld"),
+        code if code == LD | H | ABS => absolute("ldh"),
+        code if code == LD | B | ABS => absolute("ldb"),
+        code if code == LD | W | IND => indirect("ld"),
+        code if code == LD | H | IND => indirect("ldh"),
+        code if code == LD | B | IND => indirect("ldb"),
+        code if code == LD | W | LEN => ("ld", "#pktlen".into()),
+        code if code == LDX | W | LEN => ("ldx", "#pktlen".into()),
+        code if code == LD | IMM => ("ld", format!("#{:#x}", i.k)),
+        code if code == LDX | IMM => ("ldx", format!("#{:#x}", i.k)),
+        code if code == LDX | B | MSH => ("ldxb", format!("4*([{signed}]&0xf)")),
+        code if code == LD | MEM => memory("ld"),
+        code if code == LDX | MEM => memory("ldx"),
+        ST => memory("st"),
+        STX => memory("stx"),
+        code if code == RET | K => ("ret", format!("#{signed}")),
+        code if code == RET | A => ("ret", String::new()),
+        code if code == JMP | JA => ("ja", (index as i64 + 1 + i64::from(signed)).to_string()),
+        code if code == ALU | NEG => ("neg", String::new()),
+        code if code == MISC | TAX => ("tax", String::new()),
+        code if code == MISC | TXA => ("txa", String::new()),
+        _ if i.class() == ALU || i.class() == JMP => operation(i),
+        _ => ("unimp", format!("{:#x}", i.code)),
+    }
+}
+
+fn operation(i: Instruction) -> (&'static str, String) {
+    use op::*;
+    let name = match (i.class(), i.code & 0xf0) {
+        (ALU, ADD) => "add",
+        (ALU, SUB) => "sub",
+        (ALU, MUL) => "mul",
+        (ALU, DIV) => "div",
+        (ALU, MOD) => "mod",
+        (ALU, AND) => "and",
+        (ALU, OR) => "or",
+        (ALU, XOR) => "xor",
+        (ALU, LSH) => "lsh",
+        (ALU, RSH) => "rsh",
+        (JMP, JEQ) => "jeq",
+        (JMP, JGT) => "jgt",
+        (JMP, JGE) => "jge",
+        (JMP, JSET) => "jset",
+        _ => return ("unimp", format!("{:#x}", i.code)),
+    };
+    let operand = if i.code & X != 0 {
+        "x".into()
+    } else if i.class() == JMP || ["and", "or", "xor"].contains(&name) {
+        format!("#{:#x}", i.k)
+    } else {
+        format!("#{}", i.k as i32)
+    };
+    (name, operand)
+}
+
+// Classic programs as text: `COUNT,CODE JT JF K,…`, as tcpdump -ddd and iptables -m bpf have it.
+
+/// Much may stand where an instruction should.
+fn beginning(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+fn error(reason: &'static str, text: &str) -> FilterError {
+    FilterError::Text {
+        reason,
+        text: beginning(text),
+    }
+}
+
+/// Reads the text form. Only its shape is checked here.
+fn parse(text: &str) -> Result<Vec<Instruction>, FilterError> {
+    let mut lines = text
+        .split([',', '\n'])
+        .map(str::trim)
+        .filter(|line| !line.is_empty());
+    let first = lines.next().ok_or_else(|| error("nothing there", text))?;
+    let count: usize = first
+        .parse()
+        .map_err(|_| error("the number of instructions is missing", first))?;
+    if count == 0 || count > MAX_RAW {
+        return Err(FilterError::Length {
+            len: count,
+            max: MAX_RAW,
+        });
+    }
+    let instructions = lines
+        .enumerate()
+        .map(|(index, line)| {
+            instruction(line).map_err(|reason| FilterError::Instruction {
+                index,
+                text: beginning(line),
+                reason: reason.to_owned(),
+            })
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    if instructions.len() != count {
+        return Err(error(
+            if instructions.len() < count {
+                "fewer instructions than announced"
+            } else {
+                "more instructions than announced"
+            },
+            first,
+        ));
+    }
+    Ok(instructions)
+}
+
+fn instruction(line: &str) -> Result<Instruction, &'static str> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [code, jt, jf, k] = fields[..] else {
+        return Err("an instruction has four numbers: CODE JT JF K");
+    };
+    Ok(Instruction {
+        code: number(code)?,
+        jt: number(jt)?,
+        jf: number(jf)?,
+        k: number(k)?,
+    })
+}
+
+fn number<T: TryFrom<u32>>(text: &str) -> Result<T, &'static str> {
+    let value = match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    }
+    .map_err(|_| "one of its fields is no number of 32 bits")?;
+    T::try_from(value).map_err(|_| "a number is too large for its field")
+}
+
+/// Writes the text form.
+fn print(instructions: &[Instruction]) -> String {
+    let mut text = instructions.len().to_string();
+    for i in instructions {
+        text.push_str(&format!(",{} {} {} {}", i.code, i.jt, i.jf, i.k));
+    }
+    text
+}
+
+// Which classic programs are taken: what the kernel's `bpf_check_classic` takes, so that a raw
+// program means the same on a socket and at a hook.
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// A person or another program wrote it: the kernel's rules.
+    Raw,
+    /// libpcap made it: loops and more instructions are fine.
+    Compiler,
+}
+
+fn check(program: &[Instruction], source: Source) -> Result<(), FilterError> {
+    let max = match source {
+        Source::Raw => MAX_RAW,
+        Source::Compiler => MAX_COMPILED,
+    };
+    if program.is_empty() || program.len() > max {
+        return Err(FilterError::Length {
+            len: program.len(),
+            max,
+        });
+    }
+    for (index, &instruction) in program.iter().enumerate() {
+        let fail = |reason: String| FilterError::Instruction {
+            index,
+            text: text(index, instruction),
+            reason,
+        };
+        check_one(instruction, source).map_err(|reason| fail(reason.to_owned()))?;
+        for target in targets(index, instruction) {
+            if target < 0 || target >= program.len() as i64 {
+                return Err(fail(format!(
+                    "it jumps to {target}, outside the program of {} instructions",
+                    program.len()
+                )));
+            }
+            if target <= index as i64 && source == Source::Raw {
+                return Err(fail("it jumps backward, which the kernel refuses".into()));
+            }
+        }
+    }
+    let last = program.len() - 1;
+    if program[last].class() != op::RET {
+        return Err(FilterError::Instruction {
+            index: last,
+            text: text(last, program[last]),
+            reason: "the last instruction must be a return".into(),
+        });
+    }
+    if source == Source::Raw {
+        check_memory(program)?;
+    }
+    Ok(())
+}
+
+fn targets(index: usize, instruction: Instruction) -> Vec<i64> {
+    if instruction.class() != op::JMP {
+        return Vec::new();
+    }
+    let next = index as i64 + 1;
+    if instruction.is_jump_always() {
+        // libpcap counts the distance as signed; the kernel as unsigned, beyond any program.
+        return vec![next + i64::from(instruction.k as i32)];
+    }
+    vec![
+        next + i64::from(instruction.jt),
+        next + i64::from(instruction.jf),
+    ]
+}
+
+fn check_one(i: Instruction, source: Source) -> Result<(), &'static str> {
+    use op::*;
+    const UNKNOWN: &str = "no such instruction";
+    let k_or_x = |operation: u16| i.code == i.class() | operation | (i.code & X);
+    match i.class() {
+        LD => match i.code & !0x07 {
+            x if [W | ABS, H | ABS, B | ABS].contains(&x) => {
+                // libpcap takes any number for an offset, and finds no byte there.
+                if source == Source::Raw
+                    && i.k >= ancillary::AD_OFF
+                    && crate::lower::ancillary::Ancillary::at(i.k).is_none()
+                {
+                    return Err("it reads an ancillary field that the kernel does not have");
+                }
+                Ok(())
+            }
+            x if [W | IND, H | IND, B | IND, IMM, W | LEN].contains(&x) => Ok(()),
+            x if x == MEM => cell(i.k),
+            _ => Err(UNKNOWN),
+        },
+        LDX => match i.code & !0x07 {
+            x if [IMM, W | LEN, B | MSH].contains(&x) => Ok(()),
+            x if x == MEM => cell(i.k),
+            _ => Err(UNKNOWN),
+        },
+        ST | STX if i.code == i.class() => cell(i.k),
+        ALU => match i.code & 0xf0 {
+            operation @ (ADD | SUB | MUL | AND | OR | XOR) if k_or_x(operation) => Ok(()),
+            operation @ (DIV | MOD) if k_or_x(operation) => {
+                if i.code & X == 0 && i.k == 0 {
+                    return Err("it divides by zero");
+                }
+                Ok(())
+            }
+            operation @ (LSH | RSH) if k_or_x(operation) => {
+                if i.code & X == 0 && i.k >= 32 {
+                    return Err("it shifts by 32 bits or more");
+                }
+                Ok(())
+            }
+            NEG if i.code == ALU | NEG => Ok(()),
+            _ => Err(UNKNOWN),
+        },
+        JMP => match i.code & 0xf0 {
+            JA if i.code == JMP | JA => Ok(()),
+            operation @ (JEQ | JGT | JGE | JSET) if k_or_x(operation) => Ok(()),
+            _ => Err(UNKNOWN),
+        },
+        RET if i.code == RET | K || i.code == RET | A => Ok(()),
+        MISC if i.code == MISC | TAX || i.code == MISC | TXA => Ok(()),
+        _ => Err(UNKNOWN),
+    }
+}
+
+fn cell(k: u32) -> Result<(), &'static str> {
+    if k as usize >= MEMORY_CELLS {
+        return Err("scratch memory has the cells M[0] to M[15]");
+    }
+    Ok(())
+}
+
+/// Refuses a read of a scratch cell that some path leaves unwritten, as the kernel does.
+fn check_memory(program: &[Instruction]) -> Result<(), FilterError> {
+    // For each instruction, the cells written on every path to it. Jumps go forward only, so one
+    // pass in order sees each instruction after all that lead to it.
+    let mut written_at = vec![u16::MAX; program.len()];
+    let mut written: u16 = 0;
+    for (index, &i) in program.iter().enumerate() {
+        written &= written_at[index];
+        match i.class() {
+            op::ST | op::STX => written |= 1 << i.k,
+            op::LD | op::LDX if i.code & !0x07 == op::MEM && written & (1 << i.k) == 0 => {
+                return Err(FilterError::Instruction {
+                    index,
+                    text: text(index, i),
+                    reason: format!("M[{}] is read before anything was stored in it", i.k),
+                });
+            }
+            op::JMP => {
+                for target in targets(index, i) {
+                    written_at[target as usize] &= written;
+                }
+                written = u16::MAX;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+// A plain interpreter with libpcap's semantics, and the kernel's where programs come from elsewhere, as a second opinion
+// and for files.
+
+/// Big-endian value of the `size` bytes at `offset`, if they are all there.
+fn load(bytes: &[u8], offset: u64, size: u16) -> Option<u32> {
+    let width = match size {
+        op::W => 4,
+        op::H => 2,
+        _ => 1,
+    };
+    let start = usize::try_from(offset).ok()?;
+    let field = bytes.get(start..start.checked_add(width)?)?;
+    Some(field.iter().fold(0, |value, &b| value << 8 | u32::from(b)))
+}
+
+/// What a program said of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClassicAnswer {
+    /// What it returned; 0 is "no match".
+    pub value: u32,
+    /// Whether it was stopped because it jumped backward too often.
+    pub gave_up: bool,
+}
+
+/// Runs the program.
+fn run(program: &Classic, bytes: &[u8], length: u32) -> ClassicAnswer {
+    // Each turn of libpcap's loops goes on to a header at least eight bytes after the one before; there are few loops.
+    let most = MAX_BACKWARD_JUMPS.max(bytes.len() as u32);
+    run_within(program, bytes, length, most)
+}
+
+/// Runs the program with at most this many jumps backward.
+fn run_within(program: &Classic, bytes: &[u8], length: u32, most: u32) -> ClassicAnswer {
+    let mut backward = 0;
+    let value = step_through(program, bytes, length, most, &mut backward).unwrap_or(0);
+    ClassicAnswer {
+        value,
+        gave_up: backward > most,
+    }
+}
+
+fn step_through(
+    classic: &Classic,
+    bytes: &[u8],
+    length: u32,
+    most: u32,
+    backward: &mut u32,
+) -> Option<u32> {
+    use op::*;
+    // Ancillary fields are not known in a file.
+    let fixed = |k: u32| classic.offset(k).map(u64::from);
+    let program = classic.instructions();
+    let (mut a, mut x) = (0u32, 0u32);
+    let mut state = 0;
+    let mut memory = [0u32; MEMORY_CELLS];
+    let mut pc = 0usize;
+    loop {
+        let i = *program.get(pc)?;
+        pc += 1;
+        let operand = if i.code & X != 0 { x } else { i.k };
+        match i.class() {
+            LD => {
+                a = match i.code & 0xe0 {
+                    IMM => i.k,
+                    ABS => load(bytes, fixed(i.k)?, i.code & 0x18)?,
+                    IND if classic.wraps() => {
+                        load(bytes, x.wrapping_add(i.k).into(), i.code & 0x18)?
+                    }
+                    IND => load(bytes, u64::from(x) + u64::from(i.k), i.code & 0x18)?,
+                    MEM => memory[i.k as usize],
+                    _ => length,
+                }
+            }
+            LDX => {
+                x = match i.code & 0xe0 {
+                    IMM => i.k,
+                    MEM => memory[i.k as usize],
+                    LEN => length,
+                    _ => (load(bytes, fixed(i.k)?, B)? & 0xf) << 2,
+                }
+            }
+            ST => memory[i.k as usize] = a,
+            STX => memory[i.k as usize] = x,
+            ALU => {
+                a = match i.code & 0xf0 {
+                    ADD => a.wrapping_add(operand),
+                    SUB => a.wrapping_sub(operand),
+                    MUL => a.wrapping_mul(operand),
+                    DIV => a.checked_div(operand)?,
+                    MOD => a.checked_rem(operand)?,
+                    AND => a & operand,
+                    OR => a | operand,
+                    XOR => a ^ operand,
+                    LSH => a.checked_shl(operand).unwrap_or(0),
+                    RSH => a.checked_shr(operand).unwrap_or(0),
+                    _ => a.wrapping_neg(),
+                }
+            }
+            JMP => {
+                if i.is_jump_always() {
+                    let distance = i.k as i32;
+                    if distance < 0 {
+                        *backward += 1;
+                        if *backward > most {
+                            return None;
+                        }
+                    }
+                    pc = pc.checked_add_signed(distance as isize)?;
+                    continue;
+                }
+                if let Some(table) = classic.find_at(pc - 1) {
+                    let table = &classic.tables()[table];
+                    let next = table.look_up(if table.is_first { 0 } else { state }, a);
+                    // The last word leads to nothing: another may be looked up under the same state.
+                    if !table.is_last {
+                        state = next;
+                    }
+                    pc += usize::from(if next != 0 { i.jt } else { i.jf });
+                    continue;
+                }
+                let holds = match i.code & 0xf0 {
+                    JEQ => a == operand,
+                    JGT => a > operand,
+                    JGE => a >= operand,
+                    _ => a & operand != 0,
+                };
+                pc += usize::from(if holds { i.jt } else { i.jf });
+            }
+            RET => return Some(if i.code & 0x18 == A { a } else { i.k }),
+            _ => {
+                if i.code & 0xf8 == TXA {
+                    a = x;
+                } else {
+                    x = a;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Classic;
+
+    const IP: &str = "4,40 0 0 12,21 0 1 2048,6 0 0 262144,6 0 0 0";
+
+    #[test]
+    fn an_ill_formed_instruction_is_named() {
+        for line in [
+            "21 0 1",
+            "21 0 1 2 3",
+            "21 0 x 1",
+            "21 0 300 1",
+            "21 0 1 4294967296",
+        ] {
+            let program = format!("3,40 0 0 12,{line},6 0 0 0");
+            let error = Classic::parse(&program).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("filter instruction 1 ({line}): ")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn both_separators_and_a_trailing_comma_are_taken() {
+        let commas = Classic::parse(IP).unwrap();
+        assert_eq!(commas.to_ddd(), IP);
+        let newlines = Classic::parse(&IP.replace(',', "\n")).unwrap();
+        assert_eq!(commas, newlines);
+        assert_eq!(Classic::parse(&format!("{IP},\n")).unwrap(), commas);
+    }
+
+    #[test]
+    fn bad_shapes_name_the_piece() {
+        for (text, piece) in [
+            ("", ""),
+            ("x,6 0 0 0", "x"),
+            ("1,6 0 0", "6 0 0"),
+            ("1,6 0 0 z", "6 0 0 z"),
+            ("1,6 0 256 0", "6 0 256 0"),
+            ("1,6 0 0 4294967296", "6 0 0 4294967296"),
+            ("2,6 0 0 0", "2"),
+            ("1,6 0 0 0,6 0 0 0", "1"),
+            ("1,-6 0 0 0", "-6 0 0 0"),
+        ] {
+            match Classic::parse(text) {
+                Err(FilterError::Text { text: found, .. }) => assert_eq!(found, piece),
+                Err(FilterError::Instruction { text: found, .. }) => assert_eq!(found, piece),
+                other => panic!("{text:?}: {other:?}"),
+            }
+        }
+        assert!(matches!(
+            Classic::parse("0"),
+            Err(FilterError::Length { len: 0, .. })
+        ));
+        assert!(matches!(
+            Classic::parse("999999999,6 0 0 0"),
+            Err(FilterError::Length { .. })
+        ));
+    }
+
+    fn refused(text: &str) -> (usize, String) {
+        match Classic::parse(text) {
+            Err(FilterError::Instruction { index, reason, .. }) => (index, reason),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_failing_instruction_is_named() {
+        for (text, index, reason) in [
+            ("2,0 0 0 1,0 0 0 1", 1, "return"),
+            ("2,21 5 0 1,6 0 0 0", 0, "outside"),
+            ("2,21 0 1 1,6 0 0 0", 0, "outside"),
+            ("2,5 0 0 4294967295,6 0 0 0", 0, "backward"),
+            ("2,5 0 0 4294967294,6 0 0 0", 0, "outside"),
+            ("2,52 0 0 0,6 0 0 0", 0, "zero"),
+            ("2,148 0 0 0,6 0 0 0", 0, "zero"),
+            ("2,100 0 0 32,6 0 0 0", 0, "32 bits"),
+            ("2,2 0 0 16,6 0 0 0", 0, "M[0] to M[15]"),
+            ("2,255 0 0 0,6 0 0 0", 0, "no such"),
+            ("2,6 0 0 0,14 0 0 0", 1, "no such"),
+            ("2,8 0 0 0,6 0 0 0", 0, "no such"),
+            ("2,132 0 0 0,140 0 0 0", 1, "no such"),
+            ("2,32 0 0 4294966999,6 0 0 0", 0, "ancillary"),
+            ("2,96 0 0 3,6 0 0 0", 0, "M[3] is read"),
+            ("4,21 0 1 1,2 0 0 3,97 0 0 3,6 0 0 0", 2, "M[3] is read"),
+        ] {
+            let (found, why) = refused(text);
+            assert_eq!(found, index, "{text}: {why}");
+            assert!(why.contains(reason), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_takes_is_taken() {
+        for text in [
+            "1,6 0 0 0",
+            "1,22 0 0 0",
+            "3,2 0 0 3,97 0 0 3,6 0 0 0",
+            "2,32 0 0 2147483648,6 0 0 0",
+            "2,48 0 0 4294963248,6 0 0 0",
+            "4,21 1 0 1,5 0 0 0,2 0 0 15,22 0 0 0",
+        ] {
+            Classic::parse(text).unwrap();
+        }
     }
 }

@@ -1,26 +1,23 @@
 //! Expressions: libpcap's compiler, and the place in the text that an error is about.
 
-mod compiler;
+use std::cell::Cell;
+use std::net::Ipv4Addr;
+use std::ops::Range;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use split::Split;
+
+use crate::classic::{Classic, Instruction};
+use crate::error::FilterError;
+
+pub(crate) use split::APART;
+
 #[cfg(test)]
 mod file;
 mod lists;
 mod locate;
-mod members;
-mod names;
 mod operands;
 mod split;
-
-pub use compiler::{Compiler, Unavailable, compile_with};
-pub(crate) use split::APART;
-use split::Split;
-
-use std::cell::Cell;
-use std::net::Ipv4Addr;
-use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
-
-use crate::classic::Classic;
-use crate::error::FilterError;
 
 /// How the packets that a filter sees begin: a DLT number of libpcap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,7 +72,7 @@ static COMPILER: Mutex<()> = Mutex::new(());
 /// Compiles an expression as tcpdump would.
 pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterError> {
     let _one_at_a_time = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
-    let compiler = compiler::ready()?;
+    let compiler = ready()?;
     let plain = Options {
         optimise: false,
         ..*options
@@ -115,7 +112,7 @@ pub(crate) fn compiles_whole(expression: &str) -> bool {
         optimise: false,
         ..Options::default()
     };
-    compiler::ready().is_ok_and(|compiler| compiler.compile(expression, &options).is_ok())
+    ready().is_ok_and(|compiler| compiler.compile(expression, &options).is_ok())
 }
 
 /// Finding a place asks libpcap some hundred times, and each answer takes more time the longer the text is: so many bytes
@@ -163,12 +160,54 @@ fn refused_piece(
     }
 }
 
+// Who compiles expressions: a libpcap that another crate has loaded, since this one makes no system calls.
+
+/// libpcap's compiler.
+pub trait Compiler: Send + Sync {
+    /// Makes sure that there is a library; it may be loaded by this.
+    fn ready(&self) -> Result<(), Unavailable>;
+
+    /// Compiles an expression as libpcap does; an error is libpcap's own words. Matches return the snaplen.
+    fn compile(&self, expression: &str, options: &Options) -> Result<Vec<Instruction>, String>;
+}
+
+/// Why there is no compiler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unavailable {
+    pub what: String,
+    pub why: String,
+    pub fix: Option<String>,
+}
+
+static CHOSEN: OnceLock<&'static dyn Compiler> = OnceLock::new();
+
+/// All expressions of this process are compiled by this one. The first call decides.
+pub fn compile_with(compiler: &'static dyn Compiler) {
+    CHOSEN.get_or_init(|| compiler);
+}
+
+/// The compiler, with its library loaded.
+fn ready() -> Result<&'static dyn Compiler, FilterError> {
+    #[cfg(test)]
+    compile_with(&tests::System);
+    let compiler = *CHOSEN.get().ok_or_else(|| {
+        FilterError::NoCompiler(Unavailable {
+            what: "cannot compile the filter".to_owned(),
+            why: "this program has not said which libpcap to use".to_owned(),
+            fix: None,
+        })
+    })?;
+    compiler.ready().map_err(FilterError::NoCompiler)?;
+    Ok(compiler)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
     use crate::classic::Instruction;
+    use crate::expression::ByteOrder;
 
     fn error(expression: &str) -> (String, Option<&str>) {
         match compile(expression, &Options::default()) {
@@ -188,7 +227,7 @@ mod tests {
 
         fn compile(&self, expression: &str, options: &Options) -> Result<Vec<Instruction>, String> {
             self.0.fetch_add(expression.len(), Ordering::Relaxed);
-            compiler::ready()
+            ready()
                 .map_err(|e| e.to_string())?
                 .compile(expression, options)
         }
@@ -218,11 +257,11 @@ mod tests {
         assert_eq!(
             ip.to_string(),
             "(000) ldh      [12]\n\
-             (001) jeq      #0x800           jt 2\tjf 5\n\
-             (002) ld       #pktlen\n\
-             (003) jge      #0x64            jt 4\tjf 5\n\
-             (004) ret      #262144\n\
-             (005) ret      #0\n"
+         (001) jeq      #0x800           jt 2\tjf 5\n\
+         (002) ld       #pktlen\n\
+         (003) jge      #0x64            jt 4\tjf 5\n\
+         (004) ret      #262144\n\
+         (005) ret      #0\n"
         );
     }
 
@@ -340,5 +379,30 @@ mod tests {
     #[test]
     fn nul_characters_are_no_panic() {
         assert!(compile("ip\0", &Options::default()).is_err());
+    }
+
+    /// The system's libpcap. The crate that loads it is built on another instance of this one.
+    pub struct System;
+
+    impl Compiler for System {
+        fn ready(&self) -> Result<(), Unavailable> {
+            Ok(())
+        }
+
+        fn compile(&self, text: &str, options: &Options) -> Result<Vec<Instruction>, String> {
+            use trawl_io::libpcap::{FilterRequest, compile_filter};
+            let request = FilterRequest {
+                link_type: options.link.0,
+                snaplen: options.snaplen,
+                netmask: options.netmask,
+                optimise: options.optimise,
+                file: options.file.map(|order| order == ByteOrder::Big),
+            };
+            let program = compile_filter(text, &request)?;
+            Ok(program
+                .iter()
+                .map(|i| Instruction::new(i.code, i.jt, i.jf, i.k))
+                .collect())
+        }
     }
 }

@@ -51,12 +51,9 @@ mod emit;
 mod flow;
 mod graph;
 pub mod inner;
-mod layout;
 
 mod load;
-mod operations;
 pub mod quick;
-mod search;
 mod sets;
 mod slow;
 pub mod standalone;

@@ -1,22 +1,18 @@
 //! How frames are handed to the device.
 
-mod choice;
-mod fix;
-mod live;
-mod packet;
-mod ring;
-mod slots;
-mod xsk;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use trawl_io::send::{LARGEST_RUN, LiveSender, PACKET_BATCH, PacketSender};
+use trawl_io::xsk::{LONGEST, XskSender};
+use trawl_sys::{Error, Result};
+
+use crate::pattern::kernel::Tables;
+use crate::source::{Next, Source};
 
 pub use choice::{Choice, Notes, Wish, open};
-pub use live::Live;
-pub use packet::Packet;
-pub use ring::Ring;
-pub use xsk::Xsk;
 
-use trawl_sys::Result;
-
-use crate::source::Source;
+mod choice;
 
 /// What one call of [`Engine::send`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,5 +59,367 @@ pub trait Engine: std::fmt::Debug {
     /// given, and tells what it took that was not told before.
     fn finish(&mut self) -> Result<Sent> {
         Ok(Sent::default())
+    }
+}
+
+// A packet socket: works everywhere.
+
+/// Frames wait here until the device took them.
+#[derive(Debug)]
+pub struct Packet {
+    socket: PacketSender,
+    room: usize,
+    bytes: Vec<u8>,
+    /// The lengths of the frames that wait, from `first` on; each has `room` bytes.
+    lengths: [usize; PACKET_BATCH],
+    first: usize,
+    end: usize,
+}
+
+impl Packet {
+    /// For an interface of the calling thread's namespace, and frames up to that length.
+    pub fn open(interface: &str, longest: usize) -> Result<Self> {
+        Ok(Self::over(PacketSender::open(interface)?, longest))
+    }
+
+    /// Through the queueing discipline, as a plain loop of sendmmsg sends. For comparison.
+    pub fn plain(interface: &str, longest: usize) -> Result<Self> {
+        Ok(Self::over(PacketSender::queued(interface)?, longest))
+    }
+
+    fn over(socket: PacketSender, longest: usize) -> Self {
+        Self {
+            socket,
+            room: longest,
+            bytes: vec![0; longest * PACKET_BATCH],
+            lengths: [0; PACKET_BATCH],
+            first: 0,
+            end: 0,
+        }
+    }
+
+    /// Takes frames from the source until this many wait, and says how it answered when it gave none.
+    fn fetch(&mut self, source: &mut dyn Source, now: u64, want: usize) -> Result<Option<Next>> {
+        if self.first == self.end {
+            (self.first, self.end) = (0, 0);
+        }
+        while self.end - self.first < want && self.end < PACKET_BATCH {
+            let room = &mut self.bytes[self.end * self.room..][..self.room];
+            match source.next(now, room)? {
+                Next::Frame(length) => {
+                    self.lengths[self.end] = length;
+                    self.end += 1;
+                }
+                other => return Ok(Some(other)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn offer(&mut self, want: usize, sent: &mut Sent) -> Result<()> {
+        let (bytes, room, lengths) = (&self.bytes, self.room, &self.lengths);
+        let mut frames: [&[u8]; PACKET_BATCH] = [&[]; PACKET_BATCH];
+        let waiting = self.first..self.end.min(self.first + want);
+        for (frame, slot) in frames.iter_mut().zip(waiting.clone()) {
+            *frame = &bytes[slot * room..][..lengths[slot]];
+        }
+        let taken = self.socket.offer(&frames[..waiting.len()])?;
+        sent.frames += taken as u64;
+        sent.bytes += lengths[self.first..self.first + taken]
+            .iter()
+            .sum::<usize>() as u64;
+        sent.refused += u64::from(taken < waiting.len());
+        self.first += taken;
+        Ok(())
+    }
+}
+
+impl Engine for Packet {
+    fn name(&self) -> &'static str {
+        "packet"
+    }
+
+    fn send(&mut self, source: &mut dyn Source, now: u64, want: u64) -> Result<Sent> {
+        let want = usize::try_from(want).map_or(PACKET_BATCH, |want| want.min(PACKET_BATCH));
+        let mut sent = Sent::default();
+        let answer = self.fetch(source, now, want)?;
+        if self.first < self.end {
+            self.offer(want, &mut sent)?;
+        }
+        match answer {
+            Some(Next::Later(time)) => sent.later = Some(time),
+            Some(Next::End) => sent.ended = self.first == self.end,
+            _ => {}
+        }
+        Ok(sent)
+    }
+
+    fn most(&self) -> u64 {
+        PACKET_BATCH as u64
+    }
+
+    fn has_frames(&self) -> bool {
+        self.first < self.end
+    }
+}
+
+// Live XDP frames: the kernel makes the frames of a pattern, and no frame crosses from user space.
+
+/// A run goes on about this long: long enough that setting it up does not count, short enough to be stopped.
+const RUN: Duration = Duration::from_millis(20);
+const FIRST_RUN: u64 = 4096;
+
+/// See [`trawl_io::send`] on what the device has to be able to do.
+#[derive(Debug)]
+pub struct Live {
+    sender: LiveSender,
+    frames: Frames,
+    /// As many frames as a run of about the right length has.
+    most: u64,
+}
+
+/// What is given to the kernel.
+#[derive(Debug)]
+enum Frames {
+    /// A frame to start from; the program makes the rest.
+    Made(Vec<u8>),
+    /// Frames that are no pattern: each is a run of its own. The length is that of one that was refused.
+    Given {
+        room: Vec<u8>,
+        waiting: Option<usize>,
+    },
+}
+
+impl Live {
+    /// For an interface of the calling thread's namespace. Sources that follow no pattern are sent frame by frame,
+    /// which is slow; patterns that the kernel cannot make are refused.
+    pub fn open(interface: &str, source: &mut dyn Source, batch: Option<u32>) -> Result<Self> {
+        let (mut sender, frames) = match source.pattern() {
+            Some(source) => {
+                let tables = Tables::of(source.frames())?;
+                let sender = LiveSender::making(interface, &tables.plan(source))?;
+                (sender, Frames::Made(tables.frame().to_vec()))
+            }
+            None => {
+                let room = vec![0; source.longest()];
+                let waiting = None;
+                (
+                    LiveSender::plain(interface)?,
+                    Frames::Given { room, waiting },
+                )
+            }
+        };
+        if let Some(batch) = batch {
+            sender.set_batch(batch);
+        }
+        Ok(Self {
+            sender,
+            frames,
+            most: FIRST_RUN,
+        })
+    }
+
+    fn send_made(&mut self, source: &mut dyn Source, want: u64) -> Result<Sent> {
+        let Frames::Made(frame) = &self.frames else {
+            return Ok(Sent::default());
+        };
+        let want = want.min(LARGEST_RUN);
+        let start = Instant::now();
+        let burst = self.sender.burst(frame, want)?;
+        // Longer or shorter runs from now on, where this one was not cut short by what was due.
+        if want == self.most {
+            let aim = RUN.as_secs_f64() / start.elapsed().as_secs_f64().max(1e-9);
+            self.most = (want as f64 * aim.clamp(0.25, 2.0)) as u64;
+            self.most = self.most.clamp(FIRST_RUN, LARGEST_RUN);
+        }
+        // Frames that were refused are not made again: the kernel went on to the next numbers.
+        let offered = burst.sent + burst.refused;
+        let bytes = source.pattern().map_or(0, |source| source.skip(offered));
+        let lost = bytes.checked_div(offered).unwrap_or(0) * burst.refused;
+        Ok(Sent {
+            frames: burst.sent,
+            bytes: bytes - lost,
+            refused: burst.refused,
+            ..Sent::default()
+        })
+    }
+}
+
+impl Engine for Live {
+    fn name(&self) -> &'static str {
+        "live"
+    }
+
+    fn send(&mut self, source: &mut dyn Source, now: u64, want: u64) -> Result<Sent> {
+        let Frames::Given { room, waiting } = &mut self.frames else {
+            return self.send_made(source, want);
+        };
+        let length = match waiting.take() {
+            Some(length) => length,
+            None => match source.next(now, room)? {
+                Next::Frame(length) => length,
+                Next::Later(time) => {
+                    return Ok(Sent {
+                        later: Some(time),
+                        ..Sent::default()
+                    });
+                }
+                Next::End => {
+                    return Ok(Sent {
+                        ended: true,
+                        ..Sent::default()
+                    });
+                }
+            },
+        };
+        let burst = self.sender.burst(&room[..length], 1)?;
+        if burst.sent == 0 {
+            *waiting = Some(length);
+        }
+        Ok(Sent {
+            frames: burst.sent,
+            bytes: burst.sent * length as u64,
+            refused: burst.refused,
+            ..Sent::default()
+        })
+    }
+
+    fn suspicion(&self) -> &'static str {
+        "its other end is down, or has neither an XDP program nor GRO (there: ethtool -K IF gro on)"
+    }
+
+    fn most(&self) -> u64 {
+        match self.frames {
+            Frames::Made(_) => self.most,
+            Frames::Given { .. } => 1,
+        }
+    }
+}
+
+// AF_XDP: frames are written into slots of memory that is shared with the kernel.
+
+/// The device has so long to let go of the frames.
+const FINISH: Duration = Duration::from_millis(500);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const XSK_BATCH: u64 = 256;
+
+/// See [`trawl_io::xsk`].
+#[derive(Debug)]
+pub struct Xsk {
+    device: XskSender,
+    /// The lengths of the frames that wait in slots, oldest first.
+    lengths: VecDeque<usize>,
+}
+
+impl Xsk {
+    /// For a queue of an interface of the calling thread's namespace, and frames up to that length.
+    pub fn open(interface: &str, queue: u32, longest: usize) -> Result<Self> {
+        if longest > LONGEST {
+            return Err(Error::failed(
+                format!("cannot send by AF_XDP out of {interface}"),
+                format!("frames of {longest} bytes do not fit its {LONGEST}"),
+            )
+            .fix("use --engine packet"));
+        }
+        Ok(Self {
+            device: XskSender::open(interface, queue)?,
+            lengths: VecDeque::new(),
+        })
+    }
+
+    /// Whether frames are copied, in words.
+    pub fn way(&self) -> &'static str {
+        if self.device.is_zero_copy() {
+            "AF_XDP without copying: the device reads frames where they lie"
+        } else {
+            "AF_XDP with copying: the driver has no way without on this queue"
+        }
+    }
+
+    /// Puts frames of the source into free slots until `want` of them wait. Returns whether the source is at its end.
+    fn fill(
+        &mut self,
+        source: &mut dyn Source,
+        now: u64,
+        want: u64,
+        sent: &mut Sent,
+    ) -> Result<bool> {
+        while (self.lengths.len() as u64) < want {
+            let mut answer = None;
+            let queued = self
+                .device
+                .queue(&mut |room: &mut [u8]| -> Result<Option<usize>> {
+                    let next = source.next(now, room)?;
+                    answer = Some(next);
+                    Ok(match next {
+                        Next::Frame(length) => Some(length),
+                        _ => None,
+                    })
+                })?;
+            match (queued, answer) {
+                (Some(length), _) => {
+                    self.lengths.push_back(length);
+                    continue;
+                }
+                (None, Some(Next::Later(time))) => sent.later = Some(time),
+                (None, Some(_)) => return Ok(true),
+                // No slot is free.
+                (None, None) => {}
+            }
+            break;
+        }
+        Ok(false)
+    }
+
+    /// Has frames sent, and adds those that left their slots to what was sent.
+    fn hand_over(&mut self, sent: &mut Sent) -> Result<()> {
+        let kicked = self.device.kick()?;
+        // Which of them it dropped is not known; only the last one of a call can be.
+        for at in 0..kicked.taken + kicked.dropped {
+            let length = self.lengths.pop_front().unwrap_or(0);
+            if at < kicked.taken {
+                sent.frames += 1;
+                sent.bytes += length as u64;
+            }
+        }
+        sent.refused += u64::from(kicked.dropped) + u64::from(kicked.busy);
+        Ok(())
+    }
+}
+
+impl Engine for Xsk {
+    fn name(&self) -> &'static str {
+        "xsk"
+    }
+
+    fn send(&mut self, source: &mut dyn Source, now: u64, want: u64) -> Result<Sent> {
+        let mut sent = Sent::default();
+        let ended = self.fill(source, now, want.min(XSK_BATCH), &mut sent)?;
+        if !self.lengths.is_empty() {
+            self.hand_over(&mut sent)?;
+        }
+        sent.ended = ended && self.lengths.is_empty();
+        Ok(sent)
+    }
+
+    fn most(&self) -> u64 {
+        XSK_BATCH
+    }
+
+    fn has_frames(&self) -> bool {
+        !self.lengths.is_empty()
+    }
+
+    fn finish(&mut self) -> Result<Sent> {
+        let mut sent = Sent::default();
+        let start = Instant::now();
+        while !self.lengths.is_empty() && start.elapsed() < FINISH {
+            self.hand_over(&mut sent)?;
+        }
+        // The memory may go only when the device has let go of it.
+        while self.device.outstanding() > 0 && start.elapsed() < FINISH {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        Ok(sent)
     }
 }

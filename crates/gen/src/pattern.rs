@@ -5,21 +5,16 @@
 //! sums over what stays plus the words, each with a factor; the factors are found once, when the pattern is made. So
 //! the frame with the number n is the same on every engine, and on however many threads the numbers are spread.
 
-pub mod kernel;
-mod sums;
-mod value;
-
-pub use value::Value;
-
+use std::ops::Range;
 use std::sync::Arc;
 
-use trawl_bpf::layout::send::SEND_SUMS;
-use trawl_sys::Result;
+use trawl_bpf::layout::send::{SEND_MIX_1, SEND_MIX_2, SEND_MIX_ADD, SEND_SUMS};
+use trawl_sys::{Result, clock};
 
 use crate::source::{Next, Source};
 use crate::stamp::{self, Stamp};
-use sums::Sum;
-pub use sums::{Cover, fold};
+
+pub mod kernel;
 
 /// A word of a frame that is not the same in all frames: `base | value << shift`, big-endian.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,7 +58,7 @@ impl Variant {
         });
         let bases: Vec<u64> = bases.collect();
         let words: Vec<(usize, usize)> = edits.iter().map(|e| (e.offset, e.width)).collect();
-        let (sums, factors) = sums::relate(&bytes, &words, covers);
+        let (sums, factors) = relate(&bytes, &words, covers);
         Self {
             bytes,
             edits: edits.into_iter().zip(bases).collect(),
@@ -348,5 +343,191 @@ impl Source for PatternSource {
 
     fn pattern(&mut self) -> Option<&mut PatternSource> {
         Some(self)
+    }
+}
+
+// Checksums over words that change: found once, so that a frame costs a few additions.
+//
+// Ones' complement sums are sums modulo 65535, and a checksum is the negative of a sum. So each checksum is
+// `-(start + Σ factor * word)`, where `start` is the sum over what stays. One checksum may cover another (those inside
+// a tunnel): it then covers the negative of the inner sum, and the inner factors are taken off the outer ones.
+
+const MODULUS: u64 = 0xffff;
+
+/// A checksum of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cover {
+    /// Where it is stored.
+    pub offset: usize,
+    /// The bytes it covers; those in several ranges count several times. Only the last range may have an odd length.
+    pub ranges: Vec<Range<usize>>,
+    /// What it covers that is nowhere in the frame: length and protocol of a pseudo-header.
+    pub constant: u64,
+    /// Zero would mean unchecked.
+    pub never_zero: bool,
+}
+
+/// A checksum that has to be written anew in each frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sum {
+    pub offset: usize,
+    pub start: u32,
+    pub never_zero: bool,
+}
+
+/// The sum of a number's four words, in 16 bits: zero only for zero.
+pub fn fold(sum: u64) -> u64 {
+    let mut sum = (sum & 0xffff_ffff) + (sum >> 32);
+    for _ in 0..3 {
+        sum = (sum & MODULUS) + (sum >> 16);
+    }
+    sum
+}
+
+/// The sums that change with the words (offset and width), and the words' factors in them.
+fn relate(
+    bytes: &[u8],
+    words: &[(usize, usize)],
+    covers: &[Cover],
+) -> (Vec<Sum>, Vec<[u32; SEND_SUMS]>) {
+    let mut still = bytes.to_vec();
+    for (offset, width) in words {
+        still[*offset..offset + width].fill(0);
+    }
+    let mut sums: Vec<Sum> = Vec::new();
+    let mut factors = vec![[0u32; SEND_SUMS]; words.len()];
+    for cover in covers {
+        let times = |at: usize| cover.ranges.iter().filter(|r| r.contains(&at)).count() as u64;
+        let mut own: Vec<u64> = words.iter().map(|(offset, _)| times(*offset)).collect();
+        let mut start = cover.constant;
+        // What the inner checksums that change are worth here.
+        for (column, inner) in sums.iter().enumerate() {
+            let negative = MODULUS - times(inner.offset) % MODULUS;
+            for (factor, inner_factors) in own.iter_mut().zip(&factors) {
+                *factor += negative * u64::from(inner_factors[column]);
+            }
+            start += negative * u64::from(inner.start);
+        }
+        if own.iter().all(|factor| factor % MODULUS == 0) {
+            continue;
+        }
+        still[cover.offset..cover.offset + 2].fill(0);
+        for range in &cover.ranges {
+            start += sum_of(&still[range.clone()]);
+        }
+        assert!(sums.len() < SEND_SUMS, "no frame has that many checksums");
+        for (row, factor) in factors.iter_mut().zip(own) {
+            row[sums.len()] = (factor % MODULUS) as u32;
+        }
+        sums.push(Sum {
+            offset: cover.offset,
+            // Never nothing: a sum of words that are not all zero is not zero.
+            start: match start % MODULUS {
+                0 => MODULUS as u32,
+                start => start as u32,
+            },
+            never_zero: cover.never_zero,
+        });
+    }
+    (sums, factors)
+}
+
+fn sum_of(bytes: &[u8]) -> u64 {
+    let (words, odd) = bytes.as_chunks::<2>();
+    let sum: u64 = words
+        .iter()
+        .map(|word| u64::from(u16::from_be_bytes(*word)))
+        .sum();
+    sum + odd.first().map_or(0, |byte| u64::from(*byte) << 8)
+}
+
+// Values that follow from a frame's number.
+
+/// How a field's value comes about. `turn` is the frame's number, or that of its flow.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// `first + (turn modulo count) * step`; a count of zero stands for 2^64.
+    Step {
+        first: u64,
+        step: u64,
+        count: u64,
+    },
+    /// One of `count` values from `first` on: a count of zero stands for 2^64, and one above 2^32 is a power of two.
+    Random {
+        first: u64,
+        count: u64,
+        seed: u64,
+    },
+    List(Arc<[u64]>),
+    /// The frame's own number, whatever flow it is of, plus this.
+    Number(u64),
+    /// Nanoseconds of the steady clock at the moment the frame is made, plus this.
+    Clock(u64),
+}
+
+impl Value {
+    pub fn of(&self, number: u64, turn: u64) -> u64 {
+        match self {
+            Self::Step { first, step, count } => {
+                first.wrapping_add(modulo(turn, *count).wrapping_mul(*step))
+            }
+            Self::Random { first, count, seed } => {
+                let turn = turn.wrapping_add(1).wrapping_mul(SEND_MIX_ADD as u64);
+                let random = mix(turn.wrapping_add(*seed));
+                first.wrapping_add(if count & count.wrapping_sub(1) == 0 {
+                    random & count.wrapping_sub(1)
+                } else {
+                    ((random >> 32) * count) >> 32
+                })
+            }
+            Self::List(values) => values[(turn % values.len() as u64) as usize],
+            Self::Number(first) => first.wrapping_add(number),
+            Self::Clock(first) => first.wrapping_add(clock::monotonic()),
+        }
+    }
+}
+
+fn modulo(value: u64, count: u64) -> u64 {
+    value.checked_rem(count).unwrap_or(value)
+}
+
+/// The last steps of splitmix64.
+fn mix(value: u64) -> u64 {
+    let value = (value ^ value >> 30).wrapping_mul(SEND_MIX_1 as u64);
+    let value = (value ^ value >> 27).wrapping_mul(SEND_MIX_2 as u64);
+    value ^ value >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_go_round() {
+        let ports = Value::Step {
+            first: 1000,
+            step: 2,
+            count: 3,
+        };
+        let values: Vec<u64> = (0..5).map(|n| ports.of(n, n)).collect();
+        assert_eq!(values, [1000, 1002, 1004, 1000, 1002]);
+    }
+
+    #[test]
+    fn random_values_stay_in_their_range_and_reach_all_of_it() {
+        let dice = Value::Random {
+            first: 1,
+            count: 6,
+            seed: 7,
+        };
+        let mut seen = [0; 7];
+        for n in 0..6000 {
+            seen[dice.of(n, n) as usize] += 1;
+        }
+        assert_eq!(seen[0], 0);
+        assert!(
+            seen[1..].iter().all(|count| (800..1200).contains(count)),
+            "{seen:?}"
+        );
     }
 }

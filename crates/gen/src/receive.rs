@@ -1,20 +1,20 @@
 //! The receiver: an XDP program that counts stamped packets, and what its counts mean.
 
-mod latency;
-mod report;
-
 use std::os::fd::AsFd;
+use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use trawl_attach::Site;
 use trawl_attach::snapshot::name_of;
-use trawl_io::receive::ReceiveProgram;
-use trawl_sys::error::{Error, Result};
+use trawl_bpf::layout::receive::{
+    RECEIVE_FIRST_ERA, RECEIVE_FLOW_BITS, RECEIVE_TOTAL_BITS, ReceiveLatency,
+};
+use trawl_io::receive::{ReceiveFlow, ReceiveProgram, ReceiveTotals};
 use trawl_sys::interface::Interface;
 use trawl_sys::netlink::XdpAttachment;
 use trawl_sys::netns::Namespace;
+use trawl_sys::{Error, Result};
 
-pub use latency::{Latency, PARTS};
-pub use report::{Count, FlowReport, Report};
 pub use trawl_io::receive::{FlowKey, Verdict};
 
 /// The program, in messages.
@@ -91,7 +91,7 @@ impl Receiver {
 
     /// Stamped packets and others so far: a cheap look.
     pub fn counts(&self) -> Result<(Count, Count)> {
-        Ok(report::counts(&self.program.totals()?))
+        Ok(counts(&self.program.totals()?))
     }
 
     /// The same with what is missing, which takes a look at every flow.
@@ -101,7 +101,7 @@ impl Receiver {
         Ok(Progress {
             stamped,
             unstamped,
-            lost: flows.iter().map(|(_, flow)| report::lost(flow)).sum(),
+            lost: flows.iter().map(|(_, flow)| lost(flow)).sum(),
         })
     }
 
@@ -131,4 +131,309 @@ fn occupied(interface: &str, present: &XdpAttachment) -> Error {
         "detach it first (trawl xdp status -i {interface} names the command for what trawl loaded; ip link set dev \
          {interface} xdp off removes what no link holds), or receive on the next hop's interface"
     ))
+}
+
+// One-way latencies: the program's buckets as a histogram.
+
+/// Three digits: finer than the buckets, which have a width of 1/16 (a flow's) or 1/64 (the total's) of their value.
+const DIGITS: u8 = 3;
+const LONGEST: u64 = 1 << 40;
+
+/// The parts of the packets, of which it is told how long they took at most.
+pub const PARTS: [f64; 5] = [0.5, 0.9, 0.99, 0.999, 0.9999];
+
+/// How long packets took from the stamp to the receiving hook, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Latency {
+    pub count: u64,
+    /// Stamped later than they arrived: the clocks differ. They are in the rest as 0.
+    pub negative: u64,
+    pub most_negative: u64,
+    pub least: u64,
+    pub most: u64,
+    pub mean: f64,
+    /// For each of [`PARTS`].
+    pub percentiles: [u64; PARTS.len()],
+}
+
+/// Adds up buckets. Made once and used for one flow after the other: the histogram is large.
+#[derive(Debug)]
+struct Collector {
+    histogram: Histogram<u64>,
+    sum: u128,
+    latency: Latency,
+}
+
+impl Collector {
+    pub fn new() -> Result<Self> {
+        let histogram = Histogram::new_with_bounds(1, LONGEST, DIGITS)
+            .map_err(|e| Error::failed("cannot make a histogram", e))?;
+        Ok(Self {
+            histogram,
+            sum: 0,
+            latency: Latency::default(),
+        })
+    }
+
+    /// Adds what a CPU counted, or a flow, in buckets of 1/2^`bits` of their value.
+    pub fn add(&mut self, counted: &ReceiveLatency, buckets: &[u64], bits: u32) {
+        if counted.count == 0 {
+            return;
+        }
+        let total = &mut self.latency;
+        if total.count == 0 || counted.least < total.least {
+            total.least = counted.least;
+        }
+        total.most = total.most.max(counted.most);
+        total.most_negative = total.most_negative.max(counted.most_negative);
+        total.count += counted.count;
+        total.negative += counted.negative;
+        self.sum += u128::from(counted.sum);
+        for (bucket, count) in (0u64..).zip(buckets).filter(|(_, count)| **count > 0) {
+            self.histogram
+                .saturating_record_n(middle(bucket, bits), *count);
+        }
+    }
+
+    /// What was added since the last time.
+    pub fn take(&mut self) -> Latency {
+        let mut latency = std::mem::take(&mut self.latency);
+        let sum = std::mem::take(&mut self.sum);
+        if latency.count > 0 {
+            latency.mean = sum as f64 / latency.count as f64;
+            latency.percentiles = PARTS.map(|part| {
+                let value = self.histogram.value_at_quantile(part);
+                value.clamp(latency.least, latency.most)
+            });
+            self.histogram.reset();
+        }
+        latency
+    }
+}
+
+/// The middle of what falls into a bucket.
+fn middle(bucket: u64, bits: u32) -> u64 {
+    let Some(shift) = (bucket >> bits).checked_sub(1).filter(|shift| *shift > 0) else {
+        return bucket;
+    };
+    let low = (bucket - (shift << bits)) << shift;
+    low + (1 << shift) / 2
+}
+
+// What the counts of the receiving program add up to.
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+/// One flow of one sender.
+#[derive(Clone, Debug)]
+pub struct FlowReport {
+    pub key: FlowKey,
+    pub received: Count,
+    /// Missing between the lowest and the highest sequence number that came.
+    pub lost: u64,
+    /// How many numbers there are between the two.
+    pub expected: u64,
+    pub reordered: u64,
+    pub duplicates: u64,
+    /// So far below the highest number that late ones and duplicates cannot be told apart. Late ones are in `lost`.
+    pub too_old: u64,
+    pub restarts: u64,
+    /// The lowest number that came: that many were sent before the receiver was there, or were lost.
+    pub before_first: u64,
+    pub latency: Latency,
+}
+
+/// Everything that was received.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub stamped: Count,
+    pub unstamped: Count,
+    /// Stamped packets of flows beyond those that are followed one by one.
+    pub untracked: u64,
+    /// From the first stamped packet to the last.
+    pub span: Duration,
+    /// The flows' sums.
+    pub lost: u64,
+    pub expected: u64,
+    pub reordered: u64,
+    pub duplicates: u64,
+    pub too_old: u64,
+    pub restarts: u64,
+    pub before_first: u64,
+    pub latency: Latency,
+    /// In the order of their keys.
+    pub flows: Vec<FlowReport>,
+}
+
+impl FlowReport {
+    fn of(key: FlowKey, flow: &ReceiveFlow, collector: &mut Collector) -> Self {
+        collector.add(&flow.latency, &flow.buckets, RECEIVE_FLOW_BITS as u32);
+        Self {
+            key,
+            received: Count {
+                packets: flow.received,
+                bytes: flow.bytes,
+            },
+            lost: lost(flow),
+            expected: flow.expected_before + expected(flow),
+            reordered: flow.reordered,
+            duplicates: flow.duplicates,
+            too_old: flow.too_old,
+            restarts: flow.restarts,
+            before_first: flow.first.saturating_sub(RECEIVE_FIRST_ERA as u64),
+            latency: collector.take(),
+        }
+    }
+}
+
+impl Report {
+    /// Packets a second, from the first to the last; `None` where there are too few to tell.
+    pub fn packets_per_second(&self) -> Option<f64> {
+        let gaps = self
+            .stamped
+            .packets
+            .checked_sub(1)
+            .filter(|gaps| *gaps > 0)?;
+        let seconds = self.span.as_secs_f64();
+        (seconds > 0.0).then(|| gaps as f64 / seconds)
+    }
+
+    fn of(totals: &[ReceiveTotals], flows: &[(FlowKey, Box<ReceiveFlow>)]) -> Result<Self> {
+        let mut collector = Collector::new()?;
+        let mut flows: Vec<FlowReport> = flows
+            .iter()
+            .map(|(key, flow)| FlowReport::of(*key, flow, &mut collector))
+            .collect();
+        flows.sort_by_key(|flow| flow.key);
+        for cpu in totals {
+            collector.add(&cpu.latency, &cpu.buckets, RECEIVE_TOTAL_BITS as u32);
+        }
+        let (stamped, unstamped) = counts(totals);
+        let sum = |of: fn(&FlowReport) -> u64| flows.iter().map(of).sum();
+        Ok(Self {
+            stamped,
+            unstamped,
+            span: span(totals),
+            untracked: totals.iter().map(|cpu| cpu.untracked).sum(),
+            lost: sum(|flow| flow.lost),
+            expected: sum(|flow| flow.expected),
+            reordered: sum(|flow| flow.reordered),
+            duplicates: sum(|flow| flow.duplicates),
+            too_old: sum(|flow| flow.too_old),
+            restarts: sum(|flow| flow.restarts),
+            before_first: sum(|flow| flow.before_first),
+            latency: collector.take(),
+            flows,
+        })
+    }
+}
+
+/// How many different packets there should be since the last restart.
+fn expected(flow: &ReceiveFlow) -> u64 {
+    if flow.received == 0 {
+        return 0;
+    }
+    flow.highest - flow.first + 1
+}
+
+fn lost(flow: &ReceiveFlow) -> u64 {
+    flow.lost_before + expected(flow) - flow.distinct
+}
+
+fn span(totals: &[ReceiveTotals]) -> Duration {
+    let busy = || totals.iter().filter(|cpu| cpu.stamped > 0);
+    let first = busy().map(|cpu| cpu.first_time).min().unwrap_or(0);
+    let last = busy().map(|cpu| cpu.last_time).max().unwrap_or(0);
+    Duration::from_nanos(last.saturating_sub(first))
+}
+
+/// Stamped packets and others.
+fn counts(totals: &[ReceiveTotals]) -> (Count, Count) {
+    let mut stamped = Count::default();
+    let mut unstamped = Count::default();
+    for cpu in totals {
+        stamped.packets += cpu.stamped;
+        stamped.bytes += cpu.stamped_bytes;
+        unstamped.packets += cpu.unstamped;
+        unstamped.bytes += cpu.unstamped_bytes;
+    }
+    (stamped, unstamped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As bpf/receive.bpf.c has it.
+    fn bucket_of(value: u64, bits: u32) -> u64 {
+        let shift = u64::from(value.checked_ilog2().unwrap_or(0).saturating_sub(bits));
+        (shift << bits) + (value >> shift)
+    }
+
+    #[test]
+    fn a_bucket_stands_for_its_values() {
+        for bits in [4, 6] {
+            for value in
+                (0..5000).chain((12..37).flat_map(|p| [(1 << p) - 1, 1 << p, (1 << p) + 1]))
+            {
+                let middle = middle(bucket_of(value, bits), bits);
+                let allowed = value >> (bits + 1);
+                assert!(
+                    middle.abs_diff(value) <= allowed,
+                    "{value} as {middle}, {bits} bits"
+                );
+            }
+        }
+    }
+
+    fn counted(values: &[u64]) -> (ReceiveLatency, Vec<u64>) {
+        let mut buckets = vec![0; 512];
+        values
+            .iter()
+            .for_each(|value| buckets[bucket_of(*value, 4) as usize] += 1);
+        let latency = ReceiveLatency {
+            count: values.len() as u64,
+            sum: values.iter().sum(),
+            negative: 0,
+            most_negative: 0,
+            least: values.iter().copied().min().unwrap_or(0),
+            most: values.iter().copied().max().unwrap_or(0),
+        };
+        (latency, buckets)
+    }
+
+    #[test]
+    fn percentiles_are_within_what_the_buckets_tell() {
+        let values: Vec<u64> = (1..=1000).map(|n| n * 100).collect();
+        let (latency, buckets) = counted(&values);
+        let mut collector = Collector::new().unwrap();
+        collector.add(&latency, &buckets, 4);
+        let total = collector.take();
+        assert_eq!((total.count, total.least, total.most), (1000, 100, 100_000));
+        assert_eq!(total.mean, 50_050.0);
+        let expected = [50_000u64, 90_000, 99_000, 99_900, 100_000];
+        for (found, expected) in total.percentiles.into_iter().zip(expected) {
+            assert!(
+                found.abs_diff(expected) <= expected / 31,
+                "{found} for {expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn parts_add_up_and_are_taken_once() {
+        let mut collector = Collector::new().unwrap();
+        for values in [&[5u64, 7][..], &[], &[3]] {
+            let (latency, buckets) = counted(values);
+            collector.add(&latency, &buckets, 4);
+        }
+        let total = collector.take();
+        assert_eq!((total.count, total.least, total.most), (3, 3, 7));
+        assert_eq!(total.percentiles, [5, 7, 7, 7, 7]);
+        assert_eq!(collector.take(), Latency::default());
+    }
 }

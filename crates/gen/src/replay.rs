@@ -1,22 +1,21 @@
 //! Recorded frames sent again: from files of any size, with their own timing or another, changed on the way.
 
-mod ahead;
-mod recording;
-pub mod rewrite;
-mod timing;
-
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
+use rewrite::Rewrite;
+use trawl_packet::link_type;
+use trawl_packet::read::{CaptureReader, compressed};
 use trawl_sys::{Error, Result};
 
 use crate::run::Gaps;
 use crate::source::{Next, Source};
-use recording::Recording;
-use rewrite::Rewrite;
-use timing::Timing;
 
-pub use timing::Speed;
+pub mod rewrite;
 
 const ETHERNET_HEADER: usize = 14;
 const TAG: usize = 4;
@@ -277,6 +276,266 @@ impl Drop for Replay {
             .0
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = outcome;
+    }
+}
+
+// One capture file, read packet by packet, with what it holds that cannot be sent.
+
+const ETHERNET: u16 = 1;
+
+/// The packet that is next.
+#[derive(Debug, Default)]
+pub struct Packet {
+    pub time: u64,
+    pub bytes: Vec<u8>,
+    /// The recording kept less of it than there was.
+    pub cut: bool,
+}
+
+#[derive(Debug)]
+pub struct Recording {
+    path: PathBuf,
+    reader: Option<CaptureReader<Ahead>>,
+    next: Packet,
+    /// How many were read.
+    count: u64,
+    /// Why nothing more comes, where that is not the file's end.
+    problem: Option<String>,
+}
+
+impl Recording {
+    /// Opens the file and reads its first packet. A file that cannot be opened is an error; one that has nothing to
+    /// send is at its end, with a problem.
+    pub fn open(path: &Path) -> Result<Self> {
+        let what = || format!("cannot replay {}", path.display());
+        let file = File::open(path).map_err(|e| Error::os(what(), e))?;
+        let about = file.metadata().map_err(|e| Error::os(what(), e))?;
+        if !about.is_file() {
+            let why = "it is not a regular file, and a recording is opened more than once";
+            return Err(Error::failed(what(), why));
+        }
+        let mut recording = Self {
+            path: path.to_owned(),
+            reader: None,
+            next: Packet::default(),
+            count: 0,
+            problem: None,
+        };
+        match CaptureReader::new(Ahead::new(file)) {
+            Ok(reader) => recording.reader = Some(reader),
+            Err(error) => recording.end(&error.to_string()),
+        }
+        recording.advance();
+        if recording.count == 0 && recording.problem.is_none() {
+            recording.end("there is no packet in it");
+        }
+        Ok(recording)
+    }
+
+    /// The packet that is next; `None` at the end.
+    pub fn peek(&self) -> Option<&Packet> {
+        self.reader.is_some().then_some(&self.next)
+    }
+
+    /// Goes on to the packet after that.
+    pub fn advance(&mut self) {
+        let Some(reader) = &mut self.reader else {
+            return;
+        };
+        let problem = match reader.next_packet() {
+            Ok(Some(packet)) if packet.link_type == ETHERNET => {
+                self.count += 1;
+                self.next.time = packet.timestamp_ns;
+                let original_len = packet.original_len as usize;
+                let stored = reader.stored().unwrap_or_default();
+                self.next.cut = stored.len() < original_len;
+                self.next.bytes.clear();
+                self.next.bytes.extend_from_slice(stored);
+                return;
+            }
+            Ok(Some(packet)) => format!(
+                "its packets are of the link type {}, which cannot be sent: only Ethernet frames can",
+                link_type::described(packet.link_type)
+            ),
+            Ok(None) => {
+                self.reader = None;
+                return;
+            }
+            Err(error) => error.to_string(),
+        };
+        self.end(&problem);
+    }
+
+    fn end(&mut self, why: &str) {
+        let so_far = match self.count {
+            0 => String::new(),
+            1 => "after its first packet: ".to_owned(),
+            count => format!("after {count} packets: "),
+        };
+        self.problem = Some(format!("{}: {so_far}{why}", self.path.display()));
+        self.reader = None;
+    }
+
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+}
+
+// Reads a file ahead on a thread of its own, and decompresses it there, so that the one that sends does not wait for
+// the disk.
+
+/// How much is read at once, and how many such pieces may wait: what a file takes of memory.
+const PIECE: usize = 256 << 10;
+const PIECES: usize = 8;
+
+type Piece = io::Result<Vec<u8>>;
+
+#[derive(Debug)]
+pub struct Ahead {
+    pieces: Receiver<Piece>,
+    /// Emptied ones, to be filled again.
+    empty: SyncSender<Vec<u8>>,
+    piece: Vec<u8>,
+    taken: usize,
+}
+
+impl Ahead {
+    pub fn new(file: File) -> Self {
+        let (full, pieces) = sync_channel(PIECES);
+        let (empty, emptied) = sync_channel(PIECES + 2);
+        // It ends when the other side is dropped, or at the end of the file.
+        thread::spawn(move || fill(file, &full, &emptied));
+        Self {
+            pieces,
+            empty,
+            piece: Vec::new(),
+            taken: 0,
+        }
+    }
+}
+
+fn fill(file: File, full: &SyncSender<Piece>, emptied: &Receiver<Vec<u8>>) {
+    let mut file = match compressed::open(file) {
+        Ok((file, _)) => file,
+        Err(error) => {
+            // It is told at the first read, unless the replay is over.
+            let _ = full.send(Err(error));
+            return;
+        }
+    };
+    loop {
+        let mut piece = emptied.try_recv().unwrap_or_default();
+        piece.resize(PIECE, 0);
+        let read = match file.read(&mut piece) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            other => other,
+        };
+        let is_last = !matches!(read, Ok(1..));
+        let piece = read.map(|count| {
+            piece.truncate(count);
+            piece
+        });
+        if full.send(piece).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+impl Read for Ahead {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if self.taken == self.piece.len() {
+            let Ok(next) = self.pieces.recv() else {
+                return Ok(0);
+            };
+            let used = std::mem::replace(&mut self.piece, next?);
+            self.taken = 0;
+            // Nobody fills it where the end is read already.
+            let _ = self.empty.try_send(used);
+        }
+        let rest = &self.piece[self.taken..];
+        let count = rest.len().min(to.len());
+        to[..count].copy_from_slice(&rest[..count]);
+        self.taken += count;
+        Ok(count)
+    }
+}
+
+// When recorded frames are due.
+
+/// How fast to go through a recording.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Speed {
+    /// This many times as fast as it was recorded.
+    Times(f64),
+    /// Its times do not count: as fast as the frames go, or as the pacer says.
+    Unpaced,
+}
+
+/// A recorded time that lies back by more than this begins a timing of its own: another recording, or a clock that
+/// was set. Less is disorder: such frames are due at once.
+const JUMP_BACK: u64 = 10_000_000;
+
+/// Turns recorded times into times since the beginning of the replay.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    speed: f64,
+    /// The latest recorded time, and how long the recording went on until then.
+    latest: Option<u64>,
+    elapsed: u64,
+    frames: u64,
+    backwards: u64,
+}
+
+impl Timing {
+    pub fn new(speed: f64) -> Self {
+        Self {
+            speed,
+            latest: None,
+            elapsed: 0,
+            frames: 0,
+            backwards: 0,
+        }
+    }
+
+    /// When the frame that was recorded at that time is due, in nanoseconds since the beginning. To be asked once for
+    /// each frame.
+    pub fn due(&mut self, time: u64) -> u64 {
+        match self.latest {
+            Some(latest) if time >= latest => self.elapsed += time - latest,
+            Some(latest) => {
+                self.backwards += 1;
+                if latest - time <= JUMP_BACK {
+                    return self.replay_time();
+                }
+            }
+            None => {}
+        }
+        self.latest = Some(time);
+        self.frames += 1;
+        self.replay_time()
+    }
+
+    /// The next frame is the first of another file, which is sent right after this one, whenever it was recorded.
+    pub fn next_file(&mut self) {
+        self.latest = None;
+    }
+
+    /// The recording begins anew. The gap in between is the mean one, which keeps the rate.
+    pub fn next_round(&mut self) {
+        self.latest = None;
+        self.elapsed += self
+            .elapsed
+            .checked_div(self.frames - self.frames.min(1))
+            .unwrap_or(0);
+    }
+
+    /// Frames with a time before that of the frame in front of them.
+    pub fn backwards(&self) -> u64 {
+        self.backwards
+    }
+
+    fn replay_time(&self) -> u64 {
+        (self.elapsed as f64 / self.speed) as u64
     }
 }
 

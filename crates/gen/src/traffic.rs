@@ -3,23 +3,20 @@
 //! A [`Spec`] is a kind of traffic and a text for each key, from the command line or from a template file. The keys are
 //! listed in [`KEYS`]. [`pattern`] turns one spec or a weighted mix of them into frames.
 
-pub mod field;
-mod flows;
-mod frame;
-mod payload;
-mod size;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
+use Protocol::{Arp, Eth, Icmp, Raw, Tcp, Udp};
+use field::{Choice, Kind};
 use trawl_sys::{Error, Result};
 
-use crate::pattern::{Exception, Pattern, Variant};
+use self::frame::mac_bytes;
+use crate::pattern::{Exception, Pattern, Value, Variant};
 use crate::stamp;
-use field::{Choice, Kind};
-use payload::Payload;
-use size::Sizes;
+
+pub mod field;
+mod frame;
 
 /// A schedule has at most this many entries: a mix whose order repeats later is cut there.
 const LONGEST_SCHEDULE: usize = 1 << 16;
@@ -71,8 +68,6 @@ impl fmt::Display for Protocol {
         f.write_str(self.name())
     }
 }
-
-use Protocol::{Arp, Eth, Icmp, Raw, Tcp, Udp};
 
 const IP: &[Protocol] = &[Udp, Tcp, Icmp];
 const IP_ARP: &[Protocol] = &[Udp, Tcp, Icmp, Arp];
@@ -443,7 +438,7 @@ pub fn pattern(mix: &[(Spec, usize)], limits: &Limits) -> Result<Pattern, (usize
         .enumerate()
         .map(|(at, (_, w))| (at, *w))
         .collect();
-    let turns = size::spread(&numbers);
+    let turns = spread(&numbers);
     let longest_part = parts.iter().map(|part| part.variants.len()).fold(1, lcm);
     let length =
         lcm(turns.len(), longest_part * turns.len()).min(LONGEST_SCHEDULE.max(turns.len()));
@@ -473,4 +468,340 @@ fn gcd(a: usize, b: usize) -> usize {
 
 fn lcm(a: usize, b: usize) -> usize {
     (a / gcd(a, b).max(1)).saturating_mul(b)
+}
+
+// How long frames are: one length, several in turn, a mix, at random.
+
+/// The simple Internet mix of frame lengths, without the checksum: seven, four and one of twelve.
+const IMIX: [(usize, usize); 3] = [(60, 7), (590, 4), (1514, 1)];
+/// Lengths at random are drawn once; the draws come again after this many frames.
+const DRAWS: u64 = 4096;
+const LONGEST: u128 = 65_549;
+
+/// The lengths of frames, in turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// As long as it takes, and at least 60 bytes.
+    Shortest,
+    InTurn(Vec<usize>),
+    /// The mix; where headers are longer than its shortest frames, those are as long as the headers.
+    Imix,
+}
+
+impl Sizes {
+    /// `64`, `64,1500`, `64:7,590:4,1514:1` (with weights), `64-1500`, `64-1500/10`, `random:64-1500`, `imix`.
+    pub fn parse(text: &str, seed: u64) -> Result<Self, String> {
+        let text = text.trim();
+        if text.eq_ignore_ascii_case("imix") {
+            return Ok(Self::Imix);
+        }
+        let size = Kind::Number(17);
+        if text.contains(':') && !text.starts_with("random:") {
+            let mut weighted = Vec::new();
+            for one in text.split(',') {
+                let (length, weight) = one.split_once(':').unwrap_or((one, "1"));
+                let weight = Kind::Number(10).value(weight)?;
+                if weight == 0 {
+                    return Err("a weight of 0 means never".to_owned());
+                }
+                weighted.push((size.value(length)? as usize, weight as usize));
+            }
+            return Ok(Self::InTurn(spread(&weighted)));
+        }
+        let lengths: Vec<u128> = match size.choice(text)? {
+            Choice::Fixed(length) => vec![length],
+            Choice::List(lengths) => lengths,
+            Choice::Step { first, step, count } => {
+                (0..u128::from(count)).map(|n| first + n * step).collect()
+            }
+            Choice::Random { first, count } => {
+                let draw = Value::Random {
+                    first: first as u64,
+                    count: count as u64,
+                    seed,
+                };
+                (0..DRAWS).map(|n| u128::from(draw.of(n, n))).collect()
+            }
+        };
+        if let Some(length) = lengths.iter().find(|length| **length > LONGEST) {
+            return Err(format!("{length} bytes are more than any frame has"));
+        }
+        Ok(Self::InTurn(
+            lengths.into_iter().map(|l| l as usize).collect(),
+        ))
+    }
+
+    /// The lengths in turn, for frames that take at least this many bytes.
+    pub fn lengths(&self, least: usize) -> Result<Vec<usize>, String> {
+        match self {
+            Self::Shortest => Ok(vec![least.max(60)]),
+            Self::Imix => {
+                let mix = IMIX.map(|(length, weight)| (length.max(least), weight));
+                Ok(spread(&mix))
+            }
+            Self::InTurn(lengths) => match lengths.iter().find(|length| **length < least) {
+                Some(length) => Err(format!(
+                    "{length} bytes do not hold the headers and what is in them, which take {least}"
+                )),
+                None => Ok(lengths.clone()),
+            },
+        }
+    }
+}
+
+/// Each of the things as often as its weight says, as evenly as that goes.
+pub fn spread<T: Copy>(weighted: &[(T, usize)]) -> Vec<T> {
+    let total: usize = weighted.iter().map(|(_, weight)| weight).sum();
+    let mut credit = vec![0i64; weighted.len()];
+    let mut order = Vec::with_capacity(total);
+    for _ in 0..total {
+        for (credit, (_, weight)) in credit.iter_mut().zip(weighted) {
+            *credit += *weight as i64;
+        }
+        let richest = (0..credit.len()).max_by_key(|at| (credit[*at], std::cmp::Reverse(*at)));
+        if let Some(at) = richest {
+            credit[at] -= total as i64;
+            order.push(weighted[at].0);
+        }
+    }
+    order
+}
+
+// What makes flows different where nothing was said to vary.
+
+/// Where source ports begin that stand for flows, and how many there are.
+const FIRST_FLOW_PORT: u128 = 1024;
+const FLOW_PORTS: u64 = 65_536 - 1024;
+
+impl Spec {
+    /// Flows have to differ in something: where nothing varies, ports, identifiers or addresses do.
+    fn with_flows(&self, flows: Option<u64>) -> Result<Spec, Misfit> {
+        let mut varied = self.clone();
+        let Some(flows) = flows else {
+            return Ok(varied);
+        };
+        let mut period = 1u64;
+        let mut chance = false;
+        for (key, kind) in [
+            ("src-mac", Kind::Mac),
+            ("dst-mac", Kind::Mac),
+            ("src", family(self.get("src").unwrap_or(""))),
+            ("dst", family(self.get("dst").unwrap_or(""))),
+            ("src-port", Kind::Number(16)),
+            ("dst-port", Kind::Number(16)),
+            ("id", Kind::Number(16)),
+        ] {
+            let Some(choice) = self.choice(key, kind)? else {
+                continue;
+            };
+            match choice.period() {
+                Some(0) => period = u64::MAX,
+                Some(own) => period = lcm(period as usize, own as usize) as u64,
+                None => chance = true,
+            }
+        }
+        if period > 1 || chance {
+            if period < flows && !chance {
+                let why = format!("the fields that vary make only {period} different flows");
+                return Err(Misfit::new("flows", why));
+            }
+            return Ok(varied);
+        }
+        let last = |first: u128, count: u64| format!("{first}-{}", first + u128::from(count) - 1);
+        match self.protocol {
+            Protocol::Udp | Protocol::Tcp => {
+                let ports = flows.min(FLOW_PORTS);
+                varied
+                    .values
+                    .insert("src-port", last(FIRST_FLOW_PORT, ports));
+                if flows > FLOW_PORTS {
+                    // One port fewer on the other side: the pair is the same again only after the product of both.
+                    varied
+                        .values
+                        .insert("dst-port", last(FIRST_FLOW_PORT, FLOW_PORTS - 1));
+                }
+            }
+            Protocol::Icmp if flows <= 65_536 => {
+                varied.values.insert("id", last(0, flows));
+            }
+            Protocol::Icmp => {
+                return Err(Misfit::new("flows", "an echo identifier tells 65536 apart"));
+            }
+            Protocol::Arp | Protocol::Eth => {
+                let mac = self.choice_or("src-mac", Kind::Mac, 0)?.first();
+                let text = |mac: u128| {
+                    let bytes = mac_bytes(&Choice::Fixed(mac)).map(|byte| format!("{byte:02x}"));
+                    bytes.join(":")
+                };
+                let range = format!("{}-{}", text(mac), text(mac + u128::from(flows) - 1));
+                varied.values.insert("src-mac", range);
+            }
+            Protocol::Raw => {
+                return Err(Misfit::new(
+                    "flows",
+                    "in a raw frame nothing is known that could vary",
+                ));
+            }
+        }
+        Ok(varied)
+    }
+}
+
+// What frames carry.
+
+/// The bytes after the headers; zeroes fill up what is longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    Bytes(Vec<u8>),
+    /// One byte all over.
+    Fill(u8),
+    /// Bytes without a pattern; the first eight are others in each frame.
+    Random(u64),
+    /// The frame's number in the first eight bytes.
+    Number,
+}
+
+impl Payload {
+    /// `zeros`, `text:…`, `hex:…`, `fill:0xNN`, `random`, `number`; several with `|` between them take turns.
+    pub fn parse(text: &str, seed: u64) -> Result<Vec<Self>, String> {
+        text.split('|')
+            .map(|one| Self::one(one.trim(), seed))
+            .collect()
+    }
+
+    fn one(text: &str, seed: u64) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("text", text)) => Ok(Self::Bytes(text.as_bytes().to_vec())),
+            Some(("hex", digits)) => hex(digits).map(Self::Bytes),
+            Some(("fill", byte)) => {
+                let byte = field::Kind::Number(8).value(byte)?;
+                Ok(Self::Fill(byte as u8))
+            }
+            None if text == "zeros" => Ok(Self::Bytes(Vec::new())),
+            None if text == "random" => Ok(Self::Random(seed)),
+            None if text == "number" => Ok(Self::Number),
+            _ => Err(format!(
+                "'{text}' is not a payload; there are zeros, text:…, hex:…, fill:0xNN, random and number"
+            )),
+        }
+    }
+
+    /// The fewest bytes it takes.
+    pub fn least(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Fill(_) => 0,
+            Self::Random(_) => 2,
+            Self::Number => 8,
+        }
+    }
+
+    /// This many bytes, at least as many as it takes.
+    pub fn bytes(&self, length: usize) -> Vec<u8> {
+        match self {
+            Self::Bytes(bytes) => {
+                let mut bytes = bytes.clone();
+                bytes.resize(length, 0);
+                bytes
+            }
+            Self::Fill(byte) => vec![*byte; length],
+            Self::Number => vec![0; length],
+            Self::Random(seed) => {
+                let random = Value::Random {
+                    first: 0,
+                    count: 0,
+                    seed: seed ^ 0x7061_796c,
+                };
+                let words = (0..length.div_ceil(8) as u64).map(|n| random.of(n, n).to_be_bytes());
+                let mut bytes: Vec<u8> = words.flatten().collect();
+                bytes.truncate(length);
+                bytes
+            }
+        }
+    }
+
+    /// What changes at the beginning of a payload of that length, and in how many bytes.
+    pub fn varying(&self, length: usize) -> Option<(usize, Value)> {
+        let width = match length {
+            8.. => 8,
+            4.. => 4,
+            2.. => 2,
+            _ => return None,
+        };
+        match self {
+            Self::Random(seed) => Some((
+                width,
+                Value::Random {
+                    first: 0,
+                    count: 1u64.checked_shl(width as u32 * 8).unwrap_or(0),
+                    seed: *seed ^ 0x6c6f_6164,
+                },
+            )),
+            Self::Number if width == 8 => Some((8, Value::Number(0))),
+            _ => None,
+        }
+    }
+}
+
+/// Pairs of hexadecimal digits, with blanks and colons between them or not.
+pub fn hex(text: &str) -> Result<Vec<u8>, String> {
+    let digits: Vec<char> = text
+        .chars()
+        .filter(|c| !c.is_whitespace() && *c != ':')
+        .collect();
+    if digits.len() % 2 == 1 {
+        return Err("an odd number of hexadecimal digits".to_owned());
+    }
+    let digit = |c: char| {
+        c.to_digit(16)
+            .ok_or_else(|| format!("'{c}' is not a hexadecimal digit"))
+    };
+    digits
+        .chunks(2)
+        .map(|pair| Ok((digit(pair[0])? << 4 | digit(pair[1])?) as u8))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_as_people_write_them() {
+        let of = |text: &str| Sizes::parse(text, 1).unwrap().lengths(42);
+        assert_eq!(of("64"), Ok(vec![64]));
+        assert_eq!(of("64,1500"), Ok(vec![64, 1500]));
+        assert_eq!(of("64-70/3"), Ok(vec![64, 67, 70]));
+        assert_eq!(of("60:2,90:1"), Ok(vec![60, 90, 60]));
+        let mix = of("imix").unwrap();
+        assert_eq!(
+            (mix.len(), mix.iter().filter(|l| **l == 60).count()),
+            (12, 7)
+        );
+        let random = of("random:60-100").unwrap();
+        assert!(random.iter().all(|length| (60..=100).contains(length)));
+        assert_eq!(Sizes::Shortest.lengths(42), Ok(vec![60]));
+        assert_eq!(Sizes::Shortest.lengths(70), Ok(vec![70]));
+    }
+
+    #[test]
+    fn sizes_that_cannot_be() {
+        for text in ["", "0x", "99999", "64:0", "-5", "70-60", "imix2"] {
+            assert!(Sizes::parse(text, 1).is_err(), "{text}");
+        }
+        assert!(Sizes::parse("41", 1).unwrap().lengths(42).is_err());
+    }
+
+    #[test]
+    fn payloads_as_people_write_them() {
+        let one = |text| Payload::parse(text, 1).unwrap().remove(0);
+        assert_eq!(one("text:hi").bytes(3), b"hi\0");
+        assert_eq!(one("hex:de ad:be ef").bytes(4), [0xde, 0xad, 0xbe, 0xef]);
+        assert_eq!(one("fill:0xab").bytes(2), [0xab; 2]);
+        assert_eq!(Payload::parse("text:a|text:b", 1).unwrap().len(), 2);
+        assert_eq!(one("random").bytes(20)[..8], one("random").bytes(9)[..8]);
+        for text in ["", "hex:abc", "hex:xy", "fill:256", "words", "text"] {
+            assert!(Payload::parse(text, 1).is_err(), "{text}");
+        }
+    }
 }

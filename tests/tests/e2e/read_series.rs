@@ -248,7 +248,9 @@ fn the_benchmark_of_reading_compares_what_both_made() {
         ]
         .concat(),
     );
-    let outcome: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    // After the document the progress, from standard error.
+    let said = said.lines().next().expect("a document");
+    let outcome: serde_json::Value = serde_json::from_str(said).expect("JSON");
     let outcome = &outcome["experiments"][0];
     // Who is faster is not a test's affair; that both made the same is.
     assert_eq!(outcome["failures"], serde_json::json!([]), "{outcome}");

@@ -12,7 +12,7 @@
 //! that does not look like operands and operators, leave the whole to libpcap.
 
 use super::lists::{self, Compiled};
-use super::names;
+
 use super::operands::{self, Node};
 use crate::classic::{Instruction, op};
 use crate::table::Table;
@@ -52,7 +52,7 @@ pub(super) fn compile(
     expression: &str,
     snaplen: u32,
     run: impl Fn(&str, bool) -> Result<Vec<Instruction>, String>,
-    ask: names::Ask<'_>,
+    ask: operands::Ask<'_>,
 ) -> Split {
     let operators = operands::operators(expression);
     if operators < LONG {
@@ -60,7 +60,7 @@ pub(super) fn compile(
     }
     let taken_apart = operands::context(expression).and_then(|context| {
         let node = operands::parse(expression, &context, LONG, ask)?;
-        Some((context, names::resolve(node, expression, ask)))
+        Some((context, operands::resolve(node, expression, ask)))
     });
     let Some((context, node)) = taken_apart else {
         return Split::Whole { optimise: false };
@@ -328,7 +328,7 @@ mod tests {
             netmask: Some([255, 255, 255, 0].into()),
             ..Options::default()
         };
-        let compiler = super::super::compiler::ready().unwrap();
+        let compiler = super::super::ready().unwrap();
         let most = Cell::new(0);
         let run = |piece: &str, is_plain: bool| {
             if !is_plain {

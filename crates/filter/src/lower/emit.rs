@@ -3,19 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use trawl_ebpf::{Insn, op};
+
+use super::ancillary::Answer;
 use super::assembler::{Assembler, Label};
 use super::flow::{self, Checks, Reader};
-use super::graph::{self, Decoder, End, Graph, Return, Value};
-use super::layout::{reg, slot};
+use super::graph::{self, Decoder, End, Graph, Op, Reg, Return, Value};
 use super::quick::Quick;
-use super::sets;
-use super::slow;
 use super::values::{self, LiveAtStart};
-use super::{Hook, Lowered, Stats, Target};
+use super::{Hook, Lowered, Stats, Target, sets, slow};
 use crate::classic::{Classic, MAX_BACKWARD_JUMPS};
 use crate::error::FilterError;
 use crate::table::Table;
-use trawl_ebpf::{Insn, op};
 
 /// Offsets in `__sk_buff`.
 pub(super) mod skb {
@@ -496,3 +495,166 @@ pub(super) struct EmitPoint {
     pub(super) block: usize,
     pub(super) op: usize,
 }
+
+// Single operations as instructions: arithmetic, scratch memory, facts from the context.
+
+impl Emitter<'_> {
+    pub(super) fn operation(&mut self, place: EmitPoint, mode: Mode, operation: &Op) {
+        let scratch = mode.scratch();
+        let memory = |cell: u8| slot::MEMORY + 8 * i16::from(cell);
+        let register = |r| match r {
+            Reg::A => reg::A,
+            Reg::X => reg::X,
+        };
+        match *operation {
+            Op::Load { width, at, raw } => self.load(place, mode, at, width, raw),
+            Op::Touch { width, at } => self.touch(place.version, mode, at, width),
+            Op::HeaderLength(k) => {
+                self.fixed(place.version, mode, reg::X, k, 1, false);
+                self.emit(op::alu32_imm(op::AND, reg::X, 0xf));
+                self.emit(op::alu32_imm(op::LSH, reg::X, 2));
+            }
+            Op::Field(answer) => self.field(mode, answer),
+            Op::Length(r) => match mode {
+                Mode::Fast => self.emit(op::mov32(register(r), reg::LENGTH)),
+                Mode::Slow => self.emit(op::load(
+                    op::W,
+                    register(r),
+                    scratch,
+                    slot_low_word(slot::LENGTH),
+                )),
+            },
+            Op::Imm(r, k) => self.emit(op::mov32_imm(register(r), k)),
+            Op::Recall(r, cell) => {
+                self.emit(op::load(op::DW, register(r), scratch, memory(cell)));
+            }
+            Op::Store(r, cell) => {
+                self.emit(op::store(op::DW, scratch, memory(cell), register(r)));
+            }
+            Op::Alu(operation, value) => self.alu(operation, value),
+            Op::Find(table) => self.find(place.version, mode, table),
+            Op::Neg => self.emit(Insn::new(op::ALU | op::NEG, reg::A, 0, 0, 0)),
+            Op::Tax => self.emit(op::mov32(reg::X, reg::A)),
+            Op::Txa => self.emit(op::mov32(reg::A, reg::X)),
+            Op::NonZeroX => self.asm.jump_if32(op::JEQ, reg::X, 0, self.no_match),
+        }
+    }
+
+    fn alu(&mut self, operation: u8, value: Value) {
+        match (operation, value) {
+            (_, Value::K(k)) => self.emit(op::alu32_imm(operation, reg::A, k)),
+            // The kernel's division by zero gives 0; a classic filter's ends it.
+            (op::DIV | op::MOD, Value::X) => {
+                self.asm.jump_if32(op::JEQ, reg::X, 0, self.no_match);
+                self.emit(op::alu32(operation, reg::A, reg::X));
+            }
+            // The processor takes a shift modulo 32; libpcap shifts everything out.
+            (op::LSH | op::RSH, Value::X) => {
+                let (within, done) = (self.asm.label(), self.asm.label());
+                self.asm.jump_if32(op::JLT, reg::X, 32, within);
+                self.emit(op::mov32_imm(reg::A, 0));
+                self.asm.goto(done);
+                self.asm.place(within);
+                self.emit(op::alu32(operation, reg::A, reg::X));
+                self.asm.place(done);
+            }
+            (_, Value::X) => self.emit(op::alu32(operation, reg::A, reg::X)),
+        }
+    }
+
+    fn field(&mut self, mode: Mode, answer: Answer) {
+        match answer {
+            Answer::Context(off) => self.emit(op::load(op::W, reg::A, mode.context(), off)),
+            Answer::ContextBigEndian(off) => {
+                self.emit(op::load(op::W, reg::A, mode.context(), off));
+                self.emit(op::be(reg::A, 16));
+            }
+            Answer::Helper(id) => {
+                let keeps_length = self.keeps_length;
+                let kept = (reg::CONTEXT..=reg::SCRATCH)
+                    .filter(move |&register| register != reg::LENGTH || keeps_length);
+                if mode == Mode::Fast {
+                    self.emit(op::mov(reg::SLOW_SCRATCH, reg::SCRATCH));
+                    for r in kept.clone() {
+                        self.emit(op::store(op::DW, reg::SLOW_SCRATCH, kept_slot(r), r));
+                    }
+                }
+                self.emit(op::call(id));
+                self.emit(op::mov32(reg::A, reg::TMP));
+                if mode == Mode::Fast {
+                    for r in kept {
+                        self.emit(op::load(op::DW, r, reg::SLOW_SCRATCH, kept_slot(r)));
+                    }
+                }
+            }
+            // Settled before: these are no fields any more.
+            Answer::Constant(_) | Answer::NotOutgoing | Answer::EtherType | Answer::XorX => {}
+        }
+    }
+
+    /// Makes the verifier forget what it knows of X. Each way round a loop would otherwise leave X
+    /// with other bounds, and each of them be followed round again: too many for its patience.
+    pub(super) fn forget_x(&mut self, scratch: u8) {
+        let top = if cfg!(target_endian = "big") { 0 } else { 7 };
+        self.emit(op::store(op::DW, scratch, slot::STAGING, reg::X));
+        // X has 32 bits, so this byte is zero already; but a slot written in part has no bounds.
+        self.emit(op::store_imm(op::B, scratch, slot::STAGING + top, 0));
+        self.emit(op::load(op::DW, reg::X, scratch, slot::STAGING));
+    }
+}
+
+/// Where the lower half of an eight-byte slot lies.
+fn slot_low_word(at: i16) -> i16 {
+    if cfg!(target_endian = "big") {
+        at + 4
+    } else {
+        at
+    }
+}
+
+fn kept_slot(register: u8) -> i16 {
+    slot::KEPT + 8 * i16::from(register - reg::CONTEXT)
+}
+
+// Registers of a block, and where things lie in its scratch.
+
+/// Registers of the block, beside r1 to r5 of the contract.
+pub(super) mod reg {
+    /// A temporary, and the result at the end.
+    pub const TMP: u8 = 0;
+    pub const CONTEXT: u8 = 1;
+    pub const DATA: u8 = 2;
+    pub const DATA_END: u8 = 3;
+    pub const LENGTH: u8 = 4;
+    pub const SCRATCH: u8 = 5;
+    /// In the slow version, which calls helpers, the scratch lives in a register that calls keep.
+    pub const SLOW_SCRATCH: u8 = 6;
+    pub const A: u8 = 7;
+    pub const X: u8 = 8;
+    /// In the fast version, the packet's data at X.
+    pub const POINTER: u8 = 9;
+    /// In the slow version, the context.
+    pub const SLOW_CONTEXT: u8 = 9;
+}
+
+/// Where things lie in the scratch.
+pub(super) mod slot {
+    /// The sixteen cells of scratch memory, eight bytes each so that the verifier keeps bounds.
+    pub const MEMORY: i16 = 0;
+    /// Where the load helper puts a field.
+    pub const STAGING: i16 = 128;
+    pub const LENGTH: i16 = 136;
+    /// Backward jumps left.
+    pub const LOOPS: i16 = 144;
+    /// Where the inner packet begins.
+    pub const BASE: i16 = 152;
+    /// The frame's first twenty bytes with its tag put back; the tag itself is always there.
+    pub const IMAGE: i16 = 160;
+    pub const TAG: i16 = IMAGE + 12;
+    /// Registers kept over a helper call; the first also holds an offset in the slow version.
+    pub const KEPT: i16 = 184;
+    /// The state that the search of a table ended in, in the upper half.
+    pub const STATE: i16 = KEPT + 5 * 8;
+}
+
+const _: () = assert!(slot::STATE + 8 <= super::SCRATCH_SIZE);

@@ -3,9 +3,9 @@
 
 use super::Hook;
 use super::emit::{EmitPoint, Emitter, Mode, View};
+use super::emit::{reg, slot};
 use super::flow::Check;
 use super::graph::At;
-use super::layout::{reg, slot};
 use trawl_ebpf::op;
 
 /// Where the tag's bytes begin in the frame that the filter sees.

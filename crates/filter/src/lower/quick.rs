@@ -2,8 +2,8 @@
 //! so that a program can be done with a packet that it rejects before it has begun any work. What it cannot judge it
 //! leaves to the whole filter.
 
+use super::emit::reg;
 use super::emit::{Emitter, Returns, View};
-use super::layout::reg;
 use super::{Hook, Target};
 use crate::classic::Classic;
 use trawl_ebpf::{Insn, op};

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Hook;
 use super::assembler::Label;
 use super::emit::{EmitPoint, Emitter, Mode, View, skb};
+use super::emit::{reg, slot};
 use super::graph::{At, Graph, Op};
-use super::layout::{reg, slot};
 use trawl_ebpf::{helper, op};
 
 const TAG_LENGTH: i32 = 4;

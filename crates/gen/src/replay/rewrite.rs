@@ -1,14 +1,11 @@
 //! Other addresses and tags in recorded frames, with checksums that stay as right, or as wrong, as they were.
 
-mod headers;
-mod rules;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
+use std::str::FromStr;
 
-pub use rules::{Prefix, Rewrite, TagChange};
-
-use std::net::IpAddr;
-
-use headers::{Checksum, Headers, Ip, headers};
-use trawl_packet::walk::is_tag;
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+use trawl_packet::walk::{ICMPV6, TCP, UDP, UDP_LITE, is_tag, walk};
 
 const TAG: usize = 4;
 /// Where a tag goes: after the two addresses.
@@ -192,6 +189,256 @@ pub fn exercise(bytes: &[u8]) {
     room.resize(frame.len() + rewrite.growth(), 0);
     let length = rewrite.apply(&mut room, frame.len());
     assert!(length <= room.len() && length + TAG >= frame.len());
+}
+
+// Where in a frame the addresses are, and the checksums that cover them.
+
+/// Ethernet, IPv4, six and four bytes of address.
+const ARP_KIND: [u8; 6] = [0, 1, 8, 0, 6, 4];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checksum {
+    pub at: usize,
+    /// UDP: zero stands for no checksum.
+    pub zero_is_none: bool,
+}
+
+/// The outermost IP header of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ip {
+    at: usize,
+    version: u8,
+    /// The header's own.
+    pub checksum: Option<Checksum>,
+    /// The one after it that covers the addresses.
+    pub transport: Option<Checksum>,
+    /// A routing header says that the packet goes elsewhere in the end: the transport checksum covers that address.
+    routed_on: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Headers {
+    /// All of it is there.
+    Arp {
+        at: usize,
+    },
+    Ip(Ip),
+}
+
+impl Ip {
+    fn length(&self) -> usize {
+        if self.version == 4 { 4 } else { 16 }
+    }
+
+    pub fn source(&self) -> Range<usize> {
+        let at = self.at + if self.version == 4 { 12 } else { 8 };
+        at..at + self.length()
+    }
+
+    pub fn destination(&self) -> Range<usize> {
+        let at = self.source().end;
+        at..at + self.length()
+    }
+
+    pub fn address(&self, bytes: &[u8]) -> Option<IpAddr> {
+        if self.version == 4 {
+            bytes.first_chunk::<4>().map(|bytes| IpAddr::from(*bytes))
+        } else {
+            bytes.first_chunk::<16>().map(|bytes| IpAddr::from(*bytes))
+        }
+    }
+
+    /// Whether the transport's checksum covers this address.
+    pub fn in_pseudo_header(&self, is_source: bool) -> bool {
+        is_source || !self.routed_on
+    }
+}
+
+/// The outermost header of a frame that holds addresses.
+pub fn headers(frame: &[u8]) -> Option<Headers> {
+    let walked = walk(LINKTYPE_ETHERNET, frame);
+    let at = walked.network_at?;
+    if walked.arp.is_some() {
+        let is_known = frame.get(at..)?.starts_with(&ARP_KIND);
+        return is_known.then_some(Headers::Arp { at });
+    }
+    let ip = walked.ip?;
+    let is_v4 = ip.src.is_ipv4();
+    Some(Headers::Ip(Ip {
+        at,
+        version: if is_v4 { 4 } else { 6 },
+        checksum: is_v4.then_some(Checksum {
+            at: at + 10,
+            zero_is_none: false,
+        }),
+        transport: walked
+            .transport_at
+            .and_then(|at| transport(ip.protocol, at)),
+        routed_on: ip.routed_on,
+    }))
+}
+
+/// The checksum of a transport header at this place, if it covers the addresses.
+fn transport(protocol: u8, at: usize) -> Option<Checksum> {
+    let (offset, zero_is_none) = match protocol {
+        TCP => (16, false),
+        UDP => (6, true),
+        UDP_LITE => (6, false),
+        ICMPV6 => (2, false),
+        _ => return None,
+    };
+    Some(Checksum {
+        at: at + offset,
+        zero_is_none,
+    })
+}
+
+// What is to be changed, as it is asked for.
+
+pub type Mac = [u8; 6];
+
+/// What becomes of the outermost VLAN tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagChange {
+    /// The one that is there has this number from now on; where there is none, one is put in.
+    Set(u16),
+    Remove,
+}
+
+/// Addresses that begin alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    address: IpAddr,
+    length: u8,
+}
+
+/// The changes to each frame. Without any, frames are sent as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rewrite {
+    pub source_mac: Option<Mac>,
+    pub destination_mac: Option<Mac>,
+    /// MAC addresses and what stands in their place, on both sides.
+    pub macs: Vec<(Mac, Mac)>,
+    pub source_v4: Option<Ipv4Addr>,
+    pub source_v6: Option<Ipv6Addr>,
+    pub destination_v4: Option<Ipv4Addr>,
+    pub destination_v6: Option<Ipv6Addr>,
+    /// Prefixes and what stands in their place, on both sides; the first that fits counts.
+    pub prefixes: Vec<(Prefix, Prefix)>,
+    pub tag: Option<TagChange>,
+    /// VLAN numbers and what stands in their place.
+    pub tags: Vec<(u16, u16)>,
+}
+
+impl Rewrite {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn changes_addresses(&self) -> bool {
+        // ARP has MAC addresses inside.
+        let Self {
+            source_mac,
+            destination_mac,
+            macs,
+            source_v4,
+            source_v6,
+            destination_v4,
+            destination_v6,
+            prefixes,
+            tag: _,
+            tags: _,
+        } = self;
+        source_mac.is_some()
+            || destination_mac.is_some()
+            || !macs.is_empty()
+            || source_v4.is_some()
+            || source_v6.is_some()
+            || destination_v4.is_some()
+            || destination_v6.is_some()
+            || !prefixes.is_empty()
+    }
+
+    /// What stands in the place of an address; `None` where it stays.
+    fn address(&self, is_source: bool, now: IpAddr) -> Option<IpAddr> {
+        let fixed = match (now, is_source) {
+            (IpAddr::V4(_), true) => self.source_v4.map(IpAddr::V4),
+            (IpAddr::V4(_), false) => self.destination_v4.map(IpAddr::V4),
+            (IpAddr::V6(_), true) => self.source_v6.map(IpAddr::V6),
+            (IpAddr::V6(_), false) => self.destination_v6.map(IpAddr::V6),
+        };
+        let by_prefix = || {
+            let (_, to) = self.prefixes.iter().find(|(from, _)| from.holds(now))?;
+            to.in_place_of(now)
+        };
+        fixed.or_else(by_prefix)
+    }
+}
+
+impl Prefix {
+    pub fn is_v4(&self) -> bool {
+        self.address.is_ipv4()
+    }
+
+    pub fn length(&self) -> u8 {
+        self.length
+    }
+
+    fn holds(&self, address: IpAddr) -> bool {
+        let alike = |one: u128, other: u128, bits: u32| {
+            (one ^ other)
+                .checked_shr(bits - u32::from(self.length))
+                .is_none_or(|rest| rest == 0)
+        };
+        match (self.address, address) {
+            (IpAddr::V4(one), IpAddr::V4(other)) => {
+                alike(one.to_bits().into(), other.to_bits().into(), 32)
+            }
+            (IpAddr::V6(one), IpAddr::V6(other)) => alike(one.to_bits(), other.to_bits(), 128),
+            _ => false,
+        }
+    }
+
+    /// An address that begins as this prefix and ends as the one given.
+    fn in_place_of(&self, address: IpAddr) -> Option<IpAddr> {
+        let rest = |bits: u32| u128::MAX.checked_shr(128 - bits + u32::from(self.length));
+        match (self.address, address) {
+            (IpAddr::V4(new), IpAddr::V4(old)) => {
+                let rest = rest(32).unwrap_or(0) as u32;
+                Some(Ipv4Addr::from_bits(new.to_bits() & !rest | old.to_bits() & rest).into())
+            }
+            (IpAddr::V6(new), IpAddr::V6(old)) => {
+                let rest = rest(128).unwrap_or(0);
+                Some(Ipv6Addr::from_bits(new.to_bits() & !rest | old.to_bits() & rest).into())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = String;
+
+    /// `10.0.0.0/8`, or an address alone.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length)),
+            None => (text, None),
+        };
+        let wrong = || format!("'{text}' is not an address or a prefix such as 10.0.0.0/8");
+        let address: IpAddr = address.trim().parse().map_err(|_| wrong())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let length = match length {
+            Some(length) => length.trim().parse().map_err(|_| wrong())?,
+            None => most,
+        };
+        if length > most {
+            return Err(format!(
+                "'{text}': a prefix of this kind has at most {most} bits"
+            ));
+        }
+        Ok(Self { address, length })
+    }
 }
 
 #[cfg(test)]

@@ -288,3 +288,89 @@ fn speeds_that_never_end_are_refused() {
         assert!(Replay::open(options).is_err());
     }
 }
+
+use std::io::Write;
+
+fn file(name: &str, bytes: &[u8]) -> File {
+    let path = std::env::temp_dir().join(format!("trawl-ahead-{name}-{}", std::process::id()));
+    let mut file = File::create(&path).expect("a file");
+    file.write_all(bytes).expect("written");
+    let file = File::open(&path).expect("the file");
+    std::fs::remove_file(&path).expect("its name is not needed");
+    file
+}
+
+#[test]
+fn all_bytes_come_in_order() {
+    let bytes: Vec<u8> = (0..PIECE as u32 * 3 + 17)
+        .map(|n| (n % 251) as u8)
+        .collect();
+    let mut read = Vec::new();
+    let mut ahead = Ahead::new(file("order", &bytes));
+    ahead.read_to_end(&mut read).expect("read");
+    assert!(read == bytes);
+    assert_eq!(ahead.read(&mut [0; 8]).expect("still at the end"), 0);
+}
+
+#[test]
+fn an_empty_file_and_one_that_is_not_read_to_its_end() {
+    let mut none = Vec::new();
+    Ahead::new(file("empty", &[]))
+        .read_to_end(&mut none)
+        .expect("read");
+    assert!(none.is_empty());
+    let mut ahead = Ahead::new(file("left", &vec![1; PIECE * 20]));
+    ahead.read_exact(&mut [0; 10]).expect("read");
+}
+
+#[test]
+fn errors_come_through() {
+    let directory = File::open(std::env::temp_dir()).expect("a directory");
+    assert!(Ahead::new(directory).read(&mut [0; 8]).is_err());
+}
+
+const START: u64 = 1_700_000_000 * SECOND;
+
+fn dues(speed: f64, times: &[u64]) -> Vec<u64> {
+    let mut timing = Timing::new(speed);
+    times.iter().map(|time| timing.due(START + time)).collect()
+}
+
+#[test]
+fn gaps_are_those_of_the_recording() {
+    assert_eq!(dues(1.0, &[0, 1, 1, SECOND]), [0, 1, 1, SECOND]);
+    assert_eq!(dues(2.0, &[0, 10, 100]), [0, 5, 50]);
+    assert_eq!(dues(0.5, &[0, 10, 100]), [0, 20, 200]);
+}
+
+#[test]
+fn a_little_disorder_does_not_stretch_the_time() {
+    assert_eq!(dues(1.0, &[0, 100, 50, 110]), [0, 100, 100, 110]);
+}
+
+#[test]
+fn a_clock_that_was_set_back_does_not_stop_it() {
+    let hour = 3600 * SECOND;
+    let mut timing = Timing::new(1.0);
+    let dues = [hour, hour + 5, 7, 9].map(|time| timing.due(START + time));
+    assert_eq!(dues, [0, 5, 5, 7]);
+    assert_eq!(timing.backwards(), 1);
+}
+
+#[test]
+fn files_follow_each_other_and_rounds_keep_the_rate() {
+    let mut timing = Timing::new(1.0);
+    assert_eq!(
+        [0, 10, 20].map(|time| timing.due(START + time)),
+        [0, 10, 20]
+    );
+    timing.next_file();
+    assert_eq!([3, 13].map(|time| timing.due(time)), [20, 30]);
+    timing.next_round();
+    // Thirty over four gaps.
+    assert_eq!(timing.due(START), 37);
+    let mut single = Timing::new(1.0);
+    single.due(START);
+    single.next_round();
+    assert_eq!(single.due(START), 0);
+}

@@ -5,12 +5,10 @@
 
 mod live;
 mod packet;
-mod packet_ring;
 pub mod tcp;
 
 pub use live::{LARGEST_RUN, LivePlan, LiveSender, made};
 pub use packet::{BATCH as PACKET_BATCH, PacketSender};
-pub use packet_ring::PacketRing;
 
 use std::os::fd::OwnedFd;
 

@@ -69,10 +69,6 @@ impl PacketSender {
         }
     }
 
-    pub(super) fn socket(&self) -> &OwnedFd {
-        &self.socket
-    }
-
     pub(super) fn explain(&self, error: io::Error, length: usize) -> Error {
         explain(&self.name, error, length)
     }
