@@ -2,14 +2,17 @@
 
 mod attached;
 mod interface;
-mod machine;
 mod offload;
 mod veth;
 
-pub use interface::examine as interface;
-pub use machine::examine as machine;
+use std::path::PathBuf;
 
 use serde::Serialize;
+use trawl_bpf::bpffs;
+use trawl_bpf::probe::{self, Answer, Capability, Feature};
+use trawl_io::dpdk::{self, Presence};
+
+pub use interface::examine as interface;
 
 /// How good a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -67,4 +70,181 @@ pub fn has_problem(findings: &[Finding]) -> bool {
     findings
         .iter()
         .any(|finding| finding.state == State::Problem)
+}
+
+/// Without these nothing but the packet tap works, or not even that.
+const ESSENTIAL: [Feature; 6] = [
+    Feature::Bpf,
+    Feature::MmapableArray,
+    Feature::LargeMap,
+    Feature::Xdp,
+    Feature::XdpLink,
+    Feature::PacketV3,
+];
+
+/// All that does not depend on an interface.
+pub fn examine() -> Vec<Finding> {
+    let mut findings = vec![Finding::new(
+        "system",
+        "kernel",
+        State::Info,
+        probe::kernel_release(),
+    )];
+    findings.extend(Capability::ALL.into_iter().map(capability));
+    findings.extend(
+        Feature::ALL
+            .iter()
+            .map(|feature| judge(*feature, feature.probe())),
+    );
+    findings.push(file_system());
+    findings.push(dpdk_helper());
+    findings
+}
+
+/// Few machines have DPDK: its helper is only worth a warning where it is there and of no use.
+fn dpdk_helper() -> Finding {
+    const BUILD: &str = "make build-dpdk";
+    let new = |state, text: String| Finding::new("helpers", dpdk::PROGRAM, state, text);
+    let useless = |program: PathBuf, why: &str| {
+        let text = format!("the dpdk tap is not installed: {}", program.display());
+        new(State::Warn, text).why(why).fix(BUILD)
+    };
+    match dpdk::presence() {
+        Presence::Ready { program, dpdk } => new(
+            State::Ok,
+            format!("the dpdk tap, for {dpdk}: {}", program.display()),
+        ),
+        Presence::NotThere => new(State::Info, "not installed: the dpdk tap".to_owned()).fix(BUILD),
+        Presence::DoesNotRun { program, said } => {
+            useless(program, &format!("it does not run: {said}"))
+        }
+        Presence::OtherBuild { program } => useless(program, "it is of another build of trawl"),
+    }
+}
+
+fn capability(capability: Capability) -> Finding {
+    let new = |state, text: String| Finding::new("privileges", capability.name(), state, text);
+    if probe::has_capability(capability) {
+        return new(State::Ok, capability.purpose().to_owned());
+    }
+    let text = format!("missing: {}", capability.purpose());
+    match capability {
+        // Only old kernels count maps against the limit, and there the map itself fails.
+        Capability::SysResource if Feature::LargeMap.probe().is_supported() => {
+            new(State::Info, text)
+                .why("not needed: this kernel does not limit locked memory for BPF")
+        }
+        Capability::SysResource | Capability::SysAdmin => {
+            new(State::Warn, text).fix("run trawl as root")
+        }
+        _ => new(State::Problem, text).fix("run trawl as root"),
+    }
+}
+
+fn judge(feature: Feature, answer: &Answer) -> Finding {
+    let new = |state, text: String| Finding::new("kernel", feature.name(), state, text);
+    let Some(why) = answer.why() else {
+        return new(State::Ok, feature.purpose().to_owned());
+    };
+    let state = if ESSENTIAL.contains(&feature) {
+        State::Problem
+    } else {
+        State::Warn
+    };
+    let verb = match answer {
+        Answer::Refused { .. } => "refused",
+        _ => "not there",
+    };
+    let finding = new(state, format!("{verb}: {}", feature.purpose())).why(why);
+    match fix(feature, answer) {
+        Some(fix) => finding.fix(fix),
+        None => finding,
+    }
+}
+
+fn fix(feature: Feature, answer: &Answer) -> Option<&'static str> {
+    Some(match (feature, answer) {
+        (Feature::Jit, _) => "sysctl -w net.core.bpf_jit_enable=1",
+        (Feature::LargeMap, Answer::Refused { .. }) => "ulimit -l unlimited",
+        (Feature::Fentry | Feature::Fexit, _) => {
+            "trawl xdp load --replace --keep-maps --tappable gives an attached program hooks for --tap hook; --tap tc and --tap packet need none"
+        }
+        (Feature::Freplace, _) => "nothing to do: chains by tail calls are used instead",
+        (Feature::Tcx, _) => "nothing to do: clsact is used instead",
+        (Feature::TaiClock, _) => {
+            "nothing to do: the monotonic clock and its offset are used instead"
+        }
+        (_, Answer::Refused { .. })
+            if !probe::missing_capabilities(&Capability::FOR_BPF).is_empty() =>
+        {
+            "run trawl as root"
+        }
+        _ => return None,
+    })
+}
+
+fn file_system() -> Finding {
+    let mounts = bpffs::mounts();
+    let Some(first) = mounts.first() else {
+        return Finding::new(
+            "bpffs",
+            "mount",
+            State::Warn,
+            "no BPF file system is mounted here",
+        )
+        .why("pinned hook maps cannot be found; `ip netns exec` hides it")
+        .fix(format!(
+            "mount -t bpf -o mode=0700 bpf {}; or use --netns instead of ip netns exec",
+            bpffs::USUAL
+        ));
+    };
+    let pins = bpffs::pinned().len();
+    let things = if pins == 1 { "object" } else { "objects" };
+    Finding::new(
+        "bpffs",
+        "mount",
+        State::Ok,
+        format!("{}, {pins} pinned {things}", first.display()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_essential_is_a_problem_and_the_rest_a_warning() {
+        let missing = Answer::NotSupported {
+            why: "x".to_owned(),
+        };
+        assert_eq!(judge(Feature::Xdp, &missing).state, State::Problem);
+        assert_eq!(judge(Feature::Tcx, &missing).state, State::Warn);
+        assert_eq!(judge(Feature::Xdp, &Answer::Supported).state, State::Ok);
+    }
+
+    #[test]
+    fn a_refusal_is_told_apart_and_says_why() {
+        let refused = Answer::Refused {
+            errno: 1,
+            why: "a policy".to_owned(),
+        };
+        let finding = judge(Feature::Fentry, &refused);
+        assert!(finding.text.starts_with("refused"), "{finding:?}");
+        assert_eq!(finding.why.as_deref(), Some("a policy"));
+        let advice = finding.fix.expect("advice");
+        assert!(advice.contains("hooks for --tap hook"), "{advice}");
+    }
+
+    #[test]
+    fn each_feature_and_capability_is_named_once() {
+        let findings = examine();
+        for feature in Feature::ALL {
+            let times = findings
+                .iter()
+                .filter(|f| f.subject == feature.name())
+                .count();
+            assert_eq!(times, 1, "{}", feature.name());
+        }
+        assert!(findings.iter().any(|f| f.subject == "CAP_NET_RAW"));
+    }
 }

@@ -1,12 +1,17 @@
 //! The `dpdk` tap: packets of a running DPDK application, copied by its own capture framework. The helper `trawl-dpdk`
 //! joins the application; a thread reads the blocks that it hands over.
 
+mod worker;
+
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use trawl_io::dpdk::{self, Cleaner, Helper, Line, Request};
+use trawl_io::dpdk::{
+    self, Cleaner, DIRECTION_RECEIVED, DIRECTION_SENT, Helper, Line, PROGRAM, Request, VARIABLE,
+};
 use trawl_io::packet_socket::Instruction;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_ring::{Geometry, Rings};
@@ -21,15 +26,9 @@ use crate::filter::Filter;
 use crate::options::{Direction, Options};
 use crate::packet::Sharing;
 use crate::packet::choice::Sampling;
-use crate::packet::filter::instructions;
+use crate::packet::instructions;
 use crate::table::{self, Facts};
 use crate::{AttachedTap, Tap};
-
-mod place;
-mod words;
-mod worker;
-
-use place::Places;
 use worker::{DpdkJob, Port, Shared, Worker};
 
 pub const NAME: &str = "dpdk";
@@ -80,7 +79,7 @@ impl Tap for Dpdk {
     ) -> Result<Box<dyn AttachedTap>> {
         let options = Rc::clone(&assembly.options);
         refuse_cpu(&options)?;
-        let program = dpdk::find()?.ok_or_else(words::no_helper)?;
+        let program = dpdk::find()?.ok_or_else(no_helper)?;
         let prefix = options
             .peers
             .file_prefix
@@ -115,8 +114,8 @@ impl Tap for Dpdk {
         dialogue.helper.go();
         dialogue.until("started")?;
         let Dialogue { cleared, ports, .. } = dialogue;
-        for notice in words::cleared(label, &cleared) {
-            assembly.event(notice);
+        for event in cleared_ports(label, &cleared) {
+            assembly.event(event);
         }
         let queues = ports.iter().map(|port| port.queues).collect::<Vec<_>>();
         let places = Places::new(&queues, directions, options.queue);
@@ -214,9 +213,9 @@ impl Dialogue<'_> {
         while let Some(line) = self.helper.next_line(JOIN_PATIENCE) {
             match line.word.as_str() {
                 word if word == wanted => return Ok(()),
-                "fail" => return Err(words::refused(self.label, self.prefix, &line, self.helper)),
+                "fail" => return Err(refused(self.label, self.prefix, &line, self.helper)),
                 "trawl-dpdk" if line.field(0) != dpdk::EXCHANGE_ABI.to_string() => {
-                    return Err(words::other_build(line.field(0)));
+                    return Err(other_build(line.field(0)));
                 }
                 "cleared" => self.cleared.push(line),
                 "port" => self.ports.push(Described {
@@ -228,7 +227,7 @@ impl Dialogue<'_> {
                 _ => {}
             }
         }
-        Err(words::fell_silent(self.label, self.helper))
+        Err(fell_silent(self.label, self.helper))
     }
 }
 
@@ -268,7 +267,7 @@ impl AttachedTap for AttachedDpdk {
         let failure = self.shared.failure().cloned();
         let mut said: Vec<Event> = failure.map(Event::ReadFailed).into_iter().collect();
         if self.shared.was_killed() {
-            said.extend(words::cleared(NAME, &self.cleaner.clear()));
+            said.extend(cleared_ports(NAME, &self.cleaner.clear()));
         }
         said
     }
@@ -310,6 +309,199 @@ impl Drop for AttachedDpdk {
     fn drop(&mut self) {
         self.detach();
     }
+}
+
+/// More places share rings.
+const RINGS_MOST: usize = 64;
+
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Of each port, in the order of the points: the first place of what is received, and of what is sent, with how many
+    /// queues there are.
+    ports: Vec<[(usize, u32); 2]>,
+    count: usize,
+}
+
+impl Places {
+    pub fn new(queues: &[[u32; 2]], directions: u32, queue: Option<u32>) -> Self {
+        let mut count = 0;
+        let mut of = |direction: usize, queues: u32| {
+            let wanted = directions & direction as u32 != 0;
+            let number = match (wanted, queue) {
+                (false, _) => 0,
+                (true, Some(_)) => 1,
+                (true, None) => queues.max(1),
+            };
+            let first = count;
+            count += number as usize;
+            (first, number)
+        };
+        let ports = queues
+            .iter()
+            .map(|[received, sent]| [of(DIRECTION_RECEIVED, *received), of(DIRECTION_SENT, *sent)])
+            .collect();
+        Self {
+            ports,
+            count: count.clamp(1, RINGS_MOST),
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The ring of a block's place.
+    pub fn ring(&self, port: usize, is_sent: bool, queue: u32) -> usize {
+        let (first, queues) = self.ports[port][usize::from(is_sent)];
+        (first + (queue % queues.max(1)) as usize) % self.count
+    }
+}
+
+#[cfg(test)]
+mod place_tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_queue_has_a_ring_of_its_own() {
+        let places = Places::new(&[[2, 3], [1, 1]], 3, None);
+        let mut rings = BTreeSet::new();
+        for (port, is_sent, queues) in [(0, false, 2), (0, true, 3), (1, false, 1), (1, true, 1)] {
+            (0..queues).for_each(|queue| _ = rings.insert(places.ring(port, is_sent, queue)));
+        }
+        assert_eq!((places.count(), rings.len()), (7, 7));
+    }
+
+    #[test]
+    fn what_is_not_asked_for_has_none() {
+        assert_eq!(Places::new(&[[4, 4]], 1, None).count(), 4);
+        assert_eq!(Places::new(&[[4, 4]], 3, Some(2)).count(), 2);
+        assert_eq!(Places::new(&[], 3, None).count(), 1);
+        let many = Places::new(&[[60, 60]], 3, None);
+        assert_eq!(many.count(), RINGS_MOST);
+        assert!(many.ring(0, true, 59) < RINGS_MOST);
+    }
+}
+
+const BUILD: &str = "make build-dpdk";
+
+pub fn no_helper() -> Error {
+    Error::failed(
+        "cannot use the dpdk tap",
+        format!("its helper {PROGRAM} was not found next to trawl, and {VARIABLE} names none"),
+    )
+    .fix("make build-dpdk (apt-get install libdpdk-dev), with the same version of DPDK as the application's")
+}
+
+pub fn other_build(theirs: &str) -> Error {
+    Error::failed(
+        "cannot use the dpdk tap",
+        format!("{PROGRAM} is of another build of trawl (exchange {theirs})"),
+    )
+    .fix(BUILD)
+}
+
+pub fn fell_silent(label: &str, helper: &Helper) -> Error {
+    let said = helper
+        .last_words()
+        .unwrap_or_else(|| "it said nothing".to_owned());
+    Error::failed(
+        format!("cannot capture on {label}"),
+        format!("{PROGRAM} has ended without saying why: {said}"),
+    )
+}
+
+/// Why the helper does not capture.
+pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error {
+    let what = format!("cannot capture on {label}");
+    let log = || {
+        helper
+            .last_words()
+            .map_or(String::new(), |said| format!(" ({said})"))
+    };
+    let [first, second, third, fourth] = [1, 2, 3, 4].map(|number| line.field(number));
+    match line.field(0) {
+        "no_primary" => Error::failed(
+            what,
+            format!("no DPDK application with the file prefix {prefix} is running: {first}: {second}"),
+        )
+        .fix("--file-prefix names another one; ls /run/dpdk shows those that were started"),
+        "not_ready" => Error::failed(
+            what,
+            format!("the DPDK application with the file prefix {prefix} has not finished its start"),
+        )
+        .fix("try again"),
+        "version" => Error::failed(
+            what,
+            format!("the application has DPDK {first}, {PROGRAM} was built for {second}; both must have the same version"),
+        )
+        .fix(format!("PKG_CONFIG_PATH=DIRECTORY-OF-THAT-libdpdk.pc {BUILD}")),
+        "init" => Error::failed(
+            what,
+            format!("DPDK cannot join the application as a secondary process: {first}{}", log()),
+        )
+        .fix("start it without --no-huge and without --in-memory"),
+        "no_pool" => Error::failed(
+            what,
+            "the application has no packet pool of the kind ring_mp_mc, from which its table of pool operations is learnt",
+        )
+        .fix("start it with --mbuf-pool-ops-name=ring_mp_mc"),
+        "no_pdump" => Error::failed(
+            what,
+            "the application has not started DPDK's capture framework",
+        )
+        .fix("it has to call rte_pdump_init(), as dpdk-testpmd does"),
+        "no_port" => Error::usage(
+            what,
+            match second {
+                "" => "the application has no ports that a secondary process sees".to_owned(),
+                ports => format!("the application has no port {first}; its ports are {ports}"),
+            },
+        ),
+        "no_queue" => Error::usage(
+            what,
+            format!("port {first} has no queue {second}: it receives by {third} and sends by {fourth}"),
+        ),
+        "filter" => Error::failed(
+            "cannot use this filter with the dpdk tap",
+            format!("DPDK cannot convert it: {first}{}", log()),
+        )
+        .fix("record without it, and use: trawl read -r FILE -w FILTERED EXPRESSION"),
+        "exists" => Error::failed(
+            what,
+            match second {
+                "0" => format!("another capture is on port {first}, and DPDK allows one"),
+                pid => format!("another capture is on port {first} (process {pid}), and DPDK allows one"),
+            },
+        )
+        .fix("end that one first"),
+        "memory" => Error::failed(
+            what,
+            format!("the application's huge pages have no room for the copies of packets: {first}"),
+        )
+        .fix("sysctl -w vm.nr_hugepages=NUMBER allows more, and the application must be allowed to take them"),
+        "pdump" => Error::failed(what, format!("the application refuses the capture of port {first}: {second}{}", log())),
+        "owner" => Error::failed(what, format!("cannot write in {first}: {second}")),
+        "places" => Error::usage(what, format!("{first} queues are the limit"))
+            .fix("choose one queue with --queue, or one port"),
+        _ => Error::failed(what, line.rest.join(" ")),
+    }
+}
+
+/// What was removed of captures that had been killed.
+pub fn cleared_ports(label: &str, lines: &[Line]) -> Vec<Event> {
+    let of = |line: &Line| {
+        (line.word == "cleared").then(|| (line.field(1).to_owned(), line.field(0).to_owned()))
+    };
+    let found: BTreeSet<(String, String)> = lines.iter().filter_map(of).collect();
+    found
+        .into_iter()
+        .map(|(pid, port)| Event::DpdkPortCleared {
+            interface: label.to_owned(),
+            port,
+            pid,
+        })
+        .collect()
 }
 
 #[cfg(test)]

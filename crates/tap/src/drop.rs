@@ -2,13 +2,10 @@
 //! by a program at the tracepoint skb:kfree_skb. It looks at no single interface, so it is attached once for a capture.
 
 mod follow;
-mod load;
-mod names;
 pub mod reasons;
-mod scope;
 mod words;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trawl_bpf::addresses::kernel_addresses;
 use trawl_bpf::kallsyms::Symbols;
@@ -17,9 +14,14 @@ use trawl_bpf::layout::drop::{
     DROP_FUNCTIONS, DROP_PLACES, DROP_REASON_WORDS, DROP_SCRATCH_SIZE, DropFunction, DropPlace,
     DropSettings, DropState, LINKS_FOLLOWED,
 };
-use trawl_bpf::layout::{Shared, TRACE_COPY};
-use trawl_bpf::{info, map, object, probe};
-use trawl_sys::netns::Namespace;
+use trawl_bpf::layout::{Shared, TRACE_COPY, TapConfig};
+use trawl_bpf::object::{self, TapProgram, Taps};
+use trawl_bpf::program::{self, LoadOptions, Traced};
+use trawl_bpf::{info, link, map, probe};
+use trawl_ebpf::Insn;
+use trawl_sys::interface::Interface;
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netns::{self, Look, Namespace};
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
 
@@ -29,7 +31,6 @@ use crate::event::Event;
 use crate::options::Drops;
 use crate::{AttachedTap, Choice, table};
 use reasons::{DONE, DONE_IF_EMPTY, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP};
-pub use scope::Along;
 pub use words::{HOOK, Words, as_frame};
 
 const TRACEPOINT: &str = "kfree_skb";
@@ -133,8 +134,8 @@ pub fn attach(
     maps.push(("drop_scratch", scratch.as_fd()));
     maps.push(("drop_settings", told.as_fd()));
     let drops = |typed: bool| {
-        let place = load::Tracepoint::at(object::DROP, TRACEPOINT, typed);
-        load::load(
+        let place = TracepointHook::at(object::DROP, TRACEPOINT, typed);
+        load_tracepoint(
             &place.program(if typed {
                 "trawl_drop"
             } else {
@@ -333,4 +334,178 @@ impl AttachedTap for AttachedDrop {
         .map(|(why, count)| (self.point, why, count))
         .collect()
     }
+}
+
+/// A loaded program, and what keeps it attached.
+pub type Loaded = (OwnedFd, Vec<OwnedFd>);
+
+/// A tracepoint, and the program for it.
+#[derive(Clone, Copy, Debug)]
+pub struct TracepointHook {
+    object: Taps,
+    tracepoint: &'static str,
+    typed: bool,
+    program: &'static str,
+}
+
+impl TracepointHook {
+    pub fn at(object: Taps, tracepoint: &'static str, typed: bool) -> Self {
+        Self {
+            object,
+            tracepoint,
+            typed,
+            program: "",
+        }
+    }
+
+    pub fn program(self, program: &'static str) -> Self {
+        Self { program, ..self }
+    }
+}
+
+/// The program, with a filter in it where one is given: those have a name of their own.
+fn prepare_program(
+    object: Taps,
+    program: &str,
+    config: &TapConfig,
+    maps: &[(&str, BorrowedFd<'_>)],
+    block: Option<&[Insn]>,
+) -> Result<(TapProgram, String)> {
+    let name = match block {
+        Some(_) => format!("{program}_f"),
+        None => program.to_owned(),
+    };
+    let mut ready = TapProgram::prepare(object, &name, config, maps)?;
+    if let Some(block) = block {
+        ready.filter(block)?;
+    }
+    Ok((ready, name))
+}
+
+/// What a program of this kind is loaded with.
+fn program_options(name: &str, kind: u32, expected_attach_type: u32) -> LoadOptions<'_> {
+    LoadOptions {
+        expected_attach_type,
+        ..LoadOptions::new(name, kind)
+    }
+}
+
+/// Loads the program for a tracepoint and attaches it.
+fn load_tracepoint(
+    place: &TracepointHook,
+    config: &TapConfig,
+    maps: &[(&str, BorrowedFd<'_>)],
+    block: Option<&[Insn]>,
+) -> Result<Loaded> {
+    let (ready, name) = prepare_program(place.object, place.program, config, maps, block)?;
+    let mut options = program_options(&name, program::RAW_TRACEPOINT, 0);
+    if place.typed {
+        let found = kernel_types::tracepoint(place.tracepoint)
+            .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
+        let found = found.ok_or_else(|| {
+            let what = format!("cannot look at the tracepoint {}", place.tracepoint);
+            Error::failed(what, "the kernel has none of that name")
+        })?;
+        options.kind = program::TRACING;
+        options.expected_attach_type = program::ATTACH_TYPED_TRACEPOINT;
+        options.traced = Some(Traced {
+            program: None,
+            function: found.type_id,
+        });
+    }
+    let loaded = ready.load(&options)?;
+    let link = match place.typed {
+        true => link::attach_tracing(loaded.as_fd()),
+        false => link::attach_raw_tracepoint(loaded.as_fd(), place.tracepoint),
+    };
+    let link = link.map_err(|e| {
+        Error::os("cannot look at the packets that the kernel drops", e)
+            .fix("this requires root (CAP_BPF and CAP_PERFMON)")
+    })?;
+    Ok((loaded, vec![link]))
+}
+
+/// Each costs twenty links of netfilter, and each interface two of tc.
+const MOST_NAMESPACES: usize = 64;
+const MOST_INTERFACES: usize = 512;
+
+/// Places that are looked at for packets on their way.
+#[derive(Clone, Debug, Default)]
+pub struct Along {
+    /// Only packets that are seen first at one of these interfaces.
+    pub entries: Vec<CaptureSite>,
+    /// Namespaces with netfilter's hooks, and interfaces with tc.
+    pub namespaces: Vec<Namespace>,
+    pub interfaces: Vec<CaptureSite>,
+    /// Those that were too many.
+    pub namespaces_left_out: usize,
+    pub interfaces_left_out: usize,
+}
+
+impl Along {
+    /// Looks at all namespaces that can be found, or at those that are named.
+    pub fn find(asked: &Drops) -> Result<Self> {
+        // An interface without a namespace in its name is the one namespace's, if there is just one.
+        let namespace = match &asked.namespaces[..] {
+            [one] if one != netns::CURRENT => Some(one.as_str()),
+            _ => None,
+        };
+        let entry = |text: &String| CaptureSite::find(text, namespace);
+        let entries = asked.entries.iter().map(entry).collect::<Result<_>>()?;
+        let mut namespaces = Vec::new();
+        if asked.within.is_empty() {
+            Look::default().find(|one| {
+                namespaces.push(one.clone());
+                false
+            });
+        } else {
+            for name in &asked.within {
+                namespaces.push(Namespace::open(name)?);
+            }
+        }
+        let namespaces_left_out = namespaces.len().saturating_sub(MOST_NAMESPACES);
+        namespaces.truncate(MOST_NAMESPACES);
+        let mut interfaces: Vec<CaptureSite> = namespaces.iter().flat_map(interfaces_of).collect();
+        let interfaces_left_out = interfaces.len().saturating_sub(MOST_INTERFACES);
+        interfaces.truncate(MOST_INTERFACES);
+        Ok(Self {
+            entries,
+            namespaces,
+            interfaces,
+            namespaces_left_out,
+            interfaces_left_out,
+        })
+    }
+
+    /// The interfaces that have an XDP program.
+    pub fn with_programs(&self) -> Vec<CaptureSite> {
+        if !object::can_cast() {
+            return Vec::new();
+        }
+        let has_program = |site: &&CaptureSite| {
+            let found = site.interface.xdp_attached(site.namespace.as_ref());
+            matches!(found, Ok(Some(_)))
+        };
+        let found = self.interfaces.iter().filter(has_program);
+        found.cloned().collect()
+    }
+}
+
+/// None where the namespace went away meanwhile.
+fn interfaces_of(namespace: &Namespace) -> Vec<CaptureSite> {
+    let links = Netlink::open(Some(namespace)).and_then(|mut netlink| netlink.links());
+    let site = |name: String| {
+        let interface = Interface::find(Some(namespace), &name).ok()?;
+        Some(CaptureSite {
+            label: match namespace.name() {
+                Some(one) => format!("{one}:{name}"),
+                None => name,
+            },
+            namespace: Some(namespace.clone()),
+            interface,
+            one_of_any: true,
+        })
+    };
+    let names = links.unwrap_or_default().into_iter().map(|link| link.name);
+    names.filter_map(site).collect()
 }

@@ -1,5 +1,7 @@
 //! The `pcap` tap: a device of any libpcap, chosen at run time, with a thread that reads it.
 
+mod worker;
+
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +17,8 @@ use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 use trawl_ring::Rings;
 use trawl_ring::producer::Producer;
 use trawl_sys::events::Wake;
+use trawl_sys::interface::Interface;
+use trawl_sys::netns::Namespace;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result};
 
@@ -25,14 +29,9 @@ use crate::filter::Filter;
 use crate::options::{Direction, Options, TimeSource};
 use crate::packet::Sharing;
 use crate::packet::choice::Sampling;
-use crate::packet::filter::instructions;
+use crate::packet::instructions;
 use crate::table::{self, Facts};
 use crate::{AttachedTap, Tap};
-
-mod device;
-mod worker;
-
-pub use device::find;
 use worker::{Directions, PcapJob, Shared, Worker};
 
 pub const NAME: &str = "pcap";
@@ -81,12 +80,12 @@ impl Tap for Pcap {
     ) -> Result<Box<dyn AttachedTap>> {
         let options = Rc::clone(&assembly.options);
         refuse_cpu(&options)?;
-        device::refuse_stealing(&site.interface.name, options.peers.steal)?;
+        refuse_stealing(&site.interface.name, options.peers.steal)?;
         let library = Library::load(options.peers.library.as_deref())?;
         let sharing = Sharing::new(assembly.geometry, 1, assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let wanted = options.filter.as_ref().map(program).transpose()?;
-        let filters_itself = wanted.is_some() && device::is_filtered_in_user_space(&site.interface);
+        let filters_itself = wanted.is_some() && is_filtered_in_user_space(&site.interface);
         let Opened {
             mut handle,
             warnings,
@@ -101,7 +100,7 @@ impl Tap for Pcap {
                     true => sharing.own.max_captured(),
                     false => snaplen,
                 },
-                promiscuous: options.promiscuous && site.interface.name != device::ANY,
+                promiscuous: options.promiscuous && site.interface.name != ANY,
                 buffer: sharing.kernel,
                 timeout_ms: TIMEOUT_MS,
                 hardware_time: options.time == TimeSource::Hardware,
@@ -134,13 +133,13 @@ impl Tap for Pcap {
             }
             None => None,
         };
-        if device::takes_away(&site.interface.name) {
+        if takes_away(&site.interface.name) {
             assembly.event(Event::TakenFromStack {
                 interface: label.clone(),
             });
         }
-        let link_type = device::link_type(handle.link_type())
-            .ok_or_else(|| no_link_type(label, handle.link_type()))?;
+        let link_type =
+            link_type(handle.link_type()).ok_or_else(|| no_link_type(label, handle.link_type()))?;
         let stamped_by_card = options.time == TimeSource::Hardware && !no_hardware_time;
         let (rings, producers) = assembly.thread_rings(sharing.own, 1)?;
         let ids = assembly.add_point(index, site, &rings, NAME, "libpcap")?;
@@ -159,7 +158,7 @@ impl Tap for Pcap {
                 None | Some(Direction::Both) => Directions::by_link_type(link_type),
             },
             stamped_by_card,
-            asks_first: device::waits_for_packets(&site.interface.name),
+            asks_first: waits_for_packets(&site.interface.name),
             meta: options.recording.meta,
             filter,
         };
@@ -331,5 +330,126 @@ impl AttachedTap for AttachedPcap {
 impl Drop for AttachedPcap {
     fn drop(&mut self) {
         self.detach();
+    }
+}
+
+/// What stands before a colon in the names of devices, and so is no namespace.
+const PREFIXES: [&str; 9] = [
+    "netmap", "vale", "zc", "dpdk", "nflog", "nfqueue", "dbus-", "dag", "rpcap",
+];
+/// All interfaces, which have no mode in common.
+pub const ANY: &str = "any";
+const DLT_RAW: i32 = 12;
+const DLT_RAW_OPENBSD: i32 = 14;
+const LINKTYPE_RAW: u16 = 101;
+
+/// `NAME` in the namespace given (or the present one), or `NAMESPACE:NAME`, where NAME is a device of a libpcap: an
+/// interface, or anything else that the library knows.
+pub fn find(text: &str, default_namespace: Option<&str>) -> Result<CaptureSite> {
+    let (namespace, name) = match text.split_once(':') {
+        Some((before, name)) if !is_prefix(before) => (Some(before), name),
+        _ => (default_namespace, text),
+    };
+    if name.is_empty() {
+        let what = format!("interface '{text}'");
+        return Err(Error::usage(what, "no device is named"));
+    }
+    let namespace = namespace.map(Namespace::open).transpose()?;
+    let interface =
+        Interface::find(namespace.as_ref(), name).unwrap_or_else(|_| Interface::of_a_library(name));
+    Ok(CaptureSite {
+        label: text.to_owned(),
+        namespace,
+        interface,
+        one_of_any: false,
+    })
+}
+
+fn is_prefix(before: &str) -> bool {
+    let number_follows = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit());
+    PREFIXES
+        .iter()
+        .any(|prefix| match before.strip_prefix(prefix) {
+            Some(rest) => number_follows(rest),
+            None => false,
+        })
+}
+
+/// The library that reads such a device takes its packets out of the network stack.
+pub fn takes_away(device: &str) -> bool {
+    device.starts_with("netmap:") || device.starts_with("zc:")
+}
+
+/// The library filters such a device by copying packets and looking at them itself: what is no interface of the kernel's
+/// has no other way.
+pub fn is_filtered_in_user_space(interface: &Interface) -> bool {
+    interface.index == 0 && interface.name != ANY && !interface.name.starts_with("zc:")
+}
+
+/// The library that reads such a device comes back from `pcap_dispatch` with packets only, non-blocking or not.
+pub fn waits_for_packets(device: &str) -> bool {
+    device.starts_with("netmap:") || device.starts_with("vale")
+}
+
+/// Nobody is to lose the packets of an interface by mistake.
+pub fn refuse_stealing(device: &str, steal: bool) -> Result<()> {
+    if !takes_away(device) || steal {
+        return Ok(());
+    }
+    let (framework, name) = device.split_once(':').unwrap_or(("netmap", device));
+    let framework = if framework == "zc" {
+        "PF_RING ZC"
+    } else {
+        framework
+    };
+    Err(Error::usage(
+        format!("cannot capture on {device}"),
+        format!("{framework} takes the packets of {name} away from the network stack: its connections stop for the time of the capture"),
+    )
+    .fix("add --steal to use it anyway"))
+}
+
+/// A capture file's number for one of the library's, which differ where systems did.
+pub fn link_type(number: i32) -> Option<u16> {
+    match number {
+        DLT_RAW | DLT_RAW_OPENBSD => Some(LINKTYPE_RAW),
+        11 => Some(100),
+        other => u16::try_from(other).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_told_from_namespaces() {
+        for prefix in ["netmap", "vale0", "zc", "dpdk", "nflog", "vale"] {
+            assert!(is_prefix(prefix), "{prefix}");
+        }
+        for namespace in ["red", "netmaps", "zcx", "vale-a", ""] {
+            assert!(!is_prefix(namespace), "{namespace}");
+        }
+    }
+
+    #[test]
+    fn netmap_needs_a_word() {
+        assert!(refuse_stealing("netmap:eth0", true).is_ok());
+        assert!(refuse_stealing("vale0:a", false).is_ok());
+        let error = refuse_stealing("netmap:eth0", false).unwrap_err();
+        assert!(
+            error
+                .how_to_fix()
+                .is_some_and(|fix| fix.contains("--steal")),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn link_types_have_the_files_numbers() {
+        assert_eq!(link_type(1), Some(1));
+        assert_eq!(link_type(12), Some(101));
+        assert_eq!(link_type(276), Some(276));
+        assert_eq!((link_type(-1), link_type(70_000)), (None, None));
     }
 }

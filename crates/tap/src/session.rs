@@ -1,8 +1,6 @@
 //! A capture from beginning to end, a type for each phase: `Attached` has its taps and all rights, `Confined` only the
 //! rights it still needs, and `Running` moves records from the rings to the writer until it ends in a summary.
 
-mod attach;
-mod frame;
 mod join;
 mod presence;
 mod promiscuous;
@@ -17,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use trawl_bpf::{bpffs, deadline};
 use trawl_packet::pcapng;
+use trawl_pipeline::account::Account;
 use trawl_pipeline::{Feed, Stage, Writer, staged};
 use trawl_ring::Geometry;
 use trawl_sys::events::Signals;
@@ -32,14 +31,13 @@ use crate::filter::Filter;
 use crate::merge::Merge;
 use crate::options::{Options, TimeSource};
 use crate::second::{Fates, SecondLook};
+use crate::select::select;
 use crate::summary::Summary;
-use crate::trigger::Trigger;
-use crate::{AttachedTap, drop, trigger};
-use attach::{attach_at, tell};
+use crate::trigger::{self, Trigger};
+use crate::{AttachedTap, dpdk, drop, pcap};
 use join::Joins;
 use presence::Presence;
 use promiscuous::Promiscuous;
-use trawl_pipeline::account::Account;
 
 /// Why a capture ended.
 #[derive(Clone, Debug)]
@@ -434,5 +432,71 @@ impl Session {
             };
             points.iter().chain(&*joined.borrow()).map(of).collect()
         })
+    }
+}
+
+/// Attaches the taps of a site; tells whether one of them sees verdicts.
+fn attach_at(
+    index: usize,
+    site: &CaptureSite,
+    assembly: &mut Assembly,
+    taps: &mut Vec<AtSite>,
+    promiscuous: &mut Promiscuous,
+) -> Result<bool> {
+    let options = Rc::clone(&assembly.options);
+    site.check_queue(&options)?;
+    let selection = select(site, &options)?;
+    for tap in &selection.taps {
+        let attached = match tap.attach(index, site, assembly) {
+            Ok(attached) => attached,
+            // A way is shown without the steps there.
+            Err(error) if options.follows() => {
+                assembly.event(Event::NoSteps {
+                    why: error.to_string(),
+                });
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        taps.push(AtSite::new(index, tap.name(), attached));
+    }
+    let own_sockets = ["packet", pcap::NAME, dpdk::NAME];
+    let sees_beside_socket = selection
+        .taps
+        .iter()
+        .any(|tap| !own_sockets.contains(&tap.name()));
+    // Taps with sockets of their own see to it themselves.
+    if options.promiscuous && sees_beside_socket && !site.interface.loopback {
+        promiscuous.add(site)?;
+    }
+    if options.follows() && selection.taps.is_empty() {
+        let present = site.interface.xdp_attached(site.namespace.as_ref());
+        let program = present
+            .ok()
+            .flatten()
+            .map_or(0, |present| present.program_id);
+        assembly.event(Event::NoHooks {
+            interface: site.label.clone(),
+            reload: site.with_hooks(program),
+        });
+    }
+    if let Some(reason) = selection.why {
+        let names = selection.taps.iter().map(|tap| tap.name().to_owned());
+        assembly.event(Event::UsingTaps {
+            interface: site.label.clone(),
+            taps: names.collect(),
+            reason,
+        });
+    }
+    Ok(selection.taps.iter().any(|tap| tap.facts().gives.verdict))
+}
+
+/// Says what there was to say while taps were attached.
+fn tell(assembly: &mut Assembly, observer: &mut dyn Observer) {
+    for notice in assembly.notices.drain(..) {
+        observer.event(&notice);
+    }
+    for notice in assembly.details.drain(..) {
+        observer.detail(&notice);
     }
 }

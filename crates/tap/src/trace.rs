@@ -1,14 +1,16 @@
 //! The `xdp` tap at programs that are attached already: fentry and fexit programs at their functions, one by one or
 //! all of a dispatcher's. The programs, and how they are attached, are left alone.
 
-mod choose;
 mod plan;
 mod slot;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+
 use trawl_bpf::probe::{Answer, Feature};
 use trawl_bpf::{functions, program};
-use trawl_sys::netlink::XdpAttachment;
+use trawl_program::chain::dispatcher::Dispatcher;
+use trawl_program::chain::tail_call;
+use trawl_sys::netlink::{XdpAttachment, XdpMode};
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::warden::Warden;
 use trawl_sys::{Error, Result, errno};
@@ -16,12 +18,10 @@ use trawl_sys::{Error, Result, errno};
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason};
-use crate::hook;
 use crate::options::Programs;
 use crate::table::{self, Facts};
 use crate::watch::{Cause, Sight};
-use crate::{AttachedTap, Tap};
-use choose::Present;
+use crate::{AttachedTap, Tap, hook};
 use plan::TracePlan;
 use slot::{Follow, Slot, Slots};
 
@@ -215,5 +215,127 @@ fn explain_attach(error: std::io::Error, name: &str, site: &CaptureSite) -> Erro
         Some(errno::E2BIG) => Error::failed(what, "38 tracing programs look at it already")
             .fix("end another capture, or capture on fewer interfaces at a time"),
         _ => Error::os(what, error),
+    }
+}
+
+/// A program that could be looked at.
+#[derive(Debug)]
+pub struct Traceable {
+    pub id: u32,
+    /// The whole name of its function, if it has type information.
+    pub name: String,
+    /// Where tracing programs attach; `None` without type information.
+    pub function: Option<u32>,
+    pub fd: OwnedFd,
+}
+
+impl Traceable {
+    fn open(id: u32) -> Result<Self> {
+        let fail = |e| Error::os(format!("cannot look at the XDP program {id}"), e);
+        let fd = program::open_by_id(id).map_err(fail)?;
+        let functions = functions::of(fd.as_fd()).map_err(fail)?;
+        Ok(Self {
+            id,
+            name: functions::name_of(fd.as_fd()).map_err(fail)?,
+            function: functions.first().map(|function| function.type_id),
+            fd,
+        })
+    }
+
+    pub fn describe(&self) -> String {
+        format!("{} (id {})", self.name, self.id)
+    }
+}
+
+/// What is on an interface.
+#[derive(Debug)]
+pub struct Present {
+    /// The number of the program that is attached.
+    pub head: u32,
+    /// Where packets come first: that program, or the only one behind a dispatcher, which then runs in its place.
+    pub main: Traceable,
+    /// Behind the main one, in the order in which they run.
+    pub members: Vec<Traceable>,
+    /// Behind it in a chain by jumps: a jump passes by the place where tracing programs are called.
+    pub jumped_to: Vec<Traceable>,
+    pub mode: XdpMode,
+}
+
+impl Present {
+    pub fn at(site: &CaptureSite) -> Result<Option<Self>> {
+        let Some(attachment) = site.interface.xdp_attached(site.namespace.as_ref())? else {
+            return Ok(None);
+        };
+        let head = attachment.program_id;
+        let mut members = Dispatcher::read(head).map_or_else(Vec::new, |found| found.members);
+        let main = match members.iter().position(|member| member.whole) {
+            Some(only) => members.swap_remove(only).program,
+            None => head,
+        };
+        Ok(Some(Self {
+            head,
+            main: Traceable::open(main)?,
+            members: members
+                .iter()
+                .map(|member| Traceable::open(member.program))
+                .collect::<Result<_>>()?,
+            jumped_to: tail_call::after(main)
+                .into_iter()
+                .map(Traceable::open)
+                .collect::<Result<_>>()?,
+            mode: attachment.mode,
+        }))
+    }
+
+    pub fn attachment(&self) -> XdpAttachment {
+        XdpAttachment {
+            mode: self.mode,
+            program_id: self.head,
+        }
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Traceable> {
+        std::iter::once(&self.main).chain(&self.members)
+    }
+
+    /// Those that are meant and that tracing does not see.
+    pub fn out_of_sight(&self, programs: &Programs) -> Option<String> {
+        let linked = self.jumped_to.iter();
+        let meant = linked.filter(|one| programs.mean(&one.name, one.id));
+        let names: Vec<String> = meant.map(Traceable::describe).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    }
+
+    /// The programs that are meant, in the order in which packets meet them.
+    pub fn choose(&self, programs: &Programs, site: &CaptureSite) -> Result<Vec<&Traceable>> {
+        let what = || format!("cannot look at an XDP program on {}", site.label);
+        let chosen: Vec<&Traceable> = match programs {
+            Programs::AttachedTap => vec![&self.main],
+            Programs::All => self.all().collect(),
+            Programs::Named(name) => self.all().filter(|one| one.name == *name).collect(),
+            Programs::Id(id) if *id == self.head => vec![&self.main],
+            Programs::Id(id) => self.all().filter(|one| one.id == *id).collect(),
+        };
+        if chosen.is_empty() {
+            if let Some(unseen) = self.out_of_sight(programs) {
+                let why = format!(
+                    "packets get to {unseen} by a jump, and tracing does not see programs that are jumped to"
+                );
+                return Err(Error::failed(what(), why)
+                    .fix("look through the hooks of the chain's programs: --tap hook"));
+            }
+            let there: Vec<String> = self.all().map(Traceable::describe).collect();
+            let wanted = match programs {
+                Programs::Id(id) => format!("with the id {id}"),
+                Programs::Named(name) => format!("called {name}"),
+                Programs::AttachedTap | Programs::All => String::new(),
+            };
+            return Err(Error::failed(
+                what(),
+                format!("none {wanted} is there, but {}", there.join(", ")),
+            )
+            .fix("name one of these with --program, or use --program all"));
+        }
+        Ok(chosen)
     }
 }

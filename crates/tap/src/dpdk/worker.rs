@@ -10,7 +10,7 @@ use trawl_io::packet_socket::{Frame, PacketType};
 use trawl_packet::pcapng::block::DIRECTION_OUTBOUND;
 use trawl_ring::producer::{Noted, Producer, Sighting};
 
-use super::place::Places;
+use super::Places;
 use crate::assembly::PointIds;
 use crate::event::ReadFailure;
 use crate::options::Meta;

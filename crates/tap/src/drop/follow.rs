@@ -9,14 +9,13 @@ use trawl_bpf::layout::drop::{
     STEP_TC_EGRESS, STEP_TC_INGRESS, STEP_TRANSMITTED,
 };
 use trawl_bpf::link::{self, TcxPlace};
-use trawl_bpf::program::LoadOptions;
-use trawl_bpf::{kernel_types, map, object, program};
+use trawl_bpf::program::{self, LoadOptions};
+use trawl_bpf::{kernel_types, map, object};
 use trawl_ebpf::Insn;
 use trawl_sys::netns::{run_in, run_maybe_in};
 use trawl_sys::{Error, Result, errno};
 
-use super::Along;
-use super::load::{self, Loaded};
+use super::{Along, Loaded, prepare_program, program_options};
 use crate::assembly::Assembly;
 use crate::event::{self, Event};
 
@@ -104,7 +103,7 @@ pub fn attach(
             });
             continue;
         }
-        let options = load::options(step.program, program::RAW_TRACEPOINT, 0);
+        let options = program_options(step.program, program::RAW_TRACEPOINT, 0);
         let loaded = steps.load(step.number, &options, &at_tracepoints)?;
         let link = link::attach_raw_tracepoint(loaded.as_fd(), step.tracepoint)
             .map_err(|e| Error::os("cannot follow packets", e))?;
@@ -147,8 +146,8 @@ impl Steps<'_> {
         let map = map::create_prog_array("trawl_shared", 1)?;
         let mut maps = self.maps.to_vec();
         maps.push(("shared_program", map.as_fd()));
-        let (ready, name) = load::prepare(object::FOLLOW, name, &config, &maps, self.block)?;
-        let loaded = ready.load(&load::options(&name, kind, attach_type))?;
+        let (ready, name) = prepare_program(object::FOLLOW, name, &config, &maps, self.block)?;
+        let loaded = ready.load(&program_options(&name, kind, attach_type))?;
         map::set_program(map.as_fd(), 0, loaded.as_fd())
             .map_err(|e| Error::os("cannot follow packets", e))?;
         Ok(map)
@@ -162,7 +161,7 @@ impl Steps<'_> {
         };
         let mut maps = self.maps.to_vec();
         maps.push(("shared_program", shared.as_fd()));
-        let (ready, _) = load::prepare(object::FOLLOW, options.name, &config, &maps, None)?;
+        let (ready, _) = prepare_program(object::FOLLOW, options.name, &config, &maps, None)?;
         ready.load(options)
     }
 }
@@ -172,7 +171,7 @@ fn netfilter(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Re
     let shared = steps.shared("trawl_hooks", program::NETFILTER, program::ATTACH_NETFILTER)?;
     // Packets that are local begin at the first end of a hook, and the last ends are in place by then.
     for (number, priorities) in [(STEP_NETFILTER_LAST, LAST), (STEP_NETFILTER_FIRST, FIRST)] {
-        let options = load::options("trawl_hook", program::NETFILTER, program::ATTACH_NETFILTER);
+        let options = program_options("trawl_hook", program::NETFILTER, program::ATTACH_NETFILTER);
         let loaded = steps.load(number, &options, &shared)?;
         let mut links = Vec::new();
         for namespace in &along.namespaces {
@@ -227,7 +226,7 @@ fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>)
         (STEP_TC_INGRESS, program::ATTACH_TCX_INGRESS),
     ] {
         // A program may only call one that is attached the same way.
-        let options = load::options("trawl_traffic", program::SCHED_CLS, 0);
+        let options = program_options("trawl_traffic", program::SCHED_CLS, 0);
         let loaded = steps.load(number, &options, &shared)?;
         let mut links = Vec::new();
         for site in &along.interfaces {

@@ -12,7 +12,7 @@ use trawl_sys::netlink::XdpAttachment;
 use trawl_sys::{Error, Result};
 
 use super::ACTIONS;
-use super::ends::Ends;
+use super::Ends;
 use crate::capture_chain;
 use crate::capture_site::CaptureSite;
 

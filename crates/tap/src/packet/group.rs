@@ -17,8 +17,8 @@ use trawl_ring::Rings;
 use trawl_ring::producer::Producer;
 use trawl_sys::{Result, events};
 
+use super::Prepared;
 use super::choice::Sampling;
-use super::filter::Prepared;
 use super::worker::{Job, Shared, SocketJob, Worker};
 use super::{Sharing, promiscuous_wanted, start, wanted};
 use crate::AttachedTap;

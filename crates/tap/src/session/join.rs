@@ -8,7 +8,7 @@ use trawl_pipeline::Blocks;
 use trawl_sys::Result;
 
 use super::Running;
-use super::attach::{attach_at, tell};
+use super::{attach_at, tell};
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
 

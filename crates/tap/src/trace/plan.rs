@@ -15,7 +15,7 @@ use trawl_filter::lower::Target;
 use trawl_ring::Rings;
 use trawl_sys::{Error, Result, events};
 
-use super::choose::Traceable;
+use super::Traceable;
 use super::explain_attach;
 use crate::assembly::{Assembly, Carries, PointIds, program_maps};
 use crate::capture_site::CaptureSite;

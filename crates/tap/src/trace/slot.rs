@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 
 use trawl_sys::Result;
 
-use super::choose::{Present, Traceable};
 use super::plan::{Role, TracePlan};
+use super::{Present, Traceable};
 use crate::assembly::{Assembly, PointIds};
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
