@@ -320,8 +320,8 @@ fn write_durably(root: &Path, key: &str, bytes: &[u8], is_new: bool) -> io::Resu
         let _ = std::fs::remove_file(&staged);
     }
     written?;
-    let folders = folder.ancestors().take_while(|one| one.starts_with(root));
-    folders.map(|one| File::open(one)?.sync_all()).collect()
+    let mut folders = folder.ancestors().take_while(|one| one.starts_with(root));
+    folders.try_for_each(|one| File::open(one)?.sync_all())
 }
 
 fn make_private(path: &Path) -> std::io::Result<()> {
