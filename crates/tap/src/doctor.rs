@@ -83,7 +83,7 @@ const ESSENTIAL: [Feature; 6] = [
 ];
 
 /// All that does not depend on an interface.
-pub fn examine() -> Vec<Finding> {
+pub fn machine() -> Vec<Finding> {
     let mut findings = vec![Finding::new(
         "system",
         "kernel",
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn each_feature_and_capability_is_named_once() {
-        let findings = examine();
+        let findings = machine();
         for feature in Feature::ALL {
             let times = findings
                 .iter()
