@@ -319,35 +319,27 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
 fn transport(headers: &mut Headers<'_>, after: usize) -> Option<()> {
     headers.transport_at = headers.network_at.map(|at| at + after);
     let bytes = headers.payload;
-    let header_len = match headers.ip?.protocol {
+    let protocol = headers.ip?.protocol;
+    if matches!(protocol, TCP | UDP | UDP_LITE | SCTP | DCCP) {
+        headers.ports = Some((half(bytes, 0)?, half(bytes, 2)?));
+    }
+    let header_len = match protocol {
         ICMP | ICMPV6 => {
             let [kind, code, ..] = *bytes.first_chunk::<4>()?;
             headers.icmp = Some((kind, code));
             return Some(());
         }
         TCP => {
-            headers.ports = Some((half(bytes, 0)?, half(bytes, 2)?));
-            let tcp = Tcp {
+            headers.tcp = Some(Tcp {
                 seq: word(bytes, 4)?,
                 ack: word(bytes, 8)?,
                 flags: *bytes.get(13)?,
                 window: half(bytes, 14)?,
-            };
-            headers.tcp = Some(tcp);
+            });
             Some(usize::from(bytes.get(12)? >> 4) * 4).filter(|len| *len >= 20)?
         }
-        UDP | UDP_LITE => {
-            headers.ports = Some((half(bytes, 0)?, half(bytes, 2)?));
-            8
-        }
-        SCTP => {
-            headers.ports = Some((half(bytes, 0)?, half(bytes, 2)?));
-            12
-        }
-        DCCP => {
-            headers.ports = Some((half(bytes, 0)?, half(bytes, 2)?));
-            return Some(());
-        }
+        UDP | UDP_LITE => 8,
+        SCTP => 12,
         _ => return Some(()),
     };
     headers.payload = bytes.get(header_len..)?;

@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 use trawl_packet::read::{CaptureReader, compressed};
-use trawl_sys::Result;
+use trawl_sys::{Error, Result};
 
 use crate::account::{Account, Inventory};
+use crate::key::escaped;
 use crate::manifest::{Manifest, State, sha256};
 use crate::remote::{Failure, Store};
 
@@ -48,7 +49,7 @@ pub struct Verified {
     pub findings: Vec<Finding>,
 }
 
-/// `progress` is told how many of how many chunks were read.
+/// Reads all of a store; `progress` is told how many of how many chunks were read.
 pub fn verify(
     store: &Store,
     inventory: &Inventory,
@@ -58,105 +59,74 @@ pub fn verify(
         account: inventory.total(),
         ..Verified::default()
     };
-    let mut findings = Vec::new();
-    let mut find = |problem, object: String, packets| {
-        findings.push(Finding {
-            problem,
-            object,
-            packets,
-            from: None,
-            to: None,
-        });
+    let finding = |problem, object, packets| Finding {
+        problem,
+        object,
+        packets,
+        from: None,
+        to: None,
     };
+    let mut findings = Vec::new();
     let all = inventory.manifests.len() as u64;
     for (number, (key, manifest)) in inventory.manifests.iter().enumerate() {
         progress(number as u64, all);
+        let of_chunk = |problem| finding(problem, key.packets(), Some(manifest.recorded));
         let is_pruned = inventory.tombstones.contains_key(key);
         if is_pruned && inventory.packets.contains_key(key) {
-            find(
-                Problem::PrunedButThere,
-                key.packets(),
-                Some(manifest.recorded),
-            );
+            findings.push(of_chunk(Problem::PrunedButThere));
         }
         if manifest.state != State::Stored || is_pruned {
             continue;
         }
         match store.get(&key.packets()) {
-            Err(Failure::NotFound) => {
-                find(
-                    Problem::ChunkMissing,
-                    key.packets(),
-                    Some(manifest.recorded),
-                );
-            }
+            Err(Failure::NotFound) => findings.push(of_chunk(Problem::ChunkMissing)),
             Err(error) => {
                 let what = format!("cannot read {}", key.packets());
-                return Err(trawl_sys::Error::failed(what, error));
+                return Err(Error::failed(what, error));
             }
             Ok(bytes) if sha256(&bytes) != manifest.sha256 => {
-                find(
-                    Problem::ChunkChanged,
-                    key.packets(),
-                    Some(manifest.recorded),
-                );
+                findings.push(of_chunk(Problem::ChunkChanged));
             }
             Ok(bytes) => {
                 verified.chunks += 1;
                 verified.bytes += bytes.len() as u64;
                 verified.packets += manifest.recorded;
                 if !is_as_told(&bytes, manifest) {
-                    find(
-                        Problem::ChunkMismatch,
-                        key.packets(),
-                        Some(manifest.recorded),
-                    );
+                    findings.push(of_chunk(Problem::ChunkMismatch));
                 }
             }
         }
     }
-    for key in inventory.packets.keys() {
-        if !inventory.manifests.contains_key(key) {
-            find(Problem::ChunkWithoutManifest, key.packets(), None);
-        }
-    }
-    let broken = inventory
-        .broken
-        .iter()
-        .map(|key| (Problem::RecordChanged, key));
-    let foreign = inventory
-        .foreign
-        .iter()
-        .map(|key| (Problem::ForeignObject, key));
-    for (problem, key) in broken.chain(foreign) {
-        find(problem, key.clone(), None);
-    }
+    let packets = inventory.packets.keys();
+    let unfinished = packets.filter(|key| !inventory.manifests.contains_key(key));
+    let unfinished = unfinished.map(|key| (Problem::ChunkWithoutManifest, key.packets()));
+    let broken = inventory.broken.iter().cloned();
+    let foreign = inventory.foreign.iter().cloned();
+    let others = broken.map(|key| (Problem::RecordChanged, key));
+    let others = others.chain(foreign.map(|key| (Problem::ForeignObject, key)));
+    let others = unfinished.chain(others);
+    findings.extend(others.map(|(problem, object)| finding(problem, object, None)));
     for epoch in inventory.epochs() {
         let prefix = epoch.epoch.prefix();
-        if epoch.began_ns.is_none() {
-            find(Problem::BeginMissing, prefix.clone(), None);
-        }
-        if epoch.ended.is_none() {
-            find(Problem::EndMissing, prefix.clone(), None);
-        }
-        for gap in epoch.gaps {
-            findings_gap(&mut verified.findings, &prefix, gap);
-        }
+        let gaps = epoch.gaps.into_iter().map(|gap| {
+            let object = format!("{prefix}/{}", escaped(&gap.interface));
+            Finding {
+                from: Some(gap.from),
+                to: Some(gap.to),
+                ..finding(Problem::SequenceGap, object, gap.packets)
+            }
+        });
+        findings.extend(gaps);
+        let ends = [
+            (epoch.began_ns.is_none(), Problem::BeginMissing),
+            (epoch.ended.is_none(), Problem::EndMissing),
+        ];
+        let missing = ends.into_iter().filter(|(is_missing, _)| *is_missing);
+        findings.extend(missing.map(|(_, problem)| finding(problem, prefix.clone(), None)));
     }
-    findings.append(&mut verified.findings);
     findings.sort_by(|one, other| one.object.cmp(&other.object));
     verified.findings = findings;
     Ok(verified)
-}
-
-fn findings_gap(findings: &mut Vec<Finding>, prefix: &str, gap: crate::account::Gap) {
-    findings.push(Finding {
-        problem: Problem::SequenceGap,
-        object: format!("{prefix}/{}", crate::key::escaped(&gap.interface)),
-        packets: gap.packets,
-        from: Some(gap.from),
-        to: Some(gap.to),
-    });
 }
 
 /// Whether a chunk can be read and holds as many packets, of the same times, as its manifest says.

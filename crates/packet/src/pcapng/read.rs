@@ -197,26 +197,28 @@ impl Body<'_> {
         })
     }
 
-    fn enhanced(&self, known: &[Interface]) -> Result<Found, ReadError> {
-        const DATA: usize = block::EPB_FIXED_LEN;
-        let id = self.u32(0)?;
+    /// Reads what enhanced and obsolete packet blocks have alike: time, lengths and the packet, after interface `id`.
+    fn timed(&self, known: &[Interface], id: u32) -> Result<Found, ReadError> {
         let interface = self.describe(known, id)?;
         let ticks = u64::from(self.u32(4)?) << 32 | u64::from(self.u32(8)?);
         let (timestamp_ns, time_flaw) = nanoseconds(ticks, interface);
-        let captured_len = self.u32(12)? as usize;
-        let captured = self.range(DATA, captured_len)?;
+        let captured = self.range(block::EPB_FIXED_LEN, self.u32(12)? as usize)?;
         Ok(Found {
             timestamp_ns,
             time_flaw,
             interface: id as usize,
             original_len: self.u32(16)?,
             stored_end: captured.end,
-            captured,
             options: OptionsAt::List {
-                at: self.options(DATA, captured_len),
+                at: self.options(block::EPB_FIXED_LEN, captured.len()),
                 order: self.order,
             },
+            captured,
         })
+    }
+
+    fn enhanced(&self, known: &[Interface]) -> Result<Found, ReadError> {
+        self.timed(known, self.u32(0)?)
     }
 
     fn simple(&self, known: &[Interface]) -> Result<Found, ReadError> {
@@ -244,27 +246,16 @@ impl Body<'_> {
     }
 
     fn obsolete(&self, known: &[Interface]) -> Result<Found, ReadError> {
-        const DATA: usize = 20;
         const UNKNOWN_DROPS: u16 = u16::MAX;
-        let id = self.u16(0)?;
-        let interface = self.describe(known, id.into())?;
+        let found = self.timed(known, self.u16(0)?.into())?;
         let drops = self.u16(2)?;
-        let ticks = u64::from(self.u32(4)?) << 32 | u64::from(self.u32(8)?);
-        let (timestamp_ns, time_flaw) = nanoseconds(ticks, interface);
-        let captured_len = self.u32(12)? as usize;
-        let captured = self.range(DATA, captured_len)?;
         Ok(Found {
-            timestamp_ns,
-            time_flaw,
-            interface: id.into(),
-            original_len: self.u32(16)?,
-            stored_end: captured.end,
-            captured,
             options: OptionsAt::Obsolete {
-                at: self.options(DATA, captured_len),
+                at: self.options(block::EPB_FIXED_LEN, found.captured.len()),
                 order: self.order,
                 drop_count: (drops != UNKNOWN_DROPS).then_some(drops.into()),
             },
+            ..found
         })
     }
 
