@@ -3,6 +3,8 @@
 
 pub(crate) mod bus;
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -300,7 +302,7 @@ struct Running {
     child: Child,
     /// Where the capture says that it is attached.
     notices: UnixDatagram,
-    _socket: NoticeSocket,
+    _socket: OwnFile,
     is_ready: bool,
     summary: OwnFile,
     _plan: OwnFile,
@@ -319,15 +321,6 @@ impl OwnFile {
 }
 
 impl Drop for OwnFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// The name of a socket, which goes with it.
-struct NoticeSocket(PathBuf);
-
-impl Drop for NoticeSocket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -374,8 +367,7 @@ impl Running {
         let summary = OwnFile::new(directory.join(format!("{}.summary", capture.name)));
         let what = || format!("cannot start the capture '{}'", capture.name);
         // In a directory of this user's alone: anybody may bind a name without a file.
-        let socket = NoticeSocket(directory.join(format!("notify-{run}")));
-        let _ = std::fs::remove_file(&socket.0);
+        let socket = OwnFile::new(directory.join(format!("notify-{run}")));
         let notices = UnixDatagram::bind(&socket.0).map_err(|e| Error::os(what(), e))?;
         let made = notices.set_nonblocking(true);
         made.map_err(|e| Error::os(what(), e))?;
@@ -434,12 +426,12 @@ impl Running {
 
     pub fn counts(&self) -> Option<Counts> {
         let told: RunningCapture = published::of(Kind::Capture, self.child.id())?;
-        Some(Counts {
-            seen: told.seen,
-            filtered_out: told.filtered_out,
-            recorded: told.recorded,
-            lost: named(told.lost),
-        })
+        Some(counts(
+            told.seen,
+            told.filtered_out,
+            told.recorded,
+            told.lost,
+        ))
     }
 
     /// How it ended, once it has.
@@ -470,22 +462,30 @@ impl Running {
         }
         let text = std::fs::read(&self.summary.0).ok()?;
         let Summary { total } = serde_json::from_slice(&text).ok()?;
-        Some(Counts {
-            seen: total.seen,
-            filtered_out: total.filtered_out,
-            recorded: total.recorded,
-            lost: named(total.lost),
-        })
+        Some(counts(
+            total.seen,
+            total.filtered_out,
+            total.recorded,
+            total.lost,
+        ))
     }
 }
 
-fn named(
-    lost: std::collections::BTreeMap<std::borrow::Cow<'static, str>, u64>,
-) -> std::collections::BTreeMap<String, u64> {
-    let named = lost.into_iter().filter(|(_, count)| *count > 0);
-    named
-        .map(|(reason, count)| (reason.into_owned(), count))
-        .collect()
+fn counts(
+    seen: u64,
+    filtered_out: u64,
+    recorded: u64,
+    lost: BTreeMap<Cow<'static, str>, u64>,
+) -> Counts {
+    let lost = lost.into_iter().filter(|(_, count)| *count > 0);
+    Counts {
+        seen,
+        filtered_out,
+        recorded,
+        lost: lost
+            .map(|(reason, count)| (reason.into_owned(), count))
+            .collect(),
+    }
 }
 
 /// Its words go on to the agent's own, with its name before them.

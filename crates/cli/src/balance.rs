@@ -16,7 +16,7 @@ use trawl_program::{Site, unload};
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
-use crate::netns::NetnsArg;
+use crate::args::NetnsArg;
 use crate::program_args::{AttachArgs, Choice, Consent, choice};
 use crate::units;
 

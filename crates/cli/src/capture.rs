@@ -57,7 +57,8 @@ use trawl_view::json::JsonLines;
 use trawl_view::print::Printer;
 use trawl_view::text;
 
-use crate::{json, outfile, published, terminal, verifier_log};
+use crate::args::begin_verifier_log;
+use crate::{json, outfile, published, terminal};
 
 pub fn run(args: Args) -> Result<ExitCode> {
     if args.drops.asks_for_help() {
@@ -75,7 +76,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         return show_plan(&plan, display.json);
     }
     if let Some(path) = &plan.verifier_log {
-        verifier_log::begin(path)?;
+        begin_verifier_log(path)?;
     }
     if let Some(path) = &plan.options.peers.library {
         choose_for_filters(path);

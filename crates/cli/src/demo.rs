@@ -20,6 +20,7 @@ use trawl_view::print::{PrintOptions, Printer};
 use trawl_view::record::PacketView;
 
 use crate::clean::Cleaner;
+use crate::exit_code;
 use crate::terminal::write_out;
 
 /// Shows in a lab that trawl records what an XDP program drops and tcpdump misses
@@ -54,11 +55,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         "\nThe lab is gone. The capture file: {}",
         file.display()
     ))?;
-    Ok(if good {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(good))
 }
 
 /// Returns whether all came out as it should.

@@ -4,14 +4,16 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use serde::Serialize;
+use trawl_io::dpdk::{self, Presence};
+use trawl_io::libpcap::Library;
 use trawl_sys::Result;
 use trawl_sys::netns::{self, Namespace};
 use trawl_tap::doctor::{self, Finding, State};
 use trawl_tap::table::{self, Facts, Missing};
 
-use crate::json;
-use crate::netns::NetnsArg;
+use crate::args::NetnsArg;
 use crate::terminal::{colours_wanted, folded, printable, write_control, write_out};
+use crate::{exit_code, json};
 
 /// Tells what this machine and its interfaces can do for a capture, and how to fix the rest
 #[derive(Debug, clap::Args)]
@@ -54,11 +56,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     } else {
         write_control(&folded(&for_people(&findings, colours_wanted())))?;
     }
-    Ok(if problem {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(exit_code(!problem))
 }
 
 fn for_people(findings: &[Finding], colours: bool) -> String {
@@ -193,6 +191,44 @@ fn taps_for_people(taps: &[Tap]) -> String {
         }
     }
     text
+}
+
+/// `-V` prints the first line alone.
+pub fn version() -> Result<ExitCode> {
+    let text = format!(
+        "trawl {}\n{}\n{}\n",
+        env!("CARGO_PKG_VERSION"),
+        libpcap_version(),
+        dpdk_helper()
+    );
+    write_out(&text).map(|()| ExitCode::SUCCESS)
+}
+
+fn libpcap_version() -> String {
+    match Library::load(None) {
+        Ok(library) => library.version().to_owned(),
+        Err(_) => "libpcap: not installed".to_owned(),
+    }
+}
+
+fn dpdk_helper() -> String {
+    let what = match dpdk::presence() {
+        Presence::Ready { program, dpdk } => format!("{dpdk} ({})", program.display()),
+        Presence::NotThere => "not there (make build-dpdk)".to_owned(),
+        Presence::DoesNotRun { program, .. } => {
+            format!(
+                "does not run (trawl doctor says why): {}",
+                program.display()
+            )
+        }
+        Presence::OtherBuild { program } => {
+            format!(
+                "of another build of trawl (make build-dpdk): {}",
+                program.display()
+            )
+        }
+    };
+    format!("{}: {what}", dpdk::PROGRAM)
 }
 
 #[cfg(test)]

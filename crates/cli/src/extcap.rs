@@ -1,35 +1,36 @@
 //! `trawl extcap`: what Wireshark and tshark ask of a program that captures for them.
 
-mod install;
-
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::{Subcommand, ValueEnum};
 use trawl_attach::snapshot;
+use trawl_filter::compile;
 use trawl_filter::select::{Question, Selector};
-use trawl_filter::{LinkType, Options, compile};
 use trawl_packet::pcapng::block::{ByteOrder, blocks};
 use trawl_packet::verdict;
 use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_sys::netlink::{Link, Netlink};
 use trawl_sys::netns::{self, Namespace};
-use trawl_sys::{Error, Result, errno};
+use trawl_sys::process::own_binary;
+use trawl_sys::{Error, Result, create, errno};
 use trawl_tap::Choice;
 use trawl_tap::capture_site::CaptureSite;
 use trawl_tap::filter::Filter;
-use trawl_tap::options::{At, Direction, Options as CaptureOptions, Programs, Sample};
+use trawl_tap::options::{At, Direction, Options, Programs, Sample};
 use trawl_tap::plan::CapturePlan;
 use trawl_tap::sources::Sources;
 use trawl_tap::table::{self, Facts};
 
 use crate::capture::args::{self, AtName, DirectionName, Taps};
 use crate::capture::recording;
-use crate::terminal::write_out;
+use crate::read::filter_options;
+use crate::terminal::{say, write_out};
 use crate::{live, units};
 
 /// Captures for Wireshark and tshark, which call this themselves; `trawl extcap install` makes it known to them
@@ -37,7 +38,7 @@ use crate::{live, units};
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<InstallCommand>,
     /// List interfaces
     #[arg(long)]
     extcap_interfaces: bool,
@@ -101,9 +102,9 @@ pub struct Args {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    Install(install::Args),
-    Remove(install::Args),
+enum InstallCommand {
+    Install(InstallArgs),
+    Remove(InstallArgs),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -123,8 +124,8 @@ const FILTER_CONTROL: u8 = 0;
 pub fn run(args: Args) -> Result<ExitCode> {
     if let Some(command) = args.command {
         match command {
-            Command::Install(args) => install::install(&args)?,
-            Command::Remove(args) => install::remove(&args)?,
+            InstallCommand::Install(args) => install(&args)?,
+            InstallCommand::Remove(args) => remove(&args)?,
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -167,14 +168,7 @@ fn known(args: &Args) -> Result<&str> {
 }
 
 fn complaint(filter: &str) -> String {
-    let options = Options {
-        link: LinkType::ETHERNET,
-        snaplen: 262_144,
-        netmask: None,
-        optimise: true,
-        file: None,
-    };
-    match compile(filter, &options) {
+    match compile(filter, &filter_options()) {
         Ok(_) => String::new(),
         Err(error) => format!("{error}\n"),
     }
@@ -229,7 +223,8 @@ fn describe(name: &str, link: &Link) -> String {
     format!("{name}{what}")
 }
 
-/// The place of --program among the options.
+/// The numbers of --tap and --program among the options.
+const TAP_NUMBER: usize = 0;
 const PROGRAM_NUMBER: usize = 4;
 
 /// A value of an option, what is shown for it, and whether it is the one if nobody chooses.
@@ -298,68 +293,12 @@ fn program_type(version: Option<&str>) -> &'static str {
     }
 }
 
+/// Returns the dialog of an interface's options.
 fn config(interface: &str, version: Option<&str>) -> String {
-    let program = format!(
-        "{{call=--program}}{{display=XDP program}}{{tooltip=Which one, where several are attached}}\
-         {{type={}}}{{reload=true}}{{placeholder=Look again}}",
-        program_type(version)
-    );
-    let ends = [
-        value("exit", "at its exit, with the verdict", true),
-        value("entry", "at its entry", false),
-        value("both", "at both ends", false),
-    ];
-    let ways = [
-        value("in", "received", false),
-        value("out", "sent", false),
-        value("inout", "both", false),
-    ];
-    let verdicts = ["aborted", "drop", "pass", "tx", "redirect"]
-        .map(|name| value(name, &name.to_uppercase(), false));
-    let options: [(&str, &[Value]); 9] = [
-        (
-            "{call=--tap}{display=Tap}{tooltip=Where the packets are seen}{type=selector}",
-            &taps(),
-        ),
-        (
-            "{call=--at}{display=Recorded}{tooltip=At which end of the XDP program}{type=selector}",
-            &ends,
-        ),
-        (
-            "{call=--direction}{display=Direction}{tooltip=Which way the packets go, where the tap sees both}{type=selector}",
-            &ways,
-        ),
-        (
-            "{call=--verdict}{display=Only these verdicts}{tooltip=Of an XDP program; all if none is chosen}{type=multicheck}",
-            &verdicts,
-        ),
-        (&program, &programs(interface)),
-        (
-            "{call=--snaplen}{display=Bytes of each packet}{tooltip=0 for all}{type=unsigned}{range=0,262144}{default=0}",
-            &[],
-        ),
-        (
-            "{call=--inner}{display=Filter inside tunnels}{tooltip=Apply the capture filter to the packet inside VXLAN, \
-             GENEVE, GRE or IP-in-IP}{type=boolean}{default=false}",
-            &[],
-        ),
-        (
-            "{call=--sample}{display=One packet in}{tooltip=Record one packet in N, chosen by chance; empty for all}\
-             {type=string}{validation=^([1-9][0-9]{0,8})?$}{group=Load}",
-            &[],
-        ),
-        (
-            "{call=--limit-rate}{display=Packets a second, at most}{tooltip=For example 10kpps; empty for no limit}\
-             {type=string}{validation=^([0-9]+(\\.[0-9]+)?[kMG]?(pps)?)?$}{group=Load}",
-            &[],
-        ),
-    ];
-    let mut text = String::new();
-    for (number, (rest, offered)) in options.iter().enumerate() {
-        let _ = writeln!(text, "arg {{number={number}}}{rest}");
-        text.push_str(&values(number, offered));
-    }
-    text
+    include_str!("extcap.txt")
+        .replace("TAPS\n", &values(TAP_NUMBER, &taps()))
+        .replace("PROGRAMS\n", &values(PROGRAM_NUMBER, &programs(interface)))
+        .replace("PROGRAM_TYPE", program_type(version))
 }
 
 /// Commands of the toolbar's protocol, and what its messages begin with.
@@ -450,7 +389,7 @@ fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
         true => Filter::Inner(filter),
         false => Filter::Expression(filter),
     });
-    let options = CaptureOptions {
+    let options = Options {
         at: at.map(At::from),
         direction: direction.map(Direction::from),
         verdicts,
@@ -516,15 +455,8 @@ impl Toolbar {
     fn renew(&self, filter: &str) -> std::result::Result<(), String> {
         let mut renewed = None;
         if !filter.is_empty() {
-            let options = Options {
-                link: LinkType::ETHERNET,
-                snaplen: 262_144,
-                netmask: None,
-                optimise: true,
-                file: None,
-            };
             let question = Question::Expression(filter.to_owned());
-            let mut selector = Selector::new(question, options);
+            let mut selector = Selector::new(question, filter_options());
             selector
                 .prepare((1, ByteOrder::Little))
                 .map_err(|error| error.to_string())?;
@@ -588,6 +520,187 @@ impl Writer for Fifo {
 
     fn finish(&mut self) -> Outcome {
         Outcome::default()
+    }
+}
+
+const PREFERENCES: &str = include_str!("../../../packaging/wireshark/preferences");
+const COLOURS: &str = include_str!("../../../packaging/wireshark/colorfilters");
+/// The script's second line, by which it is known to be trawl's.
+const MARK: &str = "# Written by trawl extcap install.";
+
+/// Makes trawl's interfaces known to Wireshark and tshark, or has them forget; a profile 'trawl' comes with it
+#[derive(Debug, clap::Args)]
+struct InstallArgs {
+    /// Wireshark's folder for extcap programs [default: the one tshark names, or the user's own]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Wireshark's folder for profiles [default: the user's own]
+    #[arg(long, value_name = "DIR")]
+    profiles: Option<PathBuf>,
+}
+
+struct Places {
+    /// Where the script may be: the first of these that this user may write to.
+    scripts: Vec<PathBuf>,
+    profile: PathBuf,
+}
+
+impl InstallArgs {
+    fn places(&self) -> Result<Places> {
+        let extcap = match &self.dir {
+            Some(dir) => vec![dir.clone()],
+            None => default_extcap()?,
+        };
+        let profiles = match &self.profiles {
+            Some(dir) => dir.clone(),
+            None => configuration()?.join("profiles"),
+        };
+        Ok(Places {
+            scripts: extcap.iter().map(|dir| dir.join("trawl")).collect(),
+            profile: profiles.join("trawl"),
+        })
+    }
+}
+
+fn home() -> Result<PathBuf> {
+    std::env::var_os("HOME").map(PathBuf::from).ok_or_else(|| {
+        Error::usage("cannot find Wireshark's folders", "HOME is not set")
+            .fix("name them with --dir and --profiles")
+    })
+}
+
+fn configuration() -> Result<PathBuf> {
+    Ok(match std::env::var_os("XDG_CONFIG_HOME") {
+        Some(config) => PathBuf::from(config).join("wireshark"),
+        None => home()?.join(".config/wireshark"),
+    })
+}
+
+/// As tshark names it. Before Wireshark 4.2 there is the machine's folder alone, where only root may write: then the
+/// user's own is the second choice, which Wireshark looks into when an environment variable says so.
+fn default_extcap() -> Result<Vec<PathBuf>> {
+    let folders = Command::new("tshark").args(["-G", "folders"]).output();
+    let text = folders.map_or_else(
+        |_| String::new(),
+        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
+    );
+    let named = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(PathBuf::from(line.trim()))
+    };
+    if let Some(personal) = named("Personal Extcap path:") {
+        return Ok(vec![personal]);
+    }
+    let own = home().map(|home| home.join(".local/lib/wireshark/extcap"));
+    match named("Extcap path:") {
+        Some(shared) => Ok(std::iter::once(shared).chain(own).collect()),
+        None => Ok(vec![own?]),
+    }
+}
+
+fn install(args: &InstallArgs) -> Result<()> {
+    let places = args.places()?;
+    let program = own_binary()?;
+    let quoted = program.display().to_string().replace('\'', "'\\''");
+    let text = format!("#!/bin/sh\n{MARK}\nexec '{quoted}' extcap \"$@\"\n");
+    let mut written = None;
+    for (index, script) in places.scripts.iter().enumerate() {
+        refuse_others(script, "install")?;
+        match write(script, &text)
+            .and_then(|()| std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)))
+        {
+            Ok(()) => {
+                written = Some((index, script));
+                break;
+            }
+            Err(e) if is_denied(&e) && index + 1 < places.scripts.len() => {}
+            Err(e) => return Err(cannot_write(script, e)),
+        }
+    }
+    for (name, text) in [("preferences", PREFERENCES), ("colorfilters", COLOURS)] {
+        let file = places.profile.join(name);
+        write(&file, text).map_err(|e| cannot_write(&file, e))?;
+    }
+    let Some((index, script)) = written else {
+        return Ok(());
+    };
+    write_out(&format!(
+        "installed {} and the profile {}\n",
+        script.display(),
+        places.profile.display()
+    ))?;
+    if let (true, Some(folder)) = (index > 0, script.parent()) {
+        say(&format!(
+            "this Wireshark looks there only with: export WIRESHARK_EXTCAP_DIR={}; for all users: run 'trawl extcap install' as root",
+            folder.display()
+        ));
+    }
+    Ok(())
+}
+
+fn remove(args: &InstallArgs) -> Result<()> {
+    let places = args.places()?;
+    for script in &places.scripts {
+        refuse_others(script, "remove")?;
+    }
+    let mut removed = Vec::new();
+    let files = ["preferences", "colorfilters"].map(|name| places.profile.join(name));
+    // What the user's own folder has goes before it is told that the machine's is root's.
+    for path in files.iter().chain(places.scripts.iter().rev()) {
+        match std::fs::remove_file(path) {
+            Ok(()) => removed.push(path.display().to_string()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) if is_denied(&e) && !removed.is_empty() => {}
+            Err(e) => return Err(failed(format!("cannot remove {}", path.display()), e)),
+        }
+    }
+    // What else a person has put into the profile stays, and the folder with it.
+    let _ = std::fs::remove_dir(&places.profile);
+    write_out(&match removed.is_empty() {
+        true => "nothing is installed\n".to_owned(),
+        false => format!("removed {}\n", removed.join(", ")),
+    })
+}
+
+/// A file of that name that trawl did not write stays as it is.
+fn refuse_others(script: &Path, verb: &str) -> Result<()> {
+    let Ok(text) = std::fs::read_to_string(script) else {
+        return Ok(());
+    };
+    if text.contains(MARK) {
+        return Ok(());
+    }
+    let what = format!("cannot {verb} {}", script.display());
+    Err(
+        Error::failed(what, "the file exists and was not installed by trawl")
+            .fix("name another folder with --dir"),
+    )
+}
+
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    create::replace(path, text.as_bytes())
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+    )
+}
+
+fn cannot_write(path: &Path, error: io::Error) -> Error {
+    failed(format!("cannot write {}", path.display()), error)
+}
+
+fn failed(what: String, error: io::Error) -> Error {
+    let denied = is_denied(&error);
+    let error = Error::os(what, error);
+    match denied {
+        true => error.fix("run it as root, or name folders of your own with --dir and --profiles"),
+        false => error,
     }
 }
 

@@ -16,11 +16,9 @@ use trawl_filter::{Classic, LinkType, Options};
 use trawl_sys::{Error, Result};
 use trawl_tap::filter::Filter;
 
-use crate::filter_file;
-use crate::libpcap::LibpcapArg;
+use crate::args::{LibpcapArg, VerifierLog, filter_in_file};
 use crate::terminal;
 use crate::terminal::write_out;
-use crate::verifier_log::VerifierLog;
 
 /// Shows what a filter compiles to, whether the kernel accepts it, and which packets of a file match
 #[derive(Debug, clap::Args)]
@@ -116,7 +114,7 @@ enum Link {
 impl Args {
     fn filter(&self) -> Result<Filter> {
         let expression = match &self.filter_file {
-            Some(path) => filter_file::read(path)?,
+            Some(path) => filter_in_file(path)?,
             None => self.expression.join(" "),
         };
         Ok(match &self.cbpf {

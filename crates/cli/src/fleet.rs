@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use trawl_agent::desired::Labels;
-use trawl_agent::{Capture, CaptureReport, Desired, HostReport, Phase, Refusal, Selector};
+use trawl_agent::{Capture, CaptureReport, Desired, HostReport, Refusal, Selector};
 use trawl_sys::events::{self, Signals, Wake};
 use trawl_sys::{Error, Result, clock};
 use trawl_view::text::steers;
 
 use crate::agent::bus::{Bus, BusArgs, shown};
+use crate::exit_code;
 use crate::{json, terminal, units};
 
 /// Starts, stops and shows captures on many hosts, whose agents follow a NATS server
@@ -212,17 +213,10 @@ fn change(place: &ServerArgs, selector: &str, change: impl Fn(&mut Desired)) -> 
     let mut changes = Vec::new();
     for host in hosts {
         let put = operator.change(&host, &change)?;
-        changes.push(match put {
-            Put::Stored(revision) => Change {
-                host,
-                revision: Some(revision),
-                error: None,
-            },
-            Put::Failed(why) => Change {
-                host,
-                revision: None,
-                error: Some(why),
-            },
+        changes.push(Change {
+            host,
+            revision: put.as_ref().ok().copied(),
+            error: put.err(),
         });
     }
     operator.end();
@@ -240,10 +234,7 @@ fn change(place: &ServerArgs, selector: &str, change: impl Fn(&mut Desired)) -> 
             }
         }
     }
-    Ok(match failed {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
-    })
+    Ok(exit_code(!failed))
 }
 
 fn status(args: &Status) -> Result<ExitCode> {
@@ -344,17 +335,6 @@ struct Host {
 /// Characters of a column.
 const WIDEST: usize = 64;
 
-fn phase(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Starting => "starting",
-        Phase::Running => "running",
-        Phase::Stopping => "stopping",
-        Phase::Waiting => "waiting",
-        Phase::Finished => "finished",
-        Phase::Refused => "refused",
-    }
-}
-
 fn remark(capture: &CaptureReport) -> String {
     match (&capture.refused, &capture.error) {
         (Some(refusal), _) => refusal_text(refusal),
@@ -391,7 +371,7 @@ fn table(fleet: &Fleet) -> String {
             let cells = vec![
                 host.host.clone(),
                 capture.capture.name.clone(),
-                phase(capture.phase).to_owned(),
+                format!("{:?}", capture.phase).to_lowercase(),
                 account.seen.to_string(),
                 account.recorded.to_string(),
                 lost.to_string(),
@@ -492,11 +472,8 @@ struct Request<'a> {
     value: String,
 }
 
-/// What became of a change.
-enum Put {
-    Stored(u64),
-    Failed(String),
-}
+/// What became of a change: the revision that was stored, or why none was.
+type Put = std::result::Result<u64, String>;
 
 #[derive(Default)]
 struct Known {
@@ -657,9 +634,9 @@ impl Operator {
                             text: value,
                             refused: None,
                         };
-                        return Ok(Put::Stored(revision));
+                        return Ok(Ok(revision));
                     }
-                    News::Failed { host: of, why } if of == host => return Ok(Put::Failed(why)),
+                    News::Failed { host: of, why } if of == host => return Ok(Err(why)),
                     // The other one's change is on its way.
                     News::Conflict { host: of } if of == host => break,
                     _ => {}
@@ -669,9 +646,7 @@ impl Operator {
                 self.next(until)?;
             }
         }
-        Ok(Put::Failed(
-            "other operators change it all the time".to_owned(),
-        ))
+        Ok(Err("other operators change it all the time".to_owned()))
     }
 
     pub fn end(self) {

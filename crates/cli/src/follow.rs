@@ -21,8 +21,7 @@ use trawl_tap::session::{self, Ended};
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
 use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, ShortId, Source, add_places};
 
-use crate::libpcap::LibpcapArg;
-use crate::netns::NamespacesArg;
+use crate::args::{LibpcapArg, NamespacesArg};
 use crate::why::{Watcher, watching_drops};
 use crate::{capture, json, terminal, units};
 
@@ -678,36 +677,38 @@ impl fmt::Display for PacketPath {
             if let Some(netns) = &step.netns {
                 at += &format!(" ({netns})");
             }
-            let mut more: Vec<String> = Vec::new();
-            more.extend((step.step == GAP).then(|| "steps were lost".to_owned()));
-            more.extend(step.to.map(|to| match to {
-                "local" => "to this host".to_owned(),
-                _ => "on to this interface".to_owned(),
-            }));
-            more.extend(step.verdict.clone());
-            more.extend(step.reason.clone());
-            more.extend(step.loss.as_deref().map(|loss| {
-                let text = match loss {
-                    "copied" => "(no loss: a socket got a copy)",
-                    "done" => "(no loss: it has done its work)",
-                    _ => "(no loss: no socket wanted it)",
-                };
-                text.to_owned()
-            }));
-            more.extend(step.at.as_ref().map(|at| format!("at {at}")));
-            more.extend(step.socket.clone());
-            more.extend(step.by.as_ref().map(|by| format!("by {by}")));
-            more.extend(step.segments.map(|count| format!("{count} segments")));
-            more.extend(
-                step.took_ns
-                    .map(|took| format!("took {:.1} us", took as f64 / 1000.0)),
-            );
-            more.extend(step.packet.as_ref().map(|packet| format!("now {packet}")));
-            more.extend(
-                step.found
-                    .as_ref()
-                    .map(|how| format!("(known by its {how})")),
-            );
+            let to = step.to.map(|to| match to {
+                "local" => "to this host",
+                _ => "on to this interface",
+            });
+            let loss = step.loss.as_deref().map(|loss| match loss {
+                "copied" => "(no loss: a socket got a copy)",
+                "done" => "(no loss: it has done its work)",
+                _ => "(no loss: no socket wanted it)",
+            });
+            let text = |words: &str| Some(words.to_owned());
+            let named = |before: &str, value: &Option<String>, after: &str| {
+                let value = value.as_ref()?;
+                Some(format!("{before}{value}{after}"))
+            };
+            let took = step.took_ns.map(|took| took as f64 / 1000.0);
+            let parts = [
+                (step.step == GAP)
+                    .then_some("steps were lost")
+                    .and_then(text),
+                to.and_then(text),
+                step.verdict.clone(),
+                step.reason.clone(),
+                loss.and_then(text),
+                named("at ", &step.at, ""),
+                step.socket.clone(),
+                named("by ", &step.by, ""),
+                step.segments.map(|count| format!("{count} segments")),
+                took.map(|took| format!("took {took:.1} us")),
+                named("now ", &step.packet, ""),
+                named("(known by its ", &step.found, ")"),
+            ];
+            let more: Vec<String> = parts.into_iter().flatten().collect();
             let line = format!(
                 "  {micros:>10.1} us  {:<14} {at:<24} {}",
                 step.step,
@@ -715,18 +716,14 @@ impl fmt::Display for PacketPath {
             );
             writeln!(f, "{}", line.trim_end())?;
         }
+        let joined = ShortId(self.joined_into.unwrap_or(0));
         let end = match self.end {
-            End::Gap => {
-                "gap            not seen any more, or not known again for certain".to_owned()
-            }
-            End::Joined => format!(
-                "joined         to packet {} by receive offload",
-                ShortId(self.joined_into.unwrap_or(0))
-            ),
-            End::Delivered => "end            delivered to a socket".to_owned(),
-            End::Sent => "end            sent".to_owned(),
-            End::Consumed => "end            consumed".to_owned(),
-            End::Dropped => "end            dropped".to_owned(),
+            End::Gap => "gap            not seen any more, or not known again for certain",
+            End::Joined => &format!("joined         to packet {joined} by receive offload"),
+            End::Delivered => "end            delivered to a socket",
+            End::Sent => "end            sent",
+            End::Consumed => "end            consumed",
+            End::Dropped => "end            dropped",
         };
         writeln!(f, "                 {end}")
     }

@@ -15,7 +15,7 @@ use trawl_program::unload;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
-use crate::netns::NetnsArg;
+use crate::args::NetnsArg;
 use crate::program_args::{self, AttachArgs, Change, Choice, Consent, choice};
 
 /// Drops packets by rules before the stack sees them: by address, protocol, port and rate

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use strsim::osa_distance;
 use trawl_sys::netlink::Netlink;
 
 /// Returns true for the name of an interface here or, as NAMESPACE:NAME, elsewhere.
@@ -38,15 +39,16 @@ pub fn improve(error: &mut clap::Error, command: &Command, words: &[OsString]) {
             let Some(ContextValue::Strings(valid)) = error.get(ContextKind::ValidValue) else {
                 return;
             };
-            let nearest = valid.iter().min_by_key(|value| distance(&typed, value));
-            let near = nearest
-                .filter(|value| distance(&typed, value) <= 2)
-                .cloned();
-            match near {
-                Some(value) => {
-                    error.insert(ContextKind::SuggestedValue, ContextValue::String(value));
+            // clap's own measure finds no exchanged letters, and values that are far off.
+            let distances = valid
+                .iter()
+                .map(|value| (osa_distance(&typed, value), value));
+            match distances.min() {
+                Some((0..=2, value)) => {
+                    let value = ContextValue::String(value.clone());
+                    error.insert(ContextKind::SuggestedValue, value);
                 }
-                None => {
+                _ => {
                     error.remove(ContextKind::SuggestedValue);
                 }
             }
@@ -117,25 +119,42 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// The number of letters to insert, remove, replace or exchange with the next one.
-fn distance(from: &str, to: &str) -> usize {
-    let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
-    let mut rows = vec![(0..=to.len()).collect::<Vec<usize>>()];
-    for i in 1..=from.len() {
-        let mut row = vec![i];
-        for j in 1..=to.len() {
-            let is_other = usize::from(from[i - 1] != to[j - 1]);
-            let mut least = (rows[i - 1][j] + 1)
-                .min(row[j - 1] + 1)
-                .min(rows[i - 1][j - 1] + is_other);
-            if i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1] {
-                least = least.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
+/// The words of a command line, with the interfaces that -i names as the first arguments where the command has no -i.
+pub fn with_interface_argument(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
+    let (mut leaf, mut at) = (command, 1);
+    while let Some(below) = (words.get(at)).and_then(|word| leaf.find_subcommand(word)) {
+        (leaf, at) = (below, at + 1);
     }
-    rows[from.len()][to.len()]
+    let has_option = |option: &clap::Arg| {
+        option.get_short() == Some('i') || option.get_long() == Some("interface")
+    };
+    let is_interface = |argument: &clap::Arg| {
+        let names = argument.get_value_names().unwrap_or_default();
+        names.first().is_some_and(|name| name == "IF")
+    };
+    if leaf.get_arguments().any(has_option) || !leaf.get_positionals().any(is_interface) {
+        return words;
+    }
+    let mut words = words.into_iter();
+    let mut all: Vec<OsString> = words.by_ref().take(at).collect();
+    let mut rest = Vec::new();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy();
+        if text == "--" {
+            rest.push(word);
+            rest.extend(words.by_ref());
+        } else if text == "-i" || text == "--interface" {
+            all.push(words.next().unwrap_or(word));
+        } else if let Some(name) =
+            (text.strip_prefix("--interface=")).or_else(|| text.strip_prefix("-i"))
+        {
+            all.push(name.into());
+        } else {
+            rest.push(word);
+        }
+    }
+    all.extend(rest);
+    all
 }
 
 #[cfg(test)]
@@ -189,9 +208,34 @@ mod tests {
     }
 
     #[test]
-    fn exchanged_letters_are_one_mistake() {
-        assert_eq!(distance("xpd", "xdp"), 1);
-        assert_eq!(distance("xpd", "dpdk"), 2);
-        assert_eq!(distance("", "tc"), 2);
+    fn an_interface_is_an_option_or_an_argument() {
+        let command = Cli::command();
+        for (typed, meant) in [
+            ("xdp unload -i a:b", "xdp unload a:b"),
+            ("xdp unload 17 -i a:b --yes", "xdp unload a:b 17 --yes"),
+            (
+                "guard load --default deny -ia -i b",
+                "guard load a b --default deny",
+            ),
+            ("route load --interface=a --interface b", "route load a b"),
+            ("xdp unload a -- -i", "xdp unload a -- -i"),
+            ("capture -i a udp", "capture -i a udp"),
+            ("xdp load -i a pass", "xdp load -i a pass"),
+            ("lab exec lab a ip -i", "lab exec lab a ip -i"),
+            ("xdp unload -i", "xdp unload -i"),
+        ] {
+            let words = |text: &str| -> Vec<OsString> {
+                ["trawl"]
+                    .into_iter()
+                    .chain(text.split(' '))
+                    .map(OsString::from)
+                    .collect()
+            };
+            assert_eq!(
+                with_interface_argument(&command, words(typed)),
+                words(meant),
+                "{typed}"
+            );
+        }
     }
 }

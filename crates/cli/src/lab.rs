@@ -13,8 +13,8 @@ use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result, text_file};
 
+use crate::args::NetnsArg;
 use crate::json;
-use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 
 /// Makes and removes test networks of namespaces

@@ -1,6 +1,7 @@
 //! The binary: arguments and terminal output, nothing else.
 
 mod agent;
+mod args;
 mod balance;
 mod bench;
 mod capture;
@@ -11,22 +12,16 @@ mod doctor;
 mod extcap;
 mod figures;
 mod filter;
-mod filter_file;
 mod fleet;
 mod follow;
 mod r#gen;
 mod guard;
 mod habits;
 mod help;
-mod interface_option;
 mod json;
 mod lab;
-mod libpcap;
-mod lines;
 mod live;
-mod netns;
 mod outfile;
-mod packing;
 mod program_args;
 mod published;
 mod query;
@@ -38,9 +33,6 @@ mod stat;
 mod store;
 mod terminal;
 mod top;
-
-mod verifier_log;
-mod version;
 mod why;
 mod xdp;
 
@@ -103,11 +95,11 @@ fn main() -> ExitCode {
         .nth(1)
         .is_some_and(|word| word == "--version")
     {
-        return end(version::run(), in_json);
+        return end(doctor::version(), in_json);
     }
     let command = help::with_examples(Cli::command());
     let words = bench::by_name(&command, std::env::args_os().collect());
-    let words = interface_option::as_argument(&command, words);
+    let words = habits::with_interface_argument(&command, words);
     let parsed = command
         .clone()
         .try_get_matches_from(words.clone())
@@ -160,6 +152,14 @@ fn main() -> ExitCode {
         Command::Man(args) => help::man(args),
     };
     end(result, in_json)
+}
+
+/// Returns the exit status of a command that did its work, and says by it how that came out.
+fn exit_code(is_well: bool) -> ExitCode {
+    match is_well {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
 }
 
 fn end(result: trawl_sys::Result<ExitCode>, in_json: bool) -> ExitCode {

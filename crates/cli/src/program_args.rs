@@ -16,9 +16,8 @@ use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result};
 
+use crate::args::{NetnsArg, VerifierLog};
 use crate::json::{self, Remark, rounded};
-use crate::netns::NetnsArg;
-use crate::verifier_log::VerifierLog;
 
 /// A value by its name on the command line, with what the help says of it.
 pub type Choice<T> = (&'static str, &'static str, T);

@@ -15,8 +15,8 @@ use trawl_sys::{Error, Result, clock};
 use trawl_tap::filter::Filter;
 use trawl_view::text;
 
+use crate::args::LineArgs;
 use crate::json::{self, Remark};
-use crate::lines::LineArgs;
 use crate::read::{self, Bound};
 
 /// Queries a store's index in SQL, or fetches the packets that match a filter

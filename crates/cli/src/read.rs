@@ -33,9 +33,10 @@ use selection::Selection;
 pub(crate) use selection::{Bound, parse_bound};
 
 use crate::capture::interfaces;
+use crate::doctor;
+use crate::exit_code;
 use crate::filter::read::{explain, question};
 use crate::json::{self, Remark};
-use crate::version;
 
 pub fn run(args: Args) -> Result<ExitCode> {
     if args.list_interfaces {
@@ -45,7 +46,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     args.libpcap.choose();
     if args.version {
-        return version::run();
+        return doctor::version();
     }
     let request = args.resolve()?;
     // A pipe that is waited for is left by Ctrl-C itself.
@@ -198,11 +199,7 @@ impl<'a> Reading<'a> {
         }
         self.sources.sources().for_each(Input::report_flawed_times);
         self.output.finish(self.sources.source())?;
-        Ok(if self.failed {
-            ExitCode::FAILURE
-        } else {
-            ExitCode::SUCCESS
-        })
+        Ok(exit_code(!self.failed))
     }
 
     fn packet(&mut self) -> Result<Written> {

@@ -12,7 +12,7 @@ use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
-use crate::netns::NetnsArg;
+use crate::args::NetnsArg;
 use crate::program_args::{AttachArgs, Consent};
 use crate::xdp::stats::{Counted, How};
 use crate::{json, terminal};

@@ -22,10 +22,10 @@ use trawl_view::drop::Drop;
 use trawl_view::record::PacketView;
 use trawl_view::stat::{Counted, Flow, Statistics};
 
+use crate::args::NetnsArg;
 use crate::figures::{self, Counters, Place};
 use crate::json::{self, Remark};
 use crate::live::{self, Viewer, Wanted};
-use crate::netns::NetnsArg;
 use crate::published::{self, Kind, RunningCapture, RunningGenerator};
 use crate::terminal;
 

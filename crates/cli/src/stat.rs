@@ -12,21 +12,20 @@ use trawl_filter::select::Selector;
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::Step;
-use trawl_sys::{Error, Result, clock, privilege};
+use trawl_sys::{Error, Result, privilege};
 use trawl_tap::event::Event;
 use trawl_tap::filter::Filter;
 use trawl_view::merge::Merge;
-use trawl_view::print::{PrintOptions, Printer, Timestamp};
 use trawl_view::record::{PacketView, Source};
 use trawl_view::stat::{Field, FileFacts, FileFigures, FileReport, Statistics, Stored};
 
+use crate::args::{LibpcapArg, NetnsArg};
+use crate::exit_code;
 use crate::filter::read::{explain, question};
 use crate::json::{self, Remark};
-use crate::libpcap::LibpcapArg;
 use crate::live::{self, Viewer, Wanted};
-use crate::netns::NetnsArg;
 use crate::read::{Input, filter_options};
-use crate::terminal::{folded, write_out};
+use crate::terminal::{self, folded, write_out};
 use crate::units;
 
 /// Shows figures of capture files, or of what interfaces see: protocols, talkers, flows, verdicts, lengths, rate, gaps
@@ -80,11 +79,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     } else {
         write_out(&folded(&report.text(time)))?;
     }
-    Ok(if whole {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(whole))
 }
 
 /// A file that is read, and what is known of it.
@@ -290,10 +285,5 @@ fn time(epoch: &str) -> String {
     let Some((seconds, nanoseconds)) = ns else {
         return epoch.to_owned();
     };
-    let mut printer = Printer::new(PrintOptions {
-        timestamp: Timestamp::Date,
-        utc_offset: Some(clock::local_offset()),
-        ..PrintOptions::default()
-    });
-    printer.time(seconds * 1_000_000_000 + nanoseconds)
+    terminal::date_and_time(seconds * 1_000_000_000 + nanoseconds)
 }

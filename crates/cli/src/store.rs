@@ -9,10 +9,10 @@ use serde::Serialize;
 use trawl_store::{
     Account, EpochAccount, Finding, Inventory, Limits, Problem, Store, default_spool,
 };
-use trawl_sys::{Error, Result, clock};
-use trawl_view::print::{PrintOptions, Printer, Timestamp};
+use trawl_sys::{Error, Result};
 use trawl_view::text::count;
 
+use crate::exit_code;
 use crate::json::{self, Remark};
 use crate::{terminal, units};
 
@@ -25,8 +25,10 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    Ls(Ls),
-    Verify(Verify),
+    /// Lists the captures of a store, each run with its account
+    Ls(StoreArgs),
+    /// Reads all of a store and reports every missing, changed or unknown piece; exit status 1 if there is one
+    Verify(StoreArgs),
     Prune(Prune),
     Push(Push),
 }
@@ -50,20 +52,6 @@ impl StoreArgs {
         let inventory = Inventory::read(&store, Some(&self.spool))?;
         Ok((store, inventory))
     }
-}
-
-/// Lists the captures of a store, each run with its account
-#[derive(Debug, clap::Args)]
-struct Ls {
-    #[command(flatten)]
-    place: StoreArgs,
-}
-
-/// Reads all of a store and reports every missing, changed or unknown piece; exit status 1 if there is one
-#[derive(Debug, clap::Args)]
-struct Verify {
-    #[command(flatten)]
-    place: StoreArgs,
 }
 
 /// Removes old chunks and their index; their manifests stay, with a record of when and why the packets were removed
@@ -130,13 +118,13 @@ struct Listing {
     total: Account,
 }
 
-fn list(args: &Ls) -> Result<ExitCode> {
-    let (_, inventory) = args.place.open()?;
+fn list(args: &StoreArgs) -> Result<ExitCode> {
+    let (_, inventory) = args.open()?;
     let listing = Listing {
         captures: inventory.epochs(),
         total: inventory.total(),
     };
-    if args.place.json {
+    if args.json {
         json::print(&listing)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -147,15 +135,6 @@ fn list(args: &Ls) -> Result<ExitCode> {
     let _ = writeln!(out, "total: {}", account(&listing.total));
     terminal::write_out(&terminal::folded(&out))?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn time(ns: u64) -> String {
-    let mut printer = Printer::new(PrintOptions {
-        timestamp: Timestamp::Date,
-        utc_offset: Some(clock::local_offset()),
-        ..PrintOptions::default()
-    });
-    printer.time(ns)
 }
 
 fn account(account: &Account) -> String {
@@ -184,7 +163,12 @@ fn describe(out: &mut String, capture: &EpochAccount) {
     );
     let _ = writeln!(out, "  interfaces: {}", capture.interfaces.join(", "));
     if let (Some(first), Some(last)) = (capture.first_ns, capture.last_ns) {
-        let _ = writeln!(out, "  packets from {} to {}", time(first), time(last));
+        let _ = writeln!(
+            out,
+            "  packets from {} to {}",
+            terminal::date_and_time(first),
+            terminal::date_and_time(last)
+        );
     }
     let chunks = count(capture.chunks, "chunk");
     let _ = writeln!(out, "  {chunks}, {}", count(capture.bytes, "byte"));
@@ -222,19 +206,24 @@ fn describe(out: &mut String, capture: &EpochAccount) {
     let _ = writeln!(out, "  clock: {clock}");
 }
 
-fn verify(args: &Verify) -> Result<ExitCode> {
-    let (store, inventory) = args.place.open()?;
+/// Does work on chunks, whose progress a terminal shows.
+fn with_progress<T>(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T>) -> Result<T> {
     let live = terminal::stderr_is_terminal();
-    let mut progress = |done: u64, all: u64| {
+    let done = work(&mut |done, all| {
         if live {
             terminal::show_over(&format!("{done} of {all} chunks"));
         }
-    };
-    let verified = trawl_store::verify(&store, &inventory, &mut progress)?;
+    });
     if live {
         terminal::end_line();
     }
-    if args.place.json {
+    done
+}
+
+fn verify(args: &StoreArgs) -> Result<ExitCode> {
+    let (store, inventory) = args.open()?;
+    let verified = with_progress(|progress| trawl_store::verify(&store, &inventory, progress))?;
+    if args.json {
         json::print(&verified)?;
     } else {
         let mut out = String::new();
@@ -252,10 +241,7 @@ fn verify(args: &Verify) -> Result<ExitCode> {
         let _ = writeln!(out, "{}", account(&verified.account));
         terminal::write_out(&terminal::folded(&out))?;
     }
-    Ok(match verified.findings.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    Ok(exit_code(verified.findings.is_empty()))
 }
 
 fn words(finding: &Finding) -> String {
@@ -350,16 +336,8 @@ pub struct Index {
 pub fn index(args: Index) -> Result<ExitCode> {
     let store = Store::open(&args.url, false)?;
     let inventory = Inventory::read(&store, None)?;
-    let live = terminal::stderr_is_terminal();
-    let mut progress = |done: u64, all: u64| {
-        if live {
-            terminal::show_over(&format!("{done} of {all} chunks"));
-        }
-    };
-    let indexed = trawl_store::index(&store, &inventory, args.rebuild, &mut progress)?;
-    if live {
-        terminal::end_line();
-    }
+    let indexed =
+        with_progress(|progress| trawl_store::index(&store, &inventory, args.rebuild, progress))?;
     for chunk in &indexed.unreadable {
         let text = format!(
             "cannot index {chunk}: it is missing or was changed; trawl store verify {} tells more",
@@ -378,10 +356,7 @@ pub fn index(args: Index) -> Result<ExitCode> {
             indexed.there
         ))?;
     }
-    Ok(match indexed.unreadable.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    Ok(exit_code(indexed.unreadable.is_empty()))
 }
 
 #[cfg(test)]

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use trawl_io::outlet::Patient;
 use trawl_sys::{Error, Result, clock, keyboard};
+use trawl_view::print::{PrintOptions, Printer, Timestamp};
 use trawl_view::text;
+
+pub use crate::json::{line as json_line, print as write_json};
 
 /// Writes text or JSON to standard output. It may hold names from outside, so what could steer a terminal is shown
 /// instead. A reader that has seen enough is no failure.
@@ -157,6 +160,16 @@ pub fn fitted(text: &str) -> (String, usize) {
 /// Columns and rows of the terminal, or those that terminals have as a rule.
 pub fn window() -> (usize, usize) {
     keyboard::window().unwrap_or((80, 24))
+}
+
+/// Returns date and time of day, as lines of packets have them.
+pub fn date_and_time(ns: u64) -> String {
+    let mut printer = Printer::new(PrintOptions {
+        timestamp: Timestamp::Date,
+        utc_offset: Some(clock::local_offset()),
+        ..PrintOptions::default()
+    });
+    printer.time(ns)
 }
 
 /// One look of a command that looks again and again: on a terminal it takes the place of the one before, elsewhere it

@@ -19,11 +19,10 @@ use trawl_view::record::PacketView;
 use trawl_view::stat::{Count, Counted, Flow, FlowKey, Interface, Statistics};
 use view::{Page, Screen};
 
+use crate::args::{LibpcapArg, NetnsArg};
 use crate::figures::{self, Counters, Place, RuleCounters, Softnet};
 use crate::json;
-use crate::libpcap::LibpcapArg;
 use crate::live::{self, Viewer, Wanted};
-use crate::netns::NetnsArg;
 use crate::{terminal, units};
 
 /// Shows live rates, drops and where they happen, verdicts, XDP run time and top flows

@@ -24,8 +24,7 @@ use trawl_tap::summary::Summary;
 use trawl_view::record::{BlockOrigin, RingBlocks, Source, add_places};
 use trawl_view::why::Tally;
 
-use crate::libpcap::LibpcapArg;
-use crate::netns::NamespacesArg;
+use crate::args::{LibpcapArg, NamespacesArg};
 use crate::{capture, json, terminal, units};
 use counted::{Counted, Differences};
 use report::{Advice, Report};

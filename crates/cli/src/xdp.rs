@@ -16,8 +16,8 @@ use trawl_program::status::{Map, maps_of};
 use trawl_program::unload::{self, Which};
 use trawl_sys::Result;
 
+use crate::args::NetnsArg;
 use crate::json;
-use crate::netns::NetnsArg;
 use crate::program_args::{self, Change, Consent, SiteArgs};
 use crate::terminal::folded;
 

@@ -29,10 +29,8 @@ use super::remote::HostArgs;
 use super::stored::StoreArgs;
 use super::tcpdump::{StampType, TcpdumpArgs};
 use super::trigger::{self, TriggerArgs};
-use crate::lines::LineArgs;
-use crate::netns::NetnsArg;
-use crate::verifier_log::VerifierLog;
-use crate::{filter_file, habits, terminal, units};
+use crate::args::{LineArgs, NetnsArg, VerifierLog, filter_in_file};
+use crate::{habits, terminal, units};
 
 /// A record's size as a rule, in bytes.
 const USUAL_RECORD: u64 = 2048;
@@ -288,7 +286,7 @@ impl Environment {
     pub(super) fn here() -> Self {
         Self {
             available_memory: host::available_memory(),
-            filter_file: filter_file::read,
+            filter_file: filter_in_file,
         }
     }
 }

@@ -7,7 +7,7 @@ use trawl_pipeline::plan::Format;
 use trawl_sys::{Error, Result};
 
 use super::recording::snaplen;
-use crate::packing::Packing;
+use crate::args::Packing;
 
 /// An output as it was named.
 #[derive(Clone, Debug, Default)]

@@ -9,7 +9,7 @@ use trawl_sink::check_command;
 use trawl_sys::{Error, Result};
 use trawl_tap::options::{MemorySize, Meta};
 
-use crate::packing::{self, Packing, SMALLEST_FILE, file_size};
+use crate::args::{Packing, SMALLEST_FILE, compression, file_size};
 use crate::units;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -102,7 +102,7 @@ impl RecordingArgs {
 
     /// As was said of this output, or of all, or as its name ends.
     pub(super) fn compression(&self, path: &Path, own: Option<Packing>) -> Option<Compression> {
-        packing::compression(own.or(self.compress), path)
+        compression(own.or(self.compress), path)
     }
 
     /// As asked for here, or by tcpdump's word for a CPU's share.

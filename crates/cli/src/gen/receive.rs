@@ -12,8 +12,8 @@ use trawl_tap::capture_site::CaptureSite;
 
 use super::json::{Received, flow_name};
 use super::output::{rate, time};
+use crate::args::NetnsArg;
 use crate::json::Remark;
-use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 use crate::{json, terminal, units};
 

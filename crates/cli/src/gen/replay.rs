@@ -20,8 +20,8 @@ use super::json::Sent;
 use super::output::{self, Watch};
 use super::pacing::Pacing;
 use super::send::EngineChoice;
+use crate::args::NetnsArg;
 use crate::json;
-use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 
 /// Sends recorded frames: with the recorded timing, at a multiple of its speed, at a rate, or at full speed

@@ -23,8 +23,8 @@ use super::json::Frame;
 use super::output::Watch;
 use super::pacing::Pacing;
 use super::traffic::Traffic;
+use crate::args::NetnsArg;
 use crate::json::{self, Remark};
-use crate::netns::NetnsArg;
 use crate::terminal::write_out;
 
 /// Frames a second where only a count or a duration is given, and the frames may leave the machine.

@@ -10,7 +10,7 @@ use trawl_sys::{Error, Result};
 
 use super::json::Connections;
 use super::output::{Watch, rate, time};
-use crate::netns::NetnsArg;
+use crate::args::NetnsArg;
 use crate::terminal::write_out;
 use crate::{json, units};
 

@@ -135,13 +135,6 @@ fn found(mut sightings: Vec<Sighting>) -> Found {
     }
 }
 
-/// Packets that took one way.
-#[derive(Debug, Default)]
-struct Ways {
-    packets: u64,
-    steps: Vec<Vec<Step>>,
-}
-
 #[derive(Debug, Serialize)]
 struct Trace<'a> {
     coverage: &'a [Coverage],
@@ -236,7 +229,8 @@ fn bounds(inventory: &Inventory) -> BTreeMap<String, Option<u64>> {
 struct Tracing {
     bounds: BTreeMap<String, Option<u64>>,
     window: Duration,
-    ways: BTreeMap<Vec<HostInterface>, Ways>,
+    /// The steps of all packets that took one way, from each of its places to the next.
+    ways: BTreeMap<Vec<HostInterface>, Vec<Vec<Step>>>,
     once: BTreeMap<HostInterface, u64>,
     ambiguous: u64,
     each: bool,
@@ -282,12 +276,11 @@ impl Tracing {
             Found::FlowPath(way) => {
                 let steps = steps(&way);
                 let places = way.into_iter().map(|sighting| sighting.place).collect();
-                let ways = self.ways.entry(places).or_default();
-                ways.packets += 1;
-                ways.steps.resize(steps.len(), Vec::new());
-                for (all, step) in ways.steps.iter_mut().zip(steps) {
-                    all.push(step);
-                }
+                let all = self.ways.entry(places).or_default();
+                all.resize(steps.len(), Vec::new());
+                all.iter_mut()
+                    .zip(steps)
+                    .for_each(|(all, step)| all.push(step));
             }
         }
         Ok(())
@@ -296,8 +289,8 @@ impl Tracing {
     fn into_trace(self, coverage: &[Coverage], window: Duration) -> Trace<'_> {
         let ways = self.ways.into_iter().map(|(places, ways)| FlowPath {
             places,
-            packets: ways.packets,
-            delays: ways.steps.into_iter().map(delay).collect(),
+            packets: ways.first().map_or(0, Vec::len) as u64,
+            delays: ways.into_iter().map(delay).collect(),
         });
         Trace {
             coverage,

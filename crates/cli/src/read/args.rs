@@ -16,11 +16,8 @@ use trawl_view::rewrite;
 
 use super::input::Input;
 use super::selection::{Bound, End, Selection, Verdicts, parse_bound};
+use crate::args::{LibpcapArg, LineArgs, Packing, compression, file_size, filter_in_file};
 use crate::capture::args::DirectionName;
-use crate::filter_file;
-use crate::libpcap::LibpcapArg;
-use crate::lines::LineArgs;
-use crate::packing::{self, Packing, file_size};
 use crate::terminal::write_out;
 
 /// Shows the packets of capture files, or writes those that match into another file
@@ -213,7 +210,7 @@ impl Request {
                 path: path.to_string_lossy().into_owned(),
                 ..SeriesPlan::default()
             },
-            compression: packing::compression(None, path),
+            compression: compression(None, path),
             form: write.is_none().then_some(Form::Lines),
             write,
             print,
@@ -260,7 +257,7 @@ impl Args {
             compression: self
                 .write
                 .as_deref()
-                .and_then(|path| packing::compression(self.compress, path)),
+                .and_then(|path| compression(self.compress, path)),
             form: (self.write.is_none() || self.print || self.count).then_some(form),
             print: PrintOptions {
                 datagrams: self.tcpdump.datagrams()?,
@@ -318,7 +315,7 @@ impl Args {
                     "there is an expression on the command line as well",
                 ));
             }
-            text = filter_file::read(path)?;
+            text = filter_in_file(path)?;
         }
         match &self.choice.cbpf {
             Some(_) if !text.is_empty() => Err(Error::usage(

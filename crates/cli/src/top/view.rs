@@ -154,35 +154,25 @@ fn drops(look: &Look) -> String {
         there.map(|row| row.rates.drops).sum()
     };
     let mut places = vec![
-        (
-            "device".to_owned(),
-            look.interfaces.iter().map(device).sum(),
-        ),
-        ("softnet".to_owned(), look.softnet.dropped),
-        (
-            "redirect".to_owned(),
-            at(&[Event::RedirectError, Event::Exception]),
-        ),
+        format!("device {}", look.interfaces.iter().map(device).sum::<u64>()),
+        format!("softnet {}", look.softnet.dropped),
+        format!("redirect {}", at(&[Event::RedirectError, Event::Exception])),
     ];
-    let maps = [
+    for (name, packets) in [
         ("devmap", at(&[Event::Devmap])),
         ("cpumap", at(&[Event::CpumapEnqueue, Event::CpumapKthread])),
-    ];
-    let seldom = maps.into_iter().filter(|(_, packets)| *packets > 0);
-    places.extend(seldom.map(|(place, packets)| (place.to_owned(), packets)));
-    if let Some(captured) = &look.captured {
-        for verdict in &captured.verdicts {
-            let name = verdict.verdict.as_deref().unwrap_or_default();
-            if name == "DROP" || name == "ABORTED" {
-                places.push((format!("XDP {name}"), verdict.packets));
-            }
-        }
-        places.push(("ring".to_owned(), captured.lost));
+    ] {
+        places.extend((packets > 0).then(|| format!("{name} {packets}")));
     }
-    let words = places
-        .iter()
-        .map(|(place, packets)| format!("{place} {packets}"));
-    words.collect::<Vec<_>>().join(", ")
+    if let Some(captured) = &look.captured {
+        let verdicts = captured.verdicts.iter();
+        places.extend(verdicts.filter_map(|verdict| {
+            let name = verdict.verdict.as_deref()?;
+            matches!(name, "DROP" | "ABORTED").then(|| format!("XDP {name} {}", verdict.packets))
+        }));
+        places.push(format!("ring {}", captured.lost));
+    }
+    places.join(", ")
 }
 
 const HELP: &str = "keys

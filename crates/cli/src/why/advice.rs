@@ -42,66 +42,30 @@ pub fn of(
     let interface = place.interface.as_deref().unwrap_or("IF");
     let prefix = netns_prefix(place.netns.as_deref());
     let destination = destination.unwrap_or("ADDRESS");
-    Some(match place.reason.as_str() {
-        "SOCKET_RCVBUFF" => "raise SO_RCVBUF or net.core.rmem_max, or read faster".to_owned(),
-        "PROTO_MEM" => "raise net.ipv4.udp_mem or net.ipv4.tcp_mem".to_owned(),
-        "SOCKET_BACKLOG" => {
-            "raise SO_RCVBUF: the socket was busy while its queue filled up".to_owned()
-        }
-        "TCP_LISTEN_OVERFLOW" => {
-            "raise the backlog of listen() and net.core.somaxconn, or accept faster".to_owned()
-        }
-        "IP_RPFILTER" => format!(
-            "no route back by {interface}: {prefix}sysctl -w net.ipv4.conf.{interface}.rp_filter=2 (or add the route)"
-        ),
-        "NETFILTER_DROP" => netfilter(place, versions, &prefix),
-        "NEIGH_FAILED" | "NEIGH_QUEUEFULL" => neighbour(&prefix, interface),
-        // For IPv6 neighbours, routes that refuse, and a time to live that ran out, the kernel gives no reason of their own.
-        _ if place.function == "neigh_invalidate" => neighbour(&prefix, interface),
-        "NOT_SPECIFIED" if REFUSING_ROUTES.contains(&place.function.as_str()) => {
-            format!(
-                "a route that refuses (blackhole, prohibit, unreachable): {prefix}ip route get {destination}"
-            )
-        }
-        "IP_INHDR" if FORWARDING.contains(&place.function.as_str()) => format!(
-            "the time to live ran out; more than a traceroute's packets are a routing loop: traceroute -n {destination}"
-        ),
-        "IP_INNOROUTES" | "IP_OUTNOROUTES" => {
-            format!("no route: {prefix}ip route get {destination}")
-        }
-        "TC_INGRESS" => tc(place, interface, Direction::Ingress),
-        "TC_EGRESS" => tc(place, interface, Direction::Egress),
-        "QDISC_DROP" | "QDISC_OVERLIMIT" => {
-            format!(
-                "the queue is full, or the interface has no carrier: {prefix}tc -s qdisc show dev {interface}; {prefix}ip link show {interface}"
-            )
-        }
-        "XDP" => xdp(place, interface),
-        "IP_NOPROTO" => no_protocol(&prefix, protocols),
+    let function = place.function.as_str();
+    let reason = match place.reason.as_str() {
+        "NETFILTER_DROP" => return Some(netfilter(place, versions, &prefix)),
+        "TC_INGRESS" => return Some(tc(place, interface, Direction::Ingress)),
+        "TC_EGRESS" => return Some(tc(place, interface, Direction::Egress)),
+        "XDP" => return Some(xdp(place, interface)),
+        "IP_NOPROTO" => return Some(no_protocol(&prefix, protocols)),
         // Where the module of tunnels is loaded, it takes their packets before it looks for a device.
-        "NOT_SPECIFIED" if TUNNEL_RECEIVERS.contains(&place.function.as_str()) => {
-            no_protocol(&prefix, protocols)
+        "NOT_SPECIFIED" if TUNNEL_RECEIVERS.contains(&function) => {
+            return Some(no_protocol(&prefix, protocols));
         }
-        "NO_SOCKET" => format!("no socket listens there: {prefix}ss -lntu"),
-        "PKT_TOO_BIG" => {
-            format!("larger than the MTU of the next link: {prefix}ip route get {destination}")
-        }
-        "OTHERHOST" => format!(
-            "addressed to another MAC: {prefix}ip neigh on the sender, ip link show {interface} here"
-        ),
-        "IP_CSUM" | "UDP_CSUM" | "TCP_CSUM" | "ICMP_CSUM" => format!(
-            "wrong checksum: {prefix}ethtool -K {interface} rx off tells whether the card is wrong"
-        ),
-        "CPU_BACKLOG" => {
-            "raise net.core.netdev_max_backlog, or spread packets over CPUs (RPS)".to_owned()
-        }
-        "BPF_CGROUP_EGRESS" | "SOCKET_FILTER" => "a BPF program: bpftool cgroup tree".to_owned(),
-        _ => return None,
-    })
-}
-
-fn neighbour(prefix: &str, interface: &str) -> String {
-    format!("the next hop does not answer: {prefix}ip neigh show dev {interface}")
+        "NOT_SPECIFIED" if REFUSING_ROUTES.contains(&function) => "refusing-route",
+        "IP_INHDR" if FORWARDING.contains(&function) => "forwarding",
+        _ if function == "neigh_invalidate" => "neighbour",
+        reason => reason,
+    };
+    let mut lines = include_str!("advice.txt").lines();
+    let advice = lines.find_map(|line| line.strip_prefix(reason)?.strip_prefix(' '))?;
+    Some(
+        advice
+            .replace("PREFIX", &prefix)
+            .replace("INTERFACE", interface)
+            .replace("DESTINATION", destination),
+    )
 }
 
 /// The namespace's name; one without has a number.

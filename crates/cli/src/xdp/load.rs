@@ -15,9 +15,8 @@ use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result};
 
 use super::bundled::{Options, what_was_meant};
-use crate::netns::NetnsArg;
+use crate::args::{NetnsArg, VerifierLog};
 use crate::program_args::{Consent, MODES, choice, refuse_options};
-use crate::verifier_log::VerifierLog;
 use crate::{json, terminal};
 
 /// Puts an XDP program on an interface, where it stays until it is unloaded

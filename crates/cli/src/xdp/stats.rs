@@ -11,8 +11,8 @@ use trawl_program::{Installed, Site};
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
+use crate::args::NetnsArg;
 use crate::json::{self, Remark, rounded_option};
-use crate::netns::NetnsArg;
 use crate::terminal::write_to_reader;
 use crate::{terminal, units};
 

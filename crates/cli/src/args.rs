@@ -1,0 +1,325 @@
+//! Arguments that several commands have.
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+use clap::{ArgAction, ValueEnum};
+use trawl_bpf::verifier_log;
+use trawl_io::libpcap::choose_for_filters;
+use trawl_pipeline::plan::Compression;
+use trawl_sys::netns::{CURRENT, Namespace};
+use trawl_sys::{Error, Result, clock};
+use trawl_view::print::{Dump, DumpForm, Precision, PrintOptions, Timestamp};
+
+use crate::{outfile, units};
+
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct NetnsArg {
+    /// Network namespace, of interfaces that name none: a name, a path or a process id
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+}
+
+impl Deref for NetnsArg {
+    type Target = Option<String>;
+
+    fn deref(&self) -> &Option<String> {
+        &self.netns
+    }
+}
+
+/// Network namespaces to look at: the caller's, those that are named, or all.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct NamespacesArg {
+    /// Network namespace to look at: a name, a path or a process id; may be given several times [default: the one that trawl runs in]
+    #[arg(long, value_name = "NAME")]
+    netns: Vec<String>,
+    /// Look at all network namespaces of this machine
+    #[arg(long, conflicts_with = "netns")]
+    all_namespaces: bool,
+}
+
+impl NamespacesArg {
+    /// Returns the names; none for all namespaces.
+    pub fn names(&self) -> Vec<String> {
+        match (self.all_namespaces, &self.netns[..]) {
+            (true, _) => Vec::new(),
+            (false, []) => vec![CURRENT.to_owned()],
+            (false, names) => names.to_vec(),
+        }
+    }
+
+    /// Opens the namespaces; none for all.
+    pub fn open(&self) -> Result<Vec<Namespace>> {
+        self.names()
+            .iter()
+            .map(|name| Namespace::open(name))
+            .collect()
+    }
+
+    /// The namespace of interfaces that name none.
+    pub fn of_interfaces(&self) -> Option<&str> {
+        match &self.netns[..] {
+            [one] => Some(one),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub struct LibpcapArg {
+    /// The libpcap that compiles the filter, loaded only if there is one [default: the system's]
+    #[arg(long, value_name = "PATH")]
+    pub libpcap: Option<PathBuf>,
+}
+
+impl LibpcapArg {
+    /// Filters are compiled by it from now on.
+    pub fn choose(&self) {
+        if let Some(path) = &self.libpcap {
+            choose_for_filters(path);
+        }
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub struct VerifierLog {
+    /// Write the verifier's whole log of each program that is loaded, accepted or refused, to this file
+    #[arg(long, value_name = "FILE")]
+    verifier_log: Option<PathBuf>,
+}
+
+impl VerifierLog {
+    /// To be called before anything is loaded.
+    pub fn begin(&self) -> Result<()> {
+        self.verifier_log
+            .as_deref()
+            .map_or(Ok(()), begin_verifier_log)
+    }
+
+    pub fn path(&self) -> Option<PathBuf> {
+        self.verifier_log.clone()
+    }
+}
+
+/// Keeps the log of what is loaded from now on.
+pub fn begin_verifier_log(path: &Path) -> Result<()> {
+    let (file, _) = outfile::open(path, None)?;
+    file.set_len(0)
+        .map_err(|e| Error::os(format!("cannot write to {}", path.display()), e))?;
+    verifier_log::keep_in(file);
+    Ok(())
+}
+
+/// Programs that files are compressed for.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Packing {
+    None,
+    Zstd,
+    Lz4,
+    Gzip,
+}
+
+/// As asked for, or as the end of the file's name says.
+pub fn compression(asked: Option<Packing>, path: &Path) -> Option<Compression> {
+    match asked {
+        Some(Packing::None) => None,
+        Some(Packing::Zstd) => Some(Compression::Zstd),
+        Some(Packing::Lz4) => Some(Compression::Lz4),
+        Some(Packing::Gzip) => Some(Compression::Gzip),
+        None => match path.extension()?.to_str()? {
+            "zst" => Some(Compression::Zstd),
+            "lz4" => Some(Compression::Lz4),
+            "gz" => Some(Compression::Gzip),
+            _ => None,
+        },
+    }
+}
+
+/// The smallest size of a file of a series.
+pub const SMALLEST_FILE: u64 = 4096;
+
+/// As tcpdump takes it, in millions of bytes, or with a unit.
+pub fn file_size(text: &str) -> std::result::Result<u64, String> {
+    let size = match text.parse::<f64>() {
+        Ok(millions) => millions * 1e6,
+        Err(_) => units::bytes(text)? as f64,
+    };
+    match size {
+        _ if size < SMALLEST_FILE as f64 => Err("a file holds at least 4 KiB".to_owned()),
+        _ if size < i64::MAX as f64 => Ok(size as u64),
+        _ => Err("no file is as large as that".to_owned()),
+    }
+}
+
+/// A million IPv6 networks take less.
+const LONGEST_FILTER: u64 = 64 << 20;
+
+/// The expression; what comes after a `#` is a comment up to the line's end.
+pub fn filter_in_file(path: &Path) -> Result<String> {
+    let name = path.display().to_string();
+    let source = match path.to_str() {
+        Some("-") => Path::new("/dev/stdin"),
+        _ => path,
+    };
+    let what = || format!("cannot read the filter in {name}");
+    let mut text = String::new();
+    File::open(source)
+        .and_then(|file| file.take(LONGEST_FILTER + 1).read_to_string(&mut text))
+        .map_err(|e| Error::os(what(), e))?;
+    if text.len() as u64 > LONGEST_FILTER {
+        return Err(Error::usage(
+            what(),
+            format!("it has more than {LONGEST_FILTER} bytes"),
+        ));
+    }
+    let without_comments = text
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default().trim());
+    Ok(without_comments.collect::<Vec<_>>().join(" "))
+}
+
+/// How packets are shown where they are not written.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Printing")]
+pub struct LineArgs {
+    /// Show the link layer's header
+    #[arg(short = 'e')]
+    link_header: bool,
+    /// Show numbers instead of names; trawl always does
+    #[arg(short = 'n', action = ArgAction::Count)]
+    numeric: u8,
+    /// Show names without their domain; trawl shows numbers
+    #[arg(short = 'N')]
+    without_domain: bool,
+    /// -t no time, -tt seconds since 1970, -ttt since the last packet, -tttt with the date, -ttttt since the first
+    #[arg(short = 't', action = ArgAction::Count)]
+    time: u8,
+    /// Show the packet's bytes in hex; -xx with the link layer's header
+    #[arg(short = 'x', action = ArgAction::Count)]
+    hex: u8,
+    /// Show the packet's bytes in hex and ASCII; -XX with the link layer's header
+    #[arg(short = 'X', action = ArgAction::Count)]
+    hex_ascii: u8,
+    /// Show the packet's bytes in ASCII
+    #[arg(short = 'A', action = ArgAction::Count)]
+    ascii: u8,
+    /// Show more of each header; more with -vv
+    #[arg(short = 'v', action = ArgAction::Count)]
+    verbosity: u8,
+    /// Show TCP sequence numbers as they are, not from the start of the conversation
+    #[arg(short = 'S', long = "absolute-tcp-sequence-numbers")]
+    absolute_sequence: bool,
+    /// Do not verify checksums: for packets whose checksums the sending card makes
+    #[arg(short = 'K', long = "dont-verify-checksums")]
+    trust_checksums: bool,
+    /// Show a number in front of each packet
+    #[arg(short = '#', long)]
+    number: bool,
+    /// Show times with six digits after the second
+    #[arg(long, conflicts_with = "nano")]
+    micro: bool,
+    /// Show times with nine digits after the second
+    #[arg(long)]
+    nano: bool,
+    /// tcpdump's name for --micro and --nano
+    #[arg(long, value_enum, value_name = "PRECISION", conflicts_with_all = ["micro", "nano"])]
+    time_stamp_precision: Option<PrecisionName>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PrecisionName {
+    Micro,
+    Nano,
+}
+
+impl LineArgs {
+    /// Whether more is to be told.
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.verbosity > 0
+    }
+
+    /// How many digits times have, if that was said.
+    pub(crate) fn precision(&self) -> Option<Precision> {
+        match (self.micro, self.nano, self.time_stamp_precision) {
+            (true, ..) | (_, _, Some(PrecisionName::Micro)) => Some(Precision::Micro),
+            (_, true, _) | (_, _, Some(PrecisionName::Nano)) => Some(Precision::Nano),
+            _ => None,
+        }
+    }
+
+    pub fn options(&self, quick: bool) -> PrintOptions {
+        let Self {
+            link_header,
+            numeric: _,
+            without_domain: _,
+            time,
+            hex,
+            hex_ascii,
+            ascii,
+            verbosity,
+            absolute_sequence,
+            trust_checksums,
+            number,
+            micro: _,
+            nano: _,
+            time_stamp_precision: _,
+        } = *self;
+        let dump = |count: u8, form| {
+            (count > 0).then_some(Dump {
+                form,
+                link_header: count > 1,
+            })
+        };
+        PrintOptions {
+            link_header,
+            timestamp: match time {
+                0 => Timestamp::Default,
+                1 => Timestamp::None,
+                2 => Timestamp::Epoch,
+                3 => Timestamp::DeltaPrevious,
+                4 => Timestamp::Date,
+                _ => Timestamp::DeltaFirst,
+            },
+            utc_offset: Some(clock::local_offset()),
+            verbosity,
+            dump: dump(hex_ascii, DumpForm::HexAscii)
+                .or_else(|| dump(hex, DumpForm::Hex))
+                .or_else(|| dump(ascii, DumpForm::Ascii)),
+            number,
+            quick,
+            absolute_sequence,
+            trust_checksums,
+            id: false,
+            colour: false,
+            datagrams: None,
+            precision: self.precision().unwrap_or(Precision::Nano),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_millions_or_have_a_unit() {
+        for (text, size) in [
+            ("5000", Some(5_000_000_000)),
+            ("5000.0", Some(5_000_000_000)),
+            ("0.5", Some(500_000)),
+            ("64KiB", Some(65_536)),
+            ("0", None),
+            ("-1", None),
+            ("1KiB", None),
+            ("18446744073709551615", None),
+            ("inf", None),
+            ("nan", None),
+            ("1x", None),
+        ] {
+            assert_eq!(file_size(text).ok(), size, "{text}");
+        }
+    }
+}
