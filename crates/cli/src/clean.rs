@@ -13,7 +13,6 @@ use trawl_sys::process::{self, own_binary};
 use trawl_sys::{Error, Result};
 
 use crate::json;
-use crate::terminal::write_out;
 
 /// Removes what killed commands and vanished interfaces left: pins, settings, rules and labs that nothing uses
 ///
@@ -50,16 +49,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let labs = trawl_lab::clean(args.all)?;
     let after = pins();
     let removed: Vec<PathBuf> = before.difference(&after).cloned().collect();
-    if args.json {
-        json::print(&Document {
-            removed_labs: &labs.removed,
-            kept_labs: &labs.kept,
-            removed_pins: &removed,
-            pins_before: before.len(),
-            pins_after: after.len(),
-        })?;
-        return Ok(ExitCode::SUCCESS);
-    }
     let mut text: String = labs
         .removed
         .iter()
@@ -74,7 +63,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if text.is_empty() {
         text += "nothing to remove\n";
     }
-    write_out(&text)?;
+    let document = Document {
+        removed_labs: &labs.removed,
+        kept_labs: &labs.kept,
+        removed_pins: &removed,
+        pins_before: before.len(),
+        pins_after: after.len(),
+    };
+    json::print_as(args.json, &document, || text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -159,11 +159,8 @@ pub fn taps(args: &TapsArgs) -> Result<ExitCode> {
         }
     };
     let taps: Vec<Tap> = table::ALL.iter().map(with_machine).collect();
-    match args.json {
-        true => json::print(&Taps { taps }),
-        false => write_out(&folded(&taps_for_people(&taps))),
-    }
-    .map(|()| ExitCode::SUCCESS)
+    let text = taps_for_people(&taps);
+    json::print_as(args.json, &Taps { taps }, || text).map(|()| ExitCode::SUCCESS)
 }
 
 fn taps_for_people(taps: &[Tap]) -> String {

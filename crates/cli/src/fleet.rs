@@ -243,10 +243,7 @@ fn status(args: &Status) -> Result<ExitCode> {
     let operator = args.place.open(&wake)?;
     let fleet = operator.fleet(&wanted);
     operator.end();
-    match args.place.json {
-        true => json::print(&fleet)?,
-        false => terminal::write_out(&terminal::folded(&table(&fleet)))?,
-    }
+    json::print_as(args.place.json, &fleet, || table(&fleet))?;
     Ok(ExitCode::SUCCESS)
 }
 

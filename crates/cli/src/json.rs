@@ -21,7 +21,7 @@ pub fn print(document: &impl Serialize) -> Result<()> {
     write_out(&line(document)?)
 }
 
-/// Writes a result to standard output: the document, or text for people.
+/// Writes a result to standard output: the document, or text for people, folded to the terminal.
 pub fn print_as(
     as_json: bool,
     document: &impl Serialize,
@@ -29,7 +29,7 @@ pub fn print_as(
 ) -> Result<()> {
     match as_json {
         true => print(document),
-        false => write_out(&text()),
+        false => write_out(&terminal::folded(&text())),
     }
 }
 

@@ -25,7 +25,7 @@ use crate::filter::read::{explain, question};
 use crate::json::{self, Remark};
 use crate::live::{self, Viewer, Wanted};
 use crate::read::{Input, filter_options};
-use crate::terminal::{self, folded, write_out};
+use crate::terminal;
 use crate::units;
 
 /// Shows figures of capture files, or of what interfaces see: protocols, talkers, flows, verdicts, lengths, rate, gaps
@@ -74,11 +74,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         (Vec::new(), true)
     };
     let report = statistics.report(reports, args.top);
-    if args.json {
-        crate::json::print(&report)?;
-    } else {
-        write_out(&folded(&report.text(time)))?;
-    }
+    json::print_as(args.json, &report, || report.text(time))?;
     Ok(exit_code(whole))
 }
 

@@ -124,16 +124,12 @@ fn list(args: &StoreArgs) -> Result<ExitCode> {
         captures: inventory.epochs(),
         total: inventory.total(),
     };
-    if args.json {
-        json::print(&listing)?;
-        return Ok(ExitCode::SUCCESS);
-    }
     let mut out = String::new();
     for capture in &listing.captures {
         describe(&mut out, capture);
     }
     let _ = writeln!(out, "total: {}", account(&listing.total));
-    terminal::write_out(&terminal::folded(&out))?;
+    json::print_as(args.json, &listing, || out)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -223,24 +219,21 @@ fn with_progress<T>(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T>) ->
 fn verify(args: &StoreArgs) -> Result<ExitCode> {
     let (store, inventory) = args.open()?;
     let verified = with_progress(|progress| trawl_store::verify(&store, &inventory, progress))?;
-    if args.json {
-        json::print(&verified)?;
-    } else {
-        let mut out = String::new();
-        for finding in &verified.findings {
-            let _ = writeln!(out, "{}", words(finding));
-        }
-        let _ = writeln!(
-            out,
-            "{} read, {}, {}; {}",
-            count(verified.chunks, "chunk"),
-            count(verified.bytes, "byte"),
-            count(verified.packets, "packet"),
-            count(verified.findings.len() as u64, "finding")
-        );
-        let _ = writeln!(out, "{}", account(&verified.account));
-        terminal::write_out(&terminal::folded(&out))?;
-    }
+    let mut out: String = verified
+        .findings
+        .iter()
+        .map(|one| words(one) + "\n")
+        .collect();
+    let _ = writeln!(
+        out,
+        "{} read, {}, {}; {}\n{}",
+        count(verified.chunks, "chunk"),
+        count(verified.bytes, "byte"),
+        count(verified.packets, "packet"),
+        count(verified.findings.len() as u64, "finding"),
+        account(&verified.account)
+    );
+    json::print_as(args.json, &verified, || out)?;
     Ok(exit_code(verified.findings.is_empty()))
 }
 
@@ -275,23 +268,19 @@ fn prune(args: &Prune) -> Result<ExitCode> {
         max_bytes: args.max,
     };
     let pruned = trawl_store::prune(&store, &inventory, limits, args.dry_run)?;
-    if args.place.json {
-        json::print(&pruned)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let verb = if args.dry_run {
-        "would remove"
-    } else {
-        "removed"
+    let verb = match args.dry_run {
+        true => "would remove",
+        false => "removed",
     };
-    terminal::write_out(&format!(
+    let text = format!(
         "{verb} {}, {}, {}; kept {}, {}\n",
         count(pruned.chunks, "chunk"),
         count(pruned.bytes, "byte"),
         count(pruned.packets, "packet"),
         count(pruned.kept_chunks, "chunk"),
         count(pruned.kept_bytes, "byte")
-    ))?;
+    );
+    json::print_as(args.place.json, &pruned, || text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -306,16 +295,13 @@ fn push(args: &Push) -> Result<ExitCode> {
             .fix("name the spool of the capture with --spool"));
     }
     let pushed = trawl_store::push(&args.spool, url.as_deref())?;
-    if args.json {
-        json::print(&pushed)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    terminal::write_out(&format!(
+    let text = format!(
         "stored {} of {}; captures that still run and store their own chunks: {}\n",
         count(pushed.chunks, "chunk"),
         count(pushed.runs, "capture"),
         pushed.running
-    ))?;
+    );
+    json::print_as(args.json, &pushed, || text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -345,17 +331,14 @@ pub fn index(args: Index) -> Result<ExitCode> {
         );
         json::say(&Remark::NotIndexed { chunk }, &text);
     }
-    if args.json {
-        json::print(&indexed)?;
-    } else {
-        terminal::write_out(&format!(
-            "indexed {}: {} in {}; indexed before: {}\n",
-            count(indexed.files, "chunk"),
-            count(indexed.packets, "packet"),
-            count(indexed.bytes, "byte"),
-            indexed.there
-        ))?;
-    }
+    let text = format!(
+        "indexed {}: {} in {}; indexed before: {}\n",
+        count(indexed.files, "chunk"),
+        count(indexed.packets, "packet"),
+        count(indexed.bytes, "byte"),
+        indexed.there
+    );
+    json::print_as(args.json, &indexed, || text)?;
     Ok(exit_code(indexed.unreadable.is_empty()))
 }
 

@@ -93,10 +93,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let tally = tally.take();
     let differences = differences(counted.as_deref())?;
     let report = Report::new(&tally, &differences, &summary.total, &mut advice);
-    match args.json {
-        true => json::print(&report)?,
-        false => terminal::write_out(&terminal::folded(&report.to_string()))?,
-    }
+    json::print_as(args.json, &report, || report.to_string())?;
     if let (false, Some(text)) = (args.json, report.account()) {
         terminal::say(&text);
     }

@@ -210,10 +210,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     trace.read(answer.lines::<Row>())?;
     let trace = trace.into_trace(&covered, args.window);
-    match args.json {
-        true => json::print(&trace)?,
-        false => terminal::write_out(&text(&trace))?,
-    }
+    json::print_as(args.json, &trace, || text(&trace))?;
     Ok(ExitCode::SUCCESS)
 }
 
