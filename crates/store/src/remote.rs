@@ -351,14 +351,14 @@ fn elsewhere(url: &Url, kind: Kind, what: &str) -> Result<Arc<dyn ObjectStore>> 
     use object_store::ClientConfigKey;
     use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
     use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-    use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+    use object_store::gcp::GoogleConfigKey;
     if url.host_str().is_none_or(str::is_empty) {
         return Err(Error::usage(what, "it names no bucket"));
     }
     let failed = |e: object_store::Error| Error::failed(what, Failure::from(e)).fix(kind.access());
     macro_rules! build {
-        ($builder:ty, $key:ty) => {{
-            let mut builder = <$builder>::from_env().with_url(url.as_str());
+        ($builder:expr, $key:ty) => {{
+            let mut builder = $builder.with_url(url.as_str());
             let timeout = <$key>::Client(ClientConfigKey::Timeout);
             if builder.get_config_value(&timeout).is_none() {
                 builder = builder.with_config(timeout, TIMEOUT);
@@ -367,11 +367,26 @@ fn elsewhere(url: &Url, kind: Kind, what: &str) -> Result<Arc<dyn ObjectStore>> 
         }};
     }
     let objects: Arc<dyn ObjectStore> = match kind {
-        Kind::S3 => build!(AmazonS3Builder, AmazonS3ConfigKey),
-        Kind::Google => build!(GoogleCloudStorageBuilder, GoogleConfigKey),
-        Kind::Azure => build!(MicrosoftAzureBuilder, AzureConfigKey),
+        Kind::S3 => build!(AmazonS3Builder::from_env(), AmazonS3ConfigKey),
+        Kind::Google => build!(google(), GoogleConfigKey),
+        Kind::Azure => build!(MicrosoftAzureBuilder::from_env(), AzureConfigKey),
     };
     Ok(Arc::new(PrefixStore::new(objects, url.path())))
+}
+
+/// Begins with the environment; object_store does not read a token by itself.
+#[cfg(feature = "cloud")]
+fn google() -> object_store::gcp::GoogleCloudStorageBuilder {
+    use object_store::StaticCredentialProvider;
+    use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
+    let builder = GoogleCloudStorageBuilder::from_env();
+    match std::env::var("GOOGLE_BEARER_TOKEN") {
+        Ok(bearer) => {
+            let credential = GcpCredential { bearer };
+            builder.with_credentials(Arc::new(StaticCredentialProvider::new(credential)))
+        }
+        Err(_) => builder,
+    }
 }
 
 #[cfg(not(feature = "cloud"))]
