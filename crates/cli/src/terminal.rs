@@ -8,8 +8,6 @@ use trawl_sys::{Error, Result, clock, keyboard};
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
 use trawl_view::text;
 
-pub use crate::json::{line as json_line, print as write_json};
-
 /// Writes text or JSON to standard output. It may hold names from outside, so what could steer a terminal is shown
 /// instead. A reader that has seen enough is no failure.
 pub fn write_out(text: &str) -> Result<()> {
