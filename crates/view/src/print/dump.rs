@@ -1,7 +1,5 @@
 //! The bytes of a packet under its line.
 
-use std::fmt::Write;
-
 use super::DumpForm;
 
 const BYTES_A_LINE: usize = 16;
@@ -27,13 +25,14 @@ pub fn hex(out: &mut String, before: &str, bytes: &[u8]) {
 
 fn rows(out: &mut String, before: &str, bytes: &[u8], with_ascii: bool) {
     for (row, chunk) in bytes.chunks(BYTES_A_LINE).enumerate() {
-        let _ = write!(out, "{before}0x{:04x}: ", row * BYTES_A_LINE);
+        out.push_str(before);
+        out.push_str("0x");
+        digits(out, (row * BYTES_A_LINE) as u64, 4);
+        out.push_str(": ");
         let start = out.len();
         for pair in chunk.chunks(2) {
             out.push(' ');
-            for byte in pair {
-                let _ = write!(out, "{byte:02x}");
-            }
+            pair.iter().for_each(|one| byte(out, *one));
         }
         if with_ascii {
             let width = out.len() - start;
@@ -41,6 +40,24 @@ fn rows(out: &mut String, before: &str, bytes: &[u8], with_ascii: bool) {
             out.extend(chunk.iter().map(|byte| visible(*byte)));
         }
     }
+}
+
+/// Appends a number in hexadecimal, of at least so many digits.
+pub fn digits(out: &mut String, number: u64, least: usize) {
+    let needed = (64 - number.leading_zeros() as usize).div_ceil(4);
+    for at in (0..needed.max(least)).rev() {
+        out.push(digit((number >> (4 * at)) as u8));
+    }
+}
+
+/// Appends two hexadecimal digits.
+pub fn byte(out: &mut String, byte: u8) {
+    out.push(digit(byte >> 4));
+    out.push(digit(byte));
+}
+
+fn digit(value: u8) -> char {
+    char::from(b"0123456789abcdef"[usize::from(value & 0xf)])
 }
 
 fn visible(byte: u8) -> char {

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::flows::Flows;
-use super::{DumpForm, PrintOptions, dump, names};
+use super::{DumpForm, PrintOptions, dump, names, time};
 
 /// Why the rest of a packet is not shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,42 +62,43 @@ impl<'a> Line<'a> {
     pub fn show(&mut self, data: Data<'_>, template: &str) -> Printed {
         let start = self.out.len();
         let mut rest = template;
-        while let Some((text, after)) = rest.split_once('{') {
-            let (field, after) = after.split_once('}').unwrap_or((after, ""));
+        while !rest.is_empty() {
+            let (text, after) = split(rest, b'{');
             self.out.push_str(text);
-            if let Err(stop) = self.field(data, field) {
+            let (field, after) = split(after, b'}');
+            if !field.is_empty()
+                && let Err(stop) = self.field(data, field)
+            {
                 self.out.truncate(start);
                 return Err(stop);
             }
             rest = after;
         }
-        self.out.push_str(rest);
         Ok(())
     }
 
     fn field(&mut self, data: Data<'_>, field: &str) -> Printed {
-        let mut words = field.split(' ');
-        let mut word = || words.next().unwrap_or_default();
-        let (form, place, table) = (word(), word(), word());
-        let (place, mask) = place.split_once('&').unwrap_or((place, ""));
-        let (at, shift) = place.split_once(">>").unwrap_or((place, ""));
-        let at = at.parse().unwrap_or_default();
+        let (form, place) = split(field, b' ');
+        let (place, table) = split(place, b' ');
+        let (place, mask) = split(place, b'&');
+        let (at, shift) = split(place, b'>');
+        let at = decimal(at);
         match form {
             "ip4" => return data.ip4(at).map(|address| put!(self, "{address}")),
             "ip6" => return data.ip6(at).map(|address| put!(self, "{address}")),
             "mac" => return data.array(at).map(|address| put!(self, "{}", Mac(address))),
             _ => {}
         }
-        let bits: usize = form[1..].parse().unwrap_or_default();
-        let shift: u32 = shift.parse().unwrap_or_default();
+        let bits = decimal(&form[1..]);
         let mask = u64::from_str_radix(mask, 16).unwrap_or(u64::MAX);
+        let shift = decimal(shift.trim_start_matches('>'));
         let value = data.number(at, bits / 8)? >> shift & mask;
-        match &form[..1] {
-            "u" => put!(self, "{value}"),
-            "x" => put!(self, "{value:00$x}", bits / 4),
-            "h" => put!(self, "{value:x}"),
-            "n" => self.out.push_str(&names::text(table, value)),
-            "f" => self.out.push_str(&names::flags(table, value)),
+        match form.as_bytes()[0] {
+            b'u' => time::decimal(self.out, value, 1),
+            b'x' => dump::digits(self.out, value, bits / 4),
+            b'h' => dump::digits(self.out, value, 1),
+            b'n' => self.out.push_str(&names::text(table, value)),
+            b'f' => self.out.push_str(&names::flags(table, value)),
             _ => debug_assert!(false, "no form {form}"),
         }
         Ok(())
@@ -127,7 +128,7 @@ impl<'a> Line<'a> {
     /// Appends bytes in hexadecimal without anything between.
     pub fn put_hex(&mut self, bytes: &[u8]) {
         for byte in bytes {
-            put!(self, "{byte:02x}");
+            dump::byte(self.out, *byte);
         }
     }
 
@@ -366,13 +367,25 @@ impl<'a> Tlv<'a> {
     }
 }
 
+/// The text before a letter, and that after it.
+fn split(text: &str, letter: u8) -> (&str, &str) {
+    match text.bytes().position(|byte| byte == letter) {
+        Some(at) => (&text[..at], &text[at + 1..]),
+        None => (text, ""),
+    }
+}
+
+fn decimal(text: &str) -> usize {
+    text.bytes()
+        .fold(0, |sum, digit| sum * 10 + usize::from(digit & 0xf))
+}
+
 /// Six bytes as a MAC address.
 pub struct Mac(pub [u8; 6]);
 
 impl std::fmt::Display for Mac {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+        Colons(&self.0).fmt(f)
     }
 }
 
@@ -381,10 +394,12 @@ pub struct Colons<'a>(pub &'a [u8]);
 
 impl std::fmt::Display for Colons<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (at, byte) in self.0.iter().enumerate() {
-            write!(f, "{}{byte:02x}", if at > 0 { ":" } else { "" })?;
+        let mut text = String::with_capacity(self.0.len() * 3);
+        for byte in self.0 {
+            dump::byte(&mut text, *byte);
+            text.push(':');
         }
-        Ok(())
+        f.write_str(text.strip_suffix(':').unwrap_or_default())
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 
@@ -19,8 +20,32 @@ pub struct Table {
 /// A table that is looked up once: for names that many packets need.
 pub type Names = LazyLock<&'static Table>;
 
-static TABLES: LazyLock<HashMap<&'static str, Table>> = LazyLock::new(|| {
-    let mut tables = HashMap::<_, Table>::new();
+/// FNV: the names of tables are short, and no packet can choose them.
+#[derive(Debug)]
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hasher for Fnv {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+type Tables = HashMap<&'static str, Table, BuildHasherDefault<Fnv>>;
+
+static TABLES: LazyLock<Tables> = LazyLock::new(|| {
+    let mut tables = Tables::default();
     let mut current = "";
     for line in include_str!("names.txt").lines() {
         let head = line.split_once(": ").filter(|_| !line.starts_with(' '));
