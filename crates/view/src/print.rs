@@ -32,11 +32,9 @@ use std::fmt::Write;
 use flows::Flows;
 use line::{Data, Line, default_print};
 // Protocols lead to each other across the layers.
-use application::{
-    dhcp, dhcp6, dns, http, isakmp, nfs, ntp, ptp, quic, radius, snmp, syslog, tftp, tls, wireguard,
-};
+use application::{dhcp, dhcp6, dns, http, nfs, ntp, radius, snmp, syslog, tftp, tls, vpn};
 use link::{cdp, ethernet, llc, ppp, stp};
-use network::{arp, igmp, ipv4, ipv6, mpls, tunnel};
+use network::{arp, igmp, ipv4, ipv6, tunnel};
 use routing::{bfd, bgp, ospf, ospf3, pim, vrrp};
 use transport::{mptcp, sctp, tcp, udp};
 use trawl_packet::pcapng::Direction;

@@ -5,7 +5,6 @@ mod field;
 mod file;
 mod rate;
 mod report;
-mod span;
 mod tcp;
 mod text;
 
@@ -20,9 +19,9 @@ use crate::drop::Drop;
 use crate::record::PacketView;
 pub use field::{Field, UnknownField};
 pub use file::{FileFacts, FileFigures, FileReport, Stored};
+use rate::Span;
 pub use rate::{Rate, plot};
 pub use report::{Counted, Flow, Gap, Group, Interface, Report, Size};
-use span::Span;
 pub use text::bits;
 
 /// Different talkers, flows or groups that are told apart, at most: beyond, they are counted as one. Addresses that somebody

@@ -233,6 +233,11 @@ impl<'a> Data<'a> {
         }
     }
 
+    /// The same bytes, of a list that is `len` long, however many are captured.
+    pub fn list(&self, len: usize) -> Self {
+        Self { len, ..*self }
+    }
+
     /// The same bytes, of which there are `len` by a header of their own.
     pub fn claimed(&self, len: usize) -> Self {
         Self {
@@ -330,11 +335,16 @@ impl<'a> Tlvs<'a> {
         Self { rest, layout }
     }
 
-    /// The next option; fails if the bytes end in its kind or length.
+    /// The next option, where the list has one.
     pub fn next(&mut self) -> Result<Option<Tlv<'a>>, Stop> {
-        if self.rest.len == 0 {
-            return Ok(None);
+        match self.rest.len {
+            0 => Ok(None),
+            _ => self.take().map(Some),
         }
+    }
+
+    /// The next option; fails if the bytes end in its kind or length.
+    pub fn take(&mut self) -> Result<Tlv<'a>, Stop> {
         let Layout {
             kind,
             len,
@@ -356,7 +366,7 @@ impl<'a> Tlvs<'a> {
             room: self.rest.len,
         };
         self.rest = self.rest.skip(total.max(head).next_multiple_of(align));
-        Ok(Some(tlv))
+        Ok(tlv)
     }
 }
 

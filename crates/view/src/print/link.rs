@@ -12,7 +12,7 @@ pub mod stp;
 use trawl_packet::pcapng::block;
 
 use super::line::{Data, Line, Mac, Printed, Stop, put};
-use super::{arp, default_print, ipv4, ipv6, mpls, names, ptp};
+use super::{arp, default_print, ipv4, ipv6, names, ntp, tunnel};
 use ethernet::VLAN_LEN;
 
 const LINKTYPE_FRELAY: u16 = 107;
@@ -52,7 +52,7 @@ pub fn ethertype(line: &mut Line<'_>, kind: u16, data: Data<'_>) -> Result<bool,
         names::IPV4 => ipv4::print(line, data)?,
         names::IPV6 => ipv6::print(line, data)?,
         names::ARP | names::REVERSE_ARP => arp::print(line, data)?,
-        names::MPLS | names::MPLS_MULTICAST => mpls::print(line, data)?,
+        names::MPLS | names::MPLS_MULTICAST => tunnel::mpls(line, data)?,
         names::PPPOE_DISCOVERY | names::PPPOE_SESSION => ppp::over_ethernet(line, data)?,
         names::PPP => {
             put!(line, ": ");
@@ -60,7 +60,7 @@ pub fn ethertype(line: &mut Line<'_>, kind: u16, data: Data<'_>) -> Result<bool,
         }
         names::LLDP => lldp::print(line, data)?,
         names::SLOW => lacp::print(line, data)?,
-        names::PTP => ptp::print(line, data)?,
+        names::PTP => ntp::ptp(line, data)?,
         names::MACSEC => return ethernet::macsec(line, data),
         names::EAPOL => ethernet::eapol(line, data)?,
         names::LOOPBACK => ethernet::loopback(line, data)?,

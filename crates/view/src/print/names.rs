@@ -220,3 +220,58 @@ pub fn protocol(value: u8) -> Option<&'static str> {
     static PROTOCOLS: Names = Names::new(|| table("protocol"));
     PROTOCOLS.find(value)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// The sources of the printers.
+    fn sources(folder: &Path) -> String {
+        let entries = fs::read_dir(folder).expect("the folder of the printers");
+        let paths = entries.map(|entry| entry.expect("an entry").path());
+        paths
+            .map(|path| match path.is_dir() {
+                true => sources(&path),
+                false => fs::read_to_string(&path).unwrap_or_default(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn tables_that_printers_name_exist() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/print");
+        let text = sources(&folder);
+        let called = text.split("names::").filter_map(|rest| {
+            let (_, rest) = rest.split_once("(\"").filter(|(name, _)| name.len() < 7)?;
+            Some(rest.split('"').next()?.to_owned())
+        });
+        let in_templates = text.split("{n").chain(text.split("{f")).filter_map(|rest| {
+            let field = rest.split('}').next()?;
+            let mut words = field.split(' ');
+            let is_form = words.next()?.parse::<u8>().is_ok();
+            words.nth(1).filter(|_| is_form).map(str::to_owned)
+        });
+        let mut count = 0;
+        for name in called.chain(in_templates) {
+            assert!(is_table(&name), "no table {name}");
+            count += 1;
+        }
+        assert!(count > 150, "{count}");
+    }
+
+    #[test]
+    fn other_values_show_themselves_in_the_last_name() {
+        assert_eq!(text("bgp.router", 3u8), "Summary");
+        assert_eq!(text("bgp.router", 10u8), "unknown (0x0a)");
+        assert_eq!(text("dns.type", 300u16), "Type300");
+        assert_eq!(find("mpls.label", 9u8), Some("rsvd"));
+        assert_eq!(
+            flags("gre.flags", 0xa000u16),
+            "checksum present, key present"
+        );
+        assert_eq!(flags("gre.flags", 0u16), "none");
+    }
+}

@@ -6,7 +6,6 @@ pub mod icmpv6;
 pub mod igmp;
 pub mod ipv4;
 pub mod ipv6;
-pub mod mpls;
 pub mod tunnel;
 
 use std::net::IpAddr;
@@ -141,8 +140,8 @@ fn authentication(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     if line.verbose() {
         put!(line, "length={words}({len}-bytes),");
     }
-    put!(line, "spi=0x{:08x},", data.u32(4)?);
-    put!(line, "seq=0x{:x},icv=0x", data.u32(8)?);
+    line.show(data, "spi=0x{x32 4},")?;
+    line.show(data, "seq=0x{h32 8},icv=0x")?;
     if len < FIXED_LEN || len > data.len {
         return Err(Stop::Invalid);
     }

@@ -9,8 +9,8 @@ pub mod udp;
 use super::line::{Data, Line, Printed, Stop, put};
 use super::network::Ip;
 use super::{
-    Datagrams, bfd, bgp, dhcp, dhcp6, dns, http, isakmp, mpls, nfs, ntp, ptp, quic, radius, snmp,
-    syslog, tftp, tls, tunnel, vrrp, wireguard,
+    Datagrams, bfd, bgp, dhcp, dhcp6, dns, http, nfs, ntp, radius, snmp, syslog, tftp, tls, tunnel,
+    vpn, vrrp,
 };
 
 type Application = fn(&mut Line<'_>, Data<'_>) -> Printed;
@@ -24,18 +24,18 @@ const UDP: &[(&[u16], Application)] = &[
     (&[69], tftp::print),
     (&[67, 68], dhcp::print),
     (&[161, 162], snmp::print),
-    (&[123], ntp::print),
+    (&[123], ntp::ntp),
     (&[546, 547], dhcp6::print),
     (&[1812, 1813, 1645, 1646, 1700, 3799], radius::print),
-    (&[500], isakmp::print),
-    (&[319, 320], ptp::print),
+    (&[500], vpn::isakmp),
+    (&[319, 320], ntp::ptp),
     (&[1985], vrrp::hsrp),
-    (&[4500], isakmp::encapsulated_esp),
+    (&[4500], vpn::encapsulated_esp),
     (&[514], syslog::print),
     (&[5060], http::sip),
     (&[2152], tunnel::gtp_u),
-    (&[51820], wireguard::print),
-    (&[6635], mpls::print),
+    (&[51820], vpn::wireguard),
+    (&[6635], tunnel::mpls),
 ];
 
 /// The same of segments.
@@ -65,7 +65,7 @@ fn datagram(line: &mut Line<'_>, ip: &Ip, ports: (u16, u16), data: Data<'_>) -> 
     match by_port(UDP, ports) {
         Some(application) => application(line, data)?,
         None if bfd::PORTS.contains(&dst) => bfd::print(line, dst, data)?,
-        None if (src == 443 || dst == 443) && !ip.fragmented => quic::print(line, data)?,
+        None if (src == 443 || dst == 443) && !ip.fragmented => tls::quic(line, data)?,
         None => return Ok(false),
     }
     Ok(true)
@@ -75,7 +75,7 @@ fn datagram(line: &mut Line<'_>, ip: &Ip, ports: (u16, u16), data: Data<'_>) -> 
 fn as_told(line: &mut Line<'_>, datagrams: Datagrams, data: Data<'_>) -> Printed {
     let application = match datagrams {
         Datagrams::Domain => dns::unicast,
-        Datagrams::Quic => quic::print,
+        Datagrams::Quic => tls::quic,
         Datagrams::Radius => radius::print,
         Datagrams::Snmp => snmp::print,
         Datagrams::Tftp => tftp::print,

@@ -234,7 +234,7 @@ fn authentication(line: &mut Line<'_>, value: Data<'_>) -> Printed {
 fn time_servers(line: &mut Line<'_>, value: Data<'_>) -> Printed {
     let mut list = Tlvs::new(value, Layout::WORDS);
     while list.rest.len > OPTION_HEADER_LEN {
-        let Some(tlv) = list.next()? else { break };
+        let tlv = list.take()?;
         let server = Data::from(tlv.bytes()?);
         put!(line, " subopt:{}", tlv.kind);
         match tlv.kind {

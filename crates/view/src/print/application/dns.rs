@@ -331,18 +331,12 @@ impl Message<'_> {
         if len == 0 {
             return Ok(());
         }
-        let mut list = Tlvs::new(
-            Data {
-                len,
-                ..self.data.skip(start)
-            },
-            Layout::WORDS,
-        );
+        let mut list = Tlvs::new(self.data.skip(start).list(len), Layout::WORDS);
         let mut joint = " [";
         while list.rest.len > 0 {
             put!(line, "{joint}");
             joint = ",";
-            let Some(option) = list.next()? else { break };
+            let option = list.take()?;
             put!(line, "{}", names::text("dns.option", option.kind));
             let value = option.bytes()?;
             if !value.is_empty() {

@@ -1,9 +1,10 @@
-//! NTP: version and mode; with `-v` the times, or the head of a control message.
+//! NTP: version and mode; with `-v` the times, or the head of a control message. PTP: one line, what a message is, whose, and
+//! the time that it tells.
 
 use crate::print::line::{Data, Line, Printed, Stop, put};
 use crate::print::{names, time};
 
-pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+pub fn ntp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "ntp";
     let first = data.u8(0)?;
     line.show(data, "NTPv{u8 0>>3&7}, {n8 0&7 ntp.mode}")?;
@@ -130,4 +131,32 @@ fn put_time(line: &mut Line<'_>, seconds: u32, fraction: u32) {
     // As tcpdump has it: of the era that ends in 2036.
     let unix = i64::from(seconds) - SINCE_1900;
     put!(line, " ({}Z)", time::date_and_time(unix));
+}
+
+pub fn ptp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
+    const ANNOUNCE: u8 = 11;
+    line.protocol = "ptp";
+    let version = data.u8(1)?;
+    put!(line, "PTPv{}", version & 15);
+    if version >> 4 != 0 {
+        put!(line, ".{}", version >> 4);
+    }
+    if version & 15 != 2 {
+        put!(line, ", length {}", data.len);
+        return Ok(());
+    }
+    let kind = data.u8(0)? & 15;
+    line.show(
+        data,
+        ", {n8 0&f ptp} msg, domain {u8 4}, clock 0x{x64 20}, port {u16 28}, seq {u16 30}",
+    )?;
+    if kind == ANNOUNCE {
+        line.show(
+            data,
+            ", grandmaster 0x{x64 53} priority {u8 47} class {u8 48}, steps removed {u16 61}",
+        )?;
+    } else if kind < ANNOUNCE {
+        put!(line, ", time {}.{:09}", data.number(34, 6)?, data.u32(40)?);
+    }
+    line.show(data, ", length {u16 2}")
 }

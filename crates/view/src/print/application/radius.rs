@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlv, Tlvs, put};
+use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, put};
 use crate::print::{names, time};
 
 const HEADER_LEN: usize = 20;
@@ -34,9 +34,7 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
 fn attributes(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     let mut list = Tlvs::new(data, Layout::BYTES);
     while let Some(tlv) = list.next()? {
-        let Tlv {
-            kind, len, value, ..
-        } = tlv;
+        let (kind, len, value) = (tlv.kind, tlv.len, tlv.value);
         let name = names::of("radius.attribute", kind);
         put!(line, "\n\t  {name} Attribute ({kind}), length: {len}");
         if !tlv.is_long_enough {
@@ -240,7 +238,7 @@ fn vendor(line: &mut Line<'_>, value: Data<'_>) -> Printed {
     let mut list = Tlvs::new(value.skip(4), Layout::BYTES);
     while list.rest.len >= 2 {
         let start = list.rest;
-        let Some(tlv) = list.next()? else { break };
+        let tlv = list.take()?;
         let len = tlv.value.len.min(start.len - 2);
         let bytes = start.slice(2, len)?;
         put!(

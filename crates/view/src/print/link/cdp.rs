@@ -1,6 +1,6 @@
 //! What switches of Cisco's tell their neighbours: CDP (version, time to live and name; with `-v` all it says), VTP and UDLD.
 
-use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlv, Tlvs, number, put};
+use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, number, put};
 use crate::print::names;
 
 const HEADER_LEN: usize = 4;
@@ -46,8 +46,8 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
             put!(line, " (remaining packet length {} < 4)", list.rest.len);
             return Err(Stop::Invalid);
         }
-        let Some(tlv) = list.next()? else { break };
-        let Tlv { kind, len, .. } = tlv;
+        let tlv = list.take()?;
+        let (kind, len) = (tlv.kind, tlv.len);
         if !tlv.is_long_enough {
             let (name, plural) = (names::of("cdp", kind), plural(len));
             match line.verbose() {

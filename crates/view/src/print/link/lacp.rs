@@ -45,7 +45,7 @@ fn parts(line: &mut Line<'_>, subtype: u8, data: Data<'_>) -> Printed {
             put!(line, "\n\t\t packet is too short");
             break;
         }
-        let Some(part) = list.next()? else { break };
+        let part = list.take()?;
         let name = names::of(table, part.kind);
         put!(
             line,

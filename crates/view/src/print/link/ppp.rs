@@ -1,8 +1,8 @@
 //! PPP: in HDLC frames, in Cisco's, over Ethernet; and its own protocols: LCP and the control protocols of what is carried, PAP
 //! and CHAP.
 
-use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlv, Tlvs, put};
-use crate::print::{cdp, ipv4, ipv6, link, mpls, names};
+use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, put};
+use crate::print::{cdp, ipv4, ipv6, link, names, tunnel};
 
 const LCP: u16 = 0xc021;
 const IPCP: u16 = 0x8021;
@@ -168,7 +168,7 @@ fn tags(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const HEADER_LEN: usize = 4;
     let mut list = Tlvs::new(data, Layout::WORDS);
     while list.rest.len >= HEADER_LEN {
-        let Some(tag) = list.next()? else { break };
+        let tag = list.take()?;
         let value = tag.bytes()?;
         put!(line, " [{}", names::text("pppoe.tag", tag.kind));
         let is_text = value.iter().all(|byte| (b' '..=b'~').contains(byte));
@@ -226,7 +226,7 @@ fn payload(line: &mut Line<'_>, protocol: u16, data: Data<'_>) -> Printed {
     match protocol {
         0x0021 | 0x002f | names::IPV4 => ipv4::print(line, data),
         0x0057 | names::IPV6 => ipv6::print(line, data),
-        0x0281 | 0x0283 => mpls::print(line, data),
+        0x0281 | 0x0283 => tunnel::mpls(line, data),
         _ => {
             if !own(line, protocol, data)? {
                 match name(protocol) {
@@ -314,14 +314,7 @@ fn control(line: &mut Line<'_>, protocol: u16, data: Data<'_>) -> Printed {
             magic(line)?;
             vendor(line, " Vendor: ", value.skip(4))?;
         }
-        1..=4 => config(
-            line,
-            protocol,
-            Data {
-                len: options,
-                ..value
-            },
-        )?,
+        1..=4 => config(line, protocol, value.list(options))?,
         8 if len >= 6 => {
             line.show(value, "\n\t  Rejected {n16 0 ppp} Protocol (0x{x16 0})")?;
             if len > 6 {
@@ -480,7 +473,7 @@ fn config(line: &mut Line<'_>, protocol: u16, data: Data<'_>) -> Printed {
             put!(line, "[|{lower}]");
             return Ok(());
         };
-        let Tlv { kind, len, .. } = tlv;
+        let (kind, len) = (tlv.kind, tlv.len);
         if len > packet {
             return Ok(());
         }
@@ -600,25 +593,18 @@ fn compression(line: &mut Line<'_>, value: Data<'_>) -> OptionResult {
         put!(line, "\n\t      Suboptions, length {}", list.rest.len);
     }
     while list.rest.len >= 2 {
-        let Some(Tlv {
-            kind,
-            len,
-            fits,
-            room,
-            ..
-        }) = list.next()?
-        else {
-            break;
-        };
+        let tlv = list.take()?;
+        let (kind, len) = (tlv.kind, tlv.len);
         if kind == 0 || len == 0 {
             break;
         }
         let name = names::of("ipcp.suboption", kind);
         put!(line, "\n\t\t{name} Suboption #{kind}, length {len}");
-        if !fits {
+        if !tlv.fits {
             put!(
                 line,
-                " [remaining suboptions length {room} < {len}] (invalid)"
+                " [remaining suboptions length {} < {len}] (invalid)",
+                tlv.room
             );
             break;
         }

@@ -94,7 +94,7 @@ fn message(line: &mut Line<'_>, kind: u8, data: Data<'_>) -> Printed {
     let address = |at| data.ip6(at);
     match kind {
         UNREACHABLE => unreachable(line, code, data)?,
-        TOO_BIG => put!(line, ", mtu {}", data.u32(4)?),
+        TOO_BIG => line.show(data, ", mtu {u32 4}")?,
         TIME_EXCEEDED => {
             let to = address(HEADER_LEN + 24)?;
             match code {
@@ -114,7 +114,7 @@ fn message(line: &mut Line<'_>, kind: u8, data: Data<'_>) -> Printed {
                 _ => put!(line, ", code-#{code}"),
             }
         }
-        ECHO_REQUEST | ECHO_REPLY => put!(line, ", id {}, seq {}", data.u16(4)?, data.u16(6)?),
+        ECHO_REQUEST | ECHO_REPLY => line.show(data, ", id {u16 4}, seq {u16 6}")?,
         LISTENER_QUERY if data.len >= 28 => {
             put!(line, " v2");
             listener_query(line, data)?;
@@ -138,15 +138,15 @@ fn message(line: &mut Line<'_>, kind: u8, data: Data<'_>) -> Printed {
                 options(line, data.skip(24))?;
             }
         }
-        AGENT_REQUEST | PREFIX_SOLICITATION => put!(line, ", id 0x{:04x}", data.u16(4)?),
+        AGENT_REQUEST | PREFIX_SOLICITATION => line.show(data, ", id 0x{x16 4}")?,
         AGENT_REPLY if line.verbose() => {
-            put!(line, ", id 0x{:04x}", data.u16(4)?);
+            line.show(data, ", id 0x{x16 4}")?;
             for at in (HEADER_LEN..data.len).step_by(16) {
                 put!(line, ", {}", address(at)?);
             }
         }
         PREFIX_ADVERTISEMENT if line.verbose() => {
-            put!(line, ", id 0x{:04x}", data.u16(4)?);
+            line.show(data, ", id 0x{x16 4}")?;
             match data.u16(6)? >> 14 {
                 0 => {}
                 1 => put!(line, " O"),

@@ -67,7 +67,7 @@ fn query(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     if !group.is_unspecified() {
         put!(line, " [gaddr {group}");
         if version == 3 && data.u16(10)? > 0 {
-            put!(line, ", {} source(s)", data.u16(10)?);
+            line.show(data, ", {u16 10} source(s)")?;
         }
         put!(line, "]");
     }

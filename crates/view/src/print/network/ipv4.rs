@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlv, Tlvs, put};
+use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, put};
 use crate::print::{names, network};
 use trawl_packet::checksum::Sum;
 
@@ -146,16 +146,9 @@ fn options(line: &mut Line<'_>, data: Data<'_>) -> Printed {
             continue;
         }
         let start = list.rest;
-        let Some(Tlv {
-            len,
-            is_long_enough,
-            fits,
-            ..
-        }) = list.next()?
-        else {
-            break;
-        };
-        if !fits || !is_long_enough {
+        let tlv = list.take()?;
+        let len = tlv.len;
+        if !tlv.fits || !tlv.is_long_enough {
             put!(line, " [bad length {len}]");
             break;
         }

@@ -194,7 +194,7 @@ fn option_list(line: &mut Line<'_>, mut list: Data<'_>) -> Printed {
         let len = list.u8(1)?;
         match (kind, len) {
             (PADN, _) => put!(line, "(padn)"),
-            (ROUTER_ALERT, 2) => put!(line, "(rtalert: 0x{:04x}) ", list.u16(2)?),
+            (ROUTER_ALERT, 2) => line.show(list, "(rtalert: 0x{x16 2}) ")?,
             (JUMBO, 4) => {
                 let len = list.u32(2)?;
                 let least = if len < JUMBO_LEAST { " - < 65536" } else { "" };

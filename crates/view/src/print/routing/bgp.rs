@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::print::line::{Colons, Data, Layout, Line, Printed, Stop, Tlv, Tlvs, number, put};
+use crate::print::line::{Colons, Data, Layout, Line, Printed, Stop, Tlvs, number, put};
 use crate::print::names;
 
 const HEADER_LEN: usize = 19;
@@ -60,11 +60,10 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
 
 /// `AFI IPv4 (1), SAFI Unicast (1)`
 fn put_families(line: &mut Line<'_>, family: u16, subsequent: u8) {
-    let (name, other) = (
-        names::address_family(family),
-        names::of("bgp.safi", subsequent),
-    );
-    put!(line, "AFI {name} ({family}), SAFI {other} ({subsequent})");
+    let name = names::address_family(family);
+    put!(line, "AFI {name} ({family}), SAFI ");
+    let name = names::of("bgp.safi", subsequent);
+    put!(line, "{name} ({subsequent})");
 }
 
 fn open(line: &mut Line<'_>, data: Data<'_>) -> Printed {
@@ -76,32 +75,21 @@ fn open(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     )?;
     let len = usize::from(data.u8(9)?);
     put!(line, "\n\t  Optional parameters, length: {len}");
-    let mut list = Tlvs::new(
-        Data {
-            len,
-            ..data.skip(OPEN_LEN)
-        },
-        Layout::BYTES.of_value(),
-    );
-    while let Some(Tlv {
-        kind,
-        len,
-        value,
-        fits,
-        ..
-    }) = list.next()?
-    {
-        if !fits {
+    let mut list = Tlvs::new(data.skip(OPEN_LEN).list(len), Layout::BYTES.of_value());
+    while let Some(option) = list.next()? {
+        let (kind, len) = (option.kind, option.len);
+        put!(line, "\n\t    ");
+        if !option.fits {
             put!(
                 line,
-                "\n\t     Option {kind}, length: {len}, goes past the end of the options"
+                " Option {kind}, length: {len}, goes past the end of the options"
             );
             break;
         }
         let name = names::of("bgp.option", kind);
-        put!(line, "\n\t    Option {name} ({kind}), length: {len}");
+        put!(line, "Option {name} ({kind}), length: {len}");
         match kind {
-            2 => capabilities(line, value)?,
+            2 => capabilities(line, option.value)?,
             _ => put!(line, "\n\t      no decoder for option {kind}"),
         }
     }
@@ -111,7 +99,7 @@ fn open(line: &mut Line<'_>, data: Data<'_>) -> Printed {
 fn capabilities(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     let mut list = Tlvs::new(data, Layout::BYTES.of_value());
     while let Some(tlv) = list.next()? {
-        let Tlv { kind, len, .. } = tlv;
+        let (kind, len) = (tlv.kind, tlv.len);
         let name = names::of("bgp.capability", kind);
         put!(line, "\n\t      {name} ({kind}), length: {len}");
         let value = Data::from(tlv.bytes()?);
@@ -142,11 +130,8 @@ fn capability(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> Result<bool, S
         64 => {
             let flags = value.u16(0)?;
             let restarted = if flags & 0x8000 != 0 { "R" } else { "none" };
-            put!(
-                line,
-                "\n\t\tRestart Flags: [{restarted}], Restart Time {}s",
-                flags & 0xfff
-            );
+            put!(line, "\n\t\tRestart Flags: [{restarted}]");
+            put!(line, ", Restart Time {}s", flags & 0xfff);
             for entry in value.bytes[2..].chunks_exact(4) {
                 put!(line, "\n\t\t  ");
                 put_families(line, u16::from_be_bytes([entry[0], entry[1]]), entry[2]);
@@ -168,12 +153,9 @@ fn capability(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> Result<bool, S
                 };
                 put!(line, "\n\t\t");
                 put_families(line, u16::from_be_bytes([*high, *low]), *subsequent);
-                match (kind, last) {
-                    (8, count) => put!(line, ", Count: {count}"),
-                    (_, 1) => put!(line, ", Send/Receive: Receive"),
-                    (_, 2) => put!(line, ", Send/Receive: Send"),
-                    (_, 3) => put!(line, ", Send/Receive: Both"),
-                    (_, other) => put!(line, ", Send/Receive: Bogus (0x{other:02x})"),
+                match kind {
+                    8 => put!(line, ", Count: {last}"),
+                    _ => put!(line, ", Send/Receive: {}", names::text("bgp.paths", *last)),
                 }
             }
         }
@@ -530,7 +512,7 @@ fn accumulated(line: &mut Line<'_>, value: Data<'_>) -> Printed {
     };
     let mut list = Tlvs::new(value, LAYOUT);
     while list.rest.len >= LAYOUT.kind + LAYOUT.len {
-        let Some(tlv) = list.next()? else { break };
+        let tlv = list.take()?;
         let name = if tlv.kind == 1 { "AIGP" } else { "Unknown" };
         put!(
             line,
@@ -557,11 +539,8 @@ fn communities(line: &mut Line<'_>, value: Data<'_>) -> Result<(), Stop> {
         let kind = one.u16(0)?;
         let name = names::of("bgp.community", kind);
         put!(line, "\n\t    {name} (0x{kind:04x}), Flags [");
-        put!(
-            line,
-            "{}]",
-            names::flags("bgp.community.flags", kind & 0xc000)
-        );
+        let flags = names::flags("bgp.community.flags", kind & 0xc000);
+        put!(line, "{flags}]");
         let template = match kind {
             0x0002 | 0x0003 | 0x000a => ": {u16 2}:{u32 4} (= {ip4 4})",
             0x0005 | 0x0105 | 0x0205 | 0x8005 | 0x0107 | 0x8001 => ": {ip4 2}",

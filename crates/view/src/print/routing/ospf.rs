@@ -290,7 +290,7 @@ fn link_local(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     while !list.rest.bytes.is_empty() {
         // Of as many bytes as its kind has, whatever its length.
         let value = list.rest.skip(4);
-        let Some(tlv) = list.next()? else { break };
+        let tlv = list.take()?;
         let name = names::of("ospf.lls", tlv.kind);
         put!(line, "\n\t    {name} ({}), length: {}", tlv.kind, tlv.len);
         match tlv.kind {

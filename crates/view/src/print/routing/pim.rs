@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use trawl_packet::checksum::Sum;
 
-use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlv, Tlvs, put};
+use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, put};
 use crate::print::network::Ip;
 use crate::print::time::span;
 use crate::print::{link, names};
@@ -198,10 +198,8 @@ fn hello(line: &mut Line<'_>, message: &mut Message<'_>) -> Printed {
     let mut list = Tlvs::new(message.data, Layout::WORDS);
     while list.rest.len > 0 {
         list.rest.at_least(4)?;
-        let Some(tlv) = list.next()? else { break };
-        let Tlv {
-            kind, len, value, ..
-        } = tlv;
+        let tlv = list.take()?;
+        let (kind, len, value) = (tlv.kind, tlv.len, tlv.value);
         let name = names::of("pim.option", kind);
         put!(line, "\n\t  {name} Option ({kind}), length {len}, Value: ");
         if !tlv.fits {

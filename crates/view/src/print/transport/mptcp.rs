@@ -30,7 +30,7 @@ pub fn print(line: &mut Line<'_>, (is_syn, is_ack): (bool, bool), option: Data<'
             let backup = if low & 1 == 0 { "non-backup" } else { "backup" };
             put!(line, " {backup}");
             if option.len == 4 {
-                put!(line, " id {}", option.u8(3)?);
+                line.show(option, " id {u8 3}")?;
             }
             Ok(())
         }
@@ -83,7 +83,7 @@ fn join(line: &mut Line<'_>, is_syn: bool, is_ack: bool, low: u8, option: Data<'
     }
     if option.len != ACK_LEN {
         put!(line, "{}", if low & 1 == 0 { "" } else { " backup" });
-        put!(line, " id {}", option.u8(3)?);
+        line.show(option, " id {u8 3}")?;
     }
     match option.len {
         12 => line.show(option, " token 0x{h32 4} nonce 0x{h32 8}"),

@@ -1,7 +1,7 @@
 //! TCP segments and their options.
 
 use crate::print::flows::Base;
-use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlv, Tlvs, put};
+use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, put};
 use crate::print::network::Ip;
 use crate::print::{mptcp, names, transport};
 use trawl_packet::build::flags;
@@ -64,9 +64,9 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     if has(flags::ACK) {
         put!(line, ", ack {}", ack.wrapping_sub(base.ack));
     }
-    put!(line, ", win {}", data.u16(14)?);
+    line.show(data, ", win {u16 14}")?;
     if has(flags::URG) {
-        put!(line, ", urg {}", data.u16(18)?);
+        line.show(data, ", urg {u16 18}")?;
     }
     if header_len > HEADER_LEN {
         let list = data.claimed(header_len).skip(HEADER_LEN);
@@ -156,18 +156,10 @@ fn options(
             put!(line, "{name}[bad opt]");
             break;
         }
-        let Some(Tlv {
-            len,
-            value,
-            is_long_enough,
-            fits,
-            ..
-        }) = list.next()?
-        else {
-            break;
-        };
+        let tlv = list.take()?;
+        let (len, value) = (tlv.len, tlv.value);
         put!(line, "{name}");
-        if !is_long_enough || !fits {
+        if !tlv.is_long_enough || !tlv.fits {
             put!(line, "[bad opt]");
             break;
         }
@@ -193,11 +185,11 @@ fn option(
     sack_base: u32,
 ) -> Printed {
     match (kind, value.len) {
-        (MSS, 2) => put!(line, " {}", value.u16(0)?),
-        (WINDOW_SCALE, 1) => put!(line, " {}", value.u8(0)?),
+        (MSS, 2) => line.show(value, " {u16 0}")?,
+        (WINDOW_SCALE, 1) => line.show(value, " {u8 0}")?,
         (SACK_PERMITTED, 0) => {}
-        (TIMESTAMPS, 8) => put!(line, " val {} ecr {}", value.u32(0)?, value.u32(4)?),
-        (6 | 7 | 11..=13, 4) => put!(line, " {}", value.u32(0)?),
+        (TIMESTAMPS, 8) => line.show(value, " val {u32 0} ecr {u32 4}")?,
+        (6 | 7 | 11..=13, 4) => line.show(value, " {u32 0}")?,
         (SACK, len) if !len.is_multiple_of(8) || !has_ack => {
             put!(line, "malformed sack [len {len}] ");
         }
