@@ -2,6 +2,7 @@
 
 pub mod balance;
 pub mod capture;
+mod contenders;
 pub mod ddos;
 pub mod demands;
 pub mod disk;

@@ -1,19 +1,13 @@
 //! The report: one page that needs no network, Markdown or a vector picture, out of the results of one or more runs.
 
-mod behind;
-mod compare;
-mod markdown;
 mod page;
-mod palette;
 mod plot;
 mod svg;
-mod table;
+mod tables;
 
-pub use behind::behind;
-pub use compare::{Change, changes};
-pub use markdown::markdown;
 pub use page::page;
 pub use svg::svg;
+pub use tables::{Change, behind, changes, markdown};
 
 use super::model::Report;
 

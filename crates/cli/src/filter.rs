@@ -1,20 +1,25 @@
 //! `trawl filter`: what an expression becomes, what the verifier says of it, and what it finds in a file.
 
-mod check;
-pub mod read;
-
 use std::fmt::Write as _;
+use std::fs::File;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::{ArgAction, ValueEnum};
 use serde::Serialize;
+use trawl_bpf::info;
 use trawl_bpf::probe::{Answer, Feature};
-use trawl_filter::lower::{Lowered, Target};
-use trawl_filter::{Classic, LinkType, Options};
-use trawl_sys::{Error, Result};
-use trawl_tap::filter::Filter;
+use trawl_bpf::program::{self, HAS_FRAGS, LoadOptions};
+use trawl_filter::lower::Lowered;
+use trawl_filter::select::{Question, SelectError, Selector};
+use trawl_filter::{Classic, Hook, LinkType, Options, Target, standalone};
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+use trawl_packet::read::{CaptureReader, ReadError, Step};
+use trawl_sys::{Error, Result, errno};
+use trawl_tap::filter::{Block, Filter};
 
 use crate::args::{LibpcapArg, VerifierLog, filter_in_file};
 use crate::terminal;
@@ -153,7 +158,7 @@ struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ebpf: Vec<BlockReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    read: Option<read::Matches>,
+    read: Option<Matches>,
 }
 
 #[derive(Debug, Serialize)]
@@ -175,7 +180,7 @@ struct BlockReport {
     bounds_checks: usize,
     listing: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    check: Option<check::Acceptance>,
+    check: Option<Acceptance>,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -208,7 +213,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         });
     }
     if let Some(path) = &args.read {
-        report.read = Some(read::matches(path, &filter, &options)?);
+        report.read = Some(matches(path, &filter, &options)?);
     }
     let text = if args.json {
         let json = serde_json::to_string(&report)
@@ -248,9 +253,7 @@ fn block(
     let target = hook.target();
     let lowered = filter.lower(options, &target)?;
     let Lowered { insns, stats, .. } = &lowered;
-    let check = wants_check
-        .then(|| check::check(&lowered, &target))
-        .transpose()?;
+    let check = wants_check.then(|| check(&lowered, &target)).transpose()?;
     Ok(BlockReport {
         hook,
         instructions: stats.ebpf,
@@ -349,6 +352,182 @@ fn count(number: usize, of: &str) -> String {
     format!("{number} {of}{plural}")
 }
 
+// What the kernel's verifier says of a filter, in the smallest program around it.
+
+/// How it went.
+#[derive(Debug, Serialize)]
+pub struct Acceptance {
+    /// Nothing if the verifier was not asked.
+    pub accepted: Option<bool>,
+    /// Of the whole program.
+    pub instructions: usize,
+    pub seconds: f64,
+    /// Instructions that the verifier looked at, some of them more than once.
+    pub processed: Option<u32>,
+    pub reason: Option<String>,
+}
+
+impl Acceptance {
+    fn not_asked(error: &Error) -> Self {
+        Self {
+            accepted: None,
+            instructions: 0,
+            seconds: 0.0,
+            processed: None,
+            reason: Some(error.to_string()),
+        }
+    }
+
+    pub fn words(&self) -> String {
+        let reason = self.reason.as_deref().unwrap_or_default();
+        let milliseconds = self.seconds * 1e3;
+        match (self.accepted, self.processed) {
+            (Some(true), Some(processed)) => format!(
+                "accepted by the verifier: {processed} instructions processed, loaded in {milliseconds:.1} ms"
+            ),
+            (Some(true), None) => {
+                format!("accepted by the verifier, loaded in {milliseconds:.1} ms")
+            }
+            (Some(false), _) => format!(
+                "refused, a program of {} instructions after {milliseconds:.1} ms: {reason}",
+                self.instructions
+            ),
+            (None, _) => format!("not checked: {reason}"),
+        }
+    }
+}
+
+/// Loads the block as a program of its own and lets it go again.
+pub fn check(lowered: &Lowered, target: &Target) -> Result<Acceptance> {
+    let block = match Block::new(lowered) {
+        Ok(block) => block,
+        Err(error) => return Ok(Acceptance::not_asked(&error)),
+    };
+    let instructions = standalone(&block, target, None)
+        .ok_or_else(|| Error::failed("cannot check this filter", "it needs a buffer"))?;
+    let (kind, flags) = match target.hook {
+        Hook::Xdp => (program::XDP, HAS_FRAGS),
+        Hook::Tc | Hook::Copy { .. } => (program::SCHED_CLS, 0),
+        Hook::Socket => (program::SOCKET_FILTER, 0),
+    };
+    let options = LoadOptions {
+        flags,
+        ..LoadOptions::new("trawl_check", kind)
+    };
+    let start = Instant::now();
+    let loaded = program::load(&instructions, &options);
+    let mut outcome = Acceptance {
+        accepted: Some(loaded.is_ok()),
+        instructions: instructions.len(),
+        seconds: start.elapsed().as_secs_f64(),
+        processed: None,
+        reason: None,
+    };
+    match loaded {
+        Ok(program) => {
+            let about = info::program(program.as_fd());
+            outcome.processed = about.ok().map(|a| a.verified).filter(|&count| count > 0);
+        }
+        Err(error) => {
+            if error.errno() == Some(errno::EPERM) {
+                outcome.accepted = None;
+            }
+            outcome.reason = Some(error.to_string());
+        }
+    }
+    Ok(outcome)
+}
+
+// Which packets of a capture file match a filter.
+
+/// What was found in a file.
+#[derive(Debug, Serialize)]
+pub struct Matches {
+    pub file: String,
+    /// How many there are in it.
+    pub packets: usize,
+    pub count: usize,
+    /// The numbers of those that match, from 1 on.
+    pub matched: Vec<u64>,
+    /// Why it could not be read to its end.
+    pub error: Option<String>,
+}
+
+/// Asks about each packet as far as it was captured, and its true length, as tcpdump does.
+pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matches> {
+    let name = path.display().to_string();
+    let source = if path == Path::new("-") {
+        Path::new("/dev/stdin")
+    } else {
+        path
+    };
+    let file = File::open(source).map_err(|e| Error::os(format!("cannot read {name}"), e))?;
+    let unreadable = |e: ReadError| Error::failed(format!("cannot read {name}"), e);
+    let mut reader = CaptureReader::new(file).map_err(unreadable)?;
+    let mut selector = Selector::new(question(filter), *options);
+    let (mut packets, mut matched, mut error) = (0usize, Vec::new(), None);
+    let mut numbers = 0u64;
+    loop {
+        match reader.step() {
+            Ok(Some(Step::Packet)) => {}
+            Ok(Some(Step::Block { kind })) => {
+                numbers += u64::from(WITH_NUMBERS.contains(&kind));
+                continue;
+            }
+            Ok(None) => break,
+            Err(e) => {
+                error = Some(unreadable(e).to_string());
+                break;
+            }
+        }
+        let Some(packet) = reader.current() else {
+            continue;
+        };
+        packets += 1;
+        numbers += 1;
+        let kind = (packet.link_type, packet.byte_order);
+        let matches = selector.matches(kind, packet.captured, packet.original_len);
+        if matches.map_err(|error| explain(filter, error))? {
+            matched.push(numbers);
+        }
+    }
+    // A mistake in the filter is said even if there is no packet to ask about.
+    if packets == 0 {
+        let first = reader.interfaces().first();
+        let link_type = first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type);
+        let prepared = selector.prepare((link_type, reader.byte_order()));
+        prepared.map_err(|error| explain(filter, error))?;
+    }
+    Ok(Matches {
+        file: name,
+        packets,
+        count: matched.len(),
+        matched,
+        error,
+    })
+}
+
+/// Blocks that are no packets and that Wireshark counts as it counts these: journal entries and custom blocks.
+const WITH_NUMBERS: [u32; 3] = [0x9, 0xbad, 0x4000_0bad];
+
+/// The filter as files are asked.
+pub fn question(filter: &Filter) -> Question {
+    match filter {
+        Filter::Expression(text) => Question::Expression(text.clone()),
+        Filter::Inner(text) => Question::Inner(text.clone()),
+        Filter::Classic(text) => Question::Classic(text.clone()),
+    }
+}
+
+/// Why the filter cannot be used, in words.
+pub fn explain(filter: &Filter, error: SelectError) -> Error {
+    match error {
+        SelectError::Filter(error) => filter.explain(&error),
+        SelectError::NotInFiles => Error::usage("cannot ask this of a file", error),
+        SelectError::NotEthernet => Error::failed("cannot look inside tunnels", error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -358,5 +537,53 @@ mod tests {
         assert_eq!(count(0, "packet"), "0 packets");
         assert_eq!(count(1, "packet"), "1 packet");
         assert_eq!(count(2, "packet"), "2 packets");
+    }
+
+    fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+        let length = (12 + body.len() as u32).to_le_bytes();
+        [&kind.to_le_bytes()[..], &length, body, &length].concat()
+    }
+
+    fn asked(name: &str, file: &[u8], expression: &str) -> Matches {
+        trawl_io::libpcap::compile_filters();
+        let path = std::env::temp_dir().join(format!("trawl-{}-{name}", std::process::id()));
+        std::fs::write(&path, file).expect("the temporary directory can be written");
+        let filter = Filter::Expression(expression.to_owned());
+        let found = matches(&path, &filter, &Options::default());
+        std::fs::remove_file(&path).expect("it was there");
+        found.expect("the file is sound")
+    }
+
+    fn frame() -> Vec<u8> {
+        [&[0; 12][..], &[8, 0, 0x45], &[0; 45]].concat()
+    }
+
+    /// tshark numbers these two packets 2 and 5.
+    #[test]
+    fn custom_and_journal_blocks_are_numbered() {
+        let words =
+            |list: &[u32]| -> Vec<u8> { list.iter().flat_map(|w| w.to_le_bytes()).collect() };
+        let packet = block(6, &[words(&[0, 0, 0, 60, 60]), frame()].concat());
+        let file = [
+            block(0x0a0d_0d0a, &words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX])),
+            block(1, &words(&[1, 0])),
+            block(0xbad, &words(&[32473, 0])),
+            packet.clone(),
+            block(9, b"MESSAGE=hello\n\0\0"),
+            block(0x4000_0bad, &words(&[32473, 0])),
+            packet,
+        ];
+        let found = asked("numbers.pcapng", &file.concat(), "ip");
+        assert_eq!((found.packets, found.matched), (2, vec![2, 5]));
+    }
+
+    /// tcpdump finds no ninth byte of the IP header here.
+    #[test]
+    fn records_are_cut_to_the_files_snaplen() {
+        let words = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 20, 1, 1, 0, 60, 60];
+        let header: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let file = [header, frame()].concat();
+        assert_eq!(asked("cut.pcap", &file, "ip[8] = 0").count, 0);
+        assert_eq!(asked("whole.pcap", &file, "ip").count, 1);
     }
 }

@@ -1,8 +1,6 @@
 //! `trawl gen`: makes traffic.
 
-mod json;
 mod output;
-mod pacing;
 mod receive;
 mod replay;
 mod rfc2544;
@@ -15,7 +13,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use trawl_sys::Result;
 
-use pacing::Pacing;
+use send::Pacing;
 use send::SendArgs;
 use traffic::Traffic;
 

@@ -35,7 +35,7 @@ pub(crate) use selection::{Bound, parse_bound};
 use crate::capture::interfaces;
 use crate::doctor;
 use crate::exit_code;
-use crate::filter::read::{explain, question};
+use crate::filter::{explain, question};
 use crate::json::{self, Remark};
 
 pub fn run(args: Args) -> Result<ExitCode> {

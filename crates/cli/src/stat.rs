@@ -21,7 +21,7 @@ use trawl_view::stat::{Field, FileFacts, FileFigures, FileReport, Statistics, St
 
 use crate::args::{LibpcapArg, NetnsArg};
 use crate::exit_code;
-use crate::filter::read::{explain, question};
+use crate::filter::{explain, question};
 use crate::json::{self, Remark};
 use crate::live::{self, Viewer, Wanted};
 use crate::read::{Input, filter_options};

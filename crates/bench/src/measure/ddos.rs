@@ -11,7 +11,7 @@ use trawl_lab::{Pair, PairOptions};
 use trawl_sys::netns::run_in;
 use trawl_sys::{Error, Result};
 
-use super::programs::Who;
+use super::contenders::Who;
 use crate::definition::Space;
 use crate::machine::Sample;
 use crate::model::{Agreement, Experiment, Finding};

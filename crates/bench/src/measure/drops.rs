@@ -6,7 +6,7 @@ use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::{Pair, PairOptions, sender};
 use trawl_sys::Result;
 
-use super::programs::who::rule;
+use super::contenders::rule;
 use super::{Comparison, compared};
 use crate::capture::Recorder;
 use crate::definition::Space;

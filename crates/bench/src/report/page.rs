@@ -3,9 +3,8 @@
 
 use std::fmt::Write as _;
 
-use super::palette::Palette;
-use super::plot::{Dot, Line, Plot, plot};
-use super::table::{figure, interval, rows};
+use super::plot::{Dot, Line, Palette, Plot, plot};
+use super::tables::{figure, interval, rows};
 use super::{Source, behind, changes};
 use crate::model::{Agreement, Experiment, PeerState, Report};
 
@@ -268,22 +267,18 @@ fn section(
         }
         if plot.is_bars() {
             bars(body, &plot);
-            shown.push((metric.label.clone(), plot));
-            continue;
+        } else {
+            let _ = write!(
+                body,
+                "<div class=\"plot\" id=\"{}\" role=\"group\" aria-label=\"{} by {}; the figures are in the table below\">\
+                 <div class=\"buttons\"><button type=\"button\" class=\"x\">logarithmic x axis</button>\
+                 <button type=\"button\" class=\"y\">logarithmic y axis</button></div></div>",
+                plot.id,
+                escape(&metric.label),
+                escape(&definition.x.label)
+            );
         }
         shown.push((metric.label.clone(), plot));
-        let Some((_, plot)) = shown.last() else {
-            continue;
-        };
-        let _ = write!(
-            body,
-            "<div class=\"plot\" id=\"{}\" role=\"group\" aria-label=\"{} by {}; the figures are in the table below\">\
-             <div class=\"buttons\"><button type=\"button\" class=\"x\">logarithmic x axis</button>\
-             <button type=\"button\" class=\"y\">logarithmic y axis</button></div></div>",
-            plot.id,
-            escape(&metric.label),
-            escape(&definition.x.label)
-        );
     }
     let drawn = shown.into_iter().map(|(_, plot)| plot);
     plots.extend(drawn.filter(|plot| !plot.is_bars()));
@@ -297,17 +292,15 @@ fn section(
 fn bars(body: &mut String, plot: &Plot) {
     let most = plot.most().max(f64::MIN_POSITIVE);
     body.push_str("<table class=\"bars\"><tbody>");
-    let own = plot.series.iter().map(|line| (line, ""));
-    let published = plot.published.iter().map(|line| (line, " (published)"));
-    for (line, note) in own.chain(published) {
+    for (line, is_published) in plot.lines() {
         for dot in &line.points {
-            bar(body, line, note, dot, most);
+            bar(body, line, is_published, dot, most);
         }
     }
     body.push_str("</tbody></table>");
 }
 
-fn bar(body: &mut String, line: &Line, note: &str, dot: &Dot, most: f64) {
+fn bar(body: &mut String, line: &Line, is_published: bool, dot: &Dot, most: f64) {
     let (red, green, blue) = line.colour;
     let range = match (dot.low, dot.high) {
         (Some(low), Some(high)) if low < high => {
@@ -315,7 +308,10 @@ fn bar(body: &mut String, line: &Line, note: &str, dot: &Dot, most: f64) {
         }
         _ => String::new(),
     };
-    let kind = if note.is_empty() { "bar" } else { "bar hollow" };
+    let (kind, note) = match is_published {
+        true => ("bar hollow", " (published)"),
+        false => ("bar", ""),
+    };
     let _ = write!(
         body,
         "<tr><th scope=\"row\">{}{note}</th><td><div class=\"{kind}\" style=\"width:{:.1}%;--colour:rgb({red},{green},{blue})\"></div></td>\

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use super::palette::{Palette, tool};
+use super::Source;
 use crate::model::Experiment;
+use crate::peers::Peers;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -37,29 +38,36 @@ pub struct Dot {
 }
 
 impl Plot {
+    /// Returns the measured lines and then the published ones, each with whether it is published.
+    pub fn lines(&self) -> impl Iterator<Item = (&Line, bool)> {
+        let own = self.series.iter().map(|line| (line, false));
+        own.chain(self.published.iter().map(|line| (line, true)))
+    }
+
+    fn dots(&self) -> impl Iterator<Item = &Dot> {
+        self.lines().flat_map(|(line, _)| &line.points)
+    }
+
     /// Returns whether all points stand over one value of the x axis, so that bars say more than a line.
     pub fn is_bars(&self) -> bool {
-        let lines = self.series.iter().chain(&self.published);
-        let mut xs = lines.flat_map(|line| &line.points).map(|dot| dot.x);
+        let mut xs = self.dots().map(|dot| dot.x);
         let first = xs.next();
         first.is_some_and(|first| xs.all(|x| x == first))
     }
 
     /// Returns whether both show the same values.
     pub fn is_same_as(&self, other: &Self) -> bool {
-        let points = |plot: &Self| -> Vec<(String, Vec<(f64, f64)>)> {
-            let lines = plot.series.iter().chain(&plot.published);
-            let dots = |line: &Line| line.points.iter().map(|dot| (dot.x, dot.y)).collect();
-            lines.map(|line| (line.name.clone(), dots(line))).collect()
+        let values = |line: &Line| -> Vec<(f64, f64)> {
+            line.points.iter().map(|dot| (dot.x, dot.y)).collect()
         };
-        points(self) == points(other)
+        let own = self.lines().map(|(line, _)| (&line.name, values(line)));
+        own.eq(other.lines().map(|(line, _)| (&line.name, values(line))))
     }
 
     /// Returns the largest value that a bar or its interval reaches.
     pub fn most(&self) -> f64 {
-        let lines = self.series.iter().chain(&self.published);
-        let dots = lines.flat_map(|line| &line.points);
-        dots.map(|dot| dot.high.unwrap_or(dot.y).max(dot.y))
+        self.dots()
+            .map(|dot| dot.high.unwrap_or(dot.y).max(dot.y))
             .fold(0.0, f64::max)
     }
 }
@@ -130,5 +138,82 @@ pub fn plot(one: &Experiment, metric: &str, id: String, palette: &Palette) -> Pl
         log_y: axis.log,
         series,
         published: published.collect(),
+    }
+}
+
+// The colours of a report: each tool has one colour in all plots, and dashes and marks tell its series apart.
+
+/// Okabe and Ito's colours, which people with any colour vision tell apart, and more of that kind.
+const COLOURS: [(u8, u8, u8); 12] = [
+    (0, 114, 178),
+    (213, 94, 0),
+    (0, 158, 115),
+    (204, 121, 167),
+    (230, 159, 0),
+    (86, 180, 233),
+    (127, 127, 127),
+    (184, 168, 0),
+    (136, 34, 85),
+    (68, 170, 153),
+    (170, 68, 153),
+    (170, 119, 68),
+];
+
+/// The tools of all plots, in the order of their first series; trawl is the first.
+pub struct Palette(Vec<String>);
+
+impl Palette {
+    pub fn of(sources: &[Source]) -> Self {
+        let mut tools = vec!["trawl".to_owned()];
+        let experiments = sources.iter().flat_map(|source| &source.report.experiments);
+        for one in experiments {
+            let published = one
+                .definition
+                .published
+                .iter()
+                .map(|one| one.series.clone());
+            for series in one.series().into_iter().chain(published) {
+                let tool = tool(&series);
+                if !tools.iter().any(|known| known == tool) {
+                    tools.push(tool.to_owned());
+                }
+            }
+        }
+        Self(tools)
+    }
+
+    /// Returns the red, green and blue of a series' tool.
+    pub fn colour(&self, series: &str) -> (u8, u8, u8) {
+        let tool = tool(series);
+        let at = self.0.iter().position(|known| known == tool);
+        COLOURS[at.unwrap_or_default() % COLOURS.len()]
+    }
+}
+
+/// Returns the tool that a series measures: a peer, trawl, or what stands before the first comma.
+pub fn tool(series: &str) -> &str {
+    match Peers::of_series(series) {
+        Some(peer) => peer,
+        None if series.starts_with("trawl") => "trawl",
+        None => series.split(',').next().unwrap_or(series),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_of_one_tool_have_one_colour() {
+        let palette = Palette(["trawl", "tcpdump", "xdpcap"].map(str::to_owned).to_vec());
+        assert_eq!(
+            palette.colour("trawl hook, drop"),
+            palette.colour("trawl tc")
+        );
+        assert_eq!(
+            palette.colour("xdpcap, drop"),
+            palette.colour("xdpcap, drop, 8 MiB buffer")
+        );
+        assert_ne!(palette.colour("tcpdump"), palette.colour("xdpcap, drop"));
     }
 }

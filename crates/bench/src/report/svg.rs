@@ -6,9 +6,8 @@ use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
 use super::Source;
-use super::palette::Palette;
-use super::plot::{Dot, Line, Plot, plot};
-use super::table::figure;
+use super::plot::{Dot, Line, Palette, Plot, plot};
+use super::tables::figure;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Failure<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
@@ -107,10 +106,8 @@ fn colour(line: &Line) -> RGBColor {
 /// A bar for each series of a plot with one place on its x axis. Published values are hollow.
 fn bars<'a>(area: &Area<'a>, plot: &Plot) -> Result<(), Failure<'a>> {
     let most = plot.most().max(f64::MIN_POSITIVE);
-    let own = plot.series.iter().map(|line| (line, false));
-    let published = plot.published.iter().map(|line| (line, true));
     let mut y = 8;
-    for (line, is_published) in own.chain(published) {
+    for (line, is_published) in plot.lines() {
         for dot in &line.points {
             let names = folded(&line.name, LEGEND_LINE);
             for (name, at) in names.iter().zip((y..).step_by(16)) {
@@ -134,7 +131,7 @@ fn bars<'a>(area: &Area<'a>, plot: &Plot) -> Result<(), Failure<'a>> {
 
 /// All values with a margin; from zero where the axis is linear.
 fn range(plot: &Plot, is_log: bool, values: impl Fn(&Line) -> Vec<f64>) -> Range<f64> {
-    let lines = plot.series.iter().chain(&plot.published);
+    let lines = plot.lines().map(|(line, _)| line);
     let usable = |value: &f64| value.is_finite() && (!is_log || *value > 0.0);
     let all: Vec<f64> = lines.flat_map(values).filter(usable).collect();
     let least = all.iter().copied().fold(f64::INFINITY, f64::min);
@@ -198,10 +195,8 @@ where
         };
         chart.draw_series(line.points.iter().map(hollow))?;
     }
-    let own = plot.series.iter().map(|line| (line, false));
-    let published = plot.published.iter().map(|line| (line, true));
     let mut y = 20;
-    for (line, is_published) in own.chain(published) {
+    for (line, is_published) in plot.lines() {
         let colour = colour(line);
         match is_published {
             true => area.draw(&Rectangle::new(

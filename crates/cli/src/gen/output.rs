@@ -3,16 +3,19 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+use trawl_gen::connections::Account;
 use trawl_gen::engine::Notes;
 use trawl_gen::pace::WIRE_OVERHEAD;
-use trawl_gen::run::{End, Figures, Report};
+use trawl_gen::receive::{FlowReport, Latency, Report as ReceiveReport};
+use trawl_gen::replay::ReplayAccount as Replayed;
+use trawl_gen::rfc2544::{CHECKSUM, Rfc2544Results, Trial};
+use trawl_gen::run::{End, Figures, Percentiles, Report};
 use trawl_sys::Result;
 use trawl_sys::events::{Signal, Signals};
 
-use super::json::Sent;
-use crate::json::Remark;
+use crate::json::{Remark, rounded, rounded_option};
 use crate::published::{Kind, Published, RunningGenerator};
-
 use crate::terminal::{folded, write_out};
 use crate::{json, terminal};
 
@@ -191,6 +194,368 @@ pub fn time(nanoseconds: u64) -> String {
         n if n >= 1000 => format!("{:.1} us", n as f64 / 1e3),
         n => format!("{n} ns"),
     }
+}
+
+// The JSON documents of `trawl gen`.
+
+/// What a run sent.
+#[derive(Debug, Serialize)]
+pub struct Sent<'a> {
+    interface: &'a str,
+    engine: &'static str,
+    notes: Vec<String>,
+    frames: u64,
+    /// What the rate and the duration asked for, where both were given.
+    frames_asked: Option<u64>,
+    bytes: u64,
+    refused: u64,
+    #[serde(serialize_with = "rounded")]
+    seconds: f64,
+    #[serde(serialize_with = "rounded")]
+    frames_per_second: f64,
+    #[serde(serialize_with = "rounded")]
+    bits_per_second: f64,
+    #[serde(serialize_with = "rounded")]
+    wire_bits_per_second: f64,
+    gap_error_ns: Option<Percentiles>,
+    stopped: bool,
+    failure: Option<String>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    replay: Option<Replay<'a>>,
+}
+
+/// What a replay adds to [`Sent`].
+#[derive(Debug, Serialize)]
+struct Replay<'a> {
+    rounds: u64,
+    too_long: u64,
+    too_short: u64,
+    cut: u64,
+    backwards: u64,
+    problems: &'a [String],
+}
+
+impl<'a> Sent<'a> {
+    pub fn new(interface: &'a str, report: &Report, notes: &Notes) -> Self {
+        let figures = &report.figures;
+        Self {
+            interface,
+            engine: report.engine,
+            notes: notes.all(),
+            frames: figures.frames,
+            frames_asked: report.asked,
+            bytes: figures.bytes,
+            refused: figures.refused,
+            seconds: figures.elapsed.as_secs_f64(),
+            frames_per_second: figures.frames_per_second(),
+            bits_per_second: figures.bits_per_second(0),
+            wire_bits_per_second: figures.bits_per_second(WIRE_OVERHEAD),
+            gap_error_ns: report.gaps.as_ref().map(|gaps| gaps.percentiles()),
+            stopped: report.end == End::Stopped,
+            failure: report.failure.as_ref().map(ToString::to_string),
+            replay: None,
+        }
+    }
+
+    #[must_use]
+    pub fn of_replay(mut self, outcome: &'a Replayed) -> Self {
+        self.replay = Some(Replay {
+            rounds: outcome.rounds,
+            too_long: outcome.too_long,
+            too_short: outcome.too_short,
+            cut: outcome.cut,
+            backwards: outcome.backwards,
+            problems: &outcome.problems,
+        });
+        self
+    }
+}
+
+/// A frame that `--print` shows.
+#[derive(Debug, Serialize)]
+pub struct Frame<'a> {
+    pub number: u64,
+    pub length: usize,
+    pub hex: String,
+    /// The frame decoded, as `trawl capture -e -v` prints it.
+    pub text: &'a str,
+}
+
+/// What `trawl gen tcp-conn` did.
+#[derive(Debug, Serialize)]
+pub struct Connections<'a> {
+    to: String,
+    connected: u64,
+    failed: u64,
+    closed: u64,
+    ended_by_peer: u64,
+    open: u64,
+    /// Acknowledged by the other side.
+    bytes_sent: u64,
+    bytes_received: u64,
+    #[serde(serialize_with = "rounded")]
+    seconds: f64,
+    handshake_ns: Handshakes,
+    last_failure: Option<&'a str>,
+}
+
+#[derive(Debug, Serialize)]
+struct Handshakes {
+    p50: u64,
+    p99: u64,
+    max: u64,
+}
+
+impl<'a> Connections<'a> {
+    pub fn new(to: String, account: &'a Account) -> Self {
+        let at = |share| account.handshakes.value_at_quantile(share);
+        Self {
+            to,
+            connected: account.connected,
+            failed: account.failed,
+            closed: account.closed,
+            ended_by_peer: account.ended,
+            open: account.open,
+            bytes_sent: account.sent,
+            bytes_received: account.received,
+            seconds: account.elapsed.as_secs_f64(),
+            handshake_ns: Handshakes {
+                p50: at(0.5),
+                p99: at(0.99),
+                max: at(1.0),
+            },
+            last_failure: account.why.as_deref(),
+        }
+    }
+}
+
+/// What the receiver counted.
+#[derive(Debug, Serialize)]
+pub struct Received<'a> {
+    interface: &'a str,
+    mode: &'a str,
+    #[serde(serialize_with = "rounded")]
+    seconds: f64,
+    received: u64,
+    received_bytes: u64,
+    #[serde(serialize_with = "rounded_option")]
+    packets_per_second: Option<f64>,
+    unstamped: u64,
+    unstamped_bytes: u64,
+    untracked: u64,
+    expected: u64,
+    lost: u64,
+    reordered: u64,
+    duplicates: u64,
+    too_old: u64,
+    restarts: u64,
+    before_first: u64,
+    latency_ns: Option<Latencies>,
+    flows: Vec<Flow>,
+}
+
+#[derive(Debug, Serialize)]
+struct Flow {
+    flow: String,
+    received: u64,
+    received_bytes: u64,
+    expected: u64,
+    lost: u64,
+    reordered: u64,
+    duplicates: u64,
+    too_old: u64,
+    restarts: u64,
+    before_first: u64,
+    latency_ns: Option<Latencies>,
+}
+
+impl<'a> Received<'a> {
+    pub fn new(interface: &'a str, mode: &'a str, took: Duration, report: &ReceiveReport) -> Self {
+        Self {
+            interface,
+            mode,
+            seconds: took.as_secs_f64(),
+            received: report.stamped.packets,
+            received_bytes: report.stamped.bytes,
+            packets_per_second: report.packets_per_second(),
+            unstamped: report.unstamped.packets,
+            unstamped_bytes: report.unstamped.bytes,
+            untracked: report.untracked,
+            expected: report.expected,
+            lost: report.lost,
+            reordered: report.reordered,
+            duplicates: report.duplicates,
+            too_old: report.too_old,
+            restarts: report.restarts,
+            before_first: report.before_first,
+            latency_ns: Latencies::of(&report.latency),
+            flows: report.flows.iter().map(Flow::new).collect(),
+        }
+    }
+}
+
+impl Flow {
+    fn new(flow: &FlowReport) -> Self {
+        Self {
+            flow: flow_name(flow),
+            received: flow.received.packets,
+            received_bytes: flow.received.bytes,
+            expected: flow.expected,
+            lost: flow.lost,
+            reordered: flow.reordered,
+            duplicates: flow.duplicates,
+            too_old: flow.too_old,
+            restarts: flow.restarts,
+            before_first: flow.before_first,
+            latency_ns: Latencies::of(&flow.latency),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Latencies {
+    count: u64,
+    /// Stamped later than they arrived: the clocks differ.
+    negative: u64,
+    min: u64,
+    #[serde(serialize_with = "rounded")]
+    mean: f64,
+    max: u64,
+    p50: u64,
+    p90: u64,
+    p99: u64,
+    p99_9: u64,
+    p99_99: u64,
+}
+
+impl Latencies {
+    /// Nothing is known of the latency of nothing.
+    fn of(latency: &Latency) -> Option<Self> {
+        let [p50, p90, p99, p99_9, p99_99] = latency.percentiles;
+        (latency.count > 0).then_some(Self {
+            count: latency.count,
+            negative: latency.negative,
+            min: latency.least,
+            mean: latency.mean,
+            max: latency.most,
+            p50,
+            p90,
+            p99,
+            p99_9,
+            p99_99,
+        })
+    }
+}
+
+/// A measurement by RFC 2544.
+#[derive(Debug, Serialize)]
+pub struct Rfc2544<'a> {
+    conditions: &'a Conditions<'a>,
+    results: Vec<SizeResult>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Conditions<'a> {
+    pub tx: &'a str,
+    pub rx: &'a str,
+    pub tx_driver: Option<&'a str>,
+    pub rx_driver: Option<&'a str>,
+    pub engine: &'a str,
+    pub receive_mode: &'a str,
+    pub trial_seconds: f64,
+    pub accepted_loss_percent: f64,
+    pub resolution_percent: f64,
+    pub max_rate: Option<f64>,
+    /// Latencies are from the stamp in the sender to the XDP hook of the receiver, by this clock.
+    pub latency_clock: &'static str,
+    pub kernel: String,
+    pub cpus: u32,
+    pub trawl: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct SizeResult {
+    size: usize,
+    #[serde(serialize_with = "rounded")]
+    sender_frames_per_second: f64,
+    #[serde(serialize_with = "rounded_option")]
+    throughput_frames_per_second: Option<f64>,
+    #[serde(serialize_with = "rounded_option")]
+    throughput_wire_bits_per_second: Option<f64>,
+    latency_ns: Option<Latencies>,
+    trials: Vec<OneTrial>,
+    frame_loss: Option<Vec<OneTrial>>,
+    back_to_back_frames: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct OneTrial {
+    #[serde(serialize_with = "rounded_option")]
+    offered_frames_per_second: Option<f64>,
+    sent: u64,
+    refused: u64,
+    #[serde(serialize_with = "rounded")]
+    seconds: f64,
+    received: u64,
+    lost: u64,
+    #[serde(serialize_with = "rounded")]
+    loss_percent: f64,
+    duplicates: u64,
+    reordered: u64,
+    latency_ns: Option<Latencies>,
+}
+
+impl<'a> Rfc2544<'a> {
+    pub fn new(conditions: &'a Conditions<'a>, outcomes: &[Rfc2544Results]) -> Self {
+        Self {
+            conditions,
+            results: outcomes.iter().map(SizeResult::new).collect(),
+        }
+    }
+}
+
+impl SizeResult {
+    fn new(outcome: &Rfc2544Results) -> Self {
+        let of = |trials: &[Trial]| trials.iter().map(OneTrial::new).collect();
+        let best = outcome.throughput.as_ref();
+        Self {
+            size: outcome.size,
+            sender_frames_per_second: outcome.fastest,
+            throughput_frames_per_second: best.map(Trial::rate),
+            throughput_wire_bits_per_second: best.map(|best| wire_bits(best.rate(), outcome.size)),
+            latency_ns: best.and_then(|best| Latencies::of(&best.latency)),
+            trials: of(&outcome.trials),
+            frame_loss: outcome.frame_loss.as_deref().map(of),
+            back_to_back_frames: outcome.back_to_back,
+        }
+    }
+}
+
+impl OneTrial {
+    fn new(trial: &Trial) -> Self {
+        Self {
+            offered_frames_per_second: trial.offered,
+            sent: trial.sent,
+            refused: trial.refused,
+            seconds: trial.took.as_secs_f64(),
+            received: trial.received,
+            lost: trial.lost(),
+            loss_percent: trial.loss() * 100.0,
+            duplicates: trial.duplicates,
+            reordered: trial.reordered,
+            latency_ns: Latencies::of(&trial.latency),
+        }
+    }
+}
+
+/// Stream and flow.
+pub fn flow_name(flow: &FlowReport) -> String {
+    format!("{:04x}.{}", flow.key.stream, flow.key.flow)
+}
+
+/// Bits a second on the wire: with checksum, preamble and gap.
+pub fn wire_bits(frames: f64, size: usize) -> f64 {
+    frames * ((size - CHECKSUM) as f64 + f64::from(WIRE_OVERHEAD)) * 8.0
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use trawl_sys::events::{self, Signal, Signals};
 use trawl_sys::{Error, Result};
 use trawl_tap::capture_site::CaptureSite;
 
-use super::json::{Received, flow_name};
+use super::output::{Received, flow_name};
 use super::output::{rate, time};
 use crate::args::NetnsArg;
 use crate::json::Remark;

@@ -15,7 +15,7 @@ use trawl_sys::netlink::Netlink;
 use trawl_sys::{Error, Result, host};
 use trawl_tap::capture_site::CaptureSite;
 
-use super::json::{Conditions, Rfc2544, wire_bits};
+use super::output::{Conditions, Rfc2544, wire_bits};
 use super::output::{rate, time};
 use super::send::EngineChoice;
 use crate::json::Remark;

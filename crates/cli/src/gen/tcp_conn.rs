@@ -8,7 +8,7 @@ use trawl_gen::connections::{Account, Connecting, run as run_connections};
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
-use super::json::Connections;
+use super::output::Connections;
 use super::output::{Watch, rate, time};
 use crate::args::NetnsArg;
 use crate::terminal::write_out;
