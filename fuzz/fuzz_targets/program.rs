@@ -1,6 +1,10 @@
 //! Programs in the form of `tcpdump -ddd`, and packets that they are run on.
 #![no_main]
 
+#[path = "../exercise/expression.rs"]
+#[allow(dead_code, reason = "two targets share them")]
+mod exercise;
+
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| trawl_filter::exercise::program(bytes));
+fuzz_target!(|bytes: &[u8]| exercise::program(bytes));

@@ -1,6 +1,9 @@
 //! Changes to replayed frames, on any bytes.
 #![no_main]
 
+#[path = "../exercise/rewrite.rs"]
+mod exercise;
+
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| trawl_gen::replay::rewrite::exercise(bytes));
+fuzz_target!(|bytes: &[u8]| exercise::exercise(bytes));

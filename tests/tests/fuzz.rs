@@ -6,10 +6,16 @@
 mod balance_table;
 #[path = "../../fuzz/exercise/capture.rs"]
 mod capture;
+#[path = "../../fuzz/exercise/expression.rs"]
+mod expressions;
 #[path = "../../fuzz/exercise/guard_rules.rs"]
 mod guard_rules;
 #[path = "../../crates/packet/tests/packets/mod.rs"]
 mod packets;
+#[path = "../../fuzz/exercise/rewrite.rs"]
+mod rewrites;
+#[path = "../../fuzz/exercise/template.rs"]
+mod templates;
 
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -182,12 +188,7 @@ fn compressed() {
 #[test]
 fn expression() {
     trawl_io::libpcap::compile_filters();
-    fuzz(
-        "expression",
-        60,
-        Vec::new(),
-        trawl_filter::exercise::expression,
-    );
+    fuzz("expression", 60, Vec::new(), expressions::expression);
 }
 
 /// Runs each seed of a target, cut at each place.
@@ -203,6 +204,7 @@ fn cut_anywhere(target: &str, run: fn(&[u8])) {
 fn seeds_that_are_cut_are_read_or_refused() {
     cut_anywhere("guard_rules", guard_rules::rule_file);
     cut_anywhere("balance_table", balance_table::table_file);
+    cut_anywhere("rewrite", rewrites::exercise);
 }
 
 #[test]
@@ -222,32 +224,17 @@ fn balance_table() {
 
 #[test]
 fn rewrite() {
-    fuzz(
-        "rewrite",
-        20_000,
-        Vec::new(),
-        trawl_gen::replay::rewrite::exercise,
-    );
+    fuzz("rewrite", 20_000, Vec::new(), rewrites::exercise);
 }
 
 #[test]
 fn template() {
-    fuzz(
-        "template",
-        2_000,
-        Vec::new(),
-        trawl_gen::template::exercise::file,
-    );
+    fuzz("template", 2_000, Vec::new(), templates::file);
 }
 
 #[test]
 fn program() {
-    fuzz(
-        "program",
-        20_000,
-        Vec::new(),
-        trawl_filter::exercise::program,
-    );
+    fuzz("program", 20_000, Vec::new(), expressions::program);
 }
 
 /// Texts of others: the words of the comments of dropped packets, files of agents and labs, records of a store. And what a

@@ -10,7 +10,7 @@ use split::Split;
 use crate::classic::{Classic, Instruction};
 use crate::error::FilterError;
 
-pub(crate) use split::APART;
+pub use split::APART;
 
 #[cfg(test)]
 mod file;
@@ -107,7 +107,7 @@ pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterErr
 }
 
 /// Whether libpcap takes an expression that is not taken apart.
-pub(crate) fn compiles_whole(expression: &str) -> bool {
+pub fn compiles_whole(expression: &str) -> bool {
     let options = Options {
         optimise: false,
         ..Options::default()

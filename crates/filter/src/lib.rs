@@ -39,7 +39,6 @@
 
 pub mod classic;
 pub mod error;
-pub mod exercise;
 pub mod expression;
 pub mod lower;
 pub mod select;

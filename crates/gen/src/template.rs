@@ -23,8 +23,6 @@
 //! The fields of a frame are those of the command line ([`crate::traffic::KEYS`]). Whatever is wrong is shown with
 //! its line and column.
 
-pub mod exercise;
-
 use std::ops::Range;
 use std::time::Duration;
 

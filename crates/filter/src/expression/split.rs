@@ -23,7 +23,7 @@ pub(crate) const LONG: usize = 150;
 /// for each member of the longest list, and each time takes the square of its length.
 const MOST_WORK: usize = 8_000_000;
 /// A list of this many members is taken apart.
-pub(crate) const APART: usize = 201;
+pub const APART: usize = 201;
 const _: () = assert!(APART * APART * APART > MOST_WORK);
 /// Operands that are given to libpcap together: enough to share loads, too few to take long.
 const TOGETHER: usize = 32;

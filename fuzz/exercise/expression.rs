@@ -1,9 +1,7 @@
-//! Expressions and programs made of any bytes: the bodies of the fuzz targets `expression` and `program`, shared with the
-//! tests that replay their seeds.
+//! Expressions and programs made of any bytes.
 
-use crate::classic::Classic;
-use crate::expression::{self, Options};
-use crate::lower::{Target, lower};
+use trawl_filter::expression::{self, Options};
+use trawl_filter::{Classic, Target, lower};
 
 /// What expressions are made of. There are no names, which libpcap would ask the network for.
 const WORDS: [&str; 64] = [
@@ -130,29 +128,4 @@ pub fn program(bytes: &[u8]) {
         program
     );
     let _ = lower(&program, &Target::xdp());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn seeds_are_replayed() {
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/expression");
-        let mut seeds = 0;
-        for entry in std::fs::read_dir(root).unwrap() {
-            expression(&std::fs::read(entry.unwrap().path()).unwrap());
-            seeds += 1;
-        }
-        assert!(seeds >= 4, "{seeds} seeds");
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-        #[test]
-        fn any_words_are_compiled_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..12)) {
-            expression(&bytes);
-        }
-    }
 }
