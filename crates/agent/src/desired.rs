@@ -91,7 +91,7 @@ impl Desired {
     }
 }
 
-/// Names are parts of keys in the store and of files.
+/// Returns whether a text may be a capture's name, which is a part of keys in the store and of files.
 pub fn is_name(text: &str) -> bool {
     let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     !text.is_empty() && text.len() <= NAME_MOST && text.chars().all(letters)
@@ -167,7 +167,7 @@ impl Selector {
         })
     }
 
-    /// Whether it is a host's name as it is, and no pattern.
+    /// Returns whether it is a host's name as it is, and no pattern.
     pub fn is_name(&self) -> bool {
         matches!(&self.0[..], [Term::Name(name)] if !name.contains(['*', '?', '[']))
     }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_name_the_mistake() {
         let capture = |fields: &str| {
             format!("[[capture]]\nname = \"a\"\ninterfaces = [\"e\"]\nstore = \"s\"\n{fields}")
         };

@@ -184,7 +184,7 @@ impl Machine {
             .find(|entry| entry.run_number() == Some(run))
     }
 
-    /// What has to be done for all to be as desired.
+    /// Returns the actions that bring about what is desired.
     fn settle(&mut self, now: Now) -> Vec<Action> {
         let mut actions = Vec::new();
         for entry in self.entries.values_mut() {
@@ -207,7 +207,7 @@ impl Machine {
         actions
     }
 
-    /// Whether the agent may end: it was told to, and nothing runs.
+    /// Returns whether the agent may end: it was told to, and nothing runs.
     pub fn is_over(&self) -> bool {
         self.stopping && self.entries.values().all(|one| one.run_number().is_none())
     }
@@ -338,7 +338,7 @@ impl Entry {
         }
     }
 
-    /// What is left of the bounds; nothing if one is reached.
+    /// Returns what is left of the bounds; nothing if one is reached.
     fn rest(&self, now: Now) -> Option<Capture> {
         let mut rest = self.desired.clone()?;
         let left = |bound: &mut Option<u64>, used: u64| {

@@ -87,7 +87,7 @@ impl Policy {
         })
     }
 
-    /// Nothing if the capture is allowed as the `number`th of them, from 0.
+    /// Returns why the capture is refused as the `number`th, from 0; `None` if it is allowed.
     pub fn refuses(&self, capture: &Capture, number: usize) -> Option<Refusal> {
         if let Some(most) = self.max_captures.filter(|most| number >= *most) {
             return Some(Refusal::TooMany { most });
@@ -179,7 +179,7 @@ impl Policy {
     }
 }
 
-/// Whether each bracket is closed, and none before it is opened.
+/// Returns whether each bracket is closed, and none before it is opened.
 fn is_closed(filter: &str) -> bool {
     let mut open = 0_u32;
     filter.chars().all(|c| {

@@ -98,7 +98,7 @@ impl Config {
         connected.map_err(|e| format!("cannot connect: {e}"))
     }
 
-    /// The key that this one is known by, and signs with.
+    /// Returns the key that this one is known by, and signs with.
     pub fn key(&self) -> Result<KeyPair, String> {
         let text = self.nkey.as_ref().or(self.credentials.as_ref());
         key_in(text.ok_or("a private key is missing: name its file by --nkey or --creds")?)
@@ -151,7 +151,7 @@ pub struct Signed {
     pub desired: String,
 }
 
-/// The private key in a file of an NKey or of credentials.
+/// Returns the private key in a file of an NKey or of credentials.
 pub fn key_in(text: &str) -> Result<KeyPair, String> {
     let seed = text
         .lines()
@@ -205,7 +205,7 @@ impl Input {
         Self(BufReader::new(stdin()).lines())
     }
 
-    /// The next line; nothing once the other end is closed.
+    /// Reads the next line; `None` once the other end is closed.
     pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
         let line = self.0.next_line().await.map_err(|e| e.to_string())?;
         let parse = |line: String| serde_json::from_str(&line).map_err(|e| e.to_string());

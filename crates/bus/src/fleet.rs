@@ -99,7 +99,7 @@ fn streams() -> [stream::Config; 2] {
     ]
 }
 
-/// What a stream holds and gets, and how many messages it holds now.
+/// Watches a stream; returns its messages, and how many it holds now.
 async fn watch(context: &Context, config: stream::Config) -> Result<(Ordered, u64), String> {
     let (name, subject) = (config.name.clone(), config.subjects.concat());
     let fail = |e: &dyn std::fmt::Display| format!("cannot read the stream {name}: {e}");

@@ -153,7 +153,7 @@ fn now() -> Now {
     }
 }
 
-/// Nothing where there is no such file, or damage: captures then begin anew.
+/// Reads what was remembered; without the file, or with a damaged one, captures begin anew.
 fn remembered(path: &Path) -> Vec<Memory> {
     let text = std::fs::read(path).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or_default()
@@ -185,7 +185,7 @@ impl Agent {
         }
     }
 
-    /// What comes of it at once.
+    /// Does what the machine asks for; returns what comes of it at once.
     fn act(&mut self, action: Action) -> Option<Event> {
         match action {
             Action::Start { run, capture } => {
@@ -404,7 +404,7 @@ impl Running {
         })
     }
 
-    /// Whether it says for the first time that it is attached.
+    /// Returns whether it says for the first time that it is attached.
     pub fn became_ready(&mut self) -> bool {
         let mut message = [0; 4096];
         let mut told = false;
@@ -434,7 +434,7 @@ impl Running {
         ))
     }
 
-    /// How it ended, once it has.
+    /// Returns how it ended, once it has.
     pub fn ended(&mut self) -> Option<(End, Counts)> {
         let status = self.child.try_wait().ok().flatten()?;
         let counts = self.counted_at_end().unwrap_or_default();

@@ -59,7 +59,7 @@ impl NamespacesArg {
             .collect()
     }
 
-    /// The namespace of interfaces that name none.
+    /// Returns the namespace of interfaces that name none.
     pub fn of_interfaces(&self) -> Option<&str> {
         match &self.netns[..] {
             [one] => Some(one),
@@ -157,7 +157,7 @@ pub fn file_size(text: &str) -> std::result::Result<u64, String> {
 /// A million IPv6 networks take less.
 const LONGEST_FILTER: u64 = 64 << 20;
 
-/// The expression; what comes after a `#` is a comment up to the line's end.
+/// Reads a filter expression from a file, without comments from `#` to the line's end.
 pub fn filter_in_file(path: &Path) -> Result<String> {
     let name = path.display().to_string();
     let source = match path.to_str() {
@@ -236,12 +236,12 @@ enum PrecisionName {
 }
 
 impl LineArgs {
-    /// Whether more is to be told.
+    /// Returns whether more is to be told.
     pub(crate) fn is_verbose(&self) -> bool {
         self.verbosity > 0
     }
 
-    /// How many digits times have, if that was said.
+    /// Returns how many digits times have, if that was said.
     pub(crate) fn precision(&self) -> Option<Precision> {
         match (self.micro, self.nano, self.time_stamp_precision) {
             (true, ..) | (_, _, Some(PrecisionName::Micro)) => Some(Precision::Micro),

@@ -47,7 +47,7 @@ pub fn print_script(args: Completions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The script that has the shell ask trawl for candidates.
+/// Returns the script that has the shell ask trawl for candidates.
 fn registration(shell: &str) -> io::Result<String> {
     if shell == "bash" {
         // clap's own takes the words as readline cuts them.
@@ -67,7 +67,7 @@ pub fn with_candidates(command: Command) -> Command {
     add(without_internal(command), &path)
 }
 
-/// A hidden command is offered where its first letters are typed, unless nobody can type its name.
+/// Renames hidden commands, which are otherwise offered where their first letters are typed.
 fn without_internal(command: Command) -> Command {
     let hidden: Vec<String> = command
         .get_subcommands()
@@ -138,7 +138,7 @@ fn completer(path: &str, argument: &Arg) -> Option<ArgValueCompleter> {
     })
 }
 
-/// One of the words; after a comma, the next one of a list.
+/// Completes one of the words; after a comma, the next one of a list.
 fn of_list(words: &[&'static str]) -> ArgValueCompleter {
     let words = words.to_vec();
     ArgValueCompleter::new(move |word: &OsStr| next_of(word, &words))
@@ -151,7 +151,7 @@ fn next_of(word: &OsStr, words: &[impl AsRef<str>]) -> Vec<CompletionCandidate> 
     matching(word, full)
 }
 
-/// The running kernel's reasons for drops.
+/// Returns the running kernel's reasons for drops.
 fn reason(word: &OsStr) -> Vec<CompletionCandidate> {
     let reasons = Reasons::of_kernel().unwrap_or_default();
     let own = ["all", "help"].into_iter();
@@ -175,7 +175,7 @@ fn matching(
     fits.map(CompletionCandidate::new).collect()
 }
 
-/// The rules of the guard, each with what it says.
+/// Returns the rules of the guard, each with what it says.
 fn rule(word: &OsStr) -> Vec<CompletionCandidate> {
     let namespace = typed_namespace();
     let guard = Guard::look(namespace.as_ref()).ok().flatten();
@@ -188,7 +188,7 @@ fn rule(word: &OsStr) -> Vec<CompletionCandidate> {
     begun.map(candidate).collect()
 }
 
-/// The XDP programs of the interface that is named already, each with its name.
+/// Returns the XDP programs of the interface that is named already, each with its name.
 fn attached(word: &OsStr) -> Vec<CompletionCandidate> {
     let words: Vec<String> = typed();
     let after = words.iter().position(|one| one == "unload");
@@ -214,7 +214,7 @@ fn attached(word: &OsStr) -> Vec<CompletionCandidate> {
     begun.map(candidate).collect()
 }
 
-/// The words of the command line so far: the shell calls with them.
+/// Returns the words of the command line so far: the shell calls with them.
 fn typed() -> Vec<String> {
     let words = std::env::args_os().skip(1);
     words
@@ -222,7 +222,7 @@ fn typed() -> Vec<String> {
         .collect()
 }
 
-/// The namespace that the command line names.
+/// Returns the namespace that the command line names.
 fn typed_namespace() -> Option<Namespace> {
     let words = typed();
     let name = words.iter().enumerate().find_map(|(at, word)| {

@@ -106,7 +106,7 @@ fn say(text: &str) -> Result<()> {
     write_out(&format!("{}\n", text.trim_end_matches('\n')))
 }
 
-/// The lines that hold a word, moved in a little.
+/// Indents the lines that hold a word.
 fn indented(text: &str, word: &str) -> String {
     let lines = text.lines().filter(|line| line.contains(word));
     lines.map(|line| format!("  {line}\n")).collect()
@@ -136,7 +136,7 @@ fn send_all(lab: &Pair) -> Result<String> {
     ))
 }
 
-/// One frame of each kind, from one side of the lab to the other.
+/// Returns one frame of each kind, from one side of the lab to the other.
 fn frames(lab: &Pair) -> Vec<Vec<u8>> {
     let (a, b) = (&lab.a, &lab.b);
     let ethernet = || Template::new().ethernet(a.mac, b.mac);

@@ -1,7 +1,7 @@
 //! `trawl extcap`: what Wireshark and tshark ask of a program that captures for them.
 
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -158,7 +158,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The interface that is meant, NAME or NAMESPACE:NAME.
+/// Returns the interface that is meant, NAME or NAMESPACE:NAME.
 fn known(args: &Args) -> Result<&str> {
     let name = args
         .extcap_interface
@@ -243,7 +243,7 @@ fn values(number: usize, values: &[Value]) -> String {
     values.iter().map(line).collect()
 }
 
-/// The taps that this machine has; of the others a capture would only say that it has not.
+/// Returns the taps that this machine has; of the others a capture would only say that it has not.
 fn taps() -> Vec<Value> {
     let mut taps = vec![value(
         "auto",
@@ -264,7 +264,7 @@ fn taps() -> Vec<Value> {
     taps
 }
 
-/// The XDP programs that are attached now.
+/// Returns the XDP programs that are attached now.
 fn programs(interface: &str) -> Vec<Value> {
     let mut found = vec![value("", "the attached one", true)];
     let Ok(site) = CaptureSite::find(interface, None) else {
@@ -317,19 +317,15 @@ fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
         .ok_or_else(|| Error::usage("cannot capture", "--fifo is missing"))?;
     let plan = plan(interface, args)?;
     let fail = |path: &Path, e| Error::os(format!("cannot open {}", path.display()), e);
-    let fifo = OpenOptions::new()
-        .write(true)
-        .open(path)
-        .map_err(|e| fail(path, e))?;
+    let writable = |path: &Path| {
+        let opened = File::options().write(true).open(path);
+        opened.map_err(|e| fail(path, e))
+    };
+    let fifo = writable(path)?;
     let toolbar = args
         .extcap_control_out
-        .as_ref()
-        .map(|path| {
-            OpenOptions::new()
-                .write(true)
-                .open(path)
-                .map_err(|e| fail(path, e))
-        })
+        .as_deref()
+        .map(writable)
         .transpose()?;
     let selector = Arc::default();
     if let Some(path) = &args.extcap_control_in {
@@ -353,7 +349,7 @@ fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// The plan that Wireshark's dialog asks for. Fields that the chosen tap does not have are ignored.
+/// Returns the plan that Wireshark's dialog asks for. Fields that the chosen tap does not have are ignored.
 fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
     let usual = args::usual(&Taps {
         tap: match asked.tap {
@@ -414,7 +410,7 @@ fn wrong(option: &str, why: String) -> Error {
     Error::usage(format!("cannot understand {option}"), why)
 }
 
-/// The next filter that the toolbar sends; nothing when it is closed.
+/// Returns the next filter that the toolbar sends; nothing when it is closed.
 fn next_filter(source: &mut impl Read) -> Option<String> {
     loop {
         let mut header = [0; HEADER_LEN];

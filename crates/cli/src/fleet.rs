@@ -285,7 +285,7 @@ fn watch(args: &Status) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A refusal in words.
+/// Returns a refusal in words.
 fn refusal_text(refusal: &Refusal) -> String {
     let limit = |what: &str, asked: &Option<u64>, most: &u64| match asked {
         Some(asked) => format!("policy: {what} {asked}, at most {most}"),
@@ -651,7 +651,7 @@ impl Operator {
     }
 }
 
-/// The public part of the key that these options name.
+/// Returns the public part of the key that these options name.
 fn public_key(args: &BusArgs) -> Result<String> {
     let bus = Bus::<News>::start("key", "", "operator", &[], args, None)?;
     match bus.news.recv_timeout(PATIENCE) {

@@ -62,7 +62,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// The namespaces with netfilter, tc and XDP programs to look at; none for all.
+    /// Returns the namespaces with netfilter, tc and XDP programs to look at; none for all.
     fn within(&self) -> Vec<String> {
         if !self.within.is_empty() {
             return self.within.clone();
@@ -392,7 +392,7 @@ fn of_stack(packet: &PacketView<'_>, words: &str) -> (Step, Side, Option<u32>) {
     (step, side, number)
 }
 
-/// The entry and the exit of an XDP program.
+/// Returns the entry and the exit of an XDP program.
 fn at_xdp(packet: &PacketView<'_>) -> Option<(Step, Side)> {
     let hook = packet.hook?;
     let side = match hook.starts_with("xdp entry") {
@@ -438,7 +438,7 @@ fn outline(packet: &PacketView<'_>) -> Outline {
     outline
 }
 
-/// The packet in tcpdump's manner.
+/// Returns the packet in tcpdump's manner.
 pub fn line(packet: &PacketView<'_>) -> String {
     let mut line = String::new();
     Printer::new(PrintOptions {
@@ -587,7 +587,7 @@ impl PacketPath {
         self.steps.push(step);
     }
 
-    /// Whether records of steps before this one were lost.
+    /// Returns whether records of steps before this one were lost.
     fn is_torn(&self, step: &Step, number: u32) -> bool {
         let branch = match step.found {
             Some(_) => FOLLOW_BRANCH as u32,
@@ -596,7 +596,7 @@ impl PacketPath {
         number > self.number + branch + 1 || step.found.is_some() && self.steps.is_empty()
     }
 
-    /// What the way came to if this is its last step.
+    /// Returns what the way came to if this is its last step.
     fn end_after(&self, step: &Step) -> End {
         let last = self.steps.last().map_or("", |last| last.step.as_str());
         match step.step.as_str() {
@@ -657,7 +657,7 @@ impl PacketPath {
     }
 }
 
-/// Where the hook after the one for all packets tells that one was routed.
+/// Returns where the hook after the one for all packets tells that one was routed.
 fn route(step: &Step) -> Option<&'static str> {
     match step.step.as_str() {
         "input" => Some("local"),
@@ -746,7 +746,7 @@ impl Joined {
         }
     }
 
-    /// The packet that another one is part of, which was last seen where receive offload begins.
+    /// Returns the packet that another one is part of, which was last seen where receive offload begins.
     pub fn has(&self, way: &PacketPath) -> Option<u64> {
         let mut last = way.steps.iter().rev();
         let last = last.find(|step| step.step != CONSUMED)?;

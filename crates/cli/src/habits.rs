@@ -81,7 +81,7 @@ const INTERNAL: [(&str, &str); 5] = [
     ),
 ];
 
-/// A command line in tcpdump's manner, or with an interface in the place of a command.
+/// Returns what to type for a line in tcpdump's manner, or with an interface in place of a command.
 fn instead_of(
     typed: &[&str],
     command: &Command,
@@ -110,7 +110,7 @@ fn instead_of(
     Some(format!("trawl read {}", others.join(" ")))
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,%@+".contains(&byte);
     match !word.is_empty() && word.bytes().all(is_plain) {

@@ -84,7 +84,7 @@ fn add(command: Command, path: &str) -> Command {
     })
 }
 
-/// The examples of the command with this path, such as `trawl xdp load`.
+/// Returns the examples of the command with this path, such as `trawl xdp load`.
 pub fn of(path: &str) -> Vec<Example> {
     let head = format!("[{path}]");
     let mut lines = TEXT
@@ -163,7 +163,7 @@ fn add_pages(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Resul
         .try_for_each(|command| add_pages(command, pages))
 }
 
-/// The command with each of its arguments and the name of its value.
+/// Returns the command with each of its arguments and the name of its value.
 fn synopsis(command: &Command) -> Roff {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
     let mut line = vec![bold(name)];
@@ -229,7 +229,7 @@ mod tests {
         }
     }
 
-    /// The paths of all commands that people call and that have none below them.
+    /// Returns the paths of all commands that people call and that have none below them.
     fn leaves(command: &Command, path: &str) -> Vec<String> {
         let below: Vec<&Command> = command
             .get_subcommands()

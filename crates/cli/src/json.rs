@@ -33,7 +33,7 @@ pub fn print_as(
     }
 }
 
-/// One document as a line.
+/// Returns one document as a line.
 pub fn line(document: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string(document);
     text.map(|text| text::in_json(&text).into_owned() + "\n")
@@ -229,7 +229,7 @@ pub fn say(remark: &Remark<'_>, text: &str) {
     }
 }
 
-/// Whether the command line asks for JSON, before it is known whether the rest of it is right.
+/// Returns whether the command line asks for JSON, before it is known whether the rest of it is right.
 pub fn is_wanted() -> bool {
     let mut arguments = std::env::args_os().take_while(|argument| argument != "--");
     arguments.any(|argument| {

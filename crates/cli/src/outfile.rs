@@ -19,7 +19,7 @@ fn directory_of(path: &Path) -> &Path {
     }
 }
 
-/// Whether somebody else than this user and root can put files where this one is.
+/// Returns whether somebody else than this user and root can put files where this one is.
 fn is_others(path: &Path) -> bool {
     directory_of(path).metadata().is_ok_and(|directory| {
         let mode = directory.mode();
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory of the user's own, and one below it where anybody may write.
+    /// Makes a directory of the user's own, and one below it where anybody may write.
     fn scratch(name: &str) -> (PathBuf, PathBuf) {
         let own = std::env::temp_dir().join(format!("trawl-outfile-{name}-{}", std::process::id()));
         let shared = own.join("shared");

@@ -79,7 +79,7 @@ pub struct Published {
 }
 
 impl Published {
-    /// Nothing where only root may tell.
+    /// Begins to publish; returns `None` where only root may.
     pub fn begin(kind: Kind) -> Option<Self> {
         let directory = kind.directory()?;
         remove_stale(&directory);
@@ -94,7 +94,7 @@ impl Published {
         })
     }
 
-    /// Whether what was told last is old.
+    /// Returns whether what was told last is old.
     pub fn is_due(&self) -> bool {
         self.told.is_none_or(|told| told.elapsed() >= EVERY)
     }
@@ -119,7 +119,7 @@ impl Drop for Published {
     }
 }
 
-/// The files of processes that are there, by their numbers.
+/// Returns the files of processes that are there, by their numbers.
 fn entries(directory: &Path) -> Vec<(u32, PathBuf)> {
     let entries = directory.read_dir().into_iter().flatten().flatten();
     let numbered = entries.filter_map(|entry| {
@@ -138,7 +138,7 @@ fn remove_stale(directory: &Path) {
     }
 }
 
-/// What all running ones tell, in the order of their processes.
+/// Returns what all running ones tell, in the order of their processes.
 pub fn all<T: DeserializeOwned>(kind: Kind) -> Vec<T> {
     let Some(directory) = kind.directory() else {
         return Vec::new();
@@ -152,7 +152,7 @@ pub fn all<T: DeserializeOwned>(kind: Kind) -> Vec<T> {
     found.into_iter().map(|(_, one)| one).collect()
 }
 
-/// What a running one tells of itself.
+/// Returns what a running one tells of itself.
 pub fn of<T: DeserializeOwned>(kind: Kind, process: u32) -> Option<T> {
     read(&kind.directory()?.join(process.to_string()))
 }

@@ -340,7 +340,7 @@ impl Answer {
         Ok(all)
     }
 
-    /// Each row as a value, and at the end its failure if it failed.
+    /// Reads each row as a value, and at the end its failure if it failed.
     pub fn lines<T: DeserializeOwned>(mut self) -> impl Iterator<Item = io::Result<T>> {
         let mut line = String::new();
         let mut ended = false;

@@ -238,7 +238,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// What a file could not be used for, and why.
+/// Makes the error about a file that cannot be read.
 fn unreadable(name: &str, why: impl std::fmt::Display) -> Error {
     Error::failed(format!("cannot read {name}"), why)
 }

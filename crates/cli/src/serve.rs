@@ -101,7 +101,7 @@ pub(crate) struct NamedFlow {
 
 type Shared = Arc<Mutex<Option<Capture>>>;
 
-/// What is in one, whatever became of the thread that had it.
+/// Locks, whatever became of the thread that held the lock.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -227,7 +227,7 @@ fn cannot_listen(address: SocketAddr, error: std::io::Error) -> Error {
 /// Interface, hook, verdict, and why the kernel dropped the packet.
 type Judged = (String, String, String, Option<String>);
 
-/// The names of addresses in /etc/hosts: nobody on the network is asked.
+/// Returns the names of addresses in /etc/hosts: nobody on the network is asked.
 fn hosts() -> HashMap<IpAddr, String> {
     let text = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
     let entry = |line: &str| {

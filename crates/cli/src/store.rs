@@ -85,7 +85,7 @@ struct Push {
     json: bool,
 }
 
-/// A time that may be days or weeks.
+/// Parses a time that may be days or weeks.
 fn age(text: &str) -> std::result::Result<Duration, String> {
     let days = |number: &str, factor: u64| {
         let number: Option<u64> = number.parse().ok();

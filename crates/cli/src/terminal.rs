@@ -64,7 +64,7 @@ fn folded_line(line: &str, columns: usize) -> String {
     folded
 }
 
-/// The column where the line's last part begins: after two spaces, and after the colon of a line's first word.
+/// Returns the column where the line's last part begins: after two spaces, and after the colon of a line's first word.
 fn continued_at(line: &str, columns: usize) -> usize {
     let leading = line.len() - line.trim_start().len();
     let gaps = line.match_indices("  ").map(|(at, _)| {
@@ -80,7 +80,7 @@ fn continued_at(line: &str, columns: usize) -> usize {
         .min(columns / 2)
 }
 
-/// The columns that text takes: colours take none.
+/// Returns the columns that text takes: colours take none.
 fn shown(text: &str) -> usize {
     let mut parts = text.split('\x1b');
     let plain = parts.next().map_or(0, |part| part.chars().count());
@@ -141,7 +141,7 @@ pub fn stdout_is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// What of a text fits on the terminal, so that it can be taken off again, and how many lines that is.
+/// Returns what of a text fits on the terminal, so that it can be taken off again, and how many lines that is.
 pub fn fitted(text: &str) -> (String, usize) {
     let (columns, rows) = window();
     let mut fitted = String::new();
@@ -155,7 +155,7 @@ pub fn fitted(text: &str) -> (String, usize) {
     (fitted, count)
 }
 
-/// Columns and rows of the terminal, or those that terminals have as a rule.
+/// Returns columns and rows of the terminal, or those that terminals have as a rule.
 pub fn window() -> (usize, usize) {
     keyboard::window().unwrap_or((80, 24))
 }

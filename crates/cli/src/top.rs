@@ -399,7 +399,7 @@ impl Order {
         }
     }
 
-    /// The largest first, names from a to z, unless it is to be the other way round.
+    /// Sorts rows: the largest first, names from a to z, unless reversed.
     fn sort<T>(self, rows: &mut [T], number: impl Fn(&T) -> f64, name: impl Fn(&T) -> String) {
         rows.sort_by(|a, b| {
             let names = name(a).cmp(&name(b));

@@ -1,7 +1,6 @@
 //! `trawl why`: where packets went. It sums up what the tap at drops sees, and what only counters tell.
 
 mod advice;
-mod counted;
 mod report;
 
 use std::cell::RefCell;
@@ -26,8 +25,8 @@ use trawl_view::why::Tally;
 
 use crate::args::{LibpcapArg, NamespacesArg};
 use crate::{capture, json, terminal, units};
-use counted::{Counted, Differences};
-use report::{Advice, Report};
+
+use report::{Advice, Counted, Differences, Report};
 
 /// Enough of a packet for its addresses and ports, through tunnels too.
 const SNAPLEN: u32 = 256;
@@ -120,7 +119,7 @@ fn plan(args: &Args) -> CapturePlan {
     CapturePlan::new(sources, options)
 }
 
-/// The options of a capture at drops whose records trawl reads itself.
+/// Returns the options of a capture at drops whose records trawl reads itself.
 pub fn watching_drops(drops: Drops, expression: &[String], duration: Option<Duration>) -> Options {
     let expression = expression.join(" ");
     let memory = Memory::growing_to(MemorySize::ForEachCpu(RING_SIZE));

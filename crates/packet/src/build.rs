@@ -100,7 +100,7 @@ impl Template {
         self
     }
 
-    /// The finished bytes. Lengths that a header's field cannot hold are stored modulo the field.
+    /// Returns the finished bytes. Lengths that a header's field cannot hold are stored modulo the field.
     pub fn build(&self) -> Vec<u8> {
         let headers: usize = self.layers.iter().map(Layer::header_len).sum();
         let mut payload = self.payload.clone();
@@ -133,7 +133,7 @@ pub mod flags {
         (CWR, 'W'),
     ];
 
-    /// The flags as tcpdump writes them: `S.` is SYN and ACK; `none` without any.
+    /// Returns the flags as tcpdump writes them: `S.` is SYN and ACK; `none` without any.
     pub fn text(set: u8) -> String {
         if set == 0 {
             return "none".to_owned();

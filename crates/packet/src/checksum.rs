@@ -28,7 +28,7 @@ impl Sum {
         self
     }
 
-    /// The checksum to store; zero over data that holds its own right checksum.
+    /// Returns the checksum to store; zero over data that holds its own right checksum.
     pub fn finish(self) -> u16 {
         let mut sum = self.0;
         while sum > 0xffff {
@@ -37,7 +37,7 @@ impl Sum {
         !(sum as u16)
     }
 
-    /// The stored value that would have been right where `stored` led to this sum.
+    /// Returns the stored value that would have been right where `stored` led to this sum.
     pub fn should_be(self, stored: u16) -> u16 {
         Self(self.0 + u64::from(!stored)).finish()
     }

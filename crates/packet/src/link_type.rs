@@ -1,6 +1,6 @@
 //! The names of link types, as tcpdump and Wireshark's tools have them.
 
-/// The name of a LINKTYPE_ value, without that prefix; only of those that people meet.
+/// Returns the name of a LINKTYPE_ value, without that prefix; only of those that people meet.
 pub fn name(link_type: u16) -> Option<&'static str> {
     Some(match link_type {
         0 => "NULL",
@@ -39,7 +39,7 @@ pub fn name(link_type: u16) -> Option<&'static str> {
     })
 }
 
-/// The name with its number, or the number alone.
+/// Returns the name with its number, or the number alone.
 pub fn described(link_type: u16) -> String {
     match name(link_type) {
         Some(name) => format!("{name} ({link_type})"),

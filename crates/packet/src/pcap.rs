@@ -116,7 +116,7 @@ impl Magic {
     }
 }
 
-/// What AIX's link types, which are RFC 1573's types of interfaces, are called elsewhere.
+/// Returns the usual number of AIX's link types, which are RFC 1573's types of interfaces.
 fn link_type_of_aix(stored: u16) -> Option<u16> {
     Some(match stored {
         6 => LINKTYPE_ETHERNET,
@@ -165,7 +165,7 @@ impl Records {
         }
     }
 
-    /// The file's header as it is stored.
+    /// Returns the file's header as it is stored.
     pub fn header(&self) -> &[u8] {
         &self.header
     }
@@ -174,7 +174,7 @@ impl Records {
         self.pending
     }
 
-    /// A record's header, as long as the file's header lets one expect, and the packet.
+    /// Returns a record's header, as long as the file's header lets one expect, and the packet.
     pub fn parts<'a>(&self, record: &'a [u8]) -> [&'a [u8]; 2] {
         let stored = self.record_headers[0];
         let told = if self.is_usual {

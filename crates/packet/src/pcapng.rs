@@ -53,7 +53,7 @@ impl Default for Interface {
 }
 
 impl Interface {
-    /// A time since 1970 in the interface's own units, rounded down.
+    /// Returns a time since 1970 in the interface's own units, rounded down.
     pub fn ticks(&self, timestamp_ns: u64) -> u64 {
         const NANOSECONDS: i128 = 1_000_000_000;
         let ns = i128::from(timestamp_ns) - i128::from(self.tsoffset) * NANOSECONDS;
@@ -66,12 +66,12 @@ impl Interface {
         scale.map_or(u64::MAX, |scaled| (scaled / NANOSECONDS as u128) as u64)
     }
 
-    /// What a finished Interface Description Block says; `None` for any other block.
+    /// Returns what a finished Interface Description Block says; `None` for any other block.
     pub fn from_block(block: &block::Block<'_>) -> Option<Self> {
         read::interface_of(block)
     }
 
-    /// The hook that a capture of trawl's saw packets at, such as `xdp exit`, which begins its description.
+    /// Returns the hook that a capture of trawl's saw packets at, such as `xdp exit`, which begins its description.
     pub fn hook(&self) -> Option<&str> {
         let (seen_at, _) = self
             .description
@@ -100,7 +100,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The direction bits of an `epb_flags` value; `None` where they say nothing.
+    /// Returns the direction bits of an `epb_flags` value; `None` where they say nothing.
     pub fn from_flags(flags: u32) -> Option<Self> {
         match flags & DIRECTION_MASK {
             DIRECTION_INBOUND => Some(Self::In),
@@ -109,7 +109,7 @@ impl Direction {
         }
     }
 
-    /// The bits to store in `epb_flags`.
+    /// Returns the bits to store in `epb_flags`.
     pub fn flags(self) -> u32 {
         match self {
             Self::In => DIRECTION_INBOUND,

@@ -67,7 +67,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Whether the source only has nothing for now.
+    /// Returns whether the source only has nothing for now.
     pub fn would_block(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == std::io::ErrorKind::WouldBlock)
     }
@@ -225,12 +225,12 @@ impl<R: Read> CaptureReader<R> {
         self.host = Some(host);
     }
 
-    /// Whether interfaces have other names than those that are stored.
+    /// Returns whether interfaces have other names than those that are stored.
     pub fn names_host(&self) -> bool {
         self.host.is_some()
     }
 
-    /// The next packet; `None` at the end.
+    /// Returns the next packet; `None` at the end.
     pub fn next_packet(&mut self) -> Result<Option<Packet<'_>>, ReadError> {
         Ok(if self.advance()? {
             self.current()
@@ -288,12 +288,12 @@ impl<R: Read> CaptureReader<R> {
         })
     }
 
-    /// The packet that the reader has come to.
+    /// Returns the packet that the reader has come to.
     pub fn current(&self) -> Option<Packet<'_>> {
         self.packet(self.found.as_ref()?)
     }
 
-    /// The packet's bytes and true length alone, for those who ask for nothing else.
+    /// Returns the packet's bytes and true length alone, for those who ask for nothing else.
     pub fn captured(&self) -> Option<(&[u8], u32)> {
         let found = self.found.as_ref()?;
         let bytes = self.input.buffered().get(found.captured.clone())?;
@@ -324,7 +324,7 @@ impl<R: Read> CaptureReader<R> {
         self.fractions_too_large
     }
 
-    /// The record or block that the reader has come to, as it is stored.
+    /// Returns the record or block that the reader has come to, as it is stored.
     pub fn raw(&self) -> &[u8] {
         let len = match &self.format {
             Format::Pcap(records) => records.pending(),
@@ -342,7 +342,7 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// The header of a pcap file as it is stored; `None` for pcapng, where headers are blocks.
+    /// Returns the header of a pcap file as it is stored; `None` for pcapng, where headers are blocks.
     pub fn pcap_header(&self) -> Option<&[u8]> {
         match &self.format {
             Format::Pcap(records) => Some(records.header()),
@@ -365,7 +365,7 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// The interfaces described so far; in pcapng more may follow with later packets.
+    /// Returns the interfaces described so far; in pcapng more may follow with later packets.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
@@ -452,7 +452,7 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// The next `len` bytes; fewer only if the file ends.
+    /// Returns the next `len` bytes; fewer only if the file ends.
     pub fn fill(&mut self, len: usize) -> Result<&[u8], ReadError> {
         while self.end - self.start < len {
             if self.end == self.buffer.len() {
@@ -478,7 +478,7 @@ impl<R: Read> Input<R> {
         Ok(&self.buffer[self.start..self.end.min(self.start + len)])
     }
 
-    /// The next `len` bytes, all of them; `what` names them in the error.
+    /// Returns the next `len` bytes, all of them; `what` names them in the error.
     pub fn whole(&mut self, what: &'static str, len: usize) -> Result<&[u8], ReadError> {
         let offset = self.offset;
         let bytes = self.fill(len)?;
@@ -493,7 +493,7 @@ impl<R: Read> Input<R> {
         Ok(bytes)
     }
 
-    /// The next `N` bytes as an array.
+    /// Returns the next `N` bytes as an array.
     pub fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], ReadError> {
         let offset = self.offset;
         let bytes = self.fill(N)?;
@@ -514,12 +514,12 @@ impl<R> Input<R> {
         self.offset += len as u64;
     }
 
-    /// Where the record being read begins in the file.
+    /// Returns where the record being read begins in the file.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The record being read, from its first byte to what is buffered after it.
+    /// Returns the record being read, from its first byte to what is buffered after it.
     pub fn buffered(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }

@@ -73,7 +73,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Bytes that were given to be compressed.
+    /// Returns bytes that were given to be compressed.
     pub fn taken(&self) -> u64 {
         self.taken
     }
@@ -134,7 +134,7 @@ pub fn table_len(end: &[u8]) -> io::Result<usize> {
     Ok(8 + u32::from_le_bytes([n0, n1, n2, n3]) as usize * entry + FOOTER_LEN)
 }
 
-/// The frames of a file, by the bytes that it ends with: the whole table, or more.
+/// Returns the frames of a file, by the bytes that it ends with: the whole table, or more.
 pub fn frames(end: &[u8]) -> io::Result<Vec<Frame>> {
     let length = table_len(end)?;
     let table = end
@@ -153,12 +153,12 @@ pub fn frames(end: &[u8]) -> io::Result<Vec<Frame>> {
     Ok(placed(&entries[..entries.len() - FOOTER_LEN], entry))
 }
 
-/// What a frame of zstd holds.
+/// Decompresses a frame of zstd.
 pub fn decompress(frame: &Frame, compressed: &[u8]) -> io::Result<Vec<u8>> {
     unpack(Compression::Zstd, frame, compressed)
 }
 
-/// What a frame holds.
+/// Decompresses a frame.
 pub fn unpack(compression: Compression, frame: &Frame, compressed: &[u8]) -> io::Result<Vec<u8>> {
     // No frame may ask for more memory than a block of a capture file can need.
     const MOST: u32 = 64 << 20;
@@ -184,7 +184,7 @@ pub fn unpack(compression: Compression, frame: &Frame, compressed: &[u8]) -> io:
     Ok(bytes)
 }
 
-/// The frames of a file by the table at its end, of which no more is read.
+/// Returns the frames of a file by the table at its end, of which no more is read.
 pub fn frames_of(
     file: &mut (impl Read + Seek),
     compression: Compression,
@@ -208,7 +208,7 @@ pub fn frames_of(
     Ok(frames)
 }
 
-/// Nothing is allocated for bytes that the file does not have.
+/// Reads bytes, and allocates nothing for those that the file does not have.
 fn bytes_at(file: &mut (impl Read + Seek), at: Option<u64>, length: usize) -> io::Result<Vec<u8>> {
     let at = at.ok_or_else(|| damaged("the seek table is longer than the file"))?;
     file.seek(SeekFrom::Start(at))?;
@@ -220,7 +220,7 @@ fn bytes_at(file: &mut (impl Read + Seek), at: Option<u64>, length: usize) -> io
     }
 }
 
-/// The tables of a gzip file stand in the extra fields of empty members, which are found from the end. With their
+/// Reads the tables of a gzip file in the extra fields of empty members, which are found from the end. Returns their
 /// length.
 fn gzip_frames(file: &mut (impl Read + Seek), length: u64) -> io::Result<(u64, Vec<Frame>)> {
     /// Number of entries, an empty block, checksum and length of nothing.
@@ -314,7 +314,7 @@ impl<R: Read + Seek> Seekable<R> {
         Rc::clone(&self.read)
     }
 
-    /// The file's first frame, those with packets of a span of time, and the last one, where statistics stand.
+    /// Returns the file's first frame, those with packets of a span of time, and the last one, where statistics stand.
     ///
     /// `span` tells earliest time and end in nanoseconds by the time of the first packet. None where frames cannot be
     /// told apart by time.
@@ -344,7 +344,7 @@ impl<R: Read + Seek> Seekable<R> {
         }))
     }
 
-    /// The first frame that begins at or after a time, by halves; none if the frames are not in order.
+    /// Returns the first frame that begins at or after a time, by halves; none if the frames are not in order.
     fn first_from(&mut self, header: &[u8], first: u64, time: u64) -> io::Result<Option<usize>> {
         let (mut low, mut high) = (0, self.frames.len());
         let mut bounds = (first, u64::MAX);
@@ -413,7 +413,7 @@ fn header(frame: &[u8]) -> Option<(Vec<u8>, First)> {
     (sections <= 1).then_some((header, first))
 }
 
-/// The time that a frame begins with; the outer none if it cannot be read by itself.
+/// Returns the time that a frame begins with; the outer none if it cannot be read by itself.
 fn begins(header: &[u8], frame: &[u8]) -> Option<First> {
     let mut reader = CaptureReader::new(header.chain(frame)).ok()?;
     let mut first = None;
@@ -552,7 +552,7 @@ mod tests {
         file
     }
 
-    /// The seconds of the packets, and how much was read for them.
+    /// Returns the seconds of the packets, and how much was read for them.
     fn between(file: &[u8], from: u64, to: u64) -> (Vec<u64>, u64) {
         let seekable = Seekable::open(Cursor::new(file))
             .expect("memory")

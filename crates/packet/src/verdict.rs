@@ -56,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// The kernel's name for `action`, without its prefix.
+    /// Returns the kernel's name for `action`, without its prefix.
     pub fn name(self, action: u64) -> Option<&'static str> {
         let action = match (self, action) {
             (Self::Tc, TC_UNSPEC_NARROW) => u64::MAX,
@@ -68,7 +68,7 @@ impl Kind {
             .map(|(name, _)| *name)
     }
 
-    /// The action of that name, in any case of letters.
+    /// Returns the action of that name, in any case of letters.
     pub fn action(self, name: &str) -> Option<u64> {
         let mut known = self.names().iter().chain(self.aliases());
         known
@@ -77,7 +77,7 @@ impl Kind {
     }
 }
 
-/// What to show for a verdict: the action's name, or its number where there is none.
+/// Returns what to show for a verdict: the action's name, or its number where there is none.
 pub fn text(verdict: Verdict<'_>) -> String {
     let (kind, action) = match verdict {
         Verdict::Xdp(action) => (Kind::Xdp, action),
@@ -167,7 +167,7 @@ impl Set {
         self.bits & self.bit(action) != 0
     }
 
-    /// The kernel's values of the actions in the set.
+    /// Returns the kernel's values of the actions in the set.
     pub fn actions(&self) -> impl Iterator<Item = u64> {
         let set = *self;
         self.kind

@@ -114,7 +114,7 @@ pub fn walk(link_type: u16, bytes: &[u8]) -> Headers<'_> {
     headers
 }
 
-/// Whether this ethertype stands for a VLAN tag.
+/// Returns whether this ethertype stands for a VLAN tag.
 pub fn is_tag(ethertype: u16) -> bool {
     VLAN.contains(&ethertype)
 }
@@ -134,7 +134,7 @@ fn ethernet<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     typed(headers, bytes, 12, 14)
 }
 
-/// What follows a link header of `len` bytes with an ethertype at `at`.
+/// Reads what follows a link header of `len` bytes with an ethertype at `at`.
 fn typed<'a>(headers: &mut Headers<'a>, bytes: &'a [u8], at: usize, len: usize) -> Option<()> {
     let mut kind = half(bytes, at)?;
     let mut rest = bytes.get(len..)?;
@@ -207,7 +207,7 @@ fn ip<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     }
 }
 
-/// The bytes of a packet that a header gives a length, without what pads the frame.
+/// Returns the bytes of a packet that a header gives a length, without what pads the frame.
 fn trimmed(bytes: &[u8], len: usize) -> &[u8] {
     bytes.get(..len).unwrap_or(bytes)
 }
@@ -315,7 +315,7 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     }
 }
 
-/// The header that comes `after` this many bytes of the network's.
+/// Reads the header that comes `after` this many bytes of the network's.
 fn transport(headers: &mut Headers<'_>, after: usize) -> Option<()> {
     headers.transport_at = headers.network_at.map(|at| at + after);
     let bytes = headers.payload;
@@ -348,12 +348,12 @@ fn transport(headers: &mut Headers<'_>, after: usize) -> Option<()> {
 }
 
 impl<'a> Headers<'a> {
-    /// The packet inside a VXLAN, GENEVE, GRE or IP-in-IP tunnel.
+    /// Returns the packet inside a VXLAN, GENEVE, GRE or IP-in-IP tunnel.
     pub fn inner(&self) -> Option<Headers<'a>> {
         inner(self, 0)
     }
 
-    /// The innermost headers that can be read.
+    /// Returns the innermost headers that can be read.
     pub fn innermost(&self) -> Headers<'a> {
         let mut headers = *self;
         for depth in 0..MAX_DEPTH {
@@ -365,7 +365,7 @@ impl<'a> Headers<'a> {
         headers
     }
 
-    /// The numbers of the VLAN tags, the outermost first.
+    /// Returns the numbers of the VLAN tags, the outermost first.
     pub fn vlan_numbers(&self) -> &[u16] {
         let known = usize::from(self.vlans).min(MAX_TAGS);
         self.vlan_numbers.get(..known).unwrap_or_default()

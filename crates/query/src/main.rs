@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The columns of the index, which `docs/internals/store.md` describes, without the partitions of its path.
+/// Returns the columns of the index, which `docs/internals/store.md` describes, without the partitions of its path.
 fn columns() -> Schema {
     let text = |name, optional| Field::new(name, DataType::Utf8View, optional);
     let number = |name, optional| Field::new(name, DataType::Int32, optional);

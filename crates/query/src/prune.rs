@@ -178,7 +178,7 @@ impl Known<'_> {
     }
 }
 
-/// Whether a value between the least and the greatest may stand in this relation to `value`.
+/// Returns whether a value between the least and the greatest may stand in this relation to `value`.
 fn may_compare(statistics: &Statistics, relation: Operator, value: &ScalarValue) -> bool {
     fn between<T: PartialOrd>(least: Option<T>, most: Option<T>, is: Operator, value: &T) -> bool {
         let (Some(least), Some(most)) = (least, most) else {

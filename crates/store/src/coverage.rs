@@ -23,7 +23,7 @@ impl Scope {
         self.hosts.is_empty() || self.hosts.iter().any(|wanted| wanted == host)
     }
 
-    /// Whether a span of time may hold what is asked for; a span without an end does.
+    /// Returns whether a span of time may hold what is asked for; a span without an end does.
     fn overlaps(&self, first: Option<u64>, last: Option<u64>) -> bool {
         let too_late = first.zip(self.to).is_some_and(|(first, to)| first >= to);
         let too_early = last.zip(self.from).is_some_and(|(last, from)| last < from);
@@ -62,7 +62,7 @@ impl Coverage {
     }
 }
 
-/// A row for each host in the scope.
+/// Returns a row for each host in the scope.
 pub fn coverage(inventory: &Inventory, scope: &Scope) -> Vec<Coverage> {
     let mut rows: BTreeMap<&str, Coverage> = BTreeMap::new();
     let in_scope = |manifest: &Manifest| {

@@ -174,7 +174,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         Ok(())
     }
 
-    /// A frame decompressed; with it come those that are wanted soon and lie close after it.
+    /// Decompresses a frame, and with it those that are wanted soon and lie close after it.
     fn frame(&mut self, number: usize, frame: usize) -> io::Result<Rc<Vec<u8>>> {
         if let Some(held) = self.held.get(&(number, frame)) {
             return Ok(Rc::clone(held));
@@ -224,7 +224,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         held.cloned().ok_or_else(|| damaged(&key, "is not held"))
     }
 
-    /// The number in the stream of a chunk's interface; its block is written before the first packet of it.
+    /// Returns the number in the stream of a chunk's interface; its block is written before the first packet of it.
     fn interface(&mut self, number: usize, id: usize) -> io::Result<u32> {
         loop {
             let Some(chunk) = &self.chunks[number] else {

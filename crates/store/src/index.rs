@@ -365,12 +365,12 @@ impl Rows {
     }
 }
 
-/// The index of a chunk, where the chunk can be read.
+/// Returns the index of a chunk, where the chunk can be read.
 pub(crate) fn file(chunk: &[u8], manifest: &Manifest) -> Option<Vec<u8>> {
     rows(chunk, manifest).ok()?.to_parquet().ok()
 }
 
-/// Where the index of a chunk lies: partitions as Hive names them.
+/// Returns where the index of a chunk lies: partitions as Hive names them.
 pub(crate) fn key(manifest: &Manifest) -> String {
     let epoch = &manifest.epoch;
     let day = clock::date_of(manifest.first_ns.unwrap_or(manifest.sealed_ns));
@@ -447,7 +447,7 @@ pub fn index(
     })
 }
 
-/// The size of a chunk's index, once it is stored; None: the chunk cannot be read.
+/// Stores the index of a chunk; returns its size, or `None` if the chunk cannot be read.
 fn make(store: &Store, manifest: &Manifest) -> Result<Option<u64>> {
     let chunk = store.get(&manifest.key().packets()).ok();
     let chunk = chunk.filter(|bytes| sha256(bytes) == manifest.sha256);

@@ -75,7 +75,7 @@ const CALLS: usize = 64;
 /// Where a cloud's machines ask for the credentials of their role.
 const ROLE: &str = "169.254.169.254";
 
-/// What a store's server said, on one line and without the document that it said it in.
+/// Returns what a store's server said, on one line and without the document that it said it in.
 fn plain(words: &str) -> String {
     if words.contains(ROLE) {
         return "there are no credentials: none in the environment, and no role of this machine"
@@ -116,7 +116,7 @@ impl Kind {
         })
     }
 
-    /// What gives access to it.
+    /// Returns what gives access to it.
     fn access(self) -> &'static str {
         match self {
             Self::S3 => {
@@ -191,7 +191,7 @@ impl Store {
         &self.url
     }
 
-    /// The objects by themselves, for callers with a runtime of their own.
+    /// Returns the objects by themselves, for callers with a runtime of their own.
     pub fn objects(&self) -> Arc<dyn ObjectStore> {
         Arc::clone(&self.objects)
     }
@@ -234,7 +234,7 @@ impl Store {
             .block_on(self.objects.delete(&Key::from(key)))?)
     }
 
-    /// All objects below a prefix, by name.
+    /// Returns all objects below a prefix, by name.
     pub fn list(&self, prefix: Option<&str>) -> Result<Vec<Listed>> {
         let prefix = prefix.map(Key::from);
         let listing = self.objects.list(prefix.as_ref()).try_collect::<Vec<_>>();
@@ -336,7 +336,7 @@ fn make_private(path: &Path) -> std::io::Result<()> {
 #[cfg(feature = "cloud")]
 const TIMEOUT: &str = "300s";
 
-/// The uploader tries again itself, and tells of it; reading commands have to end.
+/// Returns how often calls are repeated: the uploader repeats them itself; reading commands have to end.
 #[cfg(feature = "cloud")]
 fn retries() -> object_store::RetryConfig {
     object_store::RetryConfig {
@@ -402,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_servers_say_is_put_on_a_line() {
+    fn server_errors_fit_one_line() {
         let said = "Generic S3 error: 404 Not Found: <?xml version=\"1.0\"?>\n<Error>\n <Code>NoSuchBucket</Code>\n \
                     <Message>The bucket does not exist.\nRequestId:1</Message></Error>";
         assert_eq!(

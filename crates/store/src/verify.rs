@@ -129,13 +129,13 @@ pub fn verify(
     Ok(verified)
 }
 
-/// Whether a chunk can be read and holds as many packets, of the same times, as its manifest says.
+/// Returns whether a chunk can be read and holds as many packets, of the same times, as its manifest says.
 fn is_as_told(bytes: &[u8], manifest: &Manifest) -> bool {
     let told = (manifest.recorded, manifest.first_ns, manifest.last_ns);
     holds(bytes) == Some(told) && bytes.len() as u64 == manifest.bytes
 }
 
-/// How many packets a chunk holds, and the first and the last of their times; `None` if it cannot be read.
+/// Returns how many packets a chunk holds, and the first and the last of their times; `None` if it cannot be read.
 fn holds(bytes: &[u8]) -> Option<(u64, Option<u64>, Option<u64>)> {
     let (source, _) = compressed::open(bytes).ok()?;
     let mut reader = CaptureReader::new(source).ok()?;

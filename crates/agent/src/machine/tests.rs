@@ -81,7 +81,7 @@ fn stop(run: u64) -> Action {
 }
 
 #[test]
-fn what_is_desired_runs_once() {
+fn desired_captures_run_once() {
     let mut host = Host::new("", Vec::new());
     let a = capture("a");
     assert_eq!(host.desire(std::slice::from_ref(&a)), [start(1, &a)]);
@@ -126,7 +126,7 @@ fn a_changed_capture_starts_after_the_old_one_has_ended() {
 }
 
 #[test]
-fn what_fails_starts_again_after_a_while_that_doubles() {
+fn failures_back_off_by_doubling() {
     let mut host = Host::new("", Vec::new());
     let a = capture("a");
     host.desire(std::slice::from_ref(&a));
@@ -233,7 +233,7 @@ fn one_that_does_not_end_is_killed_once() {
 }
 
 #[test]
-fn what_the_policy_refuses_never_starts_and_stops() {
+fn refused_captures_never_start_and_running_ones_stop() {
     let mut host = Host::new("interfaces = [\"eth*\"]", Vec::new());
     let mut a = capture("a");
     host.desire(std::slice::from_ref(&a));

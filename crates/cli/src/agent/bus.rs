@@ -65,7 +65,7 @@ fn contents(path: Option<&Path>) -> Result<Option<String>> {
     path.map(read).transpose()
 }
 
-/// A server's address without the password that may stand in it.
+/// Returns a server's address without the password that may stand in it.
 pub(crate) fn shown(url: &str) -> String {
     match url
         .split_once("://")

@@ -193,7 +193,7 @@ fn protocol(word: &str) -> Option<u8> {
     })
 }
 
-/// The condition, and whether it is one of ports.
+/// Returns the condition, and whether it is one of ports.
 fn read(words: &[&str]) -> Option<(String, bool)> {
     let number = |text: &str| text.parse::<u16>().ok();
     let address = |text: &str| {
@@ -246,7 +246,7 @@ mod tests {
     const WEB: &str = "(sport = 80 OR dport = 80) OR sport IS NULL AND protocol IN (6, 17, 132) OR ethertype IS NULL";
 
     #[test]
-    fn what_the_index_knows_is_asked_of_it() {
+    fn conditions_the_index_knows_become_sql() {
         assert_eq!(
             narrowed("src host 2001:DB8::0:1"),
             format!(" WHERE (src = '2001:db8::1' OR {UNREAD})")
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_mean_other_headers_narrows_nothing() {
+    fn expressions_on_inner_headers_narrow_nothing() {
         for expression in [
             "host 10.0.0.1 or net 10.0.0.0/8",
             "not port 80",
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_index_tells_wholly_is_asked() {
+    fn only_exact_conditions_are_asked() {
         let asked = |expression: &str| {
             let mut conditions = Conditions::default();
             conditions.ask(expression).then(|| conditions.to_sql())

@@ -134,7 +134,7 @@ struct ChoiceArgs {
 }
 
 impl ChoiceArgs {
-    /// The interfaces that are wanted; none for those of all packets.
+    /// Returns the interfaces that are wanted; none for those of all packets.
     fn interfaces(&self) -> Vec<String> {
         match self.interface.iter().any(|name| name == "any") {
             true => Vec::new(),
@@ -284,7 +284,7 @@ impl Args {
         }
     }
 
-    /// The words that name files come first; the first that does not begins the expression.
+    /// Splits files from the expression, which begins with the first word that names no file.
     fn files_and_words(&self) -> Result<(Vec<PathBuf>, Vec<String>)> {
         if let Some(list) = &self.read_list {
             return Ok((listed(list)?, self.words.clone()));
@@ -330,7 +330,7 @@ impl Args {
     }
 }
 
-/// The files that a list names.
+/// Returns the files that a list names.
 fn listed(list: &Path) -> Result<Vec<PathBuf>> {
     let name = list.display();
     let read = match list == Path::new("-") {
@@ -358,7 +358,7 @@ fn looks_like_a_file(word: &str) -> bool {
     !word.contains(' ') && ENDINGS.iter().any(|ending| word.ends_with(ending))
 }
 
-/// The format that a file's name asks for, compressed or not.
+/// Returns the format that a file's name asks for, compressed or not.
 pub(super) fn format_by_name(path: &Path) -> Option<rewrite::Format> {
     match path.extension()?.to_str()? {
         "gz" | "zst" | "lz4" => format_by_name(Path::new(path.file_stem()?)),
@@ -471,7 +471,7 @@ impl TcpdumpArgs {
         }
     }
 
-    /// The direction that packets must not have.
+    /// Returns the direction that packets must not have.
     pub fn unwanted_direction(&self) -> Option<Direction> {
         match self.direction? {
             DirectionName::In => Some(Direction::Out),
@@ -498,7 +498,7 @@ impl TcpdumpArgs {
         }
     }
 
-    /// Whether the filter's program is asked for in place of packets.
+    /// Returns whether the filter's program is asked for in place of packets.
     pub fn dump(&self) -> Option<ProgramDump> {
         (self.dump > 0).then_some(ProgramDump {
             form: self.dump,

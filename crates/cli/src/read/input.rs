@@ -186,14 +186,14 @@ impl Input {
         json::say(&Remark::TimesBeyond { file, packets }, &text);
     }
 
-    /// How the packets of the first interface begin, and in which order of bytes the file was written.
+    /// Returns how the packets of the first interface begin, and in which order of bytes the file was written.
     pub fn first_kind(&self) -> Kind {
         let first = self.reader.interfaces().first();
         let link_type = first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type);
         (link_type, self.reader.byte_order())
     }
 
-    /// How the current packet begins, and in which order of bytes its file was written.
+    /// Returns how the current packet begins, and in which order of bytes its file was written.
     pub fn kind(&self) -> Option<Kind> {
         let (_, interface) = self.reader.time_and_interface()?;
         let link_type = self.reader.interfaces().get(interface)?.link_type;
@@ -279,7 +279,7 @@ impl Following {
         Ok((reader, identity))
     }
 
-    /// The files of the ring, from the one that was written first on.
+    /// Returns the files of the ring, from the one that was written first on.
     fn files(&self) -> Vec<RingFile> {
         let Some(ring) = &self.ring else {
             return Vec::new();
@@ -307,7 +307,7 @@ impl Following {
         self.files().into_iter().next().map(|file| file.path)
     }
 
-    /// The file that was written to next after this one, which may be removed already.
+    /// Returns the file that was written to next after this one, which may be removed already.
     fn successor(&self) -> Option<PathBuf> {
         let metadata = self.file.as_ref()?.metadata().ok()?;
         let own = identity(&metadata);
@@ -318,7 +318,7 @@ impl Following {
             .map(|file| file.path)
     }
 
-    /// Whether somebody has cut the file to less than was read of it.
+    /// Returns whether somebody has cut the file to less than was read of it.
     fn is_cut(&self) -> bool {
         let Some(mut file) = self.file.as_ref() else {
             return false;
@@ -362,7 +362,7 @@ impl RingFile {
     }
 }
 
-/// Whether all that is read is a pipe on standard input.
+/// Returns whether all that is read is a pipe on standard input.
 pub(super) fn is_a_pipe(files: &[PathBuf]) -> bool {
     files == [Path::new("-")] && !stdin_is_file()
 }
@@ -372,7 +372,7 @@ fn stdin_is_file() -> bool {
     about.is_ok_and(|about| about.is_file())
 }
 
-/// Whether a file ends before its header does.
+/// Returns whether a file ends before its header does.
 fn is_begun_only(error: &ReadError) -> bool {
     matches!(error, ReadError::Empty | ReadError::Truncated { .. }) || error.would_block()
 }

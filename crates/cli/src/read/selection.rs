@@ -94,7 +94,7 @@ impl Default for Selection {
 }
 
 impl Selection {
-    /// What is asked that a pcap file has of no packet.
+    /// Returns what is asked that a pcap file has of no packet.
     pub fn only_in_pcapng(&self) -> Option<&'static str> {
         let asked = [
             (self.verdicts.is_some(), "--verdict"),
@@ -106,7 +106,7 @@ impl Selection {
             .find_map(|(is_asked, option)| is_asked.then_some(option))
     }
 
-    /// Whether anything is asked that needs a look at more than the packet's bytes.
+    /// Returns whether anything is asked that needs a look at more than the packet's bytes.
     pub fn wants_more_than_bytes(&self) -> bool {
         let (from, to) = &self.bounds;
         self.verdicts.is_some()
@@ -124,7 +124,7 @@ impl Selection {
         (from.map_or(0, absolute), to.map_or(u64::MAX, absolute))
     }
 
-    /// Whether the times given exclude packets of a file by that file alone.
+    /// Returns whether the times given exclude packets of a file by that file alone.
     pub fn can_leave_out(&self, files: usize) -> bool {
         let (from, to) = self.bounds;
         let bounds = [from, to].into_iter().flatten();
@@ -199,7 +199,7 @@ impl Bound {
         }
     }
 
-    /// Whether the clock on the wall never shows this time, because it is set forward over it.
+    /// Returns whether the clock on the wall never shows this time, because it is set forward over it.
     fn is_skipped(self, utc_offset: fn(i64) -> i32) -> bool {
         let Self::Local(local) = self else {
             return false;
@@ -225,7 +225,7 @@ pub(crate) fn parse_bound(text: &str) -> Result<Bound, String> {
     }
 }
 
-/// The time that a text says, whether a clock ever shows it or not.
+/// Parses a time, whether a clock ever shows it or not.
 fn form(text: &str) -> Result<Bound, String> {
     let wrong = || {
         format!(

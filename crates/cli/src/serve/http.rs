@@ -104,7 +104,7 @@ fn head(connection: &mut TcpStream) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Whether a Host header names this machine by a number, or as localhost; the port may be absent.
+/// Returns whether a Host header names this machine by a number, or as localhost; the port may be absent.
 fn is_address(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => name,

@@ -92,7 +92,7 @@ impl Redirects {
         })
     }
 
-    /// What happened since the last look. Places where something happened before stay, with rates of zero.
+    /// Returns what happened since the last look. Places where something happened before stay, with rates of zero.
     pub fn look(&mut self, seconds: f64) -> Vec<RedirectRates> {
         // What cannot be read now can be at the next look.
         let now = self.events.read().unwrap_or_default();
@@ -164,7 +164,7 @@ fn rates(place: &EventSource, now: &[Count], before: &[Count], seconds: f64) -> 
 }
 
 impl RedirectRates {
-    /// Where it happened, in words.
+    /// Returns where it happened, in words.
     pub fn place(&self) -> String {
         let interface = self.interface.as_deref().unwrap_or("?");
         let map = self.map_id.unwrap_or_default();
@@ -188,7 +188,7 @@ impl RedirectRates {
     }
 }
 
-/// The page: a line for each place, and one for each CPU below it.
+/// Returns the page: a line for each place, and one for each CPU below it.
 pub(super) fn text(rows: &[RedirectRates], filter: &str) -> String {
     const SECTIONS: [(Event, &str); 5] = [
         (Event::RedirectError, "redirect errors"),

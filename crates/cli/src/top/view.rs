@@ -143,7 +143,7 @@ fn captured_text(out: &mut String, captured: &Captured, wanted: &dyn Fn(&str) ->
     table("flow", &mut flows.filter(|(_, _, name)| wanted(name)));
 }
 
-/// Packets that were dropped in the interval, by where.
+/// Returns packets that were dropped in the interval, by where.
 fn drops(look: &Look) -> String {
     let device = |rates: &super::Rates| {
         rates.rx_dropped + rates.rx_errors + rates.tx_dropped + rates.tx_errors
@@ -207,7 +207,7 @@ enum Sequence {
 }
 
 impl Sequence {
-    /// A key, once its last byte has come.
+    /// Returns a key, once its last byte has come.
     fn take(&mut self, byte: u8) -> Option<u8> {
         match (&self, byte) {
             (_, ESCAPE) => *self = Self::Escape,
@@ -231,7 +231,7 @@ impl Sequence {
         None
     }
 
-    /// Nothing more is typed: Escape alone is the key of that name.
+    /// Ends what was typed: returns Escape where it was typed alone.
     fn end(&mut self) -> Option<u8> {
         match std::mem::take(self) {
             Self::Escape => Some(ESCAPE),

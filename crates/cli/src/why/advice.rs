@@ -68,7 +68,7 @@ pub fn of(
     )
 }
 
-/// The namespace's name; one without has a number.
+/// Returns the namespace's name; one without has a number.
 fn named(netns: Option<&str>) -> Option<&str> {
     netns.filter(|name| !name.bytes().all(|byte| byte.is_ascii_digit()))
 }
@@ -148,7 +148,7 @@ fn label(interface: &str, netns: Option<&str>) -> String {
     }
 }
 
-/// Which program dropped the packets, and the command that shows them or what the program counts.
+/// Returns which program dropped the packets, and the command that shows them or what the program counts.
 fn xdp(place: &DropKey, interface: &str) -> String {
     let netns = place.netns.as_deref();
     let at = label(interface, netns);
@@ -180,7 +180,7 @@ fn xdp(place: &DropKey, interface: &str) -> String {
     }
 }
 
-/// The rule of trawl's guard that has dropped most packets.
+/// Returns the rule of trawl's guard that has dropped most packets.
 fn guard_rule(namespace: Option<&Namespace>) -> Option<String> {
     let rules = Guard::look(namespace).ok()??.rules().ok()?;
     let dropped = |rule: &&Rule| {
@@ -197,7 +197,7 @@ fn guard_rule(namespace: Option<&Namespace>) -> Option<String> {
 /// Protocols that a tunnel's device accepts, and the kind of the device.
 const TUNNELS: [(u8, &str); 4] = [(4, "ipip"), (41, "sit"), (47, "gre"), (115, "l2tp")];
 
-/// Nothing on this host accepts the protocol: a device of a tunnel, or a raw socket, would.
+/// Returns advice where nothing on this host accepts the protocol, as a tunnel's device or a raw socket would.
 fn no_protocol(prefix: &str, protocols: &[&str]) -> String {
     let number = protocols
         .iter()
@@ -225,7 +225,7 @@ fn shows_verdicts(interface: &str, netns: Option<&str>) -> bool {
     hook::is_there(&present) || trace::refusal().is_none()
 }
 
-/// What to look at where XDP lost packets.
+/// Returns what to look at where XDP lost packets.
 pub fn of_event(
     what: &What,
     program: Option<&ProgramName>,
@@ -302,7 +302,7 @@ struct Chain {
     hook: Option<String>,
 }
 
-/// The commands that list the chains at the hook, each after `prefix`. `versions`: of IP, those of the packets.
+/// Returns the commands that list the chains at the hook, each after `prefix`. `versions`: of IP, those of the packets.
 fn netfilter(place: &DropKey, versions: &[u8], prefix: &str) -> String {
     let found = namespace(place)
         .and_then(|namespace| run_maybe_in(namespace.as_ref(), || commands(place, versions)).ok())
@@ -333,7 +333,7 @@ fn commands(place: &DropKey, versions: &[u8]) -> Vec<String> {
     commands
 }
 
-/// One command for each of the legacy tables with a chain at the hook.
+/// Returns one command for each of the legacy tables with a chain at the hook.
 fn legacy(names: &str, hook: Option<&str>, command: &str) -> Vec<String> {
     let tables = TABLES
         .iter()
@@ -358,7 +358,7 @@ impl Chain {
         }
     }
 
-    /// Whether packets of one of these versions of IP come by it.
+    /// Returns whether packets of one of these versions of IP come by it.
     fn takes(&self, versions: &[u8]) -> bool {
         match self.family.as_str() {
             "ip" => versions.contains(&4),
@@ -367,7 +367,7 @@ impl Chain {
         }
     }
 
-    /// What iptables-nft made is listed by that, which nft warns to leave alone.
+    /// Returns the command that lists the chain: iptables-nft lists its own, which nft warns to leave alone.
     fn command(&self) -> String {
         let Self {
             family,
@@ -406,7 +406,7 @@ fn chains() -> Option<Vec<Chain>> {
     )
 }
 
-/// The namespace of a drop, if it can be found: none for this one.
+/// Returns the namespace of a drop, if it can be found: none for this one.
 fn namespace(place: &DropKey) -> Option<Option<Namespace>> {
     match &place.netns {
         None => Some(None),

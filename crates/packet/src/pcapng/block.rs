@@ -147,7 +147,7 @@ impl<'a> Block<'a> {
         self.bytes.len()
     }
 
-    /// The block as an Enhanced Packet Block, if it is a well-formed one.
+    /// Returns the block as an Enhanced Packet Block, if it is a well-formed one.
     pub fn enhanced_packet(&self) -> Option<EnhancedPacket<'a>> {
         (self.kind == ENHANCED_PACKET)
             .then(|| EnhancedPacket::parse(self.body, ByteOrder::Little))
@@ -200,7 +200,7 @@ pub struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// Bytes not yet walked. Not empty after the end means a cut or malformed block.
+    /// Returns bytes not yet walked. Not empty after the end means a cut or malformed block.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }

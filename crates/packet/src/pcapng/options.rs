@@ -25,7 +25,7 @@ impl<'a> Options<'a> {
         Self { rest: bytes, order }
     }
 
-    /// The order numbers in the option values are stored in.
+    /// Returns the order numbers in the option values are stored in.
     pub fn byte_order(&self) -> ByteOrder {
         self.order
     }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_back() {
+    fn written_details_are_read_back() {
         let mut out = Vec::new();
         write::section_header(
             &mut out,

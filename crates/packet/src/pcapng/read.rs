@@ -96,7 +96,7 @@ impl Sections {
         })))
     }
 
-    /// A block's type and length. A section header is the one that says in which order they are.
+    /// Returns a block's type and length. A section header is the one that says in which order they are.
     fn header<R: Read>(
         &mut self,
         input: &mut Input<R>,
@@ -175,7 +175,7 @@ impl Body<'_> {
             .map_or_else(|| self.malformed("a block too short for its type"), Ok)
     }
 
-    /// Where `len` bytes from `at` on are in the block; the block must have them.
+    /// Returns where `len` bytes from `at` on are in the block; the block must have them.
     fn range(&self, at: usize, len: usize) -> Result<Range<usize>, ReadError> {
         let end = at.checked_add(len).filter(|end| *end <= self.bytes.len());
         match end {
@@ -184,7 +184,7 @@ impl Body<'_> {
         }
     }
 
-    /// Where the options after `len` bytes from `at` on are. There may be none.
+    /// Returns where the options after `len` bytes from `at` on are. There may be none.
     fn options(&self, at: usize, len: usize) -> Range<usize> {
         let start = (at + padded(len)).min(self.bytes.len());
         HEADER_LEN + start..HEADER_LEN + self.bytes.len()
@@ -295,7 +295,7 @@ impl Body<'_> {
     }
 }
 
-/// What a finished Interface Description Block says; `None` for any other block.
+/// Returns what a finished Interface Description Block says; `None` for any other block.
 pub(super) fn interface_of(block: &block::Block<'_>) -> Option<Interface> {
     let body = Body {
         bytes: block.body,

@@ -224,7 +224,7 @@ pub fn remark(out: &mut Vec<u8>, comment: &str) {
 
 const MAX_OPTION_LEN: usize = u16::MAX as usize;
 
-/// The longest prefix of `text` that fits `limit` bytes and is still whole characters.
+/// Returns the longest prefix of `text` that fits `limit` bytes and is still whole characters.
 fn cut(text: &str, limit: usize) -> &str {
     &text[..text.floor_char_boundary(limit)]
 }

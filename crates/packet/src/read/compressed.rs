@@ -48,7 +48,7 @@ impl Compression {
     }
 }
 
-/// The bytes that a file holds once it is decompressed, and how it was compressed.
+/// Returns the bytes that a file holds once it is decompressed, and how it was compressed.
 pub fn open<'a>(mut source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>, Compression)> {
     let mut start = Vec::with_capacity(4);
     loop {
