@@ -100,7 +100,7 @@ clippy:
 
 doc: ## Make the documentation of the libraries, target/doc
 	@scripts/install build
-	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --quiet -p trawl-packet -p trawl-filter -p trawl-view -p trawl-tap
+	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --quiet -p trawl-packet -p trawl-filter -p trawl-view -p trawl-capture
 
 man: build ## Write the manual pages of docs/man anew
 	$(TARGET)/release/trawl man docs/man

@@ -21,15 +21,15 @@ use serde::{Deserialize, Serialize};
 use trawl_agent::{
     Action, Capture, Counts, Desired, End, Event, HostReport, Machine, Memory, Now, Policy,
 };
+use trawl_capture::filter::Filter;
+use trawl_capture::options::{self, MemorySize, Options};
+use trawl_capture::plan::CapturePlan;
+use trawl_capture::sources::Sources;
 use trawl_pipeline::plan::StorePlan;
 use trawl_store::default_spool;
 use trawl_sys::events::{self, Signals, Wake};
 use trawl_sys::process::{self, own_binary};
 use trawl_sys::{Error, Result, clock, create, host, run, text_file};
-use trawl_tap::filter::Filter;
-use trawl_tap::options::{self, MemorySize, Options};
-use trawl_tap::plan::CapturePlan;
-use trawl_tap::sources::Sources;
 
 use crate::capture::args::{self, TapName, Taps};
 use crate::capture::recording;

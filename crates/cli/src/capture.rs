@@ -27,6 +27,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use trawl_bpf::layout::RECORD_MAX_CAPTURED;
+use trawl_capture::assembly::Host;
+use trawl_capture::capture_site::CaptureSite;
+use trawl_capture::event::Event;
+use trawl_capture::options::TimeSource;
+use trawl_capture::plan::CapturePlan;
+use trawl_capture::session::{self, Attached, Confined, Ended, Observer};
+use trawl_capture::summary::{OutputSummary, Summary};
 use trawl_io::libpcap::choose_for_filters;
 use trawl_pipeline::plan::{Io, OutputPlan};
 use trawl_pipeline::{Counts, Writer};
@@ -36,13 +43,6 @@ use trawl_sink::{
 use trawl_sys::privilege::{Capabilities, Kept};
 use trawl_sys::warden::{self, CutFile, Undo, WholeBytes};
 use trawl_sys::{Error, Result, errno};
-use trawl_tap::assembly::Host;
-use trawl_tap::capture_site::CaptureSite;
-use trawl_tap::event::Event;
-use trawl_tap::options::TimeSource;
-use trawl_tap::plan::CapturePlan;
-use trawl_tap::session::{self, Attached, Confined, Ended, Observer};
-use trawl_tap::summary::{OutputSummary, Summary};
 
 pub use args::Args;
 use args::Environment;

@@ -14,12 +14,12 @@ use clap_complete::engine::{
 };
 use clap_complete::env::Shells;
 use trawl_attach::snapshot;
+use trawl_capture::taps::drop::reasons::Reasons;
 use trawl_guard::Guard;
 use trawl_guard::rule::Rule;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result};
-use trawl_tap::drop::reasons::Reasons;
 use trawl_view::stat::Field;
 
 use crate::terminal::write_out;

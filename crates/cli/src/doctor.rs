@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use serde::Serialize;
+use trawl_capture::doctor::{self, Finding, State};
+use trawl_capture::taps::table::{self, Facts, Missing};
 use trawl_io::dpdk::{self, Presence};
 use trawl_io::libpcap::Library;
 use trawl_sys::Result;
 use trawl_sys::netns::{self, Namespace};
-use trawl_tap::doctor::{self, Finding, State};
-use trawl_tap::table::{self, Facts, Missing};
 
 use crate::args::NetnsArg;
 use crate::terminal::{colours_wanted, folded, printable, write_control, write_out};

@@ -10,6 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::{Subcommand, ValueEnum};
 use trawl_attach::snapshot;
+use trawl_capture::Choice;
+use trawl_capture::capture_site::CaptureSite;
+use trawl_capture::filter::Filter;
+use trawl_capture::options::{At, Direction, Options, Programs, Sample};
+use trawl_capture::plan::CapturePlan;
+use trawl_capture::sources::Sources;
+use trawl_capture::taps::table::{self, Facts};
 use trawl_filter::compile;
 use trawl_filter::select::{Question, Selector};
 use trawl_packet::pcapng::block::{ByteOrder, blocks};
@@ -19,13 +26,6 @@ use trawl_sys::netlink::{Link, Netlink};
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::process::own_binary;
 use trawl_sys::{Error, Result, create, errno};
-use trawl_tap::Choice;
-use trawl_tap::capture_site::CaptureSite;
-use trawl_tap::filter::Filter;
-use trawl_tap::options::{At, Direction, Options, Programs, Sample};
-use trawl_tap::plan::CapturePlan;
-use trawl_tap::sources::Sources;
-use trawl_tap::table::{self, Facts};
 
 use crate::capture::args::{self, AtName, DirectionName, Taps};
 use crate::capture::recording;

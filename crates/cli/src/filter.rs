@@ -13,13 +13,13 @@ use serde::Serialize;
 use trawl_bpf::info;
 use trawl_bpf::probe::{Answer, Feature};
 use trawl_bpf::program::{self, HAS_FRAGS, LoadOptions};
+use trawl_capture::filter::{Block, Filter};
 use trawl_filter::lower::Lowered;
 use trawl_filter::select::{Question, SelectError, Selector};
 use trawl_filter::{Classic, Hook, LinkType, Options, Target, standalone};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_sys::{Error, Result, errno};
-use trawl_tap::filter::{Block, Filter};
 
 use crate::args::{LibpcapArg, VerifierLog, filter_in_file};
 use crate::terminal;

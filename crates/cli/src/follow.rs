@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use trawl_bpf::layout::drop::FOLLOW_BRANCH;
+use trawl_capture::assembly::Host;
+use trawl_capture::event::Event;
+use trawl_capture::options::{At, Drops, Memory, MemorySize, Options};
+use trawl_capture::session::{self, Ended};
+use trawl_capture::taps::drop::Along;
 use trawl_packet::decode::{Transport, summary};
 use trawl_packet::verdict;
 use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, clock, process};
-use trawl_tap::assembly::Host;
-use trawl_tap::drop::Along;
-use trawl_tap::event::Event;
-use trawl_tap::options::{At, Drops, Memory, MemorySize, Options};
-use trawl_tap::session::{self, Ended};
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
 use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, ShortId, Source, add_places};
 

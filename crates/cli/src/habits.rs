@@ -10,7 +10,8 @@ use trawl_sys::netlink::Netlink;
 /// Returns true for the name of an interface here or, as NAMESPACE:NAME, elsewhere.
 pub fn is_interface(text: &str) -> bool {
     if let Some((_, name)) = text.split_once(':') {
-        return !name.is_empty() && trawl_tap::capture_site::CaptureSite::find(text, None).is_ok();
+        return !name.is_empty()
+            && trawl_capture::capture_site::CaptureSite::find(text, None).is_ok();
     }
     Netlink::here().is_ok_and(|mut netlink| netlink.link(text).is_ok())
 }

@@ -3,10 +3,10 @@
 use std::io::Write as _;
 
 use serde::{Deserialize, Serialize, Serializer};
+use trawl_capture::event::Event;
 use trawl_store::Coverage;
 use trawl_sys::error::Kind;
 use trawl_sys::{Error, Result};
-use trawl_tap::event::Event;
 use trawl_view::text;
 
 use crate::terminal::{self, write_out};

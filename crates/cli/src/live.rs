@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
+use trawl_capture::Choice;
+use trawl_capture::assembly::{Host, Point};
+use trawl_capture::event::Event;
+use trawl_capture::filter::Filter;
+use trawl_capture::options::{Drops, Memory, MemorySize, Options};
+use trawl_capture::plan::CapturePlan;
+use trawl_capture::session::{self, Attached, Ended, Observer};
+use trawl_capture::sources::Sources;
+use trawl_capture::summary::Summary;
+use trawl_capture::taps::table;
 use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_ring::SHARE_MIN;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
-use trawl_tap::Choice;
-use trawl_tap::assembly::{Host, Point};
-use trawl_tap::event::Event;
-use trawl_tap::filter::Filter;
-use trawl_tap::options::{Drops, Memory, MemorySize, Options};
-use trawl_tap::plan::CapturePlan;
-use trawl_tap::session::{self, Attached, Ended, Observer};
-use trawl_tap::sources::Sources;
-use trawl_tap::summary::Summary;
-use trawl_tap::table;
 use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, Source, add_places};
 
 use crate::capture::args::{self, Taps};

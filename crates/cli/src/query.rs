@@ -9,10 +9,10 @@ use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 
 use condition::Conditions;
 use serde::de::DeserializeOwned;
+use trawl_capture::filter::Filter;
 use trawl_store::{Coverage, Inventory, PacketLocation, Packets, Scope, Store, default_spool};
 use trawl_sys::process::companion;
 use trawl_sys::{Error, Result, clock};
-use trawl_tap::filter::Filter;
 use trawl_view::text;
 
 use crate::args::LineArgs;

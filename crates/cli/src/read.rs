@@ -9,6 +9,11 @@ mod selection;
 use std::io::Read;
 use std::process::ExitCode;
 
+use trawl_capture::Choice;
+use trawl_capture::filter::Filter;
+use trawl_capture::options::{Memory, Options};
+use trawl_capture::plan::CapturePlan;
+use trawl_capture::sources::Sources;
 use trawl_filter::LinkType;
 use trawl_filter::select::Selector;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
@@ -16,11 +21,6 @@ use trawl_packet::read::Step;
 use trawl_sys::events::Signals;
 use trawl_sys::privilege::{self, User};
 use trawl_sys::{Error, Result};
-use trawl_tap::Choice;
-use trawl_tap::filter::Filter;
-use trawl_tap::options::{Memory, Options};
-use trawl_tap::plan::CapturePlan;
-use trawl_tap::sources::Sources;
 use trawl_view::merge::Merge;
 use trawl_view::record::Source;
 

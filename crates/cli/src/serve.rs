@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use trawl_bpf::bpffs;
+use trawl_capture::summary::Summary;
 use trawl_packet::verdict;
 use trawl_sys::events::{self, Signals};
 use trawl_sys::privilege::Kept;
 use trawl_sys::{Error, Result, clock, host};
-use trawl_tap::summary::Summary;
 use trawl_view::drop::Drop;
 use trawl_view::record::PacketView;
 use trawl_view::stat::{Counted, Flow, Statistics};

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
+use trawl_capture::event::Event;
+use trawl_capture::filter::Filter;
 use trawl_filter::select::Selector;
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::Step;
 use trawl_sys::{Error, Result, privilege};
-use trawl_tap::event::Event;
-use trawl_tap::filter::Filter;
 use trawl_view::merge::Merge;
 use trawl_view::record::{PacketView, Source};
 use trawl_view::stat::{Field, FileFacts, FileFigures, FileReport, Statistics, Stored};

@@ -233,7 +233,7 @@ impl Viewer for Top<'_> {
         }
     }
 
-    fn figures(&mut self, summary: &trawl_tap::summary::Summary) {
+    fn figures(&mut self, summary: &trawl_capture::summary::Summary) {
         self.lost.1 = summary.total.lost.values().sum();
     }
 

@@ -8,18 +8,18 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use trawl_capture::Choice;
+use trawl_capture::assembly::{Host, Point};
+use trawl_capture::event::Event;
+use trawl_capture::filter::Filter;
+use trawl_capture::options::{Drops, Memory, MemorySize, Options};
+use trawl_capture::plan::CapturePlan;
+use trawl_capture::session::{self, Ended, Observer};
+use trawl_capture::sources::Sources;
+use trawl_capture::summary::Summary;
 use trawl_pipeline::account::Account;
 use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_sys::{Error, Result};
-use trawl_tap::Choice;
-use trawl_tap::assembly::{Host, Point};
-use trawl_tap::event::Event;
-use trawl_tap::filter::Filter;
-use trawl_tap::options::{Drops, Memory, MemorySize, Options};
-use trawl_tap::plan::CapturePlan;
-use trawl_tap::session::{self, Ended, Observer};
-use trawl_tap::sources::Sources;
-use trawl_tap::summary::Summary;
 use trawl_view::record::{BlockOrigin, RingBlocks, Source, add_places};
 use trawl_view::why::Tally;
 

@@ -6,10 +6,10 @@ use std::process::Command;
 use trawl_bpf::probe::Feature;
 use trawl_bpf::program::{ATTACH_TCX_INGRESS, ATTACH_XDP, LoadOptions, SCHED_CLS, XDP, returning};
 use trawl_bpf::{link, map, program};
+use trawl_capture::doctor::{self, Finding, State};
 use trawl_lab::{Pair, PairOptions, Station};
 use trawl_sys::netlink::tc::{Direction, FilterHandle};
 use trawl_sys::netns;
-use trawl_tap::doctor::{self, Finding, State};
 
 fn root_or_skip() -> bool {
     let root =

@@ -7,7 +7,7 @@
 //! that first jump. While nobody is there the kernel patches the jump at the entry away.
 //!
 //! Of the captures at a hook, one is in its slots, the others after it, in an array of programs that each one jumps on into
-//! (see `capture_chain.rs` of crates/tap, which puts them there).
+//! (see `capture_chain.rs` of crates/capture, which puts them there).
 
 use std::collections::HashSet;
 use std::io;

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use trawl_bpf::layout::RECORD_MAX_CAPTURED;
+use trawl_capture::Choice;
+use trawl_capture::filter::Filter;
+use trawl_capture::options::{
+    At, Direction, Drops, Memory, MemorySize, Mode, Options, Programs, Recording, Sample, Stamps,
+    TimeSource,
+};
+use trawl_capture::plan::CapturePlan;
+use trawl_capture::sources::Sources;
 use trawl_packet::verdict;
 use trawl_pipeline::plan::{FilePlan, Format, OutputPlan};
 use trawl_sys::privilege::User;
 use trawl_sys::{Error, Result, host};
-use trawl_tap::Choice;
-use trawl_tap::filter::Filter;
-use trawl_tap::options::{
-    At, Direction, Drops, Memory, MemorySize, Mode, Options, Programs, Recording, Sample, Stamps,
-    TimeSource,
-};
-use trawl_tap::plan::CapturePlan;
-use trawl_tap::sources::Sources;
 use trawl_view::print::PrintOptions;
 
 use super::display::{Display, Form};

@@ -1,11 +1,11 @@
 //! The outputs of a capture, opened before anything is attached, and what writes to those after the first.
 
+use trawl_capture::event::Event;
+use trawl_capture::plan::CapturePlan;
+use trawl_capture::session::{Observer, Session};
 use trawl_pipeline::plan::OutputPlan;
 use trawl_sink::Beside;
 use trawl_sys::{Error, Result};
-use trawl_tap::event::Event;
-use trawl_tap::plan::CapturePlan;
-use trawl_tap::session::{Observer, Session};
 use trawl_view::print::Printer;
 
 use super::display::{Display, Form};

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use trawl_capture::capture_site::CaptureSite;
+use trawl_capture::plan::CapturePlan;
+use trawl_capture::session::Session;
 use trawl_pipeline::plan::{Format, OutputPlan};
 use trawl_sys::{Error, Result};
-use trawl_tap::capture_site::CaptureSite;
-use trawl_tap::plan::CapturePlan;
-use trawl_tap::session::Session;
 
 use super::display::{Display, Form};
 use super::output;

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use trawl_capture::options::Drops;
+use trawl_capture::taps::drop::reasons::Reasons;
 use trawl_sys::{Error, Result};
-use trawl_tap::drop::reasons::Reasons;
-use trawl_tap::options::Drops;
 
 const ALL: &str = "all";
 const HELP: &str = "help";

@@ -5,15 +5,15 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use trawl_capture::event::Event;
+use trawl_capture::plan::CapturePlan;
+use trawl_capture::session::{Observer, Session};
 use trawl_io::disk::open_directly;
 use trawl_pipeline::plan::{Compression, Format, Io, OutputPlan};
 use trawl_pipeline::{FileWriter, Writer};
 use trawl_sink::{DirectFile, Form, Packed, Pipe, PlainFile};
 use trawl_sys::warden::WholeBytes;
 use trawl_sys::{Error, Result, create};
-use trawl_tap::event::Event;
-use trawl_tap::plan::CapturePlan;
-use trawl_tap::session::{Observer, Session};
 
 use super::output;
 use super::progress::Terminal;

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::process::ExitCode;
 
 use serde::Serialize;
+use trawl_capture::capture_site::CaptureSite;
+use trawl_capture::plan::CapturePlan;
+use trawl_capture::taps::select::select;
 use trawl_sys::Result;
 use trawl_sys::netlink::{Link, Netlink};
 use trawl_sys::netns::Namespace;
-use trawl_tap::capture_site::CaptureSite;
-use trawl_tap::plan::CapturePlan;
-use trawl_tap::select::select;
 
 use super::pod::{self, PodWatcher};
 use crate::json;

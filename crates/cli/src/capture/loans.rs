@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use trawl_capture::event::Event;
+use trawl_capture::session::Observer;
+use trawl_capture::sources::Sources;
 use trawl_program::Site;
 use trawl_program::swap::Loan;
 use trawl_sys::Result;
-use trawl_tap::event::Event;
-use trawl_tap::session::Observer;
-use trawl_tap::sources::Sources;
 
 /// Puts hooks into the program on each interface. What was put in goes again if one of them has to do without.
 pub(super) fn take(

@@ -5,11 +5,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use trawl_capture::plan::CapturePlan;
 use trawl_pipeline::plan::Compression;
 use trawl_sys::privilege::User;
 use trawl_sys::warden::WholeBytes;
 use trawl_sys::{Error, Result};
-use trawl_tap::plan::CapturePlan;
 
 use crate::outfile;
 

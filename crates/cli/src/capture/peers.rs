@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use trawl_capture::Choice;
+use trawl_capture::options::Peers;
 use trawl_io::packet_socket::{Fanout, Reading};
 use trawl_sys::{Error, Result};
-use trawl_tap::Choice;
-use trawl_tap::options::Peers;
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Other libraries and mechanisms")]

@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use trawl_capture::sources::Sources;
 use trawl_sys::helper::{Answer, Duty, Helper};
 use trawl_sys::netlink::{Link, Netlink};
 use trawl_sys::netns::Namespace;
 use trawl_sys::privilege::{Capabilities, Kept};
 use trawl_sys::{Error, Result};
-use trawl_tap::sources::Sources;
 
 /// Which runtime is asked, and for which pods.
 #[derive(Clone, Debug, clap::Args)]

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use trawl_capture::assembly::Point;
+use trawl_capture::capture_site::CaptureSite;
+use trawl_capture::event::Event;
+use trawl_capture::plan::CapturePlan;
+use trawl_capture::session::Observer;
+use trawl_capture::summary::Summary;
 use trawl_store::Accounts;
 use trawl_sys::netns::Namespace;
-use trawl_tap::assembly::Point;
-use trawl_tap::capture_site::CaptureSite;
-use trawl_tap::event::Event;
-use trawl_tap::plan::CapturePlan;
-use trawl_tap::session::Observer;
-use trawl_tap::summary::Summary;
 
 use super::display::Display;
 use super::interfaces::Joining;

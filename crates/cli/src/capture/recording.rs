@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use trawl_bpf::layout::RECORD_MAX_CAPTURED;
+use trawl_capture::options::{MemorySize, Meta};
 use trawl_pipeline::plan::{Compression, Io, Rotation};
 use trawl_sink::check_command;
 use trawl_sys::{Error, Result};
-use trawl_tap::options::{MemorySize, Meta};
 
 use crate::args::{Packing, SMALLEST_FILE, compression, file_size};
 use crate::units;

@@ -10,12 +10,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use trawl_capture::plan::CapturePlan;
 use trawl_packet::read::Step;
 use trawl_sys::events::{self, Signal, Signals, Wake};
 use trawl_sys::process::own_binary;
 use trawl_sys::ssh::Ssh;
 use trawl_sys::{Error, Result, clock};
-use trawl_tap::plan::CapturePlan;
 
 use super::display::Display;
 use super::output::Output as File;

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 
+use trawl_capture::session::Session;
 use trawl_pipeline::{Blocks, Outcome, Pressure, Stream, Unit, Writer};
 use trawl_sys::{Error, Result};
-use trawl_tap::session::Session;
 use trawl_view::Show;
 use trawl_view::record::{BlockOrigin, RingBlocks, Source, add_places};
 

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use trawl_capture::event::Event;
+use trawl_capture::session::{Confined, Ended};
+use trawl_capture::summary::Summary;
 use trawl_pipeline::plan::{FullSpool, StorePlan};
 use trawl_store::{Config, StoreWriter, StoredCapture};
 use trawl_sys::{Error, Result, host};
-use trawl_tap::event::Event;
-use trawl_tap::session::{Confined, Ended};
-use trawl_tap::summary::Summary;
 
 use super::progress::Terminal;
 use crate::json;

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, ValueEnum};
 use trawl_bpf::layout::RECORD_MAX_CAPTURED;
+use trawl_capture::capture_site::CaptureSite;
+use trawl_capture::filter::{Filter, compiler_options};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use trawl_sys::{Error, Result};
-use trawl_tap::capture_site::CaptureSite;
-use trawl_tap::filter::{Filter, compiler_options};
 
 use crate::terminal::write_out;
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use trawl_capture::trigger::{MEMORY_DEFAULT, MEMORY_MIN, TriggerPlan};
 use trawl_packet::verdict::{Kind, Set};
 use trawl_sys::{Error, Result};
-use trawl_tap::trigger::{MEMORY_DEFAULT, MEMORY_MIN, TriggerPlan};
 
 use crate::units;
 

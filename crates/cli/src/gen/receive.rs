@@ -5,10 +5,10 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use trawl_capture::capture_site::CaptureSite;
 use trawl_gen::receive::{Count, Latency, Options, PARTS, Progress, Receiver, Report, Verdict};
 use trawl_sys::events::{self, Signal, Signals};
 use trawl_sys::{Error, Result};
-use trawl_tap::capture_site::CaptureSite;
 
 use super::output::{Received, flow_name};
 use super::output::{rate, time};

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Mutex;
 
+use trawl_capture::capture_site::CaptureSite;
 use trawl_gen::engine::{Notes, open as open_engine};
 use trawl_gen::pace::Rate;
 use trawl_gen::replay::rewrite::{Prefix, Rewrite, TagChange};
@@ -14,7 +15,6 @@ use trawl_gen::replay::{Options, Replay, ReplayAccount, Speed};
 use trawl_gen::run::{Sending, run as run_generator};
 use trawl_gen::{Source, target};
 use trawl_sys::{Error, Result};
-use trawl_tap::capture_site::CaptureSite;
 
 use super::output::Sent;
 use super::output::{self, Watch};

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use trawl_bpf::probe::kernel_release;
+use trawl_capture::capture_site::CaptureSite;
 use trawl_gen::engine::Notes;
 use trawl_gen::receive::PARTS;
 use trawl_gen::rfc2544::{CHECKSUM, Measurement, Options, Progress, Rfc2544Results, SIZES, Side};
@@ -13,7 +14,6 @@ use trawl_gen::traffic::{Protocol, Spec};
 use trawl_sys::events::Signals;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::{Error, Result, host};
-use trawl_tap::capture_site::CaptureSite;
 
 use super::output::{Conditions, Rfc2544, wire_bits};
 use super::output::{rate, time};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use trawl_capture::capture_site::CaptureSite;
 use trawl_gen::engine::{Choice, Notes, Wish, open};
 use trawl_gen::pace::{Profile, Rate, WIRE_OVERHEAD};
 use trawl_gen::pattern::{Pattern, PatternSource};
@@ -15,7 +16,6 @@ use trawl_gen::traffic::{Limits, Spec, pattern};
 use trawl_gen::{Source, stamp, target};
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
-use trawl_tap::capture_site::CaptureSite;
 use trawl_view::print::{Dump, DumpForm, PrintOptions, Printer, Timestamp};
 use trawl_view::record::PacketView;
 

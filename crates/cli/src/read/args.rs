@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgAction, ValueEnum};
+use trawl_capture::filter::Filter;
 use trawl_filter::Options;
 use trawl_filter::select::options_for;
 use trawl_packet::pcapng::Direction;
 use trawl_pipeline::plan::{Compression, Rotation};
 use trawl_sink::SeriesPlan;
 use trawl_sys::{Error, Result};
-use trawl_tap::filter::Filter;
 use trawl_view::print::{Datagrams, PrintOptions};
 use trawl_view::rewrite;
 

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use trawl_bpf::probe::attached::tcx;
 use trawl_bpf::xdp_events::What;
 use trawl_bpf::{functions, program};
+use trawl_capture::capture_site::CaptureSite;
+use trawl_capture::taps::{hook, trace};
 use trawl_guard::Guard;
 use trawl_guard::rule::{Action, Rule};
 use trawl_program::Site;
@@ -16,8 +18,6 @@ use trawl_sys::interface::Interface;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netlink::tc::Direction;
 use trawl_sys::netns::{Namespace, run_maybe_in};
-use trawl_tap::capture_site::CaptureSite;
-use trawl_tap::{hook, trace};
 use trawl_view::why::DropKey;
 
 /// Functions that drop the packets of tunnels without a device.

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 use trawl_bpf::xdp_events::{Event, What, XdpEvents};
+use trawl_capture::capture_site::CaptureSite;
 use trawl_packet::pcapng::Verdict;
 use trawl_packet::verdict;
 use trawl_pipeline::account::Account;
@@ -12,7 +13,6 @@ use trawl_sys::Result;
 use trawl_sys::counters::{self, Counters, Key};
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{Look, Namespace};
-use trawl_tap::capture_site::CaptureSite;
 use trawl_view::why::{DropKey, REASON_XDP, Row, Tally};
 
 use super::advice;

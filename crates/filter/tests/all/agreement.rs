@@ -29,7 +29,7 @@ impl Readers {
             Target::copy(128),
             Target::copy(1024),
         ];
-        // Tables are maps, which are in the kernel: the tests of crates/tap ask there.
+        // Tables are maps, which are in the kernel: the tests of crates/capture ask there.
         let blocks = match program.has_tables() {
             true => Vec::new(),
             false => targets.map(|t| (t, lowered(&program, &t))).to_vec(),

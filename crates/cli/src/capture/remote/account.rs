@@ -4,9 +4,9 @@ use std::io::Write;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use trawl_capture::event::Event;
 use trawl_pipeline::account::Account;
 use trawl_sys::{Error, Result};
-use trawl_tap::event::Event;
 
 use super::File;
 use crate::json;

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 use serde_json::Value;
+use trawl_capture::event::Event;
+use trawl_capture::plan::CapturePlan;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_pipeline::plan::{FilePlan, Format, OutputPlan, Rotation};
 use trawl_sys::events::Wake;
 use trawl_sys::ssh::{Ssh, word};
 use trawl_sys::{Error, Result, clock};
-use trawl_tap::event::Event;
-use trawl_tap::plan::CapturePlan;
 
 use super::account::{Clock, Report};
 use crate::capture::display::Display;

@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
+use trawl_capture::plan::CapturePlan;
 use trawl_packet::read::CaptureReader;
 use trawl_pipeline::plan::Format;
 use trawl_sys::{Error, Result};
-use trawl_tap::plan::CapturePlan;
 use trawl_view::Show;
 use trawl_view::json::JsonLines;
 use trawl_view::print::Printer;

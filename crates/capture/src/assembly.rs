@@ -1,0 +1,717 @@
+//! A capture while it is put together: taps add their hook points and the rings their records come through.
+
+mod slots;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use trawl_bpf::layout::drop::{LINKS_FOLLOWED, LINKS_NONE, LINKS_POINTS};
+use trawl_bpf::layout::{
+    ALL, HOLD_NOTHING, RING_MAX_POINTS, RecordConfig, TapConfig, VERDICT_NONE, VERDICT_TC,
+    VERDICT_XDP, VERDICT_XDP_SEEN,
+};
+use trawl_bpf::{info, kernel_types, object, probe, program};
+use trawl_packet::pcapng;
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+use trawl_ring::producer::{Producer, Tickets};
+use trawl_ring::{Account, Consumer, Geometry, Rings, account_offset, rejected_offset};
+use trawl_sys::clock::{self, ProgramClock};
+use trawl_sys::warden::{Undo, Warden};
+use trawl_sys::{Error, Result, events, host};
+
+use crate::capture_site::CaptureSite;
+use crate::event::{ClockReason, Event};
+use crate::many::Many;
+use crate::options::{Direction, Options, Sample, Stamps, TimeSource};
+use crate::taps::polls;
+use slots::{Slots, Tenancy};
+
+/// A place where packets are seen, with an account of its own.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// Its account in the rings.
+    tenancy: Tenancy,
+    /// Which of the sites, by its place in the list; `None` if it stands for no single one.
+    pub site: Option<usize>,
+    pub label: String,
+    /// What its interface blocks are called, if not by the label.
+    block_name: Option<String>,
+    /// `xdp exit`, `tc egress`: what people call it.
+    pub hook: String,
+    pub tap: &'static str,
+    /// How the tap is attached, once it is: `native`, `skb`, `tcx`, `clsact`.
+    pub mode: &'static str,
+    /// How its packets begin, where that is not the interface's.
+    link_type: Option<u16>,
+    /// What the file says of its time stamps beside the clock.
+    note: Option<String>,
+    /// The program of somebody else that packets are seen at, in fixed words for the file.
+    program: Option<String>,
+    /// The interface blocks whose packets count here.
+    pub interfaces: Vec<u32>,
+    /// How its records get their time, if not by a reading of the clock for each.
+    pub stamps: Stamps,
+    pub(crate) rings: Arc<Rings>,
+}
+
+impl Point {
+    /// What became of the packets that were seen here, as far as the rings know.
+    pub(crate) fn account(&self) -> Account {
+        self.tenancy.account(&self.rings)
+    }
+}
+
+/// The end of an XDP program that a hook is at.
+fn end_of(hook: &str) -> Option<&'static str> {
+    let ends = ["xdp entry", "xdp exit"];
+    ends.into_iter().find(|end| hook.starts_with(end))
+}
+
+/// An interface block to be: it is written once everything is attached.
+#[derive(Clone, Copy, Debug)]
+struct InterfaceSeed {
+    point: usize,
+    clock: &'static str,
+}
+
+/// The identifiers given to a new hook point.
+#[derive(Clone, Copy, Debug)]
+pub struct PointIds {
+    /// Its place in the list of points.
+    pub point: u32,
+    /// Where its account is in the rings.
+    pub slot: u32,
+    pub interface: u32,
+    /// The interface block for packets stamped by the hardware, where those were asked for.
+    pub hardware_interface: u32,
+    /// Whether the verdict is written.
+    verdict: bool,
+}
+
+/// The verdict that a program's records carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carries {
+    Nothing,
+    Xdp(u32),
+    /// Whatever the XDP program returns.
+    XdpAsSeen,
+    Tc(i32),
+}
+
+impl PointIds {
+    /// What a program needs to know to make records here.
+    pub fn record(&self, direction: u32, carries: Carries) -> RecordConfig {
+        let (kind, value) = match carries {
+            _ if !self.verdict => (VERDICT_NONE, 0),
+            Carries::Nothing => (VERDICT_NONE, 0),
+            Carries::Xdp(action) => (VERDICT_XDP, u64::from(action)),
+            Carries::XdpAsSeen => (VERDICT_XDP_SEEN, 0),
+            Carries::Tc(action) => (VERDICT_TC, i64::from(action) as u64),
+        };
+        RecordConfig {
+            account_offset: account_offset(self.slot),
+            rejected_offset: rejected_offset(self.slot),
+            point: self.slot,
+            interface: self.interface,
+            hardware_interface: self.hardware_interface,
+            direction,
+            verdict_kind: kind as u32,
+            // One byte of kind, eight of value, three of padding.
+            verdict_low: kind as u32 | (value as u32) << 8,
+            verdict_middle: (value >> 24) as u32,
+            verdict_high: (value >> 56) as u32,
+            options_length: 0,
+            fixed_length: 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Assembly {
+    pub options: Rc<Options>,
+    pub(crate) geometry: Geometry,
+    pub notices: Vec<Event>,
+    /// Undoes what a killed trawl would leave behind.
+    pub warden: Warden,
+    pub(crate) points: Vec<Point>,
+    slots: Slots,
+    interfaces: Vec<InterfaceSeed>,
+    pub(crate) streams: Vec<Consumer>,
+    pub(crate) clock: ProgramClock,
+    rings: Option<Arc<Rings>>,
+    /// Shared by all who record, so that -c is exact over all of them.
+    pub(crate) tickets: Arc<Tickets>,
+    /// Tells the programs where polls end, once one of them asks for it; or nothing can.
+    polls: Option<Option<OwnedFd>>,
+    /// Said only to those who want to know more.
+    pub details: Vec<Event>,
+    /// What programs do with packets that others of them have seen: LINKS_… of bpf/include/drop.h.
+    pub(crate) links: u32,
+    /// How many sites there are; those whose rings lie in this process's memory share what may be used of it.
+    pub(crate) sites: usize,
+    pub(crate) host: Host,
+    pub(crate) many: Many,
+    /// Tasks for the warden that need not be looked after at once: it starts anew for each of its calls.
+    tasks: Vec<Box<dyn Undo>>,
+    /// The rings that wait until all points are attached; `None` from then on.
+    held: Option<Vec<Arc<Rings>>>,
+}
+
+/// What the file says of the machine.
+#[derive(Clone, Debug)]
+pub struct Host {
+    pub os: String,
+    pub hardware: String,
+    pub application: String,
+}
+
+impl Host {
+    /// Describes this machine and this trawl.
+    pub fn this() -> Self {
+        let host = host::describe();
+        Self {
+            os: host.os,
+            hardware: host.hardware,
+            application: format!("trawl {}", env!("CARGO_PKG_VERSION")),
+        }
+    }
+}
+
+/// Entry and exit of each program of a chain.
+const POINTS_OF_A_SITE: usize = 24;
+const POINTS_AT_LEAST: usize = 64;
+/// Entry and exit, of an interface that appears.
+const POINTS_OF_A_JOIN: u32 = 2;
+
+fn too_many(max: usize) -> Error {
+    let why = format!("{max} is the limit");
+    Error::failed("cannot capture at this many places", why).fix("split the capture in two")
+}
+
+impl Assembly {
+    pub fn new(options: &Options, host: Host, sites: usize) -> Result<Self> {
+        let clock = if probe::has_tai_helper() {
+            ProgramClock::Tai
+        } else {
+            ProgramClock::Monotonic
+        };
+        Ok(Self {
+            geometry: options.memory.here()?,
+            options: Rc::new(options.clone()),
+            notices: Vec::new(),
+            warden: Warden::default(),
+            points: Vec::new(),
+            slots: Slots::default(),
+            interfaces: Vec::new(),
+            streams: Vec::new(),
+            clock,
+            rings: None,
+            tickets: Arc::new(Tickets::new(options.count)),
+            polls: None,
+            details: Vec::new(),
+            links: links(options, sites),
+            sites,
+            host,
+            many: Many::default(),
+            tasks: Vec::new(),
+            held: Some(Vec::new()),
+        })
+    }
+
+    /// The rings that BPF programs write to; made when the first tap needs them.
+    pub fn program_rings(&mut self) -> Result<Arc<Rings>> {
+        if let Some(rings) = &self.rings {
+            return Ok(Arc::clone(rings));
+        }
+        let rings = self.rings_apart()?;
+        self.rings = Some(Arc::clone(&rings));
+        Ok(rings)
+    }
+
+    /// Programs that follow packets know them again on kernels too where those at XDP cannot.
+    fn knows_again(&self) -> bool {
+        self.links != LINKS_NONE as u32 || self.options.follows()
+    }
+
+    /// Rings for programs that may interrupt those that write to the others, and be interrupted by them.
+    pub fn rings_apart(&mut self) -> Result<Arc<Rings>> {
+        let rings = match &self.rings {
+            Some(rings) => rings.beside()?,
+            None => Rings::in_maps(
+                self.geometry,
+                events::cpu_count(),
+                self.points_max(),
+                self.knows_again(),
+            )?,
+        };
+        rings.set_clock_offset(self.clock.offset_to_wall());
+        self.streams.extend(Consumer::all(&rings));
+        self.tickets.share_with(&rings);
+        self.hold(&rings);
+        Ok(rings)
+    }
+
+    /// Rings that are made before the capture begins wait for that.
+    fn hold(&mut self, rings: &Arc<Rings>) {
+        if let Some(held) = &mut self.held {
+            rings.hold();
+            held.push(Arc::clone(rings));
+        }
+    }
+
+    /// Begins to count at all points, in one instant.
+    pub fn begin(&mut self) {
+        for rings in self.held.take().into_iter().flatten() {
+            rings.release();
+        }
+    }
+
+    /// Rings that threads of this process write to, with their writing sides.
+    pub fn thread_rings(
+        &mut self,
+        geometry: Geometry,
+        count: usize,
+    ) -> Result<(Arc<Rings>, Vec<Producer>)> {
+        let rings = Rings::in_memory(geometry, count)?;
+        self.streams.extend(Consumer::all(&rings));
+        let producers = Producer::all(&rings, &self.tickets, clock::wall());
+        self.hold(&rings);
+        Ok((rings, producers))
+    }
+
+    /// Adds a hook point of a site, with its interface block (two where hardware stamps are asked for, since a
+    /// block speaks of one clock).
+    pub fn add_point(
+        &mut self,
+        index: usize,
+        site: &CaptureSite,
+        rings: &Arc<Rings>,
+        tap: &'static str,
+        hook: &str,
+    ) -> Result<PointIds> {
+        let (point, tenancy) = self.next_point(rings)?;
+        let slot = tenancy.slot;
+        let interface = self.interfaces.len() as u32;
+        let mut hardware_interface = interface;
+        self.interfaces.push(InterfaceSeed {
+            point,
+            clock: "system",
+        });
+        if self.options.time == TimeSource::Hardware {
+            hardware_interface += 1;
+            self.interfaces.push(InterfaceSeed {
+                point,
+                clock: "hardware",
+            });
+        }
+        self.points.push(Point {
+            tenancy,
+            site: Some(index),
+            label: site.label.clone(),
+            block_name: None,
+            hook: hook.to_owned(),
+            tap,
+            mode: "",
+            link_type: None,
+            note: None,
+            program: None,
+            interfaces: (interface..=hardware_interface).collect(),
+            stamps: Stamps::Precise,
+            rings: Arc::clone(rings),
+        });
+        Ok(PointIds {
+            point: point as u32,
+            slot,
+            interface,
+            hardware_interface,
+            verdict: self.options.recording.meta.verdict,
+        })
+    }
+
+    /// Adds a hook point that stands for no single site, with an interface block of this name for packets of which
+    /// no interface is known.
+    pub fn add_point_apart(
+        &mut self,
+        label: String,
+        name: String,
+        rings: &Arc<Rings>,
+        tap: &'static str,
+        hook: &str,
+    ) -> Result<PointIds> {
+        let (point, tenancy) = self.next_point(rings)?;
+        let slot = tenancy.slot;
+        let interface = self.interfaces.len() as u32;
+        self.interfaces.push(InterfaceSeed {
+            point,
+            clock: "system",
+        });
+        self.points.push(Point {
+            tenancy,
+            site: None,
+            label,
+            block_name: Some(name),
+            hook: hook.to_owned(),
+            tap,
+            mode: "",
+            link_type: None,
+            note: None,
+            program: None,
+            interfaces: vec![interface],
+            stamps: Stamps::Precise,
+            rings: Arc::clone(rings),
+        });
+        Ok(PointIds {
+            point: point as u32,
+            slot,
+            interface,
+            hardware_interface: interface,
+            verdict: self.options.recording.meta.verdict,
+        })
+    }
+
+    /// Accounts take memory on each CPU: there is room for as many as captures of this many sites have.
+    fn points_max(&self) -> usize {
+        match self.options.joins || self.serves_many() {
+            true => RING_MAX_POINTS,
+            false => (self.sites * POINTS_OF_A_SITE).clamp(POINTS_AT_LEAST, RING_MAX_POINTS),
+        }
+    }
+
+    /// Has the next points of an interface count side by side, as programs for many interfaces expect it.
+    pub(crate) fn reserve_points(&mut self, count: u32) -> Result<()> {
+        let max = self.points_max();
+        match self.slots.reserve(count, max as u32) {
+            true => Ok(()),
+            false => Err(too_many(max)),
+        }
+    }
+
+    /// Whether one more interface can join now.
+    pub(crate) fn has_room(&self) -> bool {
+        self.slots.has(POINTS_OF_A_JOIN, self.points_max() as u32)
+    }
+
+    pub(crate) fn no_room(&self) -> Error {
+        too_many(self.points_max())
+    }
+
+    /// Others may count where the points of this site did, once all that was seen there is counted.
+    pub(crate) fn release(&mut self, site: usize) {
+        let points = self.points.iter().rev();
+        for point in points.filter(|point| point.site == Some(site)) {
+            self.slots.give_back(point.tenancy.slot);
+        }
+    }
+
+    fn next_point(&mut self, rings: &Rings) -> Result<(usize, Tenancy)> {
+        let max = self.points_max();
+        let (slot, is_used_again) = self.slots.take(max as u32).ok_or_else(|| too_many(max))?;
+        if is_used_again {
+            let points = self.points.iter();
+            points.for_each(|point| point.tenancy.end(slot, &point.rings));
+        }
+        let tenancy = Tenancy::new(slot, is_used_again, rings);
+        Ok((self.points.len(), tenancy))
+    }
+
+    /// Has a program read the clock once for many packets, as far as that was asked for and can be. It must see packets in
+    /// the polls of devices only.
+    pub fn stamp_by_polls(
+        &mut self,
+        config: &mut TapConfig,
+        site: &CaptureSite,
+        points: &[u32],
+    ) -> Result<()> {
+        let stamps = self.options.recording.stamps;
+        let Some(readings) = stamps.readings() else {
+            return Ok(());
+        };
+        if self.options.time == TimeSource::Hardware {
+            return Ok(());
+        }
+        if site.interface.driver.as_deref() == Some("tun") {
+            self.details.push(Event::ClockReadPerPacket {
+                interface: site.label.clone(),
+                reason: ClockReason::NoPolls {
+                    driver: "tun".to_owned(),
+                },
+            });
+            return Ok(());
+        }
+        if self.polls.is_none() {
+            let rings = self.program_rings()?;
+            let polls = polls::watch(&self.config(&rings), &rings, readings);
+            if let Err(error) = &polls {
+                self.details.push(Event::ClockReadPerPacket {
+                    interface: site.label.clone(),
+                    reason: ClockReason::EndUnseen {
+                        why: error.to_string(),
+                    },
+                });
+            }
+            self.polls = Some(polls.ok());
+        }
+        if let Some(Some(_)) = &self.polls {
+            readings.write_to(config);
+            points
+                .iter()
+                .for_each(|point| self.set_stamped_by_polls(*point));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_stamped_by_polls(&mut self, point: u32) {
+        self.points[point as usize].stamps = self.options.recording.stamps;
+    }
+
+    /// Says how a tap ended up attached.
+    pub fn set_mode(&mut self, point: u32, mode: &'static str) {
+        if let Some(point) = self.points.get_mut(point as usize) {
+            point.mode = mode;
+        }
+    }
+
+    /// Says how packets begin, where that is not what the interface has.
+    pub fn set_link_type(&mut self, point: u32, link_type: u16) {
+        self.points[point as usize].link_type = Some(link_type);
+    }
+
+    /// Says what the place is called, where a site has several.
+    pub fn set_label(&mut self, point: u32, label: String) {
+        self.points[point as usize].label = label;
+    }
+
+    /// Has the file say something of the time stamps.
+    pub fn set_note(&mut self, point: u32, note: String) {
+        self.points[point as usize].note = Some(note);
+    }
+
+    /// Has the file name the attached program that the packets of a point are seen at. A program that has gone meanwhile is
+    /// not named.
+    pub(crate) fn set_program(&mut self, point: u32, id: u32) {
+        let about = program::open_by_id(id).and_then(|fd| info::program(fd.as_fd()));
+        self.points[point as usize].program = about.ok().map(|about| {
+            let info::ProgramInfo { id, name, tag, .. } = about;
+            format!("xdp_program={name} xdp_id={id} xdp_tag={tag}")
+        });
+    }
+
+    /// The name of a point's interface blocks. Where packets are seen at both ends of a program, it tells these apart.
+    fn block_name(&self, point: &Point) -> String {
+        let name = point.block_name.as_ref().unwrap_or(&point.label);
+        let end = |point: &Point| end_of(&point.hook);
+        let has_both = self.points.iter().any(|other| {
+            other.site == point.site && end(other).is_some() && end(other) != end(point)
+        });
+        match end(point) {
+            Some(end) if has_both => format!("{name} ({end})"),
+            _ => name.clone(),
+        }
+    }
+
+    /// The interface blocks of the file, after those that were made before.
+    pub fn interface_blocks(&self, sites: &[CaptureSite], made: usize) -> Vec<pcapng::Interface> {
+        self.interfaces[made..]
+            .iter()
+            .map(|seed| self.interface_block(sites, *seed))
+            .collect()
+    }
+
+    fn interface_block(&self, sites: &[CaptureSite], seed: InterfaceSeed) -> pcapng::Interface {
+        let point = &self.points[seed.point];
+        let interface = point.site.map(|site| &sites[site].interface);
+        let how = if point.mode.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", point.mode)
+        };
+        pcapng::Interface {
+            link_type: point
+                .link_type
+                .or(interface.map(|interface| interface.link_type))
+                .unwrap_or(LINKTYPE_ETHERNET),
+            snaplen: self.snaplen(),
+            name: Some(self.block_name(point)),
+            comments: point.program.iter().cloned().collect(),
+            description: Some(format!(
+                "{}{how}, time stamps from the {} clock{}{}",
+                point.hook,
+                seed.clock,
+                point.stamps.in_words(),
+                point
+                    .note
+                    .as_ref()
+                    .map_or(String::new(), |note| format!(", {note}"))
+            )),
+            speed: interface.and_then(|interface| interface.speed_bits),
+            mac: interface.and_then(|interface| interface.mac),
+            hardware: interface
+                .filter(|interface| interface.index != 0)
+                .map(|interface| interface.hardware_text()),
+            os: Some(self.host.os.clone()),
+            filter: self.options.filter.as_ref().map(|filter| filter.text()),
+            ..pcapng::Interface::default()
+        }
+    }
+
+    /// The snap length asked for, as far as a ring's segment holds it.
+    pub fn snaplen(&self) -> u32 {
+        self.options.snaplen.min(self.geometry.max_captured())
+    }
+
+    /// How far into the kernel's own structure of a packet a member lies, where programs look for packets that others have
+    /// seen.
+    pub(crate) fn offset(&self, structure: &str, member: &str) -> u32 {
+        match self.links == LINKS_NONE as u32 {
+            true => 0,
+            // Where the function is that leads there, the types are too.
+            false => kernel_types::offset(structure, member)
+                .ok()
+                .flatten()
+                .unwrap_or(0),
+        }
+    }
+
+    /// Has the warden look after a task once `settle` is called: for what ends with trawl anyway, and only goes on better
+    /// if others are told.
+    pub(crate) fn watch_later(&mut self, task: Box<dyn Undo>) {
+        self.tasks.push(task);
+    }
+
+    /// Hands the tasks of many interfaces to the warden at once.
+    pub(crate) fn settle(&mut self) -> Result<()> {
+        self.many.known.clear();
+        match self.tasks.is_empty() {
+            true => Ok(()),
+            false => self.warden.watch(self.tasks.drain(..)),
+        }
+    }
+
+    pub fn event(&mut self, event: Event) {
+        self.notices.push(event);
+    }
+}
+
+impl Assembly {
+    /// The part of a program's configuration that all taps share.
+    pub fn config(&self, rings: &Rings) -> TapConfig {
+        let geometry = rings.geometry();
+        let limit = self.options.count.unwrap_or(0);
+        let (interval, tolerance) = self.options.rate_limit.map_or((0, 0), rate_times);
+        let nowhere = PointIds {
+            point: 0,
+            slot: 0,
+            interface: 0,
+            hardware_interface: 0,
+            verdict: false,
+        };
+        let meta = self.options.recording.meta;
+        let record = nowhere.record(0, Carries::Nothing);
+        TapConfig {
+            first: record,
+            second: record,
+            record_limit_low: limit as u32,
+            record_limit_high: (limit >> 32) as u32,
+            snaplen: self.snaplen(),
+            segment_size: geometry.segment_size as u32,
+            segment_room: geometry.segment_room() as u32,
+            bank_mask: geometry.bank_size() as u32 - 1,
+            bank_shift: (geometry.bank_size() / geometry.segment_size).ilog2(),
+            clock_first: 0,
+            clock_mask: 0,
+            clock_follows: 0,
+            write_flags: u32::from(meta.flags),
+            write_queue: u32::from(meta.queue),
+            write_id: u32::from(meta.id),
+            write_comment: u32::from(meta.verdict),
+            cpu_mask: rings.cpu_mask(),
+            verdict: 0,
+            unwanted: 0,
+            hold: HOLD_NOTHING as u32,
+            only_ifindex: 0,
+            only_queue: self.options.queue.unwrap_or(ALL as u32),
+            queue_offset: 0,
+            only_cpu: self.options.cpu.unwrap_or(ALL as u32),
+            sample: match self.options.sample {
+                Some(Sample::Every(number)) => number,
+                _ => 0,
+            },
+            sample_below: match self.options.sample {
+                // One in one is all.
+                Some(Sample::Random(number @ 2..)) => ((1u64 << 32) / u64::from(number)) as u32,
+                _ => 0,
+            },
+            rate_interval_low: interval as u32,
+            rate_interval_high: (interval >> 32) as u32,
+            rate_tolerance_low: tolerance as u32,
+            rate_tolerance_high: (tolerance >> 32) as u32,
+            chain_next: 0,
+            clock_is_tai: u32::from(self.clock == ProgramClock::Tai),
+            onward: ALL as u32,
+            silent: 0,
+            only_namespace: 0,
+            wanted_verdicts: ALL as u32,
+            shared_id: 0,
+            first_address_low: 0,
+            first_address_high: 0,
+            first_page_low: 0,
+            first_page_high: 0,
+            names_receiver: 0,
+            with_stack: 0,
+            segments_for_entries: 0,
+            links: self.links,
+            head_offset: self.offset("xdp_buff", "data_hard_start"),
+            flags_offset: flags_offset(),
+            step: 0,
+            grows: u32::from(geometry.grows_from.is_some()),
+            by_namespace: 0,
+            queue_info_offset: 0,
+            device_offset: 0,
+            device_namespace_offset: 0,
+            namespace_number_offset: 0,
+        }
+    }
+}
+
+/// Where the kernel lets programs look at its own structure of an XDP packet.
+fn flags_offset() -> u32 {
+    object::can_cast()
+        .then(|| kernel_types::offset("xdp_buff", "flags").ok().flatten())
+        .flatten()
+        .unwrap_or(0)
+}
+
+/// Packets are known again where they can be seen at several points of a capture, and their identifiers are recorded.
+fn links(options: &Options, sites: usize) -> u32 {
+    let beside = options.drops.is_some() && options.tap != crate::Choice::Drop;
+    let several =
+        sites > 1 || beside || options.with_tc || options.direction == Some(Direction::Both);
+    let links = match (options.follows(), several && options.recording.meta.id) {
+        (true, _) => LINKS_FOLLOWED,
+        (false, true) => LINKS_POINTS,
+        (false, false) => LINKS_NONE,
+    };
+    match object::can_cast() {
+        true => links as u32,
+        false => LINKS_NONE as u32,
+    }
+}
+
+/// The time between records at a rate, and how far they may run ahead of it: a hundredth of a second, or one record.
+/// In 1/64 ns, so that high rates are kept to exactly enough.
+pub(crate) fn rate_times(per_second: u64) -> (u64, u64) {
+    const SECOND: u64 = 1_000_000_000 << 6;
+    let interval = (SECOND / per_second.max(1)).max(1);
+    (interval, (SECOND / 100).saturating_sub(interval))
+}
+
+/// The maps a tap program is loaded with, under the names its source gives them.
+pub fn program_maps<'r>(
+    rings: &'r Rings,
+    chain: Option<BorrowedFd<'r>>,
+) -> Vec<(&'static str, BorrowedFd<'r>)> {
+    let mut maps: Vec<_> = rings.maps().map(|maps| maps.by_name()).unwrap_or_default();
+    maps.extend(chain.map(|chain| (crate::capture_chain::MAP_NAME, chain)));
+    maps
+}

@@ -1,0 +1,870 @@
+//! The events of a capture: data for machines, and a sentence for people.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use trawl_packet::verdict::Kind;
+use trawl_pipeline::account::Account;
+use trawl_program::reload::{Again, Reload};
+use trawl_sys::clock;
+
+use crate::assembly::Point;
+use crate::summary::OutputSummary;
+use crate::taps::pcap::LibraryFigures;
+use crate::taps::watch::Cause;
+use crate::trigger::{self, Firing, TriggerPlan};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Event {
+    /// Packets are being recorded at a hook point.
+    Capturing {
+        interface: String,
+        hook: String,
+        /// How the program is attached; empty where there is no choice.
+        mode: String,
+    },
+    /// trawl chose these taps.
+    UsingTaps {
+        interface: String,
+        taps: Vec<String>,
+        reason: TapReason,
+    },
+    /// trawl found this hook map.
+    UsingHookMap {
+        interface: String,
+        path: PathBuf,
+    },
+    /// Another capture of trawl is at the same XDP hook.
+    SharingHook {
+        interface: String,
+    },
+    /// The driver did not take trawl's XDP program.
+    SkbMode {
+        interface: String,
+        why: String,
+    },
+    /// What attaching an XDP program is about to do to a network card.
+    TouchesCard {
+        interface: String,
+        driver: String,
+        effects: String,
+    },
+    /// No program is attached, so every packet passes, and other verdicts are asked for.
+    NoPacketMatchesVerdict {
+        interface: String,
+    },
+    /// Packets get to these programs by tail calls, where tracing does not see them.
+    ProgramsOutOfSight {
+        interface: String,
+        programs: String,
+    },
+    /// A program to trace was attached.
+    ProgramFound {
+        interface: String,
+        program: String,
+    },
+    /// A traced program is not attached any more.
+    ProgramLost {
+        interface: String,
+        program: String,
+        /// It is looked for.
+        awaited: bool,
+    },
+    /// The kernel or a library drops what does not match without counting it.
+    RejectedNotCounted {
+        interface: String,
+        /// Why the kernel did not take the counting program; absent for a library.
+        why: Option<String>,
+    },
+    /// Capture files have no link type for these frames.
+    NoLinkType {
+        interface: String,
+    },
+    /// The network card stamps packets, if it was told to.
+    CardStamps {
+        interface: String,
+        device: String,
+    },
+    /// The system stamps packets, since neither card nor library does.
+    SystemStamps {
+        interface: String,
+        library: Option<String>,
+    },
+    /// What libpcap said when the device was opened.
+    LibraryWarning {
+        interface: String,
+        library: String,
+        warning: String,
+    },
+    /// The library gave packets times that cannot be.
+    ImpossibleTimes {
+        library: String,
+        packets: u64,
+    },
+    /// The thread in the library did not come back in time.
+    LibraryStuck {
+        library: String,
+        seconds: u64,
+    },
+    /// The network stack does not get the packets.
+    TakenFromStack {
+        interface: String,
+    },
+    /// Callbacks of a killed capture were removed from a DPDK port.
+    DpdkPortCleared {
+        interface: String,
+        port: String,
+        pid: String,
+    },
+    /// There are too many of these to follow packets through all of them.
+    StepsLeftOut {
+        of: Steps,
+        count: u64,
+    },
+    /// The running kernel lacks a tracepoint.
+    NoTracepoint {
+        name: String,
+    },
+    /// Packets are followed without these steps.
+    NoSteps {
+        why: String,
+    },
+    /// An interface that appeared is not captured on.
+    NotJoined {
+        why: String,
+    },
+    /// Interfaces that appear are captured on once others have left.
+    JoinsWait {
+        interface: String,
+        why: String,
+    },
+    /// Packets are followed without the steps at a program that has no hooks.
+    NoHooks {
+        interface: String,
+        reload: Reload,
+    },
+    /// The clock is read for each packet, not for each poll.
+    ClockReadPerPacket {
+        interface: String,
+        reason: ClockReason,
+    },
+    /// A ring's segment holds no more bytes of a packet.
+    SnaplenReduced {
+        bytes: u32,
+    },
+    /// An output is a named pipe, which is opened when it has a reader.
+    WaitsForReader {
+        output: String,
+    },
+    /// A file goes through the page cache.
+    NotDirect {
+        output: String,
+        why: String,
+    },
+    /// Nobody reads the pipe.
+    NotRead {
+        output: String,
+        packets: u64,
+    },
+    /// Packets are kept in memory until an event.
+    Armed {
+        before_ns: u64,
+        memory_bytes: u64,
+        /// Memory for packets that were not looked at yet, beside that.
+        ring_bytes: u64,
+        expression: Option<String>,
+        verdicts: Vec<String>,
+        /// The process that a signal starts the recording of.
+        signal_pid: Option<u32>,
+    },
+    /// An event has packets written.
+    Triggered(Firing),
+    /// A program runs with hooks for the time of the capture.
+    HooksLent {
+        interface: String,
+        file: PathBuf,
+        program: String,
+        id: u32,
+    },
+    /// It has hooks already.
+    HasHooks {
+        interface: String,
+    },
+    /// The program without hooks was not put back.
+    HooksNotReturned {
+        interface: String,
+    },
+    LinkDown {
+        interface: String,
+    },
+    LinkUp {
+        interface: String,
+    },
+    Renamed {
+        interface: String,
+        name: String,
+    },
+    /// No packets come from this interface any more.
+    Gone(Gone),
+    /// Something was not left as it was before the capture.
+    NotUndone {
+        what: Left,
+        why: String,
+    },
+    /// What reads the packets failed, or did not end as it should.
+    ReadFailed(ReadFailure),
+    /// A traced program was replaced by another one, which is traced now.
+    ProgramReplaced {
+        interface: String,
+        before: String,
+        program: String,
+    },
+    /// A tap cannot see packets any more.
+    Blind(Gap),
+    /// It sees them again.
+    SeesAgain(Gap),
+    /// The process that cleans up after a killed trawl was killed itself, and another one was started.
+    WardenReplaced,
+    /// The kernel does not take the filter: the tap is attached without it, and trawl leaves out what does not match.
+    FilteredInUserSpace {
+        why: String,
+    },
+    /// The filter follows chains of headers, the kernel only so far: packets with longer ones are judged in user space.
+    LongChainsInUserSpace,
+    /// The account of packets, on request and at the end.
+    Account(Account),
+    HardwareTime {
+        stamped: u64,
+        recorded: u64,
+    },
+    TimeError {
+        at_most_ns: u64,
+    },
+    /// The packets of an output after the first that are not in it.
+    Output(OutputSummary),
+    /// An output ended early.
+    OutputFailed {
+        error: String,
+    },
+    /// Packets were lost because they could not be compressed in time.
+    CompressionTooSlow {
+        packets: u64,
+        threads: usize,
+    },
+    /// All is written, and commands of -z still run.
+    WaitsForCommands {
+        count: usize,
+    },
+    /// A gap, once the capture is over.
+    Unseen(Gap),
+    Triggers(trigger::Report),
+    /// The figures of a library that reads packets.
+    Library(LibraryFigures),
+    StoreDelayed {
+        url: String,
+        error: String,
+    },
+    /// The end of a capture into a store.
+    Stored {
+        recorded: u64,
+        stored: u64,
+        spooled: u64,
+        evicted: u64,
+    },
+    /// Chunks that are not in the store yet.
+    Spooled {
+        spool: PathBuf,
+        chunks: u64,
+        error: String,
+    },
+    /// Packets that will not be in the store.
+    Evicted {
+        url: String,
+        packets: u64,
+    },
+}
+
+/// Why trawl chose a tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TapReason {
+    NotEthernet,
+    SentOnly,
+    HookNamed,
+    ProgramNamed,
+    NoProgram,
+    OtherCapture,
+    HasHookMap,
+    CanBeTraced,
+    CannotBeTraced,
+}
+
+/// What packets are followed through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Steps {
+    Namespaces,
+    Interfaces,
+}
+
+/// Why polls cannot be stamped as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClockReason {
+    /// The driver has no polls.
+    NoPolls { driver: String },
+    /// Their end cannot be seen.
+    EndUnseen { why: String },
+}
+
+/// What a tap changed for the time of a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Left {
+    HookSlot { slot: u32 },
+    XdpHook,
+    TcFilter,
+}
+
+/// An interface that packets do not come from any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gone {
+    pub interface: String,
+    pub reason: GoneReason,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GoneReason {
+    Removed,
+    MovedAway,
+    NamespaceDeleted,
+    /// None of the chosen programs is attached any more.
+    ProgramsGone,
+    /// The program that is attached now cannot be traced.
+    ProgramUntraceable {
+        why: String,
+    },
+    ReadFailed(ReadFailure),
+}
+
+/// Why packets cannot be read from an interface any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadFailure {
+    Error {
+        why: String,
+    },
+    ThreadCrashed,
+    /// The DPDK application has ended.
+    ApplicationEnded,
+    /// The DPDK helper wrote what is no block.
+    HelperBroken,
+    /// Something else told the DPDK helper to end.
+    HelperStopped,
+    HelperKilled {
+        said: Option<String>,
+    },
+    /// The DPDK helper did not end in this time, and trawl killed it.
+    HelperStuck {
+        seconds: u64,
+    },
+}
+
+impl GoneReason {
+    /// A stable name.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Removed => "interface_removed",
+            Self::NamespaceDeleted => "interface_namespace_deleted",
+            Self::MovedAway => "interface_moved_away",
+            Self::ProgramsGone => "interface_without_chosen_programs",
+            Self::ProgramUntraceable { .. } => "interface_program_untraceable",
+            Self::ReadFailed(ReadFailure::ApplicationEnded) => "interface_application_ended",
+            Self::ReadFailed(_) => "interface_read_failed",
+        }
+    }
+}
+
+impl Gone {
+    /// Returns a stable name of the reason.
+    pub fn name(&self) -> &'static str {
+        self.reason.name()
+    }
+}
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let interface = &self.interface;
+        match &self.reason {
+            GoneReason::Removed => write!(f, "the interface {interface} was removed"),
+            GoneReason::MovedAway => {
+                write!(
+                    f,
+                    "the interface {interface} was moved to another namespace"
+                )
+            }
+            GoneReason::NamespaceDeleted => {
+                write!(
+                    f,
+                    "the interface {interface} left the capture: its namespace was deleted"
+                )
+            }
+            GoneReason::ProgramsGone => {
+                write!(
+                    f,
+                    "the interface {interface} no longer runs any of the chosen XDP programs"
+                )
+            }
+            GoneReason::ProgramUntraceable { why } => {
+                write!(
+                    f,
+                    "the interface {interface} has another XDP program now: {why}"
+                )
+            }
+            GoneReason::ReadFailed(ReadFailure::ApplicationEnded) => {
+                write!(
+                    f,
+                    "the interface {interface} was removed: its DPDK application has ended"
+                )
+            }
+            GoneReason::ReadFailed(failure) => write!(
+                f,
+                "the interface {interface} cannot be captured from any more: {}",
+                failure
+            ),
+        }
+    }
+}
+
+impl fmt::Display for ReadFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Error { why } => why.clone(),
+            Self::ThreadCrashed => "the thread that reads packets has crashed".to_owned(),
+            Self::ApplicationEnded => "the DPDK application has ended".to_owned(),
+            Self::HelperBroken => "trawl-dpdk handed over something that is not a block".to_owned(),
+            Self::HelperStopped => "trawl-dpdk was told to end".to_owned(),
+            Self::HelperKilled { said: Some(said) } => format!("trawl-dpdk was killed ({said})"),
+            Self::HelperKilled { said: None } => "trawl-dpdk was killed".to_owned(),
+            Self::HelperStuck { seconds } => {
+                format!("trawl-dpdk did not end within {seconds} s and was killed")
+            }
+        };
+        f.write_str(&text)
+    }
+}
+
+/// A time in which packets went by unseen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    pub interface: String,
+    pub tap: Cow<'static, str>,
+    /// When the tap was last found to see, and when it was found to see again: nanoseconds since 1970. Without an end,
+    /// it lasted as long as the capture.
+    pub from_ns: u64,
+    pub to_ns: Option<u64>,
+    pub cause: Cause,
+    /// Why the tap could not be attached again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Capturing {
+                interface,
+                hook,
+                mode,
+            } if mode.is_empty() => format!("capturing on {interface} at {hook}"),
+            Self::Capturing {
+                interface,
+                hook,
+                mode,
+            } => format!("capturing on {interface} at {hook} ({mode})"),
+            Self::UsingTaps {
+                interface,
+                taps,
+                reason,
+            } => format!(
+                "{interface}: using tap {}: {}",
+                taps.join(" and "),
+                reason.words()
+            ),
+            Self::UsingHookMap { interface, path } => {
+                format!("{interface}: using the hook map {}", path.display())
+            }
+            Self::SharingHook { interface } => {
+                format!("{interface}: sharing the XDP hook with another trawl capture")
+            }
+            Self::SkbMode { interface, why } => {
+                format!("{interface}: using skb mode, after the driver: {why}")
+            }
+            Self::TouchesCard {
+                interface,
+                driver,
+                effects,
+            } => format!(
+                "{interface}: attaching an XDP program to a card of the driver {driver}: {effects}; without --tap xdp \
+             the card is left alone"
+            ),
+            Self::NoPacketMatchesVerdict { interface } => format!(
+                "{interface}: no XDP program is attached, so every packet passes and --verdict records none of them; \
+             attach the program first, or leave out --verdict"
+            ),
+            Self::ProgramsOutOfSight {
+                interface,
+                programs,
+            } => format!(
+                "{interface}: packets reach {programs} by a tail call, and tracing does not see the target of a tail call; \
+             use --tap hook"
+            ),
+            Self::ProgramFound { interface, program } => {
+                format!("{interface}: tracing the XDP program {program}")
+            }
+            Self::ProgramReplaced {
+                interface,
+                before,
+                program,
+            } => format!(
+                "{interface}: the XDP program {before} was replaced by {program}; tracing that one; packets in between were not seen"
+            ),
+            Self::ProgramLost {
+                interface,
+                program,
+                awaited: false,
+            } => format!("{interface}: the XDP program {program} is no longer attached"),
+            Self::ProgramLost {
+                interface, program, ..
+            } => format!(
+                "{interface}: the XDP program {program} is no longer attached; no packets are seen until it or its successor is"
+            ),
+            Self::RejectedNotCounted {
+                interface,
+                why: Some(why),
+            } => format!(
+                "{interface}: packets that the filter rejects are not counted, and the filter sees no VLAN tags that the \
+             kernel keeps beside the packet: {why}"
+            ),
+            Self::RejectedNotCounted {
+                interface,
+                why: None,
+            } => format!(
+                "{interface}: packets that the filter rejects are not counted: the library does not show them"
+            ),
+            Self::NoLinkType { interface } => format!(
+                "{interface}: capture files have no link type for its frames; they are recorded as USER0"
+            ),
+            Self::CardStamps { interface, device } => format!(
+                "{interface}: packets carry the network card's time if the card was told to stamp them: hwstamp_ctl -i {device} -r 1"
+            ),
+            Self::SystemStamps {
+                interface,
+                library: Some(library),
+            } => format!(
+                "{interface}: {library} has no time stamps of the network card for it; packets carry the system's time"
+            ),
+            Self::SystemStamps {
+                interface,
+                library: None,
+            } => format!("{interface}: its driver stamps no packets; they carry the system's time"),
+            Self::LibraryWarning {
+                interface,
+                library,
+                warning,
+            } => format!("{interface}: {library}: {warning}"),
+            Self::ImpossibleTimes { library, packets } => format!(
+                "{library} gave {packets} packets an impossible time; they carry the time at which trawl read them"
+            ),
+            Self::LibraryStuck { library, seconds } => format!(
+                "{library} did not return from reading packets within {seconds} s; packets that it holds are not recorded"
+            ),
+            Self::TakenFromStack { interface } => format!(
+                "{interface}: its packets are taken away from the network stack during the capture"
+            ),
+            Self::DpdkPortCleared {
+                interface,
+                port,
+                pid,
+            } => format!(
+                "{interface}: removed from port {port} what a killed capture (process {pid}) had left"
+            ),
+            Self::StepsLeftOut { of, count } => match of {
+                Steps::Namespaces => format!(
+                    "no steps at netfilter, tc and XDP in {count} network namespaces: there are too many; choose some with --within"
+                ),
+                Steps::Interfaces => format!(
+                    "no steps at tc and XDP on {count} interfaces: there are too many; choose namespaces with --within"
+                ),
+            },
+            Self::NoTracepoint { name } => {
+                format!("the kernel has no tracepoint {name}: that step is not shown")
+            }
+            Self::NoSteps { why } => format!("some steps are not shown: {why}"),
+            Self::NotJoined { why } => why.clone(),
+            Self::JoinsWait { interface, why } => {
+                format!("{interface} and later interfaces join once others have left: {why}")
+            }
+            Self::NoHooks { interface, reload } => match reload.how {
+                Again::Helper => format!(
+                    "{interface}: no steps at its XDP program, which trawl attached and which lets every packet pass"
+                ),
+                _ => format!(
+                    "{interface}: no steps at its XDP program, which has no hooks; load it with hooks: {}",
+                    reload
+                ),
+            },
+            Self::ClockReadPerPacket { interface, reason } => {
+                let why = match reason {
+                    ClockReason::NoPolls { driver } => {
+                        format!("the driver ({driver}) has no polls")
+                    }
+                    ClockReason::EndUnseen { why } => {
+                        format!("the end of polls cannot be seen: {why}")
+                    }
+                };
+                format!("{interface}: the clock is read for each packet: {why}")
+            }
+            Self::SnaplenReduced { bytes } => {
+                format!(
+                    "keeping at most {bytes} bytes of each packet: the ring is too small for more"
+                )
+            }
+            Self::WaitsForReader { output } => {
+                format!("{output} is a named pipe: the capture begins when somebody reads it")
+            }
+            Self::NotDirect { output, why } => {
+                format!("{output}: written through the page cache: {why}")
+            }
+            Self::NotRead { output, packets } => format!(
+                "{output}: its reader does not read; {packets} recorded packets did not reach it"
+            ),
+            Self::Armed {
+                before_ns,
+                memory_bytes,
+                ring_bytes,
+                expression,
+                verdicts,
+                signal_pid,
+            } => {
+                let mut events = Vec::new();
+                if let Some(text) = expression {
+                    events.push(format!("a packet that matches '{text}'"));
+                }
+                if !verdicts.is_empty() {
+                    events.push(format!(
+                        "a packet with the verdict {}",
+                        verdicts.join(" or ")
+                    ));
+                }
+                if let Some(pid) = signal_pid {
+                    events.push(format!("SIGUSR2 (kill -USR2 {pid})"));
+                }
+                format!(
+                    "keeping packets of {:?} in memory, at most {} MiB beside the {} MiB of --memory, until there is {}",
+                    Duration::from_nanos(*before_ns),
+                    memory_bytes >> 20,
+                    ring_bytes >> 20,
+                    events.join(" or ")
+                )
+            }
+            Self::Triggered(event) => event.to_string(),
+            Self::HooksLent {
+                interface,
+                file,
+                program,
+                id,
+            } => format!(
+                "{interface}: replaced {program} (id {id}) by {} with hooks and the same maps, until the capture ends",
+                file.display()
+            ),
+            Self::HasHooks { interface } => {
+                format!("{interface}: the attached program has hooks already; it is not replaced")
+            }
+            Self::HooksNotReturned { interface } => format!(
+                "{interface}: the program with hooks was replaced or removed during the capture; the previous program was not restored"
+            ),
+            Self::LinkDown { interface } => format!("{interface}: went down"),
+            Self::LinkUp { interface } => format!("{interface}: is up"),
+            Self::Renamed { interface, name } => format!("{interface}: was renamed to {name}"),
+            Self::Gone(gone) => gone.to_string(),
+            Self::NotUndone { what, why } => {
+                let what = match what {
+                    Left::HookSlot { slot } => format!("slot {slot} of the hook map"),
+                    Left::XdpHook => "the XDP hook".to_owned(),
+                    Left::TcFilter => "the tc filter".to_owned(),
+                };
+                format!("could not restore {what}: {why}")
+            }
+            Self::ReadFailed(failure) => failure.to_string(),
+            Self::FilteredInUserSpace { why } => format!(
+                "the kernel does not take this filter ({why}); it takes all packets, and trawl filters them"
+            ),
+            Self::LongChainsInUserSpace => {
+                "the kernel follows protochain through 64 headers; trawl filters packets with more"
+                    .to_owned()
+            }
+            Self::WardenReplaced => {
+                "the process that cleans up if trawl is killed (warden) was killed; started another"
+                    .to_owned()
+            }
+            Self::Blind(gap) => {
+                let why = gap.why.as_ref().map_or_else(String::new, |why| {
+                    format!("; it could not be attached again: {why}")
+                });
+                format!(
+                    "{}: tap {} sees no packets since {}: {}{why}",
+                    gap.interface,
+                    gap.tap,
+                    time(gap.from_ns),
+                    gap.cause
+                )
+            }
+            Self::SeesAgain(gap) => format!(
+                "{}: tap {} attached again: {}; packets from {} to {} may be missing",
+                gap.interface,
+                gap.tap,
+                gap.cause,
+                time(gap.from_ns),
+                gap.to_ns.map_or_else(|| "now".to_owned(), time)
+            ),
+            Self::Account(account) => account.to_string(),
+            Self::HardwareTime { stamped, recorded } => {
+                format!("{stamped} of {recorded} recorded packets carry the hardware's time")
+            }
+            Self::TimeError { at_most_ns } => {
+                format!("time stamps are wrong by at most {at_most_ns} ns")
+            }
+            Self::Output(output) => {
+                let why = match (&output.error, output.too_few_cpus) {
+                    (Some(_), _) => String::new(),
+                    (None, Some(cpus)) => format!(": {}", compression_limit(cpus)),
+                    (None, None) => ": it could not keep up".to_owned(),
+                };
+                let OutputSummary { name, lost, .. } = output;
+                format!("{name}: {lost} recorded packets lost{why}")
+            }
+            Self::OutputFailed { error } => error.clone(),
+            Self::CompressionTooSlow { threads, .. } => compression_limit(*threads),
+            Self::WaitsForCommands { count } => {
+                let commands = if *count == 1 { "command" } else { "commands" };
+                format!("waiting for {count} {commands} of -z; Ctrl-C ends the waiting")
+            }
+            Self::Unseen(gap) => gap.to_string(),
+            Self::Triggers(report) => report.to_string(),
+            Self::Library(figures) => figures.to_string(),
+            Self::StoreDelayed { url, error } => {
+                format!("cannot store to {url} for now: {error}; chunks wait in the spool")
+            }
+            Self::Stored {
+                recorded,
+                stored,
+                spooled,
+                evicted,
+            } => format!(
+                "{recorded} recorded: {stored} stored, {spooled} spooled, {evicted} evicted"
+            ),
+            Self::Spooled {
+                spool,
+                chunks,
+                error,
+            } => {
+                let spool = spool.display();
+                let waiting = match chunks {
+                    1 => "1 chunk waits".to_owned(),
+                    chunks => format!("{chunks} chunks wait"),
+                };
+                format!(
+                    "in {spool} {waiting} to be stored: {error}; store them later: trawl store push --spool {spool}"
+                )
+            }
+            Self::Evicted { url, packets } => {
+                format!("{packets} packets are not in {url}: the spool was full")
+            }
+        };
+        f.write_str(&text)
+    }
+}
+
+fn compression_limit(cpus: usize) -> String {
+    format!(
+        "compression could not keep up on {cpus} CPUs; use --compress lz4, -s or a filter, or compress later: trawl read \
+         FILE -w FILE.zst"
+    )
+}
+
+impl Event {
+    /// Packets are being recorded at a hook point.
+    pub fn capturing(point: &Point) -> Self {
+        Self::Capturing {
+            interface: point.label.clone(),
+            hook: point.hook.clone(),
+            mode: point.mode.to_owned(),
+        }
+    }
+
+    /// Packets wait in memory for an event.
+    pub fn armed(plan: &TriggerPlan, ring_bytes: u64) -> Self {
+        let verdicts = plan.verdicts.iter().flat_map(|set| set.actions());
+        Self::Armed {
+            before_ns: plan.before.as_nanos() as u64,
+            memory_bytes: plan.memory,
+            ring_bytes,
+            expression: plan.expression.clone(),
+            verdicts: verdicts
+                .filter_map(|action| Kind::Xdp.name(action))
+                .map(str::to_owned)
+                .collect(),
+            signal_pid: plan.signal.then(std::process::id),
+        }
+    }
+}
+
+impl TapReason {
+    fn words(self) -> &'static str {
+        match self {
+            Self::NotEthernet => "its frames are not Ethernet",
+            Self::SentOnly => "sent packets pass no XDP hook",
+            Self::HookNamed => "--hook was given",
+            Self::ProgramNamed => "--program was given",
+            Self::NoProgram => "no XDP program is attached",
+            Self::OtherCapture => "another trawl capture is attached",
+            Self::HasHookMap => "the attached XDP program has a hook map",
+            Self::CanBeTraced => "the attached XDP program can be traced",
+            Self::CannotBeTraced => "the attached XDP program cannot be traced",
+        }
+    }
+}
+
+impl fmt::Display for Gap {
+    /// As a line of the account.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: tap {} could see nothing from {} to {}: {}",
+            self.interface,
+            self.tap,
+            time(self.from_ns),
+            self.to_ns.map_or_else(|| "the end".to_owned(), time),
+            self.cause
+        )
+    }
+}
+
+/// The time of day, as packets have it, to the millisecond.
+fn time(ns: u64) -> String {
+    let seconds = (ns / 1_000_000_000) as i64 + i64::from(clock::utc_offset());
+    let of_day = seconds.rem_euclid(86_400);
+    format!(
+        "{:02}:{:02}:{:02}.{:03}",
+        of_day / 3600,
+        of_day / 60 % 60,
+        of_day % 60,
+        ns / 1_000_000 % 1000
+    )
+}

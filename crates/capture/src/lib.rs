@@ -1,0 +1,82 @@
+//! A capture: its plan, the taps that see packets, the merge of their records by time, and the summary at the end.
+//!
+//! A capture has an [`Options`](options::Options), sites, a [session] that attaches the taps and moves
+//! their records, and a [`Writer`](trawl_pipeline::Writer) of finished pcapng blocks. It requires root:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use trawl_sys::Result;
+//! use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
+//! use trawl_capture::Choice;
+//! use trawl_capture::summary::Summary;
+//! use trawl_capture::assembly::{Host, Point};
+//! use trawl_capture::event::Event;
+//! use trawl_capture::options::{Memory, Options};
+//! use trawl_capture::session::{self, Observer};
+//! use trawl_capture::capture_site::CaptureSite;
+//!
+//! /// Keeps all blocks, which are a pcapng file together.
+//! struct Kept(Vec<u8>);
+//!
+//! impl Writer for Kept {
+//!     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
+//!         self.0.extend_from_slice(blocks.bytes());
+//!         Ok(Pressure::Idle)
+//!     }
+//!
+//!     fn flush(&mut self) -> Result<Pressure> {
+//!         Ok(Pressure::Idle)
+//!     }
+//!
+//!     fn finish(&mut self) -> Outcome {
+//!         Outcome::default()
+//!     }
+//! }
+//!
+//! struct Quiet;
+//!
+//! impl Observer for Quiet {
+//!     fn event(&mut self, _event: &Event) {}
+//!     fn started(&mut self, _points: &[Point]) {}
+//!     fn figures(&mut self, _summary: &Summary) {}
+//! }
+//!
+//! fn capture() -> Result<()> {
+//!     let sites = [CaptureSite::find("lo", None)?];
+//!     let mut options = Options::new(Choice::Packet, Memory::total(16 << 20));
+//!     options.duration = Some(Duration::from_millis(50));
+//!     let mut file = Kept(Vec::new());
+//!     let attached = session::attach(&sites, &options, Host::this(), &mut Quiet)?;
+//!     let (summary, _) = attached.keep_rights().run(&mut file, &mut Quiet)?;
+//!     assert_eq!(file.0[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
+//!     let total = summary.total;
+//!     assert_eq!(total.seen, total.filtered_out + total.recorded + total.lost_total());
+//!     Ok(())
+//! }
+//!
+//! // Without root it says what is missing.
+//! if let Err(error) = capture() {
+//!     assert!(error.to_string().contains("CAP_"), "{error}");
+//! }
+//! ```
+
+pub mod assembly;
+pub mod capture_chain;
+pub mod capture_site;
+pub mod doctor;
+pub mod event;
+pub mod filter;
+pub mod many;
+pub mod merge;
+pub mod options;
+pub mod plan;
+mod second;
+pub mod session;
+pub mod sources;
+pub mod summary;
+pub mod taps;
+pub mod trigger;
+
+pub use taps::{AttachedTap, Choice, Tap};
+use taps::{TO_FOLLOW_PROGRAMS, TO_JOIN, to_attach_again};

@@ -1,0 +1,370 @@
+//! A second look in user space. Where the kernel does not take a filter (the verifier refuses the program, or it is too
+//! long), the tap is attached without it, and the packets that do not match are left out here and counted.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use trawl_bpf::layout::{RECORD_MAX_CAPTURED, TRACE_COPY};
+use trawl_filter::select::{Kind, Question, SelectError, Selector};
+use trawl_packet::pcapng::block::{ByteOrder, EnhancedPacket, LINKTYPE_ETHERNET, blocks, push_cut};
+use trawl_packet::pcapng::options::PacketOptions;
+use trawl_pipeline::{Blocks, Counts, Outcome, Pressure, Stage, Writer};
+use trawl_sys::{Error, Result};
+
+use crate::Choice;
+use crate::assembly::Point;
+use crate::capture_site::CaptureSite;
+use crate::filter::{Filter, compiler_options, ethernet};
+use crate::options::{At, Options, SNAPLEN};
+use crate::taps::drop::as_frame;
+use crate::taps::packet::choice::{Choice as Chosen, Sampling};
+use trawl_pipeline::account::Account;
+
+/// The packets that the second look decided on.
+#[derive(Debug, Default)]
+pub(crate) struct Fates {
+    pub passed: Counts,
+    filtered_out: Counts,
+    over_rate: Counts,
+    /// Packets after -c's number had been reached, which do not count at all.
+    beyond: Counts,
+}
+
+impl Fates {
+    /// Corrects an account in which the kernel counted these packets as recorded.
+    pub fn correct(&self, account: &mut Account, interfaces: &[u32]) {
+        let filtered_out = self.filtered_out.sum(interfaces);
+        let beyond = self.beyond.sum(interfaces);
+        account.recorded = account.recorded.saturating_sub(filtered_out + beyond);
+        let over_rate = self.over_rate.sum(interfaces);
+        if over_rate > 0 {
+            account.take_back("rate_limit", over_rate);
+        }
+        account.filtered_out += filtered_out;
+        account.seen = account.seen.saturating_sub(beyond);
+    }
+}
+
+/// Which packets are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    /// The kernel did not filter.
+    All,
+    /// The kernel filtered, and let those pass that it could not follow to their end.
+    Unfinished,
+}
+
+#[derive(Debug)]
+pub(crate) struct SecondLook {
+    which: Which,
+    /// By site, with the link type of its packets.
+    selectors: Vec<(Selector, u16)>,
+    /// The site of each interface block.
+    sites: Vec<usize>,
+    most: Option<u64>,
+    /// What is chosen among the packets that match, where the kernel cannot choose.
+    sampling: Option<Sampling>,
+    /// Packets are cut after they were judged.
+    snaplen: u32,
+    /// Where both ends of programs are recorded.
+    entries: Option<Entries>,
+    /// By interface block, whether it is of packets at their exit.
+    exits: Vec<bool>,
+    pub fates: Rc<RefCell<Fates>>,
+    /// Packets that were not handed on because of an error.
+    unwritten: Counts,
+}
+
+/// Why a look at what was recorded does not give the answer that the kernel would have given, and what to do instead.
+fn obstacle(options: &Options) -> Option<(&'static str, &'static str)> {
+    if options.follows() {
+        return Some((
+            "a packet is followed from where the filter in the kernel first takes it",
+            "use a shorter filter, or record what matches with trawl capture, which filters in user space",
+        ));
+    }
+    (options.filter_at == Some(At::Entry) && options.at != Some(At::Both)).then_some((
+        "what a packet was at the entry is not in its record at the exit",
+        "use --at both instead of --filter-at entry: trawl then filters both records by the entry's",
+    ))
+}
+
+/// What was decided on packets at their entry, so that their exit is decided on alike.
+#[derive(Debug, Default)]
+struct Entries {
+    choices: HashMap<u64, Chosen>,
+    /// In the order in which they came.
+    order: VecDeque<u64>,
+}
+
+impl Entries {
+    /// Packets that are in programs at a time are a few for each CPU; the exit of others was lost.
+    const MOST: usize = 1 << 16;
+
+    fn remember(&mut self, id: u64, choice: Chosen) {
+        if self.choices.insert(id, choice).is_none() {
+            self.order.push_back(id);
+        }
+        if self.order.len() > Self::MOST
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.choices.remove(&oldest);
+        }
+    }
+}
+
+impl SecondLook {
+    /// `None` where this error has another cause. Another error where the look cannot give the same answer.
+    pub fn instead_of(
+        error: &Error,
+        sites: &[CaptureSite],
+        options: &Options,
+    ) -> Result<Option<Self>> {
+        if error.refusal().is_none() || options.filter.is_none() {
+            return Ok(None);
+        }
+        if let Some((why, fix)) = obstacle(options) {
+            return Err(Error::failed(
+                "cannot use this filter here",
+                format!("the kernel does not take it ({}), and {why}", error.why()),
+            )
+            .fix(fix));
+        }
+        let Some(mut look) = Self::new(Which::All, sites, options)? else {
+            return Ok(None);
+        };
+        look.sampling = Some(Sampling::new(options));
+        look.snaplen = options.snaplen;
+        Ok(Some(look))
+    }
+
+    /// For a filter that the kernel takes and cannot follow through to the end of every packet.
+    pub fn after_kernel(sites: &[CaptureSite], options: &Options) -> Result<Option<Self>> {
+        let loops = match &options.filter {
+            Some(filter) if options.tap != Choice::Pcap && obstacle(options).is_none() => {
+                filter.may_loop(sites, options)?
+            }
+            _ => false,
+        };
+        match loops {
+            true => Self::new(Which::Unfinished, sites, options),
+            false => Ok(None),
+        }
+    }
+
+    /// What the kernel is left to do.
+    pub fn in_kernel(&self, options: &Options) -> Options {
+        let all = Options {
+            count: None,
+            ..options.clone()
+        };
+        match self.which {
+            Which::Unfinished => all,
+            Which::All => Options {
+                filter: None,
+                sample: None,
+                rate_limit: None,
+                snaplen: SNAPLEN,
+                ..all
+            },
+        }
+    }
+
+    fn new(which: Which, sites: &[CaptureSite], options: &Options) -> Result<Option<Self>> {
+        let Some(filter) = &options.filter else {
+            return Ok(None);
+        };
+        let question = match filter {
+            Filter::Expression(text) => Question::Expression(text.clone()),
+            Filter::Inner(text) => Question::Inner(text.clone()),
+            Filter::Classic(text) => Question::Classic(text.clone()),
+        };
+        let compilers = match (sites, &options.drops) {
+            ([], _) | (_, Some(_)) => vec![(ethernet(options.snaplen), LINKTYPE_ETHERNET)],
+            (sites, None) => sites
+                .iter()
+                .map(|site| {
+                    let compiler = compiler_options(site, options.snaplen)?;
+                    Ok((compiler, site.interface.link_type))
+                })
+                .collect::<Result<_>>()?,
+        };
+        let mut selectors = Vec::new();
+        for (compiler, link_type) in compilers {
+            let mut selector = Selector::new(question.clone(), compiler);
+            // What is wrong with the filter itself was said by the error.
+            if selector.prepare((link_type, ByteOrder::Little)).is_err() {
+                return Ok(None);
+            }
+            selectors.push((selector, link_type));
+        }
+        Ok(Some(Self {
+            which,
+            selectors,
+            sites: Vec::new(),
+            most: options.count,
+            sampling: None,
+            snaplen: u32::MAX,
+            entries: (options.at == Some(At::Both)).then(Entries::default),
+            exits: Vec::new(),
+            fates: Rc::default(),
+            unwritten: Counts::default(),
+        }))
+    }
+
+    /// Once it is known which interface blocks there are.
+    pub fn begin(&mut self, points: &[Point], interfaces: usize) {
+        self.sites = vec![0; interfaces];
+        self.exits = vec![false; interfaces];
+        for point in points {
+            for interface in &point.interfaces {
+                self.sites[*interface as usize] = point.site.unwrap_or_default();
+                self.exits[*interface as usize] = point.hook.starts_with("xdp exit");
+            }
+        }
+    }
+
+    fn wants(&mut self, packet: &EnhancedPacket<'_>) -> Result<bool> {
+        let interface = packet.interface_id;
+        let site = self
+            .sites
+            .get(interface as usize)
+            .copied()
+            .unwrap_or_default();
+        let fates = &mut *self.fates.borrow_mut();
+        if self.most.is_some_and(|most| fates.passed.total() >= most) {
+            fates.beyond.add(interface, 1);
+            return Ok(false);
+        }
+        let id = match &self.entries {
+            Some(_) => PacketOptions::parse(packet.options()).packet_id,
+            None => None,
+        };
+        let is_exit = self.exits.get(interface as usize) == Some(&true);
+        let decided = (self.entries.as_ref().zip(id).filter(|_| is_exit))
+            .and_then(|(entries, id)| entries.choices.get(&id).copied());
+        let choice = match decided {
+            Some(choice) => choice,
+            None => {
+                let matches = match self.selectors.get_mut(site) {
+                    Some((selector, link_type)) => judge(
+                        self.which,
+                        selector,
+                        (*link_type, ByteOrder::Little),
+                        packet,
+                    )
+                    .map_err(|e| Error::failed("cannot use this filter", e))?,
+                    None => true,
+                };
+                match (&mut self.sampling, matches) {
+                    (Some(sampling), true) => sampling.choose_at(packet.timestamp),
+                    (None, true) => Chosen::Wanted,
+                    (_, false) => Chosen::NotInSample,
+                }
+            }
+        };
+        if let (Some(entries), Some(id), false) = (&mut self.entries, id, is_exit) {
+            entries.remember(id, choice);
+        }
+        let counts = match choice {
+            Chosen::Wanted => &mut fates.passed,
+            Chosen::NotInSample => &mut fates.filtered_out,
+            Chosen::OverRate => &mut fates.over_rate,
+        };
+        counts.add(interface, 1);
+        Ok(choice == Chosen::Wanted)
+    }
+}
+
+fn judge(
+    which: Which,
+    selector: &mut Selector,
+    kind: Kind,
+    packet: &EnhancedPacket<'_>,
+) -> Result<bool, SelectError> {
+    let (captured, length) = as_frame(packet);
+    let captured = &*captured;
+    if which == Which::Unfinished
+        && length as usize <= TRACE_COPY
+        && !selector.exceeds_kernel(kind, captured, length)?
+    {
+        return Ok(true);
+    }
+    let is_cut = (captured.len() as u32) < length;
+    // Of what was cut off nobody knows whether it would have matched: such a packet is kept.
+    Ok(selector.matches(kind, captured, length)? || which == Which::Unfinished && is_cut)
+}
+
+impl SecondLook {
+    /// Hands on runs of blocks that match, as they are. An error comes with the number of bytes that were decided on.
+    fn push_whole(
+        &mut self,
+        bytes: &[u8],
+        next: &mut dyn Writer,
+    ) -> std::result::Result<Pressure, (usize, Error)> {
+        let mut pressure = Pressure::Idle;
+        let (mut from, mut to) = (0, 0);
+        for block in blocks(bytes) {
+            let end = to + block.bytes.len();
+            let wanted = match block.enhanced_packet() {
+                Some(packet) => self.wants(&packet).map_err(|error| (from, error))?,
+                None => true,
+            };
+            if !wanted {
+                if from < to {
+                    let run = Blocks::Bytes(&bytes[from..to]);
+                    pressure = next.write(run).map_err(|error| (end, error))?;
+                }
+                from = end;
+            }
+            to = end;
+        }
+        match from < to {
+            true => next
+                .write(Blocks::Bytes(&bytes[from..to]))
+                .map_err(|error| (to, error)),
+            false => Ok(pressure),
+        }
+    }
+
+    /// The same with packets cut to the snapshot length.
+    fn push_cut(
+        &mut self,
+        bytes: &[u8],
+        next: &mut dyn Writer,
+    ) -> std::result::Result<Pressure, (usize, Error)> {
+        let mut cut = Vec::with_capacity(bytes.len());
+        for block in blocks(bytes) {
+            match block.enhanced_packet() {
+                Some(packet) if !self.wants(&packet).map_err(|error| (0, error))? => {}
+                Some(_) => push_cut(block.bytes, self.snaplen, &mut cut),
+                None => cut.extend_from_slice(block.bytes),
+            }
+        }
+        match cut.is_empty() {
+            true => Ok(Pressure::Idle),
+            false => next
+                .write(Blocks::Bytes(&cut))
+                .map_err(|error| (bytes.len(), error)),
+        }
+    }
+}
+
+impl Stage for SecondLook {
+    fn push(&mut self, blocks: Blocks<'_>, next: &mut dyn Writer) -> Result<Pressure> {
+        let bytes = blocks.bytes();
+        let pushed = match self.snaplen as usize >= RECORD_MAX_CAPTURED {
+            true => self.push_whole(bytes, next),
+            false => self.push_cut(bytes, next),
+        };
+        pushed.map_err(|(decided, error)| {
+            self.unwritten.add_blocks(&bytes[decided..]);
+            error
+        })
+    }
+
+    fn account(&mut self, outcome: &mut Outcome) {
+        outcome.unwritten.add_all(&self.unwritten);
+    }
+}

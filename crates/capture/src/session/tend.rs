@@ -1,0 +1,181 @@
+//! What a capture looks after while it runs: clocks, interfaces that go away, and taps that see nothing any more.
+
+use std::time::{Duration, Instant};
+
+use trawl_sys::netlink::LinkEvent;
+use trawl_sys::warden::Warden;
+use trawl_sys::{Result, clock};
+
+use super::{AtSite, Ended, Running};
+use crate::event::{Event, Gap, Gone, GoneReason};
+use crate::taps::watch::Sight;
+
+/// How long a tap that sees nothing may take until it can be attached again: a firewall that is restarted is back.
+const BLIND_PATIENCE: Duration = Duration::from_secs(5);
+
+/// As many taps are looked at in one turn.
+const WATCHED_AT_ONCE: usize = 100;
+
+impl Running<'_> {
+    /// What may be noticed a little later: clocks, and interfaces that went away.
+    pub(super) fn tend(&mut self) -> Result<Option<Ended>> {
+        let offset = self.session.assembly.clock.offset_to_wall();
+        if offset != self.clock_offset {
+            self.clock_offset = offset;
+            self.session
+                .assembly
+                .points
+                .iter()
+                .for_each(|point| point.rings.set_clock_offset(offset));
+        }
+        let mut gone: Vec<(usize, GoneReason)> = Vec::new();
+        for (index, event) in self.session.presence.events()? {
+            let interface = self.session.sites[index].label.clone();
+            match event {
+                LinkEvent::Removed => gone.push((index, GoneReason::Removed)),
+                LinkEvent::MovedAway => gone.push((index, GoneReason::MovedAway)),
+                LinkEvent::Down => self.observer.event(&Event::LinkDown { interface }),
+                LinkEvent::Up => self.observer.event(&Event::LinkUp { interface }),
+                LinkEvent::Renamed(name) => {
+                    self.observer.event(&Event::Renamed { interface, name });
+                }
+            }
+        }
+        for at in &mut self.session.taps {
+            at.tap
+                .news()
+                .into_iter()
+                .for_each(|notice| self.observer.event(&notice));
+            if let Some(why) = at.tap.ended() {
+                gone.push((at.site, why));
+            }
+        }
+        let is_new =
+            [&mut self.session.assembly.warden, &mut self.session.files].map(Warden::renew);
+        if is_new
+            .into_iter()
+            .collect::<Result<Vec<_>>>()?
+            .contains(&true)
+        {
+            self.observer.event(&Event::WardenReplaced);
+        }
+        if let Some(ended) = self.watch(WATCHED_AT_ONCE) {
+            return Ok(Some(ended));
+        }
+        if self.session.options.joins {
+            gone.extend(self.without_namespace());
+        }
+        for (site, reason) in gone {
+            if !self
+                .session
+                .presence
+                .remove(site, &self.session.sites[site])
+            {
+                continue;
+            }
+            let gone = Gone {
+                interface: self.session.sites[site].label.clone(),
+                reason,
+            };
+            self.observer.event(&Event::Gone(gone.clone()));
+            self.session.promiscuous.remove(&self.session.sites[site]);
+            if self.session.options.joins {
+                self.leave(site);
+            } else if self.session.presence.is_empty() {
+                return Ok(Some(Ended::NoInterface(gone)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The sites whose namespaces were deleted: they and their interfaces live on as long as this capture holds them.
+    fn without_namespace(&self) -> Vec<(usize, GoneReason)> {
+        let mut lost = self.session.presence.without_namespace();
+        lost.retain(|site| self.session.sites[*site].one_of_any);
+        lost.into_iter()
+            .map(|site| (site, GoneReason::NamespaceDeleted))
+            .collect()
+    }
+
+    /// Ends the taps of a site, keeps what they counted, and lets go of its namespace if it was the last there.
+    fn leave(&mut self, site: usize) {
+        for at in self.session.taps.iter_mut().filter(|at| at.site == site) {
+            for notice in at.tap.detach() {
+                self.observer.event(&notice);
+            }
+            self.session.left.filtered_out.extend(at.tap.filtered_out());
+            self.session.left.lost.extend(at.tap.losses());
+        }
+        self.session.taps.retain(|at| at.site != site);
+        self.session.assembly.release(site);
+        let namespace = self.session.sites[site].namespace.take();
+        let others = self.session.presence.sites();
+        if namespace.is_some()
+            && others
+                .into_iter()
+                .all(|one| self.session.sites[one].namespace != namespace)
+        {
+            self.session.promiscuous.leave(namespace.as_ref());
+        }
+    }
+
+    /// Looks whether the taps still see packets; those that do not, and cannot be attached again in a while, end the
+    /// capture when no other is left.
+    pub(super) fn watch(&mut self, most: usize) -> Option<Ended> {
+        // In turn, where there are many.
+        let first = match self.watched < self.session.taps.len() {
+            true => self.watched,
+            false => 0,
+        };
+        self.watched = first.saturating_add(most);
+        for at in self.session.taps.iter_mut().skip(first).take(most) {
+            let now = clock::wall();
+            let sight = at.tap.watch(&mut self.session.assembly.warden);
+            let gap = |cause, why, to_ns| Gap {
+                interface: self.session.sites[at.site].label.clone(),
+                tap: at.name.into(),
+                from_ns: at.health.saw,
+                to_ns,
+                cause,
+                why,
+            };
+            let (cause, why) = match sight {
+                Sight::Lost(cause, why) => (Some(cause), why),
+                Sight::Waiting(cause) => {
+                    at.health.waits = true;
+                    (Some(cause), None)
+                }
+                Sight::Restored(cause) if at.health.blind.is_none() => {
+                    let gap = gap(cause, None, Some(now));
+                    self.observer.event(&Event::SeesAgain(gap.clone()));
+                    self.session.unseen.push(gap);
+                    (None, None)
+                }
+                Sight::Clear | Sight::Restored(_) => (None, None),
+            };
+            match cause {
+                Some(cause) if at.health.blind.is_none() => {
+                    let gap = gap(cause, why, None);
+                    self.observer.event(&Event::Blind(gap.clone()));
+                    at.health.blind = Some((gap, Instant::now()));
+                }
+                Some(_) => {}
+                None => {
+                    at.health.saw = now;
+                    at.health.waits = false;
+                    if let Some((mut gap, _)) = at.health.blind.take() {
+                        gap.to_ns = Some(now);
+                        self.observer.event(&Event::SeesAgain(gap.clone()));
+                        self.session.unseen.push(gap);
+                    }
+                }
+            }
+        }
+        let is_over = |at: &AtSite| {
+            let since = at.health.blind.as_ref().map(|(_, since)| since);
+            !at.health.waits && since.is_some_and(|since| since.elapsed() >= BLIND_PATIENCE)
+        };
+        (!self.session.taps.is_empty() && self.session.taps.iter().all(is_over))
+            .then_some(Ended::Blind)
+    }
+}

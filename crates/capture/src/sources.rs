@@ -1,0 +1,254 @@
+//! Where packets are seen: interfaces as a person names them, patterns that stand for several, and what joins later.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use trawl_sys::interface::Interface;
+use trawl_sys::netlink::{Link, Netlink};
+use trawl_sys::netns::{self, Namespace};
+use trawl_sys::{Error, Result, names};
+
+use crate::Choice;
+use crate::capture_site::CaptureSite;
+
+/// The interfaces, devices or ports of a capture, by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sources {
+    /// NAME, NAMESPACE:NAME, a number of the list, a pattern, or `any`; for the pcap and dpdk taps devices and ports.
+    pub names: Vec<String>,
+    /// The network namespace of names that have none: a name, a path or a process.
+    pub netns: Option<String>,
+    /// Kubernetes pods, NAMESPACE/NAME, at whose interfaces packets are seen too.
+    pub pods: Vec<String>,
+    /// The container runtime's socket, where it is not a usual one.
+    pub cri_socket: Option<PathBuf>,
+}
+
+impl Sources {
+    fn patterns(&self, tap: Choice) -> impl Iterator<Item = Pattern> {
+        let are_interfaces = !matches!(tap, Choice::Pcap | Choice::Dpdk);
+        let names = self.names.iter().filter(move |_| are_interfaces);
+        names.filter_map(|text| Pattern::of(text, self.netns.as_deref()))
+    }
+
+    /// Returns whether interfaces that appear later belong to the capture.
+    pub fn may_grow(&self, tap: Choice) -> bool {
+        !self.pods.is_empty() || self.patterns(tap).next().is_some()
+    }
+
+    /// Returns whether a pattern stands for interfaces of several network namespaces.
+    pub fn span_namespaces(&self, tap: Choice) -> bool {
+        self.patterns(tap).any(|pattern| pattern.spans_namespaces())
+    }
+
+    /// Finds the interfaces that are named; those of pods are `of_pods`.
+    pub fn find(&self, tap: Choice, of_pods: Vec<String>) -> Result<Vec<CaptureSite>> {
+        let netns = self.netns.as_deref();
+        let mut sites = Vec::new();
+        for text in &self.names {
+            match tap {
+                Choice::Dpdk => {
+                    sites.push(crate::taps::dpdk::find(text)?);
+                    continue;
+                }
+                Choice::Pcap => {
+                    sites.push(crate::taps::pcap::find(text, netns)?);
+                    continue;
+                }
+                _ => {}
+            }
+            let Some(pattern) = Pattern::of(text, netns) else {
+                let name = by_number(text, netns)?;
+                let text = name.as_ref().unwrap_or(text);
+                sites.push(CaptureSite::find(text, netns)?);
+                continue;
+            };
+            let before = sites.len();
+            sites.extend(pattern.sites(&HashSet::new(), &Unchanged::default())?);
+            if sites.len() == before && pattern.name == ANY {
+                return Err(
+                    Error::failed("cannot capture on any interface", "none is up here")
+                        .fix("ip link set dev IF up"),
+                );
+            }
+            if sites.len() == before {
+                let what = format!("cannot capture on {text}");
+                return Err(Error::failed(what, "no interface has such a name")
+                    .fix("trawl capture -D lists them"));
+            }
+        }
+        for name in of_pods {
+            sites.push(CaptureSite::find(&name, None)?);
+        }
+        // One that two patterns name is captured once.
+        let mut known = HashSet::new();
+        sites.retain(|site| !site.one_of_any || known.insert(site.label.clone()));
+        Ok(sites)
+    }
+
+    /// Finds interfaces that match a pattern and are not known yet. In the unchanged namespaces none has appeared.
+    pub fn appeared(
+        &self,
+        tap: Choice,
+        known: &[CaptureSite],
+        unchanged: &[Option<Namespace>],
+    ) -> Vec<CaptureSite> {
+        let unchanged = Unchanged::new(unchanged);
+        let identities: HashSet<(&str, u32)> = known
+            .iter()
+            .map(|site| (site.label.as_str(), site.interface.index))
+            .collect();
+        self.patterns(tap)
+            // What cannot be listed now is listed the next time.
+            .flat_map(|pattern| pattern.sites(&identities, &unchanged).unwrap_or_default())
+            .collect()
+    }
+}
+
+/// tcpdump's name for all interfaces.
+const ANY: &str = "any";
+const IFF_UP: u32 = 1;
+
+/// The interface whose number in the list of -D is named, as tcpdump takes it, unless one has that number as its name.
+fn by_number(text: &str, netns: Option<&str>) -> Result<Option<String>> {
+    let (namespace, name) = netns::split_place(text, netns);
+    let Ok(index) = name.parse::<u32>() else {
+        return Ok(None);
+    };
+    let links = links_in(namespace)?;
+    let is_name = links.iter().any(|link| link.name == name);
+    let found = links.into_iter().find(|link| link.index == index);
+    let before = &text[..text.len() - name.len()];
+    Ok(found
+        .filter(|_| !is_name)
+        .map(|link| format!("{before}{}", link.name)))
+}
+
+/// What is meant by a name that stands for several interfaces.
+#[derive(Clone, Debug)]
+struct Pattern {
+    namespace: Option<String>,
+    name: String,
+    /// Interfaces are called by their namespace too.
+    is_prefixed: bool,
+}
+
+impl Pattern {
+    fn of(text: &str, netns: Option<&str>) -> Option<Self> {
+        let (namespace, name) = netns::split_place(text, netns);
+        let is_one = name == ANY || is_pattern(name) || namespace.is_some_and(is_pattern);
+        is_one.then(|| Self {
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+            is_prefixed: text.contains(':'),
+        })
+    }
+
+    /// Whether it stands for interfaces of several network namespaces.
+    fn spans_namespaces(&self) -> bool {
+        self.namespace.as_deref().is_some_and(is_pattern)
+    }
+
+    /// The interfaces that match, without those known by label and index, and without those of namespaces where nothing has
+    /// changed.
+    fn sites(
+        &self,
+        known: &HashSet<(&str, u32)>,
+        unchanged: &Unchanged,
+    ) -> Result<Vec<CaptureSite>> {
+        let mut sites = Vec::new();
+        for name in namespaces(self.namespace.as_deref()) {
+            if unchanged.has(name.as_deref()) {
+                continue;
+            }
+            let matching = |link: &&Link| match self.name.as_str() {
+                ANY => link.flags & IFF_UP != 0,
+                pattern => names::matches(pattern, &link.name),
+            };
+            let namespace = name.as_deref().map(Namespace::open).transpose();
+            let links = namespace.and_then(|namespace| {
+                let links = Netlink::open(namespace.as_ref())?.links()?;
+                Ok((namespace, links))
+            });
+            let (namespace, links) = match links {
+                Ok(found) => found,
+                // One that went away just now is none of all.
+                Err(_) if self.spans_namespaces() => continue,
+                Err(error) => return Err(error),
+            };
+            for link in links.iter().filter(matching) {
+                let label = match &name {
+                    Some(name) if self.is_prefixed => format!("{name}:{}", link.name),
+                    _ => link.name.clone(),
+                };
+                if known.contains(&(label.as_str(), link.index)) {
+                    continue;
+                }
+                if let Ok(interface) = Interface::find(namespace.as_ref(), &link.name) {
+                    sites.push(CaptureSite {
+                        label,
+                        namespace: namespace.clone(),
+                        interface,
+                        one_of_any: true,
+                    });
+                }
+            }
+        }
+        Ok(sites)
+    }
+}
+
+/// Namespaces where no interface has appeared, by their identities.
+#[derive(Debug, Default)]
+struct Unchanged {
+    here: bool,
+    others: HashSet<(u64, u64)>,
+}
+
+impl Unchanged {
+    fn new(namespaces: &[Option<Namespace>]) -> Self {
+        Self {
+            here: namespaces.contains(&None),
+            others: namespaces
+                .iter()
+                .flatten()
+                .map(Namespace::identity)
+                .collect(),
+        }
+    }
+
+    /// `None` is the present one.
+    fn has(&self, name: Option<&str>) -> bool {
+        match name {
+            None => self.here,
+            Some(name) => {
+                netns::identity_of(name).is_some_and(|identity| self.others.contains(&identity))
+            }
+        }
+    }
+}
+
+fn is_pattern(text: &str) -> bool {
+    text.contains(['*', '?', '['])
+}
+
+/// The namespaces that are meant: `None` is the present one.
+fn namespaces(wanted: Option<&str>) -> Vec<Option<String>> {
+    match wanted {
+        Some(pattern) if is_pattern(pattern) => {
+            let named = netns::list().into_iter();
+            named
+                .filter(|name| names::matches(pattern, name))
+                .map(Some)
+                .collect()
+        }
+        other => vec![other.map(str::to_owned)],
+    }
+}
+
+fn links_in(namespace: Option<&str>) -> Result<Vec<Link>> {
+    let namespace = namespace.map(Namespace::open).transpose()?;
+    Netlink::open(namespace.as_ref())?.links()
+}

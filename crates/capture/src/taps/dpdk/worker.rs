@@ -1,0 +1,387 @@
+//! The thread that reads what the helper hands over, and writes it into the rings of the merge.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use trawl_io::dpdk::{Blocks, Broken, Counts, Helper, PORTS};
+use trawl_io::packet_socket::{Frame, PacketType};
+use trawl_packet::pcapng::block::DIRECTION_OUTBOUND;
+use trawl_ring::producer::{Noted, Producer, Sighting};
+
+use super::Places;
+use crate::assembly::PointIds;
+use crate::event::ReadFailure;
+use crate::options::Meta;
+use crate::taps::packet::choice::{Choice, Sampling};
+
+/// While nothing comes.
+const NAP: Duration = Duration::from_micros(200);
+const LONG_NAP: Duration = Duration::from_millis(1);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// A better calibration of the clock moves times back by less than this; more is a step of the clock.
+const CALIBRATION_NS: u64 = 20_000_000;
+
+const OPTION_FLAGS: u16 = 2;
+const OPTION_QUEUE: u16 = 6;
+const HEADER: usize = 28;
+const END: usize = 4;
+
+/// A port with its hook point.
+#[derive(Clone, Copy, Debug)]
+pub struct Port {
+    pub ids: PointIds,
+    pub number: u16,
+}
+
+#[derive(Clone, Debug)]
+pub struct DpdkJob {
+    /// In the order in which the helper named them.
+    pub ports: Vec<Port>,
+    pub places: Places,
+    pub snaplen: u32,
+    pub meta: Meta,
+    pub sampling: Sampling,
+}
+
+/// What the thread tells the session.
+#[derive(Debug, Default)]
+pub struct Shared {
+    counts: Mutex<[Counts; PORTS]>,
+    failure: OnceLock<ReadFailure>,
+    killed: AtomicBool,
+}
+
+impl Shared {
+    pub fn counts(&self, port: u16) -> Counts {
+        let counts = self.counts.lock().unwrap_or_else(|held| held.into_inner());
+        counts[port as usize % PORTS]
+    }
+
+    fn put_counts(&self, blocks: &Blocks) {
+        let mut counts = self.counts.lock().unwrap_or_else(|held| held.into_inner());
+        *counts = std::array::from_fn(|port| blocks.counts(port));
+    }
+
+    /// The counts as the helper told them last, which is before the last packet that was asked for: what it hands over
+    /// from then on does not count.
+    fn freeze_counts(&self, blocks: &Blocks) {
+        self.put_counts(blocks);
+        let mut counts = self.counts.lock().unwrap_or_else(|held| held.into_inner());
+        for port in counts.iter_mut() {
+            port.handed_over = port.accepted;
+        }
+    }
+
+    pub fn failure(&self) -> Option<&ReadFailure> {
+        self.failure.get()
+    }
+
+    /// The first failure is the one that is told.
+    pub fn fail(&self, why: ReadFailure) {
+        let _ = self.failure.set(why);
+    }
+
+    /// The helper has left its callbacks in the application.
+    pub fn was_killed(&self) -> bool {
+        self.killed.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug)]
+pub struct Worker {
+    helper: Helper,
+    blocks: Blocks,
+    recorder: Recorder,
+    shared: Arc<Shared>,
+    looked: Instant,
+    /// Packets no longer count, nor do losses.
+    limit_told: bool,
+}
+
+#[derive(Debug)]
+struct Recorder {
+    producers: Vec<Producer>,
+    /// The last time of each ring.
+    latest: Vec<u64>,
+    plan: DpdkJob,
+    /// Where a port stands in the plan.
+    of_port: [Option<usize>; PORTS],
+    broken: bool,
+    limit_reached: bool,
+}
+
+impl Worker {
+    pub fn new(
+        helper: Helper,
+        producers: Vec<Producer>,
+        plan: DpdkJob,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let mut of_port = [None; PORTS];
+        for (place, port) in plan.ports.iter().enumerate() {
+            of_port[port.number as usize % PORTS] = Some(place);
+        }
+        Self {
+            blocks: helper.blocks(),
+            helper,
+            recorder: Recorder {
+                latest: vec![0; producers.len()],
+                producers,
+                plan,
+                of_port,
+                broken: false,
+                limit_reached: false,
+            },
+            shared,
+            looked: Instant::now(),
+            limit_told: false,
+        }
+    }
+
+    /// Records until the capture is stopped or the application has ended, and then what is left.
+    pub fn run(mut self, patience: Duration) {
+        if self.record_until_done(patience).is_err() || self.recorder.broken {
+            self.shared.fail(ReadFailure::HelperBroken);
+        }
+        if !self.limit_told {
+            self.shared.put_counts(&self.blocks);
+        }
+        self.helper.stop();
+        self.helper.wait(patience);
+    }
+
+    fn record_until_done(&mut self, patience: Duration) -> Result<(), Broken> {
+        let mut told_to_stop = None;
+        let mut idle_since = Instant::now();
+        loop {
+            // Both before the look, which then shows all that was handed over before them.
+            let horizon = self.blocks.horizon();
+            let is_last = self.blocks.is_done() || self.helper.is_gone();
+            let recorder = &mut self.recorder;
+            let shown = self.blocks.take(&mut |block| recorder.take(block))?;
+            recorder.advance(horizon);
+            if recorder.limit_reached && !self.limit_told {
+                self.limit_told = true;
+                self.shared.freeze_counts(&self.blocks);
+            }
+            if self.looked.elapsed() >= LOOK_EVERY || is_last {
+                self.look();
+            }
+            if is_last {
+                return Ok(());
+            }
+            if told_to_stop.is_none() && self.recorder.is_stopped() {
+                self.blocks.tell_to_stop();
+                told_to_stop = Some(Instant::now());
+            }
+            if told_to_stop.is_some_and(|since: Instant| since.elapsed() > patience) {
+                self.shared.fail(ReadFailure::HelperStuck {
+                    seconds: patience.as_secs(),
+                });
+                self.shared.killed.store(true, Ordering::Relaxed);
+                self.helper.wait(Duration::ZERO);
+                return Ok(());
+            }
+            if shown > 0 {
+                idle_since = Instant::now();
+            } else if idle_since.elapsed() < LOOK_EVERY {
+                thread::sleep(NAP);
+            } else {
+                thread::sleep(LONG_NAP);
+            }
+        }
+    }
+
+    /// What the helper said since, and the counts.
+    fn look(&mut self) {
+        self.looked = Instant::now();
+        if !self.limit_told {
+            self.shared.put_counts(&self.blocks);
+        }
+        while let Some(line) = self.helper.line_at_hand() {
+            match (line.word.as_str(), line.field(0)) {
+                ("ended", "primary") => self.shared.fail(ReadFailure::ApplicationEnded),
+                ("ended", _) => self.shared.fail(ReadFailure::HelperStopped),
+                _ => {}
+            }
+        }
+        if self.helper.is_gone() && !self.blocks.is_done() {
+            self.shared.killed.store(true, Ordering::Relaxed);
+            let said = self.helper.last_words();
+            self.shared.fail(ReadFailure::HelperKilled { said });
+        }
+    }
+}
+
+impl Recorder {
+    fn is_stopped(&self) -> bool {
+        self.producers.first().is_none_or(Producer::is_stopped)
+    }
+
+    fn advance(&mut self, horizon: u64) {
+        self.producers
+            .iter_mut()
+            .for_each(|producer| producer.advance(horizon));
+    }
+
+    fn take(&mut self, block: &[u8]) {
+        let Some(seen) = Seen::read(block) else {
+            self.broken = true;
+            return;
+        };
+        let Some(place) = self.of_port.get(seen.port as usize).copied().flatten() else {
+            self.broken = true;
+            return;
+        };
+        let DpdkJob {
+            ports,
+            places,
+            snaplen,
+            meta,
+            sampling,
+        } = &mut self.plan;
+        let ids = ports[place].ids;
+        let is_sent = seen.flags & 3 == DIRECTION_OUTBOUND;
+        let ring = places.ring(place, is_sent, seen.queue.unwrap_or(0));
+        let latest = &mut self.latest[ring];
+        let time = match *latest > seen.time && *latest - seen.time < CALIBRATION_NS {
+            true => *latest,
+            false => seen.time,
+        };
+        *latest = time;
+        let producer = &mut self.producers[ring];
+        if !producer.counts(time, false) {
+            return;
+        }
+        let frame = Frame {
+            time,
+            hardware_time: false,
+            original: seen.original,
+            bytes: seen.bytes,
+            tag: None,
+            way: PacketType::ToUs,
+            interface: 0,
+        };
+        match sampling.choose(&frame) {
+            Choice::Wanted => {}
+            Choice::NotInSample => return producer.filtered_out(ids.slot),
+            Choice::OverRate => return producer.rate_limited(ids.slot),
+        }
+        let outcome = producer.record(&Sighting {
+            point: ids.slot,
+            interface: ids.interface,
+            time,
+            hardware_stamped: false,
+            flags: meta.flags.then_some(seen.flags),
+            identified: meta.id,
+            queue: seen.queue.filter(|_| meta.queue),
+            original: seen.original,
+            snaplen: *snaplen,
+            bytes: [seen.bytes, &[], &[]],
+        });
+        self.limit_reached |= outcome == Noted::LimitReached;
+    }
+}
+
+/// What an Enhanced Packet Block says, as DPDK's framework builds it.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen<'a> {
+    port: u32,
+    time: u64,
+    original: u32,
+    flags: u32,
+    queue: Option<u32>,
+    bytes: &'a [u8],
+}
+
+impl<'a> Seen<'a> {
+    fn read(block: &'a [u8]) -> Option<Self> {
+        let word = |at: usize| Some(u32::from_le_bytes(block.get(at..at + 4)?.try_into().ok()?));
+        let captured = word(20)? as usize;
+        let options = HEADER.checked_add(captured.checked_next_multiple_of(4)?)?;
+        let mut seen = Self {
+            port: word(8)?,
+            time: u64::from(word(12)?) << 32 | u64::from(word(16)?),
+            original: word(24)?,
+            flags: 0,
+            queue: None,
+            bytes: block.get(HEADER..HEADER + captured)?,
+        };
+        let mut rest = block.get(options..block.len().checked_sub(END)?)?;
+        // The framework writes no end of options.
+        while let Some((head, after)) = rest.split_first_chunk::<4>() {
+            let code = u16::from_le_bytes([head[0], head[1]]);
+            let length = usize::from(u16::from_le_bytes([head[2], head[3]]));
+            let number = after
+                .first_chunk::<4>()
+                .map(|bytes| u32::from_le_bytes(*bytes));
+            match code {
+                0 => break,
+                OPTION_FLAGS => seen.flags = number?,
+                OPTION_QUEUE => seen.queue = number,
+                _ => {}
+            }
+            rest = after.get(length.next_multiple_of(4)..)?;
+        }
+        Some(seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(port: u32, queue: u32, flags: u32, bytes: &[u8]) -> Vec<u8> {
+        let padded = bytes.len().next_multiple_of(4);
+        let length = (HEADER + padded + 16 + END) as u32;
+        let mut block = Vec::new();
+        let mut put = |words: &[u32]| {
+            words
+                .iter()
+                .for_each(|word| block.extend(word.to_le_bytes()))
+        };
+        put(&[6, length, port, 1, 2, bytes.len() as u32, 1500]);
+        block.extend(bytes);
+        block.resize(HEADER + padded, 0);
+        let mut put = |words: &[u32]| {
+            words
+                .iter()
+                .for_each(|word| block.extend(word.to_le_bytes()))
+        };
+        put(&[2 | 4 << 16, flags, 6 | 4 << 16, queue, length]);
+        block
+    }
+
+    #[test]
+    fn blocks_are_read_as_they_were_built() {
+        let bytes = block(3, 5, 2, b"hello");
+        let seen = Seen::read(&bytes).expect("a block");
+        let expected = Seen {
+            port: 3,
+            time: 1 << 32 | 2,
+            original: 1500,
+            flags: 2,
+            queue: Some(5),
+            bytes: b"hello",
+        };
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn what_is_no_block_is_not_taken_for_one() {
+        let whole = block(0, 0, 1, b"hello");
+        for cut in 0..whole.len() {
+            if let Some(seen) = Seen::read(&whole[..cut]) {
+                assert_eq!(seen.bytes, b"hello", "cut at {cut}");
+            }
+        }
+        let mut too_long = whole.clone();
+        too_long[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(Seen::read(&too_long), None);
+        let mut long_option = whole;
+        long_option[38..40].copy_from_slice(&u16::MAX.to_le_bytes());
+        assert_eq!(Seen::read(&long_option), None);
+    }
+}

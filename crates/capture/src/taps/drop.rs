@@ -1,0 +1,512 @@
+//! The `drop` tap: every socket buffer that the kernel frees because its packet was dropped, on all interfaces or some,
+//! by a program at the tracepoint skb:kfree_skb. It looks at no single interface, so it is attached once for a capture.
+
+mod follow;
+pub mod reasons;
+mod words;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use trawl_bpf::addresses::kernel_addresses;
+use trawl_bpf::kallsyms::Symbols;
+use trawl_bpf::kernel_types::{self, Tracepoint};
+use trawl_bpf::layout::drop::{
+    DROP_FUNCTIONS, DROP_PLACES, DROP_REASON_WORDS, DROP_SCRATCH_SIZE, DropFunction, DropPlace,
+    DropSettings, DropState, LINKS_FOLLOWED,
+};
+use trawl_bpf::layout::{Shared, TRACE_COPY, TapConfig};
+use trawl_bpf::object::{self, TapProgram, Taps};
+use trawl_bpf::program::{self, LoadOptions, Traced};
+use trawl_bpf::{info, link, map, probe};
+use trawl_ebpf::Insn;
+use trawl_sys::interface::Interface;
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netns::{self, Look, Namespace};
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::{Error, Result, events};
+
+use crate::assembly::{Assembly, Carries, program_maps};
+use crate::capture_site::CaptureSite;
+use crate::event::Event;
+use crate::options::Drops;
+use crate::taps::table;
+use crate::{AttachedTap, Choice};
+use reasons::{DONE, DONE_IF_EMPTY, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP};
+pub use words::{HOOK, Words, as_frame};
+
+const TRACEPOINT: &str = "kfree_skb";
+/// Buffer, place and reason: since 5.17. The socket that was to receive the packet is the fourth, since 6.11.
+const ARGUMENTS_WITH_REASON: usize = 3;
+const ARGUMENTS_WITH_RECEIVER: usize = 4;
+/// The functions that run XDP programs on socket buffers, and free what is dropped there.
+const RUN_XDP: [&str; 2] = ["veth_xdp_rcv_skb", "do_xdp_generic"];
+/// The functions that throw away what waits in the queues of a closing socket. Before 6.5 they give no reason.
+const PURGE: [&str; 4] = [
+    "sk_stream_kill_queues",
+    "skb_queue_purge",
+    "skb_queue_purge_reason",
+    "inet_sock_destruct",
+];
+/// The functions that hand copies of packets to raw sockets, and free those that a socket's filter rejects.
+const RAW: [&str; 6] = [
+    "raw_rcv",
+    "raw_rcv_skb",
+    "rawv6_rcv",
+    "rawv6_rcv_skb",
+    "raw_local_deliver",
+    "raw6_local_deliver",
+];
+/// The functions that free TCP segments for which they name no reason.
+const TCP: [&str; 7] = [
+    "tcp_v4_rcv",
+    "tcp_v6_rcv",
+    "tcp_v4_do_rcv",
+    "tcp_v6_do_rcv",
+    "tcp_rcv_established",
+    "tcp_rcv_state_process",
+    "tcp_validate_incoming",
+];
+const EVERYWHERE: &str = "all interfaces";
+
+/// Attaches the tap. With sites it looks only at what is dropped there; `at_xdp` are the sites where another tap sees
+/// what XDP programs drop.
+pub fn attach(
+    sites: &[CaptureSite],
+    at_xdp: &[&CaptureSite],
+    asked: &Drops,
+    assembly: &mut Assembly,
+) -> Result<(Box<dyn AttachedTap>, u32, Words)> {
+    let along = asked.follow.then(|| Along::find(asked)).transpose()?;
+    let sites = along.as_ref().map_or(sites, |along| &along.entries);
+    match assembly.options.tap {
+        _ if asked.follow => {}
+        Choice::Drop => table::DROP.check(&assembly.options)?,
+        // The rest is asked of the tap beside it.
+        _ => table::DROP.check_queue(&assembly.options)?,
+    }
+    let namespaces = asked.namespaces.iter().map(|name| Namespace::open(name));
+    let namespaces = namespaces.collect::<Result<Vec<_>>>()?;
+    let reasons = Reasons::of_kernel()?;
+    let tracepoint = tracepoint(&reasons)?;
+    let symbols = Symbols::read();
+    let settings = settings(sites, at_xdp, asked, &namespaces, &reasons, &symbols)?;
+    let rings = assembly.rings_apart()?;
+    let label = match (sites, &namespaces[..]) {
+        ([], []) => EVERYWHERE.to_owned(),
+        ([], namespaces) => {
+            let labels: Vec<&str> = namespaces.iter().map(Namespace::label).collect();
+            format!("{EVERYWHERE} of {}", labels.join(", "))
+        }
+        (sites, _) => {
+            let labels: Vec<&str> = sites.iter().map(|site| site.label.as_str()).collect();
+            labels.join(", ")
+        }
+    };
+    let ids = assembly.add_point_apart(label, format!("unknown ({HOOK})"), &rings, HOOK, HOOK)?;
+    let mut config = assembly.config(&rings);
+    config.first = ids.record(0, Carries::Nothing);
+    config.write_queue = 0;
+    // Told by the note.
+    config.write_flags = 0;
+    config.names_receiver = u32::from(tracepoint.arguments >= ARGUMENTS_WITH_RECEIVER);
+    config.with_stack = u32::from(asked.stack);
+    config.segments_for_entries = (assembly.geometry.segments() / 2) as u32;
+    if asked.follow {
+        config.links = LINKS_FOLLOWED as u32;
+    }
+    if let Some(found) = kernel_addresses() {
+        let halves = |address: u64| (address as u32, (address >> 32) as u32);
+        (config.first_address_low, config.first_address_high) = halves(found.first_address);
+        (config.first_page_low, config.first_page_high) = halves(found.first_page);
+    }
+    let scratch = map::create_mmapable_array(
+        "trawl_scratch",
+        DROP_SCRATCH_SIZE as u32,
+        events::cpu_count() as u32,
+    )?;
+    let told = map::create_mmapable_array("trawl_drop", size_of::<DropSettings>() as u32, 1)?;
+    map::write(told.as_fd(), 0, &settings)
+        .map_err(|e| Error::os("cannot tell the program what to record", e))?;
+    let block = match &assembly.options.filter {
+        Some(filter) => Some(filter.copy_block(config.snaplen, TRACE_COPY as u16)?),
+        None => None,
+    };
+    let mut maps = program_maps(&rings, None);
+    maps.push(("drop_scratch", scratch.as_fd()));
+    maps.push(("drop_settings", told.as_fd()));
+    let drops = |typed: bool| {
+        let place = TracepointHook::at(object::DROP, TRACEPOINT, typed);
+        load_tracepoint(
+            &place.program(if typed {
+                "trawl_drop"
+            } else {
+                "trawl_drop_raw"
+            }),
+            &config,
+            &maps,
+            block.as_deref(),
+        )
+    };
+    let (mode, attached) = match (&along, probe::is_unwanted("tp_btf")) {
+        (Some(along), _) => {
+            let attached = follow::attach(along, &config, &maps, block.as_deref(), assembly)?;
+            ("tp_btf", attached)
+        }
+        (None, true) => ("raw_tp", vec![drops(false)?]),
+        (None, false) => match drops(true) {
+            Ok(attached) => ("tp_btf", vec![attached]),
+            Err(error) => ("raw_tp", vec![drops(false).map_err(|_| error)?]),
+        },
+    };
+    let mut programs = Vec::new();
+    let mut links = Vec::new();
+    for (program, link) in attached {
+        programs.push(program);
+        links.extend(link);
+    }
+    assembly.set_mode(ids.point, mode);
+    let attached = AttachedDrop {
+        point: ids.point,
+        programs,
+        links,
+        scratch,
+    };
+    Ok((
+        Box::new(attached),
+        ids.interface,
+        Words::new(reasons, symbols, asked.follow),
+    ))
+}
+
+fn tracepoint(reasons: &Reasons) -> Result<Tracepoint> {
+    let what = "cannot look at the packets that the kernel drops";
+    let found = kernel_types::tracepoint(TRACEPOINT)
+        .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
+    found
+        .filter(|found| found.arguments >= ARGUMENTS_WITH_REASON && !reasons.is_empty())
+        .ok_or_else(|| {
+            Error::failed(what, "it does not tell for what reason it drops them")
+                .fix(format!("use Linux {} or newer", "5.17"))
+        })
+}
+
+fn settings(
+    sites: &[CaptureSite],
+    at_xdp: &[&CaptureSite],
+    asked: &Drops,
+    namespaces: &[Namespace],
+    reasons: &Reasons,
+    symbols: &Symbols,
+) -> Result<DropSettings> {
+    let mut settings = DropSettings {
+        wanted: [u64::MAX; DROP_REASON_WORDS],
+        unwanted: reasons.bits(&UNWANTED),
+        unwanted_in_group: reasons.bits(&UNWANTED_IN_GROUP),
+        may_be_copied: reasons.bits(&MAY_BE_COPIED),
+        done: reasons.bits(&DONE),
+        done_if_empty: reasons.bits(&DONE_IF_EMPTY),
+        filtered: reasons.bits(&FILTERED),
+        wanted_of_subsystems: 1,
+        no_losses_too: u32::from(asked.no_losses || asked.reasons.is_some()),
+        reason_xdp: reasons.xdp(),
+        places: 0,
+        xdp_places: 0,
+        functions: 0,
+        purges: 0,
+        raws: 0,
+        tcps: 0,
+        reason_none: reasons.none(),
+        purge: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
+        raw: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
+        tcp: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
+        only: [DropPlace {
+            netns: 0,
+            ifindex: 0,
+        }; DROP_PLACES],
+        xdp: [DropPlace {
+            netns: 0,
+            ifindex: 0,
+        }; DROP_PLACES],
+        runs_xdp: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
+    };
+    if let Some(list) = &asked.reasons {
+        let wanted = reasons.parse(list)?;
+        settings.wanted = reasons::bits(&wanted);
+        settings.wanted_of_subsystems =
+            u32::from(wanted.iter().any(|one| reasons::is_of_subsystem(*one)));
+    }
+    let mut only = sites
+        .iter()
+        .map(|site| place(site.namespace.as_ref(), site.interface.index))
+        .collect::<Result<Vec<_>>>()?;
+    if only.is_empty() {
+        let places = namespaces.iter().map(|one| place(Some(one), 0));
+        only = places.collect::<Result<_>>()?;
+    }
+    let at_xdp = at_xdp
+        .iter()
+        .map(|site| place(site.namespace.as_ref(), site.interface.index))
+        .collect::<Result<Vec<_>>>()?;
+    settings.places = fill(&mut settings.only, &only)?;
+    settings.xdp_places = fill(&mut settings.xdp, &at_xdp)?;
+    settings.functions = find(&mut settings.runs_xdp, symbols, &RUN_XDP);
+    settings.purges = find(&mut settings.purge, symbols, &PURGE);
+    settings.raws = find(&mut settings.raw, symbols, &RAW);
+    settings.tcps = find(&mut settings.tcp, symbols, &TCP);
+    Ok(settings)
+}
+
+/// Where these functions are in the running kernel, and how many pieces there are of them.
+fn find(functions: &mut [DropFunction], symbols: &Symbols, names: &[&str]) -> u32 {
+    let found: Vec<(u64, u64)> = names
+        .iter()
+        .flat_map(|name| symbols.ranges(name))
+        .take(functions.len())
+        .collect();
+    for (to, (from, end)) in functions.iter_mut().zip(&found) {
+        *to = DropFunction {
+            from: *from,
+            to: *end,
+        };
+    }
+    found.len() as u32
+}
+
+fn fill(places: &mut [DropPlace], found: &[DropPlace]) -> Result<u32> {
+    let Some(room) = places.get_mut(..found.len()) else {
+        let why = format!("{DROP_PLACES} is the limit");
+        return Err(
+            Error::failed("cannot look for drops at this many interfaces", why)
+                .fix("leave out -i to look at all"),
+        );
+    };
+    room.copy_from_slice(found);
+    Ok(found.len() as u32)
+}
+
+fn place(namespace: Option<&Namespace>, ifindex: u32) -> Result<DropPlace> {
+    let (_, inode) = match namespace {
+        Some(namespace) => namespace.identity(),
+        None => Namespace::current()?.identity(),
+    };
+    Ok(DropPlace {
+        netns: inode as u32,
+        ifindex,
+    })
+}
+
+#[derive(Debug)]
+struct AttachedDrop {
+    point: u32,
+    programs: Vec<OwnedFd>,
+    links: Vec<OwnedFd>,
+    scratch: OwnedFd,
+}
+
+impl AttachedTap for AttachedDrop {
+    fn detach(&mut self) -> Vec<Event> {
+        self.links.clear();
+        Vec::new()
+    }
+
+    /// Names of interfaces in other namespaces, and owners of sockets, are looked up when packets are dropped there.
+    fn keeps(&self) -> Capabilities {
+        crate::TO_FOLLOW_PROGRAMS | Capabilities::SYS_PTRACE | Capabilities::SYSLOG
+    }
+
+    /// Buffers that were freed while the program was at work on that CPU: the kernel does not run it once more, or it
+    /// ends at once.
+    fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
+        let missed = |program: &OwnedFd| {
+            info::program(program.as_fd()).map_or(0, |about| about.recursion_misses)
+        };
+        let missed: u64 = self.programs.iter().map(missed).sum();
+        let states: Vec<DropState> = (0..events::cpu_count() as u32)
+            .filter_map(|cpu| DropState::from_bytes(&map::read(self.scratch.as_fd(), cpu).ok()?))
+            .collect();
+        let interrupted: u64 = states.iter().map(|state| state.interrupted).sum();
+        let not_followed = states.iter().map(|state| state.not_followed).sum();
+        [
+            ("interrupted", missed + interrupted),
+            ("not_followed", not_followed),
+        ]
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(why, count)| (self.point, why, count))
+        .collect()
+    }
+}
+
+/// A loaded program, and what keeps it attached.
+pub type Loaded = (OwnedFd, Vec<OwnedFd>);
+
+/// A tracepoint, and the program for it.
+#[derive(Clone, Copy, Debug)]
+pub struct TracepointHook {
+    object: Taps,
+    tracepoint: &'static str,
+    typed: bool,
+    program: &'static str,
+}
+
+impl TracepointHook {
+    pub fn at(object: Taps, tracepoint: &'static str, typed: bool) -> Self {
+        Self {
+            object,
+            tracepoint,
+            typed,
+            program: "",
+        }
+    }
+
+    pub fn program(self, program: &'static str) -> Self {
+        Self { program, ..self }
+    }
+}
+
+/// The program, with a filter in it where one is given: those have a name of their own.
+fn prepare_program(
+    object: Taps,
+    program: &str,
+    config: &TapConfig,
+    maps: &[(&str, BorrowedFd<'_>)],
+    block: Option<&[Insn]>,
+) -> Result<(TapProgram, String)> {
+    let name = match block {
+        Some(_) => format!("{program}_f"),
+        None => program.to_owned(),
+    };
+    let mut ready = TapProgram::prepare(object, &name, config, maps)?;
+    if let Some(block) = block {
+        ready.filter(block)?;
+    }
+    Ok((ready, name))
+}
+
+/// What a program of this kind is loaded with.
+fn program_options(name: &str, kind: u32, expected_attach_type: u32) -> LoadOptions<'_> {
+    LoadOptions {
+        expected_attach_type,
+        ..LoadOptions::new(name, kind)
+    }
+}
+
+/// Loads the program for a tracepoint and attaches it.
+fn load_tracepoint(
+    place: &TracepointHook,
+    config: &TapConfig,
+    maps: &[(&str, BorrowedFd<'_>)],
+    block: Option<&[Insn]>,
+) -> Result<Loaded> {
+    let (ready, name) = prepare_program(place.object, place.program, config, maps, block)?;
+    let mut options = program_options(&name, program::RAW_TRACEPOINT, 0);
+    if place.typed {
+        let found = kernel_types::tracepoint(place.tracepoint)
+            .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
+        let found = found.ok_or_else(|| {
+            let what = format!("cannot look at the tracepoint {}", place.tracepoint);
+            Error::failed(what, "the kernel has none of that name")
+        })?;
+        options.kind = program::TRACING;
+        options.expected_attach_type = program::ATTACH_TYPED_TRACEPOINT;
+        options.traced = Some(Traced {
+            program: None,
+            function: found.type_id,
+        });
+    }
+    let loaded = ready.load(&options)?;
+    let link = match place.typed {
+        true => link::attach_tracing(loaded.as_fd()),
+        false => link::attach_raw_tracepoint(loaded.as_fd(), place.tracepoint),
+    };
+    let link = link.map_err(|e| {
+        Error::os("cannot look at the packets that the kernel drops", e)
+            .fix("this requires root (CAP_BPF and CAP_PERFMON)")
+    })?;
+    Ok((loaded, vec![link]))
+}
+
+/// Each costs twenty links of netfilter, and each interface two of tc.
+const MOST_NAMESPACES: usize = 64;
+const MOST_INTERFACES: usize = 512;
+
+/// Places that are looked at for packets on their way.
+#[derive(Clone, Debug, Default)]
+pub struct Along {
+    /// Only packets that are seen first at one of these interfaces.
+    pub entries: Vec<CaptureSite>,
+    /// Namespaces with netfilter's hooks, and interfaces with tc.
+    pub namespaces: Vec<Namespace>,
+    pub interfaces: Vec<CaptureSite>,
+    /// Those that were too many.
+    pub namespaces_left_out: usize,
+    pub interfaces_left_out: usize,
+}
+
+impl Along {
+    /// Looks at all namespaces that can be found, or at those that are named.
+    pub fn find(asked: &Drops) -> Result<Self> {
+        // An interface without a namespace in its name is the one namespace's, if there is just one.
+        let namespace = match &asked.namespaces[..] {
+            [one] if one != netns::CURRENT => Some(one.as_str()),
+            _ => None,
+        };
+        let entry = |text: &String| CaptureSite::find(text, namespace);
+        let entries = asked.entries.iter().map(entry).collect::<Result<_>>()?;
+        let mut namespaces = Vec::new();
+        if asked.within.is_empty() {
+            Look::default().find(|one| {
+                namespaces.push(one.clone());
+                false
+            });
+        } else {
+            for name in &asked.within {
+                namespaces.push(Namespace::open(name)?);
+            }
+        }
+        let namespaces_left_out = namespaces.len().saturating_sub(MOST_NAMESPACES);
+        namespaces.truncate(MOST_NAMESPACES);
+        let mut interfaces: Vec<CaptureSite> = namespaces.iter().flat_map(interfaces_of).collect();
+        let interfaces_left_out = interfaces.len().saturating_sub(MOST_INTERFACES);
+        interfaces.truncate(MOST_INTERFACES);
+        Ok(Self {
+            entries,
+            namespaces,
+            interfaces,
+            namespaces_left_out,
+            interfaces_left_out,
+        })
+    }
+
+    /// The interfaces that have an XDP program.
+    pub fn with_programs(&self) -> Vec<CaptureSite> {
+        if !object::can_cast() {
+            return Vec::new();
+        }
+        let has_program = |site: &&CaptureSite| {
+            let found = site.interface.xdp_attached(site.namespace.as_ref());
+            matches!(found, Ok(Some(_)))
+        };
+        let found = self.interfaces.iter().filter(has_program);
+        found.cloned().collect()
+    }
+}
+
+/// None where the namespace went away meanwhile.
+fn interfaces_of(namespace: &Namespace) -> Vec<CaptureSite> {
+    let links = Netlink::open(Some(namespace)).and_then(|mut netlink| netlink.links());
+    let site = |name: String| {
+        let interface = Interface::find(Some(namespace), &name).ok()?;
+        Some(CaptureSite {
+            label: match namespace.name() {
+                Some(one) => format!("{one}:{name}"),
+                None => name,
+            },
+            namespace: Some(namespace.clone()),
+            interface,
+            one_of_any: true,
+        })
+    };
+    let names = links.unwrap_or_default().into_iter().map(|link| link.name);
+    names.filter_map(site).collect()
+}

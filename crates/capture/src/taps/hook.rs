@@ -1,0 +1,440 @@
+//! The `hook` tap: a map of programs, indexed by action, that an XDP program jumps through when it is done. Programs
+//! built for xdpcap have one; trawl fills its slots and puts back what was there. Programs that `trawl xdp load
+//! --tappable` put on the interface have another one besides, which they jump through before they begin.
+
+mod find;
+mod stand;
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use trawl_bpf::layout::{ALL, HOLD_AT_ENTRY, HOLD_UNTIL_EXIT, TapConfig};
+use trawl_program::chain;
+use trawl_ring::Rings;
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::warden::{self, Warden};
+use trawl_sys::{Error, Result};
+
+use crate::assembly::{Assembly, Carries, PointIds};
+use crate::capture_site::CaptureSite;
+use crate::event::Event;
+use crate::filter::XdpBlocks;
+use crate::options::{At, Options};
+use crate::taps::table::{self, Facts};
+use crate::taps::watch::{Cause, Sight, attached_now};
+use crate::{AttachedTap, Tap};
+pub use find::is_there;
+use find::{BODY_SLOT, Found, Looked};
+use stand::{Filters, Occupant, Occupied, Stand, occupy};
+
+/// XDP_ABORTED, DROP, PASS, TX and REDIRECT.
+pub const ACTIONS: u32 = 5;
+
+#[derive(Debug)]
+pub struct Hook;
+
+impl Tap for Hook {
+    fn facts(&self) -> &'static Facts {
+        &table::HOOK
+    }
+
+    fn attach(
+        &self,
+        index: usize,
+        site: &CaptureSite,
+        assembly: &mut Assembly,
+    ) -> Result<Box<dyn AttachedTap>> {
+        let looked = find::find(site, assembly.options.hook.as_deref())?;
+        let ends = Ends::choose(&assembly.options, &looked, site)?;
+        check_jumps(&looked, &ends, site)?;
+        say_which(&looked, site, assembly);
+        let rings = assembly.program_rings()?;
+        let mut config = assembly.config(&rings);
+        config.only_ifindex = site.interface.index;
+        assembly.stamp_by_polls(&mut config, site, &[])?;
+        let blocks = match &assembly.options.filter {
+            Some(filter) => Some(filter.xdp_blocks(site, config.snaplen)?),
+            None => None,
+        };
+        let mut points = Vec::new();
+        for (place, hook) in looked.hooks.iter().enumerate() {
+            let clock = config.clock_first;
+            let mut add = |end| add_point(index, site, assembly, end, hook, &looked, clock);
+            let has_entry = hook.entry.is_some() && ends.looks_at_entry_of(place);
+            let entry = (has_entry && ends.entry).then(|| add("xdp entry"));
+            let entry = entry.transpose()?;
+            let exit = ends.exit.then(|| add("xdp exit")).transpose()?;
+            points.push(Points { entry, exit });
+        }
+        let maps = looked.map_ids();
+        let plan = HookPlan {
+            site: site.clone(),
+            options: (*assembly.options).clone(),
+            ends,
+            config,
+            blocks,
+            rings,
+            points,
+        };
+        let stands = plan.occupy(&looked, &mut assembly.warden)?;
+        let now = find::maps_now(site);
+        Ok(Box::new(AttachedHook {
+            // Where nobody knows which program jumps through the map, the slots alone are watched.
+            watches_program: maps.iter().all(|id| now.contains(id)),
+            program: site
+                .interface
+                .xdp_attached(site.namespace.as_ref())?
+                .map(|present| present.program_id),
+            maps,
+            plan,
+            stands,
+        }))
+    }
+}
+
+/// The points of one program's ends.
+#[derive(Debug)]
+struct Points {
+    entry: Option<PointIds>,
+    exit: Option<PointIds>,
+}
+
+/// What is put into hooks, now and when the program is another one.
+#[derive(Debug)]
+struct HookPlan {
+    site: CaptureSite,
+    options: Options,
+    ends: Ends,
+    config: TapConfig,
+    blocks: Option<XdpBlocks>,
+    rings: Arc<Rings>,
+    points: Vec<Points>,
+}
+
+impl HookPlan {
+    fn occupy(&self, looked: &Looked, warden: &mut Warden) -> Result<Vec<Occupied>> {
+        let (mut exits, mut entries) = (Vec::new(), Vec::new());
+        for (place, (hook, points)) in looked.hooks.iter().zip(&self.points).enumerate() {
+            if let Some(map) = &hook.entry
+                && self.ends.looks_at_entry_of(place)
+            {
+                entries.push(Stand {
+                    what: format!("the entry of {}", hook.describe()),
+                    map: warden::hold(map.as_fd())?,
+                    onward: Some(warden::hold(map.as_fd())?),
+                    occupants: vec![self.ends.at_entry(&self.config, points.entry, place)],
+                });
+            }
+            if let Some(ids) = points.exit {
+                let onward = hook.next.as_ref().map(|map| warden::hold(map.as_fd()));
+                exits.push(Stand {
+                    what: hook.describe(),
+                    map: warden::hold(hook.map.as_fd())?,
+                    onward: onward.transpose()?,
+                    occupants: self.ends.at_exit(
+                        &self.config,
+                        ids,
+                        points.entry,
+                        hook,
+                        &self.options,
+                    ),
+                });
+            }
+        }
+        // The first entry comes last: a packet that is let in there finds everything else in place.
+        let mut stands = Vec::new();
+        for stand in exits.into_iter().chain(entries.into_iter().rev()) {
+            stands.push(occupy(
+                stand,
+                self.blocks.as_ref(),
+                &self.rings,
+                &self.site,
+                warden,
+            )?);
+        }
+        Ok(stands)
+    }
+}
+
+fn add_point(
+    index: usize,
+    site: &CaptureSite,
+    assembly: &mut Assembly,
+    end: &str,
+    hook: &Found,
+    looked: &Looked,
+    clock_first: u32,
+) -> Result<PointIds> {
+    let rings = assembly.program_rings()?;
+    // Of several programs in a chain each point says which one it is at.
+    let name = match (&hook.program, looked.hooks.len()) {
+        (Some(program), 2..) => format!("{end} {program}"),
+        _ => end.to_owned(),
+    };
+    let ids = assembly.add_point(index, site, &rings, "hook", &name)?;
+    assembly.set_mode(ids.point, "hook map");
+    let attached = site.interface.xdp_attached(site.namespace.as_ref());
+    if let Ok(Some(attached)) = attached {
+        assembly.set_program(ids.point, attached.program_id);
+    }
+    if clock_first > 0 {
+        assembly.set_stamped_by_polls(ids.point);
+    }
+    Ok(ids)
+}
+
+fn say_which(looked: &Looked, site: &CaptureSite, assembly: &mut Assembly) {
+    if assembly.options.hook.is_some() {
+        return;
+    }
+    for hook in &looked.hooks {
+        if let Some(path) = &hook.path {
+            assembly.event(Event::UsingHookMap {
+                interface: site.label.clone(),
+                path: path.clone(),
+            });
+        }
+    }
+}
+
+/// A packet that has jumped too often is not let into the next program, which would change what becomes of it.
+fn check_jumps(looked: &Looked, ends: &Ends, site: &CaptureSite) -> Result<()> {
+    let jumps = looked.jumps(ends)?;
+    if jumps <= chain::MOST_JUMPS {
+        return Ok(());
+    }
+    Err(Error::failed(
+        format!("cannot capture at the hooks on {}", site.label),
+        format!(
+            "its chain of programs and the captures on it would take {jumps} jumps from program to program, and the kernel allows {}",
+            chain::MOST_JUMPS
+        ),
+    )
+    .fix("end another capture, or record at one end only: --at exit"))
+}
+
+#[derive(Debug)]
+struct AttachedHook {
+    plan: HookPlan,
+    /// In the order in which they were taken.
+    stands: Vec<Occupied>,
+    /// The hook maps, by their ids.
+    maps: Vec<u32>,
+    /// The attached program when it was last looked at.
+    program: Option<u32>,
+    /// Whether that is known to jump through the maps.
+    watches_program: bool,
+}
+
+impl AttachedHook {
+    fn give_up(&mut self) -> Vec<Event> {
+        let leave = |mut stand: Occupied| stand.leave();
+        std::mem::take(&mut self.stands)
+            .into_iter()
+            .rev()
+            .flat_map(leave)
+            .collect()
+    }
+
+    /// Whether the attached program still jumps through the maps; if another one does through others, goes there.
+    fn follow(&mut self, warden: &mut Warden) -> Sight {
+        let Some(present) = attached_now(&self.plan.site) else {
+            return Sight::Clear;
+        };
+        let id = present.as_ref().map(|present| present.program_id);
+        if id == self.program {
+            return Sight::Clear;
+        }
+        let cause = present
+            .as_ref()
+            .map_or(Cause::ProgramRemoved, Cause::replaced_by);
+        let now = find::maps_now(&self.plan.site);
+        if self.maps.iter().all(|id| now.contains(id)) {
+            self.program = id;
+            return Sight::Clear;
+        }
+        if present.is_none() {
+            return Sight::Lost(cause, None);
+        }
+        let again = find::find(&self.plan.site, None).and_then(|looked| {
+            let (has, had) = (looked.hooks.len(), self.plan.points.len());
+            if has != had {
+                let why = format!("{has} programs with hooks are on it, and {had} were before");
+                return Err(Error::failed("cannot capture at the hooks", why));
+            }
+            // What was in the old ones is put back as far as they are still there.
+            self.give_up();
+            self.stands = self.plan.occupy(&looked, warden)?;
+            Ok(looked.map_ids())
+        });
+        match again {
+            Ok(maps) => {
+                self.maps = maps;
+                self.program = id;
+                Sight::Restored(cause)
+            }
+            Err(error) => Sight::Lost(cause, Some(error.to_string())),
+        }
+    }
+}
+
+impl AttachedTap for AttachedHook {
+    fn detach(&mut self) -> Vec<Event> {
+        self.give_up()
+    }
+
+    fn keeps(&self) -> Capabilities {
+        crate::TO_FOLLOW_PROGRAMS
+    }
+
+    fn watch(&mut self, warden: &mut Warden) -> Sight {
+        if self.watches_program {
+            let sight = self.follow(warden);
+            if sight != Sight::Clear {
+                return sight;
+            }
+        }
+        let sights = self.stands.iter_mut().map(Occupied::watch);
+        sights.fold(Sight::Clear, |worst, sight| match (&worst, &sight) {
+            (Sight::Lost(..), _) | (_, Sight::Clear) => worst,
+            _ => sight,
+        })
+    }
+}
+
+impl Drop for AttachedHook {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+const DIRECTION_INBOUND: u32 = 1;
+const XDP_ABORTED: u32 = 0;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    pub entry: bool,
+    pub exit: bool,
+    /// The first entry decides for all that follow, which record the packet under the same identifier.
+    pub linked: bool,
+    /// What is recorded at an entry waits for the verdict.
+    holds: bool,
+}
+
+impl Ends {
+    pub fn choose(options: &Options, looked: &Looked, site: &CaptureSite) -> Result<Self> {
+        let at = options.at.unwrap_or(At::Exit);
+        let filter_at_entry = options.filter_at == Some(At::Entry);
+        let ends = Self {
+            entry: at.entry(),
+            exit: at.exit(),
+            linked: at.exit() && (at.entry() || filter_at_entry),
+            holds: at == At::Both && options.verdicts.is_some(),
+        };
+        let tappable = looked.hooks.iter().all(|hook| hook.entry.is_some());
+        let load = || {
+            let attached = site.interface.xdp_attached(site.namespace.as_ref());
+            let program = attached.ok().flatten().map(|one| one.program_id);
+            site.with_hooks(program.unwrap_or_default())
+        };
+        if at.entry() && !tappable {
+            return Err(Error::usage(
+                "cannot record at entry through this hook",
+                "its programs run when the other is done",
+            )
+            .fix(format!(
+                "leave out --at, or load the program with hooks: {}",
+                load()
+            )));
+        }
+        if filter_at_entry && !tappable {
+            return Err(Error::usage(
+                "cannot filter packets as they arrived through this hook",
+                "its programs see them as the other program left them",
+            )
+            .fix(format!(
+                "leave out --filter-at, or load the program with hooks: {}",
+                load()
+            )));
+        }
+        options.check_ends()?;
+        Ok(ends)
+    }
+
+    /// Whether something stands at the entry of the program at this place in the chain.
+    pub fn looks_at_entry_of(&self, place: usize) -> bool {
+        self.entry || (self.linked && place == 0)
+    }
+
+    /// What stands at the entry of a program; without a point it only decides.
+    pub fn at_entry(&self, config: &TapConfig, ids: Option<PointIds>, place: usize) -> Occupant {
+        let mut config = *config;
+        // Only if the program itself is gone.
+        config.verdict = XDP_ABORTED;
+        config.onward = BODY_SLOT;
+        config.silent = u32::from(ids.is_none());
+        if let Some(ids) = ids {
+            config.first = ids.record(DIRECTION_INBOUND, Carries::Nothing);
+            if self.holds {
+                config.hold = HOLD_AT_ENTRY as u32;
+            }
+        }
+        let first = place == 0;
+        Occupant {
+            program: if first {
+                "trawl_xdp_first"
+            } else {
+                "trawl_xdp_again"
+            },
+            filters: if first {
+                Filters::Whole
+            } else {
+                Filters::Never
+            },
+            config,
+        }
+    }
+
+    /// What stands at the exit of a program, by action.
+    pub fn at_exit(
+        &self,
+        config: &TapConfig,
+        ids: PointIds,
+        entry: Option<PointIds>,
+        hook: &Found,
+        options: &Options,
+    ) -> Vec<Occupant> {
+        let wanted = |action: u32| {
+            let verdicts = options.verdicts.as_ref();
+            verdicts.is_none_or(|set| set.contains(u64::from(action)))
+        };
+        let one = |action: u32| {
+            let mut config = *config;
+            config.verdict = action;
+            config.first = ids.record(DIRECTION_INBOUND, Carries::Xdp(action));
+            config.unwanted = u32::from(!wanted(action));
+            if let Some(entry) = entry.filter(|_| self.holds) {
+                config.second = entry.record(DIRECTION_INBOUND, Carries::Nothing);
+                config.hold = HOLD_UNTIL_EXIT as u32;
+            }
+            config.onward = match &hook.next {
+                Some(_) => action,
+                None => ALL as u32,
+            };
+            Occupant {
+                program: if self.linked {
+                    "trawl_xdp_again"
+                } else {
+                    "trawl_xdp"
+                },
+                filters: if self.linked {
+                    Filters::Never
+                } else {
+                    Filters::Quick
+                },
+                config,
+            }
+        };
+        (0..ACTIONS).map(one).collect()
+    }
+}

@@ -1,0 +1,391 @@
+//! A capture's programs in the slots of a hook map: put there, and what was there before put back.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use trawl_bpf::layout::TapConfig;
+use trawl_bpf::object::{self, TapProgram};
+use trawl_bpf::program::LoadOptions;
+use trawl_bpf::{info, map, program};
+use trawl_program::hooks;
+use trawl_ring::Rings;
+use trawl_sys::netns::{self, Namespace};
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::warden::{self, Undo, Warden};
+use trawl_sys::{Error, Result, errno};
+
+use crate::assembly::program_maps;
+use crate::capture_chain::{self, CaptureSeat, Successor, TO_EXCHANGE_PROGRAMS};
+use crate::capture_site::CaptureSite;
+use crate::event::{Event, Left};
+use crate::filter::XdpBlocks;
+use crate::taps::watch::{Cause, Sight};
+
+/// What the map of the programs after all captures is called in the BPF source.
+const ONWARD: &str = "trawl_onward";
+
+/// A program for a slot, as it is to be loaded.
+#[derive(Debug)]
+pub struct Occupant {
+    pub program: &'static str,
+    /// Whether it asks the filter, if there is one.
+    pub filters: Filters,
+    pub config: TapConfig,
+}
+
+/// How a program asks the filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filters {
+    Never,
+    Whole,
+    /// By its quick version first.
+    Quick,
+}
+
+/// The programs for the first slots of a map.
+#[derive(Debug)]
+pub struct Stand {
+    /// The map, in words.
+    pub what: String,
+    pub map: OwnedFd,
+    /// What runs after all captures.
+    pub onward: Option<OwnedFd>,
+    pub occupants: Vec<Occupant>,
+}
+
+/// The programs that a hook takes must agree with its owner in two ways that cannot be asked for.
+const COMBINATIONS: [(u32, u32); 4] = [
+    (program::ATTACH_XDP, program::HAS_FRAGS),
+    (program::ATTACH_XDP, 0),
+    (0, 0),
+    (0, program::HAS_FRAGS),
+];
+
+pub fn occupy(
+    stand: Stand,
+    blocks: Option<&XdpBlocks>,
+    rings: &Rings,
+    site: &CaptureSite,
+    warden: &mut Warden,
+) -> Result<Occupied> {
+    let stride = stand.occupants.len() as u32;
+    let (mut last, mut refusal) = (None, None);
+    // Two that come at once would take the same seat.
+    let _lock = netns::lock(site.namespace.as_ref())?;
+    stand.clear_killed()?;
+    for (attach_type, flags) in COMBINATIONS {
+        let present = stand.present()?;
+        let joined = joined_head(&present)
+            .map(|head| CaptureSeat::in_front_of(head, stride))
+            .transpose()?
+            .flatten();
+        let is_joining = joined.is_some();
+        let seat = joined.map_or_else(|| CaptureSeat::last(stride), Ok)?;
+        let programs = match stand.load(&seat, blocks, rings, attach_type, flags) {
+            Ok(programs) => programs,
+            Err(error) => {
+                refusal = error.refusal();
+                last = Some(error.to_string());
+                continue;
+            }
+        };
+        let mut occupied = Occupied {
+            namespace: site.namespace.clone(),
+            map: warden::hold(stand.map.as_fd())?,
+            seat,
+            _alive: hooks::show_alive(&programs)?,
+            programs,
+            before: Vec::new(),
+            retaken: Vec::new(),
+            known: Vec::new(),
+        };
+        let before = match is_joining {
+            true => None,
+            false => Some(&*present),
+        };
+        match occupied.enter(before, warden) {
+            Ok(()) => return Ok(occupied),
+            Err(EnterError::Kernel(e)) if e.raw_os_error() == Some(errno::EINVAL) => {
+                last = Some(
+                    "its program was loaded in a way that trawl's programs cannot be called from"
+                        .to_owned(),
+                );
+            }
+            Err(EnterError::Kernel(e)) => last = Some(e.to_string()),
+            Err(EnterError::Trawl(e)) => return Err(e),
+        }
+    }
+    let what = format!("cannot enter {} on {}", stand.what, site.label);
+    let error = Error::failed(what, last.unwrap_or_default());
+    // A filter that the kernel does not take can be applied in user space.
+    Err(match refusal {
+        Some(refusal) => error.refused(refusal),
+        None => error,
+    })
+}
+
+/// Why the slots could not be taken; the kernel's EINVAL means that another combination may do.
+enum EnterError {
+    Kernel(io::Error),
+    Trawl(Error),
+}
+
+impl From<io::Error> for EnterError {
+    fn from(error: io::Error) -> Self {
+        Self::Kernel(error)
+    }
+}
+
+impl From<Error> for EnterError {
+    fn from(error: Error) -> Self {
+        Self::Trawl(error)
+    }
+}
+
+/// The program of another trawl capture in the hook, if that is what is there.
+fn joined_head(present: &[Option<u32>]) -> Option<u32> {
+    present.iter().flatten().copied().find(|id| {
+        program::open_by_id(*id)
+            .and_then(|fd| info::program(fd.as_fd()))
+            .is_ok_and(|about| capture_chain::is_member(&about.name))
+    })
+}
+
+impl Stand {
+    fn present(&self) -> Result<Vec<Option<u32>>> {
+        let fail = |e| Error::os(format!("cannot read {}", self.what), e);
+        (0..self.occupants.len() as u32)
+            .map(|slot| map::program_in(self.map.as_fd(), slot).map_err(fail))
+            .collect()
+    }
+
+    /// Takes captures out of the slots that were killed together with the warden that would have done it.
+    fn clear_killed(&self) -> Result<()> {
+        let fail = |e| Error::os(format!("cannot clear {}", self.what), e);
+        while let Some(head) = joined_head(&self.present()?)
+            && hooks::is_left_behind(head)?
+            && let Some(others) = capture_chain::after_killed(head, self.occupants.len() as u32)?
+        {
+            for (slot, other) in (0u32..).zip(others) {
+                let other = other.as_ref().map(AsFd::as_fd);
+                map::put_program(self.map.as_fd(), slot, other).map_err(fail)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn load(
+        &self,
+        seat: &CaptureSeat,
+        blocks: Option<&XdpBlocks>,
+        rings: &Rings,
+        expected_attach_type: u32,
+        flags: u32,
+    ) -> Result<Vec<OwnedFd>> {
+        let mut maps = program_maps(rings, Some(seat.map()));
+        maps.extend(self.onward.as_ref().map(|map| (ONWARD, map.as_fd())));
+        let one = |(slot, occupant): (u32, &Occupant)| {
+            let quickly = occupant.filters == Filters::Quick;
+            let blocks = blocks.filter(|_| occupant.filters != Filters::Never);
+            let name = match blocks {
+                None => occupant.program.to_owned(),
+                Some(blocks) => format!("{}_{}", occupant.program, blocks.suffix(quickly)),
+            };
+            let mut config = occupant.config;
+            config.chain_next = seat.next(slot);
+            let mut ready = TapProgram::prepare(object::XDP, &name, &config, &maps)?;
+            if let Some(blocks) = blocks {
+                blocks.put_into(&mut ready, quickly)?;
+            }
+            let program = ready.load(&LoadOptions {
+                expected_attach_type,
+                flags,
+                ..LoadOptions::new(&name, program::XDP)
+            })?;
+            seat.mark(&program)?;
+            Ok(program)
+        };
+        (0u32..).zip(&self.occupants).map(one).collect()
+    }
+}
+
+/// Slots that are taken.
+#[derive(Debug)]
+pub struct Occupied {
+    namespace: Option<Namespace>,
+    map: OwnedFd,
+    seat: CaptureSeat,
+    /// Shows others that this capture runs.
+    _alive: OwnedFd,
+    /// By slot.
+    programs: Vec<OwnedFd>,
+    /// What to put back, by slot.
+    before: Vec<Option<OwnedFd>>,
+    /// Slots that somebody else took, and this capture took again.
+    retaken: Vec<u32>,
+    /// Programs of other captures that jump on to this one.
+    known: Vec<u32>,
+}
+
+impl Occupied {
+    /// Takes the slots. `present` is what was in them; without it, other captures are, who know what was there before.
+    fn enter(
+        &mut self,
+        present: Option<&[Option<u32>]>,
+        warden: &mut Warden,
+    ) -> Result<(), EnterError> {
+        let mut tasks = self.seat.leave_tasks(&self.programs)?;
+        for (slot, program) in (0u32..).zip(&self.programs) {
+            let before = match present {
+                Some(present) => present[slot as usize]
+                    .map(program::open_by_id)
+                    .transpose()?,
+                None => self.seat.kept_before(slot)?,
+            };
+            let held = before
+                .as_ref()
+                .map(|program| warden::hold(program.as_fd()))
+                .transpose()?;
+            tasks.push(Box::new(RestoreSlot {
+                map: warden::hold(self.map.as_fd())?,
+                slot,
+                own: program::id(program)?,
+                before: held,
+                successor: self.seat.successor(slot)?,
+            }));
+            self.before.push(before);
+        }
+        warden.watch(tasks)?;
+        self.seat.sit(&self.programs)?;
+        for (slot, (program, before)) in (0u32..).zip(self.programs.iter().zip(&self.before)) {
+            if let Some(before) = before {
+                self.seat.keep_before(slot, before.as_fd())?;
+            }
+            map::set_program(self.map.as_fd(), slot, program.as_fd())?;
+        }
+        Ok(())
+    }
+
+    fn leave_slot(&self, slot: u32, before: Option<OwnedFd>) -> std::io::Result<()> {
+        let own = program::id(&self.programs[slot as usize])?;
+        if map::program_in(self.map.as_fd(), slot)? != Some(own) {
+            return Ok(());
+        }
+        let program = self.seat.program_after(slot).or(before);
+        map::put_program(self.map.as_fd(), slot, program.as_ref().map(AsFd::as_fd))
+    }
+
+    /// Looks whether the slots are still this capture's, or another capture's that jumps on to it. A slot that was
+    /// emptied or taken is taken again, and what was in it then is put back in the end; one that is taken a second time
+    /// is left to the one who took it.
+    pub fn watch(&mut self) -> Sight {
+        let mut sight = Sight::Clear;
+        for slot in 0..self.programs.len() as u32 {
+            // The map is open: reading it does not fail.
+            let Ok(present) = map::program_in(self.map.as_fd(), slot) else {
+                continue;
+            };
+            let cause = match present {
+                Some(id) if self.is_ours(slot, id) => continue,
+                Some(id) => Cause::SlotTaken { slot, id },
+                None => Cause::SlotEmptied { slot },
+            };
+            if present.is_some() && self.retaken.contains(&slot) {
+                return Sight::Lost(cause, None);
+            }
+            sight = match self.take_again(slot, present) {
+                Ok(()) => Sight::Restored(cause),
+                Err(error) => return Sight::Lost(cause, Some(error.to_string())),
+            };
+        }
+        sight
+    }
+
+    /// One of this capture's programs, or of one that jumps on to it.
+    fn is_ours(&mut self, slot: u32, id: u32) -> bool {
+        let own = program::id(&self.programs[slot as usize]);
+        if own.is_ok_and(|own| own == id) || self.known.contains(&id) {
+            return true;
+        }
+        let holds = self.seat.holds(id);
+        if holds {
+            self.known.push(id);
+        }
+        holds
+    }
+
+    fn take_again(&mut self, slot: u32, present: Option<u32>) -> io::Result<()> {
+        if let Some(id) = present {
+            let program = program::open_by_id(id)?;
+            self.seat.keep_before(slot, program.as_fd())?;
+            self.before[slot as usize] = Some(program);
+            self.retaken.push(slot);
+        }
+        map::set_program(self.map.as_fd(), slot, self.programs[slot as usize].as_fd())
+    }
+
+    /// Puts back what was there; what could not be put back is said.
+    pub fn leave(&mut self) -> Vec<Event> {
+        // Without the lock there is a moment in which somebody may come unnoticed, and nothing worse.
+        let _lock = netns::lock(self.namespace.as_ref());
+        self.give_up()
+    }
+
+    fn give_up(&mut self) -> Vec<Event> {
+        let mut notices = Vec::new();
+        for (slot, before) in (0u32..).zip(std::mem::take(&mut self.before)) {
+            if let Err(error) = self.leave_slot(slot, before) {
+                notices.push(Event::NotUndone {
+                    what: Left::HookSlot { slot },
+                    why: error.to_string(),
+                });
+            }
+        }
+        self.seat.leave();
+        notices
+    }
+}
+
+impl Drop for Occupied {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+/// Restores a slot of a hook's map, if it still holds this capture's program.
+#[derive(Debug)]
+struct RestoreSlot {
+    map: OwnedFd,
+    slot: u32,
+    own: u32,
+    before: Option<OwnedFd>,
+    successor: Successor,
+}
+
+impl RestoreSlot {
+    fn restore(&self) -> io::Result<()> {
+        if map::program_in(self.map.as_fd(), self.slot)? != Some(self.own) {
+            return Ok(());
+        }
+        let next = self.successor.program();
+        let program = next.as_ref().or(self.before.as_ref()).map(AsFd::as_fd);
+        map::put_program(self.map.as_fd(), self.slot, program)
+    }
+}
+
+impl Undo for RestoreSlot {
+    fn undo(&self) -> Result<()> {
+        self.restore()
+            .map_err(|e| Error::os("cannot restore a hook's slot", e))
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        let held = [&self.map, &self.successor.chain].into_iter();
+        let held = held.chain(&self.before);
+        held.map(AsRawFd::as_raw_fd).collect()
+    }
+
+    fn takes(&self) -> Capabilities {
+        TO_EXCHANGE_PROGRAMS
+    }
+}

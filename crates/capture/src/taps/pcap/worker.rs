@@ -1,0 +1,331 @@
+//! The thread that reads a library's device: never waits in the library, writes records into its ring, and keeps the
+//! library's own figures.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use trawl_filter::Classic;
+use trawl_io::libpcap::{Figures, Handle, Packet, Rest};
+use trawl_io::packet_socket::{Frame, PacketType};
+use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
+use trawl_ring::producer::{Noted, Producer, Sighting};
+use trawl_sys::events::{self, Wake};
+use trawl_sys::{Result, clock};
+
+use crate::assembly::PointIds;
+use crate::event::{Event, ReadFailure};
+use crate::options::Meta;
+use crate::taps::packet::choice::{Choice, Sampling};
+
+/// The longest sleep. The records of other rings wait for this one until it has said that it has nothing earlier.
+const NAP: Duration = Duration::from_millis(5);
+/// The longest sleep where nothing tells that packets have come.
+const NAP_BLIND: Duration = Duration::from_millis(1);
+/// A packet may be shown so much later than it came: the library hands over several at once.
+const LAG_NS: u64 = 20_000_000;
+/// What had come before the end is handed over within this time, and a busy device within the longer one.
+const LAST_WAIT: Duration = Duration::from_millis(40);
+const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
+/// The library's counters are read this often: they are of 32 bits.
+const FIGURES_EVERY: Duration = Duration::from_millis(200);
+
+const LINKTYPE_SLL: u16 = 113;
+const LINKTYPE_SLL2: u16 = 276;
+/// The kind of packet in the header of a cooked capture: sent by this host.
+const SENT: u8 = 4;
+
+/// What is the same for all packets of the tap.
+#[derive(Clone, Debug)]
+pub struct PcapJob {
+    pub ids: PointIds,
+    pub snaplen: u32,
+    pub directions: Directions,
+    pub stamped_by_card: bool,
+    /// The library waits for packets though it was told not to: it is asked only when there are some.
+    pub asks_first: bool,
+    pub meta: Meta,
+    /// The filter, where the library would only look at each packet too, and not count what it rejects.
+    pub filter: Option<Classic>,
+}
+
+/// What is known of the way that a packet goes.
+#[derive(Clone, Copy, Debug)]
+pub enum Directions {
+    Unknown,
+    All(u32),
+    /// The byte at this place tells it.
+    At(usize),
+}
+
+impl Directions {
+    pub fn by_link_type(link_type: u16) -> Self {
+        match link_type {
+            LINKTYPE_SLL => Self::At(1),
+            LINKTYPE_SLL2 => Self::At(10),
+            _ => Self::Unknown,
+        }
+    }
+
+    fn flags(self, bytes: &[u8]) -> Option<u32> {
+        match self {
+            Self::Unknown => None,
+            Self::All(direction) => Some(direction),
+            Self::At(place) => bytes.get(place).map(|kind| match *kind {
+                SENT => DIRECTION_OUTBOUND,
+                _ => DIRECTION_INBOUND,
+            }),
+        }
+    }
+}
+
+/// What the thread tells the session.
+#[derive(Debug, Default)]
+pub struct Shared {
+    dropped: AtomicU64,
+    untimely: AtomicU64,
+    figures: Mutex<Option<Figures>>,
+    failure: OnceLock<ReadFailure>,
+}
+
+impl Shared {
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    pub fn figures(&self) -> Option<Figures> {
+        *self.figures.lock().unwrap_or_else(|held| held.into_inner())
+    }
+
+    pub fn failure(&self) -> Option<&ReadFailure> {
+        self.failure.get()
+    }
+
+    /// The first failure is the one that is told.
+    pub fn fail(&self, why: ReadFailure) {
+        let _ = self.failure.set(why);
+    }
+
+    /// What a person should know of the packets that were read.
+    pub fn remark(&self, library: &str) -> Option<Event> {
+        let packets = self.untimely.load(Ordering::Relaxed);
+        (packets > 0).then(|| Event::ImpossibleTimes {
+            library: library.to_owned(),
+            packets,
+        })
+    }
+}
+
+#[derive(Debug)]
+pub struct Worker {
+    handle: Handle,
+    wake: Wake,
+    recorder: Recorder,
+    looked: Instant,
+}
+
+#[derive(Debug)]
+struct Recorder {
+    producer: Producer,
+    plan: PcapJob,
+    sampling: Sampling,
+    shared: Arc<Shared>,
+    /// When the capture was told to end: later packets do not count.
+    end: Option<u64>,
+    shown: u64,
+}
+
+impl Worker {
+    pub fn new(
+        handle: Handle,
+        producer: Producer,
+        plan: PcapJob,
+        sampling: Sampling,
+        shared: Arc<Shared>,
+        wake: Wake,
+    ) -> Self {
+        Self {
+            handle,
+            wake,
+            recorder: Recorder {
+                producer,
+                plan,
+                sampling,
+                shared,
+                end: None,
+                shown: 0,
+            },
+            looked: Instant::now(),
+        }
+    }
+
+    /// Records until the capture is stopped or the device fails, and then what is left.
+    pub fn run(mut self) {
+        let done = self.record_until_stopped().and_then(|()| self.drain());
+        self.read_figures();
+        if let Err(error) = done {
+            self.recorder.shared.fail(ReadFailure::Error {
+                why: error.to_string(),
+            });
+        }
+    }
+
+    fn record_until_stopped(&mut self) -> Result<()> {
+        while !self.recorder.producer.is_stopped() {
+            // Before the look, so that a packet that comes after it is not earlier.
+            let now = clock::wall();
+            if self.read()? == Rest::Nothing {
+                self.recorder.producer.advance(now.saturating_sub(LAG_NS));
+                self.rest(NAP)?;
+            }
+            if self.looked.elapsed() >= FIGURES_EVERY {
+                self.read_figures();
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what had come before the end, up to the last packet.
+    fn drain(&mut self) -> Result<()> {
+        let end = clock::wall();
+        self.recorder.end = (!self.recorder.plan.stamped_by_card).then_some(end);
+        let began = Instant::now();
+        let mut waited = Duration::ZERO;
+        while began.elapsed() < DRAIN_PATIENCE && waited < LAST_WAIT {
+            match self.read()? {
+                Rest::Stopped => break,
+                Rest::MoreMayCome => waited = Duration::ZERO,
+                Rest::Nothing => {
+                    events::wait(self.handle.descriptor().as_slice(), NAP)?;
+                    waited += NAP;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<Rest> {
+        if self.recorder.plan.asks_first
+            && self
+                .handle
+                .descriptor()
+                .is_some_and(|packets| !events::is_readable(packets))
+        {
+            return Ok(Rest::Nothing);
+        }
+        let before = self.recorder.shown;
+        let recorder = &mut self.recorder;
+        let rest = self.handle.dispatch(&mut |packet| recorder.take(&packet))?;
+        match rest {
+            // A library that says so without showing any is not asked again at once.
+            Rest::MoreMayCome if self.recorder.shown == before => Ok(Rest::Nothing),
+            rest => Ok(rest),
+        }
+    }
+
+    fn rest(&self, at_most: Duration) -> Result<()> {
+        match self.handle.descriptor() {
+            Some(packets) => events::wait(&[packets, self.wake.as_fd()], at_most),
+            None => events::wait(&[self.wake.as_fd()], at_most.min(NAP_BLIND)),
+        }
+    }
+
+    fn read_figures(&mut self) {
+        self.looked = Instant::now();
+        let figures = self.handle.figures();
+        let mut known = self
+            .recorder
+            .shared
+            .figures
+            .lock()
+            .unwrap_or_else(|held| held.into_inner());
+        let before = known.map_or(0, |known| known.dropped);
+        if figures.is_some() {
+            *known = figures;
+        }
+        drop(known);
+        let more = figures.map_or(0, |now| now.dropped.saturating_sub(before));
+        // Losses after the last record that was asked for do not count, no more than packets do.
+        if more > 0 && !self.recorder.producer.limit_reached() {
+            self.recorder
+                .shared
+                .dropped
+                .fetch_add(more, Ordering::Relaxed);
+            self.recorder.producer.tell_lost(more);
+        }
+    }
+}
+
+impl Recorder {
+    /// Records a packet; tells whether another one is wanted.
+    fn take(&mut self, packet: &Packet<'_>) -> bool {
+        self.shown += 1;
+        let time = packet.time.unwrap_or_else(|| {
+            self.shared.untimely.fetch_add(1, Ordering::Relaxed);
+            clock::wall()
+        });
+        if self.end.is_some_and(|end| time > end) {
+            return false;
+        }
+        if !self.producer.counts(time, self.plan.stamped_by_card) {
+            return true;
+        }
+        let PcapJob {
+            ids,
+            snaplen,
+            directions,
+            stamped_by_card,
+            asks_first: _,
+            meta,
+            ref filter,
+        } = self.plan;
+        let Some(bytes) = packet.bytes else {
+            self.producer.unreadable(ids.slot);
+            return true;
+        };
+        if filter
+            .as_ref()
+            .is_some_and(|filter| filter.run(bytes, packet.original) == 0)
+        {
+            self.producer.filtered_out(ids.slot);
+            return true;
+        }
+        let frame = Frame {
+            time,
+            hardware_time: stamped_by_card,
+            original: packet.original,
+            bytes,
+            tag: None,
+            way: PacketType::ToUs,
+            interface: 0,
+        };
+        match self.sampling.choose(&frame) {
+            Choice::Wanted => {}
+            Choice::NotInSample => {
+                self.producer.filtered_out(ids.slot);
+                return true;
+            }
+            Choice::OverRate => {
+                self.producer.rate_limited(ids.slot);
+                return true;
+            }
+        }
+        let outcome = self.producer.record(&Sighting {
+            point: ids.slot,
+            interface: match stamped_by_card {
+                true => ids.hardware_interface,
+                false => ids.interface,
+            },
+            time,
+            hardware_stamped: stamped_by_card,
+            flags: directions.flags(bytes).filter(|_| meta.flags),
+            identified: meta.id,
+            queue: None,
+            original: packet.original,
+            snaplen,
+            bytes: [bytes, &[], &[]],
+        });
+        outcome != Noted::LimitReached
+    }
+}

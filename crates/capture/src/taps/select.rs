@@ -1,0 +1,200 @@
+//! Which taps serve what was asked for at a site, and why those.
+
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+use trawl_sys::Result;
+
+use crate::capture_site::CaptureSite;
+use crate::event::TapReason;
+use crate::options::{At, Direction, Options};
+use crate::taps::dpdk::Dpdk;
+use crate::taps::hook::{self, Hook};
+use crate::taps::packet::Packet;
+use crate::taps::pcap::Pcap;
+use crate::taps::table;
+use crate::taps::tc::{Tc, TcEgress};
+use crate::taps::trace::{self, Trace};
+use crate::taps::xdp::{self, Xdp};
+use crate::{Choice, Tap};
+
+/// The taps to attach, and the reason where it was trawl that chose.
+#[derive(Debug)]
+pub struct Selection {
+    pub taps: Vec<Box<dyn Tap>>,
+    pub why: Option<TapReason>,
+}
+
+pub fn select(site: &CaptureSite, options: &Options) -> Result<Selection> {
+    let chosen = |tap: Box<dyn Tap>| Selection {
+        taps: vec![tap],
+        why: None,
+    };
+    let selection = match options.tap {
+        Choice::Xdp => with_sent(xdp_tap(site, options)?, options),
+        Choice::Hook => with_sent(Box::new(Hook), options),
+        Choice::Tc => Ok(chosen(Box::new(Tc))),
+        Choice::Packet => Ok(chosen(Box::new(Packet))),
+        Choice::Pcap => Ok(chosen(Box::new(Pcap))),
+        Choice::Dpdk => Ok(chosen(Box::new(Dpdk))),
+        Choice::Auto => automatic(site, options),
+        // It is attached once for the whole capture.
+        Choice::Drop => Ok(Selection {
+            taps: along_the_way(site, options)?,
+            why: None,
+        }),
+    }?;
+    if let Some(tap) = selection.taps.first() {
+        tap.facts().check(options)?;
+    }
+    Ok(selection)
+}
+
+/// Where packets are followed, an XDP program that is there is looked at, if it can be.
+fn along_the_way(site: &CaptureSite, options: &Options) -> Result<Vec<Box<dyn Tap>>> {
+    if !options.follows() {
+        return Ok(Vec::new());
+    }
+    // It may be gone by now.
+    let present = site.interface.xdp_attached(site.namespace.as_ref());
+    let Some(present) = present.ok().flatten() else {
+        return Ok(Vec::new());
+    };
+    let tap: Box<dyn Tap> = match trace::refusal() {
+        None => Box::new(Trace),
+        Some(_) if hook::is_there(&present) => Box::new(Hook),
+        Some(_) => return Ok(Vec::new()),
+    };
+    Ok(vec![tap])
+}
+
+/// Returns true where only packets at an XDP program can have what is asked for.
+fn wants_verdicts(options: &Options) -> bool {
+    table::TC.check(options).is_err()
+}
+
+/// Whether something is wanted that most hook maps cannot give.
+fn wants_entry(options: &Options) -> bool {
+    options.at.is_some_and(At::entry) || options.filter_at == Some(At::Entry)
+}
+
+/// Where no XDP program decides about packets, tc misses none of them, and the device is left as it is.
+fn without_program(site: &CaptureSite, options: &Options) -> Result<Selection> {
+    let tc = |taps| Selection { taps, why: None };
+    // After tc the kernel chooses the queue that a packet is sent by.
+    if options.queue.is_some() && options.direction != Some(Direction::In) {
+        return Ok(tc(vec![Box::new(Packet)]));
+    }
+    let Err(error) = table::TC.check(options) else {
+        return Ok(tc(vec![Box::new(Tc)]));
+    };
+    match table::XDP.check(options) {
+        // No packet at this one of many interfaces has what was asked for.
+        Ok(()) if site.one_of_any => Ok(tc(Vec::new())),
+        Ok(()) => {
+            Err(error.fix("--tap xdp attaches an XDP program of trawl's own, which sees them"))
+        }
+        Err(_) => Err(error),
+    }
+}
+
+/// An XDP hook sees what is received; what is sent is left to tc. Where trawl chose the tap, both directions are wanted.
+fn with_sent(tap: Box<dyn Tap>, options: &Options) -> Result<Selection> {
+    match options.direction {
+        _ if options.with_tc => Ok(Selection {
+            taps: vec![tap, Box::new(Tc)],
+            why: None,
+        }),
+        None if options.tap == Choice::Auto && !wants_verdicts(options) => Ok(Selection {
+            taps: vec![tap, Box::new(TcEgress)],
+            why: None,
+        }),
+        None | Some(Direction::In) => Ok(Selection {
+            taps: vec![tap],
+            why: None,
+        }),
+        Some(Direction::Both) => Ok(Selection {
+            taps: vec![tap, Box::new(TcEgress)],
+            why: None,
+        }),
+        // Refused by the table.
+        Some(Direction::Out) => Ok(Selection {
+            taps: vec![tap],
+            why: None,
+        }),
+    }
+}
+
+fn automatic(site: &CaptureSite, options: &Options) -> Result<Selection> {
+    let because = |mut selection: Selection, why: TapReason| {
+        selection.why = Some(why);
+        Ok(selection)
+    };
+    if site.interface.link_type != LINKTYPE_ETHERNET {
+        let packet = Selection {
+            taps: vec![Box::new(Packet)],
+            why: None,
+        };
+        return because(packet, TapReason::NotEthernet);
+    }
+    if options.direction == Some(Direction::Out) {
+        let tc = Selection {
+            taps: vec![Box::new(Tc)],
+            why: None,
+        };
+        return because(tc, TapReason::SentOnly);
+    }
+    if options.hook.is_some() {
+        return because(with_sent(Box::new(Hook), options)?, TapReason::HookNamed);
+    }
+    if options.programs.is_some() {
+        return because(
+            with_sent(Box::new(Trace), options)?,
+            TapReason::ProgramNamed,
+        );
+    }
+    let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())? else {
+        return because(without_program(site, options)?, TapReason::NoProgram);
+    };
+    if let Some(error) = site.may_not_look() {
+        return Err(error);
+    }
+    if xdp::is_trawls(&present) {
+        return because(without_program(site, options)?, TapReason::OtherCapture);
+    }
+    if hook::is_there(&present) && !(wants_entry(options) && trace::refusal().is_none()) {
+        return because(with_sent(Box::new(Hook), options)?, TapReason::HasHookMap);
+    }
+    match trace::refusal() {
+        None => because(with_sent(Box::new(Trace), options)?, TapReason::CanBeTraced),
+        Some(_) if site.one_of_any => because(
+            Selection {
+                taps: vec![Box::new(Packet)],
+                why: None,
+            },
+            TapReason::CannotBeTraced,
+        ),
+        Some(answer) => Err(trace::refused(site, &present, answer)),
+    }
+}
+
+/// trawl's own program where there is none, else one that looks at what is there.
+fn xdp_tap(site: &CaptureSite, options: &Options) -> Result<Box<dyn Tap>> {
+    let present = site.interface.xdp_attached(site.namespace.as_ref())?;
+    if present.is_some()
+        && let Some(error) = site.may_not_look()
+    {
+        return Err(error);
+    }
+    let others = present.filter(|present| !xdp::is_trawls(present));
+    if let Some(present) = &others
+        && options.programs.is_none()
+        && trace::refusal().is_some()
+        && hook::is_there(present)
+    {
+        return Ok(Box::new(Hook));
+    }
+    if others.is_some() || options.programs.is_some() {
+        Ok(Box::new(Trace))
+    } else {
+        Ok(Box::new(Xdp))
+    }
+}

@@ -1,0 +1,413 @@
+//! The table of taps: what each sees, gives and needs. What a capture refuses, `trawl taps` and the README's matrix are
+//! made from it.
+
+use serde::Serialize;
+use trawl_bpf::probe::{Answer, Feature};
+use trawl_io::dpdk::{self, Presence};
+use trawl_io::libpcap::Library;
+use trawl_sys::{Error, Result};
+
+use crate::options::{At, Direction, Options, Stamps, TimeSource};
+
+/// What the pcap tap needs beside the kernel.
+const LIBPCAP: &str = "libpcap";
+
+/// What a tap can tell of a packet, and what it does to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Gives {
+    pub received: bool,
+    pub sent: bool,
+    /// Packets as they are before an XDP program has run (`--at entry`), beside how they are after it.
+    pub entry: bool,
+    /// What the XDP program decided (`--verdict`).
+    pub verdict: bool,
+    /// A choice among the XDP programs of an interface (`--program`).
+    pub programs: bool,
+    /// The queue that a packet came in by (`--queue`).
+    pub queue: bool,
+    pub hardware_time: bool,
+    /// Why the kernel dropped the packet.
+    pub drop_reason: bool,
+    /// The packet does not go on to its destination.
+    pub takes_packets_away: bool,
+}
+
+impl Gives {
+    const NOTHING: Self = Self {
+        received: false,
+        sent: false,
+        entry: false,
+        verdict: false,
+        programs: false,
+        queue: false,
+        hardware_time: false,
+        drop_reason: false,
+        takes_packets_away: false,
+    };
+
+    /// Each property by its name, as the JSON has it.
+    pub fn named(&self) -> [(&'static str, bool); 9] {
+        [
+            ("received", self.received),
+            ("sent", self.sent),
+            ("entry", self.entry),
+            ("verdict", self.verdict),
+            ("programs", self.programs),
+            ("queue", self.queue),
+            ("hardware_time", self.hardware_time),
+            ("drop_reason", self.drop_reason),
+            ("takes_packets_away", self.takes_packets_away),
+        ]
+    }
+}
+
+/// One line of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Facts {
+    /// As `--tap` takes it.
+    pub name: &'static str,
+    /// What the `xdp` tap looks at, which is two things.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant: Option<&'static str>,
+    pub sees: &'static str,
+    pub gives: Gives,
+    pub needs: &'static str,
+    /// What of the kernel it needs.
+    #[serde(skip)]
+    pub features: &'static [Feature],
+}
+
+pub const XDP: Facts = Facts {
+    name: "xdp",
+    variant: Some("own_program"),
+    sees: "what is received, before the stack, at trawl's own XDP program",
+    gives: Gives {
+        received: true,
+        entry: true,
+        verdict: true,
+        queue: true,
+        hardware_time: true,
+        ..Gives::NOTHING
+    },
+    needs: "an interface without an XDP program",
+    features: &[Feature::Xdp, Feature::XdpLink, Feature::MmapableArray],
+};
+
+pub const TRACE: Facts = Facts {
+    name: "xdp",
+    variant: Some("attached_program"),
+    sees: "what is received, at entry and exit of any XDP program that is attached already",
+    gives: Gives {
+        programs: true,
+        hardware_time: false,
+        ..XDP.gives
+    },
+    needs: "a kernel that allows tracing programs",
+    features: &[
+        Feature::Xdp,
+        Feature::Fentry,
+        Feature::Fexit,
+        Feature::MmapableArray,
+    ],
+};
+
+pub const HOOK: Facts = Facts {
+    name: "hook",
+    variant: None,
+    sees: "what is received, and the verdict of an attached XDP program",
+    gives: Gives {
+        programs: false,
+        ..TRACE.gives
+    },
+    needs: "a program that ends by a tail call through a map, as programs built for xdpcap do, or that `trawl xdp load --tappable` loaded (the latter for --at entry and both)",
+    features: &[Feature::Xdp, Feature::MmapableArray],
+};
+
+pub const TC: Facts = Facts {
+    name: "tc",
+    variant: None,
+    sees: "what is received and sent, between driver and stack",
+    gives: Gives {
+        received: true,
+        sent: true,
+        queue: true,
+        hardware_time: true,
+        ..Gives::NOTHING
+    },
+    needs: "tcx, or clsact on kernels before 6.6",
+    features: &[Feature::Bpf, Feature::MmapableArray],
+};
+
+pub const PACKET: Facts = Facts {
+    name: "packet",
+    variant: None,
+    sees: "what is received and sent, as tcpdump sees it",
+    gives: TC.gives,
+    needs: "nothing",
+    features: &[Feature::PacketV3],
+};
+
+pub const PCAP: Facts = Facts {
+    name: "pcap",
+    variant: None,
+    sees: "what a libpcap shows of its devices: interfaces, any, usbmon, netmap, PF_RING (docs/peers.md)",
+    gives: Gives {
+        received: true,
+        sent: true,
+        hardware_time: true,
+        ..Gives::NOTHING
+    },
+    needs: "a libpcap: the system's, or the one that --libpcap names",
+    features: &[],
+};
+
+pub const DPDK: Facts = Facts {
+    name: "dpdk",
+    variant: None,
+    sees: "what a DPDK application receives and sends by its ports, copied by its capture framework (pdump)",
+    gives: Gives {
+        received: true,
+        sent: true,
+        queue: true,
+        ..Gives::NOTHING
+    },
+    needs: "the helper trawl-dpdk (`make build-dpdk`), and an application with the same version of DPDK that calls rte_pdump_init()",
+    features: &[],
+};
+
+pub const DROP: Facts = Facts {
+    name: "drop",
+    variant: None,
+    sees: "what the kernel drops, with its reason, function, namespace and socket",
+    gives: Gives {
+        received: true,
+        sent: true,
+        drop_reason: true,
+        ..Gives::NOTHING
+    },
+    needs: "Linux 5.17 with BTF",
+    features: &[Feature::RawTracepoint, Feature::Btf, Feature::MmapableArray],
+};
+
+/// All of them, in the order in which people look at them.
+pub const ALL: [&Facts; 8] = [&XDP, &TRACE, &HOOK, &TC, &PACKET, &PCAP, &DPDK, &DROP];
+
+/// Something that a tap needs and this machine does not have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    pub feature: &'static str,
+    /// The kernel has it and does not allow it.
+    pub refused: bool,
+    pub why: String,
+}
+
+impl Facts {
+    /// What of its needs is not there. An empty list: the tap works on this machine.
+    pub fn missing(&self) -> Vec<Missing> {
+        let lack = |feature: &Feature| {
+            let answer = feature.probe();
+            answer.why().map(|why| Missing {
+                feature: feature.name(),
+                refused: matches!(answer, Answer::Refused { .. }),
+                why: why.to_owned(),
+            })
+        };
+        let mut missing: Vec<Missing> = self.features.iter().filter_map(lack).collect();
+        if *self == PCAP
+            && let Err(error) = Library::load(None)
+        {
+            missing.push(Missing {
+                feature: LIBPCAP,
+                refused: false,
+                why: error.to_string(),
+            });
+        }
+        if *self == DPDK {
+            missing.extend(no_helper().map(|why| Missing {
+                feature: dpdk::PROGRAM,
+                refused: false,
+                why,
+            }));
+        }
+        missing
+    }
+
+    /// Why packets of this tap carry no time of the network card.
+    fn no_hardware_time(&self) -> &'static str {
+        match *self {
+            DPDK => "DPDK's capture framework stamps packets by the processor's counter",
+            DROP => "a drop is stamped when the kernel frees the packet",
+            _ => "its programs are bound to no device",
+        }
+    }
+
+    /// Refuses what was asked of the tap and it cannot give.
+    pub(crate) fn check(&self, options: &Options) -> Result<()> {
+        let Self { name, gives, .. } = self;
+        let without = |what: &str| format!("cannot {what} with the {name} tap");
+        if options.direction == Some(Direction::Out) && !gives.sent {
+            let why = "an XDP hook sees received ones only";
+            return refuse(
+                without("see sent packets"),
+                why,
+                "use --tap tc or --tap packet",
+            );
+        }
+        if options.at.is_some_and(At::entry) && !gives.entry {
+            let what = without("record at entry");
+            return refuse(what, "it sees a packet once", "leave out --at");
+        }
+        if options.filter_at == Some(At::Entry) && !gives.entry {
+            let what = without("filter packets as they arrived at an XDP program");
+            return refuse(what, "it sees a packet once", "leave out --filter-at");
+        }
+        if options.verdicts.is_some() && !gives.verdict {
+            return refuse(
+                without("choose packets by verdict"),
+                "it does not see verdicts",
+                "leave out --verdict, or use --tap xdp or --tap hook",
+            );
+        }
+        if options.programs.is_some() && !gives.programs {
+            return refuse(
+                without("choose an XDP program"),
+                "only the xdp tap can, where a program is attached",
+                "leave out --program, or use --tap xdp",
+            );
+        }
+        if options.time == TimeSource::Hardware && !gives.hardware_time {
+            return refuse(
+                without("read hardware time stamps"),
+                self.no_hardware_time(),
+                "leave out --time hw",
+            );
+        }
+        if options.recording.stamps == Stamps::Poll
+            && ![XDP.name, HOOK.name, TC.name].contains(name)
+        {
+            return refuse(
+                without("read the clock once a poll"),
+                "its packets are stamped by others",
+                "leave out --time poll, or use --tap xdp, hook or tc",
+            );
+        }
+        self.check_queue(options)
+    }
+
+    pub(crate) fn check_queue(&self, options: &Options) -> Result<()> {
+        if options.queue.is_none() || self.gives.queue {
+            return Ok(());
+        }
+        let why = match *self == PCAP {
+            true => "libpcap does not tell it",
+            false => "the kernel does not keep it with a buffer that it frees",
+        };
+        refuse(
+            format!("cannot choose packets by queue with the {} tap", self.name),
+            why,
+            "leave out --queue",
+        )
+    }
+}
+
+/// What keeps the helper of the dpdk tap from its work.
+fn no_helper() -> Option<String> {
+    match dpdk::presence() {
+        Presence::Ready { .. } => None,
+        Presence::NotThere => {
+            Some("the helper was not found next to trawl: make build-dpdk".to_owned())
+        }
+        Presence::DoesNotRun { program, said } => Some(format!(
+            "{} does not run ({said}): make build-dpdk",
+            program.display()
+        )),
+        Presence::OtherBuild { program } => Some(format!(
+            "{} is of another build of trawl: make build-dpdk",
+            program.display()
+        )),
+    }
+}
+
+fn refuse(what: String, why: &str, fix: &'static str) -> Result<()> {
+    Err(Error::usage(what, why).fix(fix))
+}
+
+/// The table as Markdown, for the README.
+pub fn markdown() -> String {
+    let mut text = String::from(
+        "| `--tap` | sees | received | sent | entry | verdict | hardware time | needs |\n|---|---|---|---|---|---|---|---|\n",
+    );
+    let mark = |has: bool| if has { "yes" } else { "no" };
+    for facts in ALL {
+        let Gives {
+            received,
+            sent,
+            entry,
+            verdict,
+            hardware_time,
+            ..
+        } = facts.gives;
+        text.push_str(&format!(
+            "| `{}` | {} | {} | {} | {} | {} | {} | {} |\n",
+            facts.name,
+            facts.sees,
+            mark(received),
+            mark(sent),
+            mark(entry),
+            mark(verdict),
+            mark(hardware_time),
+            facts.needs
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Choice;
+    use crate::options::Memory;
+
+    /// The matrix in the docs is made from the table (`trawl taps --markdown`).
+    #[test]
+    fn the_readme_has_the_table() {
+        let readme = include_str!("../../../../README.md");
+        assert!(
+            readme.contains(&markdown()),
+            "README.md differs from trawl taps --markdown:\n{}",
+            markdown()
+        );
+    }
+
+    /// Each tap says by itself why it has no hardware time.
+    #[test]
+    fn hardware_time_is_refused_for_the_taps_own_reason() {
+        let mut options = Options::new(Choice::Auto, Memory::default());
+        options.time = TimeSource::Hardware;
+        for facts in ALL {
+            let refusal = facts.check(&options).err().map(|error| error.to_string());
+            assert_eq!(refusal.is_some(), !facts.gives.hardware_time);
+            if let Some(words) = refusal {
+                let named = format!("with the {} tap", facts.name);
+                assert!(words.contains(&named), "{words}");
+                assert_eq!(words.contains("processor's counter"), *facts == DPDK);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_missing_are_features_of_the_tap() {
+        for facts in ALL {
+            for missing in facts.missing() {
+                assert!(
+                    facts
+                        .features
+                        .iter()
+                        .any(|feature| feature.name() == missing.feature)
+                        || [LIBPCAP, dpdk::PROGRAM].contains(&missing.feature)
+                );
+                assert!(!missing.why.is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! The `tc` tap: what the stack sends and what it gets, by tcx, or by the clsact qdisc on kernels without it and at many
+//! interfaces.
+
+mod clsact;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use trawl_bpf::layout::TapConfig;
+use trawl_bpf::link::{self, TcxPlace};
+use trawl_bpf::object::{self, TapProgram};
+use trawl_bpf::program::{self, LoadOptions};
+use trawl_bpf::{info, probe};
+use trawl_filter::lower::Target;
+use trawl_ring::Rings;
+use trawl_sys::netlink::tc::Direction as Side;
+use trawl_sys::netns::run_maybe_in;
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::warden::Warden;
+use trawl_sys::{Error, Result, errno};
+
+use crate::assembly::{Assembly, Carries, program_maps};
+use crate::capture_site::CaptureSite;
+use crate::event::{Event, Left};
+use crate::filter::Block;
+use crate::many::{From, Likeness, TableEntry};
+use crate::options::{Direction, TimeSource};
+use crate::taps::table::{self, Facts};
+use crate::taps::watch::{Cause, Sight};
+use crate::{AttachedTap, Tap};
+use clsact::ClsactFilter;
+
+/// The verdict of trawl's own program: carry on with whatever comes next.
+const TC_ACT_UNSPEC: i32 = -1;
+
+#[derive(Debug)]
+pub struct Tc;
+
+impl Tap for Tc {
+    fn facts(&self) -> &'static Facts {
+        &table::TC
+    }
+
+    fn attach(
+        &self,
+        index: usize,
+        site: &CaptureSite,
+        assembly: &mut Assembly,
+    ) -> Result<Box<dyn AttachedTap>> {
+        // What is sent on the loopback interface is received there, and would be recorded twice.
+        let direction = match assembly.options.direction {
+            None if site.interface.loopback => Direction::In,
+            direction => direction.unwrap_or(Direction::Both),
+        };
+        let mut tap = AttachedTc {
+            site: site.clone(),
+            sides: Vec::new(),
+            clsact: Vec::new(),
+            places: Vec::new(),
+        };
+        if direction.includes_in() {
+            tap.add(Side::Ingress, index, site, assembly)?;
+        }
+        if direction.includes_out() {
+            tap.add(Side::Egress, index, site, assembly)?;
+        }
+        Ok(Box::new(tap))
+    }
+}
+
+/// Only what is sent: beside an XDP tap, which sees what is received.
+#[derive(Debug)]
+pub struct TcEgress;
+
+impl Tap for TcEgress {
+    fn facts(&self) -> &'static Facts {
+        &table::TC
+    }
+
+    fn attach(
+        &self,
+        index: usize,
+        site: &CaptureSite,
+        assembly: &mut Assembly,
+    ) -> Result<Box<dyn AttachedTap>> {
+        let mut tap = AttachedTc {
+            site: site.clone(),
+            sides: Vec::new(),
+            clsact: Vec::new(),
+            places: Vec::new(),
+        };
+        tap.add(Side::Egress, index, site, assembly)?;
+        Ok(Box::new(tap))
+    }
+}
+
+/// Where there is only one queue to send by, it is known.
+fn queue_is_chosen_later(site: &CaptureSite) -> bool {
+    site.interface.tx_queues > 1
+}
+
+/// Captures of more interfaces than this have clsact filters.
+const MOST_LINKS: usize = 16;
+
+/// How many tcx programs others have there.
+fn tcx_programs(site: &CaptureSite, side: Side) -> Result<usize> {
+    run_maybe_in(site.namespace.as_ref(), || {
+        let found = probe::attached::tcx(site.interface.index, side == Side::Ingress);
+        found.map_or(0, |programs| programs.len())
+    })
+}
+
+/// The filter's instructions, the same for both sides.
+fn block(site: &CaptureSite, assembly: &Assembly) -> Result<Option<Block>> {
+    let filter = assembly.options.filter.as_ref();
+    filter
+        .map(|filter| filter.block(site, assembly.snaplen(), &Target::tc()))
+        .transpose()
+}
+
+#[derive(Debug)]
+struct AttachedTc {
+    site: CaptureSite,
+    sides: Vec<TcxSide>,
+    clsact: Vec<ClsactFilter>,
+    /// Where packets count that programs for many interfaces see here.
+    places: Vec<TableEntry>,
+}
+
+/// What a side's program is made of.
+struct Recipe<'a> {
+    name: &'static str,
+    config: TapConfig,
+    rings: &'a Rings,
+    /// What makes it the program of another interface too.
+    likeness: Option<Likeness>,
+    hook: &'static str,
+}
+
+impl Recipe<'_> {
+    /// The program, loaded with this attach type, or the one that other interfaces have.
+    fn load(
+        &self,
+        attach_type: u32,
+        site: &CaptureSite,
+        assembly: &mut Assembly,
+    ) -> Result<Arc<OwnedFd>> {
+        let known = assembly.many.tc.iter().find(|(one, of_type, _)| {
+            *of_type == attach_type && Some(one) == self.likeness.as_ref()
+        });
+        if let Some((_, _, program)) = known {
+            return Ok(Arc::clone(program));
+        }
+        let table = match &self.likeness {
+            Some(likeness) => Some(assembly.places(self.hook, likeness)?),
+            None => None,
+        };
+        let mut maps = program_maps(self.rings, None);
+        maps.extend(
+            table
+                .iter()
+                .map(|table| (crate::many::MAP_NAME, table.as_fd())),
+        );
+        let mut ready = TapProgram::prepare(object::TC, self.name, &self.config, &maps)?;
+        let block = block(site, assembly)?;
+        if let Some(block) = &block {
+            ready.filter(block)?;
+        }
+        let program = Arc::new(ready.load(&LoadOptions {
+            expected_attach_type: attach_type,
+            ..LoadOptions::new(self.name, program::SCHED_CLS)
+        })?);
+        if let Some(likeness) = &self.likeness {
+            let shared = (likeness.clone(), attach_type, Arc::clone(&program));
+            assembly.many.tc.push(shared);
+        }
+        Ok(program)
+    }
+}
+
+/// A program on one of the tcx hooks.
+#[derive(Debug)]
+struct TcxSide {
+    link: OwnedFd,
+    program: Arc<OwnedFd>,
+    attach_type: u32,
+    place: TcxPlace,
+}
+
+impl TcxSide {
+    fn is_attached(&self) -> bool {
+        let own = program::id(&self.program);
+        info::link(self.link.as_fd()).is_ok_and(|about| {
+            about.ifindex != 0 && own.as_ref().is_ok_and(|own| *own == about.program)
+        })
+    }
+}
+
+fn attach_tcx(
+    site: &CaptureSite,
+    program: &OwnedFd,
+    attach_type: u32,
+    place: TcxPlace,
+) -> Result<std::io::Result<OwnedFd>> {
+    run_maybe_in(site.namespace.as_ref(), || {
+        link::attach_tcx(program.as_fd(), site.interface.index, attach_type, place)
+    })
+}
+
+impl AttachedTc {
+    fn add(
+        &mut self,
+        side: Side,
+        index: usize,
+        site: &CaptureSite,
+        assembly: &mut Assembly,
+    ) -> Result<()> {
+        if side == Side::Egress
+            && queue_is_chosen_later(site)
+            && let Some(queue) = assembly.options.queue
+        {
+            return Err(Error::usage(
+                format!(
+                    "cannot choose what {} sends by queue {queue} with the tc tap",
+                    site.label
+                ),
+                "the kernel chooses the queue after tc",
+            )
+            .fix("use --tap packet, or -Q in for received packets"));
+        }
+        let rings = assembly.program_rings()?;
+        let (hook, flags, attach_type, place) = match side {
+            // First of all on the way in and last of all on the way out: nearest to the wire.
+            Side::Ingress => (
+                "tc ingress",
+                1,
+                program::ATTACH_TCX_INGRESS,
+                TcxPlace::First,
+            ),
+            Side::Egress => ("tc egress", 2, program::ATTACH_TCX_EGRESS, TcxPlace::Last),
+        };
+        let ids = assembly.add_point(index, site, &rings, "tc", hook)?;
+        let mut config = assembly.config(&rings);
+        config.first = ids.record(flags, Carries::Tc(TC_ACT_UNSPEC));
+        config.verdict = TC_ACT_UNSPEC as u32;
+        config.head_offset = assembly.offset("sk_buff", "head");
+        match side {
+            Side::Ingress => {
+                config.queue_offset = site.interface.received_queue_offset();
+                assembly.stamp_by_polls(&mut config, site, &[ids.point])?;
+            }
+            // Packets are sent by their owners, outside of polls.
+            Side::Egress if queue_is_chosen_later(site) => config.write_queue = 0,
+            Side::Egress => {}
+        }
+        let hardware = assembly.options.time == TimeSource::Hardware;
+        let filtered = assembly.options.filter.is_some();
+        let mut recipe = Recipe {
+            name: match (hardware, filtered) {
+                (false, false) => "trawl_tc",
+                (false, true) => "trawl_tc_f",
+                (true, false) => "trawl_tc_h",
+                (true, true) => "trawl_tc_hf",
+            },
+            config,
+            rings: &rings,
+            likeness: None,
+            hook,
+        };
+        if assembly.serves_many() {
+            let name = if filtered {
+                "trawl_tc_mf"
+            } else {
+                "trawl_tc_m"
+            };
+            let likeness = assembly.for_many(name, &mut config, site, From::SocketBuffer)?;
+            if let Some(place) = assembly.place(hook, &likeness, site, &ids)? {
+                self.places.push(place);
+                recipe.name = name;
+                recipe.config = config;
+                recipe.likeness = Some(likeness);
+            }
+        }
+        let what = || format!("cannot attach to {} at {hook}", site.label);
+        // The kernel takes 10 ms to make a tcx link and as long to end it, one after the other. Other people's tcx programs
+        // run before any filter, so beside them it is a link nevertheless.
+        let is_quicker = recipe.likeness.is_some()
+            && assembly.sites > MOST_LINKS
+            && tcx_programs(site, side)? == 0;
+        let tcx = match is_quicker || probe::is_unwanted("tcx") {
+            true => Err((
+                Some(errno::EOPNOTSUPP),
+                Error::failed(what(), "TRAWL_WITHOUT says so"),
+            )),
+            false => recipe
+                .load(attach_type, site, assembly)
+                .map_err(|e| (e.errno(), e))
+                .and_then(|program| {
+                    let link = attach_tcx(site, &program, attach_type, place)
+                        .map_err(|e| (None, e))?
+                        .map_err(|e| (e.raw_os_error(), Error::os(what(), e)))?;
+                    Ok(TcxSide {
+                        link,
+                        program,
+                        attach_type,
+                        place,
+                    })
+                }),
+        };
+        match tcx {
+            Ok(side) => {
+                self.sides.push(side);
+                assembly.set_mode(ids.point, "tcx");
+                Ok(())
+            }
+            // Kernels before 6.6 know neither this link nor, some of them, the attach type.
+            Err((Some(errno::EINVAL | errno::EOPNOTSUPP), _)) => {
+                let program = recipe.load(0, site, assembly)?;
+                let name = recipe.name;
+                let filter = match &recipe.likeness {
+                    Some(_) => {
+                        assembly.undo_filters_of(&program, site)?;
+                        ClsactFilter::add_watched(site, side, &program, name)?
+                    }
+                    None => ClsactFilter::add(site, side, &program, name, &mut assembly.warden)?,
+                };
+                self.clsact.push(filter);
+                assembly.set_mode(ids.point, "clsact");
+                Ok(())
+            }
+            Err((Some(errno::EPERM), error)) => {
+                Err(error.fix("this requires root (CAP_BPF and CAP_NET_ADMIN)"))
+            }
+            Err((_, error)) => Err(error),
+        }
+    }
+}
+
+impl AttachedTap for AttachedTc {
+    fn detach(&mut self) -> Vec<Event> {
+        self.places.clear();
+        self.sides.clear();
+        // The last one first: the qdisc came with the first.
+        self.clsact
+            .drain(..)
+            .rev()
+            .filter_map(|filter| filter.remove().err())
+            .map(|error| Event::NotUndone {
+                what: Left::TcFilter,
+                why: error.to_string(),
+            })
+            .collect()
+    }
+
+    fn keeps(&self) -> Capabilities {
+        crate::to_attach_again(&self.site)
+    }
+
+    fn watch(&mut self, warden: &mut Warden) -> Sight {
+        let is_well = self.clsact.is_empty() && self.sides.iter().all(TcxSide::is_attached);
+        if is_well || !self.site.interface.is_there(self.site.namespace.as_ref()) {
+            return Sight::Clear;
+        }
+        let mut sight = Sight::Clear;
+        for side in self.sides.iter_mut().filter(|side| !side.is_attached()) {
+            let cause = Cause::LinkDetached;
+            sight = match attach_tcx(&self.site, &side.program, side.attach_type, side.place) {
+                Ok(Ok(link)) => {
+                    side.link = link;
+                    Sight::Restored(cause)
+                }
+                Ok(Err(error)) => return Sight::Lost(cause, Some(error.to_string())),
+                Err(error) => return Sight::Lost(cause, Some(error.to_string())),
+            };
+        }
+        for filter in &mut self.clsact {
+            match filter.put_back(warden) {
+                Ok(false) => {}
+                Ok(true) => sight = Sight::Restored(Cause::FilterRemoved),
+                Err(error) => return Sight::Lost(Cause::FilterRemoved, Some(error.to_string())),
+            }
+        }
+        sight
+    }
+}
+
+impl Drop for AttachedTc {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}

@@ -1,0 +1,342 @@
+//! The `xdp` tap at programs that are attached already: fentry and fexit programs at their functions, one by one or
+//! all of a dispatcher's. The programs, and how they are attached, are left alone.
+
+mod plan;
+mod slot;
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use trawl_bpf::probe::{Answer, Feature};
+use trawl_bpf::{functions, program};
+use trawl_program::chain::dispatcher::Dispatcher;
+use trawl_program::chain::tail_call;
+use trawl_sys::netlink::{XdpAttachment, XdpMode};
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::warden::Warden;
+use trawl_sys::{Error, Result, errno};
+
+use crate::assembly::Assembly;
+use crate::capture_site::CaptureSite;
+use crate::event::{Event, GoneReason};
+use crate::options::Programs;
+use crate::taps::hook;
+use crate::taps::table::{self, Facts};
+use crate::taps::watch::{Cause, Sight};
+use crate::{AttachedTap, Tap};
+use plan::TracePlan;
+use slot::{Follow, Slot, Slots};
+
+#[derive(Debug)]
+pub struct Trace;
+
+/// Whether the kernel takes tracing programs here: the reason, if it does not.
+pub fn refusal() -> Option<&'static Answer> {
+    [Feature::Fentry, Feature::Fexit]
+        .into_iter()
+        .map(Feature::probe)
+        .find(|answer| !answer.is_supported())
+}
+
+/// A program is on the interface that cannot be looked at, and there is no hook either.
+pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &Answer) -> Error {
+    if let Some(error) = site.may_not_look() {
+        return error;
+    }
+    let name = program::open_by_id(present.program_id)
+        .and_then(|fd| functions::name_of(fd.as_fd()))
+        .unwrap_or_else(|_| "a program of unknown name".to_owned());
+    let why = answer.why().unwrap_or_default();
+    if hook::is_there(present) {
+        let what = format!("cannot choose among the XDP programs on {}", site.label);
+        let why = format!("that requires tracing programs, and the kernel takes none here: {why}");
+        return Error::failed(what, why)
+            .fix("leave out --program: the hook map of the attached program shows its verdicts");
+    }
+    let error = Error::failed(
+        format!("cannot look at the XDP program on {}", site.label),
+        format!(
+            "{name} (id {}, {} mode) has no hook map, and the kernel takes no tracing programs here: {why}",
+            present.program_id,
+            present.mode.name()
+        ),
+    );
+    error.fix(format!(
+        "load it with hooks and use --tap hook: {}; or capture after XDP with --tap packet",
+        site.with_hooks(present.program_id)
+    ))
+}
+
+impl Tap for Trace {
+    fn facts(&self) -> &'static Facts {
+        &table::TRACE
+    }
+
+    fn attach(
+        &self,
+        index: usize,
+        site: &CaptureSite,
+        assembly: &mut Assembly,
+    ) -> Result<Box<dyn AttachedTap>> {
+        assembly.options.check_ends()?;
+        let programs = assembly.options.programs.clone();
+        let programs = programs.unwrap_or(Programs::AttachedTap);
+        let Some(present) = Present::at(site)? else {
+            return Err(Error::failed(
+                format!("cannot look at an XDP program on {}", site.label),
+                "none is on it",
+            )
+            .fix("leave out --program, or attach one: trawl xdp load"));
+        };
+        if let Some(answer) = refusal() {
+            return Err(refused(site, &present.attachment(), answer));
+        }
+        let chosen = present.choose(&programs, site)?;
+        if let Some(unseen) = present.out_of_sight(&programs) {
+            assembly.event(Event::ProgramsOutOfSight {
+                interface: site.label.clone(),
+                programs: unseen,
+            });
+        }
+        let plan = TracePlan::new(assembly, site, chosen.len() > 1)?;
+        let mut slots = Slots::new(plan, site);
+        let names: Vec<&str> = chosen.iter().map(|program| program.name.as_str()).collect();
+        for program in chosen {
+            let follow = match programs {
+                Programs::Id(_) => Follow::Nobody,
+                Programs::AttachedTap => Follow::AttachedTap,
+                Programs::All if program.id == present.main.id => Follow::AttachedTap,
+                Programs::All | Programs::Named(_) => Follow::Name,
+            };
+            // Where only one is looked at, it needs no name; where two have the same, that alone does not tell them.
+            let name = match names.iter().filter(|name| **name == program.name).count() {
+                _ if programs == Programs::AttachedTap => None,
+                1 => Some(program.name.clone()),
+                _ => Some(program.describe()),
+            };
+            let ends = slots.add_points(
+                name.as_deref(),
+                program.id,
+                index,
+                site,
+                assembly,
+                present.mode.name(),
+            )?;
+            slots.add(Slot::new(program, follow, ends));
+        }
+        slots.attach(Some(&present))?;
+        Ok(Box::new(AttachedTrace {
+            site: site.clone(),
+            head: Some(present.head),
+            slots,
+            ended: None,
+            moved: None,
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct AttachedTrace {
+    site: CaptureSite,
+    /// The attached program when it was last looked at.
+    head: Option<u32>,
+    slots: Slots,
+    ended: Option<GoneReason>,
+    /// The programs that are looked at are others since the last look.
+    moved: Option<Cause>,
+}
+
+impl AttachedTap for AttachedTrace {
+    fn detach(&mut self) -> Vec<Event> {
+        self.slots.clear();
+        Vec::new()
+    }
+
+    fn keeps(&self) -> Capabilities {
+        crate::TO_FOLLOW_PROGRAMS
+    }
+
+    fn watch(&mut self, _warden: &mut Warden) -> Sight {
+        match (self.slots.all_found(), self.moved.take()) {
+            (true, Some(cause)) => Sight::Restored(cause),
+            (true, None) => Sight::Clear,
+            // As soon as there is one, it is looked at.
+            (false, _) => Sight::Waiting(Cause::ProgramRemoved),
+        }
+    }
+
+    fn news(&mut self) -> Vec<Event> {
+        // An interface that is gone is told of by others.
+        let Ok(now) = self
+            .site
+            .interface
+            .xdp_attached(self.site.namespace.as_ref())
+        else {
+            return Vec::new();
+        };
+        let id = now.as_ref().map(|present| present.program_id);
+        if id == self.head {
+            return Vec::new();
+        }
+        self.head = id;
+        let present = match Present::at(&self.site) {
+            Ok(present) => present,
+            // It has changed once more; the next look sees it.
+            Err(_) => {
+                self.head = None;
+                return Vec::new();
+            }
+        };
+        match self.slots.attach(present.as_ref()) {
+            Ok(news) => {
+                let moved = now.as_ref().filter(|_| !news.is_empty());
+                self.moved = moved.map(Cause::replaced_by);
+                if self.slots.are_over() {
+                    self.ended = Some(GoneReason::ProgramsGone);
+                }
+                news
+            }
+            Err(error) => {
+                self.ended = Some(GoneReason::ProgramUntraceable {
+                    why: error.to_string(),
+                });
+                Vec::new()
+            }
+        }
+    }
+
+    fn ended(&mut self) -> Option<GoneReason> {
+        self.ended.take()
+    }
+}
+
+/// What the kernel says when a function has as many tracing programs as it can have.
+fn explain_attach(error: std::io::Error, name: &str, site: &CaptureSite) -> Error {
+    let what = format!("cannot look at the XDP program {name} on {}", site.label);
+    match error.raw_os_error() {
+        Some(errno::E2BIG) => Error::failed(what, "38 tracing programs look at it already")
+            .fix("end another capture, or capture on fewer interfaces at a time"),
+        _ => Error::os(what, error),
+    }
+}
+
+/// A program that could be looked at.
+#[derive(Debug)]
+pub struct Traceable {
+    pub id: u32,
+    /// The whole name of its function, if it has type information.
+    pub name: String,
+    /// Where tracing programs attach; `None` without type information.
+    pub function: Option<u32>,
+    pub fd: OwnedFd,
+}
+
+impl Traceable {
+    fn open(id: u32) -> Result<Self> {
+        let fail = |e| Error::os(format!("cannot look at the XDP program {id}"), e);
+        let fd = program::open_by_id(id).map_err(fail)?;
+        let functions = functions::of(fd.as_fd()).map_err(fail)?;
+        Ok(Self {
+            id,
+            name: functions::name_of(fd.as_fd()).map_err(fail)?,
+            function: functions.first().map(|function| function.type_id),
+            fd,
+        })
+    }
+
+    pub fn describe(&self) -> String {
+        format!("{} (id {})", self.name, self.id)
+    }
+}
+
+/// What is on an interface.
+#[derive(Debug)]
+pub struct Present {
+    /// The number of the program that is attached.
+    pub head: u32,
+    /// Where packets come first: that program, or the only one behind a dispatcher, which then runs in its place.
+    pub main: Traceable,
+    /// Behind the main one, in the order in which they run.
+    pub members: Vec<Traceable>,
+    /// Behind it in a chain by jumps: a jump passes by the place where tracing programs are called.
+    pub jumped_to: Vec<Traceable>,
+    pub mode: XdpMode,
+}
+
+impl Present {
+    pub fn at(site: &CaptureSite) -> Result<Option<Self>> {
+        let Some(attachment) = site.interface.xdp_attached(site.namespace.as_ref())? else {
+            return Ok(None);
+        };
+        let head = attachment.program_id;
+        let mut members = Dispatcher::read(head).map_or_else(Vec::new, |found| found.members);
+        let main = match members.iter().position(|member| member.whole) {
+            Some(only) => members.swap_remove(only).program,
+            None => head,
+        };
+        Ok(Some(Self {
+            head,
+            main: Traceable::open(main)?,
+            members: members
+                .iter()
+                .map(|member| Traceable::open(member.program))
+                .collect::<Result<_>>()?,
+            jumped_to: tail_call::after(main)
+                .into_iter()
+                .map(Traceable::open)
+                .collect::<Result<_>>()?,
+            mode: attachment.mode,
+        }))
+    }
+
+    pub fn attachment(&self) -> XdpAttachment {
+        XdpAttachment {
+            mode: self.mode,
+            program_id: self.head,
+        }
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Traceable> {
+        std::iter::once(&self.main).chain(&self.members)
+    }
+
+    /// Those that are meant and that tracing does not see.
+    pub fn out_of_sight(&self, programs: &Programs) -> Option<String> {
+        let linked = self.jumped_to.iter();
+        let meant = linked.filter(|one| programs.mean(&one.name, one.id));
+        let names: Vec<String> = meant.map(Traceable::describe).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    }
+
+    /// The programs that are meant, in the order in which packets meet them.
+    pub fn choose(&self, programs: &Programs, site: &CaptureSite) -> Result<Vec<&Traceable>> {
+        let what = || format!("cannot look at an XDP program on {}", site.label);
+        let chosen: Vec<&Traceable> = match programs {
+            Programs::AttachedTap => vec![&self.main],
+            Programs::All => self.all().collect(),
+            Programs::Named(name) => self.all().filter(|one| one.name == *name).collect(),
+            Programs::Id(id) if *id == self.head => vec![&self.main],
+            Programs::Id(id) => self.all().filter(|one| one.id == *id).collect(),
+        };
+        if chosen.is_empty() {
+            if let Some(unseen) = self.out_of_sight(programs) {
+                let why = format!(
+                    "packets get to {unseen} by a jump, and tracing does not see programs that are jumped to"
+                );
+                return Err(Error::failed(what(), why)
+                    .fix("look through the hooks of the chain's programs: --tap hook"));
+            }
+            let there: Vec<String> = self.all().map(Traceable::describe).collect();
+            let wanted = match programs {
+                Programs::Id(id) => format!("with the id {id}"),
+                Programs::Named(name) => format!("called {name}"),
+                Programs::AttachedTap | Programs::All => String::new(),
+            };
+            return Err(Error::failed(
+                what(),
+                format!("none {wanted} is there, but {}", there.join(", ")),
+            )
+            .fix("name one of these with --program, or use --program all"));
+        }
+        Ok(chosen)
+    }
+}

@@ -1,0 +1,522 @@
+//! The `xdp` tap: trawl's own pass-through program on an interface that has none, native where the driver can.
+
+pub mod card;
+
+use std::cell::RefCell;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use trawl_attach::snapshot;
+use trawl_bpf::layout::TapConfig;
+use trawl_bpf::object::{self, TapProgram};
+use trawl_bpf::program::{self, LoadOptions};
+use trawl_bpf::table::Table;
+use trawl_bpf::{info, link};
+use trawl_ring::Rings;
+use trawl_sys::netlink::{XdpAttachment, XdpMode};
+use trawl_sys::netns::{self, run_maybe_in};
+use trawl_sys::privilege::Capabilities;
+use trawl_sys::warden::{Undo, Warden};
+use trawl_sys::{Error, Result, errno};
+
+use crate::assembly::{Assembly, Carries, PointIds, program_maps};
+use crate::capture_chain::{self, CaptureSeat};
+use crate::capture_site::CaptureSite;
+use crate::event::{Event, Left};
+use crate::many::{self, From, TableEntry, ask_for_namespace};
+use crate::options::{At, Mode, Options, TimeSource};
+use crate::taps::table::{self, Facts};
+use crate::taps::watch::{Cause, Sight, attached_now};
+use crate::{AttachedTap, Tap};
+
+/// The program, in messages.
+const NAME: &str = "the capture's program";
+/// The hook that its interfaces are told apart at.
+const HOOK: &str = "xdp";
+const XDP_PASS: u32 = 2;
+const DIRECTION_INBOUND: u32 = 1;
+
+#[derive(Debug)]
+pub struct Xdp;
+
+impl Tap for Xdp {
+    fn facts(&self) -> &'static Facts {
+        &table::XDP
+    }
+
+    fn attach(
+        &self,
+        index: usize,
+        site: &CaptureSite,
+        assembly: &mut Assembly,
+    ) -> Result<Box<dyn AttachedTap>> {
+        let rings = assembly.program_rings()?;
+        // Two that come at once would take the same seat.
+        let _lock = netns::lock(site.namespace.as_ref())?;
+        let present = site.interface.xdp_attached(site.namespace.as_ref())?;
+        if present.is_some() && assembly.options.time == TimeSource::Hardware {
+            let what = format!("cannot read hardware time stamps on {}", site.label);
+            return Err(Error::failed(
+                what,
+                "another XDP program is on it, and this takes the hook for itself",
+            )
+            .fix("leave out --time hw"));
+        }
+        if assembly.options.mode == Mode::Skb && assembly.options.time == TimeSource::Hardware {
+            let what = format!(
+                "cannot read hardware time stamps on {} in skb mode",
+                site.label
+            );
+            return Err(Error::usage(what, "only drivers have them").fix("leave out --mode skb"));
+        }
+        let joined = present
+            .as_ref()
+            .map(|present| join(site, present))
+            .transpose()?;
+        let mut config = assembly.config(&rings);
+        let unwanted = assembly
+            .options
+            .verdicts
+            .as_ref()
+            .is_some_and(|set| !set.contains(u64::from(XDP_PASS)));
+        if unwanted {
+            assembly.event(Event::NoPacketMatchesVerdict {
+                interface: site.label.clone(),
+            });
+        }
+        config.verdict = XDP_PASS;
+        config.unwanted = u32::from(unwanted);
+        let points = add_points(&mut config, index, site, assembly, &rings)?;
+        let numbers: Vec<u32> = points.iter().map(|ids| ids.point).collect();
+        assembly.stamp_by_polls(&mut config, site, &numbers)?;
+        let shared = match assembly.serves_many() {
+            true => shared_program(config, site, &rings, &points, joined.as_ref(), assembly)?,
+            false => None,
+        };
+        let is_shared = shared.is_some();
+        let (seated, place) = match shared {
+            Some((seated, place)) => (seated, Some(place)),
+            None => {
+                let seated = own_program(config, site, &rings, joined.as_ref(), &assembly.options)?;
+                (Rc::new(seated), None)
+            }
+        };
+        let (link, mode) = match joined {
+            Some(joined) => {
+                assembly.event(Event::SharingHook {
+                    interface: site.label.clone(),
+                });
+                (joined.link, joined.mode)
+            }
+            None => attach_program(site, &seated.program, assembly)?,
+        };
+        let link = Arc::new(link);
+        numbers
+            .into_iter()
+            .for_each(|point| assembly.set_mode(point, mode.name()));
+        let hand_over = seated.seat.borrow().hand_over(&link, &seated.program);
+        if is_shared {
+            assembly.watch_later(hand_over);
+        } else {
+            let leave = seated.leave_tasks()?;
+            assembly
+                .warden
+                .watch([hand_over].into_iter().chain(leave))?;
+            // A program that is bound to its device cannot stand in a chain, only at its head.
+            if assembly.options.time == TimeSource::System {
+                seated.sit(site)?;
+            }
+        }
+        Ok(Box::new(AttachedXdp {
+            site: site.clone(),
+            mode,
+            seated,
+            link: Some(link),
+            known: None,
+            place,
+        }))
+    }
+}
+
+/// A program, and its seat among the captures of the interfaces that it is on.
+#[derive(Debug)]
+pub(crate) struct Seated {
+    seat: RefCell<CaptureSeat>,
+    program: Arc<OwnedFd>,
+    id: u32,
+}
+
+impl Seated {
+    fn new(seat: CaptureSeat, program: OwnedFd) -> Result<Self> {
+        Ok(Self {
+            seat: RefCell::new(seat),
+            id: program::id(&program).map_err(|e| Error::os("cannot look at a program", e))?,
+            program: Arc::new(program),
+        })
+    }
+
+    fn sit(&self, site: &CaptureSite) -> Result<()> {
+        self.seat
+            .borrow_mut()
+            .sit(std::slice::from_ref(&*self.program))
+            .map_err(|e| Error::os(format!("cannot join the capture on {}", site.label), e))
+    }
+
+    fn leave_tasks(&self) -> Result<Vec<Box<dyn Undo>>> {
+        let seat = self.seat.borrow();
+        seat.leave_tasks(std::slice::from_ref(&*self.program))
+    }
+}
+
+/// The program for one interface alone.
+fn own_program(
+    mut config: TapConfig,
+    site: &CaptureSite,
+    rings: &Rings,
+    joined: Option<&Joined>,
+    options: &Options,
+) -> Result<Seated> {
+    let seat = match joined {
+        Some(joined) => CaptureSeat::after(joined.head, 1)?.ok_or_else(|| moved_on(site))?,
+        None => CaptureSeat::first(1)?,
+    };
+    config.chain_next = seat.next(0);
+    if seat.is_for_many() {
+        config.only_ifindex = site.interface.index;
+        config.only_namespace = site.namespace_number()?;
+        ask_for_namespace(&mut config, From::Xdp);
+    }
+    let program = load(&config, site, rings, &seat, None, options)?;
+    Seated::new(seat, program)
+}
+
+/// The program for all interfaces like this one, made when the first of them comes, and its place among them. `None` where
+/// it cannot serve: other captures that this one joins have chains of their own, or the interface is captured twice.
+fn shared_program(
+    mut config: TapConfig,
+    site: &CaptureSite,
+    rings: &Rings,
+    points: &[PointIds],
+    joined: Option<&Joined>,
+    assembly: &mut Assembly,
+) -> Result<Option<(Rc<Seated>, TableEntry)>> {
+    let likeness = assembly.for_many(HOOK, &mut config, site, From::Xdp)?;
+    let Some(place) = assembly.place(HOOK, &likeness, site, &points[0])? else {
+        return Ok(None);
+    };
+    let known = assembly.many.xdp.iter().find(|(one, _)| *one == likeness);
+    if let Some((_, seated)) = known {
+        let serves = joined.is_none_or(|joined| seated.seat.borrow().is_of(joined.head));
+        return Ok(serves.then(|| (Rc::clone(seated), place)));
+    }
+    let seat = match joined {
+        Some(joined) => CaptureSeat::after(joined.head, 1)?.ok_or_else(|| moved_on(site))?,
+        None => CaptureSeat::first_of_many()?,
+    };
+    if !seat.is_for_many() {
+        return Ok(None);
+    }
+    config.chain_next = seat.next(0);
+    let table = assembly.places(HOOK, &likeness)?;
+    let program = load(&config, site, rings, &seat, Some(&table), &assembly.options)?;
+    let seated = Rc::new(Seated::new(seat, program)?);
+    for task in seated.leave_tasks()? {
+        assembly.watch_later(task);
+    }
+    seated.sit(site)?;
+    assembly.many.xdp.push((likeness, Rc::clone(&seated)));
+    Ok(Some((seated, place)))
+}
+
+/// Another trawl's attachment, held open by us too.
+struct Joined {
+    head: u32,
+    link: OwnedFd,
+    mode: XdpMode,
+}
+
+fn join(site: &CaptureSite, present: &XdpAttachment) -> Result<Joined> {
+    match link_of(present, site) {
+        Some(link) if is_trawls(present) => Ok(Joined {
+            head: present.program_id,
+            link,
+            mode: present.mode,
+        }),
+        _ => Err(occupied(site, present)),
+    }
+}
+
+/// Whether what is attached belongs to a trawl capture, which another one can share.
+pub fn is_trawls(present: &XdpAttachment) -> bool {
+    snapshot::name_of(present.program_id).is_some_and(|name| capture_chain::is_member(&name))
+}
+
+fn moved_on(site: &CaptureSite) -> Error {
+    Error::failed(
+        format!("cannot join the capture on {}", site.label),
+        "it ended just now",
+    )
+    .fix("try again")
+}
+
+/// A program of somebody else's is in the way.
+pub fn occupied(site: &CaptureSite, present: &XdpAttachment) -> Error {
+    if let Some(error) = site.may_not_look() {
+        return error;
+    }
+    let name =
+        snapshot::name_of(present.program_id).unwrap_or_else(|| "of unknown name".to_owned());
+    Error::failed(
+        format!("cannot attach to {}", site.label),
+        format!(
+            "the XDP program {name} (id {}, {} mode) is on it, and it has no hook map",
+            present.program_id,
+            present.mode.name()
+        ),
+    )
+    .fix(format!(
+        "load it with hooks and use --tap hook: {}; or capture after XDP with --tap packet",
+        site.with_hooks(present.program_id)
+    ))
+}
+
+fn link_of(present: &XdpAttachment, site: &CaptureSite) -> Option<OwnedFd> {
+    snapshot::link_of(site.interface.index, *present)
+}
+
+/// Natively if no mode is asked for, and in skb mode where that is refused.
+fn attach_program(
+    site: &CaptureSite,
+    program: &OwnedFd,
+    assembly: &mut Assembly,
+) -> Result<(OwnedFd, XdpMode)> {
+    let (link, attached) = hold(site, program, assembly.options.mode.asked())?;
+    if let Some(refused) = attached.instead_of {
+        let error = refused.explain(&site.to_attach()?, NAME);
+        assembly.event(Event::SkbMode {
+            interface: site.label.clone(),
+            why: error.why().to_owned(),
+        });
+    }
+    Ok((link, attached.mode))
+}
+
+fn hold(
+    site: &CaptureSite,
+    program: &OwnedFd,
+    mode: Option<XdpMode>,
+) -> Result<(OwnedFd, trawl_attach::Attached)> {
+    let to = site.to_attach()?;
+    trawl_attach::hold(&to, program.as_fd(), mode).map_err(|refused| {
+        let error = refused.explain(&to, NAME);
+        match error.how_to_fix() {
+            Some(_) => error,
+            None => error.fix("try --tap packet"),
+        }
+    })
+}
+
+fn xdp_options(name: &str) -> LoadOptions<'_> {
+    LoadOptions {
+        expected_attach_type: program::ATTACH_XDP,
+        flags: program::HAS_FRAGS,
+        ..LoadOptions::new(name, program::XDP)
+    }
+}
+
+fn add_points(
+    config: &mut TapConfig,
+    index: usize,
+    site: &CaptureSite,
+    assembly: &mut Assembly,
+    rings: &Arc<Rings>,
+) -> Result<Vec<PointIds>> {
+    let at = assembly.options.at.unwrap_or(At::Exit);
+    let mut points = Vec::new();
+    if at.entry() && at.exit() {
+        assembly.reserve_points(2)?;
+    }
+    if at.entry() {
+        let ids = assembly.add_point(index, site, rings, "xdp", "xdp entry")?;
+        config.first = ids.record(DIRECTION_INBOUND, Carries::Nothing);
+        points.push(ids);
+    }
+    if at.exit() {
+        let ids = assembly.add_point(index, site, rings, "xdp", "xdp exit")?;
+        let record = ids.record(DIRECTION_INBOUND, Carries::Xdp(XDP_PASS));
+        if at.entry() {
+            config.second = record;
+        } else {
+            config.first = record;
+        }
+        points.push(ids);
+    }
+    Ok(points)
+}
+
+fn load(
+    config: &TapConfig,
+    site: &CaptureSite,
+    rings: &Rings,
+    seat: &CaptureSeat,
+    places: Option<&Table>,
+    options: &Options,
+) -> Result<OwnedFd> {
+    let twice = if options.at == Some(At::Both) {
+        "2"
+    } else {
+        ""
+    };
+    let hardware = options.time == TimeSource::Hardware;
+    let filter = options.filter.as_ref();
+    let blocks = filter
+        .map(|filter| filter.xdp_blocks(site, config.snaplen))
+        .transpose()?;
+    // The quick version judges before the interface is known.
+    let quickly = places.is_none();
+    let filtered = blocks.as_ref().map_or("", |blocks| blocks.suffix(quickly));
+    let name = match (hardware, filtered) {
+        (_, filtered) if places.is_some() => format!("trawl_xdp{twice}_m{filtered}"),
+        (false, "") => format!("trawl_xdp{twice}"),
+        (false, filtered) => format!("trawl_xdp{twice}_{filtered}"),
+        (true, filtered) => format!("trawl_xdp{twice}_h{filtered}"),
+    };
+    let mut maps = program_maps(rings, Some(seat.map()));
+    maps.extend(places.map(|table| (many::MAP_NAME, table.as_fd())));
+    let mut ready = TapProgram::prepare(object::XDP, &name, config, &maps)?;
+    if let Some(blocks) = &blocks {
+        blocks.put_into(&mut ready, quickly)?;
+    }
+    let mut how = xdp_options(&name);
+    if !hardware {
+        return ready.load(&how);
+    }
+    how.flags |= program::DEVICE_BOUND;
+    how.ifindex = site.interface.index;
+    let instructions = ready.instructions();
+    run_maybe_in(site.namespace.as_ref(), || {
+        program::load(instructions, &how)
+    })?
+    .map_err(|e| {
+        let what = format!("cannot read hardware time stamps on {}", site.label);
+        Error::failed(what, e).fix("leave out --time hw")
+    })
+}
+
+#[derive(Debug)]
+struct AttachedXdp {
+    site: CaptureSite,
+    mode: XdpMode,
+    seated: Rc<Seated>,
+    link: Option<Arc<OwnedFd>>,
+    /// Another capture's program at the head of the chain, when it was last looked at.
+    known: Option<u32>,
+    /// Where its packets count, if the program is one for many interfaces.
+    place: Option<TableEntry>,
+}
+
+impl AttachedTap for AttachedXdp {
+    fn detach(&mut self) -> Vec<Event> {
+        let Some(link) = self.link.take() else {
+            return Vec::new();
+        };
+        let own = self.seated.id;
+        let is_head = info::link(link.as_fd()).is_ok_and(|about| own == about.program);
+        let mut seat = self.seated.seat.borrow_mut();
+        let result = match seat.program_after(0) {
+            _ if !is_head => Ok(()),
+            Some(next) => {
+                link::replace_program(link.as_fd(), next.as_fd(), self.seated.program.as_fd())
+            }
+            // Not by closing alone: the warden holds the link as well.
+            None => link::detach(link.as_fd()),
+        };
+        match self.place.take() {
+            // The seat is for the other interfaces as well.
+            Some(place) => std::mem::drop(place),
+            None => seat.leave(),
+        }
+        match result {
+            Ok(()) => Vec::new(),
+            // It went away together with its interface.
+            Err(error) if matches!(error.raw_os_error(), Some(errno::ENOLINK | errno::ENODEV)) => {
+                Vec::new()
+            }
+            Err(error) => vec![Event::NotUndone {
+                what: Left::XdpHook,
+                why: error.to_string(),
+            }],
+        }
+    }
+
+    fn keeps(&self) -> Capabilities {
+        crate::to_attach_again(&self.site)
+    }
+
+    fn watch(&mut self, warden: &mut Warden) -> Sight {
+        let Some(link) = &self.link else {
+            return Sight::Clear;
+        };
+        let about = info::link(link.as_fd());
+        match about {
+            Ok(about) if about.ifindex != 0 && self.is_ours(about.program) => Sight::Clear,
+            _ => self.attach_again(warden),
+        }
+    }
+}
+
+impl AttachedXdp {
+    fn is_ours(&mut self, id: u32) -> bool {
+        if self.seated.id == id || self.known == Some(id) {
+            return true;
+        }
+        self.known = self.seated.seat.borrow().holds(id).then_some(id);
+        self.known.is_some()
+    }
+
+    /// The link has another program, or it is detached: the one that all captures here share is made anew by the first
+    /// that notices.
+    fn attach_again(&mut self, warden: &mut Warden) -> Sight {
+        let cause = Cause::LinkDetached;
+        let _lock = match netns::lock(self.site.namespace.as_ref()) {
+            Ok(lock) => lock,
+            Err(error) => return Sight::Lost(cause, Some(error.to_string())),
+        };
+        let Some(present) = attached_now(&self.site) else {
+            return Sight::Clear;
+        };
+        let link = match present {
+            Some(present) if self.is_ours(present.program_id) => {
+                link_of(&present, &self.site).ok_or_else(|| "its link is gone".to_owned())
+            }
+            Some(present) => return Sight::Lost(Cause::replaced_by(&present), None),
+            None => {
+                let head = self.seated.seat.borrow().head();
+                let head = head.as_ref().unwrap_or(&self.seated.program);
+                hold(&self.site, head, Some(self.mode))
+                    .map(|(link, _)| link)
+                    .map_err(|e| e.to_string())
+            }
+        };
+        let mut watched = |link: OwnedFd| {
+            let link = Arc::new(link);
+            let seat = self.seated.seat.borrow();
+            warden.watch([seat.hand_over(&link, &self.seated.program)])?;
+            Ok::<_, Error>(link)
+        };
+        match link.and_then(|link| watched(link).map_err(|e| e.to_string())) {
+            Ok(link) => {
+                self.link = Some(link);
+                Sight::Restored(cause)
+            }
+            Err(why) => Sight::Lost(cause, Some(why)),
+        }
+    }
+}
+
+impl Drop for AttachedXdp {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
