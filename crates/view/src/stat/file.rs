@@ -11,7 +11,7 @@ use trawl_packet::pcapng::options::{InterfaceCounts, Names, Section};
 use trawl_packet::pcapng::{Direction, Interface};
 use trawl_packet::read::FileFormat;
 
-use super::report::{Counted, counted, epoch};
+use super::report::{Counted, Figures, counted};
 use super::{Count, Span};
 
 /// Counts the packets of a file and keeps what its other blocks say.
@@ -82,14 +82,8 @@ pub struct FileReport {
     pub cut: u64,
     pub inferred_limit_min: Option<u32>,
     pub inferred_limit_max: Option<u32>,
-    pub first_time: Option<String>,
-    pub last_time: Option<String>,
-    pub duration_seconds: f64,
-    pub bytes_per_second: f64,
-    pub bits_per_second: f64,
-    pub average_length: f64,
-    pub packets_per_second: f64,
-    pub in_time_order: bool,
+    #[serde(flatten)]
+    pub figures: Figures,
     pub sha256: Option<String>,
     pub sha1: Option<String>,
     pub sections: Vec<SectionReport>,
@@ -176,8 +170,6 @@ impl FileFigures {
     }
 
     pub fn report(&self, facts: FileFacts, interfaces: &[Interface]) -> FileReport {
-        let seconds = self.span.seconds();
-        let per_second = |value: f64| if seconds > 0.0 { value / seconds } else { 0.0 };
         let Count { packets, bytes } = self.total;
         let limit = |interface: &Interface| (interface.snaplen > 0).then_some(interface.snaplen);
         // One limit for the file, as capinfos has it, only where all interfaces have the same.
@@ -199,14 +191,7 @@ impl FileFigures {
             cut: self.cut_packets,
             inferred_limit_min: self.cut.map(|(least, _)| least),
             inferred_limit_max: self.cut.map(|(_, most)| most),
-            first_time: self.span.first_ns.map(epoch),
-            last_time: self.span.first_ns.map(|_| epoch(self.span.last_ns)),
-            duration_seconds: seconds,
-            bytes_per_second: per_second(bytes as f64),
-            bits_per_second: per_second(bytes as f64 * 8.0),
-            average_length: bytes as f64 / packets.max(1) as f64,
-            packets_per_second: per_second(packets as f64),
-            in_time_order: !self.span.disordered,
+            figures: Figures::new(self.total, &self.span),
             sha256: facts.sha256,
             sha1: facts.sha1,
             sections: self.sections.iter().map(section).collect(),

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use trawl_packet::link_type;
 
-use super::{Count, FileReport, FlowKey, SIZES, Statistics};
+use super::{Count, FileReport, FlowKey, SIZES, Span, Statistics};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
@@ -16,18 +16,10 @@ pub struct Report {
     pub cut: u64,
     /// Packets that were lost between those that are there, as far as the file says.
     pub dropped: u64,
-    /// Seconds since 1970, as text: a JSON number would lose the last digits.
-    pub first_time: Option<String>,
-    pub last_time: Option<String>,
-    pub duration_seconds: f64,
-    pub packets_per_second: f64,
-    pub bytes_per_second: f64,
-    pub bits_per_second: f64,
-    pub average_length: f64,
+    #[serde(flatten)]
+    pub figures: Figures,
     pub smallest: u32,
     pub largest: u32,
-    /// Whether no packet is earlier than the one before it.
-    pub in_time_order: bool,
     pub encapsulations: Vec<Counted>,
     pub interfaces: Vec<Interface>,
     pub verdicts: Vec<Interface>,
@@ -56,6 +48,39 @@ pub struct Report {
     pub group_count: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_groups: Option<u64>,
+}
+
+/// Times, rates and the length of packets, of all or of one file.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Figures {
+    /// Seconds since 1970, as text: a JSON number would lose the last digits.
+    pub first_time: Option<String>,
+    pub last_time: Option<String>,
+    pub duration_seconds: f64,
+    pub packets_per_second: f64,
+    pub bytes_per_second: f64,
+    pub bits_per_second: f64,
+    pub average_length: f64,
+    /// Whether no packet is earlier than the one before it.
+    pub in_time_order: bool,
+}
+
+impl Figures {
+    pub(super) fn new(total: Count, span: &Span) -> Self {
+        let seconds = span.seconds();
+        let per_second = |value: f64| if seconds > 0.0 { value / seconds } else { 0.0 };
+        let Count { packets, bytes } = total;
+        Self {
+            first_time: span.first_ns.map(epoch),
+            last_time: span.first_ns.map(|_| epoch(span.last_ns)),
+            duration_seconds: seconds,
+            packets_per_second: per_second(packets as f64),
+            bytes_per_second: per_second(bytes as f64),
+            bits_per_second: per_second(bytes as f64 * 8.0),
+            average_length: bytes as f64 / packets.max(1) as f64,
+            in_time_order: !span.disordered,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -140,9 +165,6 @@ pub(super) fn epoch(ns: u64) -> String {
 impl Statistics {
     /// The figures so far, with at most this many talkers, flows and groups.
     pub fn report(&self, files: Vec<FileReport>, top: usize) -> Report {
-        let first = self.span.first_ns;
-        let seconds = self.span.seconds();
-        let per_second = |value: f64| if seconds > 0.0 { value / seconds } else { 0.0 };
         let Count { packets, bytes } = self.total;
         let seen = packets > 0;
         Report {
@@ -152,16 +174,9 @@ impl Statistics {
             captured_bytes: self.captured_bytes,
             cut: self.cut,
             dropped: self.dropped,
-            first_time: first.map(epoch),
-            last_time: first.map(|_| epoch(self.span.last_ns)),
-            duration_seconds: seconds,
-            packets_per_second: per_second(packets as f64),
-            bytes_per_second: per_second(bytes as f64),
-            bits_per_second: per_second(bytes as f64 * 8.0),
-            average_length: bytes as f64 / packets.max(1) as f64,
+            figures: Figures::new(self.total, &self.span),
             smallest: if seen { self.smallest } else { 0 },
             largest: self.largest,
-            in_time_order: !self.span.disordered,
             encapsulations: counted(
                 self.link_types
                     .iter()

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::file::InterfaceReport;
 use super::rate;
-use super::report::{Flow, Interface, Report};
+use super::report::{Figures, Flow, Interface, Report};
 use super::{FileReport, MOST};
 use crate::text::count;
 
@@ -40,31 +40,8 @@ impl Report {
                 format!("{} packets between those that are there", self.dropped),
             );
         }
-        if let (Some(first), Some(last)) = (&self.first_time, &self.last_time) {
-            line("first packet", time(first));
-            line("last packet", time(last));
-        }
-        line("duration", format!("{:.6} s", self.duration_seconds));
-        line(
-            "rate",
-            format!(
-                "{:.1} packets/s, {:.0} bytes/s, {}",
-                self.packets_per_second,
-                self.bytes_per_second,
-                bits(self.bits_per_second)
-            ),
-        );
-        line(
-            "length",
-            format!(
-                "{:.1} bytes on average, {} to {}",
-                self.average_length, self.smallest, self.largest
-            ),
-        );
-        line(
-            "time order",
-            if self.in_time_order { "yes" } else { "no" }.to_owned(),
-        );
+        let lengths = format!(", {} to {}", self.smallest, self.largest);
+        self.figures.write(&mut line, &lengths, &time);
         if self.files.len() != 1 {
             for kind in &self.encapsulations {
                 let packets = format!("{}: {} packets", kind.name, kind.packets);
@@ -199,6 +176,33 @@ impl Report {
     }
 }
 
+impl Figures {
+    /// `lengths` follows the average.
+    fn write(
+        &self,
+        line: &mut impl FnMut(&str, String),
+        lengths: &str,
+        time: &impl Fn(&str) -> String,
+    ) {
+        if let (Some(first), Some(last)) = (&self.first_time, &self.last_time) {
+            line("first packet", time(first));
+            line("last packet", time(last));
+        }
+        line("duration", format!("{:.6} s", self.duration_seconds));
+        let rate = format!(
+            "{:.1} packets/s, {:.0} bytes/s, {}",
+            self.packets_per_second,
+            self.bytes_per_second,
+            bits(self.bits_per_second)
+        );
+        line("rate", rate);
+        let average = format!("{:.1} bytes on average{lengths}", self.average_length);
+        line("length", average);
+        let order = if self.in_time_order { "yes" } else { "no" };
+        line("time order", order.to_owned());
+    }
+}
+
 impl Flow {
     /// `10.0.0.1.1234 > 10.0.0.2.80 tcp`.
     pub fn words(&self) -> String {
@@ -260,28 +264,7 @@ impl FileReport {
         line("data size", format!("{} bytes", self.data_bytes));
         if !in_all {
             line("packets", self.packets.to_string());
-            if let (Some(first), Some(last)) = (&self.first_time, &self.last_time) {
-                line("first packet", time(first));
-                line("last packet", time(last));
-            }
-            line("duration", format!("{:.6} s", self.duration_seconds));
-            line(
-                "rate",
-                format!(
-                    "{:.1} packets/s, {:.0} bytes/s, {}",
-                    self.packets_per_second,
-                    self.bytes_per_second,
-                    bits(self.bits_per_second)
-                ),
-            );
-            line(
-                "length",
-                format!("{:.1} bytes on average", self.average_length),
-            );
-            line(
-                "time order",
-                if self.in_time_order { "yes" } else { "no" }.to_owned(),
-            );
+            self.figures.write(&mut line, "", time);
         }
         for (name, hash) in [("SHA256", &self.sha256), ("SHA1", &self.sha1)] {
             if let Some(hash) = hash {
