@@ -4,9 +4,8 @@
 //! 1. [`Site`]: the interface in its namespace, and [`Site::lock`], the right to change its programs. The order of all
 //!    locks is in `trawl_sys::lock`.
 //! 2. [`Snapshot::read`]: what is attached now, read once while the lock is held.
-//! 3. [`plan`]: from the snapshot and the [`Request`] to steps, or a typed [`Conflict`]; whose maps are kept
-//!    ([`plan::maps`]), what is exchanged for a capture's time and how a change is taken back ([`plan::time`]). Nothing
-//!    here asks the kernel: unit tests go through the cases.
+//! 3. [`plan`]: from the snapshot and the [`Request`] to steps, or a typed [`Conflict`]. Nothing here asks the kernel: unit
+//!    tests go through the cases.
 //! 4. [`apply`]: executes the steps. If one is refused, what was removed for it is attached again.
 
 pub mod apply;

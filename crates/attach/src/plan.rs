@@ -1,10 +1,5 @@
-//! From what is attached and what is asked for to the steps that lead there, or the reason why none do. Pure functions:
-//! a program that stays here, the maps it takes over in `maps`, changes for a time in `time`.
+//! From what is attached and what is asked for to the steps that lead there, or the reason why none do. Pure functions.
 
-pub mod maps;
-pub mod time;
-
-use serde::Serialize;
 use trawl_sys::netlink::{XdpAttachment, XdpMode};
 
 use crate::snapshot::{Chain, Hold, Kind, Present, Snapshot};
@@ -21,12 +16,14 @@ pub struct Request {
     pub replace: bool,
     /// What becomes of the maps of the program whose place is taken.
     pub maps: OldMaps,
-    /// Its place in a chain of programs, where what loads it has one of its own.
+    /// Its place in a chain of programs, if one is asked for.
     pub priority: Option<u32>,
+    /// Hooks are put into it, for captures to enter.
+    pub tappable: bool,
     /// Refuse what would cut the session that the command is typed in.
     pub careful: bool,
     /// Refuse to take the place of a guard, whose rules nothing puts back.
-    pub spares_guard: bool,
+    pub keep_guard: bool,
 }
 
 /// What becomes of the maps of a program whose place is taken.
@@ -108,8 +105,7 @@ pub enum Means {
 }
 
 /// Why a program cannot be put on an interface.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "conflict", rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Conflict {
     /// A program is on it, and it is not to be replaced.
     Occupied { by: Present },
@@ -145,7 +141,7 @@ pub fn place(
         let interface = interface.clone();
         return Err(Conflict::Above { interface });
     }
-    if let (true, true, Some(id)) = (request.spares_guard, request.replace, now.guard) {
+    if let (true, true, Some(id)) = (request.keep_guard, request.replace, now.guard) {
         return Err(Conflict::Guard { id });
     }
     let met = now.met_in(mode);

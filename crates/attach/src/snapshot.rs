@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use serde::Serialize;
 use trawl_bpf::{info, link, program};
 use trawl_sys::Result;
 use trawl_sys::netlink::{Link, Netlink, XdpAttachment, XdpMode, xdp_abilities};
@@ -10,7 +9,7 @@ use trawl_sys::netlink::{Link, Netlink, XdpAttachment, XdpMode, xdp_abilities};
 use crate::site::Site;
 
 /// What the plan is made from.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// One in the driver or after it, and one on the card, at most.
     pub present: Vec<Present>,
@@ -25,7 +24,7 @@ pub struct Snapshot {
 }
 
 /// A program that is attached.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Present {
     pub mode: XdpMode,
     pub program_id: u32,
@@ -34,8 +33,7 @@ pub struct Present {
 }
 
 /// What keeps a program attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     Netlink,
     /// A link that trawl pinned.
@@ -45,8 +43,7 @@ pub enum Hold {
 }
 
 /// Whose program it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Another tool's.
     Other { name: Option<String> },
@@ -61,7 +58,7 @@ pub enum Kind {
 }
 
 /// A chain of programs that jump to one another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chain {
     pub programs: usize,
     /// Its programs take packets in several pieces.

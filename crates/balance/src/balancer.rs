@@ -33,16 +33,6 @@ const PRIORITY: u32 = 20;
 /// Next hops whose addresses the kernel is asked to find. It keeps about a thousand neighbours by default.
 const MOST_NEIGHBOURS: usize = 512;
 
-/// What can be asked of a program that is loaded.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Extras {
-    pub priority: Option<u32>,
-    /// Captures can look in at its entry and its exits.
-    pub tappable: bool,
-    /// How many flows are remembered.
-    pub flows: Option<u32>,
-}
-
 #[derive(Debug)]
 pub struct Balancer {
     pub site: Site,
@@ -97,24 +87,24 @@ impl Balancer {
         site: &Site,
         table: Option<Table>,
         request: &Request,
-        extras: Extras,
+        flows: Option<u32>,
         care: Care,
     ) -> Result<Done> {
         let Some(installed) = Installed::named(site, FUNCTION)? else {
-            return load_new(site, table.unwrap_or_default(), request, extras, None);
+            return load_new(site, table.unwrap_or_default(), request, flows, None);
         };
         let seat = installed.seat().map(|seat| seat.priority);
         let is_as_asked = request
             .mode
             .is_none_or(|mode| installed.mode() == Some(mode))
-            && extras.priority.is_none_or(|wanted| seat == Some(wanted))
-            && extras.flows.is_none()
-            && !extras.tappable;
+            && request.priority.is_none_or(|wanted| seat == Some(wanted))
+            && flows.is_none()
+            && !request.tappable;
         if !is_as_asked {
             let before = Slot::of(installed.map(TABLE)?).read()?;
             let mut table = table.unwrap_or_else(|| before.clone());
             table.number_after(&before)?;
-            return load_new(site, table, request, extras, Some(installed));
+            return load_new(site, table, request, flows, Some(installed));
         }
         let balancer = Self {
             site: site.clone(),
@@ -149,13 +139,12 @@ impl Balancer {
             .needs_more(&ways)
             .inspect_err(|_| self.put_back(&before))?;
         if needs_more {
-            let extras = Extras {
+            let request = Request {
                 tappable: self.installed.map(HOOK).is_ok(),
-                ..Extras::default()
+                ..Request::default()
             };
-            let request = Request::default();
             let Self { site, installed } = self;
-            return load_new(&site, table, &request, extras, Some(installed))
+            return load_new(&site, table, &request, None, Some(installed))
                 .inspect_err(|_| put_back(&site, &slot, &before));
         }
         ask_for_neighbours(&self.site, &ways)?;
@@ -221,7 +210,7 @@ fn load_new(
     site: &Site,
     mut table: Table,
     request: &Request,
-    extras: Extras,
+    flows: Option<u32>,
     old: Option<Installed>,
 ) -> Result<Done> {
     if !site.has_ethernet()? {
@@ -243,9 +232,8 @@ fn load_new(
             ready.for_sending(&other)?;
         }
     }
-    let is_new = old.is_none() || extras.flows.is_some();
-    let flows = is_new.then(|| extras.flows.unwrap_or(BALANCE_FLOWS as u32));
-    check_memory(0, flows)?;
+    let is_new = old.is_none() || flows.is_some();
+    check_memory(0, is_new.then(|| flows.unwrap_or(BALANCE_FLOWS as u32)))?;
     let slot = Slot::create()?;
     slot.publish(&table)?;
     let mut source = Source::embedded(BALANCE, object::BALANCE)?;
@@ -254,7 +242,7 @@ fn load_new(
     let mut kept = Vec::new();
     if let Some(old) = &old {
         for name in KEPT {
-            if name != FLOWS || extras.flows.is_none() {
+            if name != FLOWS || flows.is_none() {
                 kept.push((name, old.map(name)?));
             }
         }
@@ -263,20 +251,20 @@ fn load_new(
     for (name, map) in &kept {
         source.reuse(name, map.as_fd())?;
     }
-    if let Some(flows) = extras.flows {
+    if let Some(flows) = flows {
         source.set_entries(FLOWS, flows)?;
-    }
-    if extras.tappable {
-        source.make_tappable();
     }
     let fill = |program: &mut Program| program.remember(&ready);
     let Put {
         installed, notices, ..
     } = match old {
-        Some(old) => install::put_instead(site, source, request, extras.priority, old, fill)?,
+        Some(old) => install::put_instead(site, source, request, old, fill)?,
         None => {
-            let priority = extras.priority.unwrap_or(PRIORITY);
-            install::put_filled(site, source, request, Some(priority), fill)?
+            let request = Request {
+                priority: request.priority.or(Some(PRIORITY)),
+                ..*request
+            };
+            install::put(site, source, &request, fill)?
         }
     };
     let told = [notices, ready.told()].concat();

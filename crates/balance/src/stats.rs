@@ -13,8 +13,8 @@ use trawl_bpf::layout::balance::{
     BALANCE_UNKNOWN_FRAGMENT, BalanceCounter, BalanceVipCounters,
 };
 use trawl_bpf::table::Table as Map;
-use trawl_program::Installed;
 use trawl_program::bundled::stats::{Account, Layout, NamedCount};
+use trawl_program::{Installed, counters};
 use trawl_sys::{Error, Result};
 
 use crate::table::{Table, Vip};
@@ -23,89 +23,25 @@ pub(crate) const VIP_COUNTERS: &str = "vip_counters";
 pub(crate) const BACKEND_COUNTERS: &str = "backend_counters";
 
 const LAYOUT: Layout = Layout {
-    outcomes: &[
-        (
-            BALANCE_BY_FLOW,
-            "forwarded_known_flow",
-            "forwarded: known flow",
-        ),
-        (
-            BALANCE_BY_RING,
-            "forwarded_new_flow",
-            "forwarded: new flow, by hash",
-        ),
-        (
-            BALANCE_BY_SERVER_ID,
-            "forwarded_server_id",
-            "forwarded: QUIC server id",
-        ),
-        (
-            BALANCE_FRAGMENT,
-            "forwarded_fragment",
-            "forwarded: later fragment",
-        ),
-        (
-            BALANCE_ICMP_ERROR,
-            "forwarded_icmp_error",
-            "forwarded: ICMP error",
-        ),
-        (
-            BALANCE_TOO_BIG_ANSWERED,
-            "answered_too_big",
-            "answered: larger than the path MTU",
-        ),
-        (
-            BALANCE_TOO_BIG_DROPPED,
-            "dropped_too_big",
-            "dropped: larger than the path MTU, not to be answered",
-        ),
-        (
-            BALANCE_NO_BACKEND,
-            "dropped_no_backend",
-            "dropped: no backend takes new flows",
-        ),
-        (
-            BALANCE_UNKNOWN_FRAGMENT,
-            "dropped_unknown_fragment",
-            "dropped: fragment whose first was not seen",
-        ),
-        (
-            BALANCE_NO_ROUTE,
-            "dropped_no_route",
-            "dropped: no route to the backend",
-        ),
-        (
-            BALANCE_NO_NEIGHBOUR,
-            "dropped_no_neighbour",
-            "dropped: the next hop's MAC address is not known",
-        ),
-        (
-            BALANCE_FORWARDING_OFF,
-            "dropped_forwarding_off",
-            "dropped: forwarding is off",
-        ),
-        (
-            BALANCE_NO_ROOM,
-            "dropped_no_room",
-            "dropped: no room for the tunnel's headers",
-        ),
-        (BALANCE_NOT_IP, "to_stack_not_ip", "to the stack: not IP"),
-        (
-            BALANCE_TAGGED,
-            "to_stack_vlan",
-            "to the stack: with a VLAN tag",
-        ),
-        (
-            BALANCE_MALFORMED,
-            "to_stack_malformed",
-            "to the stack: malformed",
-        ),
-        (
-            BALANCE_NOT_VIRTUAL,
-            "to_stack_not_virtual",
-            "to the stack: for no virtual address",
-        ),
-    ],
+    outcomes: counters! {
+        BALANCE_BY_FLOW "forwarded_known_flow" "forwarded: known flow";
+        BALANCE_BY_RING "forwarded_new_flow" "forwarded: new flow, by hash";
+        BALANCE_BY_SERVER_ID "forwarded_server_id" "forwarded: QUIC server id";
+        BALANCE_FRAGMENT "forwarded_fragment" "forwarded: later fragment";
+        BALANCE_ICMP_ERROR "forwarded_icmp_error" "forwarded: ICMP error";
+        BALANCE_TOO_BIG_ANSWERED "answered_too_big" "answered: larger than the path MTU";
+        BALANCE_TOO_BIG_DROPPED "dropped_too_big" "dropped: larger than the path MTU, not to be answered";
+        BALANCE_NO_BACKEND "dropped_no_backend" "dropped: no backend takes new flows";
+        BALANCE_UNKNOWN_FRAGMENT "dropped_unknown_fragment" "dropped: fragment whose first was not seen";
+        BALANCE_NO_ROUTE "dropped_no_route" "dropped: no route to the backend";
+        BALANCE_NO_NEIGHBOUR "dropped_no_neighbour" "dropped: the next hop's MAC address is not known";
+        BALANCE_FORWARDING_OFF "dropped_forwarding_off" "dropped: forwarding is off";
+        BALANCE_NO_ROOM "dropped_no_room" "dropped: no room for the tunnel's headers";
+        BALANCE_NOT_IP "to_stack_not_ip" "to the stack: not IP";
+        BALANCE_TAGGED "to_stack_vlan" "to the stack: with a VLAN tag";
+        BALANCE_MALFORMED "to_stack_malformed" "to the stack: malformed";
+        BALANCE_NOT_VIRTUAL "to_stack_not_virtual" "to the stack: for no virtual address";
+    },
     again: &[],
     of_queue: 0,
 };

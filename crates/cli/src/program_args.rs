@@ -122,7 +122,7 @@ pub struct AttachArgs {
     pub replace: bool,
     /// Add hooks so that `trawl capture --tap hook` works where the kernel refuses tracing programs
     #[arg(long)]
-    pub tappable: bool,
+    tappable: bool,
     #[command(flatten)]
     pub netns: NetnsArg,
     /// Print the result as JSON
@@ -135,10 +135,12 @@ pub struct AttachArgs {
 }
 
 impl AttachArgs {
-    pub fn request(&self) -> Request {
+    pub fn request(&self, priority: Option<u32>) -> Request {
         self.consent.limits(Request {
             mode: self.mode,
             replace: self.replace,
+            priority,
+            tappable: self.tappable,
             ..Request::default()
         })
     }
@@ -224,7 +226,7 @@ impl Consent {
                 _ => OldMaps::Drop,
             },
             careful,
-            spares_guard: !self.yes,
+            keep_guard: !self.yes,
             ..request
         }
     }

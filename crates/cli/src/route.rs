@@ -6,7 +6,7 @@ use clap::Subcommand;
 use serde::Serialize;
 use trawl_guard::state as guard;
 use trawl_program::Site;
-use trawl_program::bundled::route::{self, Extras, Port};
+use trawl_program::bundled::route::{self, Port};
 use trawl_program::unload::Which;
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::Namespace;
@@ -109,13 +109,9 @@ fn load(args: &Load) -> Result<()> {
     let attach = &args.attach;
     attach.verifier_log.begin()?;
     let sites = find(&args.interfaces, attach.netns.as_deref())?;
-    let request = attach.request();
-    let extras = Extras {
-        priority: args.prio,
-        tappable: attach.tappable,
-    };
+    let request = attach.request(args.prio);
     let loaded = attach.consent.change(&sites, || {
-        guard::around(&sites, || route::load(&sites, &request, extras))
+        guard::around(&sites, || route::load(&sites, &request))
     })?;
     if !attach.json {
         let told = loaded.told.iter().chain(&loaded.warnings);

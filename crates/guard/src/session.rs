@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::net::UdpSocket;
 
-use trawl_sys::netlink::{Link, Netlink};
+use trawl_program::safety;
+use trawl_sys::netlink::{Link, Netlink, carriers};
 use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::session::Session;
 use trawl_sys::{Error, Result, clock};
@@ -202,37 +203,13 @@ fn is_of(session: &Session, namespace: Option<&Namespace>) -> Result<bool> {
 /// what they stand on, and what stands on them. `None` where that cannot be told.
 fn ways_of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<HashSet<u32>>> {
     let mut netlink = Netlink::open(namespace)?;
-    let mut ways: HashSet<u32> = HashSet::new();
-    ways.extend(netlink.interface_with(session.server.ip())?);
-    ways.extend(netlink.interface_towards(session.client.ip())?);
-    if ways.is_empty() {
-        return Ok(None);
-    }
+    let ends = safety::ends_of(session, &mut netlink)?;
     let links = netlink.links()?;
-    if links
-        .iter()
-        .any(|link| ways.contains(&link.index) && is_tunnel(link))
-    {
+    let is_unknown = |link: &Link| ends.contains(&link.index) && is_tunnel(link);
+    if ends.is_empty() || links.iter().any(is_unknown) {
         return Ok(None);
     }
-    loop {
-        let before = ways.len();
-        for link in &links {
-            // A bridge's or a bond's port, and a VLAN's lower device. A veth names its peer in the same place.
-            let lower = link
-                .peer_index
-                .filter(|_| link.kind.as_deref() != Some("veth"));
-            if link.master.is_some_and(|master| ways.contains(&master)) {
-                ways.insert(link.index);
-            }
-            if ways.contains(&link.index) {
-                ways.extend(lower);
-            }
-        }
-        if ways.len() == before {
-            return Ok(Some(ways));
-        }
-    }
+    Ok(Some(carriers(ends, &links)))
 }
 
 /// The addresses of the frames that the session comes in, where the kernel knows them.

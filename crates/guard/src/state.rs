@@ -454,7 +454,6 @@ impl Guard {
         site: &Site,
         default: Option<Action>,
         request: &Request,
-        tappable: bool,
         care: Care,
     ) -> Result<Installed> {
         let on = On {
@@ -463,7 +462,7 @@ impl Guard {
         };
         let present = match installed_on(site)? {
             Some(installed) if self.is_asked_by(&installed)? => Some(installed),
-            Some(installed) if request.spares_guard => {
+            Some(installed) if request.keep_guard => {
                 refuse_to_forget(site, &installed)?;
                 None
             }
@@ -485,12 +484,12 @@ impl Guard {
             && request
                 .mode
                 .is_none_or(|mode| installed.mode() == Some(mode))
-            && !tappable
+            && !request.tappable
             && !request.replace
         {
             return Ok(installed);
         }
-        let attached = self.attach(site, request, tappable);
+        let attached = self.attach(site, request);
         if attached.is_err() {
             // As it was; hits go on.
             self.store.publish(&before)?;
@@ -524,7 +523,7 @@ impl Guard {
         }
     }
 
-    fn attach(&self, site: &Site, request: &Request, tappable: bool) -> Result<Installed> {
+    fn attach(&self, site: &Site, request: &Request) -> Result<Installed> {
         let function = match site.has_ethernet()? {
             true => FUNCTION,
             false => FUNCTION_WITHOUT_ETHERNET,
@@ -534,17 +533,19 @@ impl Guard {
         source.reuse(SET, self.store.as_fd())?;
         source.reuse(RATES, self.rates.as_fd())?;
         source.set_variable(INTERFACE, &site.index().to_ne_bytes())?;
-        if tappable {
-            source.make_tappable();
-        }
-        let put = match installed_on(site)? {
+        let old = installed_on(site)?;
+        let before = old.as_ref().and_then(Installed::seat);
+        let before = before.map(|seat| seat.priority);
+        let request = Request {
+            priority: request.priority.or(before).or(Some(PRIORITY)),
+            ..*request
+        };
+        let put = match old {
             Some(old) => {
                 self.keep_totals(&mut source, &old)?;
-                let before = old.seat().map(|seat| seat.priority);
-                let priority = request.priority.or(before).unwrap_or(PRIORITY);
-                install::put_instead(site, source, request, Some(priority), old, |_| Ok(()))
+                install::put_instead(site, source, &request, old, |_| Ok(()))
             }
-            None => install::put(site, source, request, request.priority.or(Some(PRIORITY))),
+            None => install::put(site, source, &request, |_| Ok(())),
         };
         put.map(|put| put.installed)
     }

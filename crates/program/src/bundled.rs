@@ -19,9 +19,7 @@ use trawl_sys::{Error, Result};
 
 use crate::install::{self, Put};
 use crate::load::{Program, Source};
-use crate::pins::Installed;
 use crate::readiness::Readiness;
-use crate::swap::maps::Inherited;
 
 pub use redirect::{By, Target, Then};
 pub(crate) use redirect::{open_table, put_interfaces};
@@ -55,16 +53,6 @@ impl Touch {
     }
 }
 
-/// What can be asked of any bundled program.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Extras {
-    pub touch: Touch,
-    /// Captures can look in at its entry and its exits.
-    pub tappable: bool,
-    /// Its place in a chain, if it is to be in one.
-    pub priority: Option<u32>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Drop,
@@ -79,15 +67,6 @@ pub enum Verdict {
 pub enum Bundled {
     Verdict(Verdict),
     Redirect(Target),
-}
-
-/// A bundled program that was put on an interface.
-#[derive(Debug)]
-pub struct Loaded {
-    pub installed: Installed,
-    /// What was switched on other interfaces for it, and what else is good to know.
-    pub told: Vec<String>,
-    pub inherited: Option<Inherited>,
 }
 
 /// What the guard's program is recorded as, so that it can be named here, where nothing else is known of it.
@@ -124,20 +103,20 @@ impl Bundled {
 
     /// Puts it on the interface, where it stays until it is detached; what other interfaces need for it is done and
     /// undone with it.
-    pub fn load(&self, extras: Extras, site: &Site, request: &Request) -> Result<Loaded> {
-        self.check_headers(extras.touch, site)?;
+    pub fn load(&self, touch: Touch, site: &Site, request: &Request) -> Result<Put> {
+        self.check_headers(touch, site)?;
         let mut ready = Readiness::default();
         // In skb mode packets go by the stack's own ways.
         if request.mode != Some(XdpMode::Skb) {
             self.make_ready(site, &mut ready)?;
         }
         let mut source = match self {
-            Self::Verdict(_) => self.verdict_source(extras)?,
+            Self::Verdict(_) => self.verdict_source(touch)?,
             Self::Redirect(target) => {
-                let whole_only = target.sends_whole_only(site, request, extras.priority)?;
-                let mut source = self.redirect_source(target, extras, site, whole_only)?;
+                let whole_only = target.sends_whole_only(site, request)?;
+                let mut source = self.redirect_source(target, touch, site, whole_only)?;
                 if target.makes_copies(site)?
-                    && extras.priority.is_none()
+                    && request.priority.is_none()
                     && is_in_stack(site, request)?
                 {
                     // Then the kernel puts each packet into one buffer, which it can copy.
@@ -155,24 +134,17 @@ impl Bundled {
             }
             program.remember(&ready)
         };
-        let Put {
-            installed,
-            notices,
-            inherited,
-        } = match extras.priority {
-            Some(_) => install::put_filled(site, source, request, extras.priority, fill)?,
-            None => install::put_alone(site, source, request, fill)?,
-        };
-        let mut told = [notices, ready.told()].concat();
+        let mut put = install::put_alone(site, source, request, fill)?;
+        put.notices.extend(ready.told());
         if let Self::Redirect(target) = self {
-            told.extend(target.caveats(site, installed.mode(), extras.priority)?);
+            let request = Request {
+                mode: put.installed.mode(),
+                ..*request
+            };
+            put.notices.extend(target.caveats(site, &request)?);
         }
         ready.keep();
-        Ok(Loaded {
-            installed,
-            told,
-            inherited,
-        })
+        Ok(put)
     }
 
     /// What looks at Ethernet headers, or sends packets on with them, would take a tunnel's packets for what they are
@@ -216,10 +188,10 @@ impl Bundled {
         }
     }
 
-    fn verdict_source(&self, extras: Extras) -> Result<Source> {
-        let mut source = self.source(object::VERDICT, extras)?;
+    fn verdict_source(&self, touch: Touch) -> Result<Source> {
+        let mut source = self.source(object::VERDICT)?;
         let config = VerdictConfig {
-            touch: extras.touch.number(),
+            touch: touch.number(),
         };
         source.set_variable(CONFIG, &config.to_bytes())?;
         Ok(source)
@@ -228,14 +200,14 @@ impl Bundled {
     fn redirect_source(
         &self,
         target: &Target,
-        extras: Extras,
+        touch: Touch,
         site: &Site,
         whole_only: bool,
     ) -> Result<Source> {
-        let mut source = self.source(object::REDIRECT, extras)?;
+        let mut source = self.source(object::REDIRECT)?;
         let interfaces = target.interfaces(site)?;
         let mut config = RedirectConfig {
-            touch: extras.touch.number(),
+            touch: touch.number(),
             target: interfaces.first().map_or(0, Site::index),
             broadcast_flags: 0,
             whole_only: whole_only.into(),
@@ -259,12 +231,9 @@ impl Bundled {
         Ok(source)
     }
 
-    fn source(&self, object: &[u8], extras: Extras) -> Result<Source> {
+    fn source(&self, object: &[u8]) -> Result<Source> {
         let mut source = Source::embedded(self.name(), object)?;
         source.choose(Some(self.function()))?;
-        if extras.tappable {
-            source.make_tappable();
-        }
         Ok(source)
     }
 }

@@ -17,7 +17,7 @@ use trawl_ebpf::{Insn, helper, op};
 use trawl_sys::Result;
 
 /// In the order of their numbers.
-const VERDICTS: [&str; 5] = ["aborted", "drop", "pass", "tx", "redirect"];
+pub(crate) const VERDICTS: [&str; 5] = ["aborted", "drop", "pass", "tx", "redirect"];
 /// What the stub of a dispatcher's empty slot returns; the chain always goes on there.
 const STUB: u32 = 1 << 31;
 

@@ -6,13 +6,14 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use trawl_attach::explain::program_above;
-use trawl_attach::plan::time::LoanRefusal;
 use trawl_attach::{Conflict, Kind, Present, Site};
 use trawl_bpf::loader::{LoadFailure, ProgramEntry};
 use trawl_bpf::probe::{Capability, lack_of};
 use trawl_bpf::{bpffs, info};
 use trawl_sys::Error;
 use trawl_sys::errno::ENOSPC;
+
+use crate::swap::LoanRefusal;
 
 /// The reason why the program of this name finds no place, and what makes one.
 pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Conflict) -> Error {

@@ -283,14 +283,14 @@ impl Fitted {
             map::set_program(entry.as_fd(), ENTRY_SLOT_BODY as u32, twin.as_fd())
                 .map_err(failure)?;
             // A packet that jumps back to the beginning has been seen there.
-            let back = LeadsTo::Ours(main.to_owned());
+            let back = LeadsTo::Own(main.to_owned());
             for slot in slots.iter().filter(|slot| slot.leads_to == back) {
                 map::set_program(slot.array, slot.number, twin.as_fd()).map_err(failure)?;
             }
         }
         let mut told = Vec::new();
         for slot in slots {
-            let is_for_others = !matches!(slot.leads_to, LeadsTo::Ours(_));
+            let is_for_others = !matches!(slot.leads_to, LeadsTo::Own(_));
             if is_for_others && !told.contains(&slot.array_name) {
                 self.notices.push(format!(
                     "{} jumps through the program array {}, which has slots for others to fill: what leaves by a program that they put there is seen by no capture at its exit, and by no later program of a chain",

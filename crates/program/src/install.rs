@@ -25,30 +25,25 @@ use crate::unload::sweep;
 use crate::{explain, readiness, safety};
 
 /// Loads a program and puts it on the interface: into the chain that is there, at the head of a new one, or, where the
-/// kernel knows no chains, by itself. The priority is the source's own if none is given.
-pub fn put(site: &Site, source: Source, request: &Request, priority: Option<u32>) -> Result<Put> {
-    put_filled(site, source, request, priority, |_| Ok(()))
-}
-
-/// As [`put`], for a program whose maps have to be filled before packets come to it.
-pub fn put_filled(
+/// kernel knows no chains, by itself. The priority is the source's own if none is asked for. `fill` comes before packets
+/// meet the program.
+pub fn put(
     site: &Site,
     source: Source,
     request: &Request,
-    priority: Option<u32>,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
-    install(site, source, request, Some(priority), fill)
+    install(site, source, request, false, fill)
 }
 
-/// As [`put_filled`], on the interface by itself.
+/// As [`put`], in no chain unless a priority is asked for.
 pub fn put_alone(
     site: &Site,
     source: Source,
     request: &Request,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
-    install(site, source, request, None, fill)
+    install(site, source, request, request.priority.is_none(), fill)
 }
 
 /// What is on an interface, as trawl's own account completes what the kernel tells.
@@ -108,20 +103,22 @@ impl Now {
     }
 }
 
-/// Locks the interface, reads what is there, plans, loads and applies. `seat`: whether the program takes part in a chain,
-/// and the priority that was asked for.
+/// Locks the interface, reads what is there, plans, loads and applies. A program that is `alone` has no part in a chain.
 fn install(
     site: &Site,
     mut source: Source,
     request: &Request,
-    seat: Option<Option<u32>>,
+    alone: bool,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
     let mode = request.mode.unwrap_or(XdpMode::Native);
+    if request.tappable {
+        source.make_tappable();
+    }
     let new = Newcomer {
         hooks: source.is_tappable(),
         frags: source.has_frags()?,
-        alone: seat.is_none(),
+        alone,
     };
     let dispatchers = !new.alone
         && !new.hooks
@@ -145,19 +142,17 @@ fn install(
         request,
         succession,
     };
-    let sits = seat.is_some() && mode != XdpMode::Offload;
+    let sits = !alone && mode != XdpMode::Offload;
     match place {
-        Place::NewDispatcher(plan) => {
-            task.behind_dispatcher(source, seat.flatten(), Vec::new(), &plan, &now, fill)
-        }
+        Place::NewDispatcher(plan) => task.behind_dispatcher(source, Vec::new(), &plan, &now, fill),
         Place::Dispatcher(plan) => {
             let parts = now.dispatcher.as_ref().map(parts_of).transpose()?;
             let parts = parts.unwrap_or_default();
-            task.behind_dispatcher(source, seat.flatten(), parts, &plan, &now, fill)
+            task.behind_dispatcher(source, parts, &plan, &now, fill)
         }
         Place::Alone(plan) => {
             if sits {
-                let seat = ChainSeat::asked(&mut source, seat.flatten(), new.frags)?;
+                let seat = ChainSeat::asked(&mut source, request.priority, new.frags)?;
                 source.take_seat(seat);
             }
             task.load(source, fill)?.attach(&plan, now)
@@ -166,7 +161,7 @@ fn install(
             if linear {
                 source.set_linear();
             }
-            let seat = ChainSeat::asked(&mut source, seat.flatten(), new.frags && !linear)?;
+            let seat = ChainSeat::asked(&mut source, request.priority, new.frags && !linear)?;
             source.take_seat(seat);
             task.load(source, fill)?.join(mode, now)
         }
@@ -219,7 +214,6 @@ impl<'a> Task<'a> {
     fn behind_dispatcher(
         self,
         mut source: Source,
-        priority: Option<u32>,
         mut parts: Vec<Part>,
         plan: &AttachPlan,
         now: &Now,
@@ -230,7 +224,7 @@ impl<'a> Task<'a> {
             name: source.name()?,
             slot: Slot {
                 actions: config.actions,
-                priority: priority.unwrap_or(config.priority),
+                priority: self.request.priority.unwrap_or(config.priority),
                 flags: match source.has_frags()? {
                     true => trawl_bpf::program::HAS_FRAGS,
                     false => 0,
@@ -347,13 +341,12 @@ fn settle(succession: Option<Succession>, program: &Program) -> Result<Option<In
     succession.map_or(Ok(None), |one| one.settle(program))
 }
 
-/// As [`put_filled`], in the place of one of the same kind that trawl put there before. That one goes when the new one
+/// As [`put_alone`], in the place of one of the same kind that trawl put there before. That one goes when the new one
 /// is there: packets meet one of them at every moment, and where the new one is refused, the old one stays.
 pub fn put_instead(
     site: &Site,
     source: Source,
     request: &Request,
-    priority: Option<u32>,
     old: Installed,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
@@ -363,6 +356,7 @@ pub fn put_instead(
     let is_alone = !programs_on(site)?.iter().any(others);
     let request = Request {
         mode: request.mode.or(old.mode()),
+        priority: (request.priority).or(old.seat().map(|seat| seat.priority)),
         replace: request.replace || is_alone,
         maps: match is_alone {
             // It is for the caller to keep what its kind keeps.
@@ -370,14 +364,10 @@ pub fn put_instead(
             false => request.maps,
         },
         // What it replaces does what it will do.
-        spares_guard: request.spares_guard && request.replace && old.source() != GUARD,
+        keep_guard: request.keep_guard && request.replace && old.source() != GUARD,
         ..*request
     };
-    let priority = priority.or(old.seat().map(|seat| seat.priority));
-    let put = match priority {
-        Some(_) => put_filled(site, source, &request, priority, fill)?,
-        None => put_alone(site, source, &request, fill)?,
-    };
+    let put = put_alone(site, source, &request, fill)?;
     if !request.replace {
         old.detach(site)?;
     }

@@ -576,9 +576,9 @@ pub struct Slot<'f> {
 pub enum LeadsTo {
     Nothing,
     /// A program of the same file.
-    Ours(String),
+    Own(String),
     /// Somebody else's, in an array that was there before.
-    Theirs,
+    Foreign,
 }
 
 struct Known {
@@ -631,8 +631,8 @@ impl<'f> Reach<'f> {
                         number,
                         leads_to: match (id, known) {
                             (None, _) => LeadsTo::Nothing,
-                            (_, Some(known)) => LeadsTo::Ours(known.name.clone()),
-                            (_, None) => LeadsTo::Theirs,
+                            (_, Some(known)) => LeadsTo::Own(known.name.clone()),
+                            (_, None) => LeadsTo::Foreign,
                         },
                     });
                 }

@@ -1,6 +1,7 @@
 //! The remote session that a command is typed in, and whether a program that is about to be attached would cut it: the
 //! kernel runs the program on a packet of that session before it is attached.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -14,11 +15,11 @@ use trawl_sys::session::Session;
 use trawl_sys::{Error, Result};
 
 use crate::bundled::GUARD;
+use crate::chain;
 use crate::pins::Installed;
 
 const PASS: u32 = 2;
 const SENDS_ON: [u32; 2] = [3, 4];
-const VERDICTS: [&str; 5] = ["aborted", "drop", "pass", "tx", "redirect"];
 /// A neighbour whose address nobody asks for.
 const NEIGHBOUR: Mac = [2, 0, 0, 0, 0, 1];
 
@@ -38,12 +39,17 @@ pub fn comes_by(session: &Session, site: &Site) -> Result<bool> {
         return Ok(false);
     }
     let mut netlink = Netlink::open(site.namespace())?;
+    let ends = ends_of(session, &mut netlink)?;
+    Ok(carriers(ends, &netlink.links()?).contains(&site.index()))
+}
+
+/// Returns the interfaces that the answers of a session leave by or that have its server's address.
+pub fn ends_of(session: &Session, netlink: &mut Netlink) -> Result<HashSet<u32>> {
     let ends = [
-        netlink.interface_with(server)?,
+        netlink.interface_with(session.server.ip())?,
         netlink.interface_towards(session.client.ip())?,
     ];
-    let ways = carriers(ends.into_iter().flatten().collect(), &netlink.links()?);
-    Ok(ways.contains(&site.index()))
+    Ok(ends.into_iter().flatten().collect())
 }
 
 /// A packet of a session, as it arrives at an interface with this address.
@@ -104,7 +110,7 @@ pub(crate) fn check_session(
 }
 
 fn verdict(value: u32) -> &'static str {
-    VERDICTS.get(value as usize).unwrap_or(&"unknown")
+    chain::VERDICTS.get(value as usize).unwrap_or(&"unknown")
 }
 
 /// A packet of the session as it arrives at an interface.

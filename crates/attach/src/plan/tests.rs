@@ -18,8 +18,9 @@ const REPLACE: Request = Request {
     replace: true,
     maps: OldMaps::Drop,
     priority: None,
+    tappable: false,
     careful: false,
-    spares_guard: false,
+    keep_guard: false,
 };
 
 fn other() -> Kind {
@@ -294,7 +295,7 @@ fn a_guard_is_not_replaced_by_mistake() {
         ..with(present(Native, Hold::OwnLink, chain(1, true)))
     };
     let careful = Request {
-        spares_guard: true,
+        keep_guard: true,
         ..REPLACE
     };
     assert_eq!(place(&now, PLAIN, &careful), Err(Conflict::Guard { id: 7 }));
@@ -310,12 +311,4 @@ fn below_a_bridge_or_bond_with_a_program_there_is_no_place() {
     let interface = "bond0".to_owned();
     let found = place(&now, PLAIN, &Request::default());
     assert_eq!(found, Err(Conflict::Above { interface }));
-}
-
-#[test]
-fn conflicts_are_data() {
-    let conflict = Conflict::OtherMode { mode: Skb };
-    let value = serde_json::to_value(conflict).unwrap();
-    assert_eq!(value["conflict"], "other_mode");
-    assert_eq!(value["mode"], "skb");
 }

@@ -1,7 +1,7 @@
 //! What puts a balancer on an interface, changes its table, and takes it off.
 
 use serde::Serialize;
-use trawl_balance::balancer::{Done, Extras};
+use trawl_balance::balancer::Done;
 use trawl_balance::{Backend, Balancer, Table, Vip, file};
 use trawl_guard::state as guard;
 use trawl_program::Site;
@@ -64,17 +64,12 @@ pub fn load(args: &Load) -> Result<()> {
     attach.verifier_log.begin()?;
     let site = Site::find(&args.interface, attach.netns.as_deref())?;
     let table = args.file.as_deref().map(file::read).transpose()?;
-    let request = attach.request();
-    let extras = Extras {
-        priority: args.prio,
-        tappable: attach.tappable,
-        flows: args.flows,
-    };
+    let request = attach.request(args.prio);
     let sites = [site];
     let care = attach.consent.care();
     let done = attach.consent.change(&sites, || {
         guard::around(&sites, || {
-            Balancer::load(&sites[0], table, &request, extras, care)
+            Balancer::load(&sites[0], table, &request, args.flows, care)
         })
     })?;
     let said = format!(

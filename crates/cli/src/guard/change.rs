@@ -6,7 +6,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
-use trawl_attach::Request;
 use trawl_guard::file::RuleFile;
 use trawl_guard::rule::{On, TcpState};
 use trawl_guard::set::{self, Changed, Changes, Listed};
@@ -57,15 +56,12 @@ pub fn load(args: &Load) -> Result<()> {
 
 fn load_on(args: &Load, sites: &[Site]) -> Result<()> {
     let attach = &args.attach;
-    let request = Request {
-        priority: args.prio,
-        ..attach.request()
-    };
+    let request = attach.request(args.prio);
     let care = attach.consent.care();
     let mut done = Vec::new();
     for site in sites {
         let guard = Guard::find_or_make(site.namespace())?;
-        let installed = guard.load(site, args.default, &request, attach.tappable, care)?;
+        let installed = guard.load(site, args.default, &request, care)?;
         let set = guard.rules()?;
         let holds = set.defaults.iter().find(|one| one.on.index == site.index());
         let one = Guarded {

@@ -11,7 +11,8 @@ use trawl_bpf::layout::guard::{
 };
 use trawl_guard::rule::{On, Rule, TcpState};
 use trawl_guard::{Guard, Post, RuleSet, file, state, values};
-use trawl_program::Site;
+use trawl_program::bundled::stats::Named;
+use trawl_program::{Site, counters};
 use trawl_sys::confirm::{self, Reverted};
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::Namespace;
@@ -175,37 +176,19 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// What can become of a packet: its place among the totals, its name in JSON, how it is told, and whether it passed.
-const FATES: [(usize, &str, &str, bool); 8] = [
-    (
-        GUARD_RULE_ALLOWED,
-        "rule_allowed",
-        "allowed by a rule",
-        true,
-    ),
-    (
-        GUARD_DEFAULT_ALLOWED,
-        "default_allowed",
-        "allowed by default",
-        true,
-    ),
-    (GUARD_NOT_IP, "not_ip", "not IP", true),
-    (
-        GUARD_DISCOVERY,
-        "discovery",
-        "neighbour discovery, in spite of the default",
-        true,
-    ),
-    (GUARD_RULE_DENIED, "rule_denied", "denied by a rule", false),
-    (
-        GUARD_DEFAULT_DENIED,
-        "default_denied",
-        "denied by default",
-        false,
-    ),
-    (GUARD_OVER_RATE, "over_rate", "over the rate", false),
-    (GUARD_MALFORMED, "malformed", "malformed", false),
-];
+/// What becomes of packets that pass, and of those that are dropped: their places among the totals.
+const PASSED: &[Named] = counters! {
+    GUARD_RULE_ALLOWED "rule_allowed" "allowed by a rule";
+    GUARD_DEFAULT_ALLOWED "default_allowed" "allowed by default";
+    GUARD_NOT_IP "not_ip" "not IP";
+    GUARD_DISCOVERY "discovery" "neighbour discovery, in spite of the default";
+};
+const DROPPED: &[Named] = counters! {
+    GUARD_RULE_DENIED "rule_denied" "denied by a rule";
+    GUARD_DEFAULT_DENIED "default_denied" "denied by default";
+    GUARD_OVER_RATE "over_rate" "over the rate";
+    GUARD_MALFORMED "malformed" "malformed";
+};
 
 /// What `guard stats --json` prints.
 #[derive(Serialize)]
@@ -228,47 +211,39 @@ struct Counted<'a> {
 pub fn stats(args: &Stats) -> Result<()> {
     let posts = posts(args)?;
     let mut text = String::new();
-    let mut all = Vec::new();
+    let mut interfaces = Vec::new();
     for post in &posts {
         let totals = post.totals()?;
-        let sum = |passed: bool| -> u64 {
-            let counted = FATES.iter().filter(|(.., passes)| *passes == passed);
-            counted.map(|(at, ..)| totals.0[*at]).sum()
-        };
-        let (passed, dropped) = (sum(true), sum(false));
+        let sum = |of: &[Named]| of.iter().map(|(at, ..)| totals.0[*at]).sum::<u64>();
+        let (passed, dropped) = (sum(PASSED), sum(DROPPED));
         let mode = post.installed.mode().map_or("", XdpMode::name);
-        if args.json {
-            all.push(Counted {
-                interface: post.site.label(),
-                mode,
-                program_id: post.installed.id(),
-                seen: passed + dropped,
-                passed,
-                dropped,
-                fates: FATES
-                    .iter()
-                    .map(|(at, name, ..)| (*name, totals.0[*at]))
-                    .collect(),
-            });
-            continue;
-        }
         let _ = writeln!(
             text,
             "{} ({mode}): {} seen, {passed} passed, {dropped} dropped",
             post.site.label(),
             passed + dropped
         );
-        for (at, _, words, passes) in FATES {
-            if totals.0[at] > 0 {
-                let which = if passes { "passed" } else { "dropped" };
-                let _ = writeln!(text, "  {:>12}  {which}: {words}", totals.0[at]);
+        let mut fates = BTreeMap::new();
+        for (which, of) in [("passed", PASSED), ("dropped", DROPPED)] {
+            for (at, name, words) in of {
+                let count = totals.0[*at];
+                fates.insert(*name, count);
+                if count > 0 {
+                    let _ = writeln!(text, "  {count:>12}  {which}: {words}");
+                }
             }
         }
+        interfaces.push(Counted {
+            interface: post.site.label(),
+            mode,
+            program_id: post.installed.id(),
+            seen: passed + dropped,
+            passed,
+            dropped,
+            fates,
+        });
     }
-    if args.json {
-        return json::print(&Counts { interfaces: all });
-    }
-    write_out(&text)
+    json::print_as(args.json, &Counts { interfaces }, || text)
 }
 
 fn posts(args: &Stats) -> Result<Vec<Post>> {

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use trawl_attach::{OldMaps, Request};
 use trawl_guard::state as guard;
-use trawl_program::bundled::{Bundled, Extras, Touch};
+use trawl_program::Site;
+use trawl_program::bundled::{Bundled, Touch};
 use trawl_program::chain::Actions;
 use trawl_program::install::{self, Put};
 use trawl_program::load::Source;
 use trawl_program::swap::maps::Inherited;
-use trawl_program::{Installed, Site};
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result};
 
@@ -107,26 +107,21 @@ fn load(args: &Args, site: &Site, file: &Path) -> Result<()> {
     if args.mode == Some(XdpMode::Offload) {
         source.offload();
     }
-    if args.tappable {
-        source.make_tappable();
-    }
     if let Some(actions) = args.on {
         source.set_actions(actions);
     }
-    let Put {
-        installed,
-        notices,
-        inherited,
-    } = guard::around(std::slice::from_ref(site), || {
-        install::put(site, source, &request(args), args.prio)
+    let put = guard::around(std::slice::from_ref(site), || {
+        install::put(site, source, &request(args), |_| Ok(()))
     })?;
-    tell(args, site, &installed, &notices, inherited.as_ref())
+    tell(args, site, &put)
 }
 
 fn request(args: &Args) -> Request {
     args.consent.limits(Request {
         mode: args.mode,
         replace: args.replace,
+        priority: args.prio,
+        tappable: args.tappable,
         maps: match args.keep_maps {
             true => OldMaps::Keep,
             false => OldMaps::Drop,
@@ -143,22 +138,11 @@ fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Re
     ];
     let what = format!("cannot load {}", bundled.name());
     refuse_options(&what, &given, "is for object files")?;
-    let extras = Extras {
-        touch,
-        tappable: args.tappable,
-        priority: args.prio,
-    };
     let request = request(args);
-    let loaded = guard::around(std::slice::from_ref(site), || {
-        bundled.load(extras, site, &request)
+    let put = guard::around(std::slice::from_ref(site), || {
+        bundled.load(touch, site, &request)
     })?;
-    tell(
-        args,
-        site,
-        &loaded.installed,
-        &loaded.told,
-        loaded.inherited.as_ref(),
-    )
+    tell(args, site, &put)
 }
 
 /// What `--json` prints.
@@ -174,13 +158,12 @@ struct Report<'a> {
     maps: Option<&'a Inherited>,
 }
 
-fn tell(
-    args: &Args,
-    site: &Site,
-    installed: &Installed,
-    notices: &[String],
-    inherited: Option<&Inherited>,
-) -> Result<()> {
+fn tell(args: &Args, site: &Site, put: &Put) -> Result<()> {
+    let Put {
+        installed,
+        notices,
+        inherited,
+    } = put;
     let mode = installed.mode().map_or("", XdpMode::name);
     let report = Report {
         interface: site.label(),
@@ -189,7 +172,7 @@ fn tell(
         mode,
         source: installed.source(),
         notices,
-        maps: inherited,
+        maps: inherited.as_ref(),
     };
     if args.json {
         return json::print(&report);

@@ -98,40 +98,27 @@ impl Target {
 
     /// Whether packets of several buffers would be lost. No kernel copies them for XDP, and newer ones then send none
     /// at all. Natively it takes a driver that sends them; in skb mode the stack does.
-    pub(super) fn sends_whole_only(
-        &self,
-        site: &Site,
-        request: &Request,
-        priority: Option<u32>,
-    ) -> Result<bool> {
+    pub(super) fn sends_whole_only(&self, site: &Site, request: &Request) -> Result<bool> {
         let copies = self.makes_copies(site)?;
         if is_in_stack(site, request)? {
             // In a chain, it is the chain's to say whether there are such packets.
-            return Ok(copies && priority.is_some());
+            return Ok(copies && request.priority.is_some());
         }
         Ok(copies || !readiness::all_send_several_buffers(&self.others(site)?)?)
     }
 
     /// What a person may not expect of the kernel that this runs under.
-    pub(super) fn caveats(
-        &self,
-        site: &Site,
-        mode: Option<XdpMode>,
-        priority: Option<u32>,
-    ) -> Result<Vec<String>> {
+    pub(super) fn caveats(&self, site: &Site, request: &Request) -> Result<Vec<String>> {
         let mut caveats = Vec::new();
+        let mode = request.mode;
         let mtu = site.link()?.mtu;
-        let request = Request {
-            mode,
-            ..Request::default()
-        };
-        if mtu > ONE_BUFFER && self.sends_whole_only(site, &request, priority)? {
+        if mtu > ONE_BUFFER && self.sends_whole_only(site, request)? {
             let why = match xdp_abilities(site.namespace(), site.index())? {
                 None => "Linux before 6.3 sends none on",
                 Some(_) if self.makes_copies(site)? => "the kernel makes no copies of them",
                 Some(_) => "the target's driver sends none on",
             };
-            let instead = match priority {
+            let instead = match request.priority {
                 Some(_) => "skb mode without a priority does",
                 None => "skb mode does",
             };

@@ -22,6 +22,7 @@ use trawl_sys::{Error, Result};
 
 use crate::bundled::stats::{Account, Layout};
 use crate::bundled::{open_table, put_interfaces};
+use crate::counters;
 use crate::hooks::HOOK;
 use crate::install::{self, Put};
 use crate::load::{Program, Source};
@@ -38,93 +39,29 @@ const SHARED: [&str; 4] = [PORTS, ARRIVALS, DEPARTURES, "refresh"];
 const ETHERNET: u16 = 1;
 
 const LAYOUT: Layout = Layout {
-    outcomes: &[
-        (ROUTE_FORWARDED_IPV4, "forwarded_ipv4", "forwarded, IPv4"),
-        (ROUTE_FORWARDED_IPV6, "forwarded_ipv6", "forwarded, IPv6"),
-        (ROUTE_BLACKHOLE, "blackhole", "dropped by a blackhole route"),
-        (ROUTE_NOT_IP, "to_stack_not_ip", "to the stack: not IP"),
-        (
-            ROUTE_NOT_OURS,
-            "to_stack_not_ours",
-            "to the stack: not addressed to the port",
-        ),
-        (
-            ROUTE_UNKNOWN_VLAN,
-            "to_stack_unknown_vlan",
-            "to the stack: a VLAN without interface",
-        ),
-        (
-            ROUTE_MULTICAST,
-            "to_stack_multicast",
-            "to the stack: multicast",
-        ),
-        (
-            ROUTE_MARTIAN,
-            "to_stack_martian",
-            "to the stack: an address that is not forwarded",
-        ),
-        (
-            ROUTE_MALFORMED,
-            "to_stack_malformed",
-            "to the stack: malformed",
-        ),
-        (ROUTE_OPTIONS, "to_stack_options", "to the stack: options"),
-        (
-            ROUTE_TTL,
-            "to_stack_ttl",
-            "to the stack: time to live is over",
-        ),
-        (
-            ROUTE_TOO_BIG,
-            "to_stack_too_big",
-            "to the stack: larger than the MTU",
-        ),
-        (
-            ROUTE_LOCAL,
-            "to_stack_local",
-            "to the stack: for this host, or no route",
-        ),
-        (
-            ROUTE_UNREACHABLE,
-            "to_stack_unreachable",
-            "to the stack: unreachable or prohibited",
-        ),
-        (
-            ROUTE_NO_NEIGHBOUR,
-            "to_stack_no_neighbour",
-            "to the stack: neighbour to be found",
-        ),
-        (
-            ROUTE_FORWARDING_OFF,
-            "to_stack_forwarding_off",
-            "to the stack: forwarding is off",
-        ),
-        (
-            ROUTE_TUNNEL,
-            "to_stack_tunnel",
-            "to the stack: a tunnel begins",
-        ),
-        (
-            ROUTE_OTHER_PORT,
-            "to_stack_other_port",
-            "to the stack: leaves by another interface",
-        ),
-        (
-            ROUTE_REFRESH,
-            "to_stack_refresh",
-            "to the stack: so that it looks after the neighbour",
-        ),
-        (
-            ROUTE_NO_ROOM,
-            "to_stack_no_room",
-            "to the stack: no room for a tag",
-        ),
-        (
-            ROUTE_IN_PIECES,
-            "to_stack_in_pieces",
-            "to the stack: in several buffers, which XDP does not send on",
-        ),
-    ],
+    outcomes: counters! {
+        ROUTE_FORWARDED_IPV4 "forwarded_ipv4" "forwarded, IPv4";
+        ROUTE_FORWARDED_IPV6 "forwarded_ipv6" "forwarded, IPv6";
+        ROUTE_BLACKHOLE "blackhole" "dropped by a blackhole route";
+        ROUTE_NOT_IP "to_stack_not_ip" "to the stack: not IP";
+        ROUTE_NOT_OURS "to_stack_not_ours" "to the stack: not addressed to the port";
+        ROUTE_UNKNOWN_VLAN "to_stack_unknown_vlan" "to the stack: a VLAN without interface";
+        ROUTE_MULTICAST "to_stack_multicast" "to the stack: multicast";
+        ROUTE_MARTIAN "to_stack_martian" "to the stack: an address that is not forwarded";
+        ROUTE_MALFORMED "to_stack_malformed" "to the stack: malformed";
+        ROUTE_OPTIONS "to_stack_options" "to the stack: options";
+        ROUTE_TTL "to_stack_ttl" "to the stack: time to live is over";
+        ROUTE_TOO_BIG "to_stack_too_big" "to the stack: larger than the MTU";
+        ROUTE_LOCAL "to_stack_local" "to the stack: for this host, or no route";
+        ROUTE_UNREACHABLE "to_stack_unreachable" "to the stack: unreachable or prohibited";
+        ROUTE_NO_NEIGHBOUR "to_stack_no_neighbour" "to the stack: neighbour to be found";
+        ROUTE_FORWARDING_OFF "to_stack_forwarding_off" "to the stack: forwarding is off";
+        ROUTE_TUNNEL "to_stack_tunnel" "to the stack: a tunnel begins";
+        ROUTE_OTHER_PORT "to_stack_other_port" "to the stack: leaves by another interface";
+        ROUTE_REFRESH "to_stack_refresh" "to the stack: so that it looks after the neighbour";
+        ROUTE_NO_ROOM "to_stack_no_room" "to the stack: no room for a tag";
+        ROUTE_IN_PIECES "to_stack_in_pieces" "to the stack: in several buffers, which XDP does not send on";
+    },
     again: &[],
     of_queue: 0,
 };
@@ -152,15 +89,6 @@ impl Port {
     pub fn account(&self) -> Result<Account> {
         Account::with_layout(&self.installed, LAYOUT)
     }
-}
-
-/// What can be asked of new ports.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Extras {
-    /// The router's place in the chain of programs there, if it is to be in one.
-    pub priority: Option<u32>,
-    /// Captures can look in at its entry and its exits. A port that is there already gets the program once more for it.
-    pub tappable: bool,
 }
 
 /// What came of loading.
@@ -194,7 +122,7 @@ pub fn ports(namespace: Option<&Namespace>) -> Result<Vec<Port>> {
 
 /// Adds ports to the router of their namespace, and brings it up to date with the addresses and VLANs of all its
 /// ports.
-pub fn load(sites: &[Site], request: &Request, extras: Extras) -> Result<Loaded> {
+pub fn load(sites: &[Site], request: &Request) -> Result<Loaded> {
     let Some(first) = sites.first() else {
         return Err(Error::usage("cannot route", "no interface is named"));
     };
@@ -217,7 +145,7 @@ pub fn load(sites: &[Site], request: &Request, extras: Extras) -> Result<Loaded>
     }
     let is_wanted = |site: &Site| sites.iter().any(|one| one.index() == site.index());
     let closed = |port: &Port| port.installed.map(HOOK).is_err();
-    let again: Vec<Port> = match extras.tappable {
+    let again: Vec<Port> = match request.tappable {
         true => ports(namespace)?
             .into_iter()
             .filter(|port| is_wanted(&port.site) && closed(port))
@@ -236,18 +164,18 @@ pub fn load(sites: &[Site], request: &Request, extras: Extras) -> Result<Loaded>
         }
     }
     for Port { site, installed } in again {
-        let source = source(&all, extras.tappable)?;
+        let source = source(&all)?;
         let fill = |program: &mut Program| program.remember(&ready);
-        let Put { installed, .. } =
-            install::put_instead(&site, source, request, extras.priority, installed, fill)?;
+        let Put { installed, .. } = install::put_instead(&site, source, request, installed, fill)?;
         all.retain(|port| port.site.index() != site.index());
         all.push(Port { site, installed });
     }
     let known = all.len();
     for site in new {
-        let attached = add_port(site, &all, &ready, request, extras);
-        match attached {
-            Ok(installed) => all.push(Port {
+        let fill = |program: &mut Program| program.remember(&ready);
+        let put = source(&all).and_then(|one| install::put_alone(site, one, request, fill));
+        match put {
+            Ok(Put { installed, .. }) => all.push(Port {
                 site: site.clone(),
                 installed,
             }),
@@ -328,24 +256,8 @@ fn check_port(site: &Site, links: &[Link]) -> Result<()> {
     }
 }
 
-fn add_port(
-    site: &Site,
-    others: &[Port],
-    ready: &Readiness,
-    request: &Request,
-    extras: Extras,
-) -> Result<Installed> {
-    let source = source(others, extras.tappable)?;
-    let fill = |program: &mut Program| program.remember(ready);
-    let Put { installed, .. } = match extras.priority {
-        Some(_) => install::put_filled(site, source, request, extras.priority, fill)?,
-        None => install::put_alone(site, source, request, fill)?,
-    };
-    Ok(installed)
-}
-
 /// The program, with the maps that it shares with the router's other ports.
-fn source(others: &[Port], tappable: bool) -> Result<Source> {
+fn source(others: &[Port]) -> Result<Source> {
     let mut source = Source::embedded(NAME, object::ROUTE)?;
     source.choose(Some(FUNCTION))?;
     let mut shared = Vec::new();
@@ -356,9 +268,6 @@ fn source(others: &[Port], tappable: bool) -> Result<Source> {
     }
     for (name, map) in &shared {
         source.reuse(name, std::os::fd::AsFd::as_fd(map))?;
-    }
-    if tappable {
-        source.make_tappable();
     }
     Ok(source)
 }

@@ -19,6 +19,14 @@ const COUNTERS: &str = "counters";
 /// One of a program's counters: its index, its name for machines, and what people read.
 pub type Named = (usize, &'static str, &'static str);
 
+/// Lists counters: index, name for machines, text for people.
+#[macro_export]
+macro_rules! counters {
+    ($($index:ident $name:tt $text:literal;)*) => {
+        &[$(($index, $name, $text)),*]
+    };
+}
+
 /// The counters of a program, each packet under one; and those that packets are counted under once more.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
@@ -32,43 +40,35 @@ const TARGET_GONE: &str = "dropped_target_gone";
 const IN_PIECES: &str = "dropped_several_buffers";
 
 const VERDICT: Layout = Layout {
-    outcomes: &[
-        (COUNT_UNPARSED, "any", "any"),
-        (COUNT_IPV4, "ipv4", "IPv4"),
-        (COUNT_IPV6, "ipv6", "IPv6"),
-        (COUNT_OTHER, "other", "other"),
-    ],
+    outcomes: counters! {
+        COUNT_UNPARSED "any" "any";
+        COUNT_IPV4 "ipv4" "IPv4";
+        COUNT_IPV6 "ipv6" "IPv6";
+        COUNT_OTHER "other" "other";
+    },
     again: &[],
     of_queue: COUNTERS_OF_QUEUE,
 };
 
 const REDIRECT: Layout = Layout {
-    outcomes: &[
-        (COUNT_UNPARSED, "any", "any"),
-        (COUNT_IPV4, "ipv4", "IPv4"),
-        (COUNT_IPV6, "ipv6", "IPv6"),
-        (COUNT_OTHER, "other", "other"),
-        (
-            COUNT_TARGET_GONE,
-            TARGET_GONE,
-            "dropped: the target is gone",
-        ),
-        (
-            COUNT_IN_PIECES,
-            IN_PIECES,
-            "dropped: packets in several buffers cannot be sent on",
-        ),
-    ],
+    outcomes: counters! {
+        COUNT_UNPARSED "any" "any";
+        COUNT_IPV4 "ipv4" "IPv4";
+        COUNT_IPV6 "ipv6" "IPv6";
+        COUNT_OTHER "other" "other";
+        COUNT_TARGET_GONE TARGET_GONE "dropped: the target is gone";
+        COUNT_IN_PIECES IN_PIECES "dropped: packets in several buffers cannot be sent on";
+    },
     again: &[],
     of_queue: COUNTERS_OF_QUEUE,
 };
 
 const TO_CPU: Layout = Layout {
-    again: &[
-        (COUNT_FAR_DROP, "dropped", "dropped there"),
-        (COUNT_FAR_PASS, "passed", "passed there"),
-        (COUNT_FAR_REDIRECT, "redirected", "redirected there"),
-    ],
+    again: counters! {
+        COUNT_FAR_DROP "dropped" "dropped there";
+        COUNT_FAR_PASS "passed" "passed there";
+        COUNT_FAR_REDIRECT "redirected" "redirected there";
+    },
     ..REDIRECT
 };
 

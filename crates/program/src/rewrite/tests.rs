@@ -1,12 +1,9 @@
 //! The rewriter against a small machine: programs do what they did, and their exits pass by the maps first.
 
 use proptest::prelude::*;
+use trawl_ebpf::Insn;
 use trawl_ebpf::helper::TAIL_CALL;
-use trawl_ebpf::op::{
-    CALL_CODE as CALL, EXIT_CODE as EXIT, FUNCTION as PSEUDO_FUNCTION, GOTO as JUMP,
-    GOTO_FAR as JUMP_FAR, LOAD_IMMEDIATE, OWN_FUNCTION as PSEUDO_CALL,
-};
-use trawl_ebpf::{Insn, op};
+use trawl_ebpf::op::{self, CALL_CODE as CALL, EXIT_CODE as EXIT, FUNCTION as PSEUDO_FUNCTION, GOTO as JUMP, GOTO_FAR as JUMP_FAR, LOAD_IMMEDIATE, OWN_FUNCTION as PSEUDO_CALL};
 
 use super::*;
 
