@@ -141,27 +141,27 @@ impl<'a> Attempt<'a> {
     fn too_large(self) -> Error {
         let pieces = "for native XDP with a program that takes packets only in one piece";
         let of_peer = self.says(&["peer"]) || (self.is_veth() && !self.says(&["mtu"]));
-        if !of_peer {
-            let mtu = self.interface.as_ref().map_or(0, |about| about.mtu);
-            return self
-                .fail(format!("its MTU of {mtu} is too large {pieces}"))
-                .fix(format!("{}ip link set {} mtu {LINEAR_MTU}; or compile the program with SEC(\"xdp.frags\") if it handles packets in several pieces; or use --mode skb",
-                        self.site.prefix(),
-                        self.site.name()));
-        }
-        match &self.peer {
-            Some(peer) => self
-                .fail(format!(
-                    "the MTU of its other end {}, {}, is too large {pieces}",
-                    peer.link.name, peer.link.mtu
-                ))
-                .fix(format!("{}ip link set {} mtu {LINEAR_MTU}; or compile the program with SEC(\"xdp.frags\") if it handles packets in several pieces; or use --mode skb",
-                        peer.exec_prefix(),
-                        peer.link.name)),
-            None => self
-                .fail(format!("the MTU of its other end is too large {pieces}"))
-                .fix(format!("ip link set mtu {LINEAR_MTU} on the other end; or compile the program with SEC(\"xdp.frags\") if it handles packets in several pieces; or use --mode skb")),
-        }
+        let (whose, command) = match (&self.peer, of_peer) {
+            (_, false) => {
+                let mtu = self.interface.as_ref().map_or(0, |about| about.mtu);
+                let (prefix, name) = (self.site.prefix(), self.site.name());
+                let command = format!("{prefix}ip link set {name} mtu {LINEAR_MTU}");
+                (format!("its MTU of {mtu}"), command)
+            }
+            (Some(peer), true) => {
+                let (prefix, link) = (peer.exec_prefix(), &peer.link);
+                let command = format!("{prefix}ip link set {} mtu {LINEAR_MTU}", link.name);
+                let whose = format!("the MTU of its other end {}, {},", link.name, link.mtu);
+                (whose, command)
+            }
+            (None, true) => (
+                "the MTU of its other end".to_owned(),
+                format!("ip link set mtu {LINEAR_MTU} on the other end"),
+            ),
+        };
+        self.fail(format!("{whose} is too large {pieces}")).fix(format!(
+            "{command}; or compile the program with SEC(\"xdp.frags\") if it handles packets in several pieces; or use --mode skb"
+        ))
     }
 
     fn too_few_queues(self) -> Error {

@@ -1,7 +1,6 @@
 //! `trawl balance`: the layer-4 load balancer.
 
 mod change;
-mod health;
 mod show;
 
 use std::net::IpAddr;
@@ -293,7 +292,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Backend(BackendCommand::Drain(args)) => change::drain(&args),
         Command::Backend(BackendCommand::Weight(args)) => change::weight(&args),
         Command::Stats(args) => show::stats(&args),
-        Command::Check(args) => return health::check(&args),
+        Command::Check(args) => return show::check(&args),
         Command::Unload(args) => change::unload(&args),
     }?;
     Ok(ExitCode::SUCCESS)

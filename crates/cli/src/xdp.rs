@@ -1,6 +1,5 @@
 //! `trawl xdp`: XDP programs on interfaces shown, loaded and taken off.
 
-mod bundled;
 mod load;
 pub mod stats;
 mod status;

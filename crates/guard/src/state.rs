@@ -56,35 +56,30 @@ pub struct Post {
 pub struct Totals(pub [u64; GUARD_FATES]);
 
 impl Guard {
-    /// The guard of a namespace, if it has rules or guarded interfaces.
-    pub fn find(namespace: Option<&Namespace>) -> Result<Option<Self>> {
+    /// Locks the guard of a namespace, if it has rules or guarded interfaces.
+    fn lock_existing(namespace: Option<&Namespace>) -> Result<Option<Lock>> {
         let Some(mount) = mount()? else {
             return Ok(None);
         };
-        let directory = directory(&mount, namespace)?;
-        match site::lock_existing(&directory, Rank::Guard)? {
-            Some(lock) => Self::open(namespace, lock).map(Some),
-            None => Ok(None),
-        }
+        site::lock_existing(&directory(&mount, namespace)?, Rank::Guard)
+    }
+
+    /// The guard of a namespace, if it has rules or guarded interfaces.
+    pub fn find(namespace: Option<&Namespace>) -> Result<Option<Self>> {
+        let lock = Self::lock_existing(namespace)?;
+        lock.map(|lock| Self::open(namespace, lock)).transpose()
     }
 
     /// As [`Self::find`], for a command that only looks: nothing is made, and nothing removed.
     pub fn look(namespace: Option<&Namespace>) -> Result<Option<Self>> {
-        let Some(mount) = mount()? else {
-            return Ok(None);
+        let lock = Self::lock_existing(namespace)?.map(Lock::for_looking);
+        let is_whole = |lock: &Lock| {
+            [SET, RATES]
+                .iter()
+                .all(|name| lock.path().join(name).exists())
         };
-        let directory = directory(&mount, namespace)?;
-        let Some(lock) = site::lock_existing(&directory, Rank::Guard)? else {
-            return Ok(None);
-        };
-        let lock = lock.for_looking();
-        match [SET, RATES]
-            .iter()
-            .all(|name| directory.join(name).exists())
-        {
-            true => Self::open(namespace, lock).map(Some),
-            false => Ok(None),
-        }
+        let lock = lock.filter(is_whole);
+        lock.map(|lock| Self::open(namespace, lock)).transpose()
     }
 
     /// The guard of a namespace, an empty one if there is none.

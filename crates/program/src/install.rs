@@ -92,9 +92,7 @@ impl Now {
             dispatcher,
         })
     }
-}
 
-impl Now {
     /// The programs whose place a new one takes.
     fn replaced(&self, request: &Request) -> Vec<u32> {
         let present = self.snapshot.present.iter();
@@ -140,9 +138,13 @@ fn install(
         site,
         lock: &lock,
         request,
-        succession,
     };
     let sits = !alone && mode != XdpMode::Offload;
+    // Loaded, and given the maps that it keeps, before the caller fills the others.
+    let fill = |program: &mut Program| {
+        let inherited = succession.map_or(Ok(None), |one| one.settle(program))?;
+        fill(program).map(|()| inherited)
+    };
     match place {
         Place::NewDispatcher(plan) => task.behind_dispatcher(source, Vec::new(), &plan, &now, fill),
         Place::Dispatcher(plan) => {
@@ -155,7 +157,7 @@ fn install(
                 let seat = ChainSeat::asked(&mut source, request.priority, new.frags)?;
                 source.take_seat(seat);
             }
-            task.load(source, fill)?.attach(&plan, now)
+            task.attach(source.load(site)?, &plan, now, fill)
         }
         Place::Jumps { linear } => {
             if linear {
@@ -163,7 +165,7 @@ fn install(
             }
             let seat = ChainSeat::asked(&mut source, request.priority, new.frags && !linear)?;
             source.take_seat(seat);
-            task.load(source, fill)?.join(mode, now)
+            task.join(source.load(site)?, mode, now, fill)
         }
     }
 }
@@ -175,41 +177,14 @@ fn conflict_of(site: &Site, source: &mut Source, conflict: Conflict) -> Error {
     }
 }
 
-/// What is to be done on a locked interface.
+/// The order to put a program on a locked interface.
 struct Task<'a> {
     site: &'a Site,
     lock: &'a Lock,
     request: &'a Request,
-    succession: Option<Succession>,
 }
 
-/// A program that is loaded, with its maps filled.
-struct Ready<'a> {
-    site: &'a Site,
-    lock: &'a Lock,
-    request: &'a Request,
-    program: Program,
-    inherited: Option<Inherited>,
-}
-
-impl<'a> Task<'a> {
-    fn load(
-        self,
-        source: Source,
-        fill: impl FnOnce(&mut Program) -> Result<()>,
-    ) -> Result<Ready<'a>> {
-        let mut program = source.load(self.site)?;
-        let inherited = settle(self.succession, &program)?;
-        fill(&mut program)?;
-        Ok(Ready {
-            site: self.site,
-            lock: self.lock,
-            request: self.request,
-            program,
-            inherited,
-        })
-    }
-
+impl Task<'_> {
     /// Into a chain after a dispatcher, with the programs that are in it already.
     fn behind_dispatcher(
         self,
@@ -217,7 +192,7 @@ impl<'a> Task<'a> {
         mut parts: Vec<Part>,
         plan: &AttachPlan,
         now: &Now,
-        fill: impl FnOnce(&mut Program) -> Result<()>,
+        fill: impl FnOnce(&mut Program) -> Result<Option<Inherited>>,
     ) -> Result<Put> {
         let config = source.run_config()?;
         let new = Part::New {
@@ -240,8 +215,7 @@ impl<'a> Task<'a> {
         let Some(program) = &mut built.program else {
             return Err(nothing_new());
         };
-        let inherited = settle(self.succession, program)?;
-        fill(program)?;
+        let inherited = fill(program)?;
         let (name, program_id) = (program.name().to_owned(), program.id());
         let replaced = now.replaced(self.request);
         safety::check_session(site, self.request, &name, built.head(), &replaced)?;
@@ -263,12 +237,16 @@ impl<'a> Task<'a> {
             inherited,
         })
     }
-}
 
-impl Ready<'_> {
     /// On the interface by itself, in the place of what is there.
-    fn attach(self, plan: &AttachPlan, now: Now) -> Result<Put> {
-        let mut program = self.program;
+    fn attach(
+        self,
+        mut program: Program,
+        plan: &AttachPlan,
+        now: Now,
+        fill: impl FnOnce(&mut Program) -> Result<Option<Inherited>>,
+    ) -> Result<Put> {
+        let inherited = fill(&mut program)?;
         let (name, replaced) = (program.name(), now.replaced(self.request));
         safety::check_session(self.site, self.request, name, program.as_fd(), &replaced)?;
         let notices = program.notices().to_vec();
@@ -319,26 +297,29 @@ impl Ready<'_> {
         Ok(Put {
             installed,
             notices,
-            inherited: self.inherited,
+            inherited,
         })
     }
 
     /// Into the chain of jumps on the interface.
-    fn join(self, mode: XdpMode, now: Now) -> Result<Put> {
-        let notices = self.program.notices().to_vec();
+    fn join(
+        self,
+        mut program: Program,
+        mode: XdpMode,
+        now: Now,
+        fill: impl FnOnce(&mut Program) -> Result<Option<Inherited>>,
+    ) -> Result<Put> {
+        let inherited = fill(&mut program)?;
+        let notices = program.notices().to_vec();
         let head = now.snapshot.met_in(mode).map(|one| one.program_id);
         let chain = tail_call::from(head, now.installed);
-        let installed = tail_call::join(self.site, self.lock, self.program, chain, self.request)?;
+        let installed = tail_call::join(self.site, self.lock, program, chain, self.request)?;
         Ok(Put {
             installed,
             notices,
-            inherited: self.inherited,
+            inherited,
         })
     }
-}
-
-fn settle(succession: Option<Succession>, program: &Program) -> Result<Option<Inherited>> {
-    succession.map_or(Ok(None), |one| one.settle(program))
 }
 
 /// As [`put_alone`], in the place of one of the same kind that trawl put there before. That one goes when the new one

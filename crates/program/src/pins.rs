@@ -35,7 +35,7 @@ pub(crate) const STAND_IN: &str = "stand_in";
 pub(crate) const RECORD: &str = "record";
 pub(crate) const MAPS: &str = "maps";
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Installed {
     directory: PathBuf,
     id: u32,
@@ -311,14 +311,7 @@ impl Pinned {
 
     fn finish(mut self, attachment: XdpAttachment) -> Installed {
         self.done = true;
-        let empty = Installed {
-            directory: PathBuf::new(),
-            id: 0,
-            link: None,
-            attachment: None,
-            record: Record::default(),
-        };
-        let mut installed = std::mem::replace(&mut self.installed, empty);
+        let mut installed = std::mem::take(&mut self.installed);
         installed.attachment = Some(attachment);
         installed
     }

@@ -79,7 +79,7 @@ pub struct Member {
 }
 
 /// What is known of any program.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct About {
     pub id: u32,
     /// The whole name of its function.
@@ -270,16 +270,8 @@ impl Look {
         let ours = known.find(id);
         let mut about = About {
             id,
-            name: String::new(),
-            tag: String::new(),
             source: ours.map(|ours| ours.source().to_owned()),
-            held_by: Vec::new(),
-            pins: Vec::new(),
-            maps: Vec::new(),
-            redirects: Vec::new(),
-            helps: None,
-            lost: Vec::new(),
-            runs: None,
+            ..About::default()
         };
         let is_it = |pin: &&Pinned| matches!(&pin.object, Object::Program(found) if found.id == id);
         about.pins = self

@@ -94,11 +94,10 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     let present = site.link()?.xdp;
     let everything = programs_on(site)?;
     let programs = programs_of(&everything);
-    let list = |ids: &[u32]| {
-        let ids: Vec<_> = ids.iter().map(u32::to_string).collect();
+    let choice = || {
+        let ids: Vec<_> = programs.iter().map(u32::to_string).collect();
         ids.join(", ")
     };
-    let choice = || list(&programs);
     if present.is_empty() {
         return Err(Error::failed(what(), "no XDP program is on it"));
     }
@@ -122,24 +121,17 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
                 only.detach(site)?;
                 vec![id]
             }
-            Err(own) if own.is_empty() => {
-                if let Some(error) = there_for_another(site, &present, what()) {
-                    return Err(error);
-                }
-                return Err(
-                    Error::failed(what(), "trawl has not loaded what is on it").fix(format!(
-                        "name the program to remove: {}, or --all",
-                        choice()
-                    )),
-                );
-            }
-            Err(_) => {
-                return Err(
-                    Error::failed(what(), "trawl has loaded several programs there").fix(format!(
-                        "name the program to remove: {}, or --all",
-                        choice()
-                    )),
-                );
+            Err(own) => {
+                let why = match own.is_empty() {
+                    true => "trawl has not loaded what is on it",
+                    false => "trawl has loaded several programs there",
+                };
+                let helper = match own.is_empty() {
+                    true => there_for_another(site, &present, what()),
+                    false => None,
+                };
+                let fix = || format!("name the program to remove: {}, or --all", choice());
+                return Err(helper.unwrap_or_else(|| Error::failed(what(), why).fix(fix())));
             }
         },
     };

@@ -83,7 +83,7 @@ fn guarded(
     })?;
     let rules_seconds = start.elapsed().as_secs_f64();
     let site = Site::find(&format!("{}:{}", lab.b.name, lab.b.interface), None)?;
-    let installed = guard.load(&site, None, &Request::default(), false, Care::Without)?;
+    let installed = guard.load(&site, None, &Request::default(), Care::Without)?;
     let mut measured = flood(bench, &lab, &frame, frames, installed.program()?.as_fd())?;
     measured.values.insert("rules_seconds", rules_seconds);
     let set = guard.rules()?;

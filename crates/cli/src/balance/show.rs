@@ -1,16 +1,20 @@
-//! What shows a balancer: its table, and its counts.
+//! What shows a balancer: its table, its counts, and the health of its backends.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
+use std::process::ExitCode;
 
 use serde::Serialize;
+use trawl_balance::check::{Failure, Health, Probe};
 use trawl_balance::stats::VipCount;
-use trawl_balance::{Backend, Protocol, Vip};
+use trawl_balance::table::Forward;
+use trawl_balance::{Backend, Balancer, Protocol, Vip};
 use trawl_program::bundled::stats::Account;
-use trawl_sys::Result;
+use trawl_program::safety::Care;
+use trawl_sys::{Error, Result};
 
-use super::{List, Stats};
-use crate::json;
+use super::{Check, List, Stats};
+use crate::json::{self, rounded_option};
 use crate::terminal::{self, write_out, write_to_reader};
 
 #[derive(Debug, Serialize)]
@@ -167,6 +171,180 @@ fn for_people(document: &StatsDocument<'_>) -> String {
         for one in vip.outcomes.iter().filter(|one| not_forwarded(one.name)) {
             let _ = writeln!(text, "  {:>12}  {}", one.packets, one.text);
         }
+    }
+    text
+}
+
+#[derive(Debug, Serialize)]
+struct HealthDocument<'a> {
+    interface: &'a str,
+    /// What changed in the table, with --apply.
+    changed: usize,
+    backends: Vec<HealthOfBackend>,
+}
+
+#[derive(Debug, Serialize)]
+struct HealthOfBackend {
+    vip: String,
+    address: IpAddr,
+    healthy: bool,
+    #[serde(serialize_with = "rounded_option")]
+    seconds: Option<f64>,
+    /// The path of the SYN to the virtual address: `direct`, `ipip` or `gue`.
+    path: &'static str,
+    /// The port of the backend's own address that was asked besides.
+    own_port: Option<u16>,
+    /// `no_path`, `timed_out`, `refused`, `http_status` or `other`.
+    failure: Option<&'static str>,
+    http_status: Option<u16>,
+}
+
+fn name_of(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::TimedOut => "timed_out",
+        Failure::NoPath { .. } => "no_path",
+        Failure::Refused => "refused",
+        Failure::Status(_) => "http_status",
+        Failure::Other(_) => "other",
+    }
+}
+
+fn words(health: &Health, failure: &Failure) -> String {
+    match failure {
+        Failure::TimedOut => "no answer in time".to_owned(),
+        Failure::NoPath {
+            answers_itself: false,
+        } => format!("no answer {}", through(health.forward)),
+        Failure::NoPath {
+            answers_itself: true,
+        } => format!(
+            "no answer {}, though its own address answers; check at the backend {}",
+            through(health.forward),
+            match health.forward {
+                Forward::Direct => "that the virtual address is on its loopback",
+                Forward::Ipip | Forward::Gue =>
+                    "the tunnel device, rp_filter, and the virtual address on its loopback",
+            }
+        ),
+        Failure::Refused => "connection refused".to_owned(),
+        Failure::Status(Some(status)) => format!("HTTP status {status}"),
+        Failure::Status(None) => "the answer is not HTTP".to_owned(),
+        Failure::Other(why) => why.clone(),
+    }
+}
+
+fn through(forward: Forward) -> String {
+    match forward {
+        Forward::Direct => "by its MAC address".to_owned(),
+        Forward::Ipip | Forward::Gue => format!("through the {} tunnel", forward.name()),
+    }
+}
+
+pub fn check(args: &Check) -> Result<ExitCode> {
+    let is_path =
+        |path: &String| path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
+    if args.http.as_ref().is_some_and(|path| !is_path(path)) {
+        return Err(Error::usage(
+            "cannot ask by HTTP",
+            "the path does not begin with / or has characters that a request cannot have",
+        ));
+    }
+    let probe = Probe {
+        http: args.http.clone(),
+        port: args.port,
+        timeout: args.timeout,
+    };
+    loop {
+        let balancer = args.place.balancer()?;
+        let found = probe.ask_all(&balancer.site, &balancer.table()?)?;
+        let label = balancer.site.label().to_owned();
+        let changed = if args.apply {
+            apply(balancer, &found)?
+        } else {
+            0
+        };
+        let text = match args.place.json {
+            true => json::line(&health_document(&label, changed, &found))?,
+            false => health_for_people(&found),
+        };
+        let is_read = write_to_reader(&terminal::printable(&text))?;
+        if changed != 0 && !args.place.json {
+            terminal::say(&format!(
+                "{label}: {changed} backends changed between up and down"
+            ));
+        }
+        match args.every {
+            Some(pause) if is_read => std::thread::sleep(pause),
+            _ => {
+                let healthy = found.iter().all(|one| one.answered.is_ok());
+                return Ok(if healthy {
+                    ExitCode::SUCCESS
+                } else {
+                    ExitCode::FAILURE
+                });
+            }
+        }
+    }
+}
+
+fn apply(balancer: Balancer, found: &[Health]) -> Result<usize> {
+    let mut changed = 0;
+    balancer.change(Care::Without, |table| {
+        for health in found {
+            // Removed while it was asked.
+            let Ok(backend) = table.backend_mut(&health.service, health.backend) else {
+                continue;
+            };
+            let down = health.answered.is_err();
+            if backend.down != down {
+                backend.down = down;
+                changed += 1;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(changed)
+}
+
+fn health_document<'a>(interface: &'a str, changed: usize, found: &[Health]) -> HealthDocument<'a> {
+    let one = |health: &Health| {
+        let failure = health.answered.as_ref().err();
+        HealthOfBackend {
+            vip: health.service.to_string(),
+            address: health.backend,
+            healthy: failure.is_none(),
+            path: health.forward.name(),
+            own_port: health.own_port,
+            seconds: health.answered.as_ref().ok().map(|took| took.as_secs_f64()),
+            failure: failure.map(name_of),
+            http_status: match failure {
+                Some(Failure::Status(status)) => *status,
+                _ => None,
+            },
+        }
+    };
+    HealthDocument {
+        interface,
+        changed,
+        backends: found.iter().map(one).collect(),
+    }
+}
+
+fn health_for_people(found: &[Health]) -> String {
+    let mut text = String::new();
+    for health in found {
+        let said = match &health.answered {
+            Ok(took) => {
+                let own = match health.own_port {
+                    Some(port) => format!(", and its own port {port}"),
+                    None => String::new(),
+                };
+                let (took, through) = (took.as_secs_f64() * 1000.0, through(health.forward));
+                format!("healthy, {took:.1} ms, {through}{own}")
+            }
+            Err(failure) => format!("not healthy: {}", words(health, failure)),
+        };
+        let _ = writeln!(text, "{}  {}  {said}", health.service, health.backend);
     }
     text
 }
