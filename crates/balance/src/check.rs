@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use trawl_io::packet_socket::{self, Fanout, Filter, Instruction, PacketSocket, Reading};
+use trawl_io::packet_socket::{self, Filter, Instruction, PacketSocket};
 use trawl_io::send::PacketSender;
 use trawl_packet::build::{Ipv4, Ipv6, Layer, Tcp, Template, flags};
 use trawl_packet::decode::{self, Transport};
@@ -538,8 +538,6 @@ fn listen(site: &Site) -> Result<PacketSocket> {
             ..Filter::default()
         }),
         places: None,
-        reading: Reading::default(),
-        fanout: Fanout::default(),
     };
     let opened = packet_socket::open(site.namespace(), &request)?;
     opened.sockets.into_iter().next().ok_or_else(|| {

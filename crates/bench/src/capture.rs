@@ -27,9 +27,8 @@ pub enum Recorder {
     TrawlTraced,
     TrawlTc,
     TrawlPacket,
-    /// trawl's packet tap with another way out of the kernel, `--packet-ring` and `--fanout`.
-    Packet(&'static str, &'static str),
-    /// The harness's own receiver.
+    /// The harness's own receivers: a system call for each packet, and AF_XDP.
+    Recv,
     Xsk,
     Xdpcap(Fate),
     Tcpdump,
@@ -55,11 +54,7 @@ const WAYS: &[(&str, Recorder)] = &[
     ("trawl xdp, traced drop", Recorder::TrawlTraced),
     ("trawl tc", Recorder::TrawlTc),
     ("trawl packet", Recorder::TrawlPacket),
-    ("AF_PACKET recv", Recorder::Packet("recvmsg", "cpu")),
-    ("AF_PACKET recvmmsg", Recorder::Packet("recvmmsg", "cpu")),
-    ("TPACKET_V2", Recorder::Packet("v2", "cpu")),
-    ("TPACKET_V3", Recorder::Packet("v3", "cpu")),
-    ("TPACKET_V3, fanout hash", Recorder::Packet("v3", "hash")),
+    ("AF_PACKET recv", Recorder::Recv),
     ("AF_XDP", Recorder::Xsk),
     ("xdpcap, drop", Recorder::Xdpcap(Fate::Drop)),
     ("xdpcap, pass", Recorder::Xdpcap(Fate::Pass)),
@@ -124,7 +119,7 @@ impl Recorder {
                 | Self::TrawlTraced
                 | Self::TrawlTc
                 | Self::TrawlPacket
-                | Self::Packet(..)
+                | Self::Recv
                 | Self::Xsk
         )
     }
@@ -310,17 +305,15 @@ impl Recorder {
             Self::TrawlXdp | Self::TrawlTraced => trawl("xdp"),
             Self::TrawlTc => trawl("tc"),
             Self::TrawlPacket => trawl("packet"),
-            Self::Packet(ring, fanout) => {
-                let (mut command, ready) = trawl("packet");
-                command.args(["--packet-ring", ring, "--fanout", fanout]);
-                (command, ready)
-            }
-            Self::Xsk => {
-                let mut xsk = process::command(&bench.trawl);
-                let queues = PairOptions::default().queues.to_string();
-                xsk.args(["bench", "receive-xsk", &at.name, &at.interface, &queues]);
-                xsk.arg(file);
-                (xsk, "capturing on")
+            Self::Recv | Self::Xsk => {
+                let mut receiver = process::command(&bench.trawl);
+                receiver.args(["bench", "receive-xsk", &at.name, &at.interface]);
+                let queues = match self {
+                    Self::Xsk => PairOptions::default().queues,
+                    _ => 0,
+                };
+                receiver.arg(queues.to_string()).arg(file);
+                (receiver, "capturing on")
             }
             Self::Netmap | Self::PfRing | Self::Tcpdump => {
                 match self {

@@ -1,12 +1,14 @@
-//! A small receiver by AF_XDP, so that this mechanism can be compared: it runs as a process of its own, as the others
-//! do, and writes what it receives to a pcap file. AF_XDP takes the packets away: nothing else sees them.
+//! Small receivers by AF_XDP and by plain calls on a packet socket, so that these mechanisms can be compared: each runs as a
+//! process of its own, as the others do, and writes what it receives to a pcap file. AF_XDP takes the packets away: nothing
+//! else sees them.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use trawl_io::packet_socket;
 use trawl_io::xsk::XskReceiver;
 use trawl_lab::program::{Does, Loaded};
 use trawl_sys::events::{Signals, wait};
@@ -73,6 +75,44 @@ pub fn receive(
     Ok(())
 }
 
+/// Receives until it is interrupted, with one call for each packet; says when it is ready, and what it recorded.
+pub fn receive_by_calls(
+    namespace: &str,
+    interface: &str,
+    path: &Path,
+    mut say: impl FnMut(&str),
+) -> Result<()> {
+    let signals = Signals::watch()?;
+    let inside = Namespace::by_name(namespace)?;
+    let index = Netlink::inside(&inside)?.link(interface)?.index;
+    let mut socket = run_in(&inside, || packet_socket::without_ring(index))??;
+    let mut file = Recording::create(path)?;
+    say(&format!("capturing on {namespace}:{interface} by recv"));
+    let mut frame = vec![0; SNAPLEN as usize];
+    let mut recorded = 0;
+    loop {
+        match socket.read(&mut frame) {
+            Ok(length) => {
+                let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+                file.add(now, &frame[..length])?;
+                recorded += 1;
+            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                // What came before the signal has been read.
+                if signals.next().is_some() {
+                    break;
+                }
+                wait(&[socket.as_fd(), signals.as_fd()], LOOK_EVERY)?;
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(Error::os("cannot read from a packet socket", e)),
+        }
+    }
+    file.flush()?;
+    say(&format!("{recorded} recorded"));
+    Ok(())
+}
+
 struct Recording {
     file: File,
     waiting: Vec<u8>,
@@ -107,7 +147,7 @@ impl Recording {
     fn flush(&mut self) -> Result<()> {
         self.file
             .write_all(&self.waiting)
-            .map_err(|e| Error::os("cannot write what AF_XDP received", e))?;
+            .map_err(|e| Error::os("cannot write what was received", e))?;
         self.waiting.clear();
         Ok(())
     }

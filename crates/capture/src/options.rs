@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use trawl_bpf::layout::TapConfig;
-use trawl_io::packet_socket::{Fanout, Reading};
 use trawl_packet::verdict;
 use trawl_pipeline::plan::nanoseconds;
 use trawl_ring::Geometry;
@@ -376,10 +375,6 @@ pub struct Peers {
     pub file_prefix: Option<String>,
     /// The network stack may lose the packets.
     pub steal: bool,
-    /// How the packet tap's sockets are read.
-    pub reading: Reading,
-    /// How they share the packets.
-    pub fanout: Fanout,
 }
 
 impl Options {
@@ -498,8 +493,7 @@ mod tests {
             joins: false,
             across_namespaces: false,
             peers: Peers {
-                reading: Reading::V2,
-                fanout: Fanout::Hash,
+                steal: true,
                 ..Peers::default()
             },
             ..Options::new(Choice::Xdp, Memory::total(2 << 20))

@@ -40,7 +40,7 @@ mod merge;
 mod mutations;
 mod outputs;
 mod package;
-mod packet_variants;
+mod packet_frames;
 mod patterns;
 mod pcap_tap;
 mod peer_modules;

@@ -54,7 +54,6 @@ fn long_chains_of_headers_are_judged_right() {
         ("xdp", &["-c", "4"][..]),
         ("tc", &["-Q", "in"]),
         ("packet", &["-Q", "in"]),
-        ("packet", &["-Q", "in", "--packet-ring", "recvmsg"]),
         ("pcap", &["-Q", "in"]),
     ] {
         let what = ["-i", &receiver, "--tap", tap, "-w", &file];

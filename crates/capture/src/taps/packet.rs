@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use trawl_filter::classic::Classic;
 use trawl_filter::lower::Target;
 use trawl_io::packet_socket::{
-    self, Filter, Instruction, Opened, PacketSocket, Queue, Reading, Rejected, Request,
+    self, Filter, Instruction, Opened, PacketSocket, Queue, Rejected, Request,
 };
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use trawl_ring::producer::Producer;
@@ -50,7 +50,6 @@ impl Tap for Packet {
         assembly: &mut Assembly,
     ) -> Result<Box<dyn AttachedTap>> {
         let options = Rc::clone(&assembly.options);
-        refuse_card_time(&options)?;
         give_notice(site, assembly);
         if let Some(member) = group::attach(index, site, assembly)? {
             return Ok(member);
@@ -82,8 +81,6 @@ impl Tap for Packet {
                 hardware_time: options.time == TimeSource::Hardware,
                 filter: filter.as_ref().map(Prepared::for_socket),
                 places: None,
-                reading: options.peers.reading,
-                fanout: options.peers.fanout,
             },
         )?;
         if let Some(why) = filter.and_then(|filter| filter.refusal).or(refusal) {
@@ -131,17 +128,6 @@ fn start(workers: impl Iterator<Item = Worker>, threads: &mut Vec<JoinHandle<()>
             .spawn(move || worker.run())
             .map_err(|e| Error::os("cannot start a thread that reads packets", e))?;
         threads.push(thread);
-    }
-    Ok(())
-}
-
-/// The calls bring the system's time only.
-fn refuse_card_time(options: &Options) -> Result<()> {
-    let by_calls = matches!(options.peers.reading, Reading::Recvmsg | Reading::Recvmmsg);
-    if by_calls && options.time == TimeSource::Hardware {
-        let what = "cannot have the network card's time by recvmsg and recvmmsg";
-        return Err(Error::usage(what, "they bring the system's time only")
-            .fix("use --packet-ring v3 or v2, or leave out --time hw"));
     }
     Ok(())
 }

@@ -378,7 +378,7 @@ pub fn peers(args: &ListPeers) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Receives by AF_XDP until interrupted: for the experiments that compare mechanisms
+/// Receives by AF_XDP, or by recv if 0 queues are given, until interrupted: for the experiments that compare mechanisms
 #[derive(Debug, clap::Args)]
 pub struct ReceiveXsk {
     namespace: String,
@@ -388,13 +388,12 @@ pub struct ReceiveXsk {
 }
 
 pub fn receive_xsk(args: &ReceiveXsk) -> Result<ExitCode> {
-    trawl_bench::xsk::receive(
-        &args.namespace,
-        &args.interface,
-        args.queues,
-        &args.file,
-        terminal::say,
-    )?;
+    use trawl_bench::xsk;
+    let (namespace, interface, file) = (&args.namespace, &args.interface, &args.file);
+    match args.queues {
+        0 => xsk::receive_by_calls(namespace, interface, file, terminal::say)?,
+        queues => xsk::receive(namespace, interface, queues, file, terminal::say)?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,10 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::ValueEnum;
 use trawl_capture::Choice;
 use trawl_capture::options::Peers;
-use trawl_io::packet_socket::{Fanout, Reading};
 use trawl_sys::{Error, Result};
 
 #[derive(Debug, clap::Args)]
@@ -20,34 +18,6 @@ pub struct PeerArgs {
     /// Let a tap take the packets away from the network stack, as netmap and PF_RING ZC do
     #[arg(long)]
     pub steal: bool,
-    /// How to read packets from the packet tap's sockets [default: v3]
-    #[arg(long, value_enum, value_name = "WAY")]
-    pub packet_ring: Option<Ring>,
-    /// How to distribute packets over the packet tap's sockets [default: cpu]
-    #[arg(long, value_enum, value_name = "WAY")]
-    pub fanout: Option<Share>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum Ring {
-    /// A call for each packet
-    Recvmsg,
-    /// A call for up to 32 packets
-    Recvmmsg,
-    /// TPACKET_V2: shared memory with a slot for each packet
-    V2,
-    /// TPACKET_V3: shared memory with blocks of packets
-    V3,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum Share {
-    /// By flow
-    Hash,
-    /// By the CPU that handles the packet
-    Cpu,
-    /// By a BPF program, which answers with the CPU
-    Ebpf,
 }
 
 impl PeerArgs {
@@ -56,17 +26,6 @@ impl PeerArgs {
             library: self.libpcap.clone(),
             file_prefix: self.file_prefix.clone(),
             steal: self.steal,
-            reading: match self.packet_ring {
-                Some(Ring::Recvmsg) => Reading::Recvmsg,
-                Some(Ring::Recvmmsg) => Reading::Recvmmsg,
-                Some(Ring::V2) => Reading::V2,
-                Some(Ring::V3) | None => Reading::V3,
-            },
-            fanout: match self.fanout {
-                Some(Share::Hash) => Fanout::Hash,
-                Some(Share::Ebpf) => Fanout::Ebpf,
-                Some(Share::Cpu) | None => Fanout::Cpu,
-            },
         }
     }
 
@@ -86,20 +45,6 @@ impl PeerArgs {
                 format!("cannot use the file prefix {prefix:?}"),
                 "it is the name of a directory under /run/dpdk",
             ));
-        }
-        let of_packet = [
-            (self.packet_ring.is_some(), "--packet-ring"),
-            (self.fanout.is_some(), "--fanout"),
-        ];
-        if let Some((_, option)) = of_packet
-            .iter()
-            .find(|(given, _)| *given && tap != Choice::Packet)
-        {
-            return Err(Error::usage(
-                format!("cannot use {option} with the {tap} tap"),
-                "only the packet tap reads packet sockets",
-            )
-            .fix(format!("leave out {option}, or use --tap packet")));
         }
         if self.steal && tap != Choice::Pcap {
             return Err(Error::usage(

@@ -9,8 +9,8 @@ mod block;
 mod filter;
 mod option;
 mod program;
-mod variant;
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -25,9 +25,6 @@ use trawl_sys::{Error, Result};
 pub use block::{Block, Frame, Frames, PacketType};
 pub use filter::Instruction;
 pub use program::Rejected;
-pub use variant::{Fanout, Reading};
-
-use variant::Intake;
 
 /// Holds the longest packet there is on Linux short of BIG TCP, and a few thousand short ones.
 const BLOCK_SIZE: usize = 256 << 10;
@@ -61,8 +58,6 @@ pub struct Request<'a> {
     /// A table of `InterfaceKey` and `InterfacePlace`: packets of those interfaces are wanted, and what is rejected
     /// counts by their points. The sockets are bound to no interface then.
     pub places: Option<BorrowedFd<'a>>,
-    pub reading: Reading,
-    pub fanout: Fanout,
 }
 
 /// Only packets that are received or sent by this queue.
@@ -101,9 +96,7 @@ pub struct Opened {
 #[derive(Debug)]
 pub struct PacketSocket {
     descriptor: OwnedFd,
-    ring: Option<Mapping>,
-    /// What it is read by where that is not the ring of blocks.
-    intake: Option<Intake>,
+    ring: Mapping,
     blocks: usize,
     /// The block that is handed over next.
     current: usize,
@@ -140,7 +133,7 @@ pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Open
         while sockets.len() < wanted {
             let socket = PacketSocket::open(request)?;
             if wanted > 1 {
-                match option::join_fanout(&socket.descriptor, group, request.sent, request.fanout) {
+                match option::join_fanout(&socket.descriptor, group, request.sent) {
                     Ok(joined) => group = Some(joined),
                     Err(e) if e.raw_os_error() == Some(libc::EINVAL) && sockets.is_empty() => {
                         sockets.push(socket);
@@ -150,11 +143,6 @@ pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Open
                 }
             }
             sockets.push(socket);
-        }
-        if let (Fanout::Ebpf, Some(_), Some(first)) = (request.fanout, group, sockets.first()) {
-            let program = program::load_choice_by_cpu()
-                .map_err(|e| io::Error::from_raw_os_error(e.errno().unwrap_or(libc::EPERM)))?;
-            option::set_fanout_program(&first.descriptor, &program)?;
         }
         // The filter takes the place of the one that let nothing in: it never sees what came before.
         let classic = filter::program(request);
@@ -220,26 +208,13 @@ impl PacketSocket {
             // Spares the kernel a copy of what the filter would reject; kernels before 4.20 cannot.
             let _ = option::ignore_sent(&descriptor);
         }
-        let intake = Intake::new(
-            &descriptor,
-            request.reading,
-            request.ring_size.max(BLOCKS_MIN * BLOCK_SIZE),
-            request.snaplen,
-        )?;
-        let ring = match intake {
-            Some(_) => None,
-            None => {
-                option::make_ring(&descriptor, BLOCK_SIZE, blocks, RETIRE_AFTER_MS)?;
-                let ring = Mapping::of_map(descriptor.as_fd(), BLOCK_SIZE * blocks)
-                    .map_err(|e| io::Error::from_raw_os_error(e.errno().unwrap_or(libc::ENOMEM)))?;
-                Some(ring)
-            }
-        };
+        option::make_ring(&descriptor, BLOCK_SIZE, blocks, RETIRE_AFTER_MS)?;
+        let ring = Mapping::of_map(descriptor.as_fd(), BLOCK_SIZE * blocks)
+            .map_err(|e| io::Error::from_raw_os_error(e.errno().unwrap_or(libc::ENOMEM)))?;
         option::bind(&descriptor, request.interface)?;
         Ok(Self {
             descriptor,
             ring,
-            intake,
             blocks,
             current: 0,
         })
@@ -248,25 +223,14 @@ impl PacketSocket {
     /// The next block that the kernel has handed over. It goes back to the kernel when it is dropped.
     pub fn next_block(&mut self) -> Option<Block<'_>> {
         let offset = self.current * BLOCK_SIZE;
-        let ring = self.ring.as_mut()?;
-        let block = Block::take(&self.descriptor, ring, offset, BLOCK_SIZE)?;
+        let block = Block::take(&self.descriptor, &mut self.ring, offset, BLOCK_SIZE)?;
         self.current = (self.current + 1) % self.blocks;
         Some(block)
     }
 
     /// Whether no packet lies in the block that the kernel is filling. To be asked when `next_block` had none.
     pub fn is_empty(&self) -> bool {
-        match (&self.ring, &self.intake) {
-            (Some(ring), _) => block::is_open_and_empty(ring, self.current * BLOCK_SIZE),
-            (None, intake) => intake.as_ref().is_none_or(Intake::is_empty),
-        }
-    }
-
-    /// Shows packets one by one where there are no blocks, until the reader wants no more; tells how many were shown.
-    /// `None`: there are blocks.
-    pub fn each(&mut self, see: &mut dyn FnMut(&Frame<'_>) -> bool) -> Option<Result<usize>> {
-        let shown = self.intake.as_mut()?.each(&self.descriptor, see);
-        Some(shown.map_err(|e| Error::os("cannot read packets from a packet socket", e)))
+        block::is_open_and_empty(&self.ring, self.current * BLOCK_SIZE)
     }
 
     /// Lets no more packets in, and counts none as rejected. What is in the ring stays there to be read.
@@ -305,6 +269,18 @@ impl PacketSocket {
             Ok(()) => Ok(Source::There),
         }
     }
+}
+
+/// Opens a socket without a ring on an interface of the calling thread's namespace: each read returns one packet. Only
+/// the benchmark reads one like this, to compare it.
+pub fn without_ring(interface: u32) -> Result<File> {
+    let open = || {
+        let socket = raw_socket(libc::SOCK_RAW | libc::SOCK_NONBLOCK)?;
+        option::ignore_sent(&socket)?;
+        option::bind(&socket, interface)?;
+        Ok(File::from(socket))
+    };
+    open().map_err(|e| explain(&format!("interface number {interface}"), e))
 }
 
 /// Protocol 0: no packet comes in before the socket is bound to an interface.

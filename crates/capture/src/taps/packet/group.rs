@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use trawl_bpf::table::Table;
-use trawl_io::packet_socket::{self, Opened, PacketSocket, Reading, Rejected, Request};
+use trawl_io::packet_socket::{self, Opened, PacketSocket, Rejected, Request};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_ring::Rings;
 use trawl_ring::producer::Producer;
@@ -72,9 +72,7 @@ impl Group {
     /// The group that serves a site, made where there is none; `None` where the site needs sockets of its own.
     fn serving(site: &CaptureSite, assembly: &mut Assembly) -> Result<Option<Rc<Self>>> {
         let options = Rc::clone(&assembly.options);
-        let is_usual = options.peers.reading == Reading::V3
-            && options.queue.is_none()
-            && site.interface.link_type == LINKTYPE_ETHERNET;
+        let is_usual = options.queue.is_none() && site.interface.link_type == LINKTYPE_ETHERNET;
         if !assembly.serves_many() || !is_usual {
             return Ok(None);
         }
@@ -110,8 +108,6 @@ impl Group {
                 hardware_time: false,
                 filter: filter.as_ref().map(Prepared::for_socket),
                 places: Some(table.as_fd()),
-                reading: options.peers.reading,
-                fanout: options.peers.fanout,
             },
         );
         // Where the kernel takes no such program, each interface has sockets of its own.

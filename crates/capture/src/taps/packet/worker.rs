@@ -20,8 +20,6 @@ const NAP: Duration = Duration::from_millis(2);
 /// When the capture is over, the kernel hands over its last block after a few milliseconds; this is for a machine
 /// that is very busy.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
-/// Without blocks, a packet may be stamped so long before it can be read.
-const LAG_NS: u64 = 1_000_000;
 /// Behind the two MAC addresses.
 const TAG_OFFSET: usize = 12;
 
@@ -192,22 +190,13 @@ impl Worker {
         // Before the look, so that a packet that comes after it is not earlier.
         let now = clock::wall();
         let recorder = &mut self.recorder;
-        if let Some(shown) = self.socket.each(&mut |frame| recorder.take_one(frame)) {
-            let shown = shown?;
-            if shown == 0 {
-                let until = now.saturating_sub(LAG_NS);
-                self.recorder.producer.advance(until);
-            }
-            self.recorder.count_drops(self.socket.take_drops()?);
-            return Ok(shown > 0);
-        }
         if let Some(block) = self.socket.next_block() {
-            self.recorder.count_drops(block.losses_before()?);
-            self.recorder.take(&block);
+            recorder.count_drops(block.losses_before()?);
+            recorder.take(&block);
             return Ok(true);
         }
         if self.socket.is_empty() {
-            self.recorder.producer.advance(now);
+            recorder.producer.advance(now);
         }
         Ok(false)
     }

@@ -46,7 +46,7 @@ pub struct Frame<'a> {
     /// The VLAN tag that was taken out of the bytes, as it stood there.
     pub tag: Option<[u8; 4]>,
     pub way: PacketType,
-    /// The number of the interface, where the socket is for many and read block by block.
+    /// The number of the interface, where the socket is for many.
     pub interface: u32,
 }
 

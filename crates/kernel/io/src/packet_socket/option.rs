@@ -8,7 +8,6 @@ use trawl_sys::socket_option::{get, set};
 use trawl_sys::{Error, Result};
 
 use super::filter::Instruction;
-use super::variant::Fanout;
 
 const TPACKET_V3: c_int = 2;
 const ETH_P_ALL_NETWORK_ORDER: u16 = (libc::ETH_P_ALL as u16).to_be();
@@ -97,18 +96,9 @@ fn promiscuity_of(interface: u32) -> libc::packet_mreq {
     }
 }
 
-/// Joins the group, or makes a new one. Which of its sockets gets a packet is told by the kind.
-pub fn join_fanout(
-    socket: &OwnedFd,
-    group: Option<u16>,
-    sent_too: bool,
-    by: Fanout,
-) -> io::Result<u16> {
-    let mut kind = match by {
-        Fanout::Cpu => libc::PACKET_FANOUT_CPU,
-        Fanout::Hash => libc::PACKET_FANOUT_HASH,
-        Fanout::Ebpf => libc::PACKET_FANOUT_EBPF,
-    };
+/// Joins the group, or makes a new one. The CPU that handles a packet chooses the socket.
+pub fn join_fanout(socket: &OwnedFd, group: Option<u16>, sent_too: bool) -> io::Result<u16> {
+    let mut kind = libc::PACKET_FANOUT_CPU;
     if group.is_none() {
         kind |= libc::PACKET_FANOUT_FLAG_UNIQUEID;
     }
@@ -120,12 +110,6 @@ pub fn join_fanout(
     set(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &request)?;
     let joined = get(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, 0 as c_int)?;
     Ok(joined as u16)
-}
-
-/// The program that tells the number of the socket in the group.
-pub fn set_fanout_program(socket: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
-    let program: c_int = program.as_raw_fd();
-    set(socket, libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &program)
 }
 
 pub fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {

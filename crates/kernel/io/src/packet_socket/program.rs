@@ -89,14 +89,6 @@ pub fn load(
     Ok((program, Rejected { counts, _map: map }))
 }
 
-/// The program of a fanout group: the socket's number is that of the CPU.
-pub fn load_choice_by_cpu() -> Result<OwnedFd> {
-    program::load(
-        &[op::call(helper::GET_SMP_PROCESSOR_ID), op::exit()],
-        &LoadOptions::new("trawl_fanout", SOCKET_FILTER),
-    )
-}
-
 const R0: u8 = 0;
 const R1: u8 = 1;
 const R2: u8 = 2;

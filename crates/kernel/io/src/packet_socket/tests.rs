@@ -89,8 +89,6 @@ fn request(interface: u32) -> Request<'static> {
         hardware_time: false,
         filter: None,
         places: None,
-        reading: Reading::V3,
-        fanout: Fanout::Cpu,
     }
 }
 
