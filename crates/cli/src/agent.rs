@@ -12,11 +12,12 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bus::{Bus, BusArgs, shown};
 use clap::ValueEnum;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use trawl_agent::{
     Action, Capture, Counts, Desired, End, Event, HostReport, Machine, Memory, Now, Policy,
@@ -446,8 +447,7 @@ impl Running {
     }
 
     fn why(&self, status: ExitStatus) -> String {
-        let words = self.last_words.lock();
-        let words = words.unwrap_or_else(PoisonError::into_inner).clone();
+        let words = self.last_words.lock().clone();
         match words.is_empty() || status.code().is_none() {
             true => format!("the capture ended: {status}"),
             false => words,
@@ -493,7 +493,7 @@ fn relay(name: &str, from: impl BufRead, last: &Mutex<String>) {
     for line in from.lines().map_while(std::result::Result::ok) {
         let line = line.strip_prefix("trawl: ").unwrap_or(&line);
         terminal::say(&format!("{name}: {line}"));
-        *last.lock().unwrap_or_else(PoisonError::into_inner) = line.to_owned();
+        *last.lock() = line.to_owned();
     }
 }
 

@@ -6,9 +6,10 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use clap::{Subcommand, ValueEnum};
+use parking_lot::Mutex;
 use trawl_attach::snapshot;
 use trawl_capture::Choice;
 use trawl_capture::capture_site::CaptureSite;
@@ -458,7 +459,7 @@ impl Toolbar {
                 .map_err(|error| error.to_string())?;
             renewed = Some(selector);
         }
-        *self.selector.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
+        *self.selector.lock() = renewed;
         Ok(())
     }
 
@@ -486,7 +487,7 @@ impl Writer for Fifo {
     fn write(&mut self, written: Blocks<'_>) -> Result<Pressure> {
         let bytes = written.bytes();
         let fail = |e| Error::os("cannot write to Wireshark", e);
-        let mut chosen = self.selector.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chosen = self.selector.lock();
         let Some(selector) = chosen.as_mut() else {
             return self
                 .fifo

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use trawl_bpf::bpffs;
 use trawl_capture::summary::Summary;
@@ -103,7 +104,7 @@ type Shared = Arc<Mutex<Option<Capture>>>;
 
 /// Locks, whatever became of the thread that held the lock.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// Verdicts and reasons that are told apart, on all interfaces.

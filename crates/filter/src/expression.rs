@@ -3,8 +3,9 @@
 use std::cell::Cell;
 use std::net::Ipv4Addr;
 use std::ops::Range;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
+use parking_lot::Mutex;
 use split::Split;
 
 use crate::classic::{Classic, Instruction};
@@ -71,7 +72,7 @@ static COMPILER: Mutex<()> = Mutex::new(());
 
 /// Compiles an expression as tcpdump would.
 pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterError> {
-    let _one_at_a_time = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = COMPILER.lock();
     let compiler = ready()?;
     let plain = Options {
         optimise: false,

@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use parking_lot::Mutex;
 use rewrite::Rewrite;
 use trawl_packet::link_type;
 use trawl_packet::read::{CaptureReader, compressed};
@@ -58,10 +59,7 @@ pub struct Account(Arc<Mutex<ReplayAccount>>);
 
 impl Account {
     pub fn outcome(&self) -> ReplayAccount {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.lock().clone()
     }
 }
 
@@ -271,11 +269,7 @@ impl Drop for Replay {
     fn drop(&mut self) {
         let mut outcome = std::mem::take(&mut self.outcome);
         outcome.backwards = self.timing.as_ref().map_or(0, Timing::backwards);
-        *self
-            .account
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = outcome;
+        *self.account.0.lock() = outcome;
     }
 }
 

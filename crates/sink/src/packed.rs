@@ -5,11 +5,12 @@ mod frame;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use trawl_pipeline::{Blocks, Counts, FileWriter, Loss, Outcome, Pressure, Writer};
 use trawl_sys::warden::WholeBytes;
 use trawl_sys::{Error, Result};
@@ -153,8 +154,7 @@ impl Packed {
         self.push();
         let mut state = self.shared.lock();
         while state.waiting > 0 {
-            let woken = self.shared.less.wait(state);
-            state = woken.unwrap_or_else(|e| e.into_inner());
+            self.shared.less.wait(&mut state);
         }
         state
     }
@@ -282,7 +282,7 @@ impl State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        self.state.lock()
     }
 
     /// Takes a packed frame, and writes those whose turn it is.
@@ -310,7 +310,7 @@ impl Shared {
 fn work(to_pack: &Mutex<Receiver<(u64, Vec<u8>)>>, shared: &Shared) {
     loop {
         let job = {
-            let receiver = to_pack.lock().unwrap_or_else(|e| e.into_inner());
+            let receiver = to_pack.lock();
             receiver.recv()
         };
         let Ok((number, raw)) = job else {

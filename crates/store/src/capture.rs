@@ -3,11 +3,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
 use trawl_pipeline::account::Account;
 use trawl_pipeline::plan::StorePlan;
@@ -63,9 +64,7 @@ struct Channel {
 
 impl Channel {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue
-            .lock()
-            .unwrap_or_else(|broken| broken.into_inner())
+        self.queue.lock()
     }
 
     fn send(&self, message: Message) -> std::result::Result<(), Refusal> {
@@ -75,10 +74,7 @@ impl Channel {
         };
         let mut queue = self.lock();
         while queue.bytes >= QUEUE_BYTES && queue.refused.is_none() {
-            queue = self
-                .changed
-                .wait(queue)
-                .unwrap_or_else(|broken| broken.into_inner());
+            self.changed.wait(&mut queue);
         }
         if let (Some(refusal), Message::Blocks(_)) = (&queue.refused, &message) {
             return Err(refusal.clone());
@@ -102,10 +98,7 @@ impl Channel {
             if left.is_zero() {
                 return None;
             }
-            (queue, _) = self
-                .changed
-                .wait_timeout(queue, left)
-                .unwrap_or_else(|broken| broken.into_inner());
+            self.changed.wait_for(&mut queue, left);
         }
     }
 

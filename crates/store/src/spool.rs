@@ -5,8 +5,8 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex, MutexGuard};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use trawl_sys::{Error, Result, beneath, create, run};
 
@@ -150,9 +150,7 @@ impl Spool {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting
-            .lock()
-            .unwrap_or_else(|broken| broken.into_inner())
+        self.waiting.lock()
     }
 
     fn place(&self, interface: &str, sequence: u64, end: &str) -> PathBuf {
@@ -235,12 +233,9 @@ impl Spool {
 
     /// Waits until something is there to be stored, or nothing will be: `false`.
     pub fn wait(&self, longest: std::time::Duration) -> bool {
-        let waiting = self.lock();
+        let mut waiting = self.lock();
         let is_idle = |waiting: &mut Waiting| waiting.entries.is_empty() && !waiting.closed;
-        let (waiting, _) = self
-            .news
-            .wait_timeout_while(waiting, longest, is_idle)
-            .unwrap_or_else(|broken| broken.into_inner());
+        self.news.wait_while_for(&mut waiting, is_idle, longest);
         !waiting.closed || !waiting.entries.is_empty() || waiting.end
     }
 

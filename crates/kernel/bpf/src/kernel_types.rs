@@ -9,9 +9,10 @@ use std::io;
 use std::io::Write;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use excerpt::Excerpt;
+use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 /// The structures that programs read.
@@ -106,7 +107,7 @@ pub fn tracepoint(name: &str) -> io::Result<Option<Tracepoint>> {
 pub fn offset(structure: &str, member: &str) -> io::Result<Option<u32>> {
     static FOUND: Mutex<BTreeMap<(String, String), Option<u32>>> = Mutex::new(BTreeMap::new());
     let key = (structure.to_owned(), member.to_owned());
-    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut found = FOUND.lock();
     if let Some(known) = found.get(&key) {
         return Ok(*known);
     }

@@ -5,11 +5,12 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
+use parking_lot::{Mutex, MutexGuard};
 use trawl_sys::{Error, Result};
 
 /// This many bytes are handed to the disk at once.
@@ -115,7 +116,7 @@ impl Drop for Writeback {
 
 impl Disk {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        self.state.lock()
     }
 
     /// Has the disk begin with what comes before `end`.

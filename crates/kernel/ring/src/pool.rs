@@ -4,10 +4,11 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use trawl_bpf::layout::PoolState;
 use trawl_bpf::map;
 use trawl_sys::helper::{self, Helper};
@@ -106,7 +107,7 @@ impl Pool {
     /// Maps the banks that were added, each of which was sent before its segments were free.
     fn map_up_to(&self, bank: usize) {
         let Some(grower) = &self.grower else { return };
-        let grower = grower.lock().unwrap_or_else(PoisonError::into_inner);
+        let grower = grower.lock();
         while self.banks.load(Ordering::Acquire) <= bank {
             let next = self.banks.load(Ordering::Acquire);
             let mapped = grower.receive().and_then(|map| {

@@ -1,10 +1,11 @@
 //! The thread that reads what the helper hands over, and writes it into the rings of the merge.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use trawl_io::dpdk::{Blocks, Broken, Counts, Helper, PORTS};
 use trawl_io::packet_socket::{Frame, PacketType};
 use trawl_packet::pcapng::block::DIRECTION_OUTBOUND;
@@ -55,12 +56,12 @@ pub struct Shared {
 
 impl Shared {
     pub fn counts(&self, port: u16) -> Counts {
-        let counts = self.counts.lock().unwrap_or_else(|held| held.into_inner());
+        let counts = self.counts.lock();
         counts[port as usize % PORTS]
     }
 
     fn put_counts(&self, blocks: &Blocks) {
-        let mut counts = self.counts.lock().unwrap_or_else(|held| held.into_inner());
+        let mut counts = self.counts.lock();
         *counts = std::array::from_fn(|port| blocks.counts(port));
     }
 
@@ -68,7 +69,7 @@ impl Shared {
     /// from then on does not count.
     fn freeze_counts(&self, blocks: &Blocks) {
         self.put_counts(blocks);
-        let mut counts = self.counts.lock().unwrap_or_else(|held| held.into_inner());
+        let mut counts = self.counts.lock();
         for port in counts.iter_mut() {
             port.handed_over = port.accepted;
         }

@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
+use parking_lot::RwLock;
 use trawl_bpf::table::Table;
 use trawl_io::packet_socket::{self, Opened, PacketSocket, Rejected, Request};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
@@ -230,11 +231,7 @@ pub(super) fn attach(
     });
     let rejected_before = group.rejected_at(ids.slot);
     let place = TableEntry::take(&group.table, 0, site, &ids)?;
-    group
-        .members
-        .write()
-        .unwrap_or_else(PoisonError::into_inner)
-        .insert(interface, Arc::clone(&member));
+    group.members.write().insert(interface, Arc::clone(&member));
     Ok(Some(Box::new(AttachedMember {
         group,
         member,

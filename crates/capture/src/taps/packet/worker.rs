@@ -1,7 +1,7 @@
 //! The thread of a packet socket: takes blocks of packets from the kernel and writes records into its ring.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use trawl_io::packet_socket::{Block, Frame, PacketSocket, PacketType, Source};
@@ -63,7 +63,7 @@ impl Job {
         {
             return Some(known.job);
         }
-        let members = members.read().unwrap_or_else(PoisonError::into_inner);
+        let members = members.read();
         let member = members.get(&frame.interface)?;
         *last = Some(Arc::clone(member));
         Some(member.job)
@@ -74,7 +74,7 @@ impl Job {
             return None;
         };
         last.clone().or_else(|| {
-            let members = members.read().unwrap_or_else(PoisonError::into_inner);
+            let members = members.read();
             members.values().next().map(Arc::clone)
         })
     }

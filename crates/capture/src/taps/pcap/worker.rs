@@ -3,9 +3,10 @@
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use trawl_filter::Classic;
 use trawl_io::libpcap::{Figures, Handle, Packet, Rest};
 use trawl_io::packet_socket::{Frame, PacketType};
@@ -95,7 +96,7 @@ impl Shared {
     }
 
     pub fn figures(&self) -> Option<Figures> {
-        *self.figures.lock().unwrap_or_else(|held| held.into_inner())
+        *self.figures.lock()
     }
 
     pub fn failure(&self) -> Option<&ReadFailure> {
@@ -234,12 +235,7 @@ impl Worker {
     fn read_figures(&mut self) {
         self.looked = Instant::now();
         let figures = self.handle.figures();
-        let mut known = self
-            .recorder
-            .shared
-            .figures
-            .lock()
-            .unwrap_or_else(|held| held.into_inner());
+        let mut known = self.recorder.shared.figures.lock();
         let before = known.map_or(0, |known| known.dropped);
         if figures.is_some() {
             *known = figures;

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use trawl_capture::event::Event;
 use trawl_capture::plan::CapturePlan;
@@ -69,7 +70,6 @@ struct Told {
 
 fn of(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
     told.lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 impl Far {

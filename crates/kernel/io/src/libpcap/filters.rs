@@ -3,8 +3,9 @@
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use trawl_filter::expression::{ByteOrder, Compiler, Options, Unavailable};
 use trawl_filter::{Instruction, expression};
 use trawl_sys::{Error, Result};
@@ -49,7 +50,7 @@ pub fn compile_filter(
 }
 
 fn library() -> Result<Arc<Library>> {
-    let mut loaded = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut loaded = LIBRARY.lock();
     match &*loaded {
         Some(library) => Ok(Arc::clone(library)),
         None => {
