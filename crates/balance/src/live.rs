@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use trawl_bpf::arena::{SharedArray, create_slot, fill_slot, in_slot};
 use trawl_bpf::layout::balance::{BALANCE_FLOWS, BALANCE_LINE};
-use trawl_bpf::shared_array::{SharedArray, create_slot, fill_slot, in_slot};
 use trawl_sys::{Error, Result, host};
 
 use crate::compile::{compile, decompile};

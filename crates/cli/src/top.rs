@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use redirects::{RedirectRates, Redirects};
 use serde::Serialize;
-use trawl_bpf::{bpffs, statistics};
+use trawl_bpf::{bpffs, info};
 use trawl_sys::events::{self, Signals};
 use trawl_sys::keyboard::Keyboard;
 use trawl_sys::privilege::Kept;
@@ -132,7 +132,7 @@ impl Args {
 pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
     // Without the right to, run times stay zero.
-    let _run_times = statistics::enable().ok();
+    let _run_times = info::enable_statistics().ok();
     let places = Place::of(&args.interfaces, args.netns.as_deref())?;
     // Without the right to, the page is empty and says so.
     let redirects = Redirects::watch();

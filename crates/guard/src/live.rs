@@ -7,11 +7,11 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
+use trawl_bpf::arena::{SharedArray, create_slot, fill_slot, in_slot};
 use trawl_bpf::layout::guard::{
     GUARD_LINE, GUARD_SOURCES, GuardArena, GuardDefinition, GuardSource,
 };
 use trawl_bpf::probe::Feature;
-use trawl_bpf::shared_array::{SharedArray, create_slot, fill_slot, in_slot};
 use trawl_bpf::{arena, map, object};
 use trawl_sys::memory::Mapping;
 use trawl_sys::{Error, Result, host};

@@ -15,7 +15,7 @@ use trawl_bpf::layout::bundled::RedirectConfig;
 use trawl_bpf::loader::variables_of;
 use trawl_bpf::owners::Owners;
 use trawl_bpf::table::Table;
-use trawl_bpf::{functions, info, map, program, statistics};
+use trawl_bpf::{functions, info, map, program};
 use trawl_sys::confirm::{self, Reverted};
 use trawl_sys::netlink::Netlink;
 use trawl_sys::{Error, Result};
@@ -131,7 +131,7 @@ pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<Status>> {
     let look = Look {
         owners: Owners::look(),
         pins: bpffs::pinned(),
-        counting: statistics::are_on(),
+        counting: info::statistics_are_on(),
     };
     let mut all = Vec::new();
     for site in sites {
@@ -317,7 +317,7 @@ impl About {
 }
 
 fn measure(all: &mut [Status], time: Duration) -> Result<()> {
-    let _counting = statistics::enable().map_err(|e| {
+    let _counting = info::enable_statistics().map_err(|e| {
         Error::os("cannot measure how long programs run", e).fix(format!(
             "this requires root (CAP_SYS_ADMIN) and Linux {} or newer",
             "5.8"

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use trawl_sys::clock_state::ClockState;
+use trawl_sys::clock::ClockState;
 
 use crate::key::{ChunkKey, Epoch};
 

@@ -7,8 +7,8 @@ mod words;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use trawl_bpf::addresses::kernel_addresses;
 use trawl_bpf::kallsyms::Symbols;
+use trawl_bpf::kallsyms::kernel_addresses;
 use trawl_bpf::kernel_types::{self, Tracepoint};
 use trawl_bpf::layout::drop::{
     DROP_FUNCTIONS, DROP_PLACES, DROP_REASON_WORDS, DROP_SCRATCH_SIZE, DropFunction, DropPlace,

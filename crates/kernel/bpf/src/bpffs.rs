@@ -60,7 +60,7 @@ pub fn mounts() -> Vec<PathBuf> {
 }
 
 /// Mounts a BPF file system at the usual place, for root alone.
-pub fn mount_usual() -> Result<()> {
+fn mount_usual() -> Result<()> {
     mount("bpf", USUAL, "bpf", MountFlags::empty(), Some(c"mode=0700")).map_err(|e| {
         Error::os(
             format!("cannot mount a BPF file system on {USUAL}"),

@@ -2,9 +2,9 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use super::check;
+use super::{check, owned};
 
 #[derive(Clone, Debug)]
 pub struct MapInfo {
@@ -159,4 +159,19 @@ pub fn map_memory(map: BorrowedFd<'_>) -> Option<u64> {
         .lines()
         .find_map(|line| line.strip_prefix("memlock:"))?;
     line.trim().parse().ok()
+}
+
+// The kernel's count of each program's runs and of the time they take, which is off unless somebody asks for it.
+
+const SYSCTL: &str = "/proc/sys/kernel/bpf_stats_enabled";
+
+/// Whether it is on for everybody (`kernel.bpf_stats_enabled`).
+pub fn statistics_are_on() -> bool {
+    std::fs::read_to_string(SYSCTL).is_ok_and(|text| text.trim() == "1")
+}
+
+/// Turns it on for as long as the descriptor is open.
+pub fn enable_statistics() -> io::Result<OwnedFd> {
+    // SAFETY: the call takes a number.
+    owned(unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) })
 }

@@ -2,6 +2,11 @@
 
 use std::fmt;
 use std::fs;
+use std::sync::OnceLock;
+
+use super::object::{self, Plain};
+use super::test_run;
+use crate::layout::KernelAddresses;
 
 const PATH: &str = "/proc/kallsyms";
 /// What compilers add to the name of a function that they made a variant of.
@@ -98,8 +103,24 @@ impl Symbols {
     }
 }
 
+// Where the kernel keeps memory, asked for once: what it takes to find the bytes of a packet's fragments from beside.
+
+/// `None` where the kernel does not tell (before 5.16, which has no such packets), or nobody knows how to use it.
+pub fn kernel_addresses() -> Option<KernelAddresses> {
+    static FOUND: OnceLock<Option<KernelAddresses>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        if !cfg!(target_arch = "x86_64") {
+            return None;
+        }
+        let plain = Plain::load(object::KERNEL_ADDRESSES, "trawl_addresses").ok()?;
+        test_run::system(plain.program()).ok()
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use trawl_sys::testing::root_or_skip;
+
     use super::*;
 
     const TEXT: &str = "\
@@ -133,5 +154,24 @@ ffffffff81000400 T last\t[module]
             ]
         );
         assert_eq!(symbols.ranges("veth"), []);
+    }
+
+    /// Both lie in the kernel's half; they are on pages' boundaries.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn they_are_the_kernels() {
+        if !root_or_skip() {
+            return;
+        }
+        let Some(found) = kernel_addresses() else {
+            eprintln!("SKIPPED: the kernel does not tell its addresses");
+            return;
+        };
+        for address in [found.first_address, found.first_page] {
+            assert!(
+                address >> 47 == 0x1ffff && address & 0xfff == 0,
+                "{address:#x}"
+            );
+        }
     }
 }

@@ -1,17 +1,13 @@
 //! The kernel's own type information (BTF), of which trawl needs next to nothing: a few structures out of ten thousand,
 //! and the numbers of a few names. libbpf would parse all of it for each object, and search it for each structure.
 
-mod excerpt;
-
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
-use excerpt::Excerpt;
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -341,6 +337,114 @@ impl KernelTypes {
 fn word_at(bytes: &[u8], at: usize) -> Option<u32> {
     let word = bytes.get(at..)?.first_chunk()?;
     Some(u32::from_ne_bytes(*word))
+}
+
+// Some of the kernel's types as type information of their own.
+
+/// Type information in the making.
+struct Excerpt<'a> {
+    from: &'a KernelTypes,
+    /// Where each of the kernel's types is.
+    all: &'a [usize],
+    /// The new numbers of those that were taken over, and what is still to be written of them.
+    numbers: HashMap<u32, u32>,
+    open: Vec<u32>,
+    types: Vec<u8>,
+    strings: Vec<u8>,
+}
+
+impl<'a> Excerpt<'a> {
+    fn new(from: &'a KernelTypes, all: &'a [usize]) -> Self {
+        Self {
+            from,
+            all,
+            numbers: HashMap::new(),
+            open: Vec::new(),
+            types: Vec::new(),
+            strings: vec![0],
+        }
+    }
+
+    fn add(&mut self, id: u32) -> Option<()> {
+        self.number(id);
+        // In the order of their numbers: each is written when it is its turn, and gives numbers to what lies in it.
+        let mut next = 0;
+        while let Some(id) = self.open.get(next).copied() {
+            self.write(id)?;
+            next += 1;
+        }
+        self.open.clear();
+        Some(())
+    }
+
+    /// The new number of a type.
+    fn number(&mut self, id: u32) -> u32 {
+        if id == 0 {
+            return 0;
+        }
+        let next = self.numbers.len() as u32 + 1;
+        *self.numbers.entry(id).or_insert_with(|| {
+            self.open.push(id);
+            next
+        })
+    }
+
+    fn write(&mut self, id: u32) -> Option<()> {
+        let from = self.from;
+        let at = *self.all.get(id as usize - 1)?;
+        let place = TypeOffset { id, at };
+        let kind = from.kind(place);
+        let words = from.length(place)? / WORD;
+        let mut words: Vec<u32> = (0..words).map(|word| from.word(at + word * WORD)).collect();
+        words[0] = self.name(words[0])?;
+        match kind {
+            POINTER => words[2] = 0,
+            TYPEDEF | VOLATILE | CONST | RESTRICT | TYPE_TAG => words[2] = self.number(words[2]),
+            ARRAY => {
+                words[3] = self.number(words[3]);
+                words[4] = self.number(words[4]);
+            }
+            STRUCTURE | UNION => {
+                for member in words[3..].chunks_exact_mut(MEMBER_LENGTH / WORD) {
+                    member[0] = self.name(member[0])?;
+                    member[1] = self.number(member[1]);
+                }
+            }
+            // The names of their values are of no use here.
+            ENUM | ENUM_64 => {
+                words[1] &= !0xffff;
+                words.truncate(3);
+            }
+            INT | FORWARD | FLOAT => {}
+            _ => return None,
+        }
+        self.types
+            .extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        Some(())
+    }
+
+    fn name(&mut self, offset: u32) -> Option<u32> {
+        if offset == 0 {
+            return Some(0);
+        }
+        let at = self.strings.len() as u32;
+        self.strings.extend_from_slice(self.from.string(offset)?);
+        self.strings.push(0);
+        Some(at)
+    }
+
+    fn finish(self) -> Option<Vec<u8>> {
+        let length = |part: &[u8]| u32::try_from(part.len()).ok();
+        let (types, strings) = (length(&self.types)?, length(&self.strings)?);
+        let mut bytes = MAGIC.to_ne_bytes().to_vec();
+        bytes.extend([VERSION, 0]);
+        for word in [HEADER_LENGTH as u32, 0, types, types, strings] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        bytes.extend(self.types);
+        bytes.extend(self.strings);
+        Some(bytes)
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! BPF by libbpf and its raw calls: objects, maps, programs and links, pins, and probes for what this kernel can do.
 
-pub mod addresses;
 pub mod arena;
 pub mod bpffs;
 pub mod classic_check;
@@ -19,8 +18,6 @@ pub mod prepared;
 pub mod probe;
 pub mod program;
 pub mod redirect_events;
-pub mod shared_array;
-pub mod statistics;
 pub mod table;
 pub mod test_run;
 pub mod verifier_log;

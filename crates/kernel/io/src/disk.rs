@@ -2,16 +2,15 @@
 //! are done in the order in which they come, several under way at a time, by io_uring where that is allowed and by a
 //! thread where not.
 
-mod uring;
-mod worker;
-
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 
+use io_uring::{IoUring, opcode, squeue, types};
 use rustix::fs::{AtFlags, FallocateFlags, Statx, StatxFlags, fallocate, statx};
-
 use trawl_bpf::probe;
 use trawl_ring::Lease;
 use trawl_sys::Result;
@@ -101,8 +100,8 @@ pub struct Disk {
 
 #[derive(Debug)]
 enum Engine {
-    Uring(Box<uring::Uring>),
-    Worker(worker::Worker),
+    Uring(Box<Uring>),
+    Worker(Worker),
 }
 
 impl Disk {
@@ -111,11 +110,11 @@ impl Disk {
         let file = open_directly(file)?;
         let uring = match probe::is_unwanted("io_uring") {
             true => None,
-            false => uring::Uring::new().ok(),
+            false => Uring::new().ok(),
         };
         let engine = match uring {
             Some(uring) => Engine::Uring(Box::new(uring)),
-            None => Engine::Worker(worker::Worker::start(file.try_clone()?)?),
+            None => Engine::Worker(Worker::start(file.try_clone()?)?),
         };
         Ok(Self { file, engine })
     }
@@ -210,10 +209,215 @@ fn shared_out(writes: Vec<Write>, mut results: impl Iterator<Item = usize>) -> V
         .collect()
 }
 
+// Direct writes by io_uring: a batch is a chain of vectored writes, of which each begins when the one before is done, so
+// that the file never has a hole.
+
+/// The most writes of a batch.
+const DEPTH: u32 = 32;
+
+struct Uring {
+    ring: IoUring,
+    batch: Option<Batch>,
+}
+
+impl std::fmt::Debug for Uring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Uring").field("batch", &self.batch).finish()
+    }
+}
+
+#[derive(Debug)]
+struct Batch {
+    writes: Vec<Write>,
+    /// Read by the kernel while the writes are under way.
+    addresses: Vec<libc::iovec>,
+    results: Vec<i32>,
+    pending: usize,
+}
+
+// SAFETY: the addresses are those of the pieces that the batch owns, which may move between threads with it.
+unsafe impl Send for Batch {}
+
+impl Uring {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            ring: IoUring::new(DEPTH)?,
+            batch: None,
+        })
+    }
+
+    fn is_idle(&self) -> bool {
+        self.batch.is_none()
+    }
+
+    fn start(&mut self, file: &File, writes: Vec<Write>) {
+        let addresses = addresses(&writes);
+        let groups = addresses.chunks(TOGETHER).count();
+        assert!(groups <= DEPTH as usize, "a batch fits into the ring");
+        let batch = self.batch.insert(Batch {
+            writes,
+            addresses,
+            results: vec![0; groups],
+            pending: groups,
+        });
+        for (index, group) in batch.addresses.chunks(TOGETHER).enumerate() {
+            let offset = batch.writes[index * TOGETHER].offset;
+            let mut entry = opcode::Writev::new(
+                types::Fd(file.as_raw_fd()),
+                group.as_ptr(),
+                group.len() as u32,
+            )
+            .offset(offset)
+            .build()
+            .user_data(index as u64);
+            if index + 1 < groups {
+                entry = entry.flags(squeue::Flags::IO_LINK);
+            }
+            // SAFETY: the addresses and what they point to are kept in `self.batch`, unmoved, until all results are in;
+            // dropping waits for that.
+            let pushed = unsafe { self.ring.submission().push(&entry) };
+            pushed.expect("as many entries as the ring has");
+        }
+        if self.ring.submit().is_err() {
+            // Tried again when results are asked for.
+        }
+    }
+
+    fn finished(&mut self, wait: bool) -> Option<Vec<Done>> {
+        loop {
+            let batch = self.batch.as_mut()?;
+            for entry in self.ring.completion() {
+                if let Some(result) = batch.results.get_mut(entry.user_data() as usize) {
+                    *result = entry.result();
+                    batch.pending -= 1;
+                }
+            }
+            if batch.pending == 0 {
+                let batch = self.batch.take()?;
+                let results = batch.results.iter().map(|result| (*result).max(0) as usize);
+                return Some(shared_out(batch.writes, results));
+            }
+            // Interrupted, or the ring is busy: asked for again.
+            let _ = self.ring.submit_and_wait(usize::from(wait));
+            if !wait && self.ring.completion().is_empty() {
+                return None;
+            }
+        }
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        // The kernel reads from the pieces until then.
+        self.finished(true);
+    }
+}
+
+// Direct writes by a thread, where io_uring is not allowed.
+
+#[derive(Debug)]
+struct Worker {
+    /// Closed to end the thread.
+    batches: Option<Sender<Vec<Write>>>,
+    results: Receiver<Vec<Done>>,
+    thread: Option<JoinHandle<()>>,
+    busy: bool,
+}
+
+impl Worker {
+    fn start(file: File) -> io::Result<Self> {
+        let (batches, to_write) = channel::<Vec<Write>>();
+        let (written, results) = channel();
+        let thread = std::thread::Builder::new()
+            .name("trawl-direct".to_owned())
+            .spawn(move || {
+                while let Ok(batch) = to_write.recv() {
+                    // Nobody is there to be told only when all is over.
+                    if written.send(write_all(&file, batch)).is_err() {
+                        break;
+                    }
+                }
+            })?;
+        Ok(Self {
+            batches: Some(batches),
+            results,
+            thread: Some(thread),
+            busy: false,
+        })
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.busy
+    }
+
+    fn start_batch(&mut self, writes: Vec<Write>) {
+        if let Some(batches) = &self.batches {
+            self.busy = batches.send(writes).is_ok();
+        }
+    }
+
+    fn finished(&mut self, wait: bool) -> Option<Vec<Done>> {
+        if !self.busy {
+            return None;
+        }
+        let done = match wait {
+            true => self.results.recv().ok(),
+            false => self.results.try_recv().ok(),
+        };
+        self.busy = done.is_none();
+        done
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.batches = None;
+        if let Some(thread) = self.thread.take() {
+            // What it has to tell was asked for before, or does not matter any more.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn write_all(file: &File, writes: Vec<Write>) -> Vec<Done> {
+    let mut results = Vec::new();
+    for group in writes.chunks(TOGETHER) {
+        let wanted: usize = group.iter().map(|write| write.piece.bytes().len()).sum();
+        let written = write_group(file, group);
+        results.push(written);
+        if written < wanted {
+            break;
+        }
+    }
+    shared_out(writes, results.into_iter())
+}
+
+/// How much of a group of pieces that follow each other got into the file.
+fn write_group(file: &File, group: &[Write]) -> usize {
+    let addresses = addresses(group);
+    loop {
+        // SAFETY: the addresses are those of pieces that are borrowed for the call.
+        let written = unsafe {
+            libc::pwritev(
+                file.as_raw_fd(),
+                addresses.as_ptr(),
+                addresses.len() as i32,
+                group[0].offset as i64,
+            )
+        };
+        match usize::try_from(written) {
+            Ok(written) => return written,
+            Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return 0,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::fd::AsFd;
+
+    use super::*;
 
     /// Pieces with the number of their place in each byte.
     fn pieces(count: usize) -> Vec<Write> {
@@ -254,14 +458,14 @@ mod tests {
     fn pieces_are_written_in_order_by_a_thread() {
         let engine = |file: &File| {
             let file = file.try_clone().expect("a descriptor");
-            Engine::Worker(worker::Worker::start(file).expect("a thread"))
+            Engine::Worker(Worker::start(file).expect("a thread"))
         };
         writes_in_order(engine, "thread");
     }
 
     #[test]
     fn pieces_are_written_in_order_by_io_uring() {
-        match uring::Uring::new() {
+        match Uring::new() {
             Ok(uring) => writes_in_order(|_| Engine::Uring(Box::new(uring)), "uring"),
             Err(error) => eprintln!("SKIPPED: io_uring: {error}"),
         }

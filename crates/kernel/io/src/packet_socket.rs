@@ -5,24 +5,25 @@
 //! each other's lock, and what lies in one ring is in the order of time. Fanout by flow or queue would mix CPUs in one
 //! ring and lose both; rolling over to a neighbour's ring when the own one is full would as well, so it is off.
 
-mod block;
 mod filter;
-mod option;
 mod program;
 
 use std::fs::File;
 use std::io;
+use std::marker::PhantomData;
+use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use libc::{c_int, tpacket_hdr_v1, tpacket3_hdr};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
 use trawl_sys::error::Advice;
 use trawl_sys::memory::Mapping;
 use trawl_sys::netns::{Namespace, run_maybe_in};
+use trawl_sys::socket_option::{get, set};
 use trawl_sys::{Error, Result};
 
-pub use block::{Block, Frame, Frames, PacketType};
 pub use filter::Instruction;
 pub use program::Rejected;
 
@@ -133,7 +134,7 @@ pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Open
         while sockets.len() < wanted {
             let socket = PacketSocket::open(request)?;
             if wanted > 1 {
-                match option::join_fanout(&socket.descriptor, group, request.sent) {
+                match join_fanout(&socket.descriptor, group, request.sent) {
                     Ok(joined) => group = Some(joined),
                     Err(e) if e.raw_os_error() == Some(libc::EINVAL) && sockets.is_empty() => {
                         sockets.push(socket);
@@ -148,8 +149,8 @@ pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Open
         let classic = filter::program(request);
         for socket in &sockets {
             match &counting {
-                Some((program, _)) => option::attach_program(&socket.descriptor, program)?,
-                None => option::attach_filter(&socket.descriptor, &classic)?,
+                Some((program, _)) => attach_program(&socket.descriptor, program)?,
+                None => attach_filter(&socket.descriptor, &classic)?,
             }
         }
         Ok(sockets)
@@ -169,7 +170,7 @@ pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Open
 pub fn promiscuous(namespace: Option<&Namespace>, interface: u32) -> Result<OwnedFd> {
     let set = || -> io::Result<OwnedFd> {
         let socket = raw_socket(libc::SOCK_RAW)?;
-        option::be_promiscuous(&socket, interface)?;
+        be_promiscuous(&socket, interface)?;
         Ok(socket)
     };
     run_maybe_in(namespace, set)?.map_err(|e| {
@@ -185,8 +186,8 @@ pub fn promiscuous(namespace: Option<&Namespace>, interface: u32) -> Result<Owne
 /// Has such a descriptor keep another interface of its namespace promiscuous as well, or no longer.
 pub fn promiscuous_too(socket: &OwnedFd, interface: u32, on: bool) -> io::Result<()> {
     match on {
-        true => option::be_promiscuous(socket, interface),
-        false => option::be_selective(socket, interface),
+        true => be_promiscuous(socket, interface),
+        false => be_selective(socket, interface),
     }
 }
 
@@ -200,18 +201,18 @@ impl PacketSocket {
         };
         let descriptor = raw_socket(kind)?;
         let blocks = (request.ring_size / BLOCK_SIZE).max(BLOCKS_MIN);
-        option::attach_filter(&descriptor, &filter::NOTHING)?;
+        attach_filter(&descriptor, &filter::NOTHING)?;
         if request.hardware_time {
-            option::prefer_hardware_time(&descriptor)?;
+            prefer_hardware_time(&descriptor)?;
         }
         if !request.sent {
             // Spares the kernel a copy of what the filter would reject; kernels before 4.20 cannot.
-            let _ = option::ignore_sent(&descriptor);
+            let _ = ignore_sent(&descriptor);
         }
-        option::make_ring(&descriptor, BLOCK_SIZE, blocks, RETIRE_AFTER_MS)?;
+        make_ring(&descriptor, BLOCK_SIZE, blocks, RETIRE_AFTER_MS)?;
         let ring = Mapping::of_map(descriptor.as_fd(), BLOCK_SIZE * blocks)
             .map_err(|e| io::Error::from_raw_os_error(e.errno().unwrap_or(libc::ENOMEM)))?;
-        option::bind(&descriptor, request.interface)?;
+        bind(&descriptor, request.interface)?;
         Ok(Self {
             descriptor,
             ring,
@@ -230,18 +231,18 @@ impl PacketSocket {
 
     /// Whether no packet lies in the block that the kernel is filling. To be asked when `next_block` had none.
     pub fn is_empty(&self) -> bool {
-        block::is_open_and_empty(&self.ring, self.current * BLOCK_SIZE)
+        is_open_and_empty(&self.ring, self.current * BLOCK_SIZE)
     }
 
     /// Lets no more packets in, and counts none as rejected. What is in the ring stays there to be read.
     pub fn close(&self) -> Result<()> {
-        option::attach_filter(&self.descriptor, &filter::NOTHING)
+        attach_filter(&self.descriptor, &filter::NOTHING)
             .map_err(|e| Error::os("cannot close a packet socket's filter", e))
     }
 
     /// How many packets were dropped for want of room since this or a block was last asked.
     pub fn take_drops(&self) -> Result<u64> {
-        option::drops(&self.descriptor)
+        drops(&self.descriptor)
     }
 
     /// Sleeps until a block is handed over or the time is up.
@@ -262,7 +263,7 @@ impl PacketSocket {
         match rustix::net::sockopt::socket_error(&self.descriptor).map_err(|e| fail(e.into()))? {
             // It went down. It may come up again, unless it is no more.
             Err(rustix::io::Errno::NETDOWN) => {
-                let gone = option::is_unbound(&self.descriptor).map_err(fail)?;
+                let gone = is_unbound(&self.descriptor).map_err(fail)?;
                 Ok(if gone { Source::Gone } else { Source::There })
             }
             Err(e) => Err(fail(e.into())),
@@ -276,8 +277,8 @@ impl PacketSocket {
 pub fn without_ring(interface: u32) -> Result<File> {
     let open = || {
         let socket = raw_socket(libc::SOCK_RAW | libc::SOCK_NONBLOCK)?;
-        option::ignore_sent(&socket)?;
-        option::bind(&socket, interface)?;
+        ignore_sent(&socket)?;
+        bind(&socket, interface)?;
         Ok(File::from(socket))
     };
     open().map_err(|e| explain(&format!("interface number {interface}"), e))
@@ -329,3 +330,331 @@ fn explain(name: &str, error: io::Error) -> Error {
 
 #[cfg(test)]
 mod tests;
+
+// The system calls on packet sockets: options, binding and figures.
+
+const TPACKET_V3: c_int = 2;
+const ETH_P_ALL_NETWORK_ORDER: u16 = (libc::ETH_P_ALL as u16).to_be();
+
+fn check(result: c_int) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn make_ring(
+    socket: &OwnedFd,
+    block_size: usize,
+    blocks: usize,
+    retire_after_ms: u32,
+) -> io::Result<()> {
+    // Packets lie in a block one after the other; the kernel still wants a frame size that divides the block.
+    const FRAME_SIZE: usize = 2048;
+    set(socket, libc::SOL_PACKET, libc::PACKET_VERSION, &TPACKET_V3)?;
+    let request = libc::tpacket_req3 {
+        tp_block_size: block_size as u32,
+        tp_block_nr: blocks as u32,
+        tp_frame_size: FRAME_SIZE as u32,
+        tp_frame_nr: (block_size / FRAME_SIZE * blocks) as u32,
+        tp_retire_blk_tov: retire_after_ms,
+        tp_sizeof_priv: 0,
+        tp_feature_req_word: 0,
+    };
+    set(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
+}
+
+fn attach_filter(socket: &OwnedFd, program: &[Instruction]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len())
+            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+/// Has an eBPF program of the type "socket filter" take the place of the filter there is.
+pub fn attach_program(socket: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
+    let program: c_int = program.as_raw_fd();
+    set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &program)
+}
+
+fn prefer_hardware_time(socket: &OwnedFd) -> io::Result<()> {
+    let wanted = libc::SOF_TIMESTAMPING_RAW_HARDWARE as c_int;
+    set(socket, libc::SOL_PACKET, libc::PACKET_TIMESTAMP, &wanted)
+}
+
+fn ignore_sent(socket: &OwnedFd) -> io::Result<()> {
+    let on: c_int = 1;
+    set(socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &on)
+}
+
+pub fn be_promiscuous(socket: &OwnedFd, interface: u32) -> io::Result<()> {
+    let request = promiscuity_of(interface);
+    set(
+        socket,
+        libc::SOL_PACKET,
+        libc::PACKET_ADD_MEMBERSHIP,
+        &request,
+    )
+}
+
+/// The socket wants only what is for this machine again.
+fn be_selective(socket: &OwnedFd, interface: u32) -> io::Result<()> {
+    let request = promiscuity_of(interface);
+    set(
+        socket,
+        libc::SOL_PACKET,
+        libc::PACKET_DROP_MEMBERSHIP,
+        &request,
+    )
+}
+
+fn promiscuity_of(interface: u32) -> libc::packet_mreq {
+    libc::packet_mreq {
+        mr_ifindex: interface as c_int,
+        mr_type: libc::PACKET_MR_PROMISC as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    }
+}
+
+/// Joins the group, or makes a new one. The CPU that handles a packet chooses the socket.
+fn join_fanout(socket: &OwnedFd, group: Option<u16>, sent_too: bool) -> io::Result<u16> {
+    let mut kind = libc::PACKET_FANOUT_CPU;
+    if group.is_none() {
+        kind |= libc::PACKET_FANOUT_FLAG_UNIQUEID;
+    }
+    if !sent_too {
+        // The group has its own word on this; kernels that do not know it leave it to the filter.
+        kind |= libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
+    }
+    let request = (kind << 16 | u32::from(group.unwrap_or(0))) as c_int;
+    set(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &request)?;
+    let joined = get(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, 0 as c_int)?;
+    Ok(joined as u16)
+}
+
+pub fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
+    let mut address = no_address();
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = ETH_P_ALL_NETWORK_ORDER;
+    address.sll_ifindex = interface as c_int;
+    let length = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the address is a whole sockaddr_ll, and its length is given.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })
+}
+
+/// The kernel takes a socket off an interface that is deleted or moved away.
+fn is_unbound(socket: &OwnedFd) -> io::Result<bool> {
+    let mut address = no_address();
+    let mut length = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the kernel writes `length` bytes at most to the address.
+    check(unsafe {
+        libc::getsockname(
+            socket.as_raw_fd(),
+            (&raw mut address).cast(),
+            &raw mut length,
+        )
+    })?;
+    Ok(address.sll_ifindex <= 0)
+}
+
+/// How many packets found the ring full. Reading the figures sets them back to zero.
+pub fn drops(socket: &OwnedFd) -> Result<u64> {
+    let nothing = libc::tpacket_stats_v3 {
+        tp_packets: 0,
+        tp_drops: 0,
+        tp_freeze_q_cnt: 0,
+    };
+    get(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS, nothing)
+        .map(|figures| figures.tp_drops.into())
+        .map_err(|e| Error::os("cannot read a packet socket's figures", e))
+}
+
+fn no_address() -> libc::sockaddr_ll {
+    // SAFETY: all zeroes are a valid sockaddr_ll.
+    unsafe { std::mem::zeroed() }
+}
+
+// A block of packets as the kernel hands it over, and the packets in it.
+
+/// A block begins with two words that say nothing of interest.
+const HEADER_V1: usize = 8;
+const STATUS: usize = HEADER_V1 + offset_of!(tpacket_hdr_v1, block_status);
+const PACKETS: usize = HEADER_V1 + offset_of!(tpacket_hdr_v1, num_pkts);
+const FIRST: usize = HEADER_V1 + offset_of!(tpacket_hdr_v1, offset_to_first_pkt);
+
+/// Behind a packet's header stands the address it came from, and in it how it came.
+const ADDRESS: usize = size_of::<tpacket3_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
+const PACKET_TYPE: usize = ADDRESS + offset_of!(libc::sockaddr_ll, sll_pkttype);
+const INTERFACE: usize = ADDRESS + offset_of!(libc::sockaddr_ll, sll_ifindex);
+const FRAME_HEADER: usize = ADDRESS + size_of::<libc::sockaddr_ll>();
+
+/// Packets that the kernel will not touch until the block is dropped.
+#[derive(Debug)]
+pub struct Block<'a> {
+    start: *mut u8,
+    size: usize,
+    packets: u32,
+    ring: PhantomData<&'a mut Mapping>,
+    socket: &'a OwnedFd,
+}
+
+/// One packet in a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// Nanoseconds since 1970.
+    pub time: u64,
+    /// The time is the network card's.
+    pub hardware_time: bool,
+    /// The packet's length; fewer bytes may be at hand.
+    pub original: u32,
+    pub bytes: &'a [u8],
+    /// The VLAN tag that was taken out of the bytes, as it stood there.
+    pub tag: Option<[u8; 4]>,
+    pub way: PacketType,
+    /// The number of the interface, where the socket is for many.
+    pub interface: u32,
+}
+
+/// How a packet came, or that it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketType {
+    /// Received, and meant for this host.
+    ToUs,
+    /// Received as a broadcast.
+    ToAll,
+    /// Received as a multicast.
+    ToGroup,
+    /// Received although meant for another: promiscuous mode.
+    ToOthers,
+    Sent,
+}
+
+impl PacketType {
+    fn of(packet_type: u8) -> Self {
+        match packet_type {
+            libc::PACKET_BROADCAST => Self::ToAll,
+            libc::PACKET_MULTICAST => Self::ToGroup,
+            libc::PACKET_OTHERHOST => Self::ToOthers,
+            libc::PACKET_OUTGOING => Self::Sent,
+            _ => Self::ToUs,
+        }
+    }
+}
+
+/// The words of a block's header are changed by the kernel at any time.
+fn word<'a>(start: *mut u8, offset: usize) -> &'a AtomicU32 {
+    // SAFETY: callers pass the start of a block inside a live mapping; it is aligned to pages, and the offsets are
+    // those of u32 members of its header.
+    unsafe { AtomicU32::from_ptr(start.wrapping_add(offset).cast()) }
+}
+
+/// Whether the kernel holds the block and has put no packet into it.
+fn is_open_and_empty(ring: &Mapping, offset: usize) -> bool {
+    let start = ring.at(offset);
+    word(start, STATUS).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0
+        && word(start, PACKETS).load(Ordering::Acquire) == 0
+}
+
+impl<'a> Block<'a> {
+    /// The block at the offset, if the kernel has handed it over.
+    fn take(
+        socket: &'a OwnedFd,
+        ring: &'a mut Mapping,
+        offset: usize,
+        size: usize,
+    ) -> Option<Self> {
+        let start = ring.at(offset);
+        assert!(offset + size <= ring.length());
+        let status = word(start, STATUS).load(Ordering::Acquire);
+        (status & libc::TP_STATUS_USER != 0).then(|| Self {
+            start,
+            size,
+            packets: word(start, PACKETS).load(Ordering::Relaxed),
+            ring: PhantomData,
+            socket,
+        })
+    }
+
+    /// How many packets were dropped for want of room between the block before and this one.
+    pub fn losses_before(&self) -> Result<u64> {
+        let status = word(self.start, STATUS).load(Ordering::Relaxed);
+        match status & libc::TP_STATUS_LOSING {
+            0 => Ok(0),
+            _ => drops(self.socket),
+        }
+    }
+
+    pub fn packets(&self) -> u32 {
+        self.packets
+    }
+
+    /// The packets in order. There are fewer than `packets` says only if the block is damaged.
+    pub fn frames(&self) -> Frames<'_> {
+        // SAFETY: the block lies within the mapping (checked when it was taken), whose exclusive borrow this block
+        // holds, and the kernel does not write to it before it is handed back.
+        let bytes = unsafe { std::slice::from_raw_parts(self.start, self.size) };
+        let first = word(self.start, FIRST).load(Ordering::Relaxed);
+        Frames {
+            bytes,
+            next: first as usize,
+            left: self.packets,
+        }
+    }
+}
+
+impl Drop for Block<'_> {
+    fn drop(&mut self) {
+        // The kernel does so too, but only when it opens the block again; until then it counts as empty.
+        word(self.start, PACKETS).store(0, Ordering::Relaxed);
+        word(self.start, STATUS).store(libc::TP_STATUS_KERNEL, Ordering::Release);
+    }
+}
+
+/// The packets of a block, one after the other.
+#[derive(Clone, Debug)]
+pub struct Frames<'a> {
+    bytes: &'a [u8],
+    next: usize,
+    left: u32,
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Frame<'a>;
+
+    fn next(&mut self) -> Option<Frame<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        let here = self.bytes.get(self.next..)?;
+        let header: &[u8; FRAME_HEADER] = here.first_chunk()?;
+        let u32_at = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| header[at + i]));
+        let u16_at = |at: usize| u16::from_ne_bytes(std::array::from_fn(|i| header[at + i]));
+        let start = usize::from(u16_at(offset_of!(tpacket3_hdr, tp_mac)));
+        let length = u32_at(offset_of!(tpacket3_hdr, tp_snaplen)) as usize;
+        let status = u32_at(offset_of!(tpacket3_hdr, tp_status));
+        let seconds = u32_at(offset_of!(tpacket3_hdr, tp_sec));
+        let nanoseconds = u32_at(offset_of!(tpacket3_hdr, tp_nsec));
+        let variant = offset_of!(tpacket3_hdr, hv1);
+        let tag = (status & libc::TP_STATUS_VLAN_VALID != 0).then(|| {
+            let tci = u32_at(variant + offset_of!(libc::tpacket_hdr_variant1, tp_vlan_tci)) as u16;
+            let protocol = match status & libc::TP_STATUS_VLAN_TPID_VALID {
+                0 => libc::ETH_P_8021Q as u16,
+                _ => u16_at(variant + offset_of!(libc::tpacket_hdr_variant1, tp_vlan_tpid)),
+            };
+            let ([a, b], [c, d]) = (protocol.to_be_bytes(), tci.to_be_bytes());
+            [a, b, c, d]
+        });
+        self.next += u32_at(offset_of!(tpacket3_hdr, tp_next_offset)) as usize;
+        Some(Frame {
+            time: u64::from(seconds) * 1_000_000_000 + u64::from(nanoseconds),
+            hardware_time: status & libc::TP_STATUS_TS_RAW_HARDWARE != 0,
+            original: u32_at(offset_of!(tpacket3_hdr, tp_len)),
+            bytes: here.get(start..start + length)?,
+            tag,
+            way: PacketType::of(header[PACKET_TYPE]),
+            interface: u32_at(INTERFACE),
+        })
+    }
+}

@@ -1,19 +1,16 @@
 //! AF_XDP sockets that send: frames lie in memory that is shared with the kernel, and only their places are passed.
-//! Those that receive are in `receive`.
+//! Those that receive are below.
 
-mod receive;
-mod ring;
-mod socket;
-
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-pub use receive::{Missed, XskReceiver};
-use ring::{Consumer, Producer};
 
 use trawl_sys::error::{Error, Result};
 use trawl_sys::memory::Mapping;
 use trawl_sys::netlink::Netlink;
+use trawl_sys::socket_option::{get, set};
 
 /// Room for one frame, its headroom included; the kernel takes 2048 and 4096.
 const ROOM: usize = 4096;
@@ -57,9 +54,9 @@ impl XskSender {
         let index = Netlink::here()?.link(name)?.index;
         let fail = |e: std::io::Error| explain("send by AF_XDP out of", name, queue, e);
         let memory = Mapping::anonymous(ROOM * SLOTS as usize)?;
-        let socket = socket::open().map_err(fail)?;
-        socket::register_memory(&socket, &memory, ROOM as u32).map_err(fail)?;
-        let rings = socket::make_sending_rings(&socket, SLOTS).map_err(fail)?;
+        let socket = open().map_err(fail)?;
+        register_memory(&socket, &memory, ROOM as u32).map_err(fail)?;
+        let rings = make_sending_rings(&socket, SLOTS).map_err(fail)?;
         let zero_copy = bind_patiently(&socket, index, queue).map_err(fail)?;
         Ok(Self {
             transmit: Producer::new(rings.transmit, SLOTS),
@@ -174,7 +171,7 @@ impl XskSender {
 fn bind_patiently(socket: &OwnedFd, index: u32, queue: u32) -> std::io::Result<bool> {
     let start = Instant::now();
     loop {
-        match socket::bind(socket, index, queue) {
+        match bind(socket, index, queue) {
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < PATIENCE => {
                 std::thread::sleep(TURN);
             }
@@ -197,5 +194,347 @@ fn explain(doing: &str, name: &str, queue: u32, error: std::io::Error) -> Error 
         Some(libc::ENOBUFS | libc::ENOMEM) => Error::os(what, error)
             .fix("the limit of locked memory may be too low: ulimit -l unlimited"),
         _ => Error::os(what, error),
+    }
+}
+
+// The system calls that make an AF_XDP socket.
+
+/// The rings of a socket that sends.
+struct SendingRings {
+    pub transmit: Ring,
+    pub completed: Ring,
+}
+
+/// The rings of a socket that receives.
+struct ReceivingRings {
+    pub fill: Ring,
+    pub received: Ring,
+}
+
+fn open() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed.
+    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn register_memory(socket: &OwnedFd, memory: &Mapping, room: u32) -> io::Result<()> {
+    // SAFETY: all zeroes are a valid xdp_umem_reg.
+    let mut request: libc::xdp_umem_reg = unsafe { std::mem::zeroed() };
+    request.addr = memory.at(0) as u64;
+    request.len = memory.length() as u64;
+    request.chunk_size = room;
+    set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &request)
+}
+
+fn make_sending_rings(socket: &OwnedFd, size: u32) -> io::Result<SendingRings> {
+    // A socket that does not receive still needs a ring for memory to receive into.
+    for ring in [
+        libc::XDP_UMEM_FILL_RING,
+        libc::XDP_UMEM_COMPLETION_RING,
+        libc::XDP_TX_RING,
+    ] {
+        set(socket, libc::SOL_XDP, ring, &size)?;
+    }
+    let offsets = offsets(socket)?;
+    let completed = libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64;
+    Ok(SendingRings {
+        transmit: map::<libc::xdp_desc>(socket, &offsets.tx, size, libc::XDP_PGOFF_TX_RING)?,
+        completed: map::<u64>(socket, &offsets.cr, size, completed)?,
+    })
+}
+
+fn make_receiving_rings(socket: &OwnedFd, size: u32) -> io::Result<ReceivingRings> {
+    // The memory needs a ring for what was sent, though nothing is.
+    for ring in [
+        libc::XDP_UMEM_FILL_RING,
+        libc::XDP_UMEM_COMPLETION_RING,
+        libc::XDP_RX_RING,
+    ] {
+        set(socket, libc::SOL_XDP, ring, &size)?;
+    }
+    let offsets = offsets(socket)?;
+    let fill = libc::XDP_UMEM_PGOFF_FILL_RING as i64;
+    Ok(ReceivingRings {
+        fill: map::<u64>(socket, &offsets.fr, size, fill)?,
+        received: map::<libc::xdp_desc>(socket, &offsets.rx, size, libc::XDP_PGOFF_RX_RING)?,
+    })
+}
+
+fn map<T>(socket: &OwnedFd, at: &libc::xdp_ring_offset, size: u32, page: i64) -> io::Result<Ring> {
+    let entries = at.desc as usize;
+    let length = entries + size as usize * size_of::<T>();
+    let memory = Mapping::of_file(socket.as_fd(), length, page as u64).map_err(|e| {
+        e.errno().map_or_else(
+            || io::Error::other(e.to_string()),
+            io::Error::from_raw_os_error,
+        )
+    })?;
+    Ok(Ring {
+        memory,
+        producer: at.producer as usize,
+        consumer: at.consumer as usize,
+        entries,
+    })
+}
+
+/// What the kernel counts at a socket that receives.
+fn statistics(socket: &OwnedFd) -> io::Result<libc::xdp_statistics> {
+    // SAFETY: all zeroes are a valid xdp_statistics.
+    let statistics: libc::xdp_statistics = unsafe { std::mem::zeroed() };
+    get(socket, libc::SOL_XDP, libc::XDP_STATISTICS, statistics)
+}
+
+/// Binds the socket, and says whether frames go without being copied.
+fn bind(socket: &OwnedFd, interface: u32, queue: u32) -> io::Result<bool> {
+    match bind_with(socket, interface, queue, libc::XDP_ZEROCOPY) {
+        Ok(()) => Ok(true),
+        Err(e) if is_final(&e) => Err(e),
+        // The driver cannot, or not with this queue, or has not the memory for it, and drivers have many words for
+        // that: the copying way is open to all.
+        Err(_) => bind_with(socket, interface, queue, libc::XDP_COPY).map(|()| false),
+    }
+}
+
+/// Copying would not help.
+fn is_final(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EBUSY | libc::ENETDOWN | libc::ENODEV | libc::ENXIO | libc::EPERM)
+    )
+}
+
+fn bind_with(socket: &OwnedFd, interface: u32, queue: u32, mode: u16) -> io::Result<()> {
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: mode,
+        sxdp_ifindex: interface,
+        sxdp_queue_id: queue,
+        sxdp_shared_umem_fd: 0,
+    };
+    // SAFETY: the address is a whole sockaddr_xdp, and its size is given.
+    let result = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn offsets(socket: &OwnedFd) -> io::Result<libc::xdp_mmap_offsets> {
+    // SAFETY: all zeroes are a valid xdp_mmap_offsets.
+    let offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
+    get(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, offsets)
+}
+
+// The rings that an AF_XDP socket shares with the kernel: one side writes, the other reads.
+
+/// Where the parts of a ring are in its mapping.
+#[derive(Debug)]
+struct Ring {
+    pub memory: Mapping,
+    pub producer: usize,
+    pub consumer: usize,
+    pub entries: usize,
+}
+
+impl Ring {
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        let at: *mut u32 = self.memory.at(offset).cast();
+        // SAFETY: the kernel told this offset of an aligned u32 in the mapping, which lives as long as the borrow; both
+        // sides access it atomically only.
+        unsafe { AtomicU32::from_ptr(at) }
+    }
+}
+
+/// What the two kinds of rings hold.
+trait Entry: Copy {}
+/// A place in the memory that is shared.
+impl Entry for u64 {}
+/// A frame: its place and its length.
+impl Entry for libc::xdp_desc {}
+
+/// A ring that we write: frames to be sent, or slots to receive into.
+#[derive(Debug)]
+struct Producer<T> {
+    ring: Ring,
+    size: u32,
+    /// How many were written; the kernel has been told of those up to its own word.
+    written: u32,
+    entry: PhantomData<T>,
+}
+
+impl<T: Entry> Producer<T> {
+    pub fn new(ring: Ring, size: u32) -> Self {
+        let written = ring.word(ring.producer).load(Ordering::Relaxed);
+        Self {
+            ring,
+            size,
+            written,
+            entry: PhantomData,
+        }
+    }
+
+    /// How many the kernel has taken, modulo 2^32.
+    pub fn consumed(&self) -> u32 {
+        self.ring.word(self.ring.consumer).load(Ordering::Acquire)
+    }
+
+    pub fn waiting(&self) -> u32 {
+        self.written.wrapping_sub(self.consumed())
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.waiting() < self.size
+    }
+
+    /// Only where there is room.
+    pub fn put(&mut self, entry: T) {
+        let index = (self.written & (self.size - 1)) as usize;
+        let at = self.ring.entries + index * size_of::<T>();
+        let to: *mut T = self.ring.memory.at(at).cast();
+        // SAFETY: the entry lies in the mapping, aligned, and the kernel does not read it before it is published.
+        unsafe { to.write(entry) };
+        self.written = self.written.wrapping_add(1);
+    }
+
+    pub fn publish(&mut self) {
+        let word = self.ring.word(self.ring.producer);
+        word.store(self.written, Ordering::Release);
+    }
+}
+
+/// A ring that we read: slots that the kernel gives back, or frames that it received.
+#[derive(Debug)]
+struct Consumer<T> {
+    ring: Ring,
+    size: u32,
+    read: u32,
+    entry: PhantomData<T>,
+}
+
+impl<T: Entry> Consumer<T> {
+    pub fn new(ring: Ring, size: u32) -> Self {
+        let read = ring.word(ring.consumer).load(Ordering::Relaxed);
+        Self {
+            ring,
+            size,
+            read,
+            entry: PhantomData,
+        }
+    }
+
+    pub fn take(&mut self) -> Option<T> {
+        let produced = self.ring.word(self.ring.producer).load(Ordering::Acquire);
+        if produced == self.read {
+            return None;
+        }
+        let index = (self.read & (self.size - 1)) as usize;
+        let at = self.ring.entries + index * size_of::<T>();
+        let from: *mut T = self.ring.memory.at(at).cast();
+        // SAFETY: the entry lies in the mapping, aligned, and the kernel has published it.
+        let entry = unsafe { from.read() };
+        self.read = self.read.wrapping_add(1);
+        self.ring
+            .word(self.ring.consumer)
+            .store(self.read, Ordering::Release);
+        Some(entry)
+    }
+}
+
+// AF_XDP sockets that receive, for experiments: the tap of this kind would take the packets away from others that
+// want them.
+
+/// Slots for frames, and the size of the rings.
+const RECEIVE_SLOTS: u32 = 8192;
+
+/// Frames that did not get through, by the kernel's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Missed {
+    /// For want of room in the ring of what was received.
+    pub full: u64,
+    /// For other reasons, such as want of a slot or being too long.
+    pub other: u64,
+}
+
+/// A socket that receives what an XDP program redirects to it from one queue of an interface.
+#[derive(Debug)]
+pub struct XskReceiver {
+    socket: OwnedFd,
+    name: String,
+    memory: Mapping,
+    fill: Producer<u64>,
+    received: Consumer<libc::xdp_desc>,
+}
+
+impl XskReceiver {
+    /// For a queue of an interface of the calling thread's namespace.
+    pub fn open(name: &str, queue: u32) -> Result<Self> {
+        let index = Netlink::here()?.link(name)?.index;
+        let fail = |e: std::io::Error| explain("receive by AF_XDP from", name, queue, e);
+        let memory = Mapping::anonymous(ROOM * RECEIVE_SLOTS as usize)?;
+        let socket = open().map_err(fail)?;
+        register_memory(&socket, &memory, ROOM as u32).map_err(fail)?;
+        let rings = make_receiving_rings(&socket, RECEIVE_SLOTS).map_err(fail)?;
+        bind_patiently(&socket, index, queue).map_err(fail)?;
+        let mut fill = Producer::new(rings.fill, RECEIVE_SLOTS);
+        for slot in 0..u64::from(RECEIVE_SLOTS) {
+            fill.put(slot * ROOM as u64);
+        }
+        fill.publish();
+        Ok(Self {
+            fill,
+            received: Consumer::new(rings.received, RECEIVE_SLOTS),
+            name: name.to_owned(),
+            socket,
+            memory,
+        })
+    }
+
+    /// Shows each frame that is there, and gives its slot back; how many there were.
+    pub fn drain<E>(&mut self, mut see: impl FnMut(&[u8]) -> Result<(), E>) -> Result<u64, E> {
+        let mut count = 0;
+        while let Some(frame) = self.received.take() {
+            let (place, length) = (frame.addr as usize, frame.len as usize);
+            if place + length <= self.memory.length() {
+                let start = self.memory.at(place);
+                // SAFETY: the frame lies within the memory, as was just checked, and the kernel does not touch its slot
+                // before it is put into the fill ring again.
+                see(unsafe { std::slice::from_raw_parts(start, length) })?;
+            }
+            // As many slots as entries: there is always room.
+            self.fill.put(frame.addr / ROOM as u64 * ROOM as u64);
+            count += 1;
+            if count % 64 == 0 {
+                self.fill.publish();
+            }
+        }
+        self.fill.publish();
+        Ok(count)
+    }
+
+    pub fn missed(&self) -> Result<Missed> {
+        let counted = statistics(&self.socket)
+            .map_err(|e| explain("count what was lost by AF_XDP at", &self.name, 0, e))?;
+        Ok(Missed {
+            // A frame for which there is no slot is among those that were dropped.
+            full: counted.rx_ring_full,
+            other: counted.rx_dropped + counted.rx_invalid_descs,
+        })
+    }
+}
+
+impl AsFd for XskReceiver {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }

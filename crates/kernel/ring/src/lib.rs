@@ -1,35 +1,28 @@
 //! The rings that carry finished blocks from the taps to the merge: their maps and memory, and the pool of segments.
 //! The protocol is told in bpf/include/layout.h.
 
-mod account;
 mod consumer;
-mod geometry;
-mod lease;
 mod pool;
 pub mod producer;
-mod words;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use trawl_bpf::layout::drop::{KNOWN_MAX, KnownPacket};
 use trawl_bpf::layout::{
-    CaptureShared, PointCounters, PoolState, RING_CONTROL_SIZE, RING_MAX_POINTS, Rejections,
-    RingControl, SEGMENT_NONE,
+    CaptureShared, ClosedSegment, POOL_MAX_SEGMENTS, PointCounters, PoolState, RING_CONTROL_SIZE,
+    RING_MAX_POINTS, Rejections, RingControl, SEGMENT_NONE,
 };
 use trawl_bpf::probe::{Capability, lack_of};
 use trawl_bpf::{map, object};
 use trawl_sys::memory::Mapping;
 use trawl_sys::{Error, Result, clock, events};
 
-pub use account::{Account, account_offset, rejected_offset};
+pub use consumer::Lease;
 pub use consumer::{Consumer, Observation};
-pub use geometry::{Geometry, MEMORY_MAX, SHARE_MIN};
-pub use lease::Lease;
 use pool::Pool;
-pub(crate) use words::{Control, State, store32};
-use words::{atomic64, load, next_turn};
+pub use pool::{Geometry, MEMORY_MAX, SHARE_MIN};
 
 const PAGE: usize = 4096;
 pub(crate) const IN_FLIGHT: u64 = 1;
@@ -83,7 +76,7 @@ pub struct RingMaps {
 const KNOWN: &str = "known_packets";
 /// A packet's identifier begins with the CPU that saw it first. This bit says that it came through rings of programs that
 /// may interrupt the others.
-pub const PACKET_ID_SHIFT: u32 = 48;
+const PACKET_ID_SHIFT: u32 = 48;
 pub const APART: u64 = 1 << 63;
 
 /// The size of a control block with this many accounts: whole pages, so that those of two CPUs are on different ones.
@@ -379,6 +372,227 @@ impl RingMaps {
         ];
         maps.extend(self.known.as_ref().map(|known| (KNOWN, known.as_fd())));
         maps
+    }
+}
+
+// The words that the two sides of a ring share: only atomics are handed out, since the other side writes at any time.
+
+/// One ring's control words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Control(*mut u8);
+
+macro_rules! word {
+    ($name:ident, u64) => {
+        pub(crate) fn $name<'a>(self) -> &'a AtomicU64 {
+            atomic64(
+                self.0
+                    .wrapping_add(std::mem::offset_of!(RingControl, $name)),
+            )
+        }
+    };
+    ($name:ident, u32) => {
+        pub(crate) fn $name<'a>(self) -> &'a AtomicU32 {
+            atomic32(
+                self.0
+                    .wrapping_add(std::mem::offset_of!(RingControl, $name)),
+            )
+        }
+    };
+}
+
+impl Control {
+    word!(position, u64);
+    word!(last_time, u64);
+    word!(last_packet_id, u64);
+    word!(clock_offset, u64);
+    word!(stopped, u64);
+    word!(largest_gap, u64);
+    word!(open_segment, u32);
+    word!(first_segment, u32);
+    word!(since_poll, u32);
+
+    pub(crate) fn point(self, point: usize) -> *mut PointCounters {
+        let at = std::mem::offset_of!(RingControl, points)
+            + size_of::<PointCounters>() * (point % RING_MAX_POINTS);
+        self.0.wrapping_add(at).cast()
+    }
+
+    fn losses_untold<'a>(self, point: usize) -> &'a AtomicU64 {
+        let within = std::mem::offset_of!(PointCounters, losses_untold);
+        atomic64(self.point(point).cast::<u8>().wrapping_add(within))
+    }
+
+    fn counters(self, point: usize) -> PointCounters {
+        // SAFETY: the pointer lies within the control block, is aligned, and any bit pattern is a valid count.
+        unsafe { self.point(point).read_volatile() }
+    }
+}
+
+/// The words about the pool, which are handed out in the same way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct State(*mut u8);
+
+impl State {
+    pub(crate) fn free<'a>(self) -> &'a AtomicU64 {
+        atomic64(self.0.wrapping_add(std::mem::offset_of!(PoolState, free)))
+    }
+
+    pub(crate) fn in_use<'a>(self) -> &'a AtomicU64 {
+        atomic64(self.0.wrapping_add(std::mem::offset_of!(PoolState, in_use)))
+    }
+
+    /// Puts a segment on top of the stack of free ones.
+    fn push_free(self, segment: u32) {
+        let mut free = self.free().load(Ordering::Acquire);
+        loop {
+            store32(self.below(segment), free as u32);
+            let with = next_turn(free) | u64::from(segment);
+            match self
+                .free()
+                .compare_exchange(free, with, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return,
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    pub(crate) fn below<'a>(self, segment: u32) -> &'a AtomicU32 {
+        let within = 4 * (segment as usize % POOL_MAX_SEGMENTS);
+        atomic32(
+            self.0
+                .wrapping_add(std::mem::offset_of!(PoolState, below) + within),
+        )
+    }
+
+    pub(crate) fn used<'a>(self, segment: u32) -> &'a AtomicU32 {
+        let within = std::mem::offset_of!(ClosedSegment, used);
+        atomic32(self.closed(segment).wrapping_add(within))
+    }
+
+    pub(crate) fn next<'a>(self, segment: u32) -> &'a AtomicU32 {
+        let within = std::mem::offset_of!(ClosedSegment, next);
+        atomic32(self.closed(segment).wrapping_add(within))
+    }
+
+    fn closed(self, segment: u32) -> *mut u8 {
+        let within = size_of::<ClosedSegment>() * (segment as usize % POOL_MAX_SEGMENTS);
+        self.0
+            .wrapping_add(std::mem::offset_of!(PoolState, closed) + within)
+    }
+}
+
+/// The upper half of the word that tells the top of the stack, one further.
+fn next_turn(free: u64) -> u64 {
+    (free & !0xffff_ffff).wrapping_add(1 << 32)
+}
+
+pub(crate) fn store32(word: &AtomicU32, value: u32) {
+    word.store(value, Ordering::Relaxed);
+}
+
+fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
+}
+
+fn atomic64<'a>(at: *mut u8) -> &'a AtomicU64 {
+    // SAFETY: callers pass addresses of aligned u64 words inside a live mapping, which outlives every Control made
+    // from it: the holders (Consumer, Producer, Rings itself) keep the Rings alive.
+    unsafe { AtomicU64::from_ptr(at.cast()) }
+}
+
+fn atomic32<'a>(at: *mut u8) -> &'a AtomicU32 {
+    // SAFETY: as in `atomic64`, for u32 words.
+    unsafe { AtomicU32::from_ptr(at.cast()) }
+}
+
+// What the rings and what lies beside them know of the fates of packets.
+
+/// Where in a control block the account of a hook point stands.
+pub fn account_offset(point: u32) -> u32 {
+    let index = point as usize % RING_MAX_POINTS;
+    (std::mem::offset_of!(RingControl, points) + size_of::<PointCounters>() * index) as u32
+}
+
+/// Where among a CPU's rejections those of a hook point stand.
+pub fn rejected_offset(point: u32) -> u32 {
+    let index = point as usize % RING_MAX_POINTS;
+    (std::mem::offset_of!(Rejections, points) + size_of::<u64>() * index) as u32
+}
+
+/// What became of the packets that one hook point saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    pub seen: u64,
+    pub filtered_out: u64,
+    pub recorded: u64,
+    pub lost_ring_full: u64,
+    pub lost_copy_failed: u64,
+    pub lost_rate_limit: u64,
+    /// Seen on a CPU that came up after the capture began.
+    pub lost_no_ring: u64,
+    pub hardware_stamped: u64,
+    pub truncated: u64,
+}
+
+impl Account {
+    /// What was counted since the account stood like this.
+    pub fn since(self, before: &Self) -> Self {
+        Self {
+            seen: self.seen - before.seen,
+            filtered_out: self.filtered_out - before.filtered_out,
+            recorded: self.recorded - before.recorded,
+            lost_ring_full: self.lost_ring_full - before.lost_ring_full,
+            lost_copy_failed: self.lost_copy_failed - before.lost_copy_failed,
+            lost_rate_limit: self.lost_rate_limit - before.lost_rate_limit,
+            lost_no_ring: self.lost_no_ring - before.lost_no_ring,
+            hardware_stamped: self.hardware_stamped - before.hardware_stamped,
+            truncated: self.truncated - before.truncated,
+        }
+    }
+}
+
+impl Rings {
+    /// A hook point that counts where another one did has no losses yet to tell of.
+    pub fn forget_untold_losses(&self, point: u32) {
+        for ring in 0..self.count {
+            self.control(ring)
+                .losses_untold(point as usize)
+                .store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The sum over all rings of one hook point's accounts.
+    pub fn account(&self, point: u32) -> Account {
+        let mut sum = Account::default();
+        for ring in 0..self.count {
+            let counters = self.control(ring).counters(point as usize);
+            sum.filtered_out += counters.filtered_out;
+            sum.recorded += counters.recorded;
+            sum.lost_ring_full += counters.lost_ring_full;
+            sum.lost_copy_failed += counters.lost_copy_failed;
+            sum.lost_rate_limit += counters.lost_rate_limit;
+            sum.hardware_stamped += counters.hardware_stamped;
+            sum.truncated += counters.truncated;
+        }
+        if let Some(programs) = &self.programs {
+            let offset = std::mem::offset_of!(CaptureShared, no_ring)
+                + 8 * (point as usize % RING_MAX_POINTS);
+            sum.lost_no_ring = load(atomic64(programs.shared.at(offset)));
+            for cpu in 0..programs.cpus {
+                let at = size_of::<Rejections>() * cpu + rejected_offset(point) as usize;
+                let before = programs.rejected_before.get();
+                let before = before.map_or(0, |before| before[at / size_of::<u64>()]);
+                sum.filtered_out += load(atomic64(programs.rejections.at(at))) - before;
+            }
+        }
+        sum.seen = sum.filtered_out
+            + sum.recorded
+            + sum.lost_ring_full
+            + sum.lost_copy_failed
+            + sum.lost_rate_limit
+            + sum.lost_no_ring;
+        sum
     }
 }
 

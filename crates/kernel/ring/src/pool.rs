@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use trawl_bpf::layout::PoolState;
+use trawl_bpf::layout::{POOL_SLACK, PoolState, RECORD_OVERHEAD, SEGMENT_RESERVE};
 use trawl_bpf::map;
 use trawl_sys::helper::{self, Helper};
 use trawl_sys::memory::Mapping;
@@ -17,8 +17,7 @@ use trawl_sys::privilege::Capabilities;
 use trawl_sys::warden::confine;
 use trawl_sys::{Error, Result, events};
 
-use super::words::State;
-use super::{Geometry, NO_SEGMENT, PAGE};
+use super::{NO_SEGMENT, PAGE, State};
 
 /// How often the process looks whether there is enough.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -174,5 +173,216 @@ fn grow(socket: &OwnedFd, pool: &OwnedFd, geometry: Geometry, state: State, at_f
             );
         }
         banks = next;
+    }
+}
+
+// How much memory records have on their way, and how it is cut up.
+
+/// The least memory for each CPU, and the most for all.
+pub const SHARE_MIN: u64 = 64 << 10;
+pub const MEMORY_MAX: u64 = 4 << 30;
+/// A share of the memory at hand that is taken if nobody says how much.
+const DEFAULT_SHARE: u64 = 8;
+const DEFAULT_SIZE: u64 = 256 << 20;
+const SEGMENT_MAX: u64 = 512 << 10;
+/// The segments that all CPUs have open are at most the pool divided by this.
+const OPEN_SHARE: u64 = 4;
+/// The verifier takes no number that may be too large; so the pool is a number of pieces.
+const BANK_MAX: u64 = 32 << 20;
+
+/// A bank of a pool that grows, each of which is a map; and the number of these at most.
+const GROWING_BANK: usize = 4 << 20;
+const GROWING_BANKS_MAX: usize = 128;
+
+/// How the memory for records is cut up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Geometry {
+    /// Of all rings together.
+    pub pool_size: usize,
+    pub segment_size: usize,
+    /// The pool begins with at least this many bytes and grows up to its size while it is needed.
+    pub grows_from: Option<usize>,
+}
+
+impl Geometry {
+    /// At most `bytes` for the rings of this many CPUs, rounded down: memory is promised not to be more than asked for.
+    pub fn for_total(bytes: u64, cpus: usize) -> Result<Self> {
+        let cpus = cpus.max(1) as u64;
+        let least = SHARE_MIN * cpus;
+        let what = || format!("cannot record with {bytes} bytes of memory");
+        let fix = format!(
+            "choose --memory between {least_kib} KiB and {most_gib} GiB",
+            least_kib = least >> 10,
+            most_gib = MEMORY_MAX >> 30
+        );
+        if bytes < least {
+            let why = format!("each of {cpus} CPUs needs {} KiB", SHARE_MIN >> 10);
+            return Err(Error::usage(what(), why).fix(fix));
+        }
+        if bytes > MEMORY_MAX {
+            return Err(
+                Error::usage(what(), "BPF programs cannot address a ring of this size").fix(fix),
+            );
+        }
+        // Large enough for the largest packet where the memory allows it; small enough that a handful stay cached, and
+        // that what all CPUs have opened is a quarter of the pool.
+        let share = 1 << (bytes / cpus / OPEN_SHARE).ilog2();
+        let segment_size = share.clamp(SHARE_MIN / OPEN_SHARE, SEGMENT_MAX);
+        let pool_size = match bytes >= BANK_MAX {
+            true => bytes / BANK_MAX * BANK_MAX,
+            false => 1 << bytes.ilog2(),
+        };
+        Ok(Self {
+            pool_size: pool_size as usize,
+            segment_size: segment_size as usize,
+            grows_from: None,
+        })
+    }
+
+    /// What is taken where nobody says: 256 MiB however many CPUs there are, less on machines with little memory.
+    pub fn by_default(cpus: usize, available: u64) -> Result<Self> {
+        let least = SHARE_MIN * cpus.max(1) as u64;
+        Self::for_total(
+            (available / DEFAULT_SHARE).clamp(least, DEFAULT_SIZE.max(least)),
+            cpus,
+        )
+    }
+
+    /// The same memory, of which only `bytes` are taken at first and the rest when packets need it. A capture that may end
+    /// with its first packets starts sooner that way.
+    pub fn growing_from(self, bytes: u64) -> Self {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let first = bytes.max(self.least_bank());
+        Self {
+            grows_from: (self.pool_size > first).then_some(first),
+            ..self
+        }
+    }
+
+    /// The banks that a pool has at first: each ring can open a segment.
+    fn banks_at_first(&self, rings: usize) -> usize {
+        match self.grows_from {
+            Some(first) => first
+                .max((rings + 1) * self.segment_size)
+                .div_ceil(self.bank_size())
+                .min(self.banks()),
+            None => self.banks(),
+        }
+    }
+
+    fn least_bank(&self) -> usize {
+        GROWING_BANK.max((self.pool_size / GROWING_BANKS_MAX).next_power_of_two())
+    }
+
+    /// As much for each CPU.
+    pub fn for_share(bytes: u64, cpus: usize) -> Result<Self> {
+        Self::for_total(bytes.saturating_mul(cpus.max(1) as u64), cpus)
+    }
+
+    pub fn segments(&self) -> usize {
+        self.pool_size / self.segment_size
+    }
+
+    /// How many bytes of a segment records take at most; what comes after them is for the one who writes them to a disk.
+    pub fn segment_room(&self) -> usize {
+        self.segment_size - SEGMENT_RESERVE
+    }
+
+    /// The largest number of bytes of one packet that a record can hold.
+    pub fn max_captured(&self) -> u32 {
+        ((self.segment_room() - RECORD_OVERHEAD) as u32)
+            .min(trawl_bpf::layout::RECORD_MAX_CAPTURED as u32)
+    }
+
+    /// The pool lies in banks of this many bytes each.
+    pub fn bank_size(&self) -> usize {
+        match self.grows_from {
+            Some(_) => self.least_bank(),
+            None => self.pool_size.min(BANK_MAX as usize),
+        }
+    }
+
+    fn banks(&self) -> usize {
+        self.pool_size / self.bank_size()
+    }
+
+    /// From one bank's beginning to that of the next.
+    pub(super) fn stride(&self) -> usize {
+        self.bank_size() + POOL_SLACK
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trawl_bpf::layout::POOL_MAX_SEGMENTS;
+
+    use super::*;
+
+    #[test]
+    fn memory_outside_the_bounds_is_refused() {
+        for (bytes, cpus) in [
+            (0, 1),
+            (SHARE_MIN - 1, 1),
+            (SHARE_MIN * 8 - 1, 8),
+            (MEMORY_MAX + 1, 1),
+            (u64::MAX, 2),
+        ] {
+            let error = Geometry::for_total(bytes, cpus).expect_err("refused");
+            assert_eq!(error.kind(), trawl_sys::error::Kind::Usage);
+        }
+    }
+
+    #[test]
+    fn the_default_is_the_same_for_any_number_of_cpus() {
+        let gib = 1 << 30;
+        for cpus in [1, 2, 8, 128, 256] {
+            let geometry = Geometry::by_default(cpus, 64 * gib).expect("in bounds");
+            assert_eq!(geometry.pool_size, 256 << 20);
+            assert!(geometry.segment_size * cpus <= 64 << 20, "{geometry:?}");
+        }
+        let small = Geometry::by_default(2, gib).expect("in bounds");
+        assert_eq!(small.pool_size, 128 << 20);
+        assert!(Geometry::by_default(256, 0).is_ok());
+    }
+
+    #[test]
+    fn growing_pools_have_whole_banks_and_a_segment_for_each_ring() {
+        for cpus in [1, 2, 7, 64] {
+            for bytes in (22..=32).map(|exponent| 1u64 << exponent) {
+                let Ok(whole) = Geometry::for_total(bytes, cpus) else {
+                    continue;
+                };
+                let geometry = whole.growing_from(0);
+                assert_eq!(geometry.pool_size, whole.pool_size);
+                assert_eq!(geometry.pool_size % geometry.bank_size(), 0);
+                assert_eq!(geometry.bank_size() % geometry.segment_size, 0);
+                let first = geometry.banks_at_first(cpus) * geometry.bank_size();
+                assert!(first >= cpus * geometry.segment_size, "{geometry:?}");
+                assert!(geometry.banks() <= GROWING_BANKS_MAX || geometry.grows_from.is_none());
+            }
+        }
+        let usual = Geometry::for_total(256 << 20, 2).expect("in bounds");
+        for (wanted, expected) in [(0, 4 << 20), (10 << 20, 12 << 20), (256 << 20, 256 << 20)] {
+            let geometry = usual.growing_from(wanted);
+            let first = geometry.banks_at_first(2) * geometry.bank_size();
+            assert_eq!(first, expected);
+        }
+    }
+
+    #[test]
+    fn no_more_memory_than_asked_for_and_no_less_than_half() {
+        for cpus in [1, 2, 3, 16, 256] {
+            for bytes in (16..=32).map(|exponent| (1u64 << exponent) + 12_345) {
+                let Ok(geometry) = Geometry::for_total(bytes, cpus) else {
+                    continue;
+                };
+                let pool = geometry.pool_size as u64;
+                assert!(pool <= bytes && pool > bytes / 2, "{bytes} {geometry:?}");
+                assert_eq!(geometry.pool_size % geometry.segment_size, 0);
+                assert!(geometry.segments() <= POOL_MAX_SEGMENTS, "{geometry:?}");
+                assert!(geometry.segments() >= cpus, "{geometry:?}");
+            }
+        }
     }
 }

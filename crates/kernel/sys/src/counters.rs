@@ -6,7 +6,7 @@ use std::fs;
 
 use crate::Result;
 use crate::ethtool::Ethtool;
-use crate::netlink::{Netlink, devlink};
+use crate::netlink::{self, Netlink};
 use crate::netns::{Namespace, run_in};
 
 /// Parts of the names of a device's counters that tell of packets that it did not deliver.
@@ -122,7 +122,7 @@ pub fn of_devices(namespace: &Namespace, only: Option<&str>) -> Result<Counters>
 /// What switches and smart cards dropped or could not handle by themselves, by the traps of devlink. Empty where the
 /// kernel has none.
 pub fn of_traps(namespace: &Namespace) -> Result<Counters> {
-    let traps = devlink::traps(namespace)?.into_iter().map(|trap| {
+    let traps = netlink::traps(namespace)?.into_iter().map(|trap| {
         let key = Key {
             netns: Some(label(namespace)),
             device: Some(trap.device),

@@ -2,7 +2,6 @@
 
 pub mod beneath;
 pub mod clock;
-pub mod clock_state;
 pub mod confirm;
 pub mod counters;
 pub mod create;

@@ -2,31 +2,24 @@
 //!
 //! A [`Netlink`] belongs for good to the namespace it was opened in: it may be used from any thread.
 
-mod address;
-mod ask;
-pub mod devlink;
 mod generic;
-mod ipip;
 mod link;
 mod monitor;
-mod peer;
 mod route;
 mod socket;
 pub mod tc;
-mod veth;
-mod wire;
 
-pub use address::Route;
-pub use generic::{XdpAbilities, xdp_abilities};
-pub use link::{Link, Statistics, VlanTag, XdpAttachment, XdpExpected, XdpMode};
-pub use monitor::{LinkEvent, LinkMonitor};
-pub use peer::{Peer, veth_peer, veth_peer_in};
-pub use route::{Neighbour, NextHop, carriers};
-pub use socket::{Refusal, Socket};
-pub use veth::{VethEnd, create_veth};
+use std::net::{IpAddr, UdpSocket};
 
 use crate::error::Result;
-use crate::netns::Namespace;
+use crate::netns::{Look, Namespace, exec_prefix, run_maybe_in};
+pub use generic::{XdpAbilities, traps, xdp_abilities};
+pub use link::{Link, Statistics, VlanTag, XdpAttachment, XdpExpected, XdpMode};
+pub use link::{VethEnd, create_veth};
+pub use monitor::{LinkEvent, LinkMonitor};
+pub use route::Route;
+pub use route::{Neighbour, NextHop, carriers};
+pub use socket::{Refusal, Socket};
 
 /// A routing netlink socket in one namespace.
 #[derive(Debug)]
@@ -58,4 +51,86 @@ impl Netlink {
             place,
         })
     }
+}
+
+// Makes the kernel look for a neighbour.
+
+const DISCARD: u16 = 9;
+
+/// Sends an empty datagram to the address's discard port: nobody minds it, and before it goes the kernel asks for the
+/// address. Whether that worked shows in the table of neighbours.
+fn ask(namespace: Option<&Namespace>, address: IpAddr) {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => IpAddr::from([0; 4]),
+        IpAddr::V6(_) => IpAddr::from([0; 16]),
+    };
+    let _ = run_maybe_in(namespace, || {
+        UdpSocket::bind((any, 0)).and_then(|socket| socket.send_to(&[], (address, DISCARD)))
+    });
+}
+
+// The other end of a veth, wherever it is.
+
+/// The other end of a veth.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    pub link: Link,
+    /// `None`: the namespace of the calling thread.
+    pub namespace: Option<Namespace>,
+}
+
+impl Peer {
+    /// `veth0`, or `veth0 in NAMESPACE`.
+    pub fn label(&self) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{} in {}", self.link.name, namespace.label()),
+            None => self.link.name.clone(),
+        }
+    }
+
+    /// What a command for a person needs in front to run in its namespace.
+    pub fn exec_prefix(&self) -> String {
+        exec_prefix(self.namespace.as_ref())
+    }
+}
+
+/// Looks for the other end of a veth in the namespaces that can be found; `None` where it is in none of them, or the
+/// interface has no other end.
+pub fn veth_peer(namespace: Option<&Namespace>, interface: &Link) -> Result<Option<Peer>> {
+    veth_peer_in(&mut Look::default(), namespace, interface)
+}
+
+/// As [`veth_peer`], for who looks for several.
+pub fn veth_peer_in(
+    look: &mut Look,
+    namespace: Option<&Namespace>,
+    interface: &Link,
+) -> Result<Option<Peer>> {
+    let Some(index) = interface.peer_index else {
+        return Ok(None);
+    };
+    let mut here = Netlink::open(namespace)?;
+    let Some(wanted) = interface.peer_namespace_id else {
+        let link = here.find_link_by_index(index)?;
+        return Ok(link.map(|link| Peer {
+            link,
+            namespace: namespace.cloned(),
+        }));
+    };
+    let mut failure = None;
+    let is_there = |candidate: &Namespace| match here.namespace_id(candidate) {
+        Ok(id) => id == Some(wanted),
+        Err(error) => {
+            failure.get_or_insert(error);
+            false
+        }
+    };
+    let Some(there) = look.find(is_there).cloned() else {
+        return failure.map_or(Ok(None), Err);
+    };
+    let link = Netlink::inside(&there)?.find_link_by_index(index)?;
+    Ok(link.map(|link| Peer {
+        link,
+        namespace: Some(there),
+    }))
 }

@@ -5,31 +5,33 @@
 //! calling process: a namespace is entered by its file descriptor, which changes the network and
 //! nothing else.
 
+use std::array;
+use std::collections::HashSet;
+use std::fmt;
 use std::fs::{self, File};
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::panic;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::vec;
 
 use rustix::fs::fstatfs;
+use rustix::mount::{
+    MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
+};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::lock::{Lock, Rank};
-
-mod look;
-mod mark;
-mod named;
-
-pub use look::Look;
-pub use mark::{Mark, cookie};
-use named::check_name;
-pub use named::{create, delete, identity_of, list};
+use crate::{mounts, socket_option};
 
 /// Where iproute2 keeps named namespaces; /var/run is a link to /run wherever systemd runs.
-pub const NAMED: &str = "/run/netns";
+const NAMED: &str = "/run/netns";
 /// Stands for the namespace of the caller where a namespace is given as text.
 pub const CURRENT: &str = "/proc/self/ns/net";
 const NAMED_OLD: &str = "/var/run/netns";
@@ -307,6 +309,353 @@ fn on_a_thread<R: Send>(work: impl FnOnce() -> R + Send) -> R {
         Ok(result) => result,
         Err(panicked) => panic::resume_unwind(panicked),
     })
+}
+
+// A look for network namespaces: at their names, at mounts, and at the processes that live in them.
+
+/// The namespaces that can be found, each once: those with a name first, then the one of the calling thread, those that
+/// are kept by a mount elsewhere, and those that processes live in.
+///
+/// A look goes as far as it is asked to: no process is looked at where a name leads to what is wanted. What it has found
+/// it holds open. The number of an inode that is held is given to no other one, so it tells which ways lead to the same
+/// again, and these are not gone. What is made after a look has begun may not be found by it.
+#[derive(Debug)]
+pub struct Look {
+    found: Vec<Namespace>,
+    numbers: HashSet<u64>,
+    ways: vec::IntoIter<FoundBy>,
+    later: array::IntoIter<Among, 4>,
+    is_cut_short: bool,
+}
+
+/// What is gone through, one after the other.
+#[derive(Clone, Copy, Debug)]
+enum Among {
+    Names,
+    Own,
+    Mounts,
+    Processes,
+}
+
+#[derive(Debug)]
+enum FoundBy {
+    Name(String),
+    Own,
+    Mount(mounts::Mount),
+    Process(u32),
+}
+
+impl Default for Look {
+    fn default() -> Self {
+        Self {
+            found: Vec::new(),
+            numbers: HashSet::new(),
+            ways: Vec::new().into_iter(),
+            later: [Among::Names, Among::Own, Among::Mounts, Among::Processes].into_iter(),
+            is_cut_short: false,
+        }
+    }
+}
+
+impl Look {
+    /// The first that fits.
+    pub fn find(&mut self, mut fits: impl FnMut(&Namespace) -> bool) -> Option<&Namespace> {
+        let mut at = 0;
+        while at < self.found.len() || self.goes_on() {
+            if fits(&self.found[at]) {
+                return self.found.get(at);
+            }
+            at += 1;
+        }
+        None
+    }
+
+    /// The one whose inode has this number.
+    pub fn numbered(&mut self, number: u64) -> Option<&Namespace> {
+        self.find(|one| one.identity().1 == number)
+    }
+
+    /// There were ways that could not be gone, for want of descriptors or memory.
+    fn is_cut_short(&self) -> bool {
+        self.is_cut_short
+    }
+
+    /// Finds one more; false where there are no more.
+    fn goes_on(&mut self) -> bool {
+        loop {
+            let Some(way) = self.ways.next() else {
+                let Some(among) = self.later.next() else {
+                    return false;
+                };
+                self.ways = self
+                    .unless_cut(among.ways())
+                    .unwrap_or_default()
+                    .into_iter();
+                continue;
+            };
+            let is_known = |number| self.numbers.contains(&number);
+            let found = way.go(is_known);
+            if let Some(new) = self.unless_cut(found).flatten()
+                && self.numbers.insert(new.identity().1)
+            {
+                self.found.push(new);
+                return true;
+            }
+        }
+    }
+
+    /// Processes end, names are deleted, and some may not be looked at; all else that fails hides what there may be.
+    fn unless_cut<T>(&mut self, result: Result<T>) -> Option<T> {
+        const WANTS: [i32; 3] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
+        let wants = |e: &Error| e.errno().is_some_and(|errno| WANTS.contains(&errno));
+        self.is_cut_short |= result.as_ref().is_err_and(wants);
+        result.ok()
+    }
+}
+
+impl Among {
+    fn ways(self) -> Result<Vec<FoundBy>> {
+        Ok(match self {
+            Self::Names => list().into_iter().map(FoundBy::Name).collect(),
+            Self::Own => vec![FoundBy::Own],
+            Self::Mounts => mounts::of_kind("nsfs", "self")
+                .into_iter()
+                .map(FoundBy::Mount)
+                .collect(),
+            Self::Processes => {
+                let entries = fs::read_dir("/proc")
+                    .map_err(|e| Error::os("cannot look through the processes", e))?;
+                let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+                names
+                    .filter_map(|name| name.parse().ok().map(FoundBy::Process))
+                    .collect()
+            }
+        })
+    }
+}
+
+impl FoundBy {
+    /// What it leads to, unless that is known.
+    fn go(self, is_known: impl Fn(u64) -> bool) -> Result<Option<Namespace>> {
+        match self {
+            Self::Name(name) => Namespace::by_name(&name).map(Some),
+            Self::Own => Namespace::current().map(Some),
+            Self::Mount(mount) => match number(&mount.part) {
+                Some(number) if !is_known(number) => Namespace::from_path(&mount.place).map(Some),
+                _ => Ok(None),
+            },
+            Self::Process(id) => {
+                let path = PathBuf::from(format!("/proc/{id}/ns/net"));
+                match number_at(&path)? {
+                    Some(number) if !is_known(number) => Namespace::in_proc(&path).map(Some),
+                    _ => Ok(None),
+                }
+            }
+        }
+    }
+}
+
+fn number_at(link: &Path) -> Result<Option<u64>> {
+    let text =
+        fs::read_link(link).map_err(|e| Error::os(format!("cannot read {}", link.display()), e))?;
+    Ok(text.to_str().and_then(number))
+}
+
+/// In the kernel's own name of a network namespace.
+fn number(text: &str) -> Option<u64> {
+    text.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
+}
+
+// Named namespaces: made, deleted and listed the way iproute2 does it.
+
+/// Makes a named namespace, as `ip netns add NAME` does.
+pub fn create(name: &str) -> Result<Namespace> {
+    check_name(name)?;
+    let what = || format!("cannot make the namespace {name}");
+    share_directory().map_err(|e| Error::os(what(), e).fix("this requires root"))?;
+    let path = Path::new(NAMED).join(name);
+    let reserved = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o000)
+        .open(&path);
+    if let Err(e) = reserved {
+        let exists = e.kind() == std::io::ErrorKind::AlreadyExists;
+        let error = Error::os(what(), e);
+        return Err(if exists {
+            error.fix(format!("ip netns del {name}"))
+        } else {
+            error
+        });
+    }
+    let made = on_a_thread(|| {
+        // SAFETY: only the network namespace is left, no file descriptor table or memory is unshared.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+        mount_bind("/proc/thread-self/ns/net", &path)
+    });
+    if let Err(e) = made {
+        let _ = fs::remove_file(&path);
+        return Err(Error::os(what(), e.into()).fix("this requires root (CAP_SYS_ADMIN)"));
+    }
+    Namespace::by_name(name)
+}
+
+/// Deletes a named namespace, as `ip netns del NAME` does; it ends when its last user is gone.
+pub fn delete(name: &str) -> Result<()> {
+    check_name(name)?;
+    let path = Path::new(NAMED).join(name);
+    if !path.exists() {
+        return Namespace::by_name(name).map(|_| ());
+    }
+    // The file may never have been mounted on (a crash between the two steps): unlink it in that case too.
+    let _ = unmount(&path, UnmountFlags::DETACH);
+    fs::remove_file(&path).map_err(|e| Error::os(format!("cannot delete the namespace {name}"), e))
+}
+
+/// What a name under /run/netns stands for now, as [`Namespace::identity`].
+pub fn identity_of(name: &str) -> Option<(u64, u64)> {
+    let meta = |directory: &&str| fs::metadata(Path::new(directory).join(name)).ok();
+    let meta = [NAMED, NAMED_OLD].iter().find_map(meta)?;
+    Some((meta.dev(), meta.ino()))
+}
+
+/// The names under /run/netns, sorted.
+pub fn list() -> Vec<String> {
+    let mut names: Vec<String> = [NAMED, NAMED_OLD]
+        .iter()
+        .filter_map(|directory| fs::read_dir(directory).ok())
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn check_name(name: &str) -> Result<()> {
+    if name.is_empty()
+        || name == "."
+        || name == ".."
+        || name.contains(['/', '\0'])
+        || name.len() > 255
+    {
+        return Err(Error::usage(
+            format!("namespace {name:?}"),
+            "that is not a name a namespace can have",
+        ));
+    }
+    Ok(())
+}
+
+/// A mount made in /run/netns has to be seen in every mount namespace, and a deletion as well, or a
+/// namespace would live on in some service's private copy: the directory is a shared mount of itself.
+fn share_directory() -> std::io::Result<()> {
+    fs::create_dir_all(NAMED)?;
+    // Two at once would mount it twice; iproute2 takes the same lock.
+    let _lock = Lock::shared_with_others(Rank::Names, Path::new(NAMED))
+        .map_err(|e| std::io::Error::other(e.to_string()))?;
+    let shared = || {
+        mount_change(
+            NAMED,
+            MountPropagationFlags::SHARED | MountPropagationFlags::REC,
+        )
+    };
+    if shared() == Err(rustix::io::Errno::INVAL) {
+        mount_bind_recursive(NAMED, NAMED)?;
+        shared()?;
+    }
+    Ok(())
+}
+
+// What a network namespace is known by in notes that may outlive it.
+
+/// No other namespace has it, or will have it until the machine starts anew.
+///
+/// The kernel gives the inode number of a namespace that is gone to the next one that is made, so that alone names only
+/// those that are held open. The cookie is given once, but takes entering the namespace to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    inode: u64,
+    cookie: u64,
+}
+
+impl Mark {
+    /// `None`: the namespace that the calling thread is in.
+    pub fn of(namespace: Option<&Namespace>) -> Result<Self> {
+        let inode = match namespace {
+            Some(namespace) => namespace.identity().1,
+            None => Namespace::current()?.identity().1,
+        };
+        let cookie = cookie(namespace)?;
+        Ok(Self { inode, cookie })
+    }
+
+    fn is_of(&self, namespace: &Namespace) -> bool {
+        namespace.identity().1 == self.inode
+            && cookie(Some(namespace)).is_ok_and(|cookie| cookie == self.cookie)
+    }
+
+    /// The namespace, if there is a way to it.
+    pub fn find(&self, look: &mut Look) -> Option<Namespace> {
+        let one = look.numbered(self.inode)?;
+        self.is_of(one).then(|| one.clone())
+    }
+
+    /// Whether the namespace is certainly no more: none of those that can be found, and nothing hides others. A container
+    /// may see notes about namespaces that it does not see. The look must have begun after the note was made.
+    pub fn is_gone(&self, look: &mut Look) -> bool {
+        if let Some(one) = look.numbered(self.inode) {
+            return cookie(Some(one)).is_ok_and(|cookie| cookie != self.cookie);
+        }
+        if look.is_cut_short() || !in_first_process_namespace() {
+            return false;
+        }
+        // A mount that leads nowhere from here keeps it, too, as does one that was made while processes were looked at.
+        let mut mounts = ["self", "1"]
+            .into_iter()
+            .flat_map(|process| mounts::of_kind("nsfs", process));
+        mounts.all(|mount| number(&mount.part) != Some(self.inode))
+    }
+}
+
+/// In letters that the BPF file system takes for a name.
+impl fmt::Display for Mark {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{}_{}", self.inode, self.cookie)
+    }
+}
+
+/// It is not the text of a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoMark;
+
+impl FromStr for Mark {
+    type Err = NoMark;
+
+    fn from_str(text: &str) -> std::result::Result<Self, NoMark> {
+        let (inode, cookie) = text.split_once('_').ok_or(NoMark)?;
+        let number = |text: &str| text.parse().map_err(|_| NoMark);
+        Ok(Self {
+            inode: number(inode)?,
+            cookie: number(cookie)?,
+        })
+    }
+}
+
+/// The kernel's own number for the namespace (`None`: the calling thread's), given once.
+pub fn cookie(namespace: Option<&Namespace>) -> Result<u64> {
+    let known = namespace.map(|namespace| &*namespace.cookie);
+    if let Some(cookie) = known.and_then(OnceLock::get) {
+        return Ok(*cookie);
+    }
+    let ask = || {
+        let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))
+            .or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
+        socket_option::get(&socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, 0u64)
+    };
+    let asked = run_maybe_in(namespace, ask)?
+        .map_err(|e: std::io::Error| Error::os("cannot tell which network namespace this is", e))?;
+    Ok(known.map_or(asked, |known| *known.get_or_init(|| asked)))
 }
 
 #[cfg(test)]

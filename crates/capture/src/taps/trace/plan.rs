@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use trawl_bpf::addresses::kernel_addresses;
+use trawl_bpf::kallsyms::kernel_addresses;
 use trawl_bpf::layout::{
     HOLD_AT_ENTRY, HOLD_UNTIL_EXIT, TRACE_COPY, TRACE_SCRATCH_SIZE, TapConfig,
 };

@@ -1,33 +1,35 @@
 //! Interfaces: found, listed, changed and deleted.
 
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use super::socket::{Refusal, Reply};
-use super::wire::{Request, attributes, find, read_i32, read_text, read_u16, read_u32, read_u64};
+use super::socket::{
+    Refusal, Reply, Request, attributes, find, read_i32, read_text, read_u16, read_u32, read_u64,
+};
 use super::{LinkMonitor, Netlink};
 use crate::error::{Error, Result};
 use crate::netns::Namespace;
 
-pub(super) const IFLA_ADDRESS: u16 = 1;
-pub(super) const IFLA_IFNAME: u16 = 3;
-pub(super) const IFLA_MTU: u16 = 4;
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_OPERSTATE: u16 = 16;
 const IF_OPER_UP: u8 = 6;
-pub(super) const IFLA_LINKINFO: u16 = 18;
+const IFLA_LINKINFO: u16 = 18;
 const IFLA_IFALIAS: u16 = 20;
 const IFLA_STATS64: u16 = 23;
-pub(super) const IFLA_AF_SPEC: u16 = 26;
-pub(super) const IFLA_NET_NS_FD: u16 = 28;
-pub(super) const IFLA_NUM_TX_QUEUES: u16 = 31;
-pub(super) const IFLA_NUM_RX_QUEUES: u16 = 32;
+const IFLA_AF_SPEC: u16 = 26;
+const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_NUM_TX_QUEUES: u16 = 31;
+const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
 const IFLA_ALT_IFNAME: u16 = 53;
 pub(super) const IFLA_NEW_NETNSID: u16 = 45;
-pub(super) const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_KIND: u16 = 1;
 const IFLA_XDP_FD: u16 = 1;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_FLAGS: u16 = 3;
@@ -35,7 +37,7 @@ const IFLA_XDP_PROG_ID: u16 = 4;
 const IFLA_XDP_DRV_PROG_ID: u16 = 5;
 const IFLA_XDP_SKB_PROG_ID: u16 = 6;
 const IFLA_XDP_HW_PROG_ID: u16 = 7;
-pub(super) const IFLA_INFO_DATA: u16 = 2;
+const IFLA_INFO_DATA: u16 = 2;
 const IFLA_VLAN_ID: u16 = 1;
 const IFLA_VLAN_PROTOCOL: u16 = 5;
 const ETH_P_8021Q: u16 = 0x8100;
@@ -467,6 +469,121 @@ fn parse_links(replies: &[Reply]) -> Vec<Link> {
         .filter(|r| r.kind == libc::RTM_NEWLINK)
         .filter_map(|r| Link::parse(&r.payload))
         .collect()
+}
+
+// veth pairs, both ends made where they are wanted, with the queues they need.
+
+const VETH_INFO_PEER: u16 = 1;
+const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+const ADDR_GEN_MODE_NONE: u8 = 1;
+
+/// One end of a pair to be made.
+#[derive(Clone, Debug)]
+pub struct VethEnd<'a> {
+    pub name: &'a str,
+    /// Where it goes; `None`: here.
+    pub namespace: Option<&'a Namespace>,
+    pub mac: Option<[u8; 6]>,
+    pub mtu: Option<u32>,
+    /// Receive and transmit queues, both this many.
+    pub queues: u32,
+    /// No link-local IPv6 address by itself, and so none of the packets that come with one.
+    pub no_link_local: bool,
+}
+
+impl VethEnd<'_> {
+    fn write(&self, request: &mut Request) {
+        request.text(IFLA_IFNAME, self.name);
+        request
+            .u32(IFLA_NUM_TX_QUEUES, self.queues)
+            .u32(IFLA_NUM_RX_QUEUES, self.queues);
+        if let Some(mac) = self.mac {
+            request.attribute(IFLA_ADDRESS, &mac);
+        }
+        if let Some(mtu) = self.mtu {
+            request.u32(IFLA_MTU, mtu);
+        }
+        if let Some(namespace) = self.namespace {
+            request.u32(IFLA_NET_NS_FD, namespace.as_fd().as_raw_fd() as u32);
+        }
+    }
+}
+
+/// Makes a veth pair; both ends are down.
+pub fn create_veth(a: &VethEnd<'_>, b: &VethEnd<'_>) -> Result<()> {
+    let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+    let mut request = Request::new(libc::RTM_NEWLINK, flags).family_header(&link_header(0, 0, 0));
+    a.write(&mut request);
+    request.nest(IFLA_LINKINFO, |info| {
+        info.text(IFLA_INFO_KIND, "veth")
+            .nest(IFLA_INFO_DATA, |data| {
+                data.nest(VETH_INFO_PEER, |peer| {
+                    peer.raw(&link_header(0, 0, 0));
+                    b.write(peer);
+                });
+            });
+    });
+    let mut here = Netlink::here()?;
+    here.socket.change(request).map_err(|r| {
+        r.about(format!(
+            "cannot make the veth pair {} and {}",
+            a.name, b.name
+        ))
+    })?;
+    for end in [a, b].into_iter().filter(|end| end.no_link_local) {
+        let mut there = Netlink::open(end.namespace)?;
+        let index = there.link(end.name)?.index;
+        there.forbid_link_local(index)?;
+    }
+    Ok(())
+}
+
+impl Netlink {
+    /// Keeps IPv6 from making a link-local address; has to be said before the interface goes up.
+    fn forbid_link_local(&mut self, index: u32) -> Result<()> {
+        let mut request =
+            Request::new(libc::RTM_NEWLINK, 0).family_header(&link_header(index, 0, 0));
+        request.nest(IFLA_AF_SPEC, |families| {
+            families.nest(libc::AF_INET6 as u16, |inet6| {
+                inet6.attribute(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]);
+            });
+        });
+        match self.socket.change(request) {
+            // No IPv6 in this kernel: no link-local address either.
+            Err(refusal) if refusal.errno == libc::EAFNOSUPPORT => Ok(()),
+            result => result.map_err(|r| {
+                r.about(format!(
+                    "cannot stop IPv6 from addressing interface number {index}"
+                ))
+            }),
+        }
+    }
+}
+
+// IPIP devices: they receive the IPv4 packets inside of packets to a local address.
+
+const IFLA_IPTUN_LOCAL: u16 = 2;
+
+impl Netlink {
+    /// Makes an IPIP device that accepts tunnels from every address to `local`. Returns false where the kernel has no
+    /// such devices.
+    pub fn create_ipip(&mut self, name: &str, local: Ipv4Addr) -> Result<bool> {
+        let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+        let mut request =
+            Request::new(libc::RTM_NEWLINK, flags).family_header(&link_header(0, 0, 0));
+        request.text(IFLA_IFNAME, name);
+        request.nest(IFLA_LINKINFO, |info| {
+            info.text(IFLA_INFO_KIND, "ipip")
+                .nest(IFLA_INFO_DATA, |data| {
+                    data.attribute(IFLA_IPTUN_LOCAL, &local.octets());
+                });
+        });
+        match self.socket.change(request) {
+            Ok(_) => Ok(true),
+            Err(refusal) if refusal.errno == libc::EOPNOTSUPP => Ok(false),
+            Err(refusal) => Err(refusal.about(format!("cannot make the IPIP device {name}"))),
+        }
+    }
 }
 
 #[cfg(test)]

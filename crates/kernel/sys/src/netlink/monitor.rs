@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Netlink;
 use super::link::{IFLA_NEW_NETNSID, Link};
 use super::socket::{Reply, Socket};
-use super::wire::{find, read_u32};
+use super::socket::{find, read_u32};
 use crate::error::{Error, Result};
 use crate::netns::Namespace;
 

@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::Netlink;
 use super::socket::Reply;
-use super::wire::{Request, find, read_text, read_u32};
+use super::socket::{Request, find, read_text, read_u32};
 use crate::error::{Error, Result};
 
 const TC_H_CLSACT: u32 = 0xffff_fff1;
