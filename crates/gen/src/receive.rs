@@ -1,9 +1,11 @@
 //! The receiver: an XDP program that counts stamped packets, and what its counts mean.
 
+use std::ops::AddAssign;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use serde::Serialize;
 use trawl_attach::Site;
 use trawl_attach::snapshot::name_of;
 use trawl_bpf::layout::receive::{
@@ -228,15 +230,13 @@ pub struct Count {
     pub bytes: u64,
 }
 
-/// One flow of one sender.
-#[derive(Clone, Debug)]
-pub struct FlowReport {
-    pub key: FlowKey,
-    pub received: Count,
-    /// Missing between the lowest and the highest sequence number that came.
-    pub lost: u64,
-    /// How many numbers there are between the two.
+/// What the sequence numbers of stamps tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// How many numbers there are between the lowest and the highest one that came.
     pub expected: u64,
+    /// Missing between the two.
+    pub lost: u64,
     pub reordered: u64,
     pub duplicates: u64,
     /// So far below the highest number that late ones and duplicates cannot be told apart. Late ones are in `lost`.
@@ -244,6 +244,26 @@ pub struct FlowReport {
     pub restarts: u64,
     /// The lowest number that came: that many were sent before the receiver was there, or were lost.
     pub before_first: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.expected += other.expected;
+        self.lost += other.lost;
+        self.reordered += other.reordered;
+        self.duplicates += other.duplicates;
+        self.too_old += other.too_old;
+        self.restarts += other.restarts;
+        self.before_first += other.before_first;
+    }
+}
+
+/// One flow of one sender.
+#[derive(Clone, Debug)]
+pub struct FlowReport {
+    pub key: FlowKey,
+    pub received: Count,
+    pub counts: Counts,
     pub latency: Latency,
 }
 
@@ -257,13 +277,7 @@ pub struct Report {
     /// From the first stamped packet to the last.
     pub span: Duration,
     /// The flows' sums.
-    pub lost: u64,
-    pub expected: u64,
-    pub reordered: u64,
-    pub duplicates: u64,
-    pub too_old: u64,
-    pub restarts: u64,
-    pub before_first: u64,
+    pub counts: Counts,
     pub latency: Latency,
     /// In the order of their keys.
     pub flows: Vec<FlowReport>,
@@ -278,13 +292,15 @@ impl FlowReport {
                 packets: flow.received,
                 bytes: flow.bytes,
             },
-            lost: lost(flow),
-            expected: flow.expected_before + expected(flow),
-            reordered: flow.reordered,
-            duplicates: flow.duplicates,
-            too_old: flow.too_old,
-            restarts: flow.restarts,
-            before_first: flow.first.saturating_sub(RECEIVE_FIRST_ERA as u64),
+            counts: Counts {
+                expected: flow.expected_before + expected(flow),
+                lost: lost(flow),
+                reordered: flow.reordered,
+                duplicates: flow.duplicates,
+                too_old: flow.too_old,
+                restarts: flow.restarts,
+                before_first: flow.first.saturating_sub(RECEIVE_FIRST_ERA as u64),
+            },
             latency: collector.take(),
         }
     }
@@ -313,19 +329,14 @@ impl Report {
             collector.add(&cpu.latency, &cpu.buckets, RECEIVE_TOTAL_BITS as u32);
         }
         let (stamped, unstamped) = counts(totals);
-        let sum = |of: fn(&FlowReport) -> u64| flows.iter().map(of).sum();
+        let mut counts = Counts::default();
+        flows.iter().for_each(|flow| counts += flow.counts);
         Ok(Self {
             stamped,
             unstamped,
             span: span(totals),
             untracked: totals.iter().map(|cpu| cpu.untracked).sum(),
-            lost: sum(|flow| flow.lost),
-            expected: sum(|flow| flow.expected),
-            reordered: sum(|flow| flow.reordered),
-            duplicates: sum(|flow| flow.duplicates),
-            too_old: sum(|flow| flow.too_old),
-            restarts: sum(|flow| flow.restarts),
-            before_first: sum(|flow| flow.before_first),
+            counts,
             latency: collector.take(),
             flows,
         })

@@ -9,6 +9,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 use rewrite::Rewrite;
+use serde::Serialize;
 use trawl_packet::link_type;
 use trawl_packet::read::{CaptureReader, compressed};
 use trawl_sys::{Error, Result};
@@ -37,7 +38,7 @@ pub struct Options {
 }
 
 /// What there is to say of a replay beside the figures of its run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct ReplayAccount {
     /// Files that could not be sent, or not all of them, and why.
     pub problems: Vec<String>,
@@ -50,6 +51,7 @@ pub struct ReplayAccount {
     pub backwards: u64,
     pub rounds: u64,
     /// How far the gaps between frames were from the recorded ones.
+    #[serde(skip)]
     pub gaps: Option<Gaps>,
 }
 

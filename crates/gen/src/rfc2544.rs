@@ -490,8 +490,8 @@ impl Measurement<'_> {
             refused: figures.refused,
             took: figures.elapsed,
             received: flow.as_ref().map_or(0, distinct),
-            duplicates: flow.as_ref().map_or(0, |flow| flow.duplicates),
-            reordered: flow.as_ref().map_or(0, |flow| flow.reordered),
+            duplicates: flow.as_ref().map_or(0, |flow| flow.counts.duplicates),
+            reordered: flow.as_ref().map_or(0, |flow| flow.counts.reordered),
             latency: flow.map_or_else(Latency::default, |flow| flow.latency),
         }))
     }
@@ -518,7 +518,7 @@ impl Measurement<'_> {
 
 /// Late ones among them, each counted once.
 fn distinct(flow: &FlowReport) -> u64 {
-    flow.expected - flow.lost
+    flow.counts.expected - flow.counts.lost
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde::Serialize;
 use trawl_gen::connections::Account;
 use trawl_gen::engine::Notes;
 use trawl_gen::pace::WIRE_OVERHEAD;
-use trawl_gen::receive::{FlowReport, Latency, Report as ReceiveReport};
+use trawl_gen::receive::{Counts, FlowReport, Latency, Report as ReceiveReport};
 use trawl_gen::replay::ReplayAccount as Replayed;
 use trawl_gen::rfc2544::{CHECKSUM, Rfc2544Results, Trial};
 use trawl_gen::run::{End, Figures, Percentiles, Report};
@@ -221,18 +221,7 @@ pub struct Sent<'a> {
     stopped: bool,
     failure: Option<String>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    replay: Option<Replay<'a>>,
-}
-
-/// What a replay adds to [`Sent`].
-#[derive(Debug, Serialize)]
-struct Replay<'a> {
-    rounds: u64,
-    too_long: u64,
-    too_short: u64,
-    cut: u64,
-    backwards: u64,
-    problems: &'a [String],
+    replay: Option<&'a Replayed>,
 }
 
 impl<'a> Sent<'a> {
@@ -259,14 +248,7 @@ impl<'a> Sent<'a> {
 
     #[must_use]
     pub fn of_replay(mut self, outcome: &'a Replayed) -> Self {
-        self.replay = Some(Replay {
-            rounds: outcome.rounds,
-            too_long: outcome.too_long,
-            too_short: outcome.too_short,
-            cut: outcome.cut,
-            backwards: outcome.backwards,
-            problems: &outcome.problems,
-        });
+        self.replay = Some(outcome);
         self
     }
 }
@@ -343,13 +325,8 @@ pub struct Received<'a> {
     unstamped: u64,
     unstamped_bytes: u64,
     untracked: u64,
-    expected: u64,
-    lost: u64,
-    reordered: u64,
-    duplicates: u64,
-    too_old: u64,
-    restarts: u64,
-    before_first: u64,
+    #[serde(flatten)]
+    counts: Counts,
     latency_ns: Option<Latencies>,
     flows: Vec<Flow>,
 }
@@ -359,13 +336,8 @@ struct Flow {
     flow: String,
     received: u64,
     received_bytes: u64,
-    expected: u64,
-    lost: u64,
-    reordered: u64,
-    duplicates: u64,
-    too_old: u64,
-    restarts: u64,
-    before_first: u64,
+    #[serde(flatten)]
+    counts: Counts,
     latency_ns: Option<Latencies>,
 }
 
@@ -381,13 +353,7 @@ impl<'a> Received<'a> {
             unstamped: report.unstamped.packets,
             unstamped_bytes: report.unstamped.bytes,
             untracked: report.untracked,
-            expected: report.expected,
-            lost: report.lost,
-            reordered: report.reordered,
-            duplicates: report.duplicates,
-            too_old: report.too_old,
-            restarts: report.restarts,
-            before_first: report.before_first,
+            counts: report.counts,
             latency_ns: Latencies::of(&report.latency),
             flows: report.flows.iter().map(Flow::new).collect(),
         }
@@ -400,13 +366,7 @@ impl Flow {
             flow: flow_name(flow),
             received: flow.received.packets,
             received_bytes: flow.received.bytes,
-            expected: flow.expected,
-            lost: flow.lost,
-            reordered: flow.reordered,
-            duplicates: flow.duplicates,
-            too_old: flow.too_old,
-            restarts: flow.restarts,
-            before_first: flow.before_first,
+            counts: flow.counts,
             latency_ns: Latencies::of(&flow.latency),
         }
     }

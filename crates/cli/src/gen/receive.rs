@@ -166,11 +166,14 @@ fn in_words(place: &str, took: Duration, report: &Report, args: &Args) -> String
         text.push_str("no stamped packet arrived; `trawl gen … --stamp` sends them\n");
         return text;
     }
-    let share = report.lost as f64 / report.expected.max(1) as f64 * 100.0;
+    let share = report.counts.lost as f64 / report.counts.expected.max(1) as f64 * 100.0;
     let _ = writeln!(
         text,
         "lost {} of {} ({share:.4} %), reordered {}, duplicates {}",
-        report.lost, report.expected, report.reordered, report.duplicates
+        report.counts.lost,
+        report.counts.expected,
+        report.counts.reordered,
+        report.counts.duplicates
     );
     text.push_str(&remarks(report, args));
     if report.latency.count > 0 {
@@ -183,21 +186,21 @@ fn in_words(place: &str, took: Duration, report: &Report, args: &Args) -> String
 /// What the figures do not say by themselves.
 fn remarks(report: &Report, args: &Args) -> String {
     let mut text = String::new();
-    if report.too_old > 0 {
+    if report.counts.too_old > 0 {
         let _ = writeln!(
             text,
             "{} arrived too late to tell them from duplicates; late ones are counted as lost",
-            report.too_old
+            report.counts.too_old
         );
     }
-    if report.restarts > 0 {
-        let _ = writeln!(text, "senders restarted {} times", report.restarts);
+    if report.counts.restarts > 0 {
+        let _ = writeln!(text, "senders restarted {} times", report.counts.restarts);
     }
-    if report.before_first > 0 {
+    if report.counts.before_first > 0 {
         let _ = writeln!(
             text,
             "{} packets were sent before the first that arrived: before the receiver started, or they were lost",
-            report.before_first
+            report.counts.before_first
         );
     }
     if report.untracked > 0 {
@@ -248,9 +251,9 @@ fn flows_in_words(report: &Report, most: usize) -> String {
             "{:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
             flow_name(flow),
             flow.received.packets,
-            flow.lost,
-            flow.reordered,
-            flow.duplicates,
+            flow.counts.lost,
+            flow.counts.reordered,
+            flow.counts.duplicates,
             time(latency.percentiles[0]),
             time(latency.percentiles[2]),
             time(latency.most),
