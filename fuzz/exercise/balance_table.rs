@@ -1,13 +1,13 @@
-//! The load balancer's table files, of any text.
+//! The load balancer's table files, from any text.
 
 use trawl_balance::compile::{compile, decompile};
 use trawl_balance::{Table, file};
 use trawl_bpf::layout::balance::BALANCE_LINE;
 
-/// More are not compiled: that takes longer than a fuzzer has.
+/// Most backends to compile: more would take too long for a fuzzer.
 const COMPILED: usize = 50;
 
-/// A table file: what is accepted compiles, and is read back as it was.
+/// Parses a table file: an accepted one compiles, and decompiles to the same table.
 pub fn table_file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

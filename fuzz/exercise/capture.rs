@@ -1,5 +1,5 @@
-//! Drives the parsers of packets and of their files over any bytes: the body of the fuzz targets, shared with the tests that
-//! replay their seeds and change them, so that all mean the same.
+//! Drives the parsers of packets and capture files with arbitrary bytes: the body of the fuzz targets, shared with the tests that
+//! replay and mutate their seeds.
 #![allow(dead_code, reason = "each target uses its own part")]
 
 use std::io::{self, Cursor, Read};
@@ -17,7 +17,7 @@ use trawl_view::record::{PacketView, Source};
 use trawl_view::rewrite::{Format, Rewriter};
 use trawl_view::stat::{Field, FileFacts, FileFigures, Statistics, Stored};
 
-/// Reads a whole file, prints its packets, and makes figures of them and of the blocks between.
+/// Reads a whole file, prints its packets, and summarises them and the blocks between.
 pub fn capture_file(bytes: &[u8]) {
     let Ok(mut reader) = CaptureReader::new(bytes) else {
         return;
@@ -66,7 +66,7 @@ pub fn capture_file(bytes: &[u8]) {
     }
 }
 
-/// Writes a file again, which holds the same packets then and no damage.
+/// Rewrites a file and checks that the copy holds the same packets and no damage.
 fn rewritten(bytes: &[u8], format: Format, verbatim: bool) {
     let Ok(mut reader) = CaptureReader::new(bytes) else {
         return;
@@ -86,12 +86,12 @@ fn rewritten(bytes: &[u8], format: Format, verbatim: bool) {
     let mut there = 0;
     let mut copied = match CaptureReader::new(&copy[..]) {
         Ok(copied) => copied,
-        // A file without a header says nothing.
+        // A file without a header holds nothing to compare.
         Err(_) if packets.is_empty() => return,
         Err(error) => panic!("{format:?}, verbatim {verbatim}: {error}"),
     };
     while copied.advance().expect("a file that is whole") {
-        // The first records tell a variant of pcap. Those that are damaged count for that too, and are not in the copy.
+        // The first records decide the variant of pcap. Damaged ones count for that too, and are missing in the copy.
         if matches!(copied.format(), FileFormat::Pcap { modified: true, .. }) {
             return;
         }
@@ -103,14 +103,14 @@ fn rewritten(bytes: &[u8], format: Format, verbatim: bool) {
 
 const LINKTYPE_FRELAY: u16 = 107;
 
-/// What a compressed file may come to here: a few bytes can stand for more than a fuzzer has memory for.
+/// Most decompressed bytes: a few bytes can stand for more than a fuzzer's memory.
 const MOST_UNPACKED: u64 = 4 << 20;
 
-/// A file that may be compressed, and its table of frames if it has one.
+/// Reads a file that may be compressed, and its table of frames if it has one.
 pub fn compressed_file(bytes: &[u8]) {
     if let Ok((source, _)) = compressed::open(bytes) {
         let mut unpacked = Vec::new();
-        // An error comes after what was sound.
+        // An error follows the undamaged part.
         let _ = source.take(MOST_UNPACKED).read_to_end(&mut unpacked);
         capture_file(&unpacked);
     }
@@ -123,7 +123,7 @@ pub fn compressed_file(bytes: &[u8]) {
         for frame in frames.iter().take(4) {
             let end = frame.offset.checked_add(frame.compressed.into());
             let part = end.and_then(|end| bytes.get(frame.offset as usize..end as usize));
-            // Its length is what the table says, so that nothing larger is made of it.
+            // The table gives its length, so that no larger buffer is allocated.
             if let Some(part) = part.filter(|_| u64::from(frame.decompressed) <= MOST_UNPACKED) {
                 let _ = seekable::decompress(frame, part);
             }
@@ -146,8 +146,8 @@ pub fn blocks(bytes: &[u8]) {
     assert_eq!(walked + walk.rest().len(), bytes.len());
 }
 
-/// Prints and summarises one packet. The first byte picks the link type and the options; what is no Ethernet frame is
-/// taken for a frame of each serial link too.
+/// Prints and summarises one packet. The first byte selects the link type and the options; a packet of another link type than
+/// Ethernet is also read as a frame of each serial link.
 pub fn packet(bytes: &[u8]) {
     const LINK_TYPES: [u16; 4] = [
         block::LINKTYPE_ETHERNET,

@@ -1,9 +1,9 @@
-//! Expressions and programs made of any bytes.
+//! Expressions and programs made from arbitrary bytes.
 
 use trawl_filter::expression::{self, Options};
 use trawl_filter::{Classic, Target, lower};
 
-/// What expressions are made of. There are no names, which libpcap would ask the network for.
+/// Tokens of expressions. Names are left out, since libpcap would resolve them over the network.
 const WORDS: [&str; 64] = [
     "and",
     "or",
@@ -71,7 +71,7 @@ const WORDS: [&str; 64] = [
     "\u{e9}\0",
 ];
 
-/// The text that some bytes stand for: the lower six bits pick a word, and the highest one says that a space follows.
+/// Returns the text that bytes encode: the lower six bits select a token, the highest one adds a space.
 pub fn expression_of(bytes: &[u8]) -> String {
     let mut text = String::new();
     for byte in bytes {
@@ -83,7 +83,7 @@ pub fn expression_of(bytes: &[u8]) -> String {
     text
 }
 
-/// Compiles and lowers what the bytes stand for, alone and in an expression that is long enough to be taken apart.
+/// Compiles and lowers the expression of the bytes, alone and inside one long enough to be split.
 pub fn expression(bytes: &[u8]) {
     let text = expression_of(&bytes[..bytes.len().min(64)]);
     let alone = try_out(&text);
@@ -92,7 +92,7 @@ pub fn expression(bytes: &[u8]) {
         "ether src 2:0:0:0:0:7 or ".repeat(expression::APART)
     );
     let in_long = try_out(&long);
-    // A bare number after an operator inherits what stands before it, which alone it does not.
+    // A bare number after an operator inherits its qualifier, which it lacks alone.
     assert!(
         !alone || in_long || !expression::compiles_whole(&long),
         "`{text}` is taken alone but not after many others"
@@ -113,7 +113,7 @@ fn try_out(text: &str) -> bool {
     }
 }
 
-/// A program as `tcpdump -ddd` prints it, up to an empty line, and a packet that it is run on.
+/// Runs a program in the form of `tcpdump -ddd`, up to an empty line, on the packet after it.
 pub fn program(bytes: &[u8]) {
     let end = bytes.windows(2).position(|pair| pair == b"\n\n");
     let (text, packet) = bytes.split_at(end.unwrap_or(bytes.len()));

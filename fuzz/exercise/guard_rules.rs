@@ -1,4 +1,4 @@
-//! The guard's rule files and the values in them, of any text.
+//! The guard's rule files and the values in them, from any text.
 
 use trawl_guard::compile::compile;
 use trawl_guard::file::RuleFile;
@@ -7,11 +7,11 @@ use trawl_guard::rule::{IcmpType, Ports, TcpState};
 use trawl_guard::values::MacPrefix;
 use trawl_guard::{Draft, Match, Prefix, RuleSet, values};
 
-/// More are not compiled: that takes longer than a fuzzer has.
+/// Most rules to compile: more would take too long for a fuzzer.
 const COMPILED: usize = 200;
 const CPUS: u32 = 2;
 
-/// A rule file; after a zero byte, if there is one, the list that it may name.
+/// Parses a rule file; a list that it may name follows a zero byte.
 pub fn rule_file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
@@ -36,7 +36,7 @@ fn compiled(file: RuleFile) {
     }
 }
 
-/// What a rule may be made of, as one word. What is understood is understood again as it is shown.
+/// Parses a text as each kind of value. An accepted value parses again from its displayed form.
 fn values(word: &str) {
     let _ = values::rate(word);
     if let Ok(time) = values::duration(word) {
@@ -65,7 +65,7 @@ fn values(word: &str) {
     }
 }
 
-/// The options that a rule is shown as.
+/// Parses the options that a rule is displayed as.
 fn read_back(shown: &str) -> Match {
     let mut what = Match::default();
     let mut words = shown.split_whitespace();

@@ -1,9 +1,8 @@
-//! Changes to replayed frames, on any bytes.
+//! Changes to replayed frames, on arbitrary bytes.
 
 use trawl_gen::replay::rewrite::{Rewrite, TagChange};
 
-/// Everything is changed in a frame that may be anything. The first byte chooses what
-/// becomes of its tag.
+/// Applies every change to an arbitrary frame. The first byte selects the change of its tag.
 pub fn exercise(bytes: &[u8]) {
     let Some((choice, frame)) = bytes.split_first() else {
         return;

@@ -1,12 +1,12 @@
-//! The generator's template files, of any text.
+//! The generator's template files, from any text.
 
 use trawl_gen::template::Template;
 use trawl_gen::traffic::Limits;
 
-/// Frames that are looked at of each template.
+/// Frames that are checked of each template.
 const FRAMES: u64 = 40;
 
-/// What is understood makes frames that a device would take; what is not is refused with a place in the file.
+/// Parses a template: an accepted one makes valid frames, a refused one is reported with its position in the file.
 pub fn file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

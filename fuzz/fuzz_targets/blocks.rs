@@ -1,4 +1,4 @@
-//! The walk over finished blocks and the options in them, on any bytes.
+//! The walk over finished blocks and the options in them, on arbitrary bytes.
 #![no_main]
 
 #[path = "../exercise/capture.rs"]

@@ -1,4 +1,4 @@
-//! The stream reader on any bytes: pcapng and pcap, told apart by their start.
+//! The stream reader on arbitrary bytes: pcapng and pcap, recognised by their magic.
 #![no_main]
 
 #[path = "../exercise/capture.rs"]

@@ -1,4 +1,4 @@
-//! Files that say they are compressed, by gzip, zstd or lz4, and the capture file inside.
+//! Files compressed by gzip, zstd or lz4, and the capture file inside.
 #![no_main]
 
 #[path = "../exercise/capture.rs"]

@@ -1,4 +1,4 @@
-//! Filter expressions, valid and not.
+//! Filter expressions, valid and invalid.
 #![no_main]
 
 #[path = "../exercise/expression.rs"]

@@ -1,4 +1,4 @@
-//! The printer and the summary on any packet; the first byte picks link type and options.
+//! The printer and the summary on any packet; the first byte selects link type and options.
 #![no_main]
 
 #[path = "../exercise/capture.rs"]

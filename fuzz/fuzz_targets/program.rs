@@ -1,4 +1,4 @@
-//! Programs in the form of `tcpdump -ddd`, and packets that they are run on.
+//! Programs in the form of `tcpdump -ddd`, and packets to run them on.
 #![no_main]
 
 #[path = "../exercise/expression.rs"]

@@ -1,4 +1,4 @@
-//! Changes to replayed frames, on any bytes.
+//! Changes to replayed frames, on arbitrary bytes.
 #![no_main]
 
 #[path = "../exercise/rewrite.rs"]

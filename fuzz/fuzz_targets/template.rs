@@ -1,4 +1,4 @@
-//! The generator's template files, and the frames that they ask for.
+//! The generator's template files, and the frames that they describe.
 #![no_main]
 
 #[path = "../exercise/template.rs"]

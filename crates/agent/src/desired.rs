@@ -1,4 +1,4 @@
-//! What a host is desired to do: a list of captures, in TOML or JSON.
+//! The desired state of a host: a list of captures, in TOML or JSON.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,60 +7,60 @@ use trawl_sys::{Error, Result, names};
 
 pub type Labels = BTreeMap<String, String>;
 
-/// Longer texts are refused: the bus takes no more, and 1 MiB is some thousand captures.
+/// Longest text: the bus refuses larger messages, and 1 MiB is some thousand captures.
 pub const TEXT_MOST: usize = 1 << 20;
 const NAME_MOST: usize = 64;
 
-/// All that is desired of a host.
+/// The desired state of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Desired {
-    /// What the host is called by; those of its own policy file come first.
+    /// Labels of the host, unless its own policy file sets them.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
     #[serde(default, rename = "capture", alias = "captures")]
     pub captures: Vec<Capture>,
 }
 
-/// One capture. What is absent is not limited.
+/// A capture. An absent limit is no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capture {
     pub name: String,
     pub interfaces: Vec<String>,
-    /// Where the packets go.
+    /// Store that receives the packets.
     pub store: String,
-    /// Which packets, as tcpdump takes it; empty for all.
+    /// Filter in tcpdump's syntax; empty for all packets.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub filter: String,
-    /// In whose place `auto` stands.
+    /// Taps to use; empty for `auto`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taps: Vec<String>,
     /// Bytes of each packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snaplen: Option<u32>,
-    /// Counted from the first start, whether the agent was there all the time or not.
+    /// Duration since the first start, including the time without an agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_seconds: Option<u64>,
-    /// Recorded packets, all starts together.
+    /// Maximum of recorded packets, summed over all starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
-    /// Recorded bytes of each start.
+    /// Maximum of recorded bytes, for each start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
-    /// Memory for packets on their way.
+    /// Memory for packets in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// Disk for chunks that wait for the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spool_bytes: Option<u64>,
-    /// The host indexes each chunk as it stores it.
+    /// Set if the host indexes each chunk when it stores it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub index: bool,
 }
 
 impl Desired {
-    /// From TOML, or from JSON where the text begins with a brace.
+    /// Parses TOML, or JSON if the text begins with a brace.
     pub fn parse(text: &str) -> Result<Self> {
         let what = "cannot read the desired state";
         let wrong = |why: String| {
@@ -91,7 +91,7 @@ impl Desired {
     }
 }
 
-/// Returns whether a text may be a capture's name, which is a part of keys in the store and of files.
+/// Returns whether a text is a valid capture name, which becomes part of store keys and file names.
 pub fn is_name(text: &str) -> bool {
     let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     !text.is_empty() && text.len() <= NAME_MOST && text.chars().all(letters)
@@ -126,7 +126,7 @@ impl Capture {
     }
 }
 
-/// Terms that all hold: `web*`, `role=edge`, `role!=db`. Several are separated by commas.
+/// A comma-separated list of terms that must all hold: `web*`, `role=edge`, `role!=db`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selector(Vec<Term>);
 
@@ -167,7 +167,7 @@ impl Selector {
         })
     }
 
-    /// Returns whether it is a host's name as it is, and no pattern.
+    /// Returns whether this is the exact name of a host rather than a pattern.
     pub fn is_name(&self) -> bool {
         matches!(&self.0[..], [Term::Name(name)] if !name.contains(['*', '?', '[']))
     }
@@ -199,7 +199,7 @@ mod tests {
     "#;
 
     #[test]
-    fn toml_and_json_say_the_same() {
+    fn toml_and_json_parse_to_the_same_state() {
         let desired = Desired::parse(ONE).unwrap();
         let json = serde_json::to_string(&desired).unwrap();
         assert_eq!(Desired::parse(&json).unwrap(), desired);

@@ -1,6 +1,5 @@
-//! The agent of a host: which captures are desired, what the host's policy allows of them, and the state machine that says
-//! what to start and stop. Nothing here starts a process, reads a clock or talks to a network: `trawl agent` does, and the
-//! simulation of a thousand hosts does without.
+//! The agent of a host: the desired captures, the host's policy, and the state machine that starts and stops captures. This crate
+//! starts no process, reads no clock and uses no network; `trawl agent` does, and so the simulation can run a thousand hosts.
 
 pub mod desired;
 pub mod machine;

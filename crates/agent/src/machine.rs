@@ -1,5 +1,5 @@
-//! The agent's state machine: events and the time go in, actions come out. It follows what is desired within what the policy
-//! allows, starts each capture once, and starts what fails again after a while that doubles.
+//! The agent's state machine: it turns events and the time into actions. It follows the desired state within the policy, starts
+//! each capture once, and restarts failed ones after a delay that doubles.
 
 #[cfg(test)]
 mod tests;
@@ -13,17 +13,17 @@ use crate::policy::{Policy, Refusal};
 use crate::report::{CaptureReport, Counts, HostReport, Phase};
 
 const SECOND: u64 = 1_000_000_000;
-/// Between a failure and the next start; doubled with each failure up to the longest.
+/// Delay between a failure and the next start; doubles with each failure up to the longest.
 const BACKOFF: u64 = SECOND;
 const BACKOFF_MOST: u64 = 60 * SECOND;
-/// What ran so long has not failed at its start.
+/// Run time after which an end no longer counts as a failed start.
 const HEALTHY: u64 = 60 * SECOND;
-/// A capture seals and stores what it has once it is told to end; after this time it is killed.
+/// Time that a stopped capture has to seal and store its data before it is killed.
 const STOP_PATIENCE: u64 = 60 * SECOND;
-/// Between two attempts to store what captures left in the spool.
+/// Delay between two attempts to store the captures' leftovers in the spool.
 const PUSH_EVERY: u64 = 30 * SECOND;
 
-/// Both clocks: one for waiting, which no one sets, and one that goes on while the agent is away.
+/// Both clocks: a monotonic one for delays, and the wall clock, which goes on while the agent is stopped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Now {
     pub monotonic: u64,
@@ -32,19 +32,19 @@ pub struct Now {
 
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// What is desired from now on. A revision that is not newer is an echo of the past and changes nothing.
+    /// A new desired state. A revision that is not newer is an echo and changes nothing.
     Desired { revision: u64, desired: Desired },
-    /// What came as desired state could not be read: the one before stays.
+    /// A desired state that cannot be parsed: the previous one stays.
     Unreadable { revision: u64, why: String },
     /// The capture is attached.
     Ready { run: u64 },
-    /// What it counted up to now.
+    /// The counts so far.
     Counted { run: u64, counts: Counts },
-    /// Its process is over, or was never there.
+    /// The process has ended or could not be started.
     Ended { run: u64, end: End, counts: Counts },
-    /// The attempt to store what is in the spool is over.
+    /// The attempt to store the spool's contents has ended.
     Pushed { all: bool },
-    /// The agent is told to end.
+    /// The agent has been asked to end.
     Shutdown,
     /// Time has passed.
     Tick,
@@ -52,25 +52,25 @@ pub enum Event {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// As it should: told to, or at its bounds, with everything stored.
+    /// Success: stopped or at its bounds, with everything stored.
     Well,
-    /// A process of an agent before this one has the capture still; it ends by itself.
+    /// A process of a previous agent still holds the capture and will end on its own.
     Held,
-    /// With the last words of the process.
+    /// Failure, with the last messages of the process.
     Failed(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The bounds of the capture are what is left of them.
+    /// Starts the capture with its remaining bounds.
     Start { run: u64, capture: Box<Capture> },
-    /// Once politely, later by force.
+    /// Stops the capture: by a signal first, later by force.
     Stop { run: u64, force: bool },
-    /// Store what captures left in the spool.
+    /// Stores the captures' leftovers in the spool.
     Push,
 }
 
-/// What an agent knows of a capture after a restart.
+/// The agent's memory of a capture after a restart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     pub capture: Capture,
@@ -83,9 +83,9 @@ pub struct Memory {
 #[derive(Debug)]
 pub struct Machine {
     policy: Policy,
-    /// Those of the policy, and those of the desired state that it does not name.
+    /// Labels of the policy, then labels of the desired state that the policy does not set.
     labels: Labels,
-    /// Of the desired state that is followed; none has come yet.
+    /// Revision of the desired state; `None` before the first one.
     revision: Option<u64>,
     error: Option<String>,
     entries: BTreeMap<String, Entry>,
@@ -102,7 +102,7 @@ struct Push {
 }
 
 impl Machine {
-    /// With what an agent before this one remembered. What it left in the spool is stored first.
+    /// Creates a machine from a previous agent's memory. Leftovers in the spool are stored first.
     pub fn new(policy: Policy, memory: Vec<Memory>) -> Self {
         let entries = memory
             .into_iter()
@@ -184,7 +184,7 @@ impl Machine {
             .find(|entry| entry.run_number() == Some(run))
     }
 
-    /// Returns the actions that bring about what is desired.
+    /// Returns the actions that lead to the desired state.
     fn settle(&mut self, now: Now) -> Vec<Action> {
         let mut actions = Vec::new();
         for entry in self.entries.values_mut() {
@@ -195,7 +195,7 @@ impl Machine {
             };
             actions.extend(entry.settle(now, self.stopping, number));
         }
-        // Before the first desired state comes, what was remembered may be desired still.
+        // Before the first desired state, the remembered captures count as desired.
         if self.revision.is_some() {
             self.entries.retain(|_, entry| entry.is_needed());
         }
@@ -207,7 +207,7 @@ impl Machine {
         actions
     }
 
-    /// Returns whether the agent may end: it was told to, and nothing runs.
+    /// Returns whether the agent may end: it was asked to, and nothing runs.
     pub fn is_over(&self) -> bool {
         self.stopping && self.entries.values().all(|one| one.run_number().is_none())
     }
@@ -232,16 +232,16 @@ impl Machine {
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// `None`: not desired, or not any more.
+    /// `None` if the capture is not or no longer desired.
     desired: Option<Capture>,
     refused: Option<Refusal>,
     run: Option<Run>,
-    /// What the figures below are about.
+    /// Capture that the counts below belong to.
     of: Option<Capture>,
     begun_wall: Option<u64>,
     finished: bool,
     starts: u64,
-    /// Of runs that are over.
+    /// Counts of the runs that have ended.
     spent: Counts,
     failures: u32,
     error: Option<String>,
@@ -251,7 +251,7 @@ struct Entry {
 #[derive(Debug)]
 struct Run {
     number: u64,
-    /// As it is desired, not what was left of the bounds.
+    /// The capture as desired, with its full bounds.
     capture: Capture,
     since: u64,
     ready: bool,
@@ -281,7 +281,7 @@ impl Entry {
         if let Some(capture) = &capture
             && self.of.as_ref() != Some(capture)
         {
-            // Another capture of the same name begins anew.
+            // A changed capture of the same name starts with fresh counts.
             self.of = Some(capture.clone());
             self.begun_wall = None;
             self.finished = false;
@@ -338,7 +338,7 @@ impl Entry {
         }
     }
 
-    /// Returns what is left of the bounds; nothing if one is reached.
+    /// Returns the capture with its remaining bounds; `None` if one is reached.
     fn rest(&self, now: Now) -> Option<Capture> {
         let mut rest = self.desired.clone()?;
         let left = |bound: &mut Option<u64>, used: u64| {

@@ -1,4 +1,4 @@
-//! What a host allows, whatever is desired of it: its own file, which no command changes.
+//! A host's policy, which limits every desired state: its own file, which no command changes.
 
 use serde::{Deserialize, Serialize};
 use trawl_sys::{Error, Result};
@@ -6,37 +6,37 @@ use url::Url;
 
 use crate::desired::{Capture, Labels};
 
-/// Bytes of a filter: the time to compile one grows faster than its length.
+/// Longest filter in bytes: compile time grows faster than the length.
 const LONGEST_FILTER: usize = 16 << 10;
 
-/// A list that is absent allows all; a limit that is absent limits nothing.
+/// The policy. An absent list allows all; an absent limit limits nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
     #[serde(default)]
     pub labels: Labels,
-    /// The public keys of those whose commands are followed on a bus.
+    /// Public keys of the operators whose commands are followed on a bus.
     #[serde(default)]
     pub operators: Vec<String>,
-    /// Names as `-i` takes them; `*` is any text without a colon.
+    /// Interface names in the syntax of `-i`; `*` matches any text without a colon.
     interfaces: Option<Vec<String>>,
     taps: Option<Vec<String>>,
-    /// Addresses of stores; `*` is any text.
+    /// Store addresses; `*` matches any text.
     stores: Option<Vec<String>>,
     max_captures: Option<usize>,
     max_duration_seconds: Option<u64>,
     max_size_bytes: Option<u64>,
     max_memory_bytes: Option<u64>,
     max_spool_bytes: Option<u64>,
-    /// At most this many bytes of each packet; absent: whole packets.
+    /// Maximum bytes of each packet; absent: whole packets.
     max_snaplen: Option<u32>,
-    /// What packets have to match besides what is asked for, as tcpdump takes it.
+    /// Filter that is added to each capture's own, in tcpdump's syntax.
     filter: Option<String>,
-    /// Whether chunks may be indexed on this host, which takes its CPU time.
+    /// Set if chunks may be indexed on this host, which costs CPU time.
     index: Option<bool>,
 }
 
-/// Why a capture is not started.
+/// Reason for a refused capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Refusal {
@@ -73,7 +73,7 @@ pub enum Refusal {
         most: u32,
     },
     Index,
-    /// Its brackets do not match: it could reach out of those that the policy's filter is joined by.
+    /// Unbalanced brackets: the filter could escape the brackets around it.
     Filter {
         filter: String,
     },
@@ -87,7 +87,7 @@ impl Policy {
         })
     }
 
-    /// Returns why the capture is refused as the `number`th, from 0; `None` if it is allowed.
+    /// Returns the reason to refuse the capture as the `number`th, from 0; `None` if it is allowed.
     pub fn refuses(&self, capture: &Capture, number: usize) -> Option<Refusal> {
         if let Some(most) = self.max_captures.filter(|most| number >= *most) {
             return Some(Refusal::TooMany { most });
@@ -168,7 +168,7 @@ impl Policy {
         }
     }
 
-    /// The capture with the policy's filter, and with its limits where it names none of its own and one can be put in place.
+    /// Returns the capture with the policy's filter added, and with the policy's limits where it sets none itself.
     pub fn limited(&self, capture: &Capture) -> Capture {
         Capture {
             memory_bytes: capture.memory_bytes.or(self.max_memory_bytes),
@@ -179,7 +179,7 @@ impl Policy {
     }
 }
 
-/// Returns whether each bracket is closed, and none before it is opened.
+/// Returns whether all brackets are balanced.
 fn is_closed(filter: &str) -> bool {
     let mut open = 0_u32;
     filter.chars().all(|c| {
@@ -193,7 +193,7 @@ fn is_closed(filter: &str) -> bool {
     }) && open == 0
 }
 
-/// `*` stands for any text; all else for itself. So a pattern that is asked for is allowed only where all that it can mean is.
+/// Matches `*` against any text. A requested pattern matches only if all its expansions do.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((head, mut rest)) = pattern.split_once('*') else {
         return pattern == text;
@@ -221,7 +221,7 @@ fn allows_interface(pattern: &str, asked: &str) -> bool {
     }
 }
 
-/// `any` stands for every interface, and so needs a pattern that does.
+/// Matches an interface name. `any` stands for every interface and needs a pattern that does, too.
 fn allows_name(pattern: &str, asked: &str) -> bool {
     match asked {
         "any" => pattern == "any" || pattern == "*",
@@ -229,8 +229,8 @@ fn allows_name(pattern: &str, asked: &str) -> bool {
     }
 }
 
-/// Compares what is opened, not what is written: an address in another form than its parsed one is refused. So are
-/// encoded characters, which stand for others in the name of a directory.
+/// Matches the address as parsed, not as written: an address that differs from its parsed form is refused, and so are encoded
+/// characters, which could stand for others in a directory's name.
 fn allows_store(pattern: &str, asked: &str) -> bool {
     let parsed = match asked.starts_with('/') {
         true => Url::parse(&format!("file://{asked}")),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_allowed_only_where_all_they_mean_is() {
+    fn names_are_allowed_only_if_all_their_expansions_are() {
         for (pattern, asked, allowed) in [
             ("eth*", "eth0", true),
             ("eth*", "eth*", true),
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_of_the_policy_holds_for_all() {
+    fn policy_filter_applies_to_every_capture() {
         let policy = "filter = \"not port 22\"";
         let limited = |asked: &str| {
             let mut capture = capture();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_have_no_way_out() {
+    fn store_addresses_cannot_escape_their_pattern() {
         let policy = "stores = [\"file:///s/*\"]";
         assert_eq!(refused(policy, |_| ()), None);
         for store in [
@@ -361,7 +361,7 @@ mod tests {
                 .is_some(),
             )
         };
-        // Without a bound, a capture has no end and keeps whole packets; memory and spool are bounded anyway.
+        // A capture without a bound has no end and keeps whole packets; memory and spool are always bounded.
         assert_eq!(asks("max_duration_seconds"), (true, true, false));
         assert_eq!(asks("max_size_bytes"), (true, true, false));
         assert_eq!(asks("max_snaplen"), (true, true, false));

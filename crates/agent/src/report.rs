@@ -1,4 +1,4 @@
-//! What a host says of itself: its captures, their phases and accounts.
+//! A host's report: its captures, their phases and counts.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use crate::desired::{Capture, Labels};
 use crate::policy::Refusal;
 
-/// What became of the packets of a capture.
+/// Packet counts of a capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub seen: u64,
     pub filtered_out: u64,
     pub recorded: u64,
-    /// By reason.
+    /// Losses by reason.
     #[serde(default)]
     pub lost: BTreeMap<String, u64>,
 }
@@ -35,29 +35,29 @@ pub enum Phase {
     Starting,
     Running,
     Stopping,
-    /// It failed, and is started again after a while.
+    /// Failed; waits for the next start.
     Waiting,
-    /// It reached its bounds.
+    /// At its bounds.
     Finished,
-    /// The policy does not allow it.
+    /// Not allowed by the policy.
     Refused,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureReport {
-    /// As it is desired; as it runs where it is desired no more.
+    /// The capture as desired, or as running if it is no longer desired.
     #[serde(flatten)]
     pub capture: Capture,
     pub phase: Phase,
-    /// How often it was started.
+    /// Number of starts.
     pub starts: u64,
     pub failures: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refusal>,
-    /// Why it failed the last time.
+    /// Reason for the last failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// All starts together.
+    /// Counts over all starts.
     pub account: Counts,
 }
 
@@ -66,14 +66,14 @@ pub struct HostReport {
     pub host: String,
     #[serde(default)]
     pub labels: Labels,
-    /// Of the desired state that is followed.
+    /// Revision of the current desired state.
     pub revision: u64,
     pub time_ns: u64,
     pub trawl: String,
-    /// Why the latest desired state is not followed.
+    /// Reason why the latest desired state is not followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The agent ends, and its captures with it.
+    /// Set while the agent and its captures are ending.
     #[serde(default)]
     pub stopping: bool,
     pub captures: Vec<CaptureReport>,

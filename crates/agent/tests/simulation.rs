@@ -1,5 +1,6 @@
-//! A thousand agents and a bus that drops, delays, repeats, reorders and partitions, all from one seed: the machines are those
-//! of `trawl agent`, the processes and the bus are made up. When it is quiet, each host runs exactly what is desired of it.
+//! Simulates a thousand agents and a bus that drops, delays, repeats, reorders and partitions, all from one seed. The state
+//! machines are the real ones of `trawl agent`; processes and bus are simulated. Once the bus is quiet, each host runs exactly
+//! its desired captures.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +10,10 @@ const HOSTS: usize = 1000;
 const SECOND: u64 = 1_000_000_000;
 const STORM: u64 = 300;
 const QUIET: u64 = 200;
-/// Every 5 s an agent asks the bus for what it may have missed.
+/// Interval in seconds at which an agent asks the bus for missed commands.
 const ASK: u64 = 5;
 
-/// Numbers by chance, the same for the same seed (splitmix64).
+/// Random numbers, reproducible from the seed (splitmix64).
 struct Chance(u64);
 
 impl Chance {
@@ -37,7 +38,7 @@ impl Chance {
 struct Process {
     name: String,
     filter: String,
-    /// When it ends, if it is told to or its agent is gone.
+    /// Time at which the process ends once it is stopped or its agent is gone.
     ends_at: Option<u64>,
 }
 
@@ -45,10 +46,10 @@ struct Host {
     machine: Machine,
     memory: Vec<Memory>,
     processes: BTreeMap<u64, Process>,
-    /// Of agents that were killed: they end by themselves after a while.
+    /// Processes of killed agents: they end after a while.
     orphans: Vec<Process>,
     partitioned: bool,
-    /// On their way: when they arrive, and what they say.
+    /// Messages in flight: arrival time, revision and desired state.
     messages: Vec<(u64, u64, Desired)>,
     desired: (u64, Desired),
 }
@@ -61,7 +62,7 @@ fn desired(chance: &mut Chance) -> Desired {
     let number = chance.below(5);
     let capture = |n: u64| Capture {
         name: format!("c{n}"),
-        // The policy refuses the last one.
+        // The policy refuses the last interface.
         interfaces: vec![if n == 2 { "lo" } else { "eth0" }.to_owned()],
         store: "file:///s".to_owned(),
         filter: format!("port {}", n + number),
@@ -73,7 +74,7 @@ fn desired(chance: &mut Chance) -> Desired {
     }
 }
 
-/// What ought to run: by name, the filter.
+/// Returns the captures that should run, as name and filter.
 fn expected(desired: &Desired) -> Vec<(String, String)> {
     let policy = policy();
     let all = desired.captures.iter().enumerate();
@@ -121,7 +122,7 @@ impl Host {
                             events.push(Event::Ended { run, end, counts });
                             continue;
                         }
-                        // The one property that must hold at any time.
+                        // The invariant that must hold at all times.
                         let mut alive = self.processes.values();
                         assert!(alive.all(|one| one.name != capture.name), "a double");
                         let process = Process {
@@ -148,7 +149,7 @@ impl Host {
         self.memory = self.machine.memory();
     }
 
-    /// SIGKILL: the captures are interrupted by the kernel and take a while; a new agent begins.
+    /// Simulates SIGKILL: the kernel interrupts the captures, which takes a while; a new agent starts.
     fn kill(&mut self, time: u64, chance: &mut Chance) {
         let left = std::mem::take(&mut self.processes);
         for (_, mut process) in left {
@@ -162,7 +163,7 @@ impl Host {
         if !quiet {
             if chance.one_in(100) {
                 self.desired = (self.desired.0 + 1, desired(chance));
-                // Published once, perhaps twice, perhaps never; what is late may be overtaken.
+                // Published once, twice or never; late messages may be overtaken.
                 for _ in 0..chance.below(3) {
                     let (revision, desired) = self.desired.clone();
                     let at = time + chance.below(60);
@@ -233,7 +234,7 @@ impl Host {
     }
 }
 
-/// What each host runs after the storm and the quiet.
+/// Returns the captures that each host runs after the storm and the quiet.
 fn simulate(seed: u64) -> Vec<Vec<(String, String)>> {
     let mut chance = Chance(seed);
     let mut hosts: Vec<Host> = (0..HOSTS).map(|_| Host::new()).collect();
@@ -255,7 +256,7 @@ fn simulate(seed: u64) -> Vec<Vec<(String, String)>> {
 }
 
 #[test]
-fn after_quiet_each_of_a_thousand_hosts_runs_what_is_desired() {
+fn thousand_hosts_run_their_desired_captures_after_quiet() {
     let runs = simulate(1);
     let running: usize = runs.iter().map(Vec::len).sum();
     assert!(running > HOSTS / 2, "something runs: {running}");
@@ -263,6 +264,6 @@ fn after_quiet_each_of_a_thousand_hosts_runs_what_is_desired() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run() {
+fn same_seed_gives_the_same_run() {
     assert_eq!(simulate(3), simulate(3));
 }

@@ -15,11 +15,11 @@ use crate::plan::{AttachPlan, Fallback, Means, Step, steps};
 use crate::site::Site;
 use crate::snapshot::{Snapshot, links_of};
 
-/// What keeps the program that was there, where that is trawl's own.
+/// Keeps the previous program for later if it is trawl's own.
 #[derive(Default)]
 pub struct Owner<'a> {
     pub link: Option<BorrowedFd<'a>>,
-    /// Keeps the link by which the old program is attached again; false if it cannot be kept.
+    /// Keeps the link by which the old program is attached again; returns false if that fails.
     pub keep: Option<&'a dyn Fn(BorrowedFd<'_>) -> bool>,
 }
 
@@ -29,17 +29,17 @@ impl fmt::Debug for Owner<'_> {
     }
 }
 
-/// A program that is attached.
+/// An attached program.
 #[derive(Debug)]
 pub struct Attached {
     pub mode: XdpMode,
-    /// `None`: by netlink.
+    /// `None` if attached by netlink.
     pub link: Option<OwnedFd>,
-    /// Why it is not in the mode that was tried first.
+    /// Refusal of the mode that was tried first.
     pub instead_of: Option<Refused>,
 }
 
-/// The kernel or the driver does not take a program in this mode.
+/// A mode that the kernel or the driver refused.
 #[derive(Clone, Debug)]
 pub struct Refused {
     pub mode: XdpMode,
@@ -47,7 +47,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// The refusal of the program of this name, with the reason and what fixes it.
+    /// Returns the error for the program of this name, with the reason and the fix.
     pub fn explain(self, site: &Site, program: &str) -> Error {
         cannot_attach(site, program, self.mode, self.refusal)
     }
@@ -87,8 +87,8 @@ pub fn apply(
     })
 }
 
-/// Attaches a program to an interface that has none, for as long as the link is held: natively, or in skb mode where
-/// that is refused, unless a mode is asked for.
+/// Attaches a program to an interface without one, until the link is closed: in the given mode, or natively with skb mode as the
+/// fallback.
 pub fn hold(
     site: &Site,
     program: BorrowedFd<'_>,
@@ -149,8 +149,8 @@ fn put_back(site: &Site, old: XdpAttachment, program: BorrowedFd<'_>, owner: &Ow
     let _ = by_netlink(site, Some(program), old.mode, XdpExpected::Nothing);
 }
 
-/// Attaches a program where none is: by a link, or by netlink where the kernel has no links or does not say why it
-/// refuses one.
+/// Attaches a program to an interface without one: by a link, or by netlink if the kernel has no links or gives no reason for
+/// refusing one.
 fn fresh(
     site: &Site,
     program: BorrowedFd<'_>,
@@ -167,7 +167,7 @@ fn fresh(
     by_netlink(site, Some(program), mode, XdpExpected::Nothing).map(|()| None)
 }
 
-/// Attaches a program by a link, which is gone when nobody holds it.
+/// Attaches a program by a link, which ends with its last descriptor.
 fn attach_link(site: &Site, program: BorrowedFd<'_>, mode: XdpMode) -> Result<OwnedFd, Refusal> {
     let linked: Result<io::Result<OwnedFd>> = run_maybe_in(site.namespace(), || {
         link::attach_xdp(program, site.index(), mode)
@@ -175,7 +175,7 @@ fn attach_link(site: &Site, program: BorrowedFd<'_>, mode: XdpMode) -> Result<Ow
     Ok(linked.map_err(|e| failed(&e))??)
 }
 
-/// Puts a program in the place of another one, without a gap: in the link that attaches it, or by netlink.
+/// Exchanges the attached program for another one without a gap: in its link, or by netlink.
 pub fn exchange(
     site: &Site,
     mode: XdpMode,
@@ -189,12 +189,12 @@ pub fn exchange(
     }
 }
 
-/// Takes a program off, no matter what attached it.
+/// Removes a program, however it is attached.
 pub fn remove(site: &Site, old: XdpAttachment) -> Result<(), Refusal> {
     let program = program::open_by_id(old.program_id)?;
     let expected = XdpExpected::Program(program.as_fd());
     let refused = by_netlink(site, None, old.mode, expected);
-    // The kernel lets nobody take a link's program off but by the link.
+    // The kernel removes a link's program only by the link.
     let links = match refused {
         Err(Refusal { errno: EBUSY, .. }) => links_of(site.index(), old),
         done => return done,
@@ -214,7 +214,7 @@ pub fn remove(site: &Site, old: XdpAttachment) -> Result<(), Refusal> {
     }
 }
 
-/// Changes the program of an interface by netlink, if what is expected is there.
+/// Changes the program of an interface by netlink, if the expected one is attached.
 pub fn by_netlink(
     site: &Site,
     program: Option<BorrowedFd<'_>>,

@@ -1,4 +1,4 @@
-//! Why the kernel or the driver does not take a program on an interface.
+//! Explains why the kernel or the driver refuses a program on an interface.
 
 use trawl_sys::Error;
 use trawl_sys::errno::{EBUSY, EEXIST, EINVAL, ENOSPC, EOPNOTSUPP, EPERM, ERANGE};
@@ -10,10 +10,10 @@ use trawl_sys::netns::Namespace;
 use crate::site::Site;
 use crate::snapshot::Snapshot;
 
-/// What a page holds of a packet in native XDP, less the room that the kernel keeps for itself.
+/// Largest packet that fits into a page in native XDP, less the kernel's headroom.
 const LINEAR_MTU: u32 = 3498;
 
-/// The card does not take the program, or its maps.
+/// Returns the error for a card that refuses the program or its maps.
 pub fn cannot_offload(site: &Site, program: &str) -> Error {
     let driver = Interface::find(site.namespace(), site.name()).map_or_else(
         |_| "unknown".to_owned(),
@@ -26,18 +26,18 @@ pub fn cannot_offload(site: &Site, program: &str) -> Error {
     .fix("use --mode native or --mode skb")
 }
 
-/// The kernel or the driver does not take the program.
+/// Returns the error for a kernel or driver that refuses the program.
 pub fn cannot_attach(site: &Site, program: &str, mode: XdpMode, refusal: Refusal) -> Error {
     Attempt::new(site, program, mode, refusal).explain()
 }
 
-/// An attachment that was refused, and what is known of the interface.
+/// A refused attachment, and the properties of the interface.
 struct Attempt<'a> {
     site: &'a Site,
     mode: XdpMode,
     refusal: Refusal,
     what: String,
-    /// The kernel's or the driver's own words, in brackets.
+    /// The message of the kernel or the driver, in brackets.
     quoted: String,
     driver: String,
     interface: Option<Interface>,
@@ -137,7 +137,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Packets that do not fit into a page come in pieces.
+    /// Explains packets that do not fit into a page and come in pieces.
     fn too_large(self) -> Error {
         let pieces = "for native XDP with a program that takes packets only in one piece";
         let of_peer = self.says(&["peer"]) || (self.is_veth() && !self.says(&["mtu"]));
@@ -222,7 +222,7 @@ impl<'a> Attempt<'a> {
         let features = Ethtool::open(self.site.namespace(), name)
             .and_then(|ethtool| ethtool.features())
             .unwrap_or_default();
-        // Those that drivers refuse XDP for, by the names that ethtool takes.
+        // Features that drivers refuse XDP for, by their ethtool names.
         let suspects = ["rx-lro", "rx-gro-hw", "rx-vlan-hw-parse", "rx-checksum"];
         let on: Vec<_> = suspects
             .into_iter()
@@ -246,7 +246,7 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// The kernel takes no program below one: on a bridge's port, for example, when the bridge has one.
+/// Returns the error for a program above: the kernel accepts none on a bridge's port, for example, if the bridge has one.
 pub fn program_above(what: String, site: &Site, above: &str) -> Error {
     let above = match site.beside(above) {
         Ok(found) => found.label().to_owned(),
@@ -263,9 +263,9 @@ pub fn program_above(what: String, site: &Site, above: &str) -> Error {
 mod tests {
     use super::*;
 
-    /// Words of the kind that drivers use, and what a person is told.
+    /// Typical messages of drivers, and the explanation expected for each.
     #[test]
-    fn the_words_of_drivers_are_understood() {
+    fn messages_of_drivers_are_explained() {
         let site = Site::find("lo", None).expect("every namespace has one");
         const LARGE: &str = "is too large for native XDP";
         const QUEUES: &str = "leave none for XDP to send from";

@@ -1,12 +1,11 @@
-//! Putting an XDP program on an interface: the one way to do it, for programs that stay, captures, the generator's
-//! receiver and labs.
+//! Attaches XDP programs to interfaces: for programs that stay, captures, the generator's receiver and labs.
 //!
 //! 1. [`Site`]: the interface in its namespace, and [`Site::lock`], the right to change its programs. The order of all
 //!    locks is in `trawl_sys::lock`.
-//! 2. [`Snapshot::read`]: what is attached now, read once while the lock is held.
-//! 3. [`plan`]: from the snapshot and the [`Request`] to steps, or a typed [`Conflict`]. Nothing here asks the kernel: unit
-//!    tests go through the cases.
-//! 4. [`apply`]: executes the steps. If one is refused, what was removed for it is attached again.
+//! 2. [`Snapshot::read`]: the attached programs, read once while the lock is held.
+//! 3. [`plan`]: turns the snapshot and the [`Request`] into steps, or a typed [`Conflict`], without asking the kernel, so that
+//! unit tests can cover the cases.
+//! 4. [`apply`]: executes the steps. If one is refused, the programs removed for it are attached again.
 
 pub mod apply;
 pub mod explain;

@@ -1,64 +1,64 @@
-//! From what is attached and what is asked for to the steps that lead there, or the reason why none do. Pure functions.
+//! Plans the steps from the attached programs to the request, or finds the conflict. Pure functions.
 
 use trawl_sys::netlink::{XdpAttachment, XdpMode};
 
 use crate::snapshot::{Chain, Hold, Kind, Present, Snapshot};
 
-/// As many programs as libxdp's dispatcher takes are in a chain.
+/// Longest chain, as in libxdp's dispatcher.
 pub const LONGEST_CHAIN: usize = 10;
 
-/// How a program is to be attached.
+/// A request to attach a program.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request {
-    /// `None`: native, and skb where the driver has no XDP.
+    /// `None`: native, or skb if the driver has no XDP.
     pub mode: Option<XdpMode>,
-    /// Take the place of what is there.
+    /// Replaces the attached program.
     pub replace: bool,
-    /// What becomes of the maps of the program whose place is taken.
+    /// Handling of the replaced program's maps.
     pub maps: OldMaps,
-    /// Its place in a chain of programs, if one is asked for.
+    /// Position in a chain of programs, if requested.
     pub priority: Option<u32>,
-    /// Hooks are put into it, for captures to enter.
+    /// Adds hooks for captures.
     pub tappable: bool,
-    /// Refuse what would cut the session that the command is typed in.
+    /// Refuses an attachment that would cut the session of the command.
     pub careful: bool,
-    /// Refuse to take the place of a guard, whose rules nothing puts back.
+    /// Refuses to replace a guard, whose rules would be lost.
     pub keep_guard: bool,
 }
 
-/// What becomes of the maps of a program whose place is taken.
+/// Handling of a replaced program's maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OldMaps {
-    /// They go with it.
+    /// They are removed.
     #[default]
     Drop,
-    /// They go with it if nothing is in them; otherwise it stays.
+    /// They are removed if empty; otherwise the program stays.
     Ask,
     /// The new program uses them.
     Keep,
 }
 
-/// What the plan has to know of the new program.
+/// Properties of the new program that the plan depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Newcomer {
     /// It has hooks for captures.
     pub hooks: bool,
-    /// It takes packets in several pieces.
+    /// It accepts packets in several pieces.
     pub frags: bool,
-    /// It takes no part in a chain.
+    /// It cannot join a chain.
     pub alone: bool,
 }
 
-/// Where a program goes.
+/// Target of a new program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On the interface by itself, or as the first of a chain of jumps.
+    /// Directly on the interface, or first in a chain of jumps.
     Alone(AttachPlan),
     /// At the head of a new chain with a dispatcher.
     NewDispatcher(AttachPlan),
-    /// Among the programs of a dispatcher, which is exchanged for a longer one.
+    /// In the chain of a dispatcher, which is exchanged for a longer one.
     Dispatcher(AttachPlan),
-    /// Into the chain of jumps that is there; without its part for packets in several pieces, if it has to.
+    /// In the existing chain of jumps; without its part for packets in several pieces if `linear`.
     Jumps { linear: bool },
 }
 
@@ -67,36 +67,36 @@ pub enum Place {
 pub struct AttachPlan {
     pub mode: XdpMode,
     pub steps: Vec<Step>,
-    /// When the steps for skb mode serve instead.
+    /// Condition for the fallback to the steps for skb mode.
     pub fallback: Fallback,
     pub in_skb_mode: Vec<Step>,
 }
 
-/// When skb mode serves where another mode was refused.
+/// Condition for falling back to skb mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
     Never,
-    /// The driver has no native XDP.
+    /// If the driver has no native XDP.
     NoDriverSupport,
-    /// Whatever the reason is.
+    /// In all cases.
     Always,
 }
 
-/// One change of what is attached.
+/// A change of the attached programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Takes a program off. It is attached again if a later step fails.
+    /// Removes a program, which is attached again if a later step fails.
     Remove { old: XdpAttachment },
-    /// Attaches the new program where none is.
+    /// Attaches the new program where none is attached.
     Attach { mode: XdpMode, means: Means },
-    /// Puts the new program in the place of the old one without a gap: in trawl's own link, else by netlink.
+    /// Exchanges the old program for the new one without a gap: in trawl's own link, or by netlink.
     Exchange { old: XdpAttachment },
 }
 
-/// What is to attach a program.
+/// Means of attaching a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Means {
-    /// A link, or netlink where the kernel refuses a link.
+    /// A link, or netlink if the kernel refuses a link.
     Link,
     /// A link that ends with this process.
     LinkOnly,
@@ -104,33 +104,33 @@ pub enum Means {
     Netlink,
 }
 
-/// Why a program cannot be put on an interface.
+/// Reason why a program cannot be attached to an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Conflict {
-    /// A program is on it, and it is not to be replaced.
+    /// Another program is attached and may not be replaced.
     Occupied { by: Present },
-    /// Programs with hooks cannot join a dispatcher's chain.
+    /// A program with hooks cannot join a dispatcher's chain.
     HooksInDispatcher { by: Present },
-    /// The chain runs in another mode than was asked for.
+    /// The chain runs in a mode other than the requested one.
     OtherMode { mode: XdpMode },
-    /// The chain takes packets in several pieces, and the new program does not.
+    /// The chain accepts packets in several pieces, the new program does not.
     PacketsInPieces,
-    /// No program fits into the chain any more.
+    /// The chain is full.
     ChainFull { programs: usize },
     /// An interface above this one has a program.
     Above { interface: String },
-    /// It is a guard that would be replaced.
+    /// A guard would be replaced.
     Guard { id: u32 },
-    /// The maps are to be kept, and none of the running programs has the new one's name.
+    /// The maps are to be kept, and no running program has the new one's name.
     NoPredecessor { running: Vec<String> },
-    /// Maps of replaced programs would go with what is in them.
+    /// Maps of replaced programs would lose their contents.
     ContentsLost {
         programs: Vec<String>,
         maps: Vec<String>,
     },
 }
 
-/// Where a program goes.
+/// Returns the target of a new program.
 pub fn place(
     now: &Snapshot,
     new: Newcomer,
@@ -186,13 +186,13 @@ pub fn place(
     }
 }
 
-/// The steps that put a program on the interface, in the place of what is there.
+/// Returns the steps that attach the program to the interface, in exchange for the attached one.
 pub fn steps(now: &Snapshot, asked: Option<XdpMode>, means: Means) -> AttachPlan {
     let mode = asked.unwrap_or(XdpMode::Native);
     let fallback = match (asked, means, now.native) {
         (Some(_), ..) => Fallback::Never,
         (None, Means::LinkOnly, _) => Fallback::Always,
-        // The driver says that it has it: the reason is another one.
+        // The driver reports native support: the reason is another one.
         (None, _, Some(true)) => Fallback::Never,
         (None, ..) => Fallback::NoDriverSupport,
     };
@@ -214,12 +214,12 @@ fn towards(met: Option<&Present>, mode: XdpMode, means: Means) -> Vec<Step> {
     let old = met.attachment();
     let in_place = match (met.hold, means) {
         (Hold::Netlink, _) | (Hold::OwnLink, Means::Link) => true,
-        // A link of somebody else's would take the new program along when it ends; netlink changes no link's program.
+        // Another process's link would take the new program along when it ends; netlink changes no link's program.
         _ => false,
     };
     match in_place && met.mode == mode {
         true => vec![Step::Exchange { old }],
-        // The kernel has a program in one mode only.
+        // The kernel allows a program in one mode only.
         false => vec![Step::Remove { old }, Step::Attach { mode, means }],
     }
 }

@@ -1,4 +1,4 @@
-//! Where a program is: an interface in a network namespace, and the directory of pins that belongs to it.
+//! The site of a program: an interface in a network namespace, and its directory of pins.
 
 use std::fs;
 use std::os::fd::BorrowedFd;
@@ -21,7 +21,7 @@ const ARPHRD_LOOPBACK: u16 = 772;
 #[derive(Clone, Debug)]
 pub struct Site {
     namespace: Option<Namespace>,
-    /// The namespace's: the same for everyone who looks at it.
+    /// Identity of the namespace, the same in every process.
     mark: Mark,
     index: u32,
     name: String,
@@ -29,7 +29,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// `NAME` in the namespace given (or the present one), or `NAMESPACE:NAME`.
+    /// Finds `NAME` in the given (or the current) namespace, or `NAMESPACE:NAME`.
     pub fn find(text: &str, default_namespace: Option<&str>) -> Result<Self> {
         let (namespace, name) = netns::split_place(text, default_namespace);
         if name.is_empty() {
@@ -41,14 +41,14 @@ impl Site {
         Self::named(namespace.map(Namespace::open).transpose()?, name)
     }
 
-    /// The interface of that name in a namespace.
+    /// Opens the interface of this name in a namespace.
     pub fn named(namespace: Option<Namespace>, name: &str) -> Result<Self> {
         let link = Netlink::open(namespace.as_ref())?.link(name)?;
         let mark = Mark::of(namespace.as_ref())?;
         Ok(Self::new(namespace, mark, &link))
     }
 
-    /// The interface with that number in a namespace.
+    /// Opens the interface with this index in a namespace.
     pub fn by_index(namespace: Option<Namespace>, index: u32) -> Result<Self> {
         let link = Netlink::open(namespace.as_ref())?.find_link_by_index(index)?;
         let mark = Mark::of(namespace.as_ref())?;
@@ -56,17 +56,17 @@ impl Site {
         Ok(Self::new(namespace, mark, &link.ok_or_else(gone)?))
     }
 
-    /// Another interface of the same namespace.
+    /// Opens another interface of the same namespace.
     pub fn beside(&self, name: &str) -> Result<Self> {
         Self::named(self.namespace.clone(), name)
     }
 
-    /// Whether the other one is in the same namespace.
+    /// Returns whether the other interface is in the same namespace.
     pub fn is_beside(&self, other: &Self) -> bool {
         self.mark == other.mark
     }
 
-    /// The interface that such a directory of pins is of, if it is still there.
+    /// Returns the interface that a directory of pins belongs to, if it still exists.
     pub fn of_directory(path: &Path) -> Option<Self> {
         let (_, index) = path.file_name()?.to_str()?.split_once('-')?;
         let mark = namespace_of(path)?;
@@ -79,7 +79,7 @@ impl Site {
         Some(Self::new(namespace, mark, &link))
     }
 
-    /// All interfaces of a namespace.
+    /// Returns all interfaces of a namespace.
     pub fn all_in(namespace: Option<&Namespace>) -> Result<Vec<Self>> {
         let links = Netlink::open(namespace)?.links()?;
         let mark = Mark::of(namespace)?;
@@ -101,7 +101,7 @@ impl Site {
         }
     }
 
-    /// `None`: the namespace that the process is in.
+    /// Returns the namespace; `None` for the namespace of the process.
     pub fn namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref()
     }
@@ -114,37 +114,36 @@ impl Site {
         &self.name
     }
 
-    /// As `-i` takes it: `veth0`, or `red:veth0`.
+    /// Returns the name in the syntax of `-i`: `veth0`, or `red:veth0`.
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// What a command for a person needs in front to run in the interface's namespace.
+    /// Returns the prefix for a command that runs in the interface's namespace.
     pub fn prefix(&self) -> String {
         netns::exec_prefix(self.namespace.as_ref())
     }
 
-    /// The interface as the kernel describes it now.
+    /// Returns the interface as the kernel describes it now.
     pub fn link(&self) -> Result<Link> {
         let found = Netlink::open(self.namespace())?.find_link_by_index(self.index)?;
         found.ok_or_else(|| Error::failed(format!("interface {}", self.label), "it is gone"))
     }
 
-    /// Whether packets begin with an Ethernet header there: on the loopback interface they do, in a tunnel of IP they
-    /// do not.
+    /// Returns whether packets begin with an Ethernet header: true for the loopback interface, false for an IP tunnel.
     pub fn has_ethernet(&self) -> Result<bool> {
         let kind = self.link()?.hardware_type;
         Ok([ARPHRD_ETHER, ARPHRD_LOOPBACK].contains(&kind))
     }
 
-    /// Whether the interface is there no more.
+    /// Returns whether the interface no longer exists.
     pub fn is_gone(&self) -> bool {
         Netlink::open(self.namespace())
             .and_then(|mut netlink| netlink.find_link_by_index(self.index))
             .is_ok_and(|found| found.is_none())
     }
 
-    /// Where the pins of this interface are, or would be; `None` without a BPF file system.
+    /// Returns the directory of this interface's pins, existing or not; `None` without a BPF file system.
     pub fn directory(&self) -> Option<PathBuf> {
         Some(self.below(&bpffs::lasting()?))
     }
@@ -155,14 +154,14 @@ impl Site {
             .join(format!("{}-{}", self.mark, self.index))
     }
 
-    /// The directory of pins, made if it is missing, and locked against other commands that load or unload. It is
-    /// removed with the lock if nothing is in it then.
+    /// Makes the directory of pins if it is missing, and locks it against other commands that load or unload. An empty directory
+    /// is removed with the lock.
     pub fn lock(&self) -> Result<Lock> {
         make_locked(&self.below(&bpffs::lasting_or_mounted()?), Rank::Interface)
     }
 
-    /// As [`Self::lock`], for what several interfaces of the namespace have in common. No interface has the number 0: the
-    /// directory is always empty, and one that a killed command left is cleared away as those of interfaces are.
+    /// Like [`Self::lock`], for pins that interfaces of the namespace share. No interface has the number 0, so the directory is
+    /// always empty and is cleared like an interface's after a command was killed.
     pub fn lock_namespace(&self) -> Result<Lock> {
         let name = format!("{}-0", self.mark);
         let path = bpffs::lasting_or_mounted()?.join(DIRECTORY).join(name);
@@ -170,7 +169,7 @@ impl Site {
     }
 }
 
-/// Makes a directory in trawl's own, if it is missing, and locks it.
+/// Makes a directory in trawl's own if it is missing, and locks it.
 pub fn make_locked(path: &Path, rank: Rank) -> Result<Lock> {
     let lock = lock::Lock::take(rank, name_of(path))?;
     make_directories(path)?;
@@ -181,7 +180,7 @@ pub fn make_locked(path: &Path, rank: Rank) -> Result<Lock> {
     })
 }
 
-/// A command that leaves removes the directory above when it is empty, perhaps at this moment: it is made again.
+/// Makes the directories above again: an ending command may be removing them, since they are empty.
 fn make_directories(path: &Path) -> Result<()> {
     loop {
         path.parent().map_or(Ok(()), make_directory)?;
@@ -192,7 +191,7 @@ fn make_directories(path: &Path) -> Result<()> {
     }
 }
 
-/// The lock of a directory, waited for. `None`: there is no such directory, or not any more.
+/// Waits for the lock of a directory. `None` if the directory does not exist (any more).
 pub fn lock_existing(directory: &Path, rank: Rank) -> Result<Option<Lock>> {
     if !is_trusted(directory)? {
         return Ok(None);
@@ -205,7 +204,7 @@ pub fn lock_existing(directory: &Path, rank: Rank) -> Result<Option<Lock>> {
     }))
 }
 
-/// The lock of a directory, if it exists and nobody has it now.
+/// Locks a directory if it exists and is not locked.
 pub fn try_lock(directory: &Path, rank: Rank) -> Option<Lock> {
     if !is_trusted(directory).ok()? {
         return None;
@@ -218,14 +217,14 @@ pub fn try_lock(directory: &Path, rank: Rank) -> Option<Lock> {
     })
 }
 
-/// Locks are named after directories, but are kept where only root can open them.
+/// Returns the name of a directory's lock. Locks are kept where only root can open them.
 fn name_of(directory: &Path) -> &str {
     let name = directory.file_name().and_then(|name| name.to_str());
     name.unwrap_or_default()
 }
 
-/// Whether a directory is there. It and trawl's own above it have to be root's: who can move it away decides which rules
-/// and programs trawl takes for those in force.
+/// Returns whether a directory exists. It and trawl's own above it must be owned by root: anyone who could move it away could
+/// choose the rules and programs that trawl believes in force.
 pub fn is_trusted(directory: &Path) -> Result<bool> {
     let parents = directory.ancestors().take(2);
     for path in parents.filter(|path| path.symlink_metadata().is_ok()) {
@@ -241,7 +240,7 @@ pub fn is_trusted(directory: &Path) -> Result<bool> {
     }
 }
 
-/// The directories of interfaces in trawl's own part of the BPF file system, for those who look after all of them.
+/// Returns all interfaces' directories in trawl's own part of the BPF file system.
 pub fn all_directories() -> Vec<PathBuf> {
     let Some(mount) = bpffs::lasting() else {
         return Vec::new();
@@ -251,7 +250,7 @@ pub fn all_directories() -> Vec<PathBuf> {
     paths.filter(|path| namespace_of(path).is_some()).collect()
 }
 
-/// The namespace that a directory's interface is in.
+/// Returns the namespace of a directory's interface.
 pub fn namespace_of(directory: &Path) -> Option<Mark> {
     let (namespace, _) = directory.file_name()?.to_str()?.split_once('-')?;
     namespace.parse().ok()
@@ -280,7 +279,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// For a command that only looks: the directory stays, even if it is empty.
+    /// Keeps the directory, even if it is empty: for a command that only reads.
     pub fn for_looking(mut self) -> Self {
         self.only_looks = true;
         self
@@ -294,8 +293,8 @@ impl Lock {
         &self.path
     }
 
-    /// A directory in the locked one. That one is made again if it is missing: where /run is another one, as in a container
-    /// that has the BPF file system in common with its host, nobody sees the lock, and an empty directory is cleared away.
+    /// Makes a directory in the locked one, and that one again if it is missing: a process with another /run, such as a container
+    /// that shares the BPF file system with its host, does not see the lock and removes empty directories.
     pub fn make_inside(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
         loop {
@@ -307,7 +306,7 @@ impl Lock {
         }
     }
 
-    /// What a process has to keep open to hold the lock on.
+    /// Returns the descriptor whose last copy holds the lock.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.lock.descriptor()
     }
@@ -315,7 +314,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Only empty directories can be removed, which is just what is wanted.
+        // Only empty directories can be removed, as intended.
         if !self.only_looks
             && fs::remove_dir(&self.path).is_ok()
             && let Some(parent) = self.path.parent()
@@ -330,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_and_an_empty_directory_goes_with_the_lock() {
+    fn lock_is_exclusive_and_removes_an_empty_directory() {
         if trawl_sys::run::own_user() != 0 {
             eprintln!("SKIPPED: locks require root");
             return;

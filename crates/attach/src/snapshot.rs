@@ -1,4 +1,4 @@
-//! What is attached to an interface at one moment, read once while the lock is held.
+//! The programs attached to an interface at one moment, read once while the lock is held.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -8,22 +8,22 @@ use trawl_sys::netlink::{Link, Netlink, XdpAttachment, XdpMode, xdp_abilities};
 
 use crate::site::Site;
 
-/// What the plan is made from.
+/// The input of the plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// One in the driver or after it, and one on the card, at most.
+    /// At most one in the driver or after it, and one on the card.
     pub present: Vec<Present>,
-    /// An interface above this one (a bridge, a bond, a VLAN) that has a program: the kernel takes none below it.
+    /// An interface above this one (a bridge, a bond, a VLAN) that has a program: the kernel accepts none below it.
     pub above: Option<String>,
-    /// Whether the driver says that it has native XDP; `None` where the kernel cannot be asked.
+    /// True if the driver reports native XDP; `None` if the kernel cannot be asked.
     pub native: Option<bool>,
-    /// The kernel lets programs replace functions of others: chains have a dispatcher.
+    /// True if the kernel can replace functions of programs, as dispatchers need.
     pub dispatchers: bool,
-    /// A guard on this interface: its program.
+    /// Program of the guard on this interface.
     pub guard: Option<u32>,
 }
 
-/// A program that is attached.
+/// An attached program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Present {
     pub mode: XdpMode,
@@ -32,24 +32,24 @@ pub struct Present {
     pub kind: Kind,
 }
 
-/// What keeps a program attached.
+/// Means that keeps a program attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     Netlink,
     /// A link that trawl pinned.
     OwnLink,
-    /// Somebody else's link, or one of several that may be it.
+    /// Another process's link, or one of several candidates.
     OtherLink,
 }
 
-/// Whose program it is.
+/// Owner of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Another tool's.
+    /// Another tool.
     Other { name: Option<String> },
-    /// The dispatcher of a chain by libxdp's protocol.
+    /// A dispatcher of a chain by libxdp's protocol.
     Dispatcher { programs: usize },
-    /// One that trawl installed, and the chain of jumps that it heads, if it can.
+    /// Trawl, with the chain of jumps that the program heads, if it can.
     Installed {
         name: String,
         source: String,
@@ -61,7 +61,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chain {
     pub programs: usize,
-    /// Its programs take packets in several pieces.
+    /// True if its programs accept packets in several pieces.
     pub frags: bool,
 }
 
@@ -75,7 +75,7 @@ impl Present {
 }
 
 impl Snapshot {
-    /// What the kernel tells of the interface. Whose programs those are is added by who keeps account of them.
+    /// Reads the kernel's state of the interface. The caller adds the owners of the programs.
     pub fn read(site: &Site) -> Result<Self> {
         let link = site.link()?;
         let links = Netlink::open(site.namespace())?.links()?;
@@ -98,24 +98,24 @@ impl Snapshot {
         })
     }
 
-    /// The program that a new one in this mode would meet: there is one in the driver or after it, and one on the card.
+    /// Returns the program that a new one in this mode would meet: one in the driver or after it, or one on the card.
     pub fn met_in(&self, mode: XdpMode) -> Option<&Present> {
         self.present.iter().find(|one| excludes(one.mode, mode))
     }
 }
 
-/// Whether the kernel has only one program in these two modes.
+/// Returns whether the kernel allows only one program in these two modes.
 pub fn excludes(one: XdpMode, other: XdpMode) -> bool {
     (one == XdpMode::Offload) == (other == XdpMode::Offload)
 }
 
-/// Whether the driver says that it has native XDP.
+/// Returns whether the driver reports native XDP.
 fn native(site: &Site) -> Option<bool> {
     let abilities = xdp_abilities(site.namespace(), site.index());
     abilities.ok().flatten().map(|able| able.native())
 }
 
-/// The interface with a program that this one belongs to, or that is on top of this one.
+/// Returns the interface with a program that this one belongs to, or that is on top of this one.
 fn above(own: &Link, links: &[Link]) -> Option<String> {
     let is_above = |one: &&Link| {
         let is_on_it = one.peer_index == Some(own.index) && one.kind.as_deref() != Some("veth");
@@ -124,14 +124,14 @@ fn above(own: &Link, links: &[Link]) -> Option<String> {
     links.iter().find(is_above).map(|one| one.name.clone())
 }
 
-/// The kernel's name of a program, where this process may look at it.
+/// Returns the kernel's name of a program, if this process may read it.
 pub fn name_of(program_id: u32) -> Option<String> {
     let program = program::open_by_id(program_id).ok()?;
     info::program(program.as_fd()).ok().map(|about| about.name)
 }
 
-/// The links that may attach a program to the interface with this number. They do not name its namespace: others may
-/// have interfaces with the same number.
+/// Returns the links that may attach a program to the interface with this index. Links do not name their namespace: others may
+/// have interfaces with the same index.
 pub fn links_of(index: u32, attachment: XdpAttachment) -> Vec<OwnedFd> {
     let is_its = |fd: &OwnedFd| {
         info::link(fd.as_fd())
@@ -144,7 +144,7 @@ pub fn links_of(index: u32, attachment: XdpAttachment) -> Vec<OwnedFd> {
         .collect()
 }
 
-/// The link that attaches the program; `None` if that is netlink, or if several links may.
+/// Returns the link that attaches the program; `None` for netlink, or if several links may.
 pub fn link_of(index: u32, attachment: XdpAttachment) -> Option<OwnedFd> {
     let [link] = <[OwnedFd; 1]>::try_from(links_of(index, attachment)).ok()?;
     Some(link)

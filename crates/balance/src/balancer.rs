@@ -26,11 +26,11 @@ use crate::table::{Forward, Protocol, Table, Vip};
 pub const FUNCTION: &str = "trawl_balance";
 const TABLE: &str = "balance_table";
 const FLOWS: &str = "flows";
-/// Maps that outlive a program whose place another one takes.
+/// Maps that the next program inherits.
 const KEPT: [&str; 4] = [FLOWS, "counters", VIP_COUNTERS, BACKEND_COUNTERS];
-/// In a chain: after the guard.
+/// Priority in a chain: after the guard.
 const PRIORITY: u32 = 20;
-/// Next hops whose addresses the kernel is asked to find. It keeps about a thousand neighbours by default.
+/// Most next hops whose addresses the kernel is asked to resolve; it keeps about a thousand neighbours by default.
 const MOST_NEIGHBOURS: usize = 512;
 
 #[derive(Debug)]
@@ -39,19 +39,19 @@ pub struct Balancer {
     pub installed: Installed,
 }
 
-/// What came of loading or of a change.
+/// Result of loading or of a change.
 #[derive(Debug)]
 pub struct Done {
     pub balancer: Balancer,
     pub table: Table,
-    /// What was switched on other interfaces.
+    /// Settings that were changed on other interfaces.
     pub notices: Vec<String>,
-    /// Settings that keep the balancer from doing what one might expect.
+    /// Settings that keep the balancer from working as expected.
     pub warnings: Vec<String>,
 }
 
 impl Balancer {
-    /// The one on an interface.
+    /// Opens the balancer of an interface.
     pub fn at(site: Site) -> Result<Self> {
         match Installed::named(&site, FUNCTION)? {
             Some(installed) => Ok(Self { site, installed }),
@@ -63,7 +63,7 @@ impl Balancer {
         }
     }
 
-    /// All in a namespace.
+    /// Opens all balancers of a namespace.
     pub fn all_in(namespace: Option<&Namespace>) -> Result<Vec<Self>> {
         let mut found = Vec::new();
         for site in Site::all_in(namespace)? {
@@ -82,7 +82,7 @@ impl Balancer {
         self.slot()?.read()
     }
 
-    /// Puts the program on an interface with this table, or this table in the place of the one that holds there.
+    /// Loads the program with this table, or exchanges the table of a loaded one.
     pub fn load(
         site: &Site,
         table: Option<Table>,
@@ -119,7 +119,7 @@ impl Balancer {
         }
     }
 
-    /// Changes the table as a whole. If anything about the new one is wrong, the old one stays.
+    /// Changes the table as a whole. If any part of the new one is invalid, the old one stays.
     pub fn change(self, care: Care, change: impl FnOnce(&mut Table) -> Result<()>) -> Result<Done> {
         let lock = self.site.lock()?;
         let slot = self.slot()?;
@@ -163,7 +163,7 @@ impl Balancer {
         }
     }
 
-    /// Whether an interface that packets leave by now has to be made ready for that, which the program is to remember.
+    /// Returns whether a new outgoing interface has to be prepared, and recorded by the program.
     fn needs_more(&self, ways: &Ways) -> Result<bool> {
         if self.installed.mode() == Some(XdpMode::Skb) {
             return Ok(false);
@@ -184,14 +184,14 @@ impl Balancer {
     }
 }
 
-/// What held before a change that could not be completed.
+/// Restores the previous table after a change that failed half-way.
 fn put_back(site: &Site, slot: &Slot, before: &Table) {
     if let Ok(_lock) = site.lock() {
         let _ = slot.publish(before);
     }
 }
 
-/// Numbers that something else had count from zero.
+/// Resets the counters of reused numbers.
 fn forget_new(installed: &Installed, before: &Table, after: &Table) -> Result<()> {
     let vips =
         |table: &Table| -> HashSet<u32> { table.vips.iter().map(|vip| vip.number).collect() };
@@ -281,10 +281,10 @@ fn load_new(
     })
 }
 
-/// The way to a backend: by which interface, and who is next on it.
+/// Routes to the backends: interface and next hop.
 type Ways = HashMap<IpAddr, (u32, IpAddr)>;
 
-/// Numbers a table and refuses it if it cannot be in force.
+/// Numbers a table, and refuses it if it cannot be in force.
 fn check(site: &Site, table: &mut Table, before: &Table) -> Result<Ways> {
     table.check()?;
     table.number_after(before)?;
@@ -338,7 +338,7 @@ fn way_to(netlink: &mut Netlink, site: &Site, vip: &Vip, address: IpAddr) -> Res
     }
 }
 
-/// Interfaces that backends are reached by, but for the balancer's own.
+/// Returns the outgoing interfaces to backends other than the balancer's own.
 fn others(site: &Site, ways: &Ways) -> Result<Vec<Site>> {
     let indices: HashSet<u32> = ways.values().map(|way| way.0).collect();
     let all = Site::all_in(site.namespace())?;
@@ -348,7 +348,7 @@ fn others(site: &Site, ways: &Ways) -> Result<Vec<Site>> {
         .collect())
 }
 
-/// The kernel learns addresses when it sends packets, and XDP's do not count.
+/// Asks the kernel to resolve next hops: it learns addresses when it sends packets itself, and XDP's do not count.
 fn ask_for_neighbours(site: &Site, ways: &Ways) -> Result<()> {
     let hops: HashSet<(u32, IpAddr)> = ways.values().copied().collect();
     let mut netlink = Netlink::open(site.namespace())?;
@@ -357,14 +357,14 @@ fn ask_for_neighbours(site: &Site, ways: &Ways) -> Result<()> {
         let neighbours = netlink.neighbours(interface)?;
         known.extend(neighbours.iter().map(|one| (interface, one.address)));
     }
-    // One that is there for good would no longer be if it were asked for.
+    // A permanent neighbour would lose that state if it were asked for.
     for (interface, address) in hops.difference(&known).take(MOST_NEIGHBOURS) {
         netlink.ask_for_neighbour(*interface, *address)?;
     }
     Ok(())
 }
 
-/// Refuses a table whose virtual address would take the session's packets, which the one before did not.
+/// Refuses a table with a new virtual address that would capture the session's packets.
 fn check_session(site: &Site, before: &Table, after: &Table) -> Result<()> {
     let Some(session) = Session::of_this_command() else {
         return Ok(());
@@ -392,7 +392,7 @@ fn check_session(site: &Site, before: &Table, after: &Table) -> Result<()> {
     }
 }
 
-/// What keeps the kernel from telling the program ways to backends, and virtual addresses without backends.
+/// Returns warnings about settings that hide routes from the program, and about virtual addresses without backends.
 fn warnings(site: &Site, table: &Table) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     let asks_kernel = |is_ipv4: bool| {

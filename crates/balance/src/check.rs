@@ -1,6 +1,5 @@
-//! Health of the backends: a TCP SYN to the virtual address through the tunnel or by the MAC address by which packets
-//! reach each of them, and with HTTP or another port a connection to the own address of the backend. Both are bounded in time
-//! and in how many are asked at once.
+//! Health of the backends: a TCP SYN to the virtual address, by the same tunnel or MAC address as the flows, and with HTTP or
+//! another port a connection to the backend's own address. Both are bounded in time and in number.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -18,15 +17,15 @@ use trawl_sys::{Error, Result, clock};
 
 use crate::table::{Backend, Forward, Protocol, Service, Sources, Table, Vip};
 
-/// Backends that are asked at the same time.
+/// Backends that are checked at the same time.
 const AT_ONCE: usize = 32;
-/// Of an answer, as far as its first line may reach.
+/// Bytes of an answer that are searched for its first line.
 const LONGEST_STATUS: usize = 1024;
 
-/// How backends are asked.
+/// Settings of a check.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// The path of an HTTP request; `None`: a TCP connection is enough.
+    /// Path of an HTTP request; `None`: a TCP connection is enough.
     pub http: Option<String>,
     /// `None`: the port of the virtual address.
     pub port: Option<u16>,
@@ -37,25 +36,25 @@ pub struct Probe {
 pub struct Health {
     pub service: Service,
     pub backend: IpAddr,
-    /// How the SYN to the virtual address was sent to the backend.
+    /// Means of forwarding the SYN for the virtual address to the backend.
     pub forward: Forward,
-    /// The port of the backend's own address that was asked besides.
+    /// Port of the backend's own address that was checked, too.
     pub own_port: Option<u16>,
-    /// How long the answer took.
+    /// Duration until the answer.
     pub answered: std::result::Result<Duration, Failure>,
 }
 
-/// Why a backend is not healthy.
+/// Reason why a backend is not healthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     TimedOut,
-    /// Packets to the virtual address do not reach the backend, or its answers do not return. `answers_itself`: its own
-    /// address accepts a connection at the same port.
+    /// Packets to the virtual address do not reach the backend, or its answers do not return. `answers_itself`: its own address
+    /// accepts a connection at the same port.
     NoPath {
         answers_itself: bool,
     },
     Refused,
-    /// What it answered is no HTTP, or a status that is no success.
+    /// The answer is not HTTP, or its status is not success.
     Status(Option<u16>),
     Other(String),
 }
@@ -71,7 +70,7 @@ impl From<io::Error> for Failure {
 }
 
 impl Probe {
-    /// Asks all backends of a table, from the namespace of the balancer's interface.
+    /// Checks all backends of a table, from the namespace of the balancer's interface.
     pub fn ask_all(&self, site: &Site, table: &Table) -> Result<Vec<Health>> {
         let mut paths = Vec::new();
         for vip in &table.vips {
@@ -103,7 +102,7 @@ impl Probe {
             let port = self.port.unwrap_or(probe.port);
             SocketAddr::new(probe.backend.address, port)
         };
-        // Where no answer came, the backend's own address tells whether it is the path.
+        // Without an answer, the backend's own address shows whether the path is at fault.
         let jobs = paths.iter().zip(&answers).map(|(probe, answer)| {
             let is_asked = asks_itself || matches!(answer, Ok(Answer::Nothing));
             is_asked.then(|| own(probe))
@@ -126,7 +125,7 @@ impl Probe {
         answer: std::result::Result<Answer, String>,
         connected: Option<std::result::Result<Duration, Failure>>,
     ) -> std::result::Result<Duration, Failure> {
-        // A reset shows the path as well as a connection does. It is a failure where the service itself was asked.
+        // A reset proves the path as a connection does; it is a failure only if the service itself was checked.
         let serves = probe.vip.service.protocol == Protocol::Tcp && probe.vip.service.port != 0;
         match answer.map_err(Failure::Other)? {
             Answer::Nothing => Err(Failure::NoPath {
@@ -137,7 +136,7 @@ impl Probe {
         }
     }
 
-    /// Connects to addresses, several at a time; the outcomes have their order.
+    /// Connects to addresses, several at a time, and returns the outcomes in the same order.
     fn connect_to_all(
         &self,
         site: &Site,
@@ -157,7 +156,7 @@ impl Probe {
                 }
             }
         };
-        // Threads begin in the namespace of the one that starts them.
+        // Threads begin in the namespace of the thread that starts them.
         run_maybe_in(site.namespace(), || {
             std::thread::scope(|scope| {
                 for _ in 0..jobs.iter().flatten().count().min(AT_ONCE) {
@@ -207,7 +206,7 @@ fn ask_http(
     }
 }
 
-/// Of `HTTP/1.1 200 OK`, the number.
+/// Returns the status number of `HTTP/1.1 200 OK`.
 fn status_of(answer: &[u8]) -> Option<u16> {
     let line = answer.split(|byte| *byte == b'\n').next()?;
     let line = std::str::from_utf8(line).ok()?;
@@ -221,14 +220,14 @@ fn status_of(answer: &[u8]) -> Option<u16> {
 const LINKTYPE_ETHERNET: u16 = 1;
 const PROTOCOL_IPV4: u8 = 4;
 const PROTOCOL_IPV6: u8 = 41;
-/// Source ports of probes: above those that the kernel gives to connections.
+/// First source port of probes: above the kernel's ephemeral ports.
 const FIRST_PORT: u16 = 61_000;
-/// Probes at one time, each from a port of its own.
+/// Probes at one time, each from its own port.
 pub const PATHS_AT_ONCE: usize = 4000;
 const RESEND_AFTER: Duration = Duration::from_millis(500);
 const RING_SIZE: usize = 1 << 20;
 
-/// A backend of a virtual address, and the port to which the SYN goes.
+/// A backend of a virtual address, and the destination port of the SYN.
 #[derive(Clone, Copy, Debug)]
 pub struct PathProbe<'a> {
     pub vip: &'a Vip,
@@ -236,7 +235,7 @@ pub struct PathProbe<'a> {
     pub port: u16,
 }
 
-/// How a backend answered.
+/// Answer of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A process listens at the port.
@@ -246,7 +245,7 @@ pub enum Answer {
     Nothing,
 }
 
-/// A frame that is sent, and the answer that is expected.
+/// A sent frame and its expected answer.
 struct Sent {
     frame: Vec<u8>,
     reset: Vec<u8>,
@@ -256,7 +255,7 @@ struct Sent {
     sequence: u32,
 }
 
-/// Sends all probes and waits for their answers. The error of a probe says why it could not be sent.
+/// Sends all probes and waits for their answers. A probe's error says why it could not be sent.
 fn ask_paths(
     site: &Site,
     sources: Sources,
@@ -325,7 +324,7 @@ fn ask_chunk(
                     false => Answer::Reset(took),
                 };
                 if let (true, Ok(one)) = (is_open, &sent[number]) {
-                    // Without it the backend would keep a connection that is half open.
+                    // Without it the backend would keep a half-open connection.
                     senders[one.sender].1.offer(&[&one.reset])?;
                 }
             }
@@ -336,7 +335,7 @@ fn ask_chunk(
     Ok(sent.into_iter().zip(answers).map(outcome).collect())
 }
 
-/// Returns which probe a received frame answers, and whether a process listens there.
+/// Returns the probe that a received frame answers, and whether a process listens at its port.
 fn answer_in(
     frame: &[u8],
     probes: &[PathProbe<'_>],
@@ -424,7 +423,7 @@ fn prepare(
     })
 }
 
-/// An address of this host that the backend can answer to.
+/// Returns an address of this host that the backend can answer to.
 fn own_address(netlink: &mut Netlink, interfaces: [u32; 2], service: &Service) -> Result<IpAddr> {
     for interface in interfaces {
         let fits = |one: &IpAddr| {
@@ -446,7 +445,7 @@ fn own_address(netlink: &mut Netlink, interfaces: [u32; 2], service: &Service) -
     ))
 }
 
-/// The segment in the headers that the balancer's program puts around it.
+/// Wraps the segment in the headers that the balancer's program adds.
 fn around(
     probe: &PathProbe<'_>,
     sources: Sources,
@@ -496,7 +495,7 @@ fn around(
     tunnel.payload(inner).build()
 }
 
-/// Opens a socket for TCP segments to the ports of probes, on all interfaces: answers come by any of them.
+/// Opens a socket for TCP segments to the probes' ports, on all interfaces: answers may come by any of them.
 fn listen(site: &Site) -> Result<PacketSocket> {
     let instruction = |code, jt, jf, k| Instruction { code, jt, jf, k };
     const LOAD_HALF: u16 = 0x28;
@@ -574,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn health_is_what_the_answer_says() {
+    fn health_follows_from_the_answer() {
         let asked = |text| probe(Some("/")).ask(answer_with(text));
         assert!(asked("HTTP/1.1 204 No Content\r\n\r\n").is_ok());
         assert_eq!(

@@ -1,4 +1,4 @@
-//! From a table to the lines that the program reads, and back.
+//! Compiles a table into the lines that the program reads, and back.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,12 +19,12 @@ use crate::table::{Backend, Forward, Protocol, Service, Sources, Table, Vip};
 const MOST_BYTES: usize = 256 << 20;
 const ENTRIES_PER_LINE: usize = 2;
 const SEED_TRIES: u32 = 16;
-/// How the program mixes words.
+/// Multiplier of the program's hash.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Of no server.
+/// Backend without a server id.
 const NO_SERVER: u32 = u32::MAX;
 
-/// As the program's function of that name.
+/// Hashes like the program's function of the same name.
 pub fn mix(words: &[u32], seed: u64) -> u32 {
     let mut mixed = seed;
     for word in words {
@@ -34,7 +34,7 @@ pub fn mix(words: &[u32], seed: u64) -> u32 {
     mixed as u32
 }
 
-/// An address as it stands in a packet's memory.
+/// Returns an address as laid out in a packet's memory.
 pub fn words(address: IpAddr) -> [u32; 4] {
     match address {
         IpAddr::V4(address) => [u32::from_ne_bytes(address.octets()), 0, 0, 0],
@@ -68,7 +68,7 @@ fn service_word(service: &Service) -> u32 {
     u32::from(service.protocol.number()) << 16 | u32::from(service.port)
 }
 
-/// The ring of a virtual address, empty where no backend takes new flows.
+/// Returns the ring of a virtual address, empty if no backend accepts new flows.
 pub fn ring_of(vip: &Vip) -> Vec<u32> {
     let member = |one: &Backend| Member {
         number: one.number,
@@ -84,7 +84,7 @@ pub fn ring_of(vip: &Vip) -> Vec<u32> {
     maglev::ring(&members, maglev::size_for(vip.backends.len()))
 }
 
-/// What a backend's permutation follows from: its address, so that the ring is the same on all balancers.
+/// Seed of a backend's permutation: its address, so that the ring is the same on all balancers.
 fn name_of(address: IpAddr) -> u64 {
     let words = words(address).map(u32::to_be);
     u64::from(mix(&words, 1)) << 32 | u64::from(mix(&words, 2))
@@ -121,13 +121,13 @@ fn entries_of(table: &Table) -> Vec<BalanceEntry> {
     entries
 }
 
-/// The place of an entry's first line.
+/// Returns the position of an entry's first line.
 fn place_of(entry: &BalanceEntry, seed: u32) -> u32 {
     let [a, b, c, d] = entry.address;
     mix(&[a, b, c, d, entry.service, entry.kind], seed.into())
 }
 
-/// The hash table: as many lines as it takes for every entry to be found within the program's probes.
+/// Builds the hash table, large enough for every entry to be found within the program's probes.
 fn hash(entries: &[BalanceEntry]) -> (Vec<BalanceEntry>, u32) {
     let none = entry([0; 4], 0, BALANCE_ENTRY_NONE, 0);
     let mut lines = entries.len().next_power_of_two().max(1);
@@ -180,7 +180,7 @@ fn backend_line(one: &Backend, vip: u32) -> BalanceBackend {
     }
 }
 
-/// The lines of a table whose parts have their numbers.
+/// Compiles a numbered table into lines.
 pub fn compile(table: &Table) -> Result<Vec<u8>> {
     let places = |numbers: &mut dyn Iterator<Item = u32>| {
         numbers.map(|number| number as usize + 1).max().unwrap_or(0)
@@ -266,7 +266,7 @@ pub fn compile(table: &Table) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The table that lines hold; `read` gives a line.
+/// Returns the table stored in lines; `read` returns a line.
 pub fn decompile(read: impl Fn(usize) -> Option<Vec<u8>>) -> Option<Table> {
     let header = BalanceHeader::from_bytes(&read(0)?)?;
     let mut table = Table {

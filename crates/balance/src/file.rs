@@ -1,4 +1,4 @@
-//! A balancer's table as a TOML file, taken as a whole or not at all.
+//! A balancer's table as a TOML file, accepted as a whole or not at all.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::table::{Backend, Forward, GUE_PORT, Protocol, Service, Sources, Table
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Content {
-    /// The networks (a /16 and a /112) that tunnels come from.
+    /// Networks (a /16 and a /112) of the tunnels' source addresses.
     source_ipv4: Option<Ipv4Addr>,
     source_ipv6: Option<Ipv6Addr>,
     #[serde(default)]
@@ -22,7 +22,7 @@ struct Content {
 #[serde(deny_unknown_fields)]
 struct VipEntry {
     address: IpAddr,
-    /// Absent: all ports.
+    /// Port; absent: all ports.
     port: Option<u16>,
     protocol: Protocol,
     #[serde(default)]
@@ -43,7 +43,7 @@ struct BackendEntry {
     server_id: Option<u16>,
 }
 
-/// A file's table, without numbers yet.
+/// Reads a file's table, which has no numbers yet.
 pub fn read(path: &Path) -> Result<Table> {
     let name = path.display().to_string();
     let text = match path == Path::new("-") {
@@ -53,7 +53,7 @@ pub fn read(path: &Path) -> Result<Table> {
     parse(&text).map_err(|why| Error::failed(format!("cannot read the table in {name}"), why))
 }
 
-/// The table that a text describes.
+/// Parses a table.
 pub fn parse(text: &str) -> Result<Table, String> {
     let content: Content = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
     let mut table = Table::default();
@@ -103,7 +103,7 @@ fn vip(entry: VipEntry) -> Result<Vip, String> {
     Ok(vip)
 }
 
-/// A MAC address: six pairs of hexadecimal digits with colons between them.
+/// Parses a MAC address: six pairs of hexadecimal digits with colons between them.
 pub fn mac(text: &str) -> Result<[u8; 6], String> {
     let wrong = || format!("'{text}' is not a MAC address, for example 02:00:00:00:00:01");
     let mut mac = [0; 6];
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_says_all_there_is() {
+    fn file_sets_every_property() {
         let table = parse(
             r#"
             source_ipv4 = "10.200.0.0"
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn mistakes_are_named() {
         for (text, says) in [
             ("[[vip]]\naddress = \"1.2.3.4\"\n", "protocol"),
             ("[[vip]]\naddress = \"x\"\nprotocol = \"tcp\"\n", "address"),

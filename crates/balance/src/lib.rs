@@ -1,8 +1,7 @@
 //! The load balancer: an XDP program that spreads the flows to virtual addresses over backends.
-//!
-//! What is asked for ([`table`]) is compiled ([`compile`]) with a Maglev ring for each virtual address ([`maglev`]) into
-//! one array that the program looks into ([`live`]). A change makes a new array and puts it in the place of the old one
-//! by one store. [`balancer`] holds program and table of an interface together.
+//! || A table ([`table`]) is compiled ([`compile`]) with a Maglev ring for each virtual address ([`maglev`]) into one array that
+//! the program reads ([`live`]). A change makes a new array and replaces the old one by a single store. [`balancer`] holds
+//! program and table of an interface together.
 
 pub mod balancer;
 pub mod check;

@@ -1,4 +1,4 @@
-//! The table in force: an array of lines in the one slot of an array of maps; and the memory that it and the flows need.
+//! The table in force: an array of lines in the one slot of an array of maps; and the memory that the table and the flows need.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -20,7 +20,7 @@ impl Slot {
         create_slot("balance_table", like.as_fd()).map(Self)
     }
 
-    /// One that exists.
+    /// Wraps an existing map.
     pub fn of(fd: OwnedFd) -> Self {
         Self(fd)
     }
@@ -41,8 +41,8 @@ impl Slot {
         })
     }
 
-    /// Puts a table, checked and numbered, in the place of the one that holds: each packet meets the old one or the
-    /// new. When this returns, no packet is in the old one any more.
+    /// Replaces the current table by a checked and numbered one: each packet sees the old one or the new. On return, no packet
+    /// uses the old one any more.
     pub fn publish(&self, table: &Table) -> Result<()> {
         let bytes = compile(table)?;
         check_memory(bytes.len(), None)?;
@@ -60,10 +60,10 @@ impl AsFd for Slot {
     }
 }
 
-/// Of each flow, what the kernel's LRU hash takes: an element with key and value, and a place in its buckets.
+/// Bytes per flow in the kernel's LRU hash: an element with key and value, and its bucket.
 const BYTES_PER_FLOW: u64 = 128;
 
-/// Refuses what the host has no memory for: a table of this many bytes, and, where the program is loaded anew, its flows.
+/// Refuses a table of this many bytes, and flows if the program is loaded anew, that exceed the host's memory.
 pub fn check_memory(table: usize, flows: Option<u32>) -> Result<()> {
     check_memory_against(host::available_memory(), table, flows)
 }
@@ -71,7 +71,7 @@ pub fn check_memory(table: usize, flows: Option<u32>) -> Result<()> {
 fn check_memory_against(available: u64, table: usize, flows: Option<u32>) -> Result<()> {
     let of_flows = flows.map_or(0, |flows| u64::from(flows) * BYTES_PER_FLOW);
     let needed = table as u64 + of_flows;
-    // A kernel that does not say is asked by trying.
+    // A kernel that does not report its memory is tried.
     if available == 0 || needed <= available {
         return Ok(());
     }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_there_is_no_memory_for_is_refused() {
+    fn table_beyond_the_memory_is_refused() {
         let available = 1 << 30;
         assert!(check_memory_against(available, 32 << 20, Some(1 << 20)).is_ok());
         assert!(check_memory_against(0, 32 << 20, Some(1 << 30)).is_ok());

@@ -1,22 +1,22 @@
-//! Maglev consistent hashing (Eisenbud and others, NSDI 2016, section 3.4): each backend has a permutation of the ring's
-//! places; in turns, each takes the first place of its own that is still free. A backend of half the weight takes
-//! every other turn.
+//! Maglev consistent hashing (Eisenbud and others, NSDI 2016, section 3.4): each backend has a permutation of the ring's slots,
+//! and in turns each claims the first slot of its own that is still free. A backend of half the weight claims one in every other
+//! turn.
 
-/// Ring sizes: primes, so that every step goes through all places. About 40 places for each backend leave shares that
-/// differ by 2.5 %, and 1,000 rings of 100 backends take 16 MB.
+/// Ring sizes: primes, so that every step visits all slots. About 40 slots for each backend leave shares that differ by 2.5 %,
+/// and 1,000 rings of 100 backends occupy 16 MB.
 const SIZES: [u32; 4] = [4099, 16_411, 65_537, 262_147];
 const PLACES_PER_BACKEND: usize = 40;
 const EMPTY: u32 = u32::MAX;
 
-/// How large the ring for this many backends is. It follows from their number alone, so that a change of one backend
-/// moves few flows.
+/// Returns the size of the ring for this many backends. It depends on their number alone, so that a change of one backend moves
+/// few flows.
 pub fn size_for(backends: usize) -> u32 {
     let wanted = backends * PLACES_PER_BACKEND;
     let fits = SIZES.into_iter().find(|size| *size as usize >= wanted);
     fits.unwrap_or(SIZES[SIZES.len() - 1])
 }
 
-/// A backend that takes part: its number, what its permutation follows from, and its weight.
+/// An active backend: its number, the seed of its permutation, and its weight.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
     pub number: u32,
@@ -24,14 +24,14 @@ pub struct Member {
     pub weight: u32,
 }
 
-/// The ring: at each place the number of a backend. Empty where there are no members.
+/// Returns the ring: the number of a backend in each slot. Empty without members.
 pub fn ring(members: &[Member], size: u32) -> Vec<u32> {
     let heaviest = members.iter().map(|one| one.weight).max().unwrap_or(0);
     if heaviest == 0 {
         return Vec::new();
     }
     let mut ring = vec![EMPTY; size as usize];
-    // (next place, step, credit)
+    // (next slot, step, credit)
     let mut walks: Vec<(u32, u32, u64)> = members
         .iter()
         .map(|one| {
@@ -81,7 +81,7 @@ mod tests {
         (0..count).map(one).collect()
     }
 
-    /// The definition word by word: permutations written out, population by turns (without weights).
+    /// The definition taken literally: permutations written out, slots filled by turns (without weights).
     fn by_definition(members: &[Member], size: u32) -> Vec<u32> {
         let permutation = |name: u64| -> Vec<u32> {
             let offset = mix(name ^ 0x5bd1_e995) % u64::from(size);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_are_those_of_the_definition() {
+    fn rings_match_the_definition() {
         for count in [1, 2, 3, 7, 50] {
             let members = members(count);
             assert_eq!(ring(&members, 4099), by_definition(&members, 4099));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_differ_by_one_place_and_follow_the_weights() {
+    fn shares_differ_by_one_slot_and_follow_the_weights() {
         let mut members = members(10);
         let count = |ring: &[u32], number| ring.iter().filter(|one| **one == number).count();
         let even = ring(&members, 4099);
@@ -131,9 +131,9 @@ mod tests {
         assert!(three.abs_diff(3 * one) <= 3, "{three} and {one}");
     }
 
-    /// Of the flows that stay with a backend that is still there, few may move: 1/N go with the one that leaves.
+    /// A backend that leaves moves its own 1/N of the flows, and few others.
     #[test]
-    fn a_backend_that_leaves_moves_little_else() {
+    fn leaving_backend_moves_few_other_flows() {
         for count in [5, 20, 100] {
             let all = members(count);
             let size = size_for(all.len());
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_to_take_flows_is_an_empty_ring() {
+    fn ring_without_members_is_empty() {
         assert!(ring(&[], 4099).is_empty());
     }
 }

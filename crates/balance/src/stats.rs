@@ -1,5 +1,5 @@
-//! What a balancer counted: each packet under one outcome; those for a virtual address under one of its own, too, and
-//! those that went to a backend once more there.
+//! A balancer's counters: each packet counts under one outcome, those for a virtual address also under one of its own, and those
+//! forwarded to a backend once more for that backend.
 
 use std::net::IpAddr;
 
@@ -46,7 +46,7 @@ const LAYOUT: Layout = Layout {
     of_queue: 0,
 };
 
-/// What a virtual address or a backend got.
+/// Packets and bytes for a virtual address or a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
     pub packets: u64,
@@ -73,10 +73,10 @@ pub struct VipCount {
     /// All packets for it.
     #[serde(flatten)]
     pub seen: Count,
-    /// The same by what became of them.
+    /// The same by outcome.
     pub outcomes: Vec<NamedCount>,
     pub backends: Vec<BackendCount>,
-    /// Forwarded to backends that are no longer there.
+    /// Packets forwarded to backends that have been removed since.
     pub removed_backends: Count,
 }
 
@@ -88,7 +88,7 @@ fn open(installed: &Installed, name: &str) -> Result<Map> {
     Map::new(installed.map(name)?).map_err(|e| Error::os(what(), e))
 }
 
-/// All CPUs' values under a number, summed up.
+/// Sums all CPUs' values under a number.
 fn read<const N: usize>(map: &Map, number: u32) -> Result<[Count; N]> {
     let bytes = map
         .lookup(&number.to_ne_bytes())
@@ -108,7 +108,7 @@ fn read<const N: usize>(map: &Map, number: u32) -> Result<[Count; N]> {
     Ok(counts)
 }
 
-/// Sets what a number counted to zero, for its next owner.
+/// Resets a number's counters for its next owner.
 pub(crate) fn forget(installed: &Installed, name: &str, numbers: &[u32]) -> Result<()> {
     if numbers.is_empty() {
         return Ok(());
@@ -131,7 +131,7 @@ pub fn account(installed: &Installed) -> Result<Account> {
     Account::with_layout(installed, LAYOUT)
 }
 
-/// Backends are read before their virtual address: what comes in meanwhile is then counted there at least.
+/// Reads backends before their virtual address: packets that arrive meanwhile are then counted at least for the latter.
 pub fn by_vip(installed: &Installed, table: &Table) -> Result<Vec<VipCount>> {
     let vips = open(installed, VIP_COUNTERS)?;
     let backends = open(installed, BACKEND_COUNTERS)?;
@@ -180,5 +180,5 @@ pub fn by_vip(installed: &Installed, table: &Table) -> Result<Vec<VipCount>> {
 
 const _: () = assert!(
     size_of::<BalanceVipCounters>() == BALANCE_COUNTERS * size_of::<BalanceCounter>(),
-    "counters stand beside each other"
+    "counters are adjacent"
 );

@@ -1,7 +1,6 @@
-//! What a balancer is asked for: virtual addresses and their backends, and the changes that can be made to them.
-//!
-//! Numbers are places in the program's counters; they stay while a thing is there. A backend has a generation besides,
-//! which is never given twice: flows remember it.
+//! A balancer's table: virtual addresses and their backends, and the changes to them.
+//! || Numbers are indices of the program's counters and stay as long as their owner. A backend also has a generation, which is
+//! never reused: flows remember it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,17 +11,17 @@ use serde::{Deserialize, Serialize};
 use trawl_bpf::layout::balance::{BALANCE_MAX_BACKENDS, BALANCE_MAX_VIPS};
 use trawl_sys::{Error, Result};
 
-/// The port that GUE has with IANA.
+/// GUE's port as registered with IANA.
 pub const GUE_PORT: u16 = 6080;
 pub const MOST_WEIGHT: u32 = 10_000;
 
-/// How packets are brought to the backends of a virtual address.
+/// Forwarding of packets to the backends of a virtual address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Forward {
     /// On the same link, by the backend's MAC address.
     Direct,
-    /// IP in IP, of the backend's version outside.
+    /// IP in IP, with an outer header of the backend's IP version.
     #[default]
     Ipip,
     /// Generic UDP encapsulation, variant 1.
@@ -45,11 +44,11 @@ pub struct Backend {
     pub weight: u32,
     /// `None`: the kernel's neighbour table knows it.
     pub mac: Option<[u8; 6]>,
-    /// Takes no new flows.
+    /// Accepts no new flows.
     pub draining: bool,
-    /// A health check found it dead.
+    /// Set while a health check fails.
     pub down: bool,
-    /// Stands in QUIC connection ids.
+    /// Server id in QUIC connection ids.
     pub server_id: Option<u16>,
     pub number: u32,
     pub generation: u32,
@@ -95,7 +94,7 @@ impl Vip {
     }
 }
 
-/// Where the packets of tunnels come from; the flow's hash stands in the last 16 bits.
+/// Source networks of tunnel packets; the last 16 bits hold the flow's hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sources {
     pub ipv4: Ipv4Addr,
@@ -171,7 +170,7 @@ impl Table {
         self.vips.iter().map(|vip| vip.backends.len()).sum()
     }
 
-    /// Gives what is new its number; whatever is in `before` under the same name keeps what it has there.
+    /// Numbers new entries; entries that `before` has under the same name keep their numbers.
     pub fn number_after(&mut self, before: &Self) -> Result<()> {
         self.next_generation = before.next_generation.max(self.next_generation);
         let mut vips = Numbers::default();
@@ -206,7 +205,7 @@ impl Table {
         Ok(())
     }
 
-    /// Refuses what cannot be in force.
+    /// Refuses a table that cannot be in force.
     pub fn check(&self) -> Result<()> {
         if self.vips.len() > BALANCE_MAX_VIPS {
             return Err(refused(format!(
@@ -223,7 +222,7 @@ impl Table {
         let mut sorted: Vec<&Service> = self.vips.iter().map(|vip| &vip.service).collect();
         sorted.sort_by_key(|one| (one.address, one.protocol.number(), one.port));
         for pair in sorted.windows(2) {
-            // The one with all ports is the first of its address and protocol.
+            // The service with all ports is the first of its address and protocol.
             if let [first, second] = pair
                 && first.overlaps(second)
             {
@@ -278,7 +277,7 @@ fn check_vip(vip: &Vip) -> Result<()> {
     Ok(())
 }
 
-/// Numbers that nobody has.
+/// Allocator of free numbers.
 #[derive(Default)]
 struct Numbers {
     taken: HashSet<u32>,
@@ -320,7 +319,7 @@ fn no_backend(service: &Service, address: IpAddr) -> Error {
 pub enum Protocol {
     Tcp,
     Udp,
-    /// UDP, where packets name their server in the connection id.
+    /// UDP with the server's id in the connection id.
     Quic,
 }
 
@@ -333,7 +332,7 @@ impl Protocol {
         }
     }
 
-    /// Its number in IP headers.
+    /// Returns the number in IP headers.
     pub fn number(self) -> u8 {
         match self {
             Self::Tcp => 6,
@@ -351,7 +350,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Whether some packet would be for both.
+    /// Returns whether some packet would match both.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.address == other.address
             && self.protocol.number() == other.protocol.number()
@@ -423,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn overlaps_twins_and_zero_weights_are_refused() {
+    fn overlaps_duplicates_and_zero_weights_are_refused() {
         assert!(
             table(&["tcp:10.9.0.1:80", "udp:10.9.0.1:80", "tcp:10.9.0.2"])
                 .check()
@@ -464,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_and_generations_are_given_once() {
+    fn numbers_stay_and_generations_are_never_reused() {
         let service = "tcp:10.9.0.1:80".parse().expect("a service");
         let mut first = table(&["tcp:10.9.0.1:80"]);
         for last in 1..=3 {
@@ -494,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn services_are_read_as_they_are_shown() {
+    fn services_parse_as_displayed() {
         for text in [
             "tcp:192.0.2.1:80",
             "udp:192.0.2.1",
@@ -518,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ports_overlap_one() {
+    fn all_ports_overlap_each_single_port() {
         let service = |text: &str| text.parse::<Service>().expect(text);
         let all = service("udp:192.0.2.1");
         assert!(all.overlaps(&service("quic:192.0.2.1:443")));

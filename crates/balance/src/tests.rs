@@ -1,4 +1,4 @@
-//! The program compared with the model: random tables, changes and packets, and the kernel's answer to each.
+//! Compares the program with the model: random tables, changes and packets, and the program's verdict on each.
 
 mod model;
 
@@ -53,13 +53,13 @@ impl Bench {
     }
 }
 
-/// Backends are told apart by their MAC addresses.
+/// Returns a MAC address that identifies a backend.
 fn mac_of(number: u32) -> [u8; 6] {
     let [a, b, c, d] = number.to_be_bytes();
     [2, 1, a, b, c, d]
 }
 
-/// Every backend with the MAC address of its number: its packets go out by TX.
+/// Assigns every backend the MAC address of its number, so that its packets leave by TX.
 fn addressed(mut table: Table, before: &Table) -> Table {
     table.number_after(before).expect("numbers");
     for one in table.vips.iter_mut().flat_map(|vip| &mut vip.backends) {
@@ -185,12 +185,12 @@ fn packet() -> impl Strategy<Value = Packet> {
         )
 }
 
-/// The packet on the wire, with this many words of options if it is IPv4.
+/// Returns the packet on the wire, with this many 32-bit words of options if it is IPv4.
 fn frame_with(packet: &Packet, options: usize) -> Vec<u8> {
     let mut frame = plain_frame(packet);
     match packet.source {
         IpAddr::V4(_) => {
-            // No operation.
+            // No-operation options.
             let nothing = vec![1; options * 4];
             frame.splice(34..34, nothing);
             frame[14] += options as u8;
@@ -215,7 +215,7 @@ fn frame_with(packet: &Packet, options: usize) -> Vec<u8> {
     frame
 }
 
-/// Adds to the length that stands in two octets at a place.
+/// Adds to the 16-bit length at an offset.
 fn lengthen(frame: &mut [u8], at: usize, more: usize) {
     let length = u16::from_be_bytes([frame[at], frame[at + 1]]) + more as u16;
     frame[at..at + 2].copy_from_slice(&length.to_be_bytes());
@@ -225,7 +225,7 @@ fn frame(packet: &Packet) -> Vec<u8> {
     frame_with(packet, 0)
 }
 
-/// Without what makes IPv6 packets fragments.
+/// Returns the frame without its IPv6 fragment header.
 fn plain_frame(packet: &Packet) -> Vec<u8> {
     let template = Template::new().ethernet(CLIENT_MAC, PORT_MAC);
     let template = match (packet.source, packet.destination) {
@@ -240,7 +240,7 @@ fn plain_frame(packet: &Packet) -> Vec<u8> {
         (IpAddr::V6(source), IpAddr::V6(destination)) => template.ipv6(source, destination),
         _ => unreachable!("both are of one version"),
     };
-    // A short header of QUIC: configuration 0, or 7, which names nobody.
+    // A short header of QUIC: configuration 0, or 7, which names no server.
     let payload = match packet.server_id {
         Some(id) => [&[0x40, 0x00][..], &id.to_be_bytes(), &[9; 12]].concat(),
         None => [&[0x40, 0xe0][..], &[0; 14]].concat(),
@@ -268,7 +268,7 @@ fn plain_frame(packet: &Packet) -> Vec<u8> {
     frame
 }
 
-/// The packet in an ICMP error from a router, about what a backend answered with.
+/// Returns the packet inside a router's ICMP error about a backend's answer.
 fn error_about(packet: &Packet, options: usize) -> Vec<u8> {
     let answer = Packet {
         source: packet.destination,
@@ -318,7 +318,7 @@ fn compare(bench: &Bench, model: &mut Model, table: &Table, packet: &Packet, fra
 }
 
 #[test]
-fn the_program_does_as_the_model() {
+fn program_matches_the_model() {
     let Some(bench) = Bench::new() else { return };
     let mut runner = TestRunner::new(Config {
         cases: 150,
@@ -331,7 +331,7 @@ fn the_program_does_as_the_model() {
     );
     runner
         .run(&strategy, |(tables, packets)| {
-            // What an earlier case left in the flow table belongs to generations that are no more.
+            // Flow entries of earlier cases belong to generations that no longer exist.
             let mut model = Model::default();
             for (at, table) in tables.into_iter().enumerate() {
                 let mut base = last.borrow().clone();
@@ -361,7 +361,7 @@ fn the_program_does_as_the_model() {
 }
 
 #[test]
-fn tables_are_read_as_they_were_written() {
+fn tables_round_trip() {
     let mut runner = TestRunner::new(Config {
         cases: 100,
         ..Config::default()
@@ -382,7 +382,7 @@ fn tables_are_read_as_they_were_written() {
 }
 
 #[test]
-fn a_change_moves_no_established_flow() {
+fn change_moves_no_established_flow() {
     let Some(bench) = Bench::new() else { return };
     let service = "tcp:10.1.0.1:80".parse().expect("a service");
     let mut table = Table::default();
@@ -422,7 +422,7 @@ fn a_change_moves_no_established_flow() {
     bench.slot.publish(&second).expect("it is put in force");
     let after: Vec<_> = (1000..2000).map(|port| to(port, false)).collect();
     assert_eq!(before, after);
-    // New connections do not go to the one that is draining, and those that asked anew are spread over all.
+    // The draining backend gets no new connections; reopened ones are spread over all others.
     let draining = mac_of(first.vips[0].backends[1].number).to_vec();
     let anew: std::collections::HashSet<_> = (1000..2000).map(|port| to(port, true)).collect();
     assert!(!anew.contains(&draining));
@@ -430,7 +430,7 @@ fn a_change_moves_no_established_flow() {
 }
 
 #[test]
-fn a_thousand_addresses_with_a_hundred_backends_fit() {
+fn thousand_addresses_with_a_hundred_backends_fit() {
     let mut table = Table {
         sources: Sources::default(),
         ..Table::default()

@@ -1,5 +1,5 @@
-//! An agent's side: what is desired of this host comes from its own key, what it does goes to its own key. It needs three
-//! rights: to ask for its command, to hear of a new one, and to put its state.
+//! The agent's side: it reads this host's desired state from one key and writes the host's state to another. It needs three
+//! rights: to request its command, to subscribe to new ones, and to put its state.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use tokio::time::{Instant, interval_at};
 
 use crate::connection::{self, Input, Signed, COMMAND, Config, DESIRED, DESIRED_STREAM, News, STATE};
 
-/// Between two questions for what may have been missed.
+/// Interval of requests for commands that may have been missed.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// From the agent: what to put as its state.
+/// A request of the agent: the state to put.
 #[derive(Deserialize)]
 struct Put {
     state: Box<RawValue>,
@@ -26,7 +26,7 @@ enum Answer {
     Desired { revision: u64, value: String },
 }
 
-/// Tells what an operator desires; what nobody signed is told of and changes nothing.
+/// Passes on an operator's desired state. One without a valid signature is reported and otherwise ignored.
 fn tell(message: &Message, config: &Config) -> Result<(), String> {
     if matches!(message.status, Some(status) if status != StatusCode::OK) {
         return Ok(());
@@ -59,7 +59,7 @@ pub async fn run(input: &mut Input) -> Result<(), String> {
                 Some(message) => tell(&message, &config)?,
                 None => return Err("the connection is closed".to_owned()),
             },
-            // What fails is asked for again.
+            // A failed request is repeated.
             _ = due.tick() => if let Ok(message) = client.request(question.clone(), "".into()).await {
                 tell(&message, &config)?;
             },
@@ -76,7 +76,7 @@ pub async fn run(input: &mut Input) -> Result<(), String> {
     }
 }
 
-/// The client keeps it until there is a connection.
+/// Publishes the state; the client keeps it until it is connected.
 async fn publish(client: &Client, subject: &str, state: &str) -> Result<(), String> {
     let headers = HeaderMap::new();
     let state = state.to_owned().into();

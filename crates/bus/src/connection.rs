@@ -1,4 +1,4 @@
-//! The connection to NATS: who this is, whom it trusts, and the names of what is kept there.
+//! The connection to NATS: this side's identity, the trusted keys, and the names of the streams.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,22 +12,22 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin, stdin};
 
-/// What is desired, which operators alone write, and the states that hosts report, in streams of their own. Their subjects
-/// end with the host; what is desired is republished as `trawl.cmd.HOST`.
+/// Streams of the desired states, which operators alone write, and of the states that hosts report. Their subjects end with the
+/// host; a desired state is republished as `trawl.cmd.HOST`.
 pub const DESIRED_STREAM: &str = "KV_trawl";
 pub const DESIRED: &str = "$KV.trawl.cmd.";
 pub const STATE_STREAM: &str = "KV_trawl_state";
 pub const STATE: &str = "$KV.trawl.state.";
 pub const COMMAND: &str = "trawl.cmd.";
 
-/// The contents of files, not their names: this program may read none of them.
+/// Contents of the credential files rather than their paths: this program may read none of them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub url: String,
-    /// Who this is: a host, or the operator.
+    /// Name of this side: a host, or the operator.
     pub name: String,
-    /// The public keys of those who may desire something of hosts.
+    /// Public keys of the operators whose commands are followed.
     #[serde(default)]
     pub operators: Vec<String>,
     nkey: Option<String>,
@@ -37,24 +37,24 @@ pub struct Config {
     tls_ca: Option<String>,
 }
 
-/// News of the connection.
+/// Events of the connection.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum News {
     Connected,
     Disconnected,
-    /// The server refused something, a permission for example.
+    /// The server refused a request, for lack of a permission for example.
     Refused {
         why: String,
     },
 }
 
 impl Config {
-    /// With patience, the first connection is tried until there is one.
+    /// Connects; a patient caller retries the first connection until it succeeds.
     pub async fn connect(&self, patient: bool) -> Result<Client, String> {
         let mut options = ConnectOptions::new()
             .name(format!("trawl {}", self.name))
-            // Answers to others are none of this one's business.
+            // Keeps other clients' answers out of this one's inbox.
             .custom_inbox_prefix(format!("_INBOX_{}", self.name))
             .connection_timeout(Duration::from_secs(5))
             .ping_interval(Duration::from_secs(10))
@@ -98,7 +98,7 @@ impl Config {
         connected.map_err(|e| format!("cannot connect: {e}"))
     }
 
-    /// Returns the key that this one is known by, and signs with.
+    /// Returns the key that identifies this side and signs its messages.
     pub fn key(&self) -> Result<KeyPair, String> {
         let text = self.nkey.as_ref().or(self.credentials.as_ref());
         key_in(text.ok_or("a private key is missing: name its file by --nkey or --creds")?)
@@ -142,7 +142,7 @@ fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Signed {
-    /// Counted up by the operators, not by the server, which may begin anew.
+    /// Counted up by the operators rather than the server, which may restart from zero.
     pub revision: u64,
     /// The operator's public key.
     operator: String,
@@ -151,7 +151,7 @@ pub struct Signed {
     pub desired: String,
 }
 
-/// Returns the private key in a file of an NKey or of credentials.
+/// Extracts the private key from an NKey file or a credentials file.
 pub fn key_in(text: &str) -> Result<KeyPair, String> {
     let seed = text
         .lines()
@@ -173,7 +173,7 @@ impl Signed {
         })
     }
 
-    /// Reads what one of these operators desires of a host; any operator, where none is named.
+    /// Verifies and reads an operator's command for a host; accepts any operator if `operators` is `None`.
     pub fn open(bytes: &[u8], host: &str, operators: Option<&[String]>) -> Result<Self, String> {
         let signed: Self = serde_json::from_slice(bytes).map_err(|_| "it is not signed")?;
         if operators.is_some_and(|all| !all.contains(&signed.operator)) {
@@ -213,7 +213,7 @@ impl Input {
     }
 }
 
-/// Fails when the other end is closed.
+/// Writes a line; fails once the other end is closed.
 pub fn write(value: &impl Serialize) -> Result<(), String> {
     let mut line = serde_json::to_vec(value).map_err(|e| e.to_string())?;
     line.push(b'\n');
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_an_operator_signed_for_the_host_is_opened() {
+    fn only_commands_an_operator_signed_for_the_host_are_opened() {
         let (key, other) = (KeyPair::new_user(), KeyPair::new_user());
         let signed = Signed::new(&key, "alpha", 7, "{}".to_owned()).expect("signed");
         let text = serde_json::to_string(&signed).expect("JSON");

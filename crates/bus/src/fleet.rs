@@ -1,5 +1,5 @@
-//! The operator's side: what is desired of all hosts and their states, each change of them, and changes made by comparing
-//! the server's numbers, so that two operators do not undo each other's.
+//! The operator's side: reads all hosts' desired states and reports, follows their changes, and changes them by compare-and-swap
+//! on the server's numbers, so that two operators do not undo each other's changes.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::connection::{self, Input, Signed, COMMAND, Config, DESIRED, DESIRED_STREAM, STATE, STATE_STREAM};
 
-/// As the agent does: longer ones are no state of a host.
+/// Longest state, as in the agent: longer ones are ignored.
 const VALUE_MOST: i32 = 1 << 20;
 
-/// A host's desired state, if no one has changed it since this number (0: none is there).
+/// A host's desired state, written only if this is still its latest number (0: none exists).
 #[derive(Deserialize)]
 struct Put {
     host: String,
@@ -41,14 +41,14 @@ enum Answer {
     Entry {
         what: What,
         host: String,
-        /// The server's, and the operator's.
+        /// Numbers given by the server and by the operator.
         number: u64,
         revision: u64,
         value: String,
-        /// Why nobody follows it.
+        /// Reason why the state is ignored.
         refused: Option<String>,
     },
-    /// All that was there has been told; changes follow.
+    /// The existing states have been listed; changes follow.
     Listed,
     Stored {
         host: String,
@@ -71,7 +71,7 @@ fn streams() -> [stream::Config; 2] {
         max_messages_per_subject: 1,
         max_message_size: VALUE_MOST,
         discard: DiscardPolicy::New,
-        // One message of a host could remove those of all others.
+        // A host's message could otherwise remove all other hosts' messages.
         allow_rollup: false,
         deny_delete: true,
         num_replicas: 1,
@@ -99,7 +99,7 @@ fn streams() -> [stream::Config; 2] {
     ]
 }
 
-/// Watches a stream; returns its messages, and how many it holds now.
+/// Watches a stream; returns its messages and their current number.
 async fn watch(context: &Context, config: stream::Config) -> Result<(Ordered, u64), String> {
     let (name, subject) = (config.name.clone(), config.subjects.concat());
     let fail = |e: &dyn std::fmt::Display| format!("cannot read the stream {name}: {e}");
@@ -187,7 +187,7 @@ pub async fn run(input: &mut Input) -> Result<(), String> {
     let Some(mut config) = input.next::<Config>().await? else {
         return Ok(());
     };
-    // Who only looks needs none, and then trusts whoever signed.
+    // A reader needs no key, and then accepts every signer.
     let key = config.key();
     config.operators.extend(key.iter().map(KeyPair::public_key));
     let operators = Some(config.operators.as_slice()).filter(|all| !all.is_empty());
@@ -221,7 +221,7 @@ pub async fn run(input: &mut Input) -> Result<(), String> {
     }
 }
 
-/// Shows the public part of the key in a file, which agents are told.
+/// Prints the public key of a key file, for the agents' configuration.
 pub async fn key(input: &mut Input) -> Result<(), String> {
     match input.next::<Config>().await? {
         Some(config) => connection::write(&Answer::Key {

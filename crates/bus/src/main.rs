@@ -1,6 +1,6 @@
-//! `trawl-bus MODE`: the network side of `trawl agent --nats` (MODE agent) and of `trawl fleet` (MODE fleet, or key to show the public one). It has no
-//! rights over packets. The first line of standard input is the configuration, in JSON; after it come requests, and answers
-//! and news go to standard output, one JSON object a line. It ends with its standard input.
+//! `trawl-bus MODE`: the network side of `trawl agent --nats` (MODE agent) and of `trawl fleet` (MODE fleet, or key to print the
+//! public key). It has no rights over packets. The first line of standard input is the configuration, in JSON; requests follow
+//! it, and answers and events go to standard output, one JSON object a line. It ends when standard input is closed.
 
 mod agent;
 mod connection;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
             ),
         }
     });
-    // A thread may be reading standard input still; it is not waited for.
+    // A thread may still be blocked on standard input; it is not waited for.
     runtime.shutdown_background();
     match done {
         Ok(()) => ExitCode::SUCCESS,

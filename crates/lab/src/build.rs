@@ -1,5 +1,5 @@
-//! Makes a lab out of its topology: namespaces, veths with queues and GRO, addresses, neighbours, routes, offloads,
-//! sysctls, rates, and where packets are received. It is there as a whole or not at all.
+//! Builds a lab from its topology: namespaces, veths with queues and GRO, addresses, neighbours, routes, offloads, sysctls,
+//! rates, and the CPUs that receive. A lab exists as a whole or not at all.
 
 use std::fs;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::topology::{Link, Node, Shaper, Topology, ipv4, ipv6, mac, namespace};
 
 /// The device of a node with `ipip`.
 pub const IPIP_DEVICE: &str = "tunnel0";
-/// What study C turns off.
+/// Offloads that study C turns off.
 const OFFLOADS: &[&str] = &[
     "tx-checksum-ip-generic",
     "tx-generic-segmentation",
@@ -24,7 +24,7 @@ const OFFLOADS: &[&str] = &[
     "tx-scatter-gather",
 ];
 
-/// Makes it stay; what exists already from the same topology is left as it is. Says whether it was made.
+/// Builds a lab that stays; an existing one of the same topology is kept. Returns whether it was built.
 pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
     check_id(id)?;
     if let Some(there) = list()?.into_iter().find(|lab| lab.id == id) {
@@ -97,7 +97,7 @@ pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
     Ok(true)
 }
 
-/// The lab of this name.
+/// Finds the lab of this name.
 pub fn find(id: &str) -> Result<Record> {
     let labs = list()?;
     if let Some(lab) = labs.iter().find(|lab| lab.id == id) {
@@ -111,7 +111,7 @@ pub fn find(id: &str) -> Result<Record> {
     })
 }
 
-/// A command that runs in a node of a lab.
+/// Returns a command that runs in a node of a lab.
 pub fn inside(id: &str, node: &str, program: &[String]) -> Result<Command> {
     let lab = find(id)?;
     let name = namespace(id, node);
@@ -144,7 +144,7 @@ fn connect(number: usize, link: &Link, ends: [&Namespace; 2]) -> Result<()> {
         no_link_local: link.neighbours,
     };
     create_veth(&end(0), &end(1))?;
-    // Before they are up: a veth looks at its peer's GRO when it goes up.
+    // Before they are up: a veth checks its peer's GRO when it goes up.
     for (side, inside) in ends.into_iter().enumerate() {
         let ethtool = Ethtool::open(Some(inside), link.end(side).interface)?;
         ethtool.set_feature("rx-gro", link.gro)?;
@@ -169,7 +169,7 @@ fn connect(number: usize, link: &Link, ends: [&Namespace; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Where packets are received. The settings are in /sys, of which each namespace has its own.
+/// Sets the CPUs that receive packets. The settings are in /sys, of which each namespace has its own.
 fn receive(link: &Link, side: usize, inside: &Namespace) -> Result<()> {
     let interface = link.end(side).interface;
     let mut settings = String::new();
@@ -291,7 +291,7 @@ fn routes(topology: &Topology, node: &Node, inside: &Namespace) -> Result<()> {
     Ok(())
 }
 
-/// The network of a lab's address: all but the host's number, which is in the last byte.
+/// Returns the network of a lab's address: all but the last byte, which is the host's number.
 fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {

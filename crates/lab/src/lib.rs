@@ -1,5 +1,5 @@
-//! Networks made for trying things out: namespaces and veth pairs with the queues, offloads and
-//! addresses that the fast path needs, made and removed as one thing; and a sender to fill them.
+//! Networks for experiments: namespaces and veth pairs with the queues, offloads and addresses that the fast path needs, made and
+//! removed as a whole; and a packet sender.
 
 mod build;
 mod pair;

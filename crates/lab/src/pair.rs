@@ -1,5 +1,5 @@
-//! Networks with fixed addresses: two namespaces and a veth between them, or three in a line: a host, a router with two
-//! interfaces, and another host.
+//! Networks with fixed addresses: two namespaces joined by a veth, or three in a line: a host, a router with two interfaces, and
+//! another host.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,28 +15,26 @@ use trawl_sys::{Error, Result};
 use crate::record::{PREFIX, Record, check_id};
 
 pub(crate) const LOOPBACK: u32 = 1;
-/// The kernel needs up to a second to notice that both ends of a veth are up, and a little to route to
-/// an IPv6 address.
+/// Longest time until both ends of a veth are up, which takes the kernel up to a second, and an IPv6 address is routed.
 const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const IPV4_PREFIX: u8 = 24;
 pub(crate) const IPV6_PREFIX: u8 = 64;
 
-/// How a pair is to be made. The defaults suit native XDP and exact counts.
+/// Settings of a pair. The defaults suit native XDP and exact counts.
 #[derive(Clone, Debug)]
 pub struct PairOptions {
     /// Names of the interfaces in the first and the second namespace.
     pub interfaces: [String; 2],
     /// Receive and transmit queues of each end.
     pub queues: u32,
-    /// GRO lets a veth take XDP frames while it has no XDP program of its own.
+    /// GRO lets a veth accept XDP frames while it has no XDP program of its own.
     pub gro: bool,
     pub mtu: u32,
-    /// No packet goes by but those that someone sends: no link-local address, no neighbour or
-    /// multicast chatter. IPv4 and IPv6 still work.
+    /// Only frames that a process sends pass: no link-local address, no neighbour or multicast chatter. IPv4 and IPv6 still work.
     pub quiet: bool,
 }
 
-/// How a line is to be made; the names are those of [`PairOptions`].
+/// Settings of a line; the fields are named as in [`PairOptions`].
 #[derive(Clone, Debug)]
 pub struct LineOptions {
     pub queues: u32,
@@ -74,7 +72,7 @@ impl Default for LineOptions {
     }
 }
 
-/// The addresses of an end, the same in each lab: labs do not see each other.
+/// Addresses of an end, the same in each lab: labs do not see each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Addresses {
     pub mac: [u8; 6],
@@ -83,7 +81,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Returns those of a side of a pair, which is 0 or 1.
+    /// Returns the addresses of a side of a pair, which is 0 or 1.
     pub fn new(side: usize) -> Self {
         let host = side as u8 + 1;
         Self {
@@ -93,7 +91,7 @@ impl Addresses {
         }
     }
 
-    /// Returns those of an end of a line: on which of its two links, and whether it is the router's.
+    /// Returns the addresses of an end of a line's `link`, at the router or at the host.
     fn on_line(link: u8, is_router: bool) -> Self {
         let host = if is_router { 1 } else { 2 };
         Self {
@@ -104,7 +102,7 @@ impl Addresses {
     }
 }
 
-/// One end: a namespace with an interface in it.
+/// An end: a namespace with an interface in it.
 #[derive(Clone, Debug)]
 pub struct Station {
     pub namespace: Namespace,
@@ -118,7 +116,7 @@ pub struct Station {
 }
 
 impl Station {
-    /// Opens an interface that exists.
+    /// Opens an existing interface.
     fn find(name: &str, interface: &str, plan: Addresses) -> Result<Self> {
         let namespace = Namespace::by_name(name)?;
         let index = Netlink::inside(&namespace)?.link(interface)?.index;
@@ -150,7 +148,7 @@ impl Station {
     }
 }
 
-/// Brings an interface up with its addresses. The neighbour at `other` is made known to it, if that is given.
+/// Brings an interface up with its addresses, and adds the neighbour at `other` if given.
 pub(crate) fn set_up(
     netlink: &mut Netlink,
     index: u32,
@@ -178,14 +176,13 @@ pub(crate) fn wait_until_ready(
     addresses.try_for_each(|address| netlink.wait_until_local(address, PATIENCE))
 }
 
-/// Brings stations up, each with the one at the other end of its link.
+/// Brings stations up, each with the other end of its link as neighbour.
 fn bring_up(
     links: &[(&Station, &Station)],
     gro: bool,
     set_up: impl Fn(&Station, &Station) -> Result<()>,
 ) -> Result<()> {
-    // A veth looks at its peer's GRO when it goes up, to know whether others may redirect to it:
-    // both have to have it before either is up.
+    // A veth checks its peer's GRO when it goes up, to know whether others may redirect to it: both need it before either is up.
     for (station, _) in links {
         station.ethtool()?.set_feature("rx-gro", gro)?;
     }
@@ -212,7 +209,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Makes a pair with a name of its own, for this process.
+    /// Makes a pair under a unique name, for this process.
     pub fn new(options: &PairOptions) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -263,7 +260,7 @@ impl Pair {
             .map_or("", |record| record.id.as_str())
     }
 
-    /// Returns the ends of a pair of this name that was made before and stays, if its interfaces are as these options say.
+    /// Returns the ends of an existing pair of this name, if its interfaces match these options.
     pub fn existing(id: &str, options: &PairOptions) -> Result<Option<[Station; 2]>> {
         let wanted = [namespace_name(id, 0), namespace_name(id, 1)];
         let all = crate::list()?;
@@ -289,7 +286,7 @@ impl Pair {
         Ok(Some(ends))
     }
 
-    /// Lets it stay after this process; [`crate::remove`] removes it.
+    /// Keeps the pair after this process; [`crate::remove`] removes it.
     pub fn keep(mut self) -> Result<()> {
         if let Some(record) = &mut self.guard.record {
             record.disown()?;
@@ -298,7 +295,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Removes it now, so that a failure can be reported.
+    /// Removes the pair now, so that a failure can be reported.
     pub fn remove(mut self) -> Result<()> {
         self.guard
             .record
@@ -318,7 +315,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Makes a line with a name of its own, for this process.
+    /// Makes a line under a unique name, for this process.
     pub fn new(options: &LineOptions) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -409,7 +406,7 @@ fn forward(router: &Namespace) -> Result<()> {
     run_in(router, turn_on)?
 }
 
-/// Removes a lab that was not kept, also when making it failed half-way.
+/// Removes a lab that was not kept, also if building it failed half-way.
 #[derive(Debug)]
 pub(crate) struct Guard {
     record: Option<Record>,
@@ -422,7 +419,7 @@ impl Guard {
         }
     }
 
-    /// The lab stays.
+    /// Keeps the lab.
     pub fn keep(mut self) {
         self.record = None;
     }
@@ -431,7 +428,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(record) = self.record.take() {
-            // A failure leaves the entry in the book, and `trawl lab clean` tries again.
+            // A failure leaves the lab's record, and `trawl lab clean` tries again.
             let _ = record.remove();
         }
     }

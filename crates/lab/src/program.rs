@@ -1,4 +1,4 @@
-//! XDP programs of the kind that users have on their interfaces, put on a lab's interfaces.
+//! XDP programs like users' own, attached to a lab's interfaces.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -13,18 +13,18 @@ use crate::pair::Station;
 
 const XDP_DROP: u32 = 1;
 
-/// What the program does.
+/// Behaviour of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
     Drop,
-    /// The same through a hook map, which a capture can enter.
+    /// Drops through a hook map, which a capture can enter.
     DropWithHook,
     PassWithHook,
-    /// What the frame says, if its ethertype is 0x88b5: the two bytes after it are the action.
+    /// Returns the action in the frame, if its ethertype is 0x88b5: the two bytes after it.
     ChosenWithHook,
-    /// A program that takes packets in one piece only, with a hook map.
+    /// A program that accepts packets in one piece only, with a hook map.
     DropLinearWithHook,
-    /// With a hook map for programs that are loaded as xdpcap loads its own.
+    /// Has a hook map for programs that are loaded like xdpcap's.
     DropForXdpcap,
     PassForXdpcap,
     /// Reads the clock, then drops.
@@ -49,7 +49,7 @@ impl Does {
     }
 }
 
-/// A program on an interface; gone when dropped.
+/// A program on an interface, detached when dropped.
 #[derive(Debug)]
 pub struct Loaded {
     object: Plain,
@@ -70,7 +70,7 @@ impl Loaded {
         Self::attach_to(does, &site, mode)
     }
 
-    /// The same for an interface that is no lab's station.
+    /// Attaches the program natively to an interface outside of labs.
     pub fn native_on(does: Does, namespace: &Namespace, interface: u32) -> Result<Self> {
         let site = Site::by_index(Some(namespace.clone()), interface)?;
         Self::attach_to(does, &site, XdpMode::Native)
@@ -87,12 +87,12 @@ impl Loaded {
         Ok(Self { object, link })
     }
 
-    /// The map that the program jumps through.
+    /// Returns the map that the program jumps through.
     pub fn hook(&self) -> Option<BorrowedFd<'_>> {
         self.object.map("xdpcap_hook")
     }
 
-    /// Puts a program after this one's drops, into its hook map.
+    /// Attaches a program after this one's drops, through its hook map.
     pub fn put_after_drops(&self, program: BorrowedFd<'_>) -> Result<()> {
         let what = "cannot put a program into the hook map";
         let hook = self
@@ -101,7 +101,7 @@ impl Loaded {
         map::set_program(hook, XDP_DROP, program).map_err(|e| Error::os(what, e))
     }
 
-    /// Gives a queue's packets to an AF_XDP socket.
+    /// Directs a queue's packets to an AF_XDP socket.
     pub fn give_queue(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<()> {
         let what = "cannot redirect to an AF_XDP socket";
         let sockets = self
@@ -117,7 +117,7 @@ impl Loaded {
 }
 
 impl Drop for Loaded {
-    /// At once: a child that another thread is about to start has the link too, and holds it a moment longer.
+    /// Detaches at once: a child that another thread is starting would hold the link a moment longer.
     fn drop(&mut self) {
         // The interface may be gone, and the link with it.
         let _ = link::detach(self.link.as_fd());

@@ -1,5 +1,5 @@
-//! The book of labs: a file for each under /run/trawl/labs, written before anything is made and removed
-//! after everything is gone, so that what a killed process left behind can be found.
+//! Records of labs: a file for each under /run/trawl/labs, written before anything is made and removed after everything is gone,
+//! so that a killed process's leftovers can be found.
 
 use std::fs;
 use std::io;
@@ -11,12 +11,12 @@ use trawl_sys::{Error, Result, netns};
 use crate::topology::Topology;
 
 const BOOK: &str = "/run/trawl/labs";
-/// All that trawl makes carries it.
+/// Prefix of everything that trawl makes.
 pub(crate) const PREFIX: &str = "trawl-";
 /// Namespaces of this project's own tests: the prefix, then the process id.
 const TEST_PREFIX: &str = "trawl-test-";
 
-/// The process that a lab belongs to. The start time tells it from a later one with the same id.
+/// Process that owns a lab. The start time distinguishes it from a later one with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     pub pid: u32,
@@ -37,22 +37,22 @@ impl Owner {
     }
 }
 
-/// Clock ticks after boot at which a process was started, or `None` if there is no such process.
+/// Returns the clock ticks after boot at which a process was started, or `None` if it does not exist.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in brackets may hold anything; what counts starts after the last bracket.
+    // The name in brackets may hold anything; the fields begin after the last bracket.
     let fields = &stat[stat.rfind(')')? + 1..];
     fields.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// What is known of a lab without looking into it.
+/// Description of a lab, known without inspecting it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     pub id: String,
     pub namespaces: Vec<String>,
-    /// `None`: made to stay until it is taken down.
+    /// `None` if it stays until it is taken down.
     pub owner: Option<Owner>,
-    /// What it was made from, where that was a file or a preset.
+    /// Source topology, for a file or a preset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<Topology>,
 }
@@ -67,7 +67,7 @@ impl Record {
         }
     }
 
-    /// Its owner runs, or it was made to stay.
+    /// Returns true if its owner runs, or it was made to stay.
     pub fn in_use(&self) -> bool {
         self.owner.is_none_or(Owner::is_alive)
     }
@@ -76,12 +76,12 @@ impl Record {
         Path::new(BOOK).join(format!("{id}.json"))
     }
 
-    /// Enters it into the book; an id can be there only once.
+    /// Writes the record, unless one of the same id exists.
     pub(crate) fn enter(&self) -> Result<()> {
         let path = Self::path(&self.id);
         let what = || format!("cannot make the lab {}", self.id);
         fs::create_dir_all(BOOK).map_err(|e| Error::os(what(), e).fix("this requires root"))?;
-        // Linked into place whole: nobody ever reads half a record, and takes it for a dead one's.
+        // Linked as a whole: a half-written record would be taken for a dead process's.
         let draft = self.draft().map_err(|e| Error::os(what(), e))?;
         let entered = fs::hard_link(&draft, &path);
         let _ = fs::remove_file(&draft);
@@ -92,7 +92,7 @@ impl Record {
         })
     }
 
-    /// Makes it stay after this process.
+    /// Makes the lab stay after this process.
     pub(crate) fn disown(&mut self) -> Result<()> {
         self.owner = None;
         self.draft()
@@ -100,7 +100,7 @@ impl Record {
             .map_err(|e| Error::os(format!("cannot keep the lab {}", self.id), e))
     }
 
-    /// Writes it beside its place, under a name that only this process uses.
+    /// Writes the record to a temporary file in the same directory, under a name that only this process uses.
     fn draft(&self) -> io::Result<PathBuf> {
         let draft = Self::path(&self.id).with_extension(format!("draft-{}", std::process::id()));
         fs::write(&draft, serde_json::to_vec(self)?)?;
@@ -126,7 +126,7 @@ impl Record {
     }
 }
 
-/// A word that can be part of the names of namespaces and files.
+/// Checks that an id can be part of the names of namespaces and files.
 pub(crate) fn check_id(id: &str) -> Result<()> {
     let fits = (1..=32).contains(&id.len())
         && id
@@ -141,7 +141,7 @@ pub(crate) fn check_id(id: &str) -> Result<()> {
     ))
 }
 
-/// The labs in the book, by name.
+/// Returns all records, by name.
 pub fn list() -> Result<Vec<Record>> {
     let entries = match fs::read_dir(BOOK) {
         Ok(entries) => entries,
@@ -168,7 +168,7 @@ pub fn list() -> Result<Vec<Record>> {
     Ok(labs)
 }
 
-/// An entry that someone damaged: nobody's, and its namespaces are found by their names.
+/// Returns a record for a damaged file: without an owner, and its namespaces are found by their names.
 fn unreadable(id: String) -> Record {
     let nobody = Owner { pid: 0, started: 0 };
     Record {
@@ -186,16 +186,16 @@ pub fn remove(id: &str) -> Result<Record> {
     Ok(lab)
 }
 
-/// What a cleaning did.
+/// Result of a cleaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cleaned {
     /// Names of the labs and stray namespaces that were removed.
     pub removed: Vec<String>,
-    /// Names of those that were left alone, because they are in use or may be.
+    /// Names of the labs and namespaces that were kept, because they are or may be in use.
     pub kept: Vec<String>,
 }
 
-/// Removes what dead processes left behind; with `all`, every lab and every namespace named `trawl-…`.
+/// Removes the leftovers of dead processes; with `all`, every lab and every namespace named `trawl-…`.
 pub fn clean(all: bool) -> Result<Cleaned> {
     let mut cleaned = Cleaned::default();
     let mut known = Vec::new();
@@ -223,7 +223,7 @@ pub fn clean(all: bool) -> Result<Cleaned> {
     Ok(cleaned)
 }
 
-/// A namespace of a test whose process is gone.
+/// Returns whether a namespace belongs to a test whose process is gone.
 fn test_is_over(name: &str) -> bool {
     let pid = name
         .strip_prefix(TEST_PREFIX)
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_alive_and_an_earlier_one_with_its_id_is_not() {
+    fn process_is_identified_by_id_and_start_time() {
         let owner = Owner::this_process();
         assert!(owner.is_alive());
         assert!(
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_would_leave_the_book_are_refused() {
+    fn names_that_would_escape_the_directory_are_refused() {
         for id in ["", "../x", "a b", "a/b", &"x".repeat(33)] {
             assert!(check_id(id).is_err(), "{id:?}");
         }
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_is_over_when_its_process_is_gone() {
+    fn test_is_over_when_its_process_is_gone() {
         assert!(!test_is_over(&format!(
             "trawl-test-{}-0",
             std::process::id()

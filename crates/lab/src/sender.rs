@@ -1,5 +1,5 @@
-//! The sender for tests and small experiments: given frames, out of one interface, counted exactly. A small
-//! order for the generator.
+//! A sender for tests and small experiments: sends the given frames out of one interface, counted exactly. A small job for the
+//! generator.
 
 use std::net::Ipv4Addr;
 use std::str::FromStr;
@@ -18,23 +18,23 @@ use trawl_sys::{Error, Result};
 
 use crate::pair::Addresses;
 
-/// Frames that are not all alike: one in N has other bytes at one place.
+/// Variation of frames: one in N has two other bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variation {
-    /// Where the two bytes are; at most 255.
+    /// Offset of the two bytes; at most 255.
     pub offset: u8,
     pub usual: [u8; 2],
     pub other: [u8; 2],
-    /// The first other frame is the one with this number, then each that many later.
+    /// Number of the first varied frame, and the distance to each later one.
     pub every: u32,
 }
 
-/// How frames are handed to the interface.
+/// Means of sending frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// XDP frames made in the kernel, straight to the peer's driver: the fastest.
+    /// XDP frames made in the kernel, directly to the peer's driver: the fastest.
     Live,
-    /// The same, and every Nth frame differs.
+    /// The same, with a variation in every Nth frame.
     LiveVaried(Variation),
     /// A raw packet socket: through the stack's transmit path, any length.
     Packet,
@@ -55,28 +55,28 @@ impl FromStr for Engine {
     }
 }
 
-/// What to send, and how.
+/// A job of the sender.
 #[derive(Clone, Debug)]
 pub struct Job<'a> {
     pub namespace: Option<&'a Namespace>,
     pub interface: &'a str,
-    /// Sent in turn, from the first again after the last.
+    /// Frames to send in turn, starting over after the last.
     pub frames: &'a [Vec<u8>],
-    /// How many in all.
+    /// Number of frames in all.
     pub count: u64,
     pub engine: Engine,
-    /// Frames a second; `None`: as fast as they go.
+    /// Frames a second; `None`: as fast as possible.
     pub rate: Option<u64>,
-    /// The CPU to stay on. With a veth it also chooses the receiving queue: CPU modulo queues.
+    /// CPU to run on. With a veth it also selects the receiving queue: CPU modulo queues.
     pub cpu: Option<usize>,
 }
 
-/// What was sent.
+/// Result of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Frames that the interface took, exactly as many as were asked for.
+    /// Frames that the interface accepted: exactly as many as requested.
     pub packets: u64,
-    /// Frames that it refused at first, for want of room at the other end, and that were sent again.
+    /// Frames that it refused at first, for lack of space at the other end, and that were sent again.
     pub again: u64,
     pub took: Duration,
 }
@@ -87,7 +87,7 @@ impl Sent {
     }
 }
 
-/// Sends on a thread of its own, and returns when the last frame was taken.
+/// Sends on a thread of its own, and returns once the last frame is accepted.
 pub fn send(job: &Job<'_>) -> Result<Sent> {
     if job.frames.is_empty() {
         return Err(Error::usage("cannot send", "there is no frame"));
@@ -156,14 +156,14 @@ fn varied(frame: &[u8], variation: Variation) -> Pattern {
 
 const BROADCAST: [u8; 6] = [0xff; 6];
 const SOURCE_PORT: u16 = 40_000;
-/// The discard service: a host that has it throws the packets away.
+/// The discard service: a host that runs it throws the packets away.
 const DISCARD_PORT: u16 = 9;
 /// Ethernet, IPv4 and UDP.
 const HEADERS: usize = 14 + 20 + 8;
 const LONGEST: usize = 14 + 65_535;
 
-/// A UDP frame of `size` bytes (without the checksum at an Ethernet frame's end) from an interface with
-/// this address: to the other side where it is one of a lab's, else to everyone.
+/// Builds a UDP frame of `size` bytes (without the checksum at an Ethernet frame's end) from an interface with this address: to
+/// the other side if it is a lab's, else to the broadcast address.
 pub fn udp_from(mac: [u8; 6], size: usize) -> Result<Vec<u8>> {
     if !(HEADERS..=LONGEST).contains(&size) {
         return Err(Error::usage(
@@ -174,7 +174,7 @@ pub fn udp_from(mac: [u8; 6], size: usize) -> Result<Vec<u8>> {
     let sides = [Addresses::new(0), Addresses::new(1)];
     let (to, from, other) = match sides.iter().position(|plan| plan.mac == mac) {
         Some(side) => (sides[1 - side].mac, sides[side].ipv4, sides[1 - side].ipv4),
-        // Addresses that are kept for documentation: nobody's.
+        // Addresses reserved for documentation.
         None => (
             BROADCAST,
             Ipv4Addr::new(192, 0, 2, 1),
@@ -189,7 +189,7 @@ pub fn udp_from(mac: [u8; 6], size: usize) -> Result<Vec<u8>> {
         .build())
 }
 
-/// An Ethernet frame of the experimental type 0x88b5, which no protocol of the stack takes an interest in.
+/// Builds an Ethernet frame of the experimental type 0x88b5, which no protocol of the stack handles.
 pub fn experimental(source: [u8; 6], destination: [u8; 6], size: usize) -> Vec<u8> {
     let mut frame = [destination.as_slice(), &source, &[0x88, 0xb5]].concat();
     frame.resize(size.max(frame.len()), 0);
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_to_send_is_refused() {
+    fn empty_job_is_refused() {
         let job = |frames, rate| Job {
             namespace: None,
             interface: "x",
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_is_exact_and_the_other_side_is_addressed() {
+    fn size_is_exact_and_the_other_side_is_addressed() {
         for size in [42, 60, 64, 1514, 9014] {
             assert_eq!(udp_from([2, 0, 0, 0, 0, 9], size).unwrap().len(), size);
         }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_hold_no_headers_or_more_than_ip_can_say_are_refused() {
+    fn sizes_below_headers_or_beyond_ip_are_refused() {
         assert!(udp_from([2; 6], 41).is_err());
         assert!(udp_from([2; 6], LONGEST + 1).is_err());
     }

@@ -1,5 +1,5 @@
-//! What a lab is made from: nodes and links, from a file or a preset, with addresses and routes that follow from them.
-//! The file's format is described in docs/GUIDE.md.
+//! The topology of a lab: nodes and links, from a file or a preset, and the addresses and routes that follow from them.
+//! docs/GUIDE.md describes the file format.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use crate::record::check_id;
 pub const PRESETS: &[&str] = &[
     "pair", "forward", "router", "rfc2544", "tree", "chain", "fleet", "balance",
 ];
-/// The kernel's limit of an interface's name.
+/// The kernel's limit for an interface's name.
 const NAME_MAX: usize = 15;
 const LINKS_MAX: usize = 250;
 
@@ -30,19 +30,19 @@ pub struct Topology {
 #[serde(deny_unknown_fields)]
 pub struct Node {
     pub name: String,
-    /// It forwards between its links.
+    /// True for a node that forwards between its links.
     #[serde(default)]
     pub forward: bool,
-    /// More addresses of its own, on its loopback interface: a service's, for example.
+    /// Further addresses on its loopback interface: a service's, for example.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
-    /// The node has an IPIP device, tunnel0, for packets to its first link, where the kernel has such devices.
+    /// True for a node with an IPIP device, tunnel0, for packets to its first link, if the kernel has such devices.
     #[serde(default, skip_serializing_if = "is_false")]
     pub ipip: bool,
-    /// The neighbour that its default routes lead to.
+    /// Neighbour that its default routes lead to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
-    /// For example "net.ipv4.tcp_timestamps" = "0".
+    /// Sysctls, for example "net.ipv4.tcp_timestamps" = "0".
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctl: BTreeMap<String, String>,
 }
@@ -59,21 +59,21 @@ pub struct Link {
     pub queues: u32,
     #[serde(default = "yes")]
     pub gro: bool,
-    /// Offloads as study C has them: off.
+    /// True if offloads are off, as in study C.
     #[serde(default = "yes")]
     pub offloads: bool,
-    /// Both ends know each other, and nobody asks.
+    /// True if both ends have a permanent neighbour entry for each other.
     #[serde(default = "yes")]
     pub neighbours: bool,
-    /// What each end may send, as tc says it: "100mbit".
+    /// Rate limit of each end in tc's syntax: "100mbit".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shaper: Option<Shaper>,
-    /// The CPUs that go on with received packets (RPS), as a mask in hexadecimal.
+    /// CPUs that process received packets (RPS), as a hexadecimal mask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rps: Option<String>,
-    /// Packets are received by kernel threads (threaded NAPI).
+    /// True if kernel threads receive packets (threaded NAPI).
     #[serde(default)]
     pub threaded: bool,
 }
@@ -94,7 +94,7 @@ fn yes() -> bool {
     true
 }
 
-/// One end of a link.
+/// An end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End<'a> {
     pub node: &'a str,
@@ -121,7 +121,7 @@ impl Link {
     }
 }
 
-/// The address of a link's end. Links are numbered from 1.
+/// Returns the address of a link's end. Links are numbered from 1.
 pub fn ipv4(link: usize, side: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, link as u8, side as u8 + 1)
 }
@@ -134,7 +134,7 @@ pub fn mac(link: usize, side: usize) -> [u8; 6] {
     [0x02, b't', b'r', b'l', link as u8, side as u8 + 1]
 }
 
-/// A route that a node needs: to a link's network by way of an address, out of an interface.
+/// A route of a node: to a link's network via an address, out of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop<'a> {
     pub network: usize,
@@ -211,7 +211,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// The addresses of a node's neighbour, and the node's interface that leads there.
+    /// Returns the node's interface to a neighbour, and the neighbour's addresses.
     pub fn way_to_neighbour(&self, node: &str, neighbour: &str) -> Option<(&str, [IpAddr; 2])> {
         let mut links = self.links_of(node);
         let (number, link, side) =
@@ -245,7 +245,7 @@ impl Topology {
                 if !key.starts_with("net.") || key.contains("..") || key.contains('/') {
                     return wrong(
                         format!("sysctl {key}"),
-                        "only those of a network namespace can be set: net.…",
+                        "only sysctls of a network namespace can be set: net.…",
                     );
                 }
             }
@@ -287,7 +287,7 @@ impl Topology {
         Ok(())
     }
 
-    /// The ways of a node to all networks that it has no end in: by the fewest hops.
+    /// Returns the routes of a node to all networks that it has no end in, by the fewest hops.
     pub fn hops(&self, node: &str) -> Vec<Hop<'_>> {
         let mut first: BTreeMap<&str, (&str, [IpAddr; 2])> = BTreeMap::new();
         let mut queue = VecDeque::from([node.to_owned()]);
@@ -320,7 +320,7 @@ impl Topology {
         hops
     }
 
-    /// A node's links: their numbers, and which end is the node's.
+    /// Returns a node's links: their numbers, and the node's end.
     pub(crate) fn links_of<'a>(
         &'a self,
         node: &str,
@@ -339,7 +339,7 @@ impl Topology {
             .into_iter()
     }
 
-    /// A drawing for the terminal: each node with its links below it.
+    /// Draws the topology for the terminal: each node with its links below it.
     pub fn draw(&self, id: &str) -> String {
         let mut text = String::new();
         for node in &self.nodes {
@@ -381,13 +381,13 @@ impl Topology {
     }
 }
 
-/// The addresses that the lab of a load balancer serves.
+/// Addresses that the lab of a load balancer serves.
 const SERVED: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, 80)),
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x80)),
 ];
 
-/// Each server has the virtual addresses and answers from them by itself.
+/// Gives a server the virtual addresses, so that it answers from them directly.
 fn serve_by_direct_return(node: &mut Node) {
     match node.name.as_str() {
         "client" => node.gateway = Some("lb".to_owned()),
@@ -400,7 +400,8 @@ fn serve_by_direct_return(node: &mut Node) {
     }
 }
 
-/// The balancer has no route back to the virtual address, nor has a server to the source of a tunnel.
+/// Turns off reverse path filters: the balancer has no route back to the virtual address, nor has a server one to a tunnel's
+/// source.
 fn no_reverse_path_filter() -> BTreeMap<String, String> {
     let settings = ["all", "default"].map(|of| format!("net.ipv4.conf.{of}.rp_filter"));
     settings.map(|key| (key, "0".to_owned())).into()
@@ -410,7 +411,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// The name of a node's namespace.
+/// Returns the name of a node's namespace.
 pub fn namespace(id: &str, node: &str) -> String {
     format!("{}{id}-{node}", crate::record::PREFIX)
 }
@@ -420,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_preset_is_whole_and_every_network_can_be_reached() {
+    fn presets_are_complete_and_reach_every_network() {
         for preset in PRESETS {
             let topology = Topology::preset(preset).expect(preset);
             topology.check().expect(preset);
@@ -438,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_leads_over_the_next_router() {
+    fn routes_lead_over_the_next_router() {
         let chain = Topology::preset("chain").expect("there is one");
         let hops = chain.hops("a");
         assert_eq!(hops.len(), 3);
@@ -449,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_do_not_fit_together_are_refused() {
+    fn inconsistent_files_are_refused() {
         let node = "[[node]]\nname = \"a\"\n[[node]]\nname = \"b\"\n";
         let link = |more: &str| format!("{node}[[link]]\nends = [\"a:x\", \"b:x\"]\n{more}");
         assert!(Topology::parse(&link("")).is_ok());

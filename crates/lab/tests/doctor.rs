@@ -1,4 +1,4 @@
-//! `trawl doctor`'s findings on real interfaces: what is wrong is found, and its command fixes it.
+//! `trawl doctor`'s findings on real interfaces: faults are found, and the suggested commands fix them.
 
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -29,7 +29,7 @@ fn find<'a>(findings: &'a [Finding], subject: &str) -> &'a Finding {
     found.unwrap_or_else(|| panic!("no {subject} in {findings:#?}"))
 }
 
-/// The finding is a warning, and running its command makes it go away.
+/// Checks that the finding is a warning and that its command fixes it.
 fn fixes(station: &Station, subject: &str) {
     let before = examine(station);
     let finding = find(&before, subject);
@@ -42,7 +42,7 @@ fn fixes(station: &Station, subject: &str) {
 }
 
 #[test]
-fn a_lab_as_it_is_made_has_nothing_to_fix() {
+fn fresh_lab_has_nothing_to_fix() {
     if !root_or_skip() {
         return;
     }
@@ -66,7 +66,7 @@ fn a_lab_as_it_is_made_has_nothing_to_fix() {
 }
 
 #[test]
-fn gro_that_is_off_is_found_on_both_ends_and_fixed() {
+fn disabled_gro_is_found_on_both_ends_and_fixed() {
     if !root_or_skip() {
         return;
     }
@@ -91,7 +91,7 @@ fn gro_that_is_off_is_found_on_both_ends_and_fixed() {
 }
 
 #[test]
-fn a_peer_whose_gro_was_missed_is_found_and_fixed() {
+fn peer_with_unnoticed_gro_is_found_and_fixed() {
     if !root_or_skip() {
         return;
     }
@@ -143,7 +143,7 @@ fn too_few_receive_queues_are_found_and_fixed() {
 }
 
 #[test]
-fn an_interface_that_is_down_is_found_and_fixed() {
+fn interface_that_is_down_is_found_and_fixed() {
     if !root_or_skip() {
         return;
     }
@@ -154,7 +154,7 @@ fn an_interface_that_is_down_is_found_and_fixed() {
 }
 
 #[test]
-fn what_is_attached_is_told_with_its_holder_and_its_hook() {
+fn attached_program_is_listed_with_its_holder_and_its_hook() {
     if !root_or_skip() {
         return;
     }
@@ -233,7 +233,7 @@ fn what_is_attached_is_told_with_its_holder_and_its_hook() {
 }
 
 #[test]
-fn an_unknown_interface_is_an_error_that_lists_the_known() {
+fn unknown_interface_is_an_error_that_lists_the_known() {
     if !root_or_skip() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The lab on real namespaces: quiet, exact, and gone afterwards.
+//! Labs in real namespaces: quiet, exact, and gone afterwards.
 
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, UdpSocket};
@@ -36,7 +36,7 @@ fn received(station: &Station) -> u64 {
         .rx_packets
 }
 
-/// The receiving side may still be at work when the last frame was handed over.
+/// Waits for the receiving side, which may still be busy after the last frame was sent.
 fn wait_for(station: &Station, expected: u64) {
     let deadline = Instant::now() + Duration::from_secs(5);
     while received(station) < expected && Instant::now() < deadline {
@@ -57,7 +57,7 @@ fn socket_on(station: &Station, address: IpAddr) -> UdpSocket {
 }
 
 #[test]
-fn both_families_reach_the_other_side_and_nothing_else_goes_by() {
+fn both_families_reach_the_other_side_without_noise() {
     if !root_or_skip() {
         return;
     }
@@ -89,7 +89,7 @@ fn both_families_reach_the_other_side_and_nothing_else_goes_by() {
 }
 
 #[test]
-fn both_engines_send_exactly_what_was_asked_for() {
+fn both_engines_send_exactly_the_requested_frames() {
     if !root_or_skip() {
         return;
     }
@@ -118,7 +118,7 @@ fn both_engines_send_exactly_what_was_asked_for() {
 }
 
 #[test]
-fn a_peer_that_takes_no_xdp_frames_is_said_so() {
+fn peer_that_refuses_xdp_frames_is_reported() {
     if !root_or_skip() {
         return;
     }
@@ -200,7 +200,7 @@ fn jumbo_frames_pass_where_the_mtu_allows() {
 }
 
 #[test]
-fn a_lab_is_gone_when_dropped_and_stays_when_kept() {
+fn lab_is_gone_when_dropped_and_stays_when_kept() {
     if !root_or_skip() {
         return;
     }
@@ -239,7 +239,7 @@ fn a_lab_is_gone_when_dropped_and_stays_when_kept() {
 }
 
 #[test]
-fn a_lab_that_cannot_be_made_leaves_nothing() {
+fn lab_that_cannot_be_made_leaves_nothing() {
     if !root_or_skip() {
         return;
     }
@@ -265,7 +265,7 @@ fn a_lab_that_cannot_be_made_leaves_nothing() {
 const CHILD: &str = "TRAWL_TEST_MAKES_A_LAB";
 
 #[test]
-fn what_a_killed_process_left_is_cleaned_and_what_is_in_use_is_not() {
+fn leftovers_are_cleaned_and_labs_in_use_are_kept() {
     if !root_or_skip() {
         return;
     }
@@ -276,7 +276,7 @@ fn what_a_killed_process_left_is_cleaned_and_what_is_in_use_is_not() {
         return;
     }
     let pair = Pair::new(&PairOptions::default()).unwrap();
-    let name = "what_a_killed_process_left_is_cleaned_and_what_is_in_use_is_not";
+    let name = "leftovers_are_cleaned_and_labs_in_use_are_kept";
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
         .env(CHILD, "1")

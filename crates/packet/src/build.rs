@@ -1,4 +1,4 @@
-//! Builds packets from layers, lengths and checksums filled in: for test senders and generators.
+//! Builds packets from layers, with lengths and checksums filled in: for test senders and generators.
 //!
 //! ```
 //! use trawl_packet::build::Template;
@@ -16,7 +16,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::checksum::{Addresses, Sum};
 
-/// Layers from the outermost in, and what the innermost carries.
+/// Layers from the outermost in, and the payload of the innermost.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Template {
     layers: Vec<Layer>,
@@ -29,7 +29,7 @@ impl Template {
         Self::default()
     }
 
-    /// Puts any layer inside the ones so far; the other methods are short for the usual ones.
+    /// Adds any layer inside the previous ones; the other methods are shorthands for common layers.
     pub fn layer(mut self, layer: Layer) -> Self {
         self.layers.push(layer);
         self
@@ -43,7 +43,7 @@ impl Template {
         })
     }
 
-    /// An 802.1Q tag.
+    /// Adds an 802.1Q tag.
     pub fn vlan(self, id: u16) -> Self {
         self.layer(Layer::Vlan(Vlan {
             id,
@@ -83,7 +83,7 @@ impl Template {
         self.layer(Layer::Arp(arp))
     }
 
-    /// A VXLAN header; the layers that follow are the frame inside.
+    /// Adds a VXLAN header; the layers that follow are the frame inside.
     pub fn vxlan(self, vni: u32) -> Self {
         self.layer(Layer::Vxlan { vni })
     }
@@ -93,8 +93,8 @@ impl Template {
         self
     }
 
-    /// Lengthens the payload with zeroes until the frame has `len` bytes, without the frame check
-    /// sequence: 60 makes what is called a 64-byte frame. A longer frame stays as it is.
+    /// Pads the payload with zeroes until the frame has `len` bytes, without the frame check sequence: 60 makes a so-called
+    /// 64-byte frame. A longer frame is unchanged.
     pub fn frame_len(mut self, len: usize) -> Self {
         self.frame_len = len;
         self
@@ -133,7 +133,7 @@ pub mod flags {
         (CWR, 'W'),
     ];
 
-    /// Returns the flags as tcpdump writes them: `S.` is SYN and ACK; `none` without any.
+    /// Returns the flags in tcpdump's notation: `S.` is SYN and ACK; `none` without any.
     pub fn text(set: u8) -> String {
         if set == 0 {
             return "none".to_owned();
@@ -146,7 +146,7 @@ pub mod flags {
 /// One layer of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Layer {
-    /// `ethertype` stands for the layer inside where that says none.
+    /// `ethertype` is used if the layer inside implies none.
     Ethernet {
         src: Mac,
         dst: Mac,
@@ -163,7 +163,7 @@ pub enum Layer {
     Vxlan {
         vni: u32,
     },
-    /// A header built by hand. The layer outside names it by the numbers given here.
+    /// A header built by hand. The layer outside identifies it by the given numbers.
     Raw {
         bytes: Vec<u8>,
         ethertype: Option<u16>,
@@ -194,7 +194,7 @@ pub struct Vlan {
     pub drop_eligible: bool,
     /// An 802.1ad service tag (ethertype 0x88a8) rather than an 802.1Q one.
     pub service: bool,
-    /// Stands for the layer inside where that says none.
+    /// Used if the layer inside implies none.
     pub ethertype: Option<u16>,
 }
 
@@ -238,10 +238,10 @@ pub struct Ipv4 {
     pub id: u16,
     pub dont_fragment: bool,
     pub more_fragments: bool,
-    /// In bytes, a multiple of 8.
+    /// Offset in bytes, a multiple of 8.
     pub fragment_offset: u16,
     pub ttl: u8,
-    /// Stands for the layer inside where that says none.
+    /// Used if the layer inside implies none.
     pub protocol: Option<u8>,
     pub options: Vec<u8>,
 }
@@ -270,7 +270,7 @@ pub struct Ipv6 {
     pub traffic_class: u8,
     pub flow_label: u32,
     pub hop_limit: u8,
-    /// Stands for the layer inside where that says none.
+    /// Used if the layer inside implies none.
     pub next_header: Option<u8>,
 }
 
@@ -291,7 +291,7 @@ impl Ipv6 {
 pub struct Udp {
     pub src: u16,
     pub dst: u16,
-    /// Without it the field is zero, which IPv4 takes as unchecked.
+    /// If false, the field is zero, which means unchecked in IPv4.
     pub checksum: bool,
 }
 
@@ -308,7 +308,7 @@ pub struct Tcp {
     pub options: Vec<u8>,
 }
 
-/// ICMP or ICMPv6: the four bytes after the checksum are `rest`, what follows is the payload.
+/// ICMP or ICMPv6: the four bytes after the checksum are `rest`, the payload follows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Icmp {
     pub kind: u8,
@@ -334,12 +334,12 @@ impl Icmp {
         Self::echo(0, id, seq)
     }
 
-    /// For [`Layer::Icmpv6`].
+    /// Returns an echo request for [`Layer::Icmpv6`].
     pub fn echo_request_v6(id: u16, seq: u16) -> Self {
         Self::echo(128, id, seq)
     }
 
-    /// For [`Layer::Icmpv6`].
+    /// Returns an echo reply for [`Layer::Icmpv6`].
     pub fn echo_reply_v6(id: u16, seq: u16) -> Self {
         Self::echo(129, id, seq)
     }
@@ -349,12 +349,12 @@ const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMPV6: u8 = 58;
-/// What a header names whose content says nothing: RFC 3692's and IEEE's experimental numbers.
+/// Numbers for contents without one: RFC 3692's and IEEE's experimental numbers.
 const PROTOCOL_EXPERIMENT: u8 = 253;
 const ETHERTYPE_EXPERIMENT: u16 = 0x88b5;
 const ARP_LEN: usize = 28;
 
-/// `enclosing` are the addresses of the innermost IP layer outside of `layers`.
+/// Emits the layers. `enclosing` are the addresses of the innermost IP layer outside of `layers`.
 fn emit(layers: &[Layer], enclosing: Option<Addresses>, payload: Vec<u8>) -> Vec<u8> {
     let Some((layer, inside)) = layers.split_first() else {
         return payload;
@@ -485,7 +485,7 @@ fn udp_bytes(udp: &Udp, addresses: Option<Addresses>, inner: &[u8]) -> Vec<u8> {
         .map(u16::to_be_bytes)
         .concat();
     if let Some(ip) = addresses.filter(|_| udp.checksum) {
-        // A sum of zero is sent as all ones: zero means unchecked.
+        // A sum of zero is sent as all ones, since zero means unchecked.
         let sum = match ip
             .pseudo_header(PROTOCOL_UDP, len)
             .add(&bytes)

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// A running sum of big-endian 16-bit words. Parts other than the last must be of even length.
+/// A running sum of big-endian 16-bit words. All parts but the last must be of even length.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sum(u64);
 
@@ -28,7 +28,7 @@ impl Sum {
         self
     }
 
-    /// Returns the checksum to store; zero over data that holds its own right checksum.
+    /// Returns the checksum to store; zero over data that includes its own correct checksum.
     pub fn finish(self) -> u16 {
         let mut sum = self.0;
         while sum > 0xffff {
@@ -37,13 +37,13 @@ impl Sum {
         !(sum as u16)
     }
 
-    /// Returns the stored value that would have been right where `stored` led to this sum.
+    /// Returns the value that should have been stored if `stored` led to this sum.
     pub fn should_be(self, stored: u16) -> u16 {
         Self(self.0 + u64::from(!stored)).finish()
     }
 }
 
-/// The addresses transport checksums cover.
+/// Addresses that transport checksums cover.
 #[derive(Debug, Clone, Copy)]
 pub enum Addresses {
     V4(Ipv4Addr, Ipv4Addr),
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_byte_counts_as_the_high_half() {
+    fn odd_byte_counts_as_the_high_half() {
         assert_eq!(Sum::default().add(&[0x12]).finish(), !0x1200);
     }
 

@@ -1,4 +1,4 @@
-//! The key fields of a packet as plain values, for machines: what `--json` shows.
+//! The key fields of a packet as plain values, as in the output of `--json`.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::pcapng::block;
 use crate::walk::{self, Headers, walk};
 
-/// What was found in a packet, as deep as it goes. Absent layers are left out.
+/// Key fields of a packet's layers. Absent layers are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,7 +31,7 @@ pub struct Summary {
 pub struct Ethernet {
     pub src: String,
     pub dst: String,
-    /// The one inside VLAN tags, if there are any.
+    /// Ethertype inside of VLAN tags, if any.
     pub ethertype: u16,
 }
 
@@ -49,7 +49,7 @@ pub struct Ip {
     pub version: u8,
     pub src: IpAddr,
     pub dst: IpAddr,
-    /// What follows the IP header and its extensions.
+    /// Protocol after the IP header and its extensions.
     pub protocol: u8,
     /// Time to live, or hop limit.
     pub ttl: u8,
@@ -64,7 +64,7 @@ pub enum Transport {
         dst_port: u16,
         seq: u32,
         ack: u32,
-        /// As tcpdump writes them: `S.` is SYN and ACK.
+        /// Flags in tcpdump's notation: `S.` is SYN and ACK.
         flags: String,
         window: u16,
         payload_len: usize,
@@ -96,7 +96,7 @@ pub struct Tunnel {
     pub inner: Box<Summary>,
 }
 
-/// Frames inside frames, at most.
+/// Maximum depth of frames inside frames.
 const MAX_DEPTH: u8 = 8;
 const VXLAN_PORT: u16 = 4789;
 const VXLAN_LEN: usize = 8;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_packet_says_so() {
+    fn cut_packet_is_incomplete() {
         let frame = Template::new()
             .ethernet(A, B)
             .ipv4([1; 4], [2; 4])

@@ -1,6 +1,6 @@
-//! Bytes: capture file formats, decoding and building of packets. No root, no system calls.
+//! Capture file formats, and decoding and building of packets. No root, no system calls.
 //!
-//! A packet is built, written to a pcap file in memory, read again and looked into:
+//! Builds a packet, writes it to a pcap file in memory, reads it again and decodes it:
 //!
 //! ```
 //! use trawl_packet::build::Template;
@@ -18,7 +18,7 @@
 //! pcap::file_header(&mut file, 1, 65_535);
 //! pcap::record(&mut file, 1_700_000_000_000_000_000, &frame, frame.len() as u32);
 //!
-//! // Any pcap or pcapng file, compressed or not, is read like this.
+//! Reads any pcap or pcapng file, compressed or not.
 //! let mut reader = CaptureReader::new(&file[..])?;
 //! while let Some(packet) = reader.next_packet()? {
 //!     let found = summary(packet.link_type, packet.captured);

@@ -1,6 +1,6 @@
-//! The names of link types, as tcpdump and Wireshark's tools have them.
+//! Names of link types, as in tcpdump and Wireshark's tools.
 
-/// Returns the name of a LINKTYPE_ value, without that prefix; only of those that people meet.
+/// Returns the name of a LINKTYPE_ value, without that prefix; common ones only.
 pub fn name(link_type: u16) -> Option<&'static str> {
     Some(match link_type {
         0 => "NULL",

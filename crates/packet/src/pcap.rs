@@ -1,4 +1,4 @@
-//! The older pcap format: one interface, no options, nanosecond stamps.
+//! The older pcap format: one interface, no options, nanosecond timestamps.
 
 use std::cmp::Ordering;
 use std::io::Read;
@@ -9,21 +9,21 @@ use crate::pcapng::block::{
 };
 use crate::read::{FileFormat, Found, Input, OptionsAt, ReadError, TimeFlaw};
 
-/// The magic of a file with nanoseconds.
+/// Magic of a file with nanoseconds.
 pub const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
-/// The magic of a file with microseconds.
+/// Magic of a file with microseconds.
 pub const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
-/// Alexey Kuznetzov's variant, which old Linux distributions' tcpdump wrote: longer record headers, microseconds.
+/// Magic of Alexey Kuznetzov's variant, written by old Linux distributions' tcpdump: longer record headers, microseconds.
 pub const MAGIC_MODIFIED: u32 = 0xa1b2_cd34;
 
 pub const FILE_HEADER_LEN: usize = 24;
 pub const RECORD_HEADER_LEN: usize = 16;
-/// With the interface's index, the protocol and the packet's type after the usual fields.
+/// Length of a record header with the interface's index, the protocol and the packet's type after the usual fields.
 pub const MODIFIED_RECORD_HEADER_LEN: usize = 24;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// Appends a file header. `snaplen` 0 is stored as libpcap's largest, which readers take as none.
+/// Appends a file header. `snaplen` 0 is stored as libpcap's maximum, which readers treat as none.
 pub fn file_header(out: &mut Vec<u8>, link_type: u16, snaplen: u32) {
     const MAX_SNAPLEN: u32 = 262_144;
     let snaplen = if snaplen == 0 { MAX_SNAPLEN } else { snaplen };
@@ -35,7 +35,7 @@ pub fn file_header(out: &mut Vec<u8>, link_type: u16, snaplen: u32) {
     out.extend_from_slice(&u32::from(link_type).to_le_bytes());
 }
 
-/// Appends one record. Seconds past 2106 wrap, as the field does: the caller refuses such times.
+/// Appends a record. Seconds past 2106 wrap, as the field does: the caller refuses such times.
 pub fn record(out: &mut Vec<u8>, timestamp_ns: u64, captured: &[u8], original_len: u32) {
     for field in [
         (timestamp_ns / NANOSECONDS) as u32,
@@ -48,8 +48,7 @@ pub fn record(out: &mut Vec<u8>, timestamp_ns: u64, captured: &[u8], original_le
     out.extend_from_slice(captured);
 }
 
-/// Appends a nanosecond Enhanced Packet Block as a record. False, and nothing appended, if the
-/// block is not one.
+/// Appends a nanosecond Enhanced Packet Block as a record. Returns false and appends nothing if the block is not one.
 pub fn record_from_block(out: &mut Vec<u8>, block: &Block<'_>) -> bool {
     let Some(EnhancedPacket {
         timestamp,
@@ -64,10 +63,10 @@ pub fn record_from_block(out: &mut Vec<u8>, block: &Block<'_>) -> bool {
     true
 }
 
-/// Longest packet that is taken for possible: far above any snapshot length in use.
+/// Longest plausible packet: far above any snapshot length in use.
 const MAX_PACKET_LEN: u32 = 16 << 20;
 
-/// Bits between the link type and what is said of a frame check sequence.
+/// Bits between the link type and the length of a frame check sequence.
 const RESERVED_OF_LINK_TYPE: u32 = 0x03ff_0000;
 
 const LINKTYPE_TOKEN_RING: u16 = 6;
@@ -75,24 +74,25 @@ const LINKTYPE_FDDI: u16 = 10;
 const MICROSECONDS: u8 = 6;
 const RECORD: &str = "a packet record";
 
-/// Lengths of record headers that files with the usual magic have: the usual one, Nokia's, and that of Red Hat 6.1.
+/// Lengths of record headers in files with the usual magic: the usual one, Nokia's, and Red Hat 6.1's.
 const USUAL_HEADERS: &[usize] = &[RECORD_HEADER_LEN, 20, MODIFIED_RECORD_HEADER_LEN];
-/// Those of files with the modified magic; the longer one is SuSE 6.3's.
+/// Lengths of record headers in files with the modified magic; the longer one is SuSE 6.3's.
 const MODIFIED_HEADERS: &[usize] = &[MODIFIED_RECORD_HEADER_LEN, 28];
-/// Records that are looked at to tell the length of their headers.
+/// Records that are examined to find the length of their headers.
 const RECORDS_TO_TELL: usize = 4;
-/// Records that have to make sense, one after the other up to the end of the file, for a variant to be believed.
+/// Consecutive plausible records, up to the end of the file, that prove a variant.
 const LEAST_TO_AGREE: usize = 2;
-/// Longest packet in a file of a variant that only its records tell of: libpcap's longest.
+/// Longest packet in a file whose variant is visible in its records only: libpcap's maximum.
 const MAX_VARIANT_PACKET_LEN: u32 = 262_144;
 
-/// What the first four bytes of a pcap file say.
+/// Properties of a pcap file that follow from its magic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Magic {
     order: ByteOrder,
     /// A negative power of ten.
     resolution: u8,
-    /// The first is usual; the others, which nothing in the file's header tells, are tried where that one cannot be.
+    /// Possible lengths; the first is usual, the others, which the file header cannot show, are tried if the first is
+    /// implausible.
     record_headers: &'static [usize],
 }
 
@@ -116,7 +116,7 @@ impl Magic {
     }
 }
 
-/// Returns the usual number of AIX's link types, which are RFC 1573's types of interfaces.
+/// Returns the standard link type for one of AIX, which uses RFC 1573's interface types.
 fn link_type_of_aix(stored: u16) -> Option<u16> {
     Some(match stored {
         6 => LINKTYPE_ETHERNET,
@@ -127,7 +127,7 @@ fn link_type_of_aix(stored: u16) -> Option<u16> {
     })
 }
 
-/// Which of a record's two lengths comes first. Before version 2.3 it was the original one; writers of 2.3 did either.
+/// Order of a record's two lengths. Before version 2.3 the original one came first; writers of 2.3 did either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lengths {
     CapturedFirst,
@@ -141,15 +141,15 @@ pub(crate) struct Records {
     /// A negative power of ten.
     resolution: u8,
     lengths: Lengths,
-    /// How long the header of a record may be: one length once the first record was looked at.
+    /// Possible lengths of a record's header: one length once the first record was examined.
     record_headers: &'static [usize],
-    /// By its magic the file is of no variant.
+    /// True for a file without a variant's magic.
     is_usual: bool,
     nanoseconds_a_tick: u64,
     header: [u8; FILE_HEADER_LEN],
-    /// As much of a packet as the file's header announces: libpcap hands on no more, whatever a record holds.
+    /// Longest captured length by the file's header: libpcap passes on no more of a longer record.
     most_captured: usize,
-    /// Length of the record that was handed out last.
+    /// Length of the last record returned.
     pending: usize,
 }
 
@@ -165,7 +165,7 @@ impl Records {
         }
     }
 
-    /// Returns the file's header as it is stored.
+    /// Returns the file's header as stored.
     pub fn header(&self) -> &[u8] {
         &self.header
     }
@@ -174,7 +174,7 @@ impl Records {
         self.pending
     }
 
-    /// Returns a record's header, as long as the file's header lets one expect, and the packet.
+    /// Returns a record's header, as long as the file's header implies, and the packet.
     pub fn parts<'a>(&self, record: &'a [u8]) -> [&'a [u8]; 2] {
         let stored = self.record_headers[0];
         let told = if self.is_usual {
@@ -188,7 +188,7 @@ impl Records {
         ]
     }
 
-    /// Reads the file header: where to go on, and the one interface of the file.
+    /// Reads the file header. Returns the position of the records, and the file's one interface.
     pub fn open<R: Read>(
         input: &mut Input<R>,
         magic: Magic,
@@ -209,7 +209,7 @@ impl Records {
         if !matches!((half(4), half(6)), (2, 0..=4) | (543, 0)) {
             return malformed(4, "a version of pcap that is not known (2.0 to 2.4 are)");
         }
-        // The upper half, as far as it is not reserved, tells of a frame check sequence at the end of packets.
+        // The upper half, outside of the reserved bits, describes a frame check sequence at the end of packets.
         let mut link_type = word(20) as u16;
         if let ((2, 2), Some(other)) = ((half(4), half(6)), link_type_of_aix(link_type)) {
             link_type = other;
@@ -299,8 +299,8 @@ impl Records {
         }
     }
 
-    /// Looks at the first records: the usual length of their headers holds unless it makes no sense and several records in
-    /// a row agree on another.
+    /// Examines the first records: their headers have the usual length unless that is implausible and several consecutive records
+    /// agree on another.
     fn tell_header_length<R: Read>(&mut self, input: &mut Input<R>) -> Result<(), ReadError> {
         let [usual, others @ ..] = self.record_headers else {
             return Ok(());
@@ -322,8 +322,8 @@ impl Records {
         Ok(())
     }
 
-    /// Returns why the bytes that are there are no records with headers of the usual length. A header that is begun is
-    /// waited for.
+    /// Returns the reason why the buffered bytes are no records with headers of the usual length. Waits for the rest of a partial
+    /// header.
     fn misfit<R: Read>(
         &self,
         input: &mut Input<R>,
@@ -341,8 +341,8 @@ impl Records {
         })
     }
 
-    /// Returns whether several records in a row have headers of this length. The bytes after a damaged record, or what is
-    /// left of a record that was cut, may look like one by chance.
+    /// Returns whether several consecutive records have headers of this length. A single one may be a coincidence: bytes after a
+    /// damaged record, or the rest of a cut one.
     fn agree<R: Read>(
         &self,
         input: &mut Input<R>,
@@ -357,7 +357,7 @@ impl Records {
                 End::Nonsense => return Ok(false),
                 End::OfTheFile | End::InAHeader(_) | End::InARecord(_) => {}
             }
-            // Looks on when more of the file has come.
+            // Continues once more of the file has arrived.
             if input.buffered().len() > known {
                 known = input.buffered().len();
                 let at = match look.end {
@@ -374,7 +374,7 @@ impl Records {
         }
     }
 
-    /// Looks how far these bytes are records with headers of this length.
+    /// Checks how far these bytes are records with headers of this length.
     fn looks(&self, bytes: &[u8], header_len: usize) -> Look {
         let is_variant = header_len != self.record_headers[0];
         let mut at = 0;
@@ -389,7 +389,7 @@ impl Records {
                 });
             };
             let fields = self.fields(header);
-            // No packet is longer than the longest, and no more is captured than was sent.
+            // No packet exceeds the maximum, and no more is captured than was sent.
             if fields.original_len > MAX_PACKET_LEN || fields.captured_len > fields.original_len {
                 return end(End::Nonsense);
             }
@@ -407,8 +407,7 @@ impl Records {
 }
 
 impl Records {
-    /// Returns whether fields look like those of a record, where it is in doubt whether it is one: neither zeroes nor the
-    /// bytes of a packet do.
+    /// Returns whether fields are plausible for a record in a doubtful position: neither zeroes nor the bytes of a packet are.
     fn is_like_record(&self, fields: &RecordHeader, first_seconds: u32) -> bool {
         const YEAR: u32 = 365 * 24 * 60 * 60;
         (1..=MAX_VARIANT_PACKET_LEN).contains(&fields.captured_len)
@@ -418,8 +417,8 @@ impl Records {
     }
 }
 
-/// Reads until the input holds `len` bytes or ends. Only a source that has nothing for now is an error: any other is met
-/// again by the next read.
+/// Reads until the input holds `len` bytes or ends. Fails only if the source would block: the next read meets any other error
+/// again.
 fn fill<R: Read>(input: &mut Input<R>, len: usize) -> Result<(), ReadError> {
     match input.fill(len) {
         Err(error) if error.would_block() => Err(error),
@@ -427,7 +426,7 @@ fn fill<R: Read>(input: &mut Input<R>, len: usize) -> Result<(), ReadError> {
     }
 }
 
-/// The usual fields of a record's header.
+/// Usual fields of a record's header.
 struct RecordHeader {
     seconds: u32,
     fraction: u32,
@@ -435,33 +434,33 @@ struct RecordHeader {
     original_len: u32,
 }
 
-/// How far bytes are records with headers of some length.
+/// Extent to which bytes are records with headers of some length.
 struct Look {
-    /// Headers that make sense.
+    /// Number of plausible headers.
     records: usize,
     end: End,
 }
 
-/// Where looking at records ended.
+/// Position at which the examination of records ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// After as many records as are looked at.
+    /// After the maximum number of records.
     Enough,
-    /// With the last byte that is there.
+    /// At the end of the file's bytes.
     OfTheFile,
-    /// The header that begins here is not there whole.
+    /// In the partial header that begins here.
     InAHeader(usize),
-    /// The record that ends here is not there whole.
+    /// In the partial record that ends here.
     InARecord(usize),
     /// At a header with impossible lengths.
     Nonsense,
 }
 
-/// Why bytes are no records with headers of the usual length.
+/// Reason why bytes are no records with headers of the usual length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Misfit {
     None,
     Lengths,
-    /// What is left at the end is shorter than a header.
+    /// The remaining bytes are shorter than a header.
     Rest,
 }

@@ -1,7 +1,7 @@
 //! pcapng, the file format trawl records in (draft-ietf-opsawg-pcapng).
 //!
-//! Written files are little-endian, because the kernel side writes finished packet blocks in the
-//! host's order and every host trawl runs on is little-endian. Files of both orders are read.
+//! Written files are little-endian, because the kernel side writes finished packet blocks in the host's order and trawl runs on
+//! little-endian hosts only. Files of both orders are read.
 
 pub mod block;
 pub mod options;
@@ -10,7 +10,7 @@ pub mod write;
 
 use block::{DIRECTION_INBOUND, DIRECTION_MASK, DIRECTION_OUTBOUND};
 
-/// What an Interface Description Block says about the place packets were seen at.
+/// Properties of an interface from its Interface Description Block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
     /// LINKTYPE_ value: 1 is Ethernet.
@@ -19,7 +19,7 @@ pub struct Interface {
     pub snaplen: u32,
     pub name: Option<String>,
     pub description: Option<String>,
-    /// The capture filter as the user wrote it.
+    /// Capture filter as written by the user.
     pub filter: Option<String>,
     /// Bits a second.
     pub speed: Option<u64>,
@@ -66,12 +66,12 @@ impl Interface {
         scale.map_or(u64::MAX, |scaled| (scaled / NANOSECONDS as u128) as u64)
     }
 
-    /// Returns what a finished Interface Description Block says; `None` for any other block.
+    /// Reads a finished Interface Description Block; `None` for any other block.
     pub fn from_block(block: &block::Block<'_>) -> Option<Self> {
         read::interface_of(block)
     }
 
-    /// Returns the hook that a capture of trawl's saw packets at, such as `xdp exit`, which begins its description.
+    /// Returns the hook of a trawl capture, such as `xdp exit`, which begins its description.
     pub fn hook(&self) -> Option<&str> {
         let (seen_at, _) = self
             .description
@@ -81,7 +81,7 @@ impl Interface {
     }
 }
 
-/// What became of a packet: an `epb_verdict` option.
+/// Verdict on a packet: an `epb_verdict` option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict<'a> {
     /// TC_ACT_ value of a tc program.
@@ -92,7 +92,7 @@ pub enum Verdict<'a> {
     Other { kind: u8, value: &'a [u8] },
 }
 
-/// Which way a packet went, from the low bits of `epb_flags`.
+/// Direction of a packet, from the low bits of `epb_flags`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     In,
@@ -100,7 +100,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Returns the direction bits of an `epb_flags` value; `None` where they say nothing.
+    /// Returns the direction bits of an `epb_flags` value; `None` if they are unset.
     pub fn from_flags(flags: u32) -> Option<Self> {
         match flags & DIRECTION_MASK {
             DIRECTION_INBOUND => Some(Self::In),

@@ -1,5 +1,4 @@
-//! Reads capture files as a stream: pcapng and pcap, of either byte order, told apart by their
-//! first bytes.
+//! Reads capture files as a stream: pcapng and pcap, of either byte order, recognised by their first bytes.
 //!
 //! ```
 //! use trawl_packet::read::{CaptureReader, ReadError};
@@ -25,7 +24,7 @@ use crate::pcapng::block::ByteOrder;
 use crate::pcapng::options::PacketOptions;
 use crate::pcapng::{self, Interface};
 
-/// Why a file cannot be read on. What came before is sound and has been delivered.
+/// Reason why a file cannot be read further. Everything before is intact and was delivered.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     #[error("cannot read the capture file at byte {offset}: {source}")]
@@ -67,38 +66,38 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Returns whether the source only has nothing for now.
+    /// Returns whether the source only has no data yet.
     pub fn would_block(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == std::io::ErrorKind::WouldBlock)
     }
 }
 
-/// One packet of a file.
+/// A packet of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// Since 1970, whatever units the file has. Zero where the file has no time: simple packets.
+    /// Nanoseconds since 1970. Zero for simple packets, which have no time.
     pub timestamp_ns: u64,
     /// Index into [`CaptureReader::interfaces`].
     pub interface: usize,
     /// LINKTYPE_ value of that interface.
     pub link_type: u16,
-    /// Of the file, or of the section that it stands in.
+    /// Byte order of the file, or of the packet's section.
     pub byte_order: ByteOrder,
     pub captured: &'a [u8],
     pub original_len: u32,
     pub options: PacketOptions<'a>,
 }
 
-/// What is wrong with the time that a file has for a packet.
+/// Defect of a packet's time in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimeFlaw {
-    /// Nanoseconds since 1970 in 64 bits cannot express it.
+    /// The time does not fit into 64 bits of nanoseconds since 1970.
     Beyond,
     /// The fraction of a second is a second or more.
     LargeFraction,
 }
 
-/// Where the next packet is in the input's buffer; its borrow begins when it is handed out.
+/// Position of the next packet in the input's buffer, borrowed when the packet is returned.
 #[derive(Clone)]
 pub(crate) struct Found {
     pub timestamp_ns: u64,
@@ -106,13 +105,12 @@ pub(crate) struct Found {
     pub interface: usize,
     pub original_len: u32,
     pub captured: Range<usize>,
-    /// Where the bytes that are stored of the packet end: after `captured` where a record is longer than its file's
-    /// snaplen.
+    /// End of the packet's stored bytes: after `captured` if a record is longer than its file's snaplen.
     pub stored_end: usize,
     pub options: OptionsAt,
 }
 
-/// A packet's options, as far as its block type has them.
+/// A packet's options, as its block type has them.
 #[derive(Clone)]
 pub(crate) enum OptionsAt {
     None,
@@ -120,7 +118,7 @@ pub(crate) enum OptionsAt {
         at: Range<usize>,
         order: ByteOrder,
     },
-    /// Of an obsolete packet block: a drop count of its own, and only some of the codes.
+    /// Options of an obsolete packet block: its own drop count, and only some of the codes.
     Obsolete {
         at: Range<usize>,
         order: ByteOrder,
@@ -128,16 +126,16 @@ pub(crate) enum OptionsAt {
     },
 }
 
-/// What a reader has come to.
+/// Item that a reader has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// See [`CaptureReader::current`].
+    /// A packet, see [`CaptureReader::current`].
     Packet,
     /// A block without a packet, see [`CaptureReader::raw`].
     Block { kind: u32 },
 }
 
-/// Which of the formats a file is in.
+/// Format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileFormat {
     Pcapng,
@@ -171,9 +169,9 @@ pub struct CaptureReader<R> {
     input: Input<R>,
     format: Format,
     interfaces: Vec<Interface>,
-    /// Stands before the names of interfaces.
+    /// Prefix of interface names.
     host: Option<String>,
-    /// The packet that [`CaptureReader::advance`] came to.
+    /// The packet that [`CaptureReader::advance`] reached.
     found: Option<Found>,
     times_beyond: u64,
     fractions_too_large: u64,
@@ -189,7 +187,7 @@ impl<R> std::fmt::Debug for CaptureReader<R> {
 }
 
 impl<R: Read> CaptureReader<R> {
-    /// Reads the file's header, no packet yet.
+    /// Reads the file's header, but no packet yet.
     pub fn new(source: R) -> Result<Self, ReadError> {
         let mut input = Input::new(source);
         let mut interfaces = Vec::new();
@@ -220,12 +218,12 @@ impl<R: Read> CaptureReader<R> {
         })
     }
 
-    /// Names interfaces HOST:NAME from now on: a capture of several hosts has several of one name.
+    /// Names interfaces HOST:NAME from now on: hosts of one capture may have interfaces of the same name.
     pub fn name_host(&mut self, host: String) {
         self.host = Some(host);
     }
 
-    /// Returns whether interfaces have other names than those that are stored.
+    /// Returns whether interface names differ from the stored ones.
     pub fn names_host(&self) -> bool {
         self.host.is_some()
     }
@@ -239,7 +237,7 @@ impl<R: Read> CaptureReader<R> {
         })
     }
 
-    /// Goes to the next packet; false at the end.
+    /// Advances to the next packet; false at the end.
     pub fn advance(&mut self) -> Result<bool, ReadError> {
         loop {
             match self.step()? {
@@ -250,10 +248,9 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// Goes to the next packet, or to the next block of another type; `None` at the end.
-    ///
-    /// A source that would have to wait says so by [`std::io::ErrorKind::WouldBlock`], and is asked again by the next
-    /// call. Any other error is the last.
+    /// Advances to the next packet, or to the next block of another type; `None` at the end.
+    /// || A source that would block returns [`std::io::ErrorKind::WouldBlock`], and the next call asks it again. Any other error
+    /// is final.
     pub fn step(&mut self) -> Result<Option<Step>, ReadError> {
         self.found = None;
         if self.failed {
@@ -288,43 +285,43 @@ impl<R: Read> CaptureReader<R> {
         })
     }
 
-    /// Returns the packet that the reader has come to.
+    /// Returns the current packet.
     pub fn current(&self) -> Option<Packet<'_>> {
         self.packet(self.found.as_ref()?)
     }
 
-    /// Returns the packet's bytes and true length alone, for those who ask for nothing else.
+    /// Returns the current packet's bytes and original length alone.
     pub fn captured(&self) -> Option<(&[u8], u32)> {
         let found = self.found.as_ref()?;
         let bytes = self.input.buffered().get(found.captured.clone())?;
         Some((bytes, found.original_len))
     }
 
-    /// All bytes that the file holds of the packet: more than [`Packet::captured`] where a pcap record is longer than the
-    /// snaplen of its file, beyond which libpcap hands nothing on.
+    /// Returns all bytes that the file holds of the packet: more than [`Packet::captured`] if a pcap record is longer than its
+    /// file's snaplen, which limits the bytes that libpcap passes on.
     pub fn stored(&self) -> Option<&[u8]> {
         let found = self.found.as_ref()?;
         let at = found.captured.start..found.stored_end;
         self.input.buffered().get(at)
     }
 
-    /// Time and interface of the packet that the reader has come to.
+    /// Returns time and interface of the current packet.
     pub fn time_and_interface(&self) -> Option<(u64, usize)> {
         let found = self.found.as_ref()?;
         Some((found.timestamp_ns, found.interface))
     }
 
-    /// Counts the packets whose times are before 1970 or after 2554, of which the nearest time between was handed out.
+    /// Returns the number of packets whose times are before 1970 or after 2554, and were clamped.
     pub fn times_beyond(&self) -> u64 {
         self.times_beyond
     }
 
-    /// Counts the packets of a pcap file whose fraction of a second is a second or more.
+    /// Returns the number of packets of a pcap file whose fraction of a second is a second or more.
     pub fn fractions_too_large(&self) -> u64 {
         self.fractions_too_large
     }
 
-    /// Returns the record or block that the reader has come to, as it is stored.
+    /// Returns the current record or block as stored.
     pub fn raw(&self) -> &[u8] {
         let len = match &self.format {
             Format::Pcap(records) => records.pending(),
@@ -333,8 +330,8 @@ impl<R: Read> CaptureReader<R> {
         self.input.buffered().get(..len).unwrap_or_default()
     }
 
-    /// The header and the packet of a pcap record, without what a variant that the file's header does not tell of has
-    /// between the two; `None` for pcapng.
+    /// Returns the header and the packet of a pcap record, without a variant's bytes in between that the file's header does not
+    /// show; `None` for pcapng.
     pub fn pcap_record(&self) -> Option<[&[u8]; 2]> {
         match &self.format {
             Format::Pcap(records) => Some(records.parts(self.raw())),
@@ -342,7 +339,7 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// Returns the header of a pcap file as it is stored; `None` for pcapng, where headers are blocks.
+    /// Returns the header of a pcap file as stored; `None` for pcapng, where headers are blocks.
     pub fn pcap_header(&self) -> Option<&[u8]> {
         match &self.format {
             Format::Pcap(records) => Some(records.header()),
@@ -357,7 +354,7 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// Index of the current section's first interface among [`CaptureReader::interfaces`].
+    /// Returns the index of the current section's first interface among [`CaptureReader::interfaces`].
     pub fn first_interface(&self) -> usize {
         match &self.format {
             Format::Pcap(_) => 0,
@@ -370,7 +367,7 @@ impl<R: Read> CaptureReader<R> {
         &self.interfaces
     }
 
-    /// Of the file, or of the section that is being read.
+    /// Returns the byte order of the file, or of the current section.
     pub fn byte_order(&self) -> ByteOrder {
         match &self.format {
             Format::Pcap(records) => records.byte_order(),
@@ -403,7 +400,7 @@ impl<R: Read> CaptureReader<R> {
                 order,
                 drop_count,
             } => {
-                // Codes above the flags' mean other things here or nothing.
+                // Codes above the flags' have other meanings here or none.
                 let PacketOptions {
                     flags, comments, ..
                 } = PacketOptions::parse(list(at, order)?);
@@ -427,17 +424,17 @@ impl<R: Read> CaptureReader<R> {
     }
 }
 
-/// Bytes asked of the source at once. Room grows only as bytes arrive, so that a damaged length
-/// never makes an allocation of its size.
+/// Bytes requested from the source at once. The buffer grows only as bytes arrive, so that a damaged length never causes an
+/// allocation of its size.
 const CHUNK: usize = 256 << 10;
 
 pub(crate) struct Input<R> {
     source: R,
-    /// Room for bytes, of which those from `start` to `end` are read and not yet consumed.
+    /// Buffer; the bytes from `start` to `end` are read and not yet consumed.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Where in the file the byte at `start` is.
+    /// Offset in the file of the byte at `start`.
     offset: u64,
 }
 
@@ -478,7 +475,7 @@ impl<R: Read> Input<R> {
         Ok(&self.buffer[self.start..self.end.min(self.start + len)])
     }
 
-    /// Returns the next `len` bytes, all of them; `what` names them in the error.
+    /// Returns exactly the next `len` bytes; `what` names them in the error.
     pub fn whole(&mut self, what: &'static str, len: usize) -> Result<&[u8], ReadError> {
         let offset = self.offset;
         let bytes = self.fill(len)?;
@@ -508,18 +505,18 @@ impl<R: Read> Input<R> {
 }
 
 impl<R> Input<R> {
-    /// Ends a record of `len` bytes, which were filled before.
+    /// Consumes a record of `len` bytes, which were filled before.
     pub fn consume(&mut self, len: usize) {
         self.start += len;
         self.offset += len as u64;
     }
 
-    /// Returns where the record being read begins in the file.
+    /// Returns the offset of the current record in the file.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Returns the record being read, from its first byte to what is buffered after it.
+    /// Returns the buffered bytes from the start of the current record on.
     pub fn buffered(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }

@@ -1,5 +1,5 @@
-//! Compressed files in independent frames with a table of them at the end: zstd's "seekable format" for zstd and lz4,
-//! the extra fields of empty members for gzip. Any tool decompresses the whole, and who knows the table reads one frame
+//! Compressed files in independent frames with a table of them at the end: zstd's "seekable format" for zstd and lz4, the extra
+//! fields of empty members for gzip. Any tool decompresses the whole file, and a reader of the table can decompress one frame
 //! without the others.
 
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use crate::pcapng::block::{INTERFACE_DESCRIPTION, SECTION_HEADER};
 use crate::read::compressed::Compression;
 use crate::read::{CaptureReader, Step};
 
-/// Decompressed bytes of a frame, at most.
+/// Maximum of decompressed bytes in a frame.
 pub const FRAME_LEN: usize = 1 << 20;
 
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a5e;
@@ -21,18 +21,18 @@ const FOOTER_LEN: usize = 9;
 const ENTRY_LEN: usize = 8;
 const CHECKSUM_FLAG: u8 = 0x80;
 
-/// Where one frame lies.
+/// Position of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// In the file.
+    /// Offset in the file.
     pub offset: u64,
     pub compressed: u32,
-    /// In what the file holds.
+    /// Offset in the decompressed data.
     pub start: u64,
     pub decompressed: u32,
 }
 
-/// Compresses what it is given, a frame at a time.
+/// Compresses data, a frame at a time.
 pub struct Writer<W> {
     out: W,
     level: i32,
@@ -62,8 +62,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Adds bytes that stay together: a frame is ended before them, rather than amid them, unless they are longer than
-    /// one.
+    /// Adds bytes that stay in one frame, unless they are longer than a frame.
     pub fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.frame.len() + bytes.len() > FRAME_LEN {
             self.end_frame()?;
@@ -73,17 +72,17 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Returns bytes that were given to be compressed.
+    /// Returns the number of bytes to compress so far.
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Compressed bytes written so far.
+    /// Returns the number of compressed bytes written so far.
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// What was given so far stands in frames of its own.
+    /// Ends the current frame.
     pub fn end_frame(&mut self) -> io::Result<()> {
         if self.frame.is_empty() {
             return Ok(());
@@ -97,7 +96,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes the last frame and the table. Gives back what was written to, and the length of it all.
+    /// Writes the last frame and the table. Returns the output and its total length.
     pub fn finish(mut self) -> io::Result<(W, u64)> {
         self.end_frame()?;
         let length = self.entries.len() * ENTRY_LEN + FOOTER_LEN;
@@ -121,7 +120,7 @@ fn damaged(why: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, why)
 }
 
-/// Length of the table, with its header, that a file ends with, told by its last 9 bytes.
+/// Returns the length of the table at the end of a file, with its header, from the file's last 9 bytes.
 pub fn table_len(end: &[u8]) -> io::Result<usize> {
     let footer = end
         .last_chunk::<FOOTER_LEN>()
@@ -134,7 +133,7 @@ pub fn table_len(end: &[u8]) -> io::Result<usize> {
     Ok(8 + u32::from_le_bytes([n0, n1, n2, n3]) as usize * entry + FOOTER_LEN)
 }
 
-/// Returns the frames of a file, by the bytes that it ends with: the whole table, or more.
+/// Returns the frames of a file from its last bytes: the whole table, or more.
 pub fn frames(end: &[u8]) -> io::Result<Vec<Frame>> {
     let length = table_len(end)?;
     let table = end
@@ -160,7 +159,7 @@ pub fn decompress(frame: &Frame, compressed: &[u8]) -> io::Result<Vec<u8>> {
 
 /// Decompresses a frame.
 pub fn unpack(compression: Compression, frame: &Frame, compressed: &[u8]) -> io::Result<Vec<u8>> {
-    // No frame may ask for more memory than a block of a capture file can need.
+    // No frame may require more memory than a block of a capture file can need.
     const MOST: u32 = 64 << 20;
     if frame.decompressed > MOST {
         return Err(damaged("a frame claims to hold more than 64 MiB"));
@@ -173,7 +172,7 @@ pub fn unpack(compression: Compression, frame: &Frame, compressed: &[u8]) -> io:
     };
     let bytes = match compression {
         Compression::None => compressed.to_vec(),
-        // As a stream, so that no more is allocated than comes out of it.
+        // Streamed, so that no more is allocated than is decompressed.
         Compression::Zstd => streamed(&mut zstd::stream::read::Decoder::new(compressed)?)?,
         Compression::Lz4 => streamed(&mut lz4_flex::frame::FrameDecoder::new(compressed))?,
         Compression::Gzip => streamed(&mut flate2::read::GzDecoder::new(compressed))?,
@@ -184,7 +183,7 @@ pub fn unpack(compression: Compression, frame: &Frame, compressed: &[u8]) -> io:
     Ok(bytes)
 }
 
-/// Returns the frames of a file by the table at its end, of which no more is read.
+/// Returns the frames of a file from the table at its end, reading nothing else.
 pub fn frames_of(
     file: &mut (impl Read + Seek),
     compression: Compression,
@@ -208,7 +207,7 @@ pub fn frames_of(
     Ok(frames)
 }
 
-/// Reads bytes, and allocates nothing for those that the file does not have.
+/// Reads bytes without allocating for bytes beyond the end of the file.
 fn bytes_at(file: &mut (impl Read + Seek), at: Option<u64>, length: usize) -> io::Result<Vec<u8>> {
     let at = at.ok_or_else(|| damaged("the seek table is longer than the file"))?;
     file.seek(SeekFrom::Start(at))?;
@@ -220,10 +219,9 @@ fn bytes_at(file: &mut (impl Read + Seek), at: Option<u64>, length: usize) -> io
     }
 }
 
-/// Reads the tables of a gzip file in the extra fields of empty members, which are found from the end. Returns their
-/// length.
+/// Reads the tables of a gzip file in the extra fields of empty members, which are found from the end. Returns their length.
 fn gzip_frames(file: &mut (impl Read + Seek), length: u64) -> io::Result<(u64, Vec<Frame>)> {
-    /// Number of entries, an empty block, checksum and length of nothing.
+    /// Number of entries, an empty block, and checksum and length of no data.
     const END: usize = 14;
     /// Header of a member, length of the extra field, name and length of the subfield.
     const START: usize = 16;
@@ -260,7 +258,7 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i]))
 }
 
-/// Frames one after the other, by their lengths.
+/// Returns the positions of consecutive frames from their lengths.
 fn placed(entries: &[u8], entry_len: usize) -> Vec<Frame> {
     let (mut offset, mut start) = (0, 0);
     let frames = entries.chunks_exact(entry_len).map(|entry| {
@@ -277,7 +275,7 @@ fn placed(entries: &[u8], entry_len: usize) -> Vec<Frame> {
     frames.collect()
 }
 
-/// A file whose frames are known.
+/// A file with its frames.
 #[derive(Debug)]
 pub struct Seekable<R> {
     file: R,
@@ -286,11 +284,11 @@ pub struct Seekable<R> {
     read: Rc<Cell<u64>>,
 }
 
-/// The times of a frame's first packet; none where it holds no packet.
+/// Time of a frame's first packet; `None` without a packet.
 type First = Option<u64>;
 
 impl<R: Read + Seek> Seekable<R> {
-    /// The frames of a file by the table at its end; none where it has no such table. The file's position is moved.
+    /// Opens a file by the table at its end; `None` without a table. Moves the file's position.
     pub fn open(mut file: R) -> io::Result<Option<Self>> {
         let mut magic = Vec::with_capacity(4);
         file.rewind()?;
@@ -309,15 +307,14 @@ impl<R: Read + Seek> Seekable<R> {
         }))
     }
 
-    /// Compressed bytes that were read so far, by what [`Self::between`] gave back too.
+    /// Returns a counter of the compressed bytes read so far, also by the result of [`Self::between`].
     pub fn bytes_read(&self) -> Rc<Cell<u64>> {
         Rc::clone(&self.read)
     }
 
-    /// Returns the file's first frame, those with packets of a span of time, and the last one, where statistics stand.
-    ///
-    /// `span` tells earliest time and end in nanoseconds by the time of the first packet. None where frames cannot be
-    /// told apart by time.
+    /// Returns the file's first frame, the frames with packets of a time span, and the last one, which holds the statistics.
+    /// || `span` returns the earliest time and the end in nanoseconds, from the time of the first packet. `None` if the frames
+    /// are not ordered by time.
     pub fn between(mut self, span: impl FnOnce(u64) -> (u64, u64)) -> io::Result<Option<Parts<R>>> {
         let first = self.read_frame(0)?;
         let Some((header, Some(time))) = header(&first) else {
@@ -325,14 +322,14 @@ impl<R: Read + Seek> Seekable<R> {
         };
         let (earliest, end) = span(time);
         let last = self.frames.len() - 1;
-        // Frames below `from` begin before the span, those from `to` on after its end.
+        // Frames below `from` begin before the span, and frames from `to` on after its end.
         let Some(from) = self.first_from(&header, time, earliest)? else {
             return Ok(None);
         };
         let Some(to) = self.first_from(&header, time, end)? else {
             return Ok(None);
         };
-        // Packets of the span may follow earlier ones in the frame before.
+        // Packets of the span may follow earlier ones in the preceding frame.
         let middle = from.saturating_sub(1).max(1)..to.min(last).max(1);
         let wanted = middle.chain([last]);
         Ok(Some(Parts {
@@ -344,7 +341,7 @@ impl<R: Read + Seek> Seekable<R> {
         }))
     }
 
-    /// Returns the first frame that begins at or after a time, by halves; none if the frames are not in order.
+    /// Finds the first frame that begins at or after a time, by binary search; `None` if the frames are out of order.
     fn first_from(&mut self, header: &[u8], first: u64, time: u64) -> io::Result<Option<usize>> {
         let (mut low, mut high) = (0, self.frames.len());
         let mut bounds = (first, u64::MAX);
@@ -391,7 +388,7 @@ fn read_frame(
     unpack(compression, frame, &packed)
 }
 
-/// What all frames depend on: the file's header, and the descriptions of interfaces. With the first packet's time.
+/// Returns the file's header and interface descriptions, which all frames depend on, and the first packet's time.
 fn header(frame: &[u8]) -> Option<(Vec<u8>, First)> {
     let mut reader = CaptureReader::new(frame).ok()?;
     let mut header = reader.pcap_header().unwrap_or_default().to_vec();
@@ -413,7 +410,7 @@ fn header(frame: &[u8]) -> Option<(Vec<u8>, First)> {
     (sections <= 1).then_some((header, first))
 }
 
-/// Returns the time that a frame begins with; the outer none if it cannot be read by itself.
+/// Returns the time of a frame's first packet; the outer `None` if the frame cannot be read on its own.
 fn begins(header: &[u8], frame: &[u8]) -> Option<First> {
     let mut reader = CaptureReader::new(header.chain(frame)).ok()?;
     let mut first = None;
@@ -434,7 +431,7 @@ fn begins(header: &[u8], frame: &[u8]) -> Option<First> {
     (sections <= 1).then_some(first)
 }
 
-/// What some frames of a file hold, one after the other.
+/// The contents of some consecutive frames of a file.
 #[derive(Debug)]
 pub struct Parts<R> {
     file: R,
@@ -471,7 +468,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_frame_is_found_by_the_table(lengths in prop::collection::vec(0usize..300_000, 0..12)) {
+        fn frames_are_found_by_the_table(lengths in prop::collection::vec(0usize..300_000, 0..12)) {
             let mut writer = Writer::new(Vec::new(), 1);
             let mut whole = Vec::new();
             for (number, length) in lengths.iter().enumerate() {
@@ -492,7 +489,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), entries in any::<u32>()) {
+        fn arbitrary_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), entries in any::<u32>()) {
             let mut end = bytes;
             let _ = frames(&end);
             end.extend_from_slice(&entries.to_le_bytes());
@@ -505,7 +502,7 @@ mod tests {
     const FRAMES: u64 = 200;
     const PACKETS: u64 = 50;
 
-    /// Frames of packets a second apart; the time of a packet tells its number.
+    /// Returns a frame of packets a second apart; the time of a packet encodes its number.
     fn records(frame: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         if frame == 0 {
@@ -552,7 +549,7 @@ mod tests {
         file
     }
 
-    /// Returns the seconds of the packets, and how much was read for them.
+    /// Returns the seconds of the packets, and the number of bytes read for them.
     fn between(file: &[u8], from: u64, to: u64) -> (Vec<u64>, u64) {
         let seekable = Seekable::open(Cursor::new(file))
             .expect("memory")
@@ -571,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_frames_of_a_span_are_read() {
+    fn only_frames_of_the_span_are_read() {
         let last = FRAMES * PACKETS;
         for file in [zstd(), gzip()] {
             for (from, to) in [
@@ -596,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_out_of_order_or_cut_amid_records_are_not_told_apart() {
+    fn frames_out_of_order_or_cut_amid_records_are_not_selected() {
         let whole: Vec<u8> = (0..FRAMES).flat_map(records).collect();
         let mut amid = Writer::new(Vec::new(), 1);
         for bytes in whole.chunks(5000) {

@@ -1,10 +1,10 @@
-//! Names of what XDP and tc programs decide, both ways.
+//! Names of XDP and tc verdicts, in both directions.
 
 use serde::{Deserialize, Serialize};
 
 use crate::pcapng::Verdict;
 
-/// Which kind of program a verdict is of.
+/// Kind of program that gives a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -35,10 +35,10 @@ const TC: [(&str, u64); 10] = [
     ("UNSPEC", u64::MAX),
 ];
 
-/// Other names people know tc verdicts by; tcx has its own for three of them.
+/// Other common names of tc verdicts; tcx has its own for three of them.
 const TC_ALIASES: [(&str, u64); 3] = [("PASS", 0), ("DROP", 2), ("NEXT", u64::MAX)];
 
-/// UNSPEC as a program returns it: 32 bits of -1, however it was widened.
+/// UNSPEC as returned by a program: 32 bits of -1, however it was widened.
 const TC_UNSPEC_NARROW: u64 = u32::MAX as u64;
 
 impl Kind {
@@ -68,7 +68,7 @@ impl Kind {
             .map(|(name, _)| *name)
     }
 
-    /// Returns the action of that name, in any case of letters.
+    /// Returns the action of that name, ignoring case.
     pub fn action(self, name: &str) -> Option<u64> {
         let mut known = self.names().iter().chain(self.aliases());
         known
@@ -77,7 +77,7 @@ impl Kind {
     }
 }
 
-/// Returns what to show for a verdict: the action's name, or its number where there is none.
+/// Returns the displayed form of a verdict: the action's name, or its number if it has none.
 pub fn text(verdict: Verdict<'_>) -> String {
     let (kind, action) = match verdict {
         Verdict::Xdp(action) => (Kind::Xdp, action),
@@ -90,7 +90,7 @@ pub fn text(verdict: Verdict<'_>) -> String {
         .map_or_else(|| action.to_string(), str::to_string)
 }
 
-/// A `--verdict` list: which actions a packet may have met with.
+/// A `--verdict` list: the actions that a packet may have met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Names", try_from = "Names")]
 pub struct Set {
@@ -122,7 +122,7 @@ fn names_of(kind: Kind) -> String {
     names.join(", ")
 }
 
-/// A set as it is stored.
+/// The serialized form of a set.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Names {
@@ -149,7 +149,7 @@ impl TryFrom<Names> for Set {
 }
 
 impl Set {
-    /// Reads a list such as `drop,pass`.
+    /// Parses a list such as `drop,pass`.
     pub fn parse(kind: Kind, list: &str) -> Result<Self, UnknownVerdict> {
         let mut set = Self { kind, bits: 0 };
         for name in list.split(',').map(str::trim) {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_holds_what_it_names() {
+    fn list_holds_the_named_actions() {
         let set = Set::parse(Kind::Xdp, "drop, PASS").unwrap();
         assert!(set.contains(1) && set.contains(2));
         assert!(!set.contains(0) && !set.contains(3) && !set.contains(99));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_told_with_the_known_ones() {
+    fn error_for_an_unknown_name_lists_the_known_ones() {
         let error = Set::parse(Kind::Xdp, "drop,shot").unwrap_err();
         let text = error.to_string();
         assert!(
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_without_a_name_shows_its_number() {
+    fn verdict_without_a_name_shows_its_number() {
         assert_eq!(text(Verdict::Xdp(1)), "DROP");
         assert_eq!(text(Verdict::Xdp(77)), "77");
         assert_eq!(text(Verdict::Tc(2)), "SHOT");

@@ -1,12 +1,11 @@
-//! One walk over a packet's headers: where they are and what they say, without a copy and without an allocation. JSON,
-//! statistics, the index, live views and the replay's rewriting go by it. Headers that are absent or contradict
-//! themselves are left out.
+//! A walk over a packet's headers: their positions and key fields, without a copy or an allocation. JSON, statistics, the index,
+//! live views and the replay's rewriting use it. Headers that are absent or contradict themselves are left out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::pcapng::block;
 
-/// Tunnels inside tunnels, at most.
+/// Maximum depth of tunnels inside tunnels.
 const MAX_DEPTH: u8 = 4;
 
 const IPV4: u16 = 0x0800;
@@ -23,7 +22,7 @@ const DCCP: u8 = 33;
 pub const ICMPV6: u8 = 58;
 const SCTP: u8 = 132;
 pub const UDP_LITE: u8 = 136;
-/// More VLAN tags than that are counted, and their numbers not kept.
+/// Most VLAN tags whose numbers are kept; further ones are only counted.
 const MAX_TAGS: usize = 4;
 /// Extension headers of IPv6 whose length is in their second byte.
 const EXTENSIONS: [u8; 2] = [0, 60];
@@ -31,22 +30,22 @@ const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 
-/// What the outermost headers of a packet say, and where its payload is.
+/// The outermost headers of a packet, and its payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Headers<'a> {
     /// Destination and source.
     pub macs: Option<([u8; 6], [u8; 6])>,
-    /// The one inside VLAN tags.
+    /// Ethertype inside of VLAN tags.
     pub ethertype: Option<u16>,
-    /// The numbers of the VLAN tags, the outermost first, and how many tags there are.
+    /// Numbers of the VLAN tags, the outermost first, and the number of tags.
     vlan_numbers: [u16; MAX_TAGS],
     pub vlans: u8,
     pub mpls_label: Option<u32>,
     pub arp: Option<Arp<'a>>,
     pub ip: Option<Ip>,
-    /// Where the ARP or IP header begins in the bytes that were given.
+    /// Offset of the ARP or IP header.
     pub network_at: Option<usize>,
-    /// Where the header after it begins, unless this is a later fragment.
+    /// Offset of the header after it, except in a later fragment.
     pub transport_at: Option<usize>,
     pub ports: Option<(u16, u16)>,
     pub tcp: Option<Tcp>,
@@ -54,11 +53,11 @@ pub struct Headers<'a> {
     pub icmp: Option<(u8, u8)>,
     /// The captured bytes end inside a header, or a header contradicts itself.
     pub incomplete: bool,
-    /// How many bytes were given.
+    /// Length of the input.
     len: usize,
-    /// What follows the last header that was understood, as far as it was captured.
+    /// Captured bytes after the last recognised header.
     pub payload: &'a [u8],
-    /// How long the payload is by the headers.
+    /// Length of the payload according to the headers.
     pub payload_len: usize,
 }
 
@@ -66,14 +65,14 @@ pub struct Headers<'a> {
 pub struct Ip {
     pub src: IpAddr,
     pub dst: IpAddr,
-    /// What follows the header and its extensions.
+    /// Protocol after the header and its extensions.
     pub protocol: u8,
     pub ttl: u8,
     /// Differentiated services and congestion bits.
     pub tos: u8,
-    /// A part of a packet; only the first one has the transport's header.
+    /// True for a fragment; only the first one has the transport header.
     pub fragment: bool,
-    /// An IPv6 routing header names another final destination.
+    /// True if an IPv6 routing header names another final destination.
     pub routed_on: bool,
 }
 
@@ -114,7 +113,7 @@ pub fn walk(link_type: u16, bytes: &[u8]) -> Headers<'_> {
     headers
 }
 
-/// Returns whether this ethertype stands for a VLAN tag.
+/// Returns whether this ethertype belongs to a VLAN tag.
 pub fn is_tag(ethertype: u16) -> bool {
     VLAN.contains(&ethertype)
 }
@@ -134,7 +133,7 @@ fn ethernet<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     typed(headers, bytes, 12, 14)
 }
 
-/// Reads what follows a link header of `len` bytes with an ethertype at `at`.
+/// Reads the packet after a link header of `len` bytes with an ethertype at `at`.
 fn typed<'a>(headers: &mut Headers<'a>, bytes: &'a [u8], at: usize, len: usize) -> Option<()> {
     let mut kind = half(bytes, at)?;
     let mut rest = bytes.get(len..)?;
@@ -207,7 +206,7 @@ fn ip<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     }
 }
 
-/// Returns the bytes of a packet that a header gives a length, without what pads the frame.
+/// Returns the bytes of a packet up to the length in its header, without the frame's padding.
 fn trimmed(bytes: &[u8], len: usize) -> &[u8] {
     bytes.get(..len).unwrap_or(bytes)
 }
@@ -230,7 +229,7 @@ fn ipv4<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
         fragment: place & 0x3fff != 0,
         routed_on: false,
     });
-    // A length of zero is a segment that the card is still to cut up.
+    // A length of zero marks a segment that the card is still to split.
     let total = if total < header_len {
         bytes.len()
     } else {
@@ -315,7 +314,7 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     }
 }
 
-/// Reads the header that comes `after` this many bytes of the network's.
+/// Reads the header at this offset `after` the start of the network header.
 fn transport(headers: &mut Headers<'_>, after: usize) -> Option<()> {
     headers.transport_at = headers.network_at.map(|at| at + after);
     let bytes = headers.payload;
@@ -451,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn any_cut_is_taken() {
+    fn any_cut_is_accepted() {
         let frame = Template::new()
             .ethernet([2; 6], [4; 6])
             .ipv4([10, 0, 0, 1], [10, 0, 0, 2])

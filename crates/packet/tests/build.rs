@@ -1,4 +1,4 @@
-//! tshark judges the builder: every packet decodes as meant and every checksum is right.
+//! Checks the builder by tshark: every packet decodes as intended and every checksum is correct.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn tcp() -> Tcp {
     }
 }
 
-/// Each template with the protocols tshark must find in it.
+/// Returns each template with the protocols that tshark must find in it.
 fn packets() -> Vec<(Template, &'static str)> {
     vec![
         (
@@ -95,7 +95,7 @@ fn packets() -> Vec<(Template, &'static str)> {
 }
 
 #[test]
-fn tshark_finds_protocols_and_right_checksums() {
+fn tshark_finds_protocols_and_correct_checksums() {
     if !have("tshark") {
         return;
     }
@@ -149,7 +149,7 @@ fn tshark_finds_protocols_and_right_checksums() {
 }
 
 #[test]
-fn a_frame_length_pads_the_payload_and_its_checksums() {
+fn frame_length_pads_the_payload_and_its_checksums() {
     let frame = v4().udp(1, 2).payload(b"hello").frame_len(60).build();
     assert_eq!(frame.len(), 60);
     assert_eq!(frame[16..18], 46u16.to_be_bytes());

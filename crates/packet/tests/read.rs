@@ -1,5 +1,4 @@
-//! Reading capture files: what was written comes back, other programs' files are understood, and
-//! damage is named without a panic.
+//! Reads capture files: written files round-trip, other programs' files are understood, and damage is reported without a panic.
 
 mod common;
 mod packets;
@@ -25,7 +24,7 @@ struct Owned {
     comment: Option<String>,
 }
 
-/// All packets up to the end or the error, the error, and the interfaces.
+/// Returns all packets up to the end or the error, the error, and the interfaces.
 fn read(bytes: &[u8]) -> (Vec<Owned>, Option<ReadError>, Vec<Interface>) {
     let mut packets = Vec::new();
     let mut reader = match CaptureReader::new(bytes) {
@@ -138,7 +137,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn pcapng_comes_back(
+    fn pcapng_round_trips(
         interfaces in proptest::collection::vec(any_interface(), 3),
         packets in proptest::collection::vec(any_packet(3), 0..20),
     ) {
@@ -149,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn pcap_comes_back(packets in proptest::collection::vec(any_packet(1), 0..20)) {
+    fn pcap_round_trips(packets in proptest::collection::vec(any_packet(1), 0..20)) {
         let mut out = Vec::new();
         pcap::file_header(&mut out, 1, 0);
         for packet in &packets {
@@ -166,9 +165,9 @@ proptest! {
         }
     }
 
-    /// Every packet in front of the cut is delivered, and the error names where it is.
+    /// Every packet before the cut is delivered, and the error gives its position.
     #[test]
-    fn a_cut_file_gives_its_whole_packets(
+    fn cut_file_yields_its_whole_packets(
         packets in proptest::collection::vec(any_packet(1), 1..10),
         cut in any::<prop::sample::Index>(),
     ) {
@@ -188,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_do_no_harm(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), magic in 0..5usize) {
+    fn random_bytes_cause_no_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), magic in 0..5usize) {
         let magics = [0x0a0d0d0au32, 0xa1b2c3d4, 0xa1b23c4d, 0xd4c3b2a1, 0];
         if magic < 4 && bytes.len() >= 4 {
             bytes[..4].copy_from_slice(&magics[magic].to_le_bytes());
@@ -197,7 +196,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_files_do_no_harm(
+    fn damaged_files_cause_no_panic(
         packets in proptest::collection::vec(any_packet(1), 1..5),
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
@@ -210,7 +209,7 @@ proptest! {
     }
 }
 
-/// A block in big-endian order.
+/// Returns a block in big-endian order.
 fn big(kind: u32, body: &[u8]) -> Vec<u8> {
     let len = (body.len() as u32 + 12).to_be_bytes();
     [&kind.to_be_bytes()[..], &len, body, &len].concat()
@@ -300,9 +299,9 @@ fn sections_of_both_orders_with_every_kind_of_packet() {
     );
 }
 
-/// What libpcap refuses.
+/// Versions and link types that libpcap refuses, too.
 #[test]
-fn versions_and_link_types_that_are_not_known_are_refused() {
+fn unknown_versions_and_link_types_are_refused() {
     let pcap = |major: u16, minor: u16, link_type: u32| {
         let mut file = 0xa1b2_c3d4u32.to_le_bytes().to_vec();
         file.extend([major.to_le_bytes(), minor.to_le_bytes()].concat());
@@ -382,7 +381,7 @@ fn pcap_of_all_four_magics() {
     }
 }
 
-/// A source that has some bytes now and then.
+/// A source that delivers some bytes from time to time.
 struct Dripping<'a> {
     rest: &'a [u8],
     piece: usize,
@@ -401,7 +400,7 @@ impl std::io::Read for Dripping<'_> {
     }
 }
 
-/// Records with headers of this length, of files that tell nothing of it.
+/// Returns a file whose record headers have this length, without saying so in its header.
 fn pcap_with_headers(len: usize) -> Vec<u8> {
     let mut file = 0xa1b2_c3d4u32.to_le_bytes().to_vec();
     file.extend([2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0]);
@@ -417,12 +416,12 @@ fn pcap_with_headers(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn pcap_that_comes_in_pieces_or_is_cut() {
+fn pcap_variants_are_found_in_pieces_and_cut_files() {
     for len in [16, 20, 24] {
         let file = pcap_with_headers(len);
-        // Which variant it is shows in the first records only.
+        // The variant shows in the first records only.
         for piece in if len == 16 { 1..90 } else { 200..210 } {
-            // The header is there when a file that is followed is opened.
+            // The header is complete when a followed file is opened.
             let (header, rest) = file.split_at(24);
             let waits = false;
             let drops = Dripping { rest, piece, waits };
@@ -443,7 +442,7 @@ fn pcap_that_comes_in_pieces_or_is_cut() {
     }
     let file = pcap_with_headers(16);
     let ends = [24, 80, 137, 195, 254, 314];
-    // Also where the rest is as long as what another variant has more in the header of a single record.
+    // Also if the rest is as long as the extra bytes of another variant in the header of a single record.
     for cut in 24..file.len() {
         let (packets, error, _) = read(&file[..cut]);
         assert_eq!(
@@ -457,10 +456,10 @@ fn pcap_that_comes_in_pieces_or_is_cut() {
     }
 }
 
-/// Guards packets of files that lack some bytes: what follows the gap is zeroes or parts of packets, and looked like
-/// records of a variant, whose headers are longer.
+/// Guards packets of files that lack some bytes: the zeroes or parts of packets after the gap looked like records of a variant
+/// with longer headers.
 #[test]
-fn lost_bytes_make_no_variant() {
+fn lost_bytes_are_not_taken_for_a_variant() {
     for filling in [0, 1, 0xff] {
         for (records, lost) in [(2, 4), (3, 4), (4, 4), (3, 8), (6, 8), (6, 12)] {
             let mut file = pcap_with_headers(16)[..24].to_vec();
@@ -484,7 +483,7 @@ fn lost_bytes_make_no_variant() {
 }
 
 #[test]
-fn errors_say_what_and_where() {
+fn errors_name_defect_and_position() {
     let error = |bytes: &[u8]| read(bytes).1.expect("an error").to_string();
     assert!(error(b"").contains("empty"));
     assert!(error(b"PK\x03\x04 and more").contains("504b0304"));
@@ -514,7 +513,7 @@ fn errors_say_what_and_where() {
     assert!(error(&differs).contains("lengths differ"));
 }
 
-/// A source that gives one byte at a time and is interrupted in between.
+/// A source that delivers one byte at a time and is interrupted in between.
 struct Slow<'a>(&'a [u8], bool);
 
 impl std::io::Read for Slow<'_> {
@@ -531,7 +530,7 @@ impl std::io::Read for Slow<'_> {
 }
 
 #[test]
-fn a_slow_source_and_large_packets() {
+fn slow_source_yields_large_packets() {
     let mut file = write_file(&[Interface::default()], &[]);
     let large = vec![5; 300_000];
     for captured in [&large[..], &[1], &large] {
@@ -550,9 +549,9 @@ fn a_slow_source_and_large_packets() {
     assert_eq!(lengths, [300_000, 1, 300_000]);
 }
 
-/// editcap writes what we wrote in other formats; we read them.
+/// Reads files that editcap converted from trawl's to other formats.
 #[test]
-fn files_of_wireshark() {
+fn files_of_wireshark_are_read() {
     if !have("editcap") {
         return;
     }

@@ -1,4 +1,4 @@
-//! Wireshark's tools are the judges of written pcapng: they must show every option, as meant.
+//! Checks written pcapng by Wireshark's tools: they must show every option correctly.
 
 mod common;
 
@@ -11,7 +11,7 @@ fn frame() -> Vec<u8> {
     frame
 }
 
-/// A file with every option there is.
+/// Returns a file with every option.
 fn file() -> Vec<u8> {
     let mut out = Vec::new();
     write::section_header(
@@ -117,7 +117,7 @@ fn tshark_shows_every_packet_option() {
     );
 }
 
-/// capinfos shows the first comment of an interface only.
+/// capinfos shows only the first comment of an interface.
 #[test]
 fn capinfos_shows_section_interfaces_and_statistics() {
     if !have("capinfos") {

@@ -1,5 +1,5 @@
-//! `trawl-query STORE FORM QUERY`: answers a query over the index of a store by DataFusion. `trawl query` runs it, and
-//! does all that needs packets. It is a program of its own because DataFusion takes longer to build than all of trawl.
+//! `trawl-query STORE FORM QUERY`: answers a query over the index of a store by DataFusion. `trawl query` runs it and does
+//! everything that needs packets. It is a separate program because DataFusion takes longer to build than all of trawl.
 
 mod prune;
 
@@ -23,7 +23,7 @@ use futures_util::StreamExt;
 use prune::{Packets, TAIL};
 use url::Url;
 
-/// The query is wrong, not what it is put to.
+/// Exit code for an invalid query, as opposed to a failed one.
 const WRONG_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     };
     match answered {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader has seen enough.
+        // The reader has closed the pipe.
         Err(DataFusionError::IoError(error)) if error.kind() == ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the columns of the index, which `docs/internals/store.md` describes, without the partitions of its path.
+/// Returns the columns of the index (see `docs/internals/store.md`), without the partitions of its path.
 fn columns() -> Schema {
     let text = |name, optional| Field::new(name, DataType::Utf8View, optional);
     let number = |name, optional| Field::new(name, DataType::Int32, optional);
@@ -92,7 +92,7 @@ fn columns() -> Schema {
     ])
 }
 
-/// Files that are read at once where each read is a call over a network.
+/// Files read at once if each read is a network call.
 const REMOTE_FILES: usize = 16;
 
 async fn answer(
@@ -121,7 +121,7 @@ async fn answer(
         .with_schema(Arc::new(columns()));
     let packets = Packets(ListingTable::try_new(table)?);
     context.register_table("packets", Arc::new(packets))?;
-    // Files of this machine are none of a query's business.
+    // A query may not read files of this machine.
     let only_ask = SQLOptions::new()
         .with_allow_ddl(false)
         .with_allow_dml(false)
@@ -144,7 +144,7 @@ async fn write(
     match form {
         "csv" => {
             let mut csv = arrow::csv::Writer::new(out);
-            // The heading is there although no row may be.
+            // The heading is printed even without a row.
             csv.write(&RecordBatch::new_empty(schema))?;
             while let Some(batch) = rows.next().await {
                 csv.write(&batch?)?;
@@ -165,7 +165,7 @@ async fn write(
             json.finish()?;
         }
         _ => {
-            // Columns are as wide as the widest value, so all of it is needed.
+            // Columns are as wide as the widest value, so all rows are needed first.
             let mut batches = vec![RecordBatch::new_empty(schema)];
             while let Some(batch) = rows.next().await {
                 batches.push(batch?);

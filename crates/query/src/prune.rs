@@ -1,5 +1,5 @@
-//! Leaves out files that hold no row of the answer, before the scan: many are looked at, at once, by their statistics and
-//! Bloom filters. DataFusion looks at a file when it comes to it, and not at Bloom filters of `src = a OR dst = a`.
+//! Leaves out files without a row of the answer, before the scan, by checking the statistics and Bloom filters of many files at
+//! once. DataFusion checks a file only when it scans it, and no Bloom filters for `src = a OR dst = a`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use datafusion::parquet::file::statistics::Statistics;
 use datafusion::physical_plan::ExecutionPlan;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-/// On the way at once.
+/// Files being checked at once.
 const FILES: usize = 64;
-/// The end of a file, which has its footer.
+/// Length of a file's end that is read for its footer.
 pub const TAIL: usize = 32 << 10;
 
 /// The table of the index.
@@ -76,7 +76,7 @@ impl TableProvider for Packets {
             let looked_at = stream::iter(group.files().to_vec())
                 .map(|file| {
                     let look = Arc::clone(&look);
-                    // On all CPUs.
+                    // Runs on all CPUs.
                     tokio::spawn(async move { look.at(&file).await.then_some(file) })
                 })
                 .buffered(FILES)
@@ -96,7 +96,7 @@ struct Look {
 }
 
 impl Look {
-    /// Whether a file may hold rows of the answer. One that cannot be read may: the scan tells what is wrong with it.
+    /// Returns whether a file may hold rows of the answer. An unreadable file may: the scan reports its error.
     async fn at(&self, file: &PartitionedFile) -> bool {
         self.try_at(file).await.unwrap_or(true)
     }
@@ -150,7 +150,7 @@ impl Look {
     }
 }
 
-/// What is known of some rows.
+/// Statistics and Bloom filters of some rows.
 struct Known<'a> {
     columns: HashMap<String, &'a ColumnChunkMetaData>,
     blooms: HashMap<String, Sbbf>,
@@ -178,7 +178,7 @@ impl Known<'_> {
     }
 }
 
-/// Returns whether a value between the least and the greatest may stand in this relation to `value`.
+/// Returns whether a value between the minimum and the maximum may stand in this relation to `value`.
 fn may_compare(statistics: &Statistics, relation: Operator, value: &ScalarValue) -> bool {
     fn between<T: PartialOrd>(least: Option<T>, most: Option<T>, is: Operator, value: &T) -> bool {
         let (Some(least), Some(most)) = (least, most) else {
@@ -214,14 +214,14 @@ fn may_compare(statistics: &Statistics, relation: Operator, value: &ScalarValue)
     }
 }
 
-/// What of a query's condition statistics and Bloom filters can tell.
+/// The part of a query's condition that statistics and Bloom filters can decide.
 #[derive(Debug)]
 enum Condition {
     All(Vec<Condition>),
     One(Vec<Condition>),
     Compares(String, Operator, ScalarValue),
     IsNull(String),
-    /// Nothing.
+    /// Always true: undecidable.
     Anything,
 }
 
@@ -284,7 +284,7 @@ impl Condition {
         }
     }
 
-    /// Columns whose Bloom filters matter.
+    /// Collects the columns whose Bloom filters matter.
     fn equal_columns<'a>(&'a self, found: &mut BTreeSet<&'a str>) {
         match self {
             Self::All(all) | Self::One(all) => all.iter().for_each(|one| one.equal_columns(found)),

@@ -1,4 +1,4 @@
-//! What a store holds, by its manifests, and what of that which was recorded is not there.
+//! The inventory of a store from its manifests, and the packets that were recorded but are not in it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -19,7 +19,7 @@ pub struct Account {
     pub spooled: u64,
     /// Removed before they were stored, or by `prune` afterwards.
     pub evicted: u64,
-    /// Of `evicted`.
+    /// Pruned packets, a part of `evicted`.
     pub pruned: u64,
     pub unknown: u64,
 }
@@ -35,13 +35,13 @@ impl Account {
     }
 }
 
-/// Sequence numbers of an interface for which no manifest is there.
+/// Sequence numbers of an interface without a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gap {
     pub interface: String,
     pub from: u64,
     pub to: u64,
-    /// How many packets are missing, where later chunks tell.
+    /// Number of missing packets, if later chunks show it.
     pub packets: Option<u64>,
 }
 
@@ -55,25 +55,25 @@ pub struct EpochAccount {
     pub bytes: u64,
     pub first_ns: Option<u64>,
     pub last_ns: Option<u64>,
-    /// Why it ended; absent if it goes on, or was killed: then what it recorded last is unknown.
+    /// Reason for the end; absent if the run goes on or was killed: then its last packets are unknown.
     pub ended: Option<String>,
-    /// Absent if the record of the beginning is.
+    /// Start of the run; absent if its record is missing.
     pub began_ns: Option<u64>,
     pub interfaces: Vec<String>,
     pub lost: BTreeMap<String, u64>,
     pub gaps: Vec<Gap>,
-    /// The largest error of the host's clock; absent: unknown.
+    /// Largest error of the host's clock; absent: unknown.
     pub clock_error_bound_ns: Option<u64>,
 }
 
 impl EpochAccount {
-    /// Whether all that was recorded is accounted for.
+    /// Returns whether all recorded packets are accounted for.
     pub fn is_known(&self) -> bool {
         self.account.unknown == 0 && self.gaps.is_empty() && self.ended.is_some()
     }
 }
 
-/// A manifest, and whether it waits in the spool.
+/// A manifest, and whether it is still in the spool.
 type Held<'a> = (&'a Manifest, bool);
 
 /// All records of a store.
@@ -83,19 +83,19 @@ pub struct Inventory {
     pub ends: HashMap<String, End>,
     pub manifests: BTreeMap<ChunkKey, Manifest>,
     pub tombstones: HashMap<ChunkKey, Tombstone>,
-    /// Bytes of the chunks that are there.
+    /// Size of each chunk in the store, in bytes.
     pub packets: HashMap<ChunkKey, u64>,
     /// Keys of the index.
     pub indexes: HashSet<String>,
-    /// Records that were changed.
+    /// Keys of modified records.
     pub broken: Vec<String>,
     pub foreign: Vec<String>,
-    /// Waits on this host.
+    /// Manifests in this host's spool.
     pub spooled: Vec<Manifest>,
 }
 
 impl Inventory {
-    /// Reads a store, and with a spool what waits there for it.
+    /// Reads a store, and a spool's contents for it if given.
     pub fn read(store: &Store, spool: Option<&Path>) -> Result<Self> {
         let mut all = Self::default();
         let mut records = Vec::new();
@@ -132,7 +132,7 @@ impl Inventory {
         Ok(all)
     }
 
-    /// False for a record that was changed.
+    /// Adds a record; returns false if it was modified.
     fn insert(&mut self, key: &str, bytes: &[u8]) -> bool {
         fn insert<K: std::hash::Hash + Eq, R: Sealed>(
             into: &mut HashMap<K, R>,
@@ -159,7 +159,7 @@ impl Inventory {
         }
     }
 
-    /// Each run of a capture by itself, the oldest first.
+    /// Returns the account of each run of a capture, the oldest first.
     pub fn epochs(&self) -> Vec<EpochAccount> {
         let mut epochs: BTreeMap<String, (&Epoch, Vec<Held<'_>>)> = BTreeMap::new();
         let named = self.begins.values().map(|begin| &begin.epoch);
@@ -207,7 +207,7 @@ impl Inventory {
                     account.evicted += recorded;
                     account.pruned += recorded;
                 }
-                // Its manifest says that it is there.
+                // The manifest says that the chunk is stored.
                 State::Stored if !self.packets.contains_key(&key) => account.unknown += recorded,
                 State::Stored => {
                     account.stored += recorded;
@@ -274,7 +274,7 @@ impl Inventory {
     }
 }
 
-/// Where no manifest is, by those before and after, which tell how much was recorded up to them.
+/// Returns the gaps between manifests. The manifests around a gap show the number of packets in it.
 fn gaps_of(interface: &str, row: &[&Manifest], end: Option<(u64, u64)>) -> Vec<Gap> {
     let mut gaps = Vec::new();
     let mut next = 0;

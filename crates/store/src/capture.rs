@@ -1,5 +1,5 @@
-//! The writer of a capture that goes to a store: blocks are handed to a thread that makes chunks of them, which a second
-//! one stores. The capture waits for neither the network nor the store.
+//! The writer of a capture into a store: one thread makes chunks from the blocks, a second one stores them. The capture waits for
+//! neither the network nor the store.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -23,10 +23,10 @@ use crate::remote::Store;
 use crate::spool::{Spool, Target, default_spool};
 use crate::upload;
 
-/// Bytes on their way to the chunker, at most: more than any disk's short pause.
+/// Most bytes queued for the chunker: more than accumulate during a disk's short pause.
 const QUEUE_BYTES: usize = 64 << 20;
 
-/// Which capture is stored, of which host.
+/// Capture and host that are stored.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub plan: StorePlan,
@@ -46,7 +46,7 @@ enum Message {
 struct Queue {
     messages: VecDeque<Message>,
     bytes: usize,
-    /// Nothing more is taken: why.
+    /// Reason why no more blocks are accepted.
     refused: Option<Refusal>,
 }
 
@@ -85,7 +85,7 @@ impl Channel {
         Ok(())
     }
 
-    /// The next message, or nothing when `until` comes first.
+    /// Returns the next message, or `None` once `until` has passed.
     fn receive(&self, until: Option<Instant>) -> Option<Message> {
         let mut queue = self.lock();
         loop {
@@ -112,7 +112,7 @@ impl Channel {
     }
 }
 
-/// The accounts of a capture by interface, of which a chunk's manifest tells a part.
+/// The accounts of a capture by interface; each chunk's manifest reports a part.
 #[derive(Clone)]
 pub struct Accounts(Arc<Channel>);
 
@@ -123,7 +123,7 @@ impl std::fmt::Debug for Accounts {
 }
 
 impl Accounts {
-    /// Hands over the accounts so far, those of several hook points for an interface.
+    /// Updates the accounts; an interface may have several, one for each hook point.
     pub fn set<'a>(&self, accounts: impl Iterator<Item = (&'a str, &'a Account)>) {
         let mut fates: HashMap<String, Fates> = HashMap::new();
         for (interface, account) in accounts {
@@ -156,7 +156,7 @@ impl std::fmt::Debug for StoreWriter {
     }
 }
 
-/// What became of what was recorded: recorded = stored + spooled + evicted.
+/// Result of a capture: recorded = stored + spooled + evicted.
 #[derive(Clone, Debug, Serialize)]
 pub struct StoredCapture {
     pub recorded: u64,
@@ -164,13 +164,13 @@ pub struct StoredCapture {
     pub spooled: u64,
     pub evicted: u64,
     pub chunks_spooled: u64,
-    /// Why the rest is still in the spool.
+    /// Reason why packets remain in the spool.
     pub trouble: Option<String>,
     pub spool: PathBuf,
 }
 
 impl StoreWriter {
-    /// Opens store and spool and begins to store. `complain` hears of trouble with the store.
+    /// Opens store and spool and starts the threads. `complain` receives errors of the store.
     pub fn begin(
         config: &Config,
         interfaces: Vec<String>,
@@ -273,7 +273,7 @@ impl StoreWriter {
         Accounts(Arc::clone(&self.channel))
     }
 
-    /// Seals what is open, says how it ended, and waits a while until all is stored.
+    /// Seals the open chunks, writes the record of the end, and waits for a limited time until all is stored.
     pub fn end<'a>(
         mut self,
         accounts: impl Iterator<Item = (&'a str, &'a Account)> + Clone,
@@ -334,7 +334,7 @@ impl StoreWriter {
         }
         self.stop.store(true, Ordering::Release);
         uploader.thread().unpark();
-        // One call may be under way still; it has limits of its own.
+        // A call may still be in progress; it has limits of its own.
         let until = Instant::now() + Duration::from_secs(2);
         while !uploader.is_finished() && Instant::now() < until {
             std::thread::park_timeout(Duration::from_millis(5));
@@ -387,14 +387,14 @@ impl Writer for StoreWriter {
         Ok(self.pressure())
     }
 
-    /// A spool that takes no more ends the capture at once, not with the next packet.
+    /// Ends the capture at once if the spool accepts no more, rather than with the next packet.
     fn flush(&mut self) -> Result<Pressure> {
         let refused = self.channel.lock().refused.clone();
         refused.map_or(Ok(()), |refusal| Err(self.refusal(refusal)))?;
         Ok(self.pressure())
     }
 
-    /// The blocks are on their way; `end` returns what became of them.
+    /// Returns at once, since the blocks are on their way; `end` returns the result.
     fn finish(&mut self) -> Outcome {
         Outcome {
             unwritten: self.unwritten.clone(),
@@ -403,8 +403,8 @@ impl Writer for StoreWriter {
     }
 }
 
-/// A thread that makes chunks, or talks to the network, has no rights to BPF, packets or interfaces.
+/// Drops all rights to BPF, packets and interfaces in a thread that makes chunks or uses the network.
 fn keep_rights_to_files() {
-    // A capture that is confined already has fewer.
+    // A confined capture already has fewer.
     let _ = privilege::keep_only(Capabilities::DAC_OVERRIDE | Capabilities::DAC_READ_SEARCH);
 }

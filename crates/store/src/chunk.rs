@@ -1,4 +1,4 @@
-//! One chunk while it is made: a pcapng file in the spool, compressed as it grows.
+//! A chunk being made: a pcapng file in the spool, compressed as it grows.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use crate::manifest::hex;
 
 const LEVEL: i32 = 1;
 
-/// Writes to a file and sums up what it wrote.
+/// Writes to a file and hashes the written bytes.
 #[derive(Debug)]
 struct Summed {
     file: File,
@@ -53,7 +53,7 @@ pub struct SealedChunk {
 }
 
 impl OpenChunk {
-    /// Begins a file with what every chunk of an interface begins with.
+    /// Creates a file with the header that all chunks of an interface share.
     pub fn create(path: &Path, header: &[u8]) -> io::Result<Self> {
         let file = trawl_sys::create::new_file(path, 0o600)?;
         let mut writer = seekable::Writer::new(
@@ -85,17 +85,17 @@ impl OpenChunk {
         self.writer.push(block)
     }
 
-    /// Bytes of pcapng so far.
+    /// Returns the bytes of pcapng so far.
     pub fn len(&self) -> u64 {
         self.writer.taken()
     }
 
-    /// Bytes in the spool so far.
+    /// Returns the bytes in the spool so far.
     pub fn spooled(&self) -> u64 {
         self.writer.written()
     }
 
-    /// Brings the file to the disk and gives it its name.
+    /// Flushes the file to the disk and renames it.
     pub fn seal(self, to: &Path) -> io::Result<SealedChunk> {
         let uncompressed_bytes = self.writer.taken();
         let (summed, bytes) = self.writer.finish()?;

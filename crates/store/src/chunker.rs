@@ -1,4 +1,4 @@
-//! Takes a capture's blocks apart into one row of chunks for each interface, in a thread of its own.
+//! Splits a capture's blocks into one row of chunks for each interface, in a thread of its own.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,20 +26,20 @@ pub struct Bounds {
     pub full: FullSpool,
 }
 
-/// One interface's row of chunks.
+/// An interface's row of chunks.
 #[derive(Debug)]
 struct Row {
     interface: String,
     sequence: u64,
-    /// The blocks that describe it, which each chunk begins with.
+    /// Blocks that describe it, with which each chunk begins.
     described: Vec<u8>,
     blocks: u32,
     open: Option<OpenChunk>,
-    /// What the tap counted, and what of that the manifests have told.
+    /// Packets counted by the tap, and the part of them that manifests have reported.
     counted: Fates,
     told: Fates,
     recorded: u64,
-    /// Packets that the spool's disk did not take.
+    /// Packets that the spool's disk refused.
     untaken: u64,
 }
 
@@ -51,9 +51,9 @@ pub struct Chunker {
     bounds: Bounds,
     section: Vec<u8>,
     rows: Vec<Row>,
-    /// For each interface block of the capture: whose row, and its number there.
+    /// Row and number of each interface block of the capture.
     places: Vec<(usize, u32)>,
-    /// Why the spool takes no more.
+    /// Error that broke the spool.
     broken: Option<io::Error>,
 }
 
@@ -80,7 +80,7 @@ impl Chunker {
             })
     }
 
-    /// Whether nothing more may come in.
+    /// Returns whether the chunker accepts no more blocks.
     pub fn is_full(&self) -> bool {
         self.bounds.full == FullSpool::Stop && self.used() >= self.bounds.spool_bytes
     }
@@ -130,7 +130,7 @@ impl Chunker {
                 self.rows.len() - 1
             }
         };
-        // A chunk that is open lacks the new block.
+        // An open chunk lacks the new block.
         if self.rows[row].open.is_some() {
             self.put(row, |chunk| chunk.other(block.bytes));
         }
@@ -143,7 +143,7 @@ impl Chunker {
         }
     }
 
-    /// A block that begins with its interface's number, which in a chunk is another one.
+    /// Adds a block that begins with its interface's number, which differs in a chunk.
     fn of_interface(&mut self, block: &block::Block<'_>) {
         let number = block.body.first_chunk().map(|n| u32::from_le_bytes(*n));
         let place = number.and_then(|number| self.places.get(number as usize).copied());
@@ -166,7 +166,7 @@ impl Chunker {
 
     fn put(&mut self, row: usize, into: impl FnOnce(&mut OpenChunk) -> io::Result<()>) {
         let Some(chunk) = &mut self.rows[row].open else {
-            // The disk took no more; only counts are kept.
+            // The disk refused the chunk; packets are only counted.
             return;
         };
         if let Err(error) = into(chunk) {
@@ -174,7 +174,7 @@ impl Chunker {
         }
     }
 
-    /// What the open chunk holds is lost with it.
+    /// Closes a row after an error; the open chunk's packets are lost.
     fn give_up(&mut self, row: usize, error: io::Error) {
         self.rows[row].open = None;
         self.broken.get_or_insert(error);
@@ -196,7 +196,7 @@ impl Chunker {
         }
     }
 
-    /// The tap's account, by interface.
+    /// Updates the tap's account, by interface.
     pub fn count(&mut self, counts: &HashMap<String, Fates>) {
         for row in &mut self.rows {
             if let Some(fates) = counts.get(&row.interface) {
@@ -205,7 +205,7 @@ impl Chunker {
         }
     }
 
-    /// When the next chunk is due, whether packets come or not.
+    /// Returns the time at which the next chunk is due, with or without packets.
     pub fn due(&self) -> Option<Instant> {
         let begun = self
             .rows
@@ -250,7 +250,7 @@ impl Chunker {
             _ => at.recorded - before,
         };
         at.untaken += if state == State::Stored { 0 } else { recorded };
-        // What the tap counted may be ahead of what came here.
+        // The tap's counts may be ahead of the blocks received here.
         let in_all = Fates {
             recorded: at.recorded,
             ..at.counted.clone()
@@ -285,7 +285,7 @@ impl Chunker {
         }
     }
 
-    /// Seals all that is open, and tells of what could not be spooled.
+    /// Seals all open chunks, and returns each interface's totals.
     pub fn finish(&mut self) -> Vec<InterfaceEnd> {
         for row in 0..self.rows.len() {
             let at = &self.rows[row];
@@ -303,7 +303,7 @@ impl Chunker {
             .collect()
     }
 
-    /// Packets that were recorded and then lost because the spool's disk took them no more.
+    /// Returns the packets that were recorded and then lost because the spool's disk refused them.
     pub fn untaken(&self) -> u64 {
         self.rows.iter().map(|row| row.untaken).sum()
     }

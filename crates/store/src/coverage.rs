@@ -1,4 +1,4 @@
-//! What an answer from the index does not cover: packets that are unknown, evicted, not stored yet, or not indexed.
+//! Packets that an answer from the index does not cover: unknown, evicted, not stored yet, or not indexed.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use crate::account::Inventory;
 use crate::index;
 use crate::manifest::{Manifest, State};
 
-/// Which part of a store a question is about.
+/// Part of a store that a question is about.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
-    /// None: all.
+    /// Hosts; empty for all.
     pub hosts: Vec<String>,
     /// Nanoseconds since 1970.
     pub from: Option<u64>,
@@ -23,7 +23,7 @@ impl Scope {
         self.hosts.is_empty() || self.hosts.iter().any(|wanted| wanted == host)
     }
 
-    /// Returns whether a span of time may hold what is asked for; a span without an end does.
+    /// Returns whether a time span may overlap the scope; an open span does.
     fn overlaps(&self, first: Option<u64>, last: Option<u64>) -> bool {
         let too_late = first.zip(self.to).is_some_and(|(first, to)| first >= to);
         let too_early = last.zip(self.from).is_some_and(|(last, from)| last < from);
@@ -31,23 +31,23 @@ impl Scope {
     }
 }
 
-/// What of a host an answer covers and does not.
+/// Coverage of a host's packets by an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Coverage {
     pub host: String,
-    /// Packets that the index holds.
+    /// Packets in the index.
     pub indexed: u64,
-    /// Stored, in chunks that have no index.
+    /// Stored packets, in chunks without an index.
     pub not_indexed: u64,
     pub not_indexed_chunks: u64,
-    /// Wait in this host's spool.
+    /// Packets in this host's spool.
     pub spooled: u64,
     pub evicted: u64,
-    /// No manifest tells of them, or their chunk is missing.
+    /// Packets without a manifest, or whose chunk is missing.
     pub unknown: u64,
-    /// Gaps in sequence numbers without a number of packets.
+    /// Gaps in sequence numbers with an unknown number of packets.
     pub gaps_of_unknown_size: u64,
-    /// Runs that go on or were killed: what they recorded last is unknown.
+    /// Runs that go on or were killed: their last packets are unknown.
     pub runs_without_end: u64,
 }
 
@@ -98,7 +98,7 @@ pub fn coverage(inventory: &Inventory, scope: &Scope) -> Vec<Coverage> {
     let epochs = inventory.epochs();
     for epoch in &epochs {
         let host = &epoch.epoch.host;
-        // A run that has not ended may go on to hold later packets.
+        // A run that has not ended may still add later packets.
         let last = epoch.ended.as_ref().and(epoch.last_ns);
         let first = epoch.began_ns.or(epoch.first_ns);
         if !scope.has_host(host) || !scope.overlaps(first, last) {

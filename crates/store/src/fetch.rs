@@ -1,5 +1,5 @@
-//! Packets of a store by their places in the index, as one pcapng stream. Only the compressed frames that hold wanted
-//! packets are read, neighbours in one call.
+//! Reads packets of a store by their positions in the index, as one pcapng stream. Only the compressed frames with wanted packets
+//! are read, neighbouring ones in one call.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read};
@@ -14,7 +14,7 @@ use trawl_packet::seekable::{self, FRAME_LEN, Frame};
 use crate::account::Inventory;
 use crate::remote::{Failure, Store};
 
-/// Where a packet lies, as the index has it.
+/// Position of a packet, as in the index.
 #[derive(Clone, Debug, Deserialize)]
 pub struct PacketLocation {
     pub chunk: String,
@@ -22,15 +22,15 @@ pub struct PacketLocation {
     pub offset: usize,
 }
 
-/// Places that are known ahead, so that neighbours are read together.
+/// Positions that are read ahead, so that neighbouring packets are fetched together.
 const AHEAD: usize = 1 << 16;
-/// Decompressed frames that are held: one for each interface of each host, or more.
+/// Decompressed frames kept in memory: at least one for each interface of each host.
 const FRAMES_HELD: usize = (256 << 20) / FRAME_LEN;
-/// Compressed bytes that one call reads.
+/// Compressed bytes read by one call.
 const CALL_BYTES: u64 = 8 << 20;
-/// Unwanted bytes between two frames that cost less than another call.
+/// Largest gap of unwanted bytes between two frames that costs less than another call.
 const GAP_BYTES: u64 = 256 << 10;
-/// Bytes at the end of a chunk that hold its seek table: 8,000 frames of 1 MiB.
+/// Bytes at the end of a chunk that contain its seek table: 8,000 frames of 1 MiB.
 const TABLE_BYTES: u64 = 64 << 10;
 
 /// A chunk that packets are fetched from.
@@ -38,24 +38,24 @@ struct Chunk {
     key: String,
     host: String,
     frames: Vec<Frame>,
-    /// For each interface block met so far, its number in the stream.
+    /// Number in the stream of each interface block met so far.
     interfaces: Vec<u32>,
-    /// The first of its frames whose interface blocks were not looked at.
+    /// First frame whose interface blocks have not been read.
     next: usize,
 }
 
 /// A pcapng stream of the packets at `places`, in that order.
 pub struct Packets<I> {
     store: Store,
-    /// Host and length of each chunk that is there.
+    /// Host and length of each chunk in the store.
     known: HashMap<String, (String, u64)>,
     places: I,
     ahead: VecDeque<(usize, PacketLocation)>,
     numbers: HashMap<String, usize>,
-    /// `None`: not there any more.
+    /// `None` for a chunk that no longer exists.
     chunks: Vec<Option<Chunk>>,
     held: HashMap<(usize, usize), Rc<Vec<u8>>>,
-    /// Of `held`, the oldest first.
+    /// Keys of `held`, the oldest first.
     order: VecDeque<(usize, usize)>,
     interfaces: Vec<Interface>,
     out: Vec<u8>,
@@ -63,13 +63,13 @@ pub struct Packets<I> {
     counts: Rc<std::cell::RefCell<Fetched>>,
 }
 
-/// What a [`Packets`] did so far.
+/// Progress of a [`Packets`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
     pub packets: u64,
-    /// In the index, but their chunk is gone.
+    /// Packets in the index whose chunk is gone.
     pub missing: u64,
-    /// Compressed bytes that were read.
+    /// Compressed bytes read.
     pub bytes: u64,
     pub calls: u64,
 }
@@ -114,7 +114,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         }
     }
 
-    /// Tells what was done, also after the stream was given away.
+    /// Returns the progress, also for a stream that has been moved.
     pub fn counts(&self) -> Rc<std::cell::RefCell<Fetched>> {
         Rc::clone(&self.counts)
     }
@@ -174,7 +174,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         Ok(())
     }
 
-    /// Decompresses a frame, and with it those that are wanted soon and lie close after it.
+    /// Decompresses a frame, and the soon wanted frames close after it.
     fn frame(&mut self, number: usize, frame: usize) -> io::Result<Rc<Vec<u8>>> {
         if let Some(held) = self.held.get(&(number, frame)) {
             return Ok(Rc::clone(held));
@@ -191,7 +191,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             let Some(next_frame) = at(*next) else { break };
             let next_end = next_frame.offset + u64::from(next_frame.compressed);
             let is_close = next_frame.offset - end <= GAP_BYTES;
-            // Not as many as would push each other out.
+            // Limits their number so that they do not displace each other.
             if !is_close || next_end - first.offset > CALL_BYTES || wanted.len() >= FRAMES_HELD / 4
             {
                 break;
@@ -224,7 +224,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         held.cloned().ok_or_else(|| damaged(&key, "is not held"))
     }
 
-    /// Returns the number in the stream of a chunk's interface; its block is written before the first packet of it.
+    /// Returns the number in the stream of a chunk's interface, writing its block before its first packet.
     fn interface(&mut self, number: usize, id: usize) -> io::Result<u32> {
         loop {
             let Some(chunk) = &self.chunks[number] else {
@@ -257,7 +257,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         }
     }
 
-    /// Writes the next packet; false after the last.
+    /// Writes the next packet; returns false after the last.
     fn packet(&mut self) -> io::Result<bool> {
         if self.ahead.is_empty() {
             self.look_ahead()?;

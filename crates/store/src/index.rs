@@ -57,7 +57,7 @@ const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_RARP: u16 = 0x8035;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const PAGE_ROWS: usize = 20_000;
-/// Their headers have addresses that filters ask for.
+/// Ethertypes whose headers have addresses that filters search for.
 const ADDRESSED: [u16; 4] = [
     ETHERTYPE_IPV4,
     ETHERTYPE_ARP,
@@ -66,12 +66,12 @@ const ADDRESSED: [u16; 4] = [
 ];
 /// Columns with a Bloom filter.
 const SEARCHED: [&str; 3] = ["src", "dst", "hash"];
-/// Bytes of a Bloom filter are weighed against files that are read in vain: of these one in a hundred.
+/// False-positive rate that balances the size of a Bloom filter against files read in vain.
 const MISTAKEN: f64 = 0.01;
-/// Hashes are as many as packets.
+/// The same for hashes, which are as many as packets.
 const MISTAKEN_HASH: f64 = 0.1;
 
-/// One value of a row.
+/// A value of a row.
 enum Value {
     Int32(i32),
     Int64(i64),
@@ -84,7 +84,7 @@ impl Value {
     }
 }
 
-/// A column of the schema: the values that are present, and which rows have one.
+/// A column of the schema: its present values, and the rows that have one.
 #[derive(Debug, Default)]
 struct Column {
     int32: Vec<i32>,
@@ -129,11 +129,11 @@ struct Rows {
     texts: Texts,
 }
 
-/// Texts that came before, so that a row need not write them anew.
+/// Previous texts, so that a row need not allocate them again.
 #[derive(Debug, Default)]
 struct Texts {
     addresses: HashMap<IpAddr, ByteArray>,
-    /// Verdicts and reasons: a handful.
+    /// Verdicts and reasons: few different ones.
     words: HashMap<String, ByteArray>,
 }
 
@@ -157,11 +157,11 @@ fn text(words: &str) -> ByteArray {
     ByteArray::from(words.as_bytes().to_vec())
 }
 
-/// Payload that takes part in the hash.
+/// Payload bytes included in the hash.
 const HASHED_PAYLOAD: usize = 64;
 
-/// Of what a router does not change: addresses, ports, protocol, TCP's numbers, and the first bytes of the payload, so
-/// that the same packet has the same hash at each host. FNV-1a, folded to 32 bits.
+/// Hashes the fields that routers do not change, so that a packet has the same hash at each host: addresses, ports, protocol,
+/// TCP's numbers, and the first bytes of the payload. FNV-1a, folded to 32 bits.
 fn invariant_hash(headers: &Headers<'_>, captured: &[u8]) -> u32 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {
@@ -190,7 +190,7 @@ fn invariant_hash(headers: &Headers<'_>, captured: &[u8]) -> u32 {
             add(&(headers.payload_len as u64).to_be_bytes());
             add(&headers.payload[..headers.payload.len().min(HASHED_PAYLOAD)]);
         }
-        // The addresses of the link are each hop's own.
+        // Link addresses differ at each hop.
         None => {
             let from = captured.len().min(12);
             add(&captured[from..captured.len().min(from + HASHED_PAYLOAD)]);
@@ -199,7 +199,7 @@ fn invariant_hash(headers: &Headers<'_>, captured: &[u8]) -> u32 {
     (hash ^ (hash >> 32)) as u32
 }
 
-/// Source and destination: of the outermost IP header, or those that ARP tells of.
+/// Returns source and destination: of the outermost IP header, or of ARP.
 fn addresses(headers: &Headers<'_>) -> [Option<IpAddr>; 2] {
     if let Some(ip) = headers.ip {
         return [Some(ip.src), Some(ip.dst)];
@@ -211,7 +211,7 @@ fn addresses(headers: &Headers<'_>) -> [Option<IpAddr>; 2] {
     }
 }
 
-/// What the network's header is; None where it could not be read, so that a search has to look at the packet itself.
+/// Returns the ethertype of the network header; `None` if it is unreadable, so that a search has to read the packet itself.
 fn ethertype(headers: &Headers<'_>) -> Option<i32> {
     let ip = headers.ip.map(|ip| match ip.src {
         IpAddr::V4(_) => ETHERTYPE_IPV4,
@@ -263,7 +263,7 @@ fn rows(chunk: &[u8], manifest: &Manifest) -> io::Result<Rows> {
 }
 
 impl Rows {
-    /// Adds the row of a packet. `place` is interface, chunk, frame and offset.
+    /// Adds a packet's row. `place` is interface, chunk, frame and offset.
     fn packet(
         &mut self,
         block: &Block<'_>,
@@ -312,7 +312,7 @@ impl Rows {
         Some(())
     }
 
-    /// As a Parquet file: the same bytes for the same rows.
+    /// Encodes the rows as a Parquet file: equal rows give equal bytes.
     fn to_parquet(&self) -> Written<Vec<u8>> {
         let schema = Arc::new(parse_message_type(SCHEMA)?);
         let mut properties = WriterProperties::builder()
@@ -339,7 +339,7 @@ impl Rows {
                 .set_column_bloom_filter_fpp(path.clone(), mistaken)
                 .set_column_bloom_filter_max_ndv(path, self.count.max(1) as u64);
         }
-        // Where there are several pages, those whose times or addresses cannot match are left out.
+        // With several pages, the ones whose times or addresses cannot match are left out.
         let is_paged = self.count > PAGE_ROWS;
         properties = properties
             .set_data_page_row_count_limit(PAGE_ROWS)
@@ -365,12 +365,12 @@ impl Rows {
     }
 }
 
-/// Returns the index of a chunk, where the chunk can be read.
+/// Returns the index of a chunk, if the chunk can be read.
 pub(crate) fn file(chunk: &[u8], manifest: &Manifest) -> Option<Vec<u8>> {
     rows(chunk, manifest).ok()?.to_parquet().ok()
 }
 
-/// Returns where the index of a chunk lies: partitions as Hive names them.
+/// Returns the key of a chunk's index, with partitions as Hive names them.
 pub(crate) fn key(manifest: &Manifest) -> String {
     let epoch = &manifest.epoch;
     let day = clock::date_of(manifest.first_ns.unwrap_or(manifest.sealed_ns));
@@ -391,16 +391,16 @@ pub struct Indexed {
     pub files: u64,
     pub packets: u64,
     pub bytes: u64,
-    /// Chunks that had an index already.
+    /// Chunks that were already indexed.
     pub there: u64,
-    /// Chunks that could not be read; `store verify` tells more.
+    /// Unreadable chunks; `store verify` shows more.
     pub unreadable: Vec<String>,
 }
 
-/// Chunks that are indexed at once, at most: each is in memory.
+/// Most chunks indexed at once: each is in memory.
 const AT_ONCE: usize = 8;
 
-/// Makes the index of each chunk that has none, on all CPUs; with `again`, of all of them.
+/// Indexes each chunk without an index, on all CPUs; with `again`, all chunks.
 pub fn index(
     store: &Store,
     inventory: &Inventory,
@@ -423,7 +423,7 @@ pub fn index(
             let (done, next, wanted) = (done.clone(), &next, &wanted);
             scope.spawn(move || {
                 while let Some(manifest) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    // After a failure nobody listens.
+                    // After a failure the receiver is gone.
                     if done.send((*manifest, make(store, manifest))).is_err() {
                         return;
                     }

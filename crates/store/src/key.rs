@@ -1,17 +1,17 @@
-//! Where things lie in a store: `capture/host/boot/epoch/interface/sequence`.
+//! Keys of objects in a store: `capture/host/boot/epoch/interface/sequence`.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One run of one capture on one host: what shares an account.
+/// A run of a capture on a host, which has one account.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Epoch {
     pub capture: String,
     pub host: String,
     /// The kernel's boot identifier.
     pub boot: String,
-    /// When the run began, in nanoseconds since 1970.
+    /// Start of the run, in nanoseconds since 1970.
     pub epoch: String,
 }
 
@@ -51,7 +51,7 @@ const MANIFEST: &str = ".json";
 const TOMBSTONE: &str = ".pruned.json";
 const INDEX: &str = ".parquet";
 
-/// What the objects of one chunk have in common.
+/// Common part of the keys of a chunk's objects.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChunkKey(String);
 
@@ -75,7 +75,7 @@ impl fmt::Display for ChunkKey {
     }
 }
 
-/// What an object is, by its key.
+/// Kind of an object, from its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Object {
     Begin(String),
@@ -110,13 +110,13 @@ impl Object {
     }
 }
 
-/// A name as a part of a key: what an object store or a file system would take for something else is written as `=`
-/// and two hexadecimal digits.
+/// Escapes a name as a part of a key: bytes with a meaning to an object store or a file system become `=` and two hexadecimal
+/// digits.
 pub fn escaped(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-@:+,".contains(&byte);
     let mut out = String::new();
     for (at, byte) in name.bytes().enumerate() {
-        // A part that is '.' or '..' would lead elsewhere.
+        // A part '.' or '..' would lead to another directory.
         if plain(byte) || (byte == b'.' && at > 0) {
             out.push(char::from(byte));
         } else {
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_told_apart() {
+    fn keys_are_distinguished() {
         let epoch = Epoch {
             capture: "trawl".into(),
             host: "a.example".into(),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_leads_elsewhere() {
+    fn names_cannot_escape_their_directory() {
         assert_eq!(escaped(".."), "=2e.");
         assert_eq!(escaped("a/b"), "a=2fb");
         assert_eq!(escaped(""), "=");

@@ -1,4 +1,4 @@
-//! What is known of a chunk, and of a run of a capture. Manifests are the only truth: a chunk without one is not there.
+//! Records of chunks and of runs of a capture. Manifests alone are authoritative: a chunk without one does not count as stored.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::key::{ChunkKey, Epoch};
 
 pub const FORMAT: u32 = 1;
 
-/// Which way packets went that an interface saw.
+/// Packets of an interface by their fate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fates {
     pub seen: u64,
@@ -21,7 +21,7 @@ pub struct Fates {
 }
 
 impl Fates {
-    /// What came since `before`.
+    /// Returns the counts since `before`.
     pub fn since(&self, before: &Self) -> Self {
         let lost = self.lost.iter().map(|(reason, count)| {
             let earlier = before.lost.get(reason).copied().unwrap_or(0);
@@ -45,12 +45,12 @@ impl Fates {
     }
 }
 
-/// How far the host's clock could be trusted.
+/// Accuracy of the host's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
     pub source: String,
     pub synchronised: bool,
-    /// `null`: unknown.
+    /// Bound of the clock's error; `null`: unknown.
     pub error_bound_ns: Option<u64>,
     pub tai_offset_s: Option<i32>,
 }
@@ -72,7 +72,7 @@ impl Clock {
     }
 }
 
-/// What the capture was asked for, and by what.
+/// Command and program of the capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// The command's arguments.
@@ -80,14 +80,14 @@ pub struct Origin {
     pub trawl: String,
 }
 
-/// Where the packets of a chunk went.
+/// State of a chunk's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     Stored,
     /// Removed from a full spool before they were stored.
     EvictedSpoolFull,
-    /// The spool's disk took them no more.
+    /// Refused by the spool's disk.
     EvictedSpoolFailed,
 }
 
@@ -99,11 +99,11 @@ pub struct Manifest {
     pub interface: String,
     pub sequence: u64,
     pub state: State,
-    /// Of the compressed chunk.
+    /// Hash of the compressed chunk.
     pub sha256: String,
     pub bytes: u64,
     pub uncompressed_bytes: u64,
-    /// Of the first and the last packet, in nanoseconds since 1970.
+    /// Time of the first packet, in nanoseconds since 1970.
     pub first_ns: Option<u64>,
     pub last_ns: Option<u64>,
     pub sealed_ns: u64,
@@ -114,7 +114,7 @@ pub struct Manifest {
     pub clock: Clock,
     #[serde(flatten)]
     pub origin: Origin,
-    /// Made from what a capture that was killed left behind.
+    /// True if the chunk was recovered from a killed capture.
     pub recovered: bool,
     pub seal: String,
 }
@@ -125,7 +125,7 @@ impl Manifest {
     }
 }
 
-/// Says that a capture began.
+/// Record of a capture's start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begin {
     pub format: u32,
@@ -139,7 +139,7 @@ pub struct Begin {
     pub seal: String,
 }
 
-/// What an interface had in all.
+/// An interface's totals.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceEnd {
     pub interface: String,
@@ -147,7 +147,7 @@ pub struct InterfaceEnd {
     pub recorded: u64,
 }
 
-/// Says that a capture ended, and with which account.
+/// Record of a capture's end, with its account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
     pub format: u32,
@@ -161,7 +161,7 @@ pub struct End {
     pub seal: String,
 }
 
-/// Why a chunk is not there any more.
+/// Reason why a chunk has been removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tombstone {
     pub format: u32,
@@ -173,11 +173,11 @@ pub struct Tombstone {
     pub seal: String,
 }
 
-/// A record that carries the SHA-256 of itself, so that a changed one is noticed.
+/// A record that contains its own SHA-256, so that modifications are detected.
 pub trait Sealed: Serialize + DeserializeOwned + Clone {
     fn seal(&mut self) -> &mut String;
 
-    /// As it is stored.
+    /// Serializes the record for the store.
     fn to_bytes(&self) -> Vec<u8> {
         let mut sealed = self.clone();
         sealed.seal().clear();
@@ -185,7 +185,7 @@ pub trait Sealed: Serialize + DeserializeOwned + Clone {
         json(&sealed)
     }
 
-    /// `None` if it is not one, or was changed.
+    /// Parses a record; `None` if it is not one or was modified.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let record: Self = serde_json::from_slice(bytes).ok()?;
         (record.to_bytes() == bytes).then_some(record)
@@ -204,7 +204,7 @@ macro_rules! sealed {
 sealed!(Manifest, Begin, End, Tombstone);
 
 fn json(record: &impl Serialize) -> Vec<u8> {
-    // Strings, numbers and maps with strings for keys: nothing that JSON cannot say.
+    // Strings, numbers and maps with string keys always serialize to JSON.
     let mut text = serde_json::to_vec_pretty(record).unwrap_or_default();
     text.push(b'\n');
     text
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_record_is_noticed() {
+    fn modified_record_is_detected() {
         let tombstone = Tombstone {
             format: FORMAT,
             pruned_ns: 1,

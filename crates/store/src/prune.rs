@@ -1,4 +1,4 @@
-//! Removes the oldest chunks with their index. Their manifests stay, and a tombstone says when and why the packets went.
+//! Removes the oldest chunks with their index. Their manifests stay, and a tombstone records time and reason of the removal.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::index;
 use crate::manifest::{FORMAT, Manifest, Sealed, State, Tombstone};
 use crate::remote::{Failure, Store};
 
-/// What may stay.
+/// Limits of a store.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// Chunks whose last packet is not older.
+    /// Maximum age of a chunk's last packet.
     pub keep: Option<Duration>,
-    /// The newest chunks, of as many bytes together.
+    /// Maximum total size; the newest chunks stay.
     pub max_bytes: Option<u64>,
 }
 
@@ -28,13 +28,13 @@ pub struct Pruned {
     pub kept_bytes: u64,
 }
 
-/// With `dry`, only tells what would go.
+/// Prunes a store; with `dry`, only returns the chunks that would go.
 pub fn prune(store: &Store, inventory: &Inventory, limits: Limits, dry: bool) -> Result<Pruned> {
     let now = clock::wall();
     let oldest = limits
         .keep
         .map(|keep| now.saturating_sub(u64::try_from(keep.as_nanos()).unwrap_or(u64::MAX)));
-    // One that was begun before and not finished is finished now.
+    // An earlier prune that was interrupted is completed.
     let is_there = |manifest: &&Manifest| {
         manifest.state == State::Stored && inventory.packets.contains_key(&manifest.key())
     };
@@ -48,7 +48,7 @@ pub fn prune(store: &Store, inventory: &Inventory, limits: Limits, dry: bool) ->
         let too_much = limits
             .max_bytes
             .is_some_and(|most| pruned.kept_bytes + manifest.bytes > most)
-            // The newest stay, with no older one in the room of a large one.
+            // The newest stay: no older chunk fills the space left by a large one.
             || is_full;
         is_full |= too_much;
         let is_half_done = inventory.tombstones.contains_key(&manifest.key());
@@ -91,7 +91,7 @@ fn remove(
             Err(error) => return Err(fail(error)),
         }
     }
-    // The index first: what has a chunk still is pruned again.
+    // The index first: a chunk that remains is pruned again.
     for gone in [index::key(manifest), key.packets()] {
         match store.delete(&gone) {
             Ok(()) | Err(Failure::NotFound) => {}

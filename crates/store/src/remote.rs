@@ -1,4 +1,4 @@
-//! The object store behind a URL, one call after the other: `file://` for a directory, `s3://`, `gs://`, `az://`.
+//! Access to the object store behind a URL, one call after the other: `file://` for a directory, `s3://`, `gs://`, `az://`.
 
 use std::fmt;
 use std::fs::File;
@@ -18,12 +18,12 @@ use tokio::runtime::Runtime;
 use trawl_sys::{Error, Result, create, run};
 use url::Url;
 
-/// Why a call did not work, as far as it matters what is done next.
+/// Failure of a call, as far as the caller's next step depends on it.
 #[derive(Debug)]
 pub enum Failure {
     NotFound,
     AlreadyExists,
-    /// May work later.
+    /// A failure that a retry may solve.
     Other(String),
 }
 
@@ -69,17 +69,16 @@ impl From<object_store::Error> for Failure {
     }
 }
 
-/// On the way at once.
+/// Calls in flight at once.
 const CALLS: usize = 64;
 
-/// Where a cloud's machines ask for the credentials of their role.
+/// Address at which a cloud's machines request the credentials of their role.
 const ROLE: &str = "169.254.169.254";
 
-/// Returns what a store's server said, on one line and without the document that it said it in.
+/// Returns a server's message on one line, without its XML or JSON document.
 fn plain(words: &str) -> String {
     if words.contains(ROLE) {
-        return "there are no credentials: none in the environment, and no role of this machine"
-            .to_owned();
+        return "no credentials: none in the environment, and no role of this machine".to_owned();
     }
     let of = |text: &str, name: &str| {
         let (_, rest) = text.split_once(&format!("<{name}>"))?;
@@ -98,7 +97,7 @@ fn plain(words: &str) -> String {
     on_a_line.join(" ")
 }
 
-/// The services that stores are kept by, besides directories.
+/// Cloud services that hold stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     S3,
@@ -116,7 +115,7 @@ impl Kind {
         })
     }
 
-    /// Returns what gives access to it.
+    /// Returns the settings that give access to the service.
     fn access(self) -> &'static str {
         match self {
             Self::S3 => {
@@ -149,7 +148,7 @@ pub struct Listed {
 }
 
 impl Store {
-    /// Opens a store; a directory is made if it may be.
+    /// Opens a store; with `create`, makes its directory.
     pub fn open(url: &str, create: bool) -> Result<Self> {
         let what = format!("cannot open the store {url}");
         let parsed = match url.starts_with('/') {
@@ -186,17 +185,17 @@ impl Store {
         })
     }
 
-    /// In one form, however it was written.
+    /// Returns the URL in its canonical form.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Returns the objects by themselves, for callers with a runtime of their own.
+    /// Returns the underlying object store, for callers with a runtime of their own.
     pub fn objects(&self) -> Arc<dyn ObjectStore> {
         Arc::clone(&self.objects)
     }
 
-    /// Stores an object that no other may have stored before.
+    /// Stores an object under a key that must be new.
     pub fn put_new(&self, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
         self.put(key, bytes, PutMode::Create)
     }
@@ -256,7 +255,7 @@ impl Store {
         Ok(objects)
     }
 
-    /// Objects in the order of their keys here; many calls are on the way at once.
+    /// Returns the objects in the order of their keys, with many calls in flight at once.
     pub fn read_all(&self, keys: &[String]) -> Result<Vec<Bytes>> {
         let get = |key: &String| {
             let (key, objects) = (key.clone(), Arc::clone(&self.objects));
@@ -273,7 +272,7 @@ impl Store {
         Error::failed(format!("cannot read {key} from {}", self.url), failure)
     }
 
-    /// [`Store::get`] where a failure is the end.
+    /// Reads an object like [`Store::get`], for callers that treat any failure as final.
     pub fn read(&self, key: &str) -> Result<Bytes> {
         self.get(key).map_err(|e| self.unread(key, e))
     }
@@ -284,10 +283,10 @@ fn directory(url: &Url, what: &str, create: bool) -> Result<PathBuf> {
         .to_file_path()
         .map_err(|()| Error::usage(what, "it names another host").fix("write file:///DIRECTORY"))?;
     if create {
-        // What is recorded is nobody else's to read.
+        // Recorded packets are private to their owner.
         create::private_umask();
         make_private(&path).map_err(|e| Error::os(what, e))?;
-        // Whoever may write there could plant a link in the place of an object.
+        // Another user with write access could plant a link in an object's path.
         if let Err(error) = run::check_owner(&path) {
             let fix = "name a directory of this user's alone, or capture as its owner with -Z USER";
             return Err(Error::failed(what, error.why()).fix(fix));
@@ -299,13 +298,13 @@ fn directory(url: &Url, what: &str, create: bool) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Writes an object into a directory. Its bytes are on the disk before it has its name, and the name is before this
+/// Writes an object into a directory. Its bytes are on the disk before it has its name, and the name is before this function
 /// returns: the spool drops its own copy then.
 fn write_durably(root: &Path, key: &str, bytes: &[u8], is_new: bool) -> io::Result<()> {
     let path = root.join(key);
     let folder = path.parent().unwrap_or(root);
     std::fs::create_dir_all(folder)?;
-    // A listing leaves out names with such an end.
+    // Listings skip names with such an ending.
     let staged = PathBuf::from(format!("{}#{}", path.display(), std::process::id()));
     let _ = std::fs::remove_file(&staged);
     let written = File::create_new(&staged).and_then(|mut file| {
@@ -332,11 +331,11 @@ fn make_private(path: &Path) -> std::io::Result<()> {
         .create(path)
 }
 
-/// For one call, where the environment names no other: the largest default chunk at 2 Mbit/s.
+/// Default time limit of a call: enough for the largest default chunk at 2 Mbit/s.
 #[cfg(feature = "cloud")]
 const TIMEOUT: &str = "300s";
 
-/// Returns how often calls are repeated: the uploader repeats them itself; reading commands have to end.
+/// Returns the number of retries: the uploader retries itself; reading commands have to end.
 #[cfg(feature = "cloud")]
 fn retries() -> object_store::RetryConfig {
     object_store::RetryConfig {
@@ -374,7 +373,7 @@ fn elsewhere(url: &Url, kind: Kind, what: &str) -> Result<Arc<dyn ObjectStore>> 
     Ok(Arc::new(PrefixStore::new(objects, url.path())))
 }
 
-/// Begins with the environment; object_store does not read a token by itself.
+/// Starts from the environment; object_store does not read a token from it.
 #[cfg(feature = "cloud")]
 fn google() -> object_store::gcp::GoogleCloudStorageBuilder {
     use object_store::StaticCredentialProvider;
@@ -410,8 +409,6 @@ mod tests {
             "Generic S3 error: 404 Not Found: NoSuchBucket: The bucket does not exist."
         );
         assert_eq!(plain("a\n b"), "a b");
-        assert!(
-            plain("GET http://169.254.169.254/latest: 403").starts_with("there are no credentials")
-        );
+        assert!(plain("GET http://169.254.169.254/latest: 403").starts_with("no credentials"));
     }
 }

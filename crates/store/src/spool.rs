@@ -1,5 +1,5 @@
-//! Where chunks wait on this host until they are stored: a directory for each run of a capture, which is locked while
-//! the run goes on. What a run that was killed leaves is stored by `push`.
+//! The spool, which holds chunks on this host until they are stored: a directory for each run of a capture, locked while the run
+//! goes on. `push` stores the leftovers of a killed run.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
@@ -18,13 +18,13 @@ pub fn default_spool() -> PathBuf {
     PathBuf::from("/var/lib/trawl/spool")
 }
 
-/// Whose the chunks of a directory are, and where they go.
+/// Origin and destination of a directory's chunks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Target {
     pub url: String,
     #[serde(flatten)]
     pub epoch: Epoch,
-    /// Each chunk gets its index when it is stored.
+    /// Set if each chunk is indexed when it is stored.
     #[serde(default)]
     pub index: bool,
 }
@@ -39,9 +39,9 @@ const CHUNK: &str = "pcapng.zst";
 #[derive(Debug, Default)]
 struct Waiting {
     entries: Vec<Manifest>,
-    /// Is on its way and cannot be evicted.
+    /// Chunk being stored, which cannot be evicted.
     uploading: Option<ChunkKey>,
-    /// The manifest of the end, once there is one.
+    /// Set once the manifest of the end exists.
     end: bool,
     closed: bool,
     evicted: u64,
@@ -53,7 +53,7 @@ pub struct Spool {
     pub target: Target,
     waiting: Mutex<Waiting>,
     news: Condvar,
-    /// Held for as long as this is.
+    /// Lock on the directory, held for the lifetime of the spool.
     _lock: File,
 }
 
@@ -66,7 +66,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Writes a file that is there whole or not at all, also after a loss of power.
+/// Writes a file atomically, also across a loss of power.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
     let _ = fs::remove_file(&beside);
@@ -78,7 +78,7 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 impl Spool {
-    /// Makes the directory of a new run, with the record of its beginning.
+    /// Makes the directory of a new run, with the record of its start.
     pub fn create(root: &Path, target: Target, begin: &Begin) -> Result<Self> {
         let directory = root.join(target.epoch.prefix().replace('/', "~"));
         make_private(root).map_err(failed(root))?;
@@ -104,8 +104,8 @@ impl Spool {
         })
     }
 
-    /// What runs that are over left; `None` in the place of those that still go on. Runs of other users are refused, one
-    /// by one: they would choose which files are read and where these go.
+    /// Returns the spools of ended runs; `None` for each run that goes on. Runs of other users are refused one by one: such a
+    /// user could choose the files to read and their destination.
     pub fn leftovers(root: &Path) -> Result<Vec<Result<Option<Self>>>> {
         let list = match fs::read_dir(root) {
             Ok(list) => list,
@@ -161,35 +161,35 @@ impl Spool {
         self.place(&manifest.interface, manifest.sequence, CHUNK)
     }
 
-    /// Where a chunk is while it is made.
+    /// Returns the path of a chunk being made.
     pub fn part(&self, interface: &str, sequence: u64) -> io::Result<PathBuf> {
         let path = self.place(interface, sequence, PART);
         fs::create_dir_all(path.parent().unwrap_or(&self.directory))?;
         Ok(path)
     }
 
-    /// Where it is once it is sealed.
+    /// Returns the path of a sealed chunk.
     pub fn whole(&self, interface: &str, sequence: u64) -> PathBuf {
         self.place(interface, sequence, CHUNK)
     }
 
-    /// A chunk is sealed, or gone: its manifest says so.
+    /// Adds the manifest of a sealed or lost chunk.
     pub fn add(&self, manifest: Manifest) -> io::Result<()> {
         let path = self.place(&manifest.interface, manifest.sequence, "json");
         let written = write_whole(&path, &manifest.to_bytes());
-        // Where the disk took no manifest, it is stored from here.
+        // If the disk refused the manifest, it is stored from memory.
         self.lock().entries.push(manifest);
         self.news.notify_all();
         written
     }
 
-    /// Bytes of the chunks that wait.
+    /// Returns the bytes of the waiting chunks.
     pub fn used(&self) -> u64 {
         let waiting = self.lock();
         waiting.entries.iter().map(|entry| entry.bytes).sum()
     }
 
-    /// Removes the oldest chunk that is not on its way; its manifest says that it was. `false` if there is none.
+    /// Removes the oldest chunk that is not being stored, which its manifest records. Returns `false` if none exists.
     pub fn evict_oldest(&self) -> bool {
         let mut waiting = self.lock();
         let uploading = waiting.uploading.clone();
@@ -214,7 +214,7 @@ impl Spool {
         read_if_there(&self.directory, BEGIN)
     }
 
-    /// The capture is over.
+    /// Records the end of the capture.
     pub fn finish(&self, end: &End) -> io::Result<()> {
         let written = write_whole(&self.directory.join(END), &end.to_bytes());
         let mut waiting = self.lock();
@@ -231,7 +231,7 @@ impl Spool {
         }
     }
 
-    /// Waits until something is there to be stored, or nothing will be: `false`.
+    /// Waits for a chunk to store; `false` once none can follow.
     pub fn wait(&self, longest: std::time::Duration) -> bool {
         let mut waiting = self.lock();
         let is_idle = |waiting: &mut Waiting| waiting.entries.is_empty() && !waiting.closed;
@@ -239,7 +239,7 @@ impl Spool {
         !waiting.closed || !waiting.entries.is_empty() || waiting.end
     }
 
-    /// The next chunk to be stored; it is not evicted until `put_back` or `stored`.
+    /// Takes the next chunk to store; it is not evicted until `put_back` or `stored`.
     pub fn take(&self) -> Option<Manifest> {
         let mut waiting = self.lock();
         let manifest = waiting.entries.first()?.clone();
@@ -256,34 +256,34 @@ impl Spool {
         beneath::read(&self.directory, &below)
     }
 
-    /// It is in the store: it need not wait here any more.
+    /// Drops a chunk that has been stored.
     pub fn stored(&self, manifest: &Manifest) {
         let key = manifest.key();
         let mut waiting = self.lock();
         waiting.uploading = None;
         waiting.entries.retain(|entry| entry.key() != key);
-        // The chunk first: one without a manifest would be taken for one that was never finished.
+        // The chunk first: one without a manifest would be taken for an unfinished one.
         let _ = fs::remove_file(self.chunk_path(manifest));
         let _ = fs::remove_file(self.place(&manifest.interface, manifest.sequence, "json"));
     }
 
-    /// Packets of the chunks that were removed because the spool was full.
+    /// Returns the packets of the chunks removed from the full spool.
     pub fn evicted(&self) -> u64 {
         self.lock().evicted
     }
 
-    /// What still waits.
+    /// Returns the manifests of the waiting chunks.
     pub fn waiting(&self) -> Vec<Manifest> {
         let waiting = self.lock();
         waiting.entries.clone()
     }
 
-    /// All is stored: the directory goes.
+    /// Removes the directory once all is stored.
     pub fn remove(&self) -> io::Result<()> {
         fs::remove_dir_all(&self.directory)
     }
 
-    /// Seals the chunks that a killed capture was making, as far as they are whole.
+    /// Seals the open chunks of a killed capture, up to their last whole block.
     fn recover(&self) -> io::Result<()> {
         let begin = beneath::read(&self.directory, Path::new(BEGIN))?;
         let begin = Begin::from_bytes(&begin)
@@ -345,10 +345,10 @@ impl Spool {
         before: Option<&Manifest>,
     ) -> io::Result<()> {
         let mut bytes = Vec::new();
-        // It ends where the kill came.
+        // The data ends at the moment of the kill.
         let _ = self.zstd_reader(path)?.read_to_end(&mut bytes);
         if bytes.is_empty() {
-            // Its first frame was not written yet: what it held is unknown.
+            // The first frame had not been written: its packets are unknown.
             return fs::remove_file(path);
         }
         let again = path.with_extension("again");
@@ -398,12 +398,12 @@ impl Spool {
     }
 }
 
-/// Where a chunk or what belongs to it is, below the directory of a run.
+/// Returns the path of a chunk's file, relative to the directory of its run.
 fn chunk_name(interface: &str, sequence: u64, end: &str) -> PathBuf {
     Path::new(&escaped(interface)).join(format!("{sequence:010}.{end}"))
 }
 
-/// Refuses what another user owns or may write.
+/// Refuses a directory that another user owns or may write to.
 fn own(directory: &Path, root: &Path) -> Result<()> {
     let Err(error) = run::check_owner(directory) else {
         return Ok(());
@@ -423,7 +423,7 @@ fn own(directory: &Path, root: &Path) -> Result<()> {
     })
 }
 
-/// Makes a directory that this user alone may use, and those above it.
+/// Makes a directory, and its parents, for this user alone.
 fn make_private(directory: &Path) -> io::Result<()> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -464,7 +464,7 @@ fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     sorted(directory, fs::FileType::is_file)
 }
 
-/// The manifests of a run's directory, in the order in which they were sealed.
+/// Returns the manifests of a run's directory, in the order of sealing.
 fn manifests(directory: &Path) -> io::Result<Vec<Manifest>> {
     let mut manifests = Vec::new();
     for interface in subdirectories(directory)? {
@@ -483,7 +483,7 @@ fn manifests(directory: &Path) -> io::Result<Vec<Manifest>> {
     Ok(manifests)
 }
 
-/// What waits on this host for a store.
+/// This host's waiting chunks for a store.
 #[derive(Debug, Default)]
 pub struct Spooled {
     pub begins: Vec<Begin>,
@@ -491,7 +491,7 @@ pub struct Spooled {
     pub ends: Vec<End>,
 }
 
-/// What waits on this host for a store, of runs that go on too.
+/// Returns this host's waiting chunks for a store, including runs that go on.
 pub fn waiting_for(root: &Path, url: &str) -> Spooled {
     let mut found = Spooled::default();
     for directory in subdirectories(root).unwrap_or_default() {

@@ -1,5 +1,5 @@
-//! From the spool into the store: the chunk, then its manifest, then it leaves the spool. What was done before is done
-//! again without harm: an object that is there already with the same bytes is as good as stored.
+//! Moves chunks from the spool into the store: the chunk, then its manifest, then it leaves the spool. Each step may be repeated:
+//! an existing object with the same bytes counts as stored.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::manifest::{Manifest, Sealed, State, sha256};
 use crate::remote::{Failure, Store};
 use crate::spool::Spool;
 
-/// Creates an object; one that is there with the same bytes is a success.
+/// Creates an object; an existing one with the same bytes is a success.
 fn put_once(store: &Store, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
     let sum = sha256(&bytes);
     match store.put_new(key, bytes) {
@@ -37,7 +37,7 @@ fn put_chunk(store: &Store, spool: &Spool, manifest: &Manifest) -> Result<(), St
                 ));
             }
             Ok(bytes) => {
-                // What cannot be indexed is stored all the same.
+                // A chunk that cannot be indexed is stored anyway.
                 let index = spool.target.index.then(|| index::file(&bytes, manifest));
                 put_once(store, &key.packets(), bytes).map_err(what)?;
                 if let Some(file) = index.flatten() {
@@ -46,7 +46,7 @@ fn put_chunk(store: &Store, spool: &Spool, manifest: &Manifest) -> Result<(), St
                         .map_err(|e| format!("the index of {key}: {e}"))?;
                 }
             }
-            // Killed after it was stored and before its manifest left the spool: the store has both.
+            // A kill between storing the manifest and dropping it from the spool: the store has both.
             Err(error)
                 if error.kind() == ErrorKind::NotFound
                     && store.get(&key.manifest()).map_err(what)? == manifest.to_bytes() => {}
@@ -54,7 +54,7 @@ fn put_chunk(store: &Store, spool: &Spool, manifest: &Manifest) -> Result<(), St
         }
     }
     let done = match put_once(store, &key.manifest(), manifest.to_bytes()) {
-        // Its first manifest was stored, only the answer was lost; then it was evicted. The store has both.
+        // The first manifest was stored and only the answer was lost; then the chunk was evicted. The store has both.
         Err(Failure::AlreadyExists) if manifest.state != State::Stored => {
             let there = store.get(&key.manifest()).map_err(what)?;
             match Manifest::from_bytes(&there) {
@@ -69,7 +69,7 @@ fn put_chunk(store: &Store, spool: &Spool, manifest: &Manifest) -> Result<(), St
     Ok(())
 }
 
-/// Stores what waits, until nothing does or something does not work.
+/// Stores the waiting chunks until none is left or a call fails.
 pub fn drain(store: &Store, spool: &Spool) -> Result<u64, String> {
     let mut chunks = 0;
     while let Some(manifest) = spool.take() {
@@ -100,7 +100,7 @@ pub fn put_begin(store: &Store, spool: &Spool) -> Result<(), String> {
     put_record(store, &spool.target.epoch.begin(), spool.begin()).map(|_| ())
 }
 
-/// The end comes last, when all chunks are there.
+/// Stores the record of the end, once all chunks are stored.
 pub fn put_end(store: &Store, spool: &Spool) -> Result<bool, String> {
     put_record(store, &spool.target.epoch.end(), spool.end())
 }
@@ -108,8 +108,8 @@ pub fn put_end(store: &Store, spool: &Spool) -> Result<bool, String> {
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Stores until the capture is over and all is stored, or `give_up` says that it is enough. `complain` is told once of
-/// each time of trouble.
+/// Stores until the capture has ended and all is stored, or `give_up` returns true. `complain` is called once for each period of
+/// failures.
 pub fn run(
     store: &Store,
     spool: &Spool,
@@ -152,16 +152,16 @@ pub fn run(
     }
 }
 
-/// What was stored of what earlier runs left.
+/// Result of storing earlier runs' leftovers.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Pushed {
     pub runs: u64,
     pub chunks: u64,
-    /// Runs that still go on and store by themselves.
+    /// Runs that still go on and store their chunks themselves.
     pub running: u64,
 }
 
-/// Stores what runs that are over left in a spool; with a URL, only what goes there.
+/// Stores the leftovers of ended runs in a spool; with a URL, only the ones for that store.
 pub fn push(root: &Path, url: Option<&str>) -> Result<Pushed> {
     let mut pushed = Pushed::default();
     let mut refused = None;

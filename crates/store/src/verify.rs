@@ -1,4 +1,4 @@
-//! Reads all of a store and tells every piece that is missing, changed or unknown.
+//! Reads a whole store and reports every missing, modified or unknown piece.
 
 use serde::Serialize;
 use trawl_packet::read::{CaptureReader, compressed};
@@ -12,13 +12,13 @@ use crate::remote::{Failure, Store};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Problem {
-    /// The manifest says that it is there.
+    /// The chunk of a manifest is missing.
     ChunkMissing,
-    /// Not the bytes that the manifest is about.
+    /// The bytes differ from the manifest's hash.
     ChunkChanged,
-    /// The bytes are right, but not what the manifest says of them.
+    /// The bytes match, but the manifest's counts or times do not.
     ChunkMismatch,
-    /// A chunk that no manifest is about: it was never finished, or its manifest is missing.
+    /// A chunk without a manifest: unfinished, or its manifest is missing.
     ChunkWithoutManifest,
     RecordChanged,
     SequenceGap,
@@ -31,11 +31,11 @@ pub enum Problem {
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     pub problem: Problem,
-    /// The object, or the run of the capture.
+    /// Key of the object, or of the capture's run.
     pub object: String,
-    /// Packets that this is about, where that is known.
+    /// Number of packets concerned, if known.
     pub packets: Option<u64>,
-    /// Of a gap: the sequence numbers.
+    /// First sequence number of a gap.
     pub from: Option<u64>,
     pub to: Option<u64>,
 }
@@ -49,7 +49,7 @@ pub struct Verified {
     pub findings: Vec<Finding>,
 }
 
-/// Reads all of a store; `progress` is told how many of how many chunks were read.
+/// Verifies a whole store; `progress` receives the numbers of read chunks and of all chunks.
 pub fn verify(
     store: &Store,
     inventory: &Inventory,
@@ -129,13 +129,13 @@ pub fn verify(
     Ok(verified)
 }
 
-/// Returns whether a chunk can be read and holds as many packets, of the same times, as its manifest says.
+/// Returns whether a chunk is readable and has the packets and times of its manifest.
 fn is_as_told(bytes: &[u8], manifest: &Manifest) -> bool {
     let told = (manifest.recorded, manifest.first_ns, manifest.last_ns);
     holds(bytes) == Some(told) && bytes.len() as u64 == manifest.bytes
 }
 
-/// Returns how many packets a chunk holds, and the first and the last of their times; `None` if it cannot be read.
+/// Returns a chunk's number of packets, and their first and last time; `None` if it is unreadable.
 fn holds(bytes: &[u8]) -> Option<(u64, Option<u64>, Option<u64>)> {
     let (source, _) = compressed::open(bytes).ok()?;
     let mut reader = CaptureReader::new(source).ok()?;

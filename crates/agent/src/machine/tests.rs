@@ -1,4 +1,4 @@
-//! The machine, one rule at a time.
+//! Tests of the machine, one for each rule.
 
 use super::*;
 use crate::report::Phase;
@@ -96,7 +96,7 @@ fn desired_captures_run_once() {
 }
 
 #[test]
-fn an_older_revision_changes_nothing() {
+fn older_revision_changes_nothing() {
     let mut host = Host::new("", Vec::new());
     let a = capture("a");
     host.desire(std::slice::from_ref(&a));
@@ -110,7 +110,7 @@ fn an_older_revision_changes_nothing() {
 }
 
 #[test]
-fn a_changed_capture_starts_after_the_old_one_has_ended() {
+fn changed_capture_starts_after_the_old_one_has_ended() {
     let mut host = Host::new("", Vec::new());
     let old = capture("a");
     let new = Capture {
@@ -120,7 +120,7 @@ fn a_changed_capture_starts_after_the_old_one_has_ended() {
     host.desire(&[old]);
     assert_eq!(host.desire(std::slice::from_ref(&new)), [stop(1)]);
     assert_eq!(host.end(1, End::Well), [start(2, &new)]);
-    // What the old one recorded is none of its account.
+    // The new capture's counts exclude the old one's packets.
     let report = host.machine.report("h", "0", at(0));
     assert_eq!(report.captures[0].account.recorded, 0);
 }
@@ -164,7 +164,7 @@ fn bounds_count_over_all_starts() {
         ..capture("a")
     };
     assert!(actions.contains(&start(2, &rest)), "{actions:?}");
-    // An agent that comes back later goes on from there.
+    // An agent that restarts later continues with these counts.
     let mut memory = host.machine.memory();
     let mut again = Host::new("", memory.clone());
     again.now = 90;
@@ -180,7 +180,7 @@ fn bounds_count_over_all_starts() {
 }
 
 #[test]
-fn one_that_reached_its_bounds_is_finished_until_it_is_changed() {
+fn capture_at_its_bounds_is_finished_until_it_changes() {
     let mut host = Host::new("", Vec::new());
     let mut a = capture("a");
     a.packets = Some(10);
@@ -193,7 +193,7 @@ fn one_that_reached_its_bounds_is_finished_until_it_is_changed() {
 }
 
 #[test]
-fn one_that_another_process_has_still_is_tried_soon() {
+fn capture_held_by_another_process_is_retried_soon() {
     let mut host = Host::new("", Vec::new());
     let a = capture("a");
     host.desire(std::slice::from_ref(&a));
@@ -214,7 +214,7 @@ fn one_that_another_process_has_still_is_tried_soon() {
 }
 
 #[test]
-fn one_that_does_not_end_is_killed_once() {
+fn capture_that_does_not_end_is_killed_once() {
     let mut host = Host::new("", Vec::new());
     host.desire(&[capture("a")]);
     assert_eq!(host.step(Event::Shutdown), [stop(1)]);
@@ -246,7 +246,7 @@ fn refused_captures_never_start_and_running_ones_stop() {
 }
 
 #[test]
-fn unreadable_state_leaves_the_one_before() {
+fn unreadable_state_keeps_the_previous_one() {
     let mut host = Host::new("", Vec::new());
     host.desire(&[capture("a")]);
     let why = "no TOML".to_owned();

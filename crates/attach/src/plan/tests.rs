@@ -1,4 +1,4 @@
-//! The cases of the plan, without a kernel.
+//! Tests of the plan, without a kernel.
 
 use XdpMode::{Native, Offload, Skb};
 
@@ -83,7 +83,7 @@ fn exchange(mode: XdpMode) -> Step {
     Step::Exchange { old: old(mode) }
 }
 
-/// The plan of a program that goes on the interface by itself.
+/// Returns the plan of a program directly on the interface.
 fn alone(now: &Snapshot, request: &Request) -> AttachPlan {
     match place(now, ALONE, request) {
         Ok(Place::Alone(plan)) => plan,
@@ -92,7 +92,7 @@ fn alone(now: &Snapshot, request: &Request) -> AttachPlan {
 }
 
 #[test]
-fn nothing_is_there() {
+fn empty_interface_gets_a_plain_attach() {
     let empty = Snapshot::default();
     let plan = alone(&empty, &Request::default());
     assert_eq!(plan.mode, Native);
@@ -102,7 +102,7 @@ fn nothing_is_there() {
 }
 
 #[test]
-fn a_mode_that_was_asked_for_is_the_only_one() {
+fn requested_mode_has_no_fallback() {
     for mode in [Native, Skb, Offload] {
         let plan = alone(&Snapshot::default(), &asks(mode));
         assert_eq!(plan.steps, [attach(mode, Means::Link)]);
@@ -114,33 +114,33 @@ fn a_mode_that_was_asked_for_is_the_only_one() {
 }
 
 #[test]
-fn a_driver_with_native_xdp_gets_no_skb_program_unasked() {
+fn driver_with_native_xdp_gets_no_skb_program_unasked() {
     let now = Snapshot {
         native: Some(true),
         ..Snapshot::default()
     };
     assert_eq!(alone(&now, &Request::default()).fallback, Fallback::Never);
-    // A capture takes what it gets.
+    // A capture accepts any mode.
     let capture = steps(&now, None, Means::LinkOnly);
     assert_eq!(capture.fallback, Fallback::Always);
     assert_eq!(capture.in_skb_mode, [attach(Skb, Means::LinkOnly)]);
 }
 
 #[test]
-fn what_is_there_stays_unless_it_is_to_be_replaced() {
+fn attached_program_stays_unless_replace_is_requested() {
     for kind in [other(), installed(None)] {
         let by = present(Native, Hold::Netlink, kind);
         let found = place(&with(by.clone()), PLAIN, &Request::default());
         assert_eq!(found, Err(Conflict::Occupied { by }));
     }
-    // In either mode: the kernel has a program in one only.
+    // In either mode: the kernel allows a program in one only.
     let by = present(Skb, Hold::Netlink, other());
     let found = place(&with(by.clone()), PLAIN, &asks(Native));
     assert_eq!(found, Err(Conflict::Occupied { by }));
 }
 
 #[test]
-fn the_card_has_a_place_of_its_own() {
+fn card_holds_a_program_of_its_own() {
     let on_card = with(present(Offload, Hold::Netlink, other()));
     assert_eq!(
         alone(&on_card, &asks(Native)).steps,
@@ -159,7 +159,7 @@ fn replacing_leaves_no_gap_where_none_is_needed() {
     for (hold, mode, expected) in [
         (Hold::Netlink, Native, vec![exchange(Native)]),
         (Hold::OwnLink, Native, vec![exchange(Native)]),
-        // It ends with the process that made it.
+        // The link ends with its process.
         (
             Hold::OtherLink,
             Native,
@@ -182,7 +182,7 @@ fn replacing_leaves_no_gap_where_none_is_needed() {
 }
 
 #[test]
-fn where_native_is_refused_the_one_in_skb_mode_is_exchanged() {
+fn skb_program_is_exchanged_if_native_mode_is_refused() {
     let now = with(present(Skb, Hold::OwnLink, installed(None)));
     let plan = alone(&now, &REPLACE);
     assert_eq!(plan.steps, [remove(Skb), attach(Native, Means::Link)]);
@@ -190,7 +190,7 @@ fn where_native_is_refused_the_one_in_skb_mode_is_exchanged() {
 }
 
 #[test]
-fn a_dispatcher_is_made_where_the_kernel_can() {
+fn dispatcher_is_made_if_the_kernel_supports_it() {
     let now = Snapshot {
         dispatchers: true,
         ..Snapshot::default()
@@ -212,7 +212,7 @@ fn a_dispatcher_is_made_where_the_kernel_can() {
 }
 
 #[test]
-fn a_dispatcher_replaces_a_program() {
+fn dispatcher_replaces_a_program() {
     let now = |hold| Snapshot {
         dispatchers: true,
         ..with(present(Native, hold, installed(None)))
@@ -222,7 +222,7 @@ fn a_dispatcher_replaces_a_program() {
         found => panic!("{found:?}"),
     };
     assert_eq!(steps(Hold::Netlink), [exchange(Native)]);
-    // Netlink cannot change the program of a link, not even of an own one.
+    // Netlink cannot change the program of a link, not even of trawl's own.
     for hold in [Hold::OwnLink, Hold::OtherLink] {
         let expected = [remove(Native), attach(Native, Means::Netlink)];
         assert_eq!(steps(hold), expected);
@@ -289,7 +289,7 @@ fn programs_join_a_chain_of_jumps() {
 }
 
 #[test]
-fn a_guard_is_not_replaced_by_mistake() {
+fn guard_is_not_replaced_by_mistake() {
     let now = Snapshot {
         guard: Some(7),
         ..with(present(Native, Hold::OwnLink, chain(1, true)))
@@ -303,7 +303,7 @@ fn a_guard_is_not_replaced_by_mistake() {
 }
 
 #[test]
-fn below_a_bridge_or_bond_with_a_program_there_is_no_place() {
+fn program_above_on_a_bridge_or_bond_is_a_conflict() {
     let now = Snapshot {
         above: Some("bond0".to_owned()),
         ..Snapshot::default()

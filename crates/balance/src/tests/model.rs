@@ -1,4 +1,4 @@
-//! What the program is to do, in the plainest form: no rings shared by flows, no lines, no hash tables of its own.
+//! The program's specification in the plainest form: without shared rings, lines or hash tables.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,29 +6,29 @@ use std::net::IpAddr;
 use crate::compile::{mix, ring_of, words};
 use crate::table::{Backend, Protocol, Table, Vip};
 
-/// The seed that the program mixes flows with; the compiled table names it.
+/// Seed of the program's flow hash; the compiled table contains it.
 pub type Seed = u32;
 
-/// A packet as far as balancing depends on it.
+/// The properties of a packet that balancing depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub protocol: u8,
-    /// Source and destination.
+    /// Source and destination port.
     pub ports: (u16, u16),
-    /// A TCP packet that asks for a connection.
+    /// True for a TCP packet that requests a connection.
     pub opens: bool,
     pub server_id: Option<u16>,
     pub fragment: Fragment,
-    /// It is the packet, as the client would have sent it, that an ICMP error is about.
+    /// True if an ICMP error quotes this packet of the client.
     pub is_error: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment {
     Whole,
-    /// The number of the packet that it is of.
+    /// The first fragment of the packet with this number.
     First(u32),
     Later(u32),
 }
@@ -37,7 +37,7 @@ pub enum Fragment {
 pub enum Answer {
     /// Not for a virtual address.
     ToStack,
-    /// The backend, and its virtual address.
+    /// Backend and virtual address.
     Forward {
         vip: u32,
         backend: u32,
@@ -56,7 +56,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Where a packet goes, by this table.
+    /// Returns the answer to a packet under this table.
     pub fn judge(&mut self, table: &Table, seed: Seed, packet: &Packet) -> Answer {
         let about = |vip: &&Vip| {
             vip.service.address == packet.destination
@@ -133,7 +133,7 @@ fn find(table: &Table, generation: u32) -> Option<(&Vip, &Backend)> {
     alive.find(|(_, one)| one.generation == generation)
 }
 
-/// The program's hash of a flow: its words as they lie in memory.
+/// Returns the program's hash of a flow, from its 32-bit words as laid out in memory.
 fn hash(packet: &Packet, seed: Seed) -> u32 {
     let [a, b] = packet.ports.0.to_be_bytes();
     let [c, d] = packet.ports.1.to_be_bytes();

@@ -11,10 +11,10 @@ pub const NAME_RESOLUTION: u32 = 4;
 pub const INTERFACE_STATISTICS: u32 = 5;
 pub const ENHANCED_PACKET: u32 = 6;
 pub const DECRYPTION_SECRETS: u32 = 0x0a;
-/// Of trawl's own, for local use: nothing but room, so that what follows begins where a disk wants it.
+/// Trawl's own type, for local use: padding, so that the next block is aligned for the disk.
 pub const FILLING: u32 = 0x8054_524c;
 
-/// First word of a section's body, as a reader in the section's own order sees it.
+/// First 32 bits of a section's body, as seen by a reader in the section's own order.
 pub const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
 pub const OPT_END: u16 = 0;
@@ -52,7 +52,7 @@ pub const ISB_FILTERACCEPT: u16 = 6;
 pub const ISB_OSDROP: u16 = 7;
 pub const ISB_USRDELIV: u16 = 8;
 
-/// First octet of an `epb_verdict`: who gave the verdict.
+/// First octet of an `epb_verdict`: the kind of program that gave the verdict.
 pub const VERDICT_EBPF_TC: u8 = 1;
 pub const VERDICT_EBPF_XDP: u8 = 2;
 
@@ -64,9 +64,9 @@ pub const DIRECTION_OUTBOUND: u32 = 0b10;
 pub const FILTER_IS_STRING: u8 = 0;
 
 pub const TSRESOL_NANOSECONDS: u8 = 9;
-/// The bit that makes the rest a power of two instead of ten.
+/// Bit that makes the rest a power of two instead of ten.
 pub const TSRESOL_IS_BINARY: u8 = 0x80;
-/// What a file means that has no `if_tsresol`.
+/// Resolution of a file without `if_tsresol`.
 pub const TSRESOL_DEFAULT: u8 = 6;
 
 pub const LINKTYPE_NULL: u16 = 0;
@@ -87,15 +87,15 @@ pub const TRAILER_LEN: usize = 4;
 pub const MIN_BLOCK_LEN: usize = HEADER_LEN + TRAILER_LEN;
 /// Interface, timestamp high and low, captured and original length.
 pub const EPB_FIXED_LEN: usize = 20;
-/// Longest block a reader takes: room for a 16 MiB packet and its options. A longer one is damage.
+/// Longest block that a reader accepts: a 16 MiB packet and its options. A longer one is damage.
 pub const MAX_BLOCK_LEN: u32 = 32 << 20;
 
-/// Length with the padding to a 32-bit boundary that the format asks for.
+/// Returns the length with the padding to a 32-bit boundary.
 pub const fn padded(len: usize) -> usize {
     (len + 3) & !3
 }
 
-/// The order a section's numbers are stored in.
+/// Byte order of a section's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ByteOrder {
     Little,
@@ -133,11 +133,11 @@ impl ByteOrder {
     }
 }
 
-/// One whole block of a buffer.
+/// A whole block of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block<'a> {
     pub kind: u32,
-    /// Header, body and trailer: what goes into a file.
+    /// Header, body and trailer: the bytes of the file.
     pub bytes: &'a [u8],
     pub body: &'a [u8],
 }
@@ -155,9 +155,9 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Appends a packet's whole little-endian block with no more than this many of the packet's bytes.
+/// Appends a packet's whole little-endian block with at most this many of the packet's bytes.
 pub fn push_cut(block: &[u8], most: u32, out: &mut Vec<u8>) {
-    /// Type and length of the block, interface and time come before the two lengths of the packet.
+    /// Offset of the captured length: after type and length of the block, interface and time.
     const CAPTURED: usize = 20;
     const DATA: usize = 28;
     let word = |at: usize| -> Option<u32> {
@@ -187,8 +187,8 @@ pub fn push_cut(block: &[u8], most: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(&length);
 }
 
-/// Walks the whole little-endian blocks at the front of `bytes`. It ends at the first block that
-/// is cut or malformed; [`Blocks::rest`] then holds what was not walked.
+/// Walks the whole little-endian blocks at the front of `bytes`. It ends at the first block that is cut or malformed;
+/// [`Blocks::rest`] then holds the remaining bytes.
 pub fn blocks(bytes: &[u8]) -> Blocks<'_> {
     Blocks { rest: bytes }
 }
@@ -200,7 +200,7 @@ pub struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// Returns bytes not yet walked. Not empty after the end means a cut or malformed block.
+    /// Returns bytes not yet walked. If any remain after the end, the next block is cut or malformed.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -226,11 +226,11 @@ impl<'a> Iterator for Blocks<'a> {
     }
 }
 
-/// The parts of an Enhanced Packet Block's body, without a copy.
+/// The parts of an Enhanced Packet Block's body, borrowed.
 #[derive(Debug, Clone, Copy)]
 pub struct EnhancedPacket<'a> {
     pub interface_id: u32,
-    /// In the interface's units: nanoseconds since 1970 in what trawl writes.
+    /// Time in the interface's units: nanoseconds since 1970 in files that trawl writes.
     pub timestamp: u64,
     pub original_len: u32,
     pub captured: &'a [u8],
@@ -239,7 +239,7 @@ pub struct EnhancedPacket<'a> {
 }
 
 impl<'a> EnhancedPacket<'a> {
-    /// `None` if the body is too short for what its lengths claim.
+    /// Parses a body; `None` if it is too short for its lengths.
     pub fn parse(body: &'a [u8], order: ByteOrder) -> Option<Self> {
         let (fixed, rest) = body.split_at_checked(EPB_FIXED_LEN)?;
         let word = |at| order.u32_at(fixed, at);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_captured_length_beyond_the_body_is_refused() {
+    fn captured_length_beyond_the_body_is_refused() {
         let mut body = vec![0; EPB_FIXED_LEN + 8];
         body[12..16].copy_from_slice(&9u32.to_le_bytes());
         assert!(EnhancedPacket::parse(&body, ByteOrder::Little).is_none());

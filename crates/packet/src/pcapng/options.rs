@@ -5,15 +5,15 @@ use std::borrow::Cow;
 use super::block::{self, ByteOrder, HEADER_LEN, TRAILER_LEN, padded};
 use super::{Direction, Verdict};
 
-/// One option as stored, without its padding.
+/// An option as stored, without its padding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawOption<'a> {
     pub code: u16,
     pub value: &'a [u8],
 }
 
-/// Iterator over an option list. It ends at the end mark, at the end of the bytes, or before an
-/// option whose length does not fit: readers differ on those, and the packet itself is sound.
+/// Iterator over an option list. It ends at the end mark, at the end of the bytes, or before an option whose length does not fit:
+/// readers differ on those, and the packet itself is intact.
 #[derive(Debug, Clone)]
 pub struct Options<'a> {
     rest: &'a [u8],
@@ -25,7 +25,7 @@ impl<'a> Options<'a> {
         Self { rest: bytes, order }
     }
 
-    /// Returns the order numbers in the option values are stored in.
+    /// Returns the byte order of the option values.
     pub fn byte_order(&self) -> ByteOrder {
         self.order
     }
@@ -46,20 +46,20 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// A packet block's options, interpreted. Of an option that may stand only once the first counts.
+/// A packet block's options, interpreted. Of a repeated option that may occur once, the first counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PacketOptions<'a> {
     pub flags: Option<u32>,
     pub queue: Option<u32>,
     pub packet_id: Option<u64>,
     pub drop_count: Option<u64>,
-    /// The first verdict; a file may hold several, see [`Options`] for the others.
+    /// First verdict; a file may hold several, see [`Options`] for the others.
     pub verdict: Option<Verdict<'a>>,
     pub comments: Vec<Cow<'a, str>>,
 }
 
 impl<'a> PacketOptions<'a> {
-    /// Options of other codes, and values of a wrong length, are passed over.
+    /// Parses options. Unknown codes and values of a wrong length are skipped.
     pub fn parse(options: Options<'a>) -> Self {
         let order = options.byte_order();
         let number = |value: &[u8]| value.try_into().ok().map(|bytes| order.u32(bytes));
@@ -84,7 +84,7 @@ impl<'a> PacketOptions<'a> {
     }
 }
 
-/// Reads an `epb_verdict` value. The 64-bit value is in the section's order, as Wireshark has it.
+/// Parses an `epb_verdict` value. The 64-bit value is in the section's order, as in Wireshark.
 pub fn verdict(value: &[u8], order: ByteOrder) -> Option<Verdict<'_>> {
     let (&kind, value) = value.split_first()?;
     let number = value.try_into().ok().map(|bytes| order.u64(bytes));
@@ -104,14 +104,14 @@ pub struct Section {
     pub comments: Vec<String>,
 }
 
-/// Addresses of which a Name Resolution Block has names.
+/// Number of addresses that a Name Resolution Block names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Names {
     pub ipv4: u64,
     pub ipv6: u64,
 }
 
-/// An Interface Statistics Block: the interface's number in its section, and what did not get into the file.
+/// An Interface Statistics Block: the interface's number in its section, and the packets that did not get into the file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InterfaceCounts {
     pub interface: u32,
@@ -126,7 +126,7 @@ fn body(block: &[u8]) -> &[u8] {
 }
 
 impl Section {
-    /// `block` is a whole Section Header Block.
+    /// Parses a whole Section Header Block.
     pub fn parse(block: &[u8], order: ByteOrder) -> Self {
         const FIXED_LEN: usize = 16;
         let mut section = Self::default();
@@ -146,7 +146,7 @@ impl Section {
 }
 
 impl Names {
-    /// `block` is a whole Name Resolution Block. Its records are laid out as options are.
+    /// Parses a whole Name Resolution Block, whose records are laid out like options.
     pub fn parse(block: &[u8], order: ByteOrder) -> Self {
         let mut names = Self::default();
         for RawOption { code, value } in Options::new(body(block), order) {
@@ -161,7 +161,7 @@ impl Names {
 }
 
 impl InterfaceCounts {
-    /// `block` is a whole Interface Statistics Block; `None` if it is too short for one.
+    /// Parses a whole Interface Statistics Block; `None` if it is too short.
     pub fn parse(block: &[u8], order: ByteOrder) -> Option<Self> {
         const FIXED_LEN: usize = 12;
         let body = body(block);
@@ -188,7 +188,7 @@ mod tests {
     use crate::pcapng::write;
 
     #[test]
-    fn a_list_may_end_without_a_mark_and_stops_before_a_bad_length() {
+    fn list_may_end_without_a_mark_and_stops_before_a_bad_length() {
         let bytes = [2, 0, 4, 0, 1, 0, 0, 0, 6, 0, 200, 0, 1, 2, 3, 4];
         let options: Vec<_> = Options::new(&bytes, ByteOrder::Little).collect();
         assert_eq!(
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_a_wrong_length_is_passed_over() {
+    fn value_of_a_wrong_length_is_skipped() {
         let bytes = [6, 0, 2, 0, 9, 9, 0, 0, 7, 0, 2, 0, 2, 1, 0, 0];
         let parsed = PacketOptions::parse(Options::new(&bytes, ByteOrder::Little));
         assert_eq!(parsed.queue, None);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn written_details_are_read_back() {
+    fn written_details_round_trip() {
         let mut out = Vec::new();
         write::section_header(
             &mut out,
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_both_families_are_counted_and_cut_blocks_are_survived() {
+    fn names_of_both_families_are_counted_in_whole_and_cut_blocks() {
         let mut block = [block::NAME_RESOLUTION.to_be_bytes(), [0; 4]].concat();
         for (kind, len) in [(1u16, 6u16), (2, 20), (2, 18), (1, 4), (0, 0)] {
             block.extend(kind.to_be_bytes());

@@ -9,7 +9,7 @@ use super::options::{Options, RawOption};
 use crate::read::{Found, Input, OptionsAt, ReadError, TimeFlaw};
 
 const SECTION_HEADER_MIN_LEN: usize = MIN_BLOCK_LEN + 16;
-/// Major and minor: some writers called 1.0 by the name of 1.2.
+/// Major and minor version: some writers used 1.2 for 1.0.
 const VERSIONS: [[u16; 2]; 2] = [[1, 0], [1, 2]];
 const BLOCK: &str = "a block";
 
@@ -18,7 +18,7 @@ pub(crate) struct Sections {
     order: ByteOrder,
     /// Index of this section's interface 0 among the interfaces of the whole file.
     first_interface: usize,
-    /// Length of the block that was handed out last.
+    /// Length of the last block returned.
     pending: usize,
 }
 
@@ -32,10 +32,10 @@ impl Default for Sections {
     }
 }
 
-/// A block that was read whole.
+/// A whole block.
 pub(crate) enum Step {
     Packet(Found),
-    /// A block of another type: sections, interfaces, names, secrets, statistics, and what is not known yet.
+    /// A block of another type: section, interface, names, secrets, statistics, or unknown.
     Other {
         kind: u32,
     },
@@ -96,7 +96,7 @@ impl Sections {
         })))
     }
 
-    /// Returns a block's type and length. A section header is the one that says in which order they are.
+    /// Returns a block's type and length. A section header sets the byte order of both.
     fn header<R: Read>(
         &mut self,
         input: &mut Input<R>,
@@ -148,7 +148,7 @@ impl Sections {
     }
 }
 
-/// The body of a block that was read whole.
+/// The body of a whole block.
 struct Body<'a> {
     bytes: &'a [u8],
     order: ByteOrder,
@@ -175,7 +175,7 @@ impl Body<'_> {
             .map_or_else(|| self.malformed("a block too short for its type"), Ok)
     }
 
-    /// Returns where `len` bytes from `at` on are in the block; the block must have them.
+    /// Returns the range of `len` bytes from `at` on in the block, which must have them.
     fn range(&self, at: usize, len: usize) -> Result<Range<usize>, ReadError> {
         let end = at.checked_add(len).filter(|end| *end <= self.bytes.len());
         match end {
@@ -184,7 +184,7 @@ impl Body<'_> {
         }
     }
 
-    /// Returns where the options after `len` bytes from `at` on are. There may be none.
+    /// Returns the range of the options after `len` bytes from `at` on, which may be empty.
     fn options(&self, at: usize, len: usize) -> Range<usize> {
         let start = (at + padded(len)).min(self.bytes.len());
         HEADER_LEN + start..HEADER_LEN + self.bytes.len()
@@ -197,7 +197,7 @@ impl Body<'_> {
         })
     }
 
-    /// Reads what enhanced and obsolete packet blocks have alike: time, lengths and the packet, after interface `id`.
+    /// Reads the common fields of enhanced and obsolete packet blocks: time, lengths and the packet, after interface `id`.
     fn timed(&self, known: &[Interface], id: u32) -> Result<Found, ReadError> {
         let interface = self.describe(known, id)?;
         let ticks = u64::from(self.u32(4)?) << 32 | u64::from(self.u32(8)?);
@@ -230,7 +230,7 @@ impl Body<'_> {
         } else {
             interface.snaplen
         };
-        // The block does not say how much was captured: as much as fits.
+        // The block does not hold the captured length: as much as fits.
         let room = self.bytes.len().saturating_sub(DATA);
         let captured_len = (original_len.min(snaplen) as usize).min(room);
         let captured = self.range(DATA, captured_len)?;
@@ -295,7 +295,7 @@ impl Body<'_> {
     }
 }
 
-/// Returns what a finished Interface Description Block says; `None` for any other block.
+/// Reads a finished Interface Description Block; `None` for any other block.
 pub(super) fn interface_of(block: &block::Block<'_>) -> Option<Interface> {
     let body = Body {
         bytes: block.body,
@@ -307,8 +307,7 @@ pub(super) fn interface_of(block: &block::Block<'_>) -> Option<Interface> {
         .flatten()
 }
 
-/// Ticks of an interface as nanoseconds since 1970, at the ends of the range where they are beyond it, and whether they
-/// are.
+/// Converts an interface's ticks to nanoseconds since 1970. Times out of range are clamped and flagged.
 fn nanoseconds(ticks: u64, interface: &Interface) -> (u64, Option<TimeFlaw>) {
     const NANOSECONDS: u128 = 1_000_000_000;
     let exponent = u32::from(interface.tsresol & !block::TSRESOL_IS_BINARY);

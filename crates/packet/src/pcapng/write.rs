@@ -3,7 +3,7 @@
 use super::block::{self, padded};
 use super::{Interface, Verdict};
 
-/// What the Section Header Block says about where and by what a file was made.
+/// Contents of the Section Header Block: the host and the program that made a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SectionHeader<'a> {
     pub hardware: Option<&'a str>,
@@ -12,11 +12,11 @@ pub struct SectionHeader<'a> {
     pub comment: Option<&'a str>,
 }
 
-/// One packet with all that trawl can say about it.
+/// A packet with all its options.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EnhancedPacket<'a> {
     pub interface_id: u32,
-    /// Since 1970; the interface's `tsresol` must be nanoseconds for this to be read back right.
+    /// Nanoseconds since 1970; the interface's `tsresol` must match.
     pub timestamp_ns: u64,
     pub captured: &'a [u8],
     pub original_len: u32,
@@ -24,17 +24,17 @@ pub struct EnhancedPacket<'a> {
     pub flags: Option<u32>,
     pub queue: Option<u32>,
     pub packet_id: Option<u64>,
-    /// Packets lost between the one before and this one.
+    /// Packets lost between the previous one and this one.
     pub drop_count: Option<u64>,
     pub verdict: Option<Verdict<'a>>,
     pub comment: Option<&'a str>,
 }
 
-/// Counters of one interface; times in the interface's units, nanoseconds in what trawl writes.
+/// Counters of an interface; times in the interface's units, nanoseconds in files that trawl writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InterfaceStatistics<'a> {
     pub interface_id: u32,
-    /// When the counters were read.
+    /// Time at which the counters were read.
     pub timestamp_ns: u64,
     pub start_ns: Option<u64>,
     pub end_ns: Option<u64>,
@@ -176,8 +176,8 @@ pub fn interface_statistics(out: &mut Vec<u8>, statistics: &InterfaceStatistics<
     block.finish();
 }
 
-/// Makes all of `room` one block that readers pass over, of a type for local use; `room` is empty or holds at least 12
-/// bytes, a multiple of four.
+/// Turns all of `room` into one block of a local type that readers skip; `room` is empty or holds at least 12 bytes, a multiple
+/// of four.
 pub fn filling(room: &mut [u8]) {
     let length = (room.len() as u32).to_le_bytes();
     room.fill(0);
@@ -191,7 +191,7 @@ pub fn filling(room: &mut [u8]) {
     }
 }
 
-/// An Enhanced Packet Block once more, with a comment in front of its options.
+/// Appends an Enhanced Packet Block with a comment added before its options.
 pub fn with_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str) {
     let Some(parsed) = block::blocks(packet)
         .next()
@@ -207,13 +207,13 @@ pub fn with_comment(out: &mut Vec<u8>, packet: &[u8], comment: &str) {
         .out
         .extend_from_slice(&packet[block::HEADER_LEN..options]);
     block.text(block::OPT_COMMENT, Some(comment));
-    // They bring their own end.
+    // The existing options include an end mark.
     block.has_options = options == end;
     block.out.extend_from_slice(&packet[options..end]);
     block.finish();
 }
 
-/// A comment that belongs to no packet: a block of names that names nothing, which readers pass over.
+/// Appends a comment that belongs to no packet: in a block of names without names, which readers skip.
 pub fn remark(out: &mut Vec<u8>, comment: &str) {
     let mut block = Open::new(out, block::NAME_RESOLUTION);
     // The end of its records.
@@ -224,12 +224,12 @@ pub fn remark(out: &mut Vec<u8>, comment: &str) {
 
 const MAX_OPTION_LEN: usize = u16::MAX as usize;
 
-/// Returns the longest prefix of `text` that fits `limit` bytes and is still whole characters.
+/// Returns the longest prefix of `text` that fits `limit` bytes and ends between characters.
 fn cut(text: &str, limit: usize) -> &str {
     &text[..text.floor_char_boundary(limit)]
 }
 
-/// A block being appended; its lengths are filled in by `finish`.
+/// A block being appended; `finish` fills in its lengths.
 struct Open<'a> {
     out: &'a mut Vec<u8>,
     start: usize,
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_without_options_has_no_end_mark() {
+    fn packet_without_options_has_no_end_mark() {
         let mut out = Vec::new();
         enhanced_packet(
             &mut out,
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_is_added_to_a_packet() {
+    fn comment_is_added_to_a_packet() {
         for queue in [None, Some(3)] {
             let mut plain = Vec::new();
             let packet = EnhancedPacket {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_too_long_for_an_option_is_cut_at_a_character() {
+    fn text_too_long_for_an_option_is_cut_at_a_character() {
         let comment = "ä".repeat(40_000);
         let mut out = Vec::new();
         section_header(

@@ -1,5 +1,5 @@
-//! Capture files that gzip, zstd or lz4 compressed, told by their first bytes. Several members or frames one after the
-//! other are one file, and frames that hold no data, such as the table of a seekable file, are passed over.
+//! Capture files compressed by gzip, zstd or lz4, recognised by their first bytes. Several consecutive members or frames are one
+//! file, and frames without data, such as the table of a seekable file, are skipped.
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
@@ -9,12 +9,12 @@ use lz4_flex::frame::{Error as Lz4Error, FrameDecoder};
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: u32 = 0xfd2f_b528;
 const LZ4: u32 = 0x184d_2204;
-/// Sixteen magics begin frames for others' use, in zstd and lz4 alike.
+/// First of the sixteen magics of skippable frames, in zstd and lz4 alike.
 const SKIPPABLE: u32 = 0x184d_2a50;
 const SKIPPABLE_MASK: u32 = 0xffff_fff0;
 const MAX_WINDOW_LOG: u32 = 27;
 
-/// How a file is compressed.
+/// Compression of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
     None,
@@ -24,7 +24,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// `None` for a file that is not compressed.
+    /// Returns the name; `None` for an uncompressed file.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::None => None,
@@ -34,21 +34,21 @@ impl Compression {
         }
     }
 
-    /// By the first four bytes of a file.
+    /// Recognises the first four bytes of a file.
     pub fn of(start: &[u8]) -> Self {
         let magic = start.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
         match magic {
             _ if start.starts_with(&GZIP) => Self::Gzip,
             Some(ZSTD) => Self::Zstd,
             Some(LZ4) => Self::Lz4,
-            // Both may begin with a frame that holds no data; only zstd's tools write that.
+            // Both may begin with a frame without data; only zstd's tools write that.
             Some(magic) if magic & SKIPPABLE_MASK == SKIPPABLE => Self::Zstd,
             _ => Self::None,
         }
     }
 }
 
-/// Returns the bytes that a file holds once it is decompressed, and how it was compressed.
+/// Returns a reader of a file's decompressed bytes, and the compression.
 pub fn open<'a>(mut source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>, Compression)> {
     let mut start = Vec::with_capacity(4);
     loop {
@@ -68,7 +68,7 @@ pub fn open<'a>(mut source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>, C
         Compression::Gzip => Box::new(MultiGzDecoder::new(source)),
         Compression::Zstd => {
             let mut decoder = zstd::stream::read::Decoder::new(source)?;
-            // A frame that claims a larger window would have that much memory allocated.
+            // A frame with a larger window would make the decoder allocate that much memory.
             decoder.window_log_max(MAX_WINDOW_LOG)?;
             Box::new(decoder)
         }
@@ -81,7 +81,7 @@ pub fn open<'a>(mut source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>, C
     Ok((reader, compression))
 }
 
-/// Says of an error of the data, not of reading it, what the data was taken for.
+/// A decoder that names the assumed compression in errors of the data.
 struct Decoder<'a> {
     reader: Box<dyn Read + 'a>,
     name: &'static str,
@@ -101,7 +101,7 @@ impl Read for Decoder<'_> {
     }
 }
 
-/// A source that is asked again where it would have to wait: decoders lose their place at an error.
+/// A source that retries where it would block: decoders cannot resume after an error.
 struct Patient<R>(R);
 
 impl<R: Read> Read for Patient<R> {
@@ -121,7 +121,7 @@ impl<R: Read> Read for Lz4<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let error = match self.0.read(buffer) {
-                // A frame has ended, and another may follow.
+                // A frame has ended, and another one may follow.
                 Ok(0) if !buffer.is_empty() && !self.0.get_mut().fill_buf()?.is_empty() => continue,
                 Ok(count) => return Ok(count),
                 Err(error) => error,
@@ -154,7 +154,7 @@ mod tests {
         Ok((out, compression))
     }
 
-    /// Two parts, with a frame without data between and after them where the format has such.
+    /// Returns two parts, with a frame without data between and after them if the format has such.
     fn parts(compress: impl Fn(&[u8]) -> Vec<u8>, skippable: bool) -> Vec<u8> {
         let text = text();
         let (first, second) = text.split_at(1234);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_file_is_an_error_and_a_short_one_is_not() {
+    fn cut_file_is_an_error_and_a_short_one_is_not() {
         for file in [
             gzip(&text()),
             zstd::encode_all(&text()[..], 1).unwrap(),

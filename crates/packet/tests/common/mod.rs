@@ -1,11 +1,11 @@
-//! Running the reference tools: a private directory for files, and a visible mark when one is missing.
+//! Runs the reference tools: in a private directory for files, with a visible message if one is missing.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// True if `tool` can be run; otherwise says on stderr why the test does nothing.
+/// Returns true if `tool` can be run; otherwise reports on stderr why the test is skipped.
 pub fn have(tool: &str) -> bool {
     let found = Command::new(tool).arg("--version").output().is_ok();
     if !found {
@@ -19,7 +19,7 @@ pub struct Scratch(PathBuf);
 
 impl Scratch {
     pub fn new(test: &str) -> Self {
-        // Tests run side by side.
+        // Tests run in parallel.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("trawl-packet-{}-{number}-{test}", std::process::id());
@@ -41,7 +41,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Standard output of `tool`, which has to succeed.
+/// Returns the standard output of `tool`, which has to succeed.
 pub fn run(tool: &str, args: &[&str], file: &Path) -> String {
     let output = Command::new(tool)
         .args(args)

@@ -1,4 +1,4 @@
-//! What applications and routers send.
+//! Packets of applications and routers.
 
 use super::{Cases, v4, v4_raw, v6};
 use trawl_packet::build::{Tcp, flags};
@@ -253,7 +253,7 @@ pub fn add(cases: &mut Cases) {
     let mut keepalive = vec![0xff; 16];
     keepalive.extend([0, 19, 4]);
     tcp(cases, "BGP keepalive", 179, &keepalive);
-    // A restart without its flags, which ends the list that it is in.
+    // A restart without its flags, which ends the list around it.
     let open = [
         &[0xff; 16][..],
         &[0, 41, 1, 4, 0xff, 0xf8, 0, 90, 10, 0, 0, 1, 12],

@@ -1,4 +1,4 @@
-//! What routers, bridges and clocks say to each other: OSPFv3, LLDP of data centres, NTP control.
+//! Packets between routers, bridges and clocks: OSPFv3, LLDP of data centres, NTP control.
 
 use super::{Cases, extension, typed, v4, v6};
 
@@ -17,7 +17,7 @@ pub fn add(cases: &mut Cases) {
     );
 }
 
-/// A frame of Cisco's by its number under SNAP.
+/// Returns a frame of Cisco's by its number under SNAP.
 fn cisco(kind: u16, content: &[u8]) -> trawl_packet::build::Template {
     let [high, low] = kind.to_be_bytes();
     let payload = [&[0xaa, 0xaa, 3, 0, 0, 0xc, high, low][..], content].concat();
@@ -111,12 +111,12 @@ fn key_exchange(cases: &mut Cases) {
     }
     let inside = [&[0; 4][..], &message(2, 0x20, 37, 0x08, 3)].concat();
     cases.frame("IKE inside UDP", v4().udp(4500, 4500).payload(inside));
-    // The lengths of both ids are in one byte: 5 + 3, and none.
+    // One byte holds the lengths of both ids: 5 + 3, and none.
     let google = [&[0xc3][..], b"Q046", &[0x50], &[7; 8], &[0; 30]].concat();
     cases.frame("QUIC of Google", v4().udp(40_000, 443).payload(google));
 }
 
-/// An advertisement with its head.
+/// Returns an advertisement with its header.
 fn advertisement(kind: u16, content: &[u8]) -> Vec<u8> {
     let len = (20 + content.len()) as u16;
     [

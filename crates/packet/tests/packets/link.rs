@@ -1,4 +1,4 @@
-//! Link layers, ARP, and what is right on top of Ethernet.
+//! Link layers, ARP, and protocols directly on top of Ethernet.
 
 use super::{A, A4, B, B4, Cases, bare, ethernet, typed, v4, v6};
 use trawl_packet::build::{Arp, Layer, Template, Vlan};

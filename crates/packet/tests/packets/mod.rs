@@ -19,7 +19,7 @@ pub const B4: [u8; 4] = [10, 0, 0, 2];
 pub const A6: [u16; 8] = [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1];
 pub const B6: [u16; 8] = [0x2001, 0xdb8, 0, 0, 0, 0, 0, 2];
 
-/// A packet under a name for messages.
+/// A packet with a name for messages.
 pub struct Case {
     pub name: &'static str,
     pub link_type: u16,
@@ -27,7 +27,7 @@ pub struct Case {
     pub original_len: usize,
 }
 
-/// All packets, in an order in which TCP conversations make sense.
+/// Returns all packets, in an order in which TCP conversations make sense.
 pub fn all() -> Vec<Case> {
     let mut cases = Cases(Vec::new());
     link::add(&mut cases);
@@ -44,7 +44,7 @@ pub fn all() -> Vec<Case> {
 pub struct Cases(Vec<Case>);
 
 impl Cases {
-    /// An Ethernet frame, whole.
+    /// Adds a whole Ethernet frame.
     pub fn frame(&mut self, name: &'static str, template: Template) {
         self.link(name, 1, template.build());
     }
@@ -59,7 +59,7 @@ impl Cases {
         });
     }
 
-    /// An Ethernet frame of which only `captured` bytes are there.
+    /// Adds an Ethernet frame of which only `captured` bytes are present.
     pub fn cut(&mut self, name: &'static str, template: Template, captured: usize) {
         let mut bytes = template.build();
         let original_len = bytes.len();
@@ -89,7 +89,7 @@ pub fn ipv4() -> Ipv4 {
     Ipv4::new(A4.into(), B4.into())
 }
 
-/// An IPv4 packet with a protocol number and a payload.
+/// Returns an IPv4 packet with a protocol number and a payload.
 pub fn v4_raw(protocol: u8, payload: Vec<u8>) -> Template {
     ethernet()
         .layer(Layer::Ipv4(Ipv4 {
@@ -99,7 +99,7 @@ pub fn v4_raw(protocol: u8, payload: Vec<u8>) -> Template {
         .payload(payload)
 }
 
-/// A header between IPv6 and what follows, or at the end.
+/// Returns an IPv6 extension header.
 pub fn extension(protocol: u8, bytes: Vec<u8>) -> Layer {
     Layer::Raw {
         bytes,
@@ -108,7 +108,7 @@ pub fn extension(protocol: u8, bytes: Vec<u8>) -> Layer {
     }
 }
 
-/// A frame of some ethertype.
+/// Returns a frame of some ethertype.
 pub fn typed(ethertype: u16, payload: Vec<u8>) -> Template {
     Template::new()
         .layer(Layer::Ethernet {
@@ -119,7 +119,7 @@ pub fn typed(ethertype: u16, payload: Vec<u8>) -> Template {
         .payload(payload)
 }
 
-/// The bytes of an IP packet without a link header.
+/// Returns the bytes of an IP packet without a link header.
 pub fn bare(template: Template) -> Vec<u8> {
     template.build().split_off(14)
 }

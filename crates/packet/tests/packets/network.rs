@@ -1,4 +1,4 @@
-//! IPv4 and IPv6 themselves, ICMP, ICMPv6, IGMP.
+//! IPv4, IPv6, ICMP, ICMPv6, IGMP.
 
 use super::{A4, A6, B4, B6, Cases, bare, ethernet, extension, ipv4, v4, v4_raw, v6};
 use trawl_packet::build::{Icmp, Ipv4, Ipv6, Layer, Template};

@@ -1,4 +1,4 @@
-//! What routers agree on: PPP's options, BGP's families, OSPF's opaque advertisements, and labels in ICMP errors.
+//! Negotiations and advertisements of routers: PPP options, BGP families, OSPF opaque advertisements, and labels in ICMP errors.
 
 use trawl_packet::checksum::Sum;
 
@@ -31,7 +31,7 @@ pub fn add(cases: &mut Cases) {
     }
 }
 
-/// A control packet of PPP: code, identifier, length, options.
+/// Returns a control packet of PPP: code, identifier, length, options.
 fn control(code: u8, options: &[u8]) -> Vec<u8> {
     let len = (4 + options.len()) as u16;
     [&[code, 7][..], &len.to_be_bytes(), options].concat()
@@ -154,7 +154,7 @@ fn icmp_extensions(cases: &mut Cases) {
     }
 }
 
-/// A type and a length before a value, which is filled up to whole words.
+/// Returns a type, a length and a value, which is padded to 32 bits.
 fn padded(kind: u16, value: &[u8]) -> Vec<u8> {
     let len = value.len() as u16;
     let mut out = [&kind.to_be_bytes()[..], &len.to_be_bytes(), value].concat();
@@ -200,7 +200,7 @@ fn opaque(cases: &mut Cases) {
         padded(15, &switching),
         padded(17, &[&[1, 0, 0, 0][..], &rate.repeat(2)].concat()),
         padded(99, &[1, 2, 3, 4]),
-        // tcpdump goes on too far after these.
+        // tcpdump reads too far after these.
         padded(16, &[0, 0, 0, 7, 0, 0, 0, 8]),
     ]
     .concat();

@@ -1,4 +1,4 @@
-//! NFS calls with their replies, PIM, Multipath TCP, frame relay, and what nodes and routers tell by ICMPv6.
+//! NFS calls with their replies, PIM, Multipath TCP, frame relay, and ICMPv6 messages of nodes and routers.
 
 use trawl_packet::build::Icmp;
 use trawl_packet::checksum::Sum;
@@ -31,7 +31,7 @@ fn text(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A call and its reply, which means nothing without it.
+/// A call and its reply, which is meaningless without it.
 struct Exchange {
     names: [&'static str; 2],
     version: u32,
