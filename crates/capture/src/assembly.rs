@@ -1,4 +1,4 @@
-//! A capture while it is put together: taps add their hook points and the rings their records come through.
+//! A capture being assembled: taps add their hook points and the rings that carry their records.
 
 mod slots;
 
@@ -27,48 +27,48 @@ use crate::options::{Direction, Options, Sample, Stamps, TimeSource};
 use crate::taps::polls;
 use slots::{Slots, Tenancy};
 
-/// A place where packets are seen, with an account of its own.
+/// A hook point with its own counters.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// Its account in the rings.
+    /// Slot of its counters in the rings.
     tenancy: Tenancy,
-    /// Which of the sites, by its place in the list; `None` if it stands for no single one.
+    /// Index of its site; `None` if the point belongs to no single site.
     pub site: Option<usize>,
     pub label: String,
-    /// What its interface blocks are called, if not by the label.
+    /// Name of its interface blocks, if not the label.
     block_name: Option<String>,
-    /// `xdp exit`, `tc egress`: what people call it.
+    /// Name of the hook in messages: `xdp exit`, `tc egress`.
     pub hook: String,
     pub tap: &'static str,
-    /// How the tap is attached, once it is: `native`, `skb`, `tcx`, `clsact`.
+    /// Attach mode, once attached: `native`, `skb`, `tcx`, `clsact`.
     pub mode: &'static str,
-    /// How its packets begin, where that is not the interface's.
+    /// Link type of its packets, if not the interface's.
     link_type: Option<u16>,
-    /// What the file says of its time stamps beside the clock.
+    /// Remark on the time stamps, for the interface block.
     note: Option<String>,
-    /// The program of somebody else that packets are seen at, in fixed words for the file.
+    /// Description of the foreign program at which packets are seen, for the file.
     program: Option<String>,
-    /// The interface blocks whose packets count here.
+    /// Interface blocks whose packets count here.
     pub interfaces: Vec<u32>,
-    /// How its records get their time, if not by a reading of the clock for each.
+    /// Source of its records' time stamps.
     pub stamps: Stamps,
     pub(crate) rings: Arc<Rings>,
 }
 
 impl Point {
-    /// What became of the packets that were seen here, as far as the rings know.
+    /// Returns the counters of this point's packets, as far as the rings know.
     pub(crate) fn account(&self) -> Account {
         self.tenancy.account(&self.rings)
     }
 }
 
-/// The end of an XDP program that a hook is at.
+/// Returns the end of an XDP program (entry or exit) that a hook stands for.
 fn end_of(hook: &str) -> Option<&'static str> {
     let ends = ["xdp entry", "xdp exit"];
     ends.into_iter().find(|end| hook.starts_with(end))
 }
 
-/// An interface block to be: it is written once everything is attached.
+/// An interface block that is written once everything is attached.
 #[derive(Clone, Copy, Debug)]
 struct InterfaceSeed {
     point: usize,
@@ -78,14 +78,14 @@ struct InterfaceSeed {
 /// The identifiers given to a new hook point.
 #[derive(Clone, Copy, Debug)]
 pub struct PointIds {
-    /// Its place in the list of points.
+    /// Index in the list of points.
     pub point: u32,
-    /// Where its account is in the rings.
+    /// Slot of its counters in the rings.
     pub slot: u32,
     pub interface: u32,
-    /// The interface block for packets stamped by the hardware, where those were asked for.
+    /// Interface block for packets stamped by the hardware, if requested.
     pub hardware_interface: u32,
-    /// Whether the verdict is written.
+    /// True if records carry the verdict.
     verdict: bool,
 }
 
@@ -94,13 +94,13 @@ pub struct PointIds {
 pub enum Carries {
     Nothing,
     Xdp(u32),
-    /// Whatever the XDP program returns.
+    /// The verdict that the XDP program returns.
     XdpAsSeen,
     Tc(i32),
 }
 
 impl PointIds {
-    /// What a program needs to know to make records here.
+    /// Returns the part of a program's configuration that makes records for this point.
     pub fn record(&self, direction: u32, carries: Carries) -> RecordConfig {
         let (kind, value) = match carries {
             _ if !self.verdict => (VERDICT_NONE, 0),
@@ -140,25 +140,25 @@ pub struct Assembly {
     pub(crate) streams: Vec<Consumer>,
     pub(crate) clock: ProgramClock,
     rings: Option<Arc<Rings>>,
-    /// Shared by all who record, so that -c is exact over all of them.
+    /// Shared by all recorders, so that -c is exact over all of them.
     pub(crate) tickets: Arc<Tickets>,
-    /// Tells the programs where polls end, once one of them asks for it; or nothing can.
+    /// Program that signals the end of polls, once requested; `Some(None)` if it cannot be loaded.
     polls: Option<Option<OwnedFd>>,
-    /// Said only to those who want to know more.
+    /// Notices for -v only.
     pub details: Vec<Event>,
-    /// What programs do with packets that others of them have seen: LINKS_… of bpf/include/drop.h.
+    /// Method of recognising packets that other programs have seen: LINKS_… of bpf/include/drop.h.
     pub(crate) links: u32,
-    /// How many sites there are; those whose rings lie in this process's memory share what may be used of it.
+    /// Number of sites. Sites with rings in this process's memory share the memory limit.
     pub(crate) sites: usize,
     pub(crate) host: Host,
     pub(crate) many: Many,
-    /// Tasks for the warden that need not be looked after at once: it starts anew for each of its calls.
+    /// Tasks for the warden that `settle` hands over in one batch, because the warden restarts with each call.
     tasks: Vec<Box<dyn Undo>>,
-    /// The rings that wait until all points are attached; `None` from then on.
+    /// Rings held back until all points are attached; `None` from then on.
     held: Option<Vec<Arc<Rings>>>,
 }
 
-/// What the file says of the machine.
+/// Description of the machine for the file.
 #[derive(Clone, Debug)]
 pub struct Host {
     pub os: String,
@@ -178,15 +178,15 @@ impl Host {
     }
 }
 
-/// Entry and exit of each program of a chain.
+/// Points per site: entry and exit of each program of a chain.
 const POINTS_OF_A_SITE: usize = 24;
 const POINTS_AT_LEAST: usize = 64;
-/// Entry and exit, of an interface that appears.
+/// Points of an interface that joins later: entry and exit.
 const POINTS_OF_A_JOIN: u32 = 2;
 
 fn too_many(max: usize) -> Error {
     let why = format!("{max} is the limit");
-    Error::failed("cannot capture at this many places", why).fix("split the capture in two")
+    Error::failed("too many capture points", why).fix("split the capture in two")
 }
 
 impl Assembly {
@@ -219,7 +219,7 @@ impl Assembly {
         })
     }
 
-    /// The rings that BPF programs write to; made when the first tap needs them.
+    /// Returns the rings that BPF programs write to, created for the first tap that needs them.
     pub fn program_rings(&mut self) -> Result<Arc<Rings>> {
         if let Some(rings) = &self.rings {
             return Ok(Arc::clone(rings));
@@ -229,12 +229,12 @@ impl Assembly {
         Ok(rings)
     }
 
-    /// Programs that follow packets know them again on kernels too where those at XDP cannot.
+    /// Returns true if programs recognise packets that earlier programs have seen.
     fn knows_again(&self) -> bool {
         self.links != LINKS_NONE as u32 || self.options.follows()
     }
 
-    /// Rings for programs that may interrupt those that write to the others, and be interrupted by them.
+    /// Creates rings for programs that may interrupt the writers of the other rings and be interrupted by them.
     pub fn rings_apart(&mut self) -> Result<Arc<Rings>> {
         let rings = match &self.rings {
             Some(rings) => rings.beside()?,
@@ -252,7 +252,7 @@ impl Assembly {
         Ok(rings)
     }
 
-    /// Rings that are made before the capture begins wait for that.
+    /// Holds rings back until the capture begins, if it has not.
     fn hold(&mut self, rings: &Arc<Rings>) {
         if let Some(held) = &mut self.held {
             rings.hold();
@@ -260,14 +260,14 @@ impl Assembly {
         }
     }
 
-    /// Begins to count at all points, in one instant.
+    /// Starts counting at all points at once.
     pub fn begin(&mut self) {
         for rings in self.held.take().into_iter().flatten() {
             rings.release();
         }
     }
 
-    /// Rings that threads of this process write to, with their writing sides.
+    /// Creates rings that threads of this process write to, with their producers.
     pub fn thread_rings(
         &mut self,
         geometry: Geometry,
@@ -280,8 +280,8 @@ impl Assembly {
         Ok((rings, producers))
     }
 
-    /// Adds a hook point of a site, with its interface block (two where hardware stamps are asked for, since a
-    /// block speaks of one clock).
+    /// Adds a hook point of a site, with its interface block. Hardware stamps need a second block, since a block has one
+    /// clock.
     pub fn add_point(
         &mut self,
         index: usize,
@@ -329,8 +329,8 @@ impl Assembly {
         })
     }
 
-    /// Adds a hook point that stands for no single site, with an interface block of this name for packets of which
-    /// no interface is known.
+    /// Adds a hook point that belongs to no single site, with an interface block of this name for packets without a known
+    /// interface.
     pub fn add_point_apart(
         &mut self,
         label: String,
@@ -370,7 +370,7 @@ impl Assembly {
         })
     }
 
-    /// Accounts take memory on each CPU: there is room for as many as captures of this many sites have.
+    /// Returns the maximum number of points. Counters use memory on each CPU, so the maximum depends on the number of sites.
     fn points_max(&self) -> usize {
         match self.options.joins || self.serves_many() {
             true => RING_MAX_POINTS,
@@ -378,7 +378,7 @@ impl Assembly {
         }
     }
 
-    /// Has the next points of an interface count side by side, as programs for many interfaces expect it.
+    /// Reserves adjacent slots for the next points of an interface, as programs for many interfaces require.
     pub(crate) fn reserve_points(&mut self, count: u32) -> Result<()> {
         let max = self.points_max();
         match self.slots.reserve(count, max as u32) {
@@ -387,7 +387,7 @@ impl Assembly {
         }
     }
 
-    /// Whether one more interface can join now.
+    /// Returns true if one more interface can join now.
     pub(crate) fn has_room(&self) -> bool {
         self.slots.has(POINTS_OF_A_JOIN, self.points_max() as u32)
     }
@@ -396,7 +396,7 @@ impl Assembly {
         too_many(self.points_max())
     }
 
-    /// Others may count where the points of this site did, once all that was seen there is counted.
+    /// Frees the slots of a site's points, once all its records are counted.
     pub(crate) fn release(&mut self, site: usize) {
         let points = self.points.iter().rev();
         for point in points.filter(|point| point.site == Some(site)) {
@@ -415,8 +415,8 @@ impl Assembly {
         Ok((self.points.len(), tenancy))
     }
 
-    /// Has a program read the clock once for many packets, as far as that was asked for and can be. It must see packets in
-    /// the polls of devices only.
+    /// Configures a program to read the clock once for many packets, if requested and possible. The program must see packets
+    /// within device polls only.
     pub fn stamp_by_polls(
         &mut self,
         config: &mut TapConfig,
@@ -465,30 +465,29 @@ impl Assembly {
         self.points[point as usize].stamps = self.options.recording.stamps;
     }
 
-    /// Says how a tap ended up attached.
+    /// Sets how a tap is attached.
     pub fn set_mode(&mut self, point: u32, mode: &'static str) {
         if let Some(point) = self.points.get_mut(point as usize) {
             point.mode = mode;
         }
     }
 
-    /// Says how packets begin, where that is not what the interface has.
+    /// Sets the link type of a point's packets, if not the interface's.
     pub fn set_link_type(&mut self, point: u32, link_type: u16) {
         self.points[point as usize].link_type = Some(link_type);
     }
 
-    /// Says what the place is called, where a site has several.
+    /// Sets the label of a point, for sites with several.
     pub fn set_label(&mut self, point: u32, label: String) {
         self.points[point as usize].label = label;
     }
 
-    /// Has the file say something of the time stamps.
+    /// Sets the remark on time stamps in the interface block.
     pub fn set_note(&mut self, point: u32, note: String) {
         self.points[point as usize].note = Some(note);
     }
 
-    /// Has the file name the attached program that the packets of a point are seen at. A program that has gone meanwhile is
-    /// not named.
+    /// Sets the attached program at which a point's packets are seen. A program that was unloaded meanwhile is not named.
     pub(crate) fn set_program(&mut self, point: u32, id: u32) {
         let about = program::open_by_id(id).and_then(|fd| info::program(fd.as_fd()));
         self.points[point as usize].program = about.ok().map(|about| {
@@ -497,7 +496,7 @@ impl Assembly {
         });
     }
 
-    /// The name of a point's interface blocks. Where packets are seen at both ends of a program, it tells these apart.
+    /// Returns the name of a point's interface blocks. The name includes the end of the program if both ends are captured.
     fn block_name(&self, point: &Point) -> String {
         let name = point.block_name.as_ref().unwrap_or(&point.label);
         let end = |point: &Point| end_of(&point.hook);
@@ -510,7 +509,7 @@ impl Assembly {
         }
     }
 
-    /// The interface blocks of the file, after those that were made before.
+    /// Returns the interface blocks after the first `made`.
     pub fn interface_blocks(&self, sites: &[CaptureSite], made: usize) -> Vec<pcapng::Interface> {
         self.interfaces[made..]
             .iter()
@@ -555,17 +554,16 @@ impl Assembly {
         }
     }
 
-    /// The snap length asked for, as far as a ring's segment holds it.
+    /// Returns the requested snap length, limited to the capacity of a ring segment.
     pub fn snaplen(&self) -> u32 {
         self.options.snaplen.min(self.geometry.max_captured())
     }
 
-    /// How far into the kernel's own structure of a packet a member lies, where programs look for packets that others have
-    /// seen.
+    /// Returns the offset of a member in a kernel structure, for programs that look for packets seen by others.
     pub(crate) fn offset(&self, structure: &str, member: &str) -> u32 {
         match self.links == LINKS_NONE as u32 {
             true => 0,
-            // Where the function is that leads there, the types are too.
+            // Type information exists wherever the function does.
             false => kernel_types::offset(structure, member)
                 .ok()
                 .flatten()
@@ -573,13 +571,13 @@ impl Assembly {
         }
     }
 
-    /// Has the warden look after a task once `settle` is called: for what ends with trawl anyway, and only goes on better
-    /// if others are told.
+    /// Queues a task for the warden until `settle` is called. Only for attachments that end with trawl anyway, and that a
+    /// killed trawl should hand over.
     pub(crate) fn watch_later(&mut self, task: Box<dyn Undo>) {
         self.tasks.push(task);
     }
 
-    /// Hands the tasks of many interfaces to the warden at once.
+    /// Hands the queued tasks to the warden in one batch.
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.many.known.clear();
         match self.tasks.is_empty() {
@@ -594,7 +592,7 @@ impl Assembly {
 }
 
 impl Assembly {
-    /// The part of a program's configuration that all taps share.
+    /// Returns the part of a program's configuration that all taps share.
     pub fn config(&self, rings: &Rings) -> TapConfig {
         let geometry = rings.geometry();
         let limit = self.options.count.unwrap_or(0);
@@ -638,7 +636,7 @@ impl Assembly {
                 _ => 0,
             },
             sample_below: match self.options.sample {
-                // One in one is all.
+                // A sample of one in one is every packet.
                 Some(Sample::Random(number @ 2..)) => ((1u64 << 32) / u64::from(number)) as u32,
                 _ => 0,
             },
@@ -674,7 +672,7 @@ impl Assembly {
     }
 }
 
-/// Where the kernel lets programs look at its own structure of an XDP packet.
+/// Returns the offset of the flags in the kernel's XDP packet structure, or 0 if programs cannot read it.
 fn flags_offset() -> u32 {
     object::can_cast()
         .then(|| kernel_types::offset("xdp_buff", "flags").ok().flatten())
@@ -682,11 +680,11 @@ fn flags_offset() -> u32 {
         .unwrap_or(0)
 }
 
-/// Packets are known again where they can be seen at several points of a capture, and their identifiers are recorded.
+/// Returns the method of recognising packets seen before, which requires several points and recorded identifiers.
 fn links(options: &Options, sites: usize) -> u32 {
-    let beside = options.drops.is_some() && options.tap != crate::Choice::Drop;
+    let adds_drops = options.drops.is_some() && options.tap != crate::Choice::Drop;
     let several =
-        sites > 1 || beside || options.with_tc || options.direction == Some(Direction::Both);
+        sites > 1 || adds_drops || options.with_tc || options.direction == Some(Direction::Both);
     let links = match (options.follows(), several && options.recording.meta.id) {
         (true, _) => LINKS_FOLLOWED,
         (false, true) => LINKS_POINTS,
@@ -698,15 +696,15 @@ fn links(options: &Options, sites: usize) -> u32 {
     }
 }
 
-/// The time between records at a rate, and how far they may run ahead of it: a hundredth of a second, or one record.
-/// In 1/64 ns, so that high rates are kept to exactly enough.
+/// Returns the time between records at a rate, and the permitted advance: a hundredth of a second, or one record. Both are in
+/// 1/64 ns, so that high rates are exact.
 pub(crate) fn rate_times(per_second: u64) -> (u64, u64) {
     const SECOND: u64 = 1_000_000_000 << 6;
     let interval = (SECOND / per_second.max(1)).max(1);
     (interval, (SECOND / 100).saturating_sub(interval))
 }
 
-/// The maps a tap program is loaded with, under the names its source gives them.
+/// Returns the maps of a tap program, under the names in its source.
 pub fn program_maps<'r>(
     rings: &'r Rings,
     chain: Option<BorrowedFd<'r>>,

@@ -1,7 +1,7 @@
-//! Several captures on one hook: a chain, an array of programs that each one jumps on into. At an interface the first
-//! program is attached, and later captures come after it and hold the attachment open too. In the slots of a hook's map
-//! the latest stands in front, so that a capture that is alone has nowhere to jump to, which the kernel makes a program
-//! pay for. When the one in front leaves, the next takes its place without a gap.
+//! Several captures on one hook: a chain, an array of programs, each of which jumps to the next. At an interface the first
+//! program is attached, and later captures follow it and hold the attachment open too. In the slots of a hook's map the
+//! latest capture stands in front, so that a lone capture has no jump, which would cost time. When the capture in front
+//! leaves, the next one replaces it without a gap.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -15,30 +15,30 @@ use trawl_sys::privilege::Capabilities;
 use trawl_sys::warden::{self, Undo};
 use trawl_sys::{Error, Result};
 
-/// A seat in a chain: a row of programs, one for each action of a hook, or one alone.
+/// A seat in a chain: a row of programs, one for each action of a hook, or a single program.
 #[derive(Debug)]
 pub struct CaptureSeat {
     map: Arc<OwnedFd>,
     row: u32,
-    /// The row of the capture that comes after.
+    /// Row of the next capture.
     next: Option<u32>,
     stride: u32,
-    /// The programs that sit here.
+    /// The programs in this row.
     seated: Vec<u32>,
 }
 
 impl CaptureSeat {
-    /// The head of a new chain that grows after it.
+    /// Creates a new chain and claims its head; later captures follow.
     pub fn first(stride: u32) -> Result<Self> {
         Self::new(MAP_NAME, stride, 0, Some(1))
     }
 
-    /// The head of a new chain for many interfaces, where one program is attached to all of them.
+    /// Creates a new chain for many interfaces, with one program attached to all of them.
     pub fn first_of_many() -> Result<Self> {
         Self::new(SHARED_MAP_NAME, 1, 0, Some(1))
     }
 
-    /// The end of a new chain that grows in front of it: as long as it is alone there it jumps nowhere.
+    /// Creates a new chain and claims its end; later captures go in front. A lone capture there has no jump.
     pub fn last(stride: u32) -> Result<Self> {
         Self::new(MAP_NAME, stride, SEATS - 1, None)
     }
@@ -53,7 +53,7 @@ impl CaptureSeat {
         })
     }
 
-    /// A free seat after all others in the chain of a program that is attached, if that program is trawl's.
+    /// Finds a free seat after all others in the chain of an attached program, if that program is trawl's.
     pub fn after(attached: u32, stride: u32) -> Result<Option<Self>> {
         let Some(map) = joinable(attached, stride)? else {
             return Ok(None);
@@ -71,7 +71,7 @@ impl CaptureSeat {
         }))
     }
 
-    /// A free seat in front of all others in the chain of a program that is attached, if that program is trawl's.
+    /// Finds a free seat in front of all others in the chain of an attached program, if that program is trawl's.
     pub fn in_front_of(attached: u32, stride: u32) -> Result<Option<Self>> {
         let Some(map) = joinable(attached, stride)? else {
             return Ok(None);
@@ -93,12 +93,12 @@ impl CaptureSeat {
         self.map.as_fd()
     }
 
-    /// Whether programs in this chain are attached to many interfaces: each sees packets of all of them.
+    /// Returns true if programs in this chain are attached to many interfaces and see the packets of all.
     pub fn is_for_many(&self) -> bool {
         map::info(self.map()).is_ok_and(|about| about.name == SHARED_MAP_NAME)
     }
 
-    /// Whether the program that is attached jumps into this chain.
+    /// Returns true if the attached program jumps into this chain.
     pub fn is_of(&self, attached: u32) -> bool {
         let Ok(Some(other)) = array_of(attached, self.stride) else {
             return false;
@@ -107,7 +107,7 @@ impl CaptureSeat {
         number(self.map()) == number(other.as_fd())
     }
 
-    /// What the warden does about a link that this seat's program is attached by, one of many.
+    /// Returns the warden's task for a link, one of many, that attaches this seat's program.
     pub fn hand_over(&self, link: &Arc<OwnedFd>, own: &Arc<OwnedFd>) -> Box<dyn Undo> {
         Box::new(HandOver {
             link: Arc::downgrade(link),
@@ -117,13 +117,13 @@ impl CaptureSeat {
         })
     }
 
-    /// Makes the chain known by one of its programs: one that jumps nowhere does not name it by itself.
+    /// Binds the chain to one of its programs: a program without a jump would not refer to it.
     pub fn mark(&self, program: &OwnedFd) -> Result<()> {
         program::bind_map(program, &self.map)
-            .map_err(|e| Error::os("cannot tie a program to its chain of captures", e))
+            .map_err(|e| Error::os("cannot bind a program to its chain of captures", e))
     }
 
-    /// Takes the seat: from now on the programs before this one jump here.
+    /// Takes the seat: the programs before this one jump here from now on.
     pub fn sit(&mut self, programs: &[OwnedFd]) -> io::Result<()> {
         for (offset, program) in (0u32..).zip(programs) {
             self.seated.push(program::id(program)?);
@@ -136,19 +136,19 @@ impl CaptureSeat {
         Ok(())
     }
 
-    /// Where this seat's programs jump on to, for one of the hook's actions: no place of the array if nobody can be
-    /// there.
+    /// Returns the slot that this seat's programs jump to, for one of the hook's actions; no slot of the array if no capture
+    /// can follow.
     pub fn next(&self, offset: u32) -> u32 {
         self.next
             .map_or(ALL as u32, |next| next * self.stride + offset)
     }
 
-    /// Keeps what was at the hook before the first capture came, for the last one to put back.
+    /// Keeps the program that the hook had before the first capture, for the last capture to restore.
     pub fn keep_before(&self, offset: u32, program: BorrowedFd<'_>) -> io::Result<()> {
         map::set_program(self.map.as_fd(), self.before(offset), program)
     }
 
-    /// What was at the hook before the first capture came.
+    /// Returns the program that the hook had before the first capture.
     pub fn kept_before(&self, offset: u32) -> io::Result<Option<OwnedFd>> {
         map::program_in(self.map.as_fd(), self.before(offset))?
             .map(program::open_by_id)
@@ -159,7 +159,7 @@ impl CaptureSeat {
         SEATS * self.stride + offset
     }
 
-    /// Where the program is found that takes this seat's place, for one of the hook's actions.
+    /// Returns the successor of this seat, for one of the hook's actions.
     pub fn successor(&self, offset: u32) -> Result<Successor> {
         Ok(Successor {
             chain: warden::hold(self.map.as_fd())?,
@@ -167,48 +167,48 @@ impl CaptureSeat {
         })
     }
 
-    /// The program that takes this seat's place now, if there is a next one.
+    /// Returns the program that replaces this seat's, if a next one exists.
     pub fn program_after(&self, offset: u32) -> Option<OwnedFd> {
         self.successor(offset).ok()?.program()
     }
 
-    /// What the warden does about this seat if trawl is killed.
+    /// Returns the warden's tasks for this seat.
     pub fn leave_tasks(&self, programs: &[OwnedFd]) -> Result<Vec<Box<dyn Undo>>> {
         (0u32..)
             .zip(programs)
             .map(|(offset, program)| {
                 let own =
-                    program::id(program).map_err(|e| Error::os("cannot look at a program", e))?;
+                    program::id(program).map_err(|e| Error::os("cannot inspect a program", e))?;
                 let successor = self.successor(offset)?;
                 Ok(Box::new(LeaveChain { own, successor }) as Box<dyn Undo>)
             })
             .collect()
     }
 
-    /// Whether a program sits in this chain.
+    /// Returns true if a program sits in this chain.
     pub fn holds(&self, id: u32) -> bool {
         matches!(row_of(self.map.as_fd(), self.stride, id), Ok(Some(_)))
     }
 
-    /// The program that packets are to come to first.
+    /// Returns the first program of the chain.
     pub fn head(&self) -> Option<OwnedFd> {
         let first = (0..SEATS * self.stride)
             .find_map(|slot| map::program_in(self.map.as_fd(), slot).ok().flatten())?;
         program::open_by_id(first).ok()
     }
 
-    /// Gives the seat up to the next program.
+    /// Hands the seat to the next program.
     pub fn leave(&mut self) {
         for (offset, own) in (0u32..).zip(std::mem::take(&mut self.seated)) {
             let next = self.program_after(offset);
-            // Nothing is lost if this fails: the whole chain goes with its last holder.
+            // A failure loses nothing: the whole chain goes with its last holder.
             let _ = map::replace_program(self.map.as_fd(), own, next.as_ref().map(AsFd::as_fd));
         }
     }
 }
 
-/// What is to be in a hook's slots in the place of a capture in front that was killed: the next capture in its chain, or
-/// what was there before. The kernel empties a chain when nobody holds it any more.
+/// Returns the programs that replace a killed capture in a hook's slots: the next capture of its chain, or the programs from
+/// before. The kernel empties a chain with its last holder.
 pub fn after_killed(head: u32, stride: u32) -> Result<Option<Vec<Option<OwnedFd>>>> {
     let Some(map) = array_of(head, stride)? else {
         return Ok(None);
@@ -228,13 +228,13 @@ pub fn after_killed(head: u32, stride: u32) -> Result<Option<Vec<Option<OwnedFd>
     (0..stride).map(after).collect::<Result<_>>().map(Some)
 }
 
-/// The chain of a program that is attached, if it is trawl's and not too long already.
+/// Returns the chain of an attached program, if the program is trawl's and the chain has room.
 fn joinable(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
     let map = array_of(attached, stride)?;
     if let Some(map) = &map
         && seated(map.as_fd(), stride).map_err(cannot_look)? >= CHAIN_SLOTS as u32
     {
-        let why = format!("{CHAIN_SLOTS} captures are on it already");
+        let why = format!("{CHAIN_SLOTS} captures already share it");
         return Err(
             Error::failed("cannot join the captures on this hook", why).fix("end one of them")
         );
@@ -243,16 +243,16 @@ fn joinable(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
 }
 
 fn cannot_look(error: io::Error) -> Error {
-    Error::os("cannot look at a chain of captures", error)
+    Error::os("cannot inspect a chain of captures", error)
 }
 
 fn used_up() -> Error {
-    let why = format!("{SEATS} have come and gone since the first");
+    let why = format!("all {SEATS} seats since the first capture are used");
     Error::failed("cannot join the captures on this hook", why)
         .fix("end all of these captures, then start them again")
 }
 
-/// The slot of a chain whose program, if there is one, takes over from the one that is gone.
+/// The slot of a chain whose program, if any, replaces a removed one.
 #[derive(Debug)]
 pub struct Successor {
     pub chain: OwnedFd,
@@ -269,10 +269,10 @@ fn program_at(chain: BorrowedFd<'_>, index: u32) -> Option<OwnedFd> {
     program::open_by_id(map::program_in(chain, index).ok()??).ok()
 }
 
-/// Rights to exchange programs, which are found by their numbers.
+/// Capabilities needed to exchange programs, which are opened by number.
 pub const TO_EXCHANGE_PROGRAMS: Capabilities = Capabilities::BPF.union(Capabilities::SYS_ADMIN);
 
-/// Lets the next program have a seat in a chain.
+/// Hands a seat in a chain to the next program.
 #[derive(Debug)]
 struct LeaveChain {
     own: u32,
@@ -296,8 +296,8 @@ impl Undo for LeaveChain {
     }
 }
 
-/// Lets the next program in a chain take over a link, one of many with the same program. The capture holds the
-/// descriptors, and the task is over when it lets go of the link.
+/// Hands a link, one of many with the same program, to the next program in the chain. The capture owns the descriptors; the
+/// task is over when the capture drops the link.
 #[derive(Debug)]
 struct HandOver {
     link: Weak<OwnedFd>,

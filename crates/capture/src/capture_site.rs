@@ -1,4 +1,4 @@
-//! Where to capture: an interface in a network namespace.
+//! A capture site: an interface in a network namespace.
 
 use trawl_bpf::probe::{Capability, lack_of};
 use trawl_program::reload::{self, Again, Reload};
@@ -8,19 +8,19 @@ use trawl_sys::{Error, Result};
 
 use crate::options::{Direction, Options};
 
-/// One `-i`.
+/// One `-i` argument.
 #[derive(Clone, Debug)]
 pub struct CaptureSite {
-    /// As the person wrote it: `veth0`, or `red:veth0`.
+    /// Name as typed: `veth0`, or `red:veth0`.
     pub label: String,
     pub namespace: Option<Namespace>,
     pub interface: Interface,
-    /// Nobody named it: it is one of all, where the packet tap will do if no other can.
+    /// True if found by `-i any`: the packet tap is good enough there if no other tap works.
     pub one_of_any: bool,
 }
 
 impl CaptureSite {
-    /// `NAME` in the namespace given (or the present one), or `NAMESPACE:NAME`.
+    /// Finds `NAME` in the given namespace (or the present one), or `NAMESPACE:NAME`.
     pub fn find(text: &str, default_namespace: Option<&str>) -> Result<Self> {
         let (namespace, name) = netns::split_place(text, default_namespace);
         if name.is_empty() {
@@ -41,12 +41,12 @@ impl CaptureSite {
 }
 
 impl CaptureSite {
-    /// The interface, as programs are attached to it.
+    /// Returns the interface as the site of an attachment.
     pub(crate) fn to_attach(&self) -> Result<trawl_attach::Site> {
         trawl_attach::Site::named(self.namespace.clone(), &self.interface.name)
     }
 
-    /// How to load the program on it once more, so that the `hook` tap can look in.
+    /// Returns the command that reloads the interface's program with hooks for the `hook` tap.
     pub(crate) fn with_hooks(&self, program: u32) -> Reload {
         match self.to_attach() {
             Ok(site) => reload::with_hooks(&site, program),
@@ -57,24 +57,24 @@ impl CaptureSite {
         }
     }
 
-    /// Why nothing can be said of the program on it, where this process may not open programs of others.
+    /// Returns an error if this process may not open other processes' programs.
     pub(crate) fn may_not_look(&self) -> Option<Error> {
         let (why, how) = lack_of(&[Capability::SysAdmin])?;
         let what = format!("cannot look at the XDP program on {}", self.label);
         Some(Error::failed(what, why).fix(how))
     }
 
-    /// The number of the interface's namespace, as programs read it.
+    /// Returns the number of the interface's namespace, as programs read it.
     pub(crate) fn namespace_number(&self) -> Result<u32> {
         number_of(self.namespace.as_ref())
     }
 
-    /// It need not be asked which queue a packet came or goes by.
+    /// Returns true if all packets use one queue, so that the queue need not be recorded.
     pub fn has_one_queue(&self) -> bool {
         self.interface.rx_queues.max(self.interface.tx_queues) <= 1
     }
 
-    /// No packet comes by a queue that is not there.
+    /// Checks that the chosen queue exists.
     pub(crate) fn check_queue(&self, options: &Options) -> Result<()> {
         let of_sent = self.interface.tx_queues;
         let of_received = self.interface.rx_queues;
@@ -87,7 +87,7 @@ impl CaptureSite {
             return Ok(());
         };
         let has = match queues {
-            0 | 1 => format!("0 is the only {kind}queue that it has"),
+            0 | 1 => format!("0 is its only {kind}queue"),
             _ => format!("it has the {kind}queues 0 to {}", queues - 1),
         };
         Err(Error::usage(
@@ -95,13 +95,13 @@ impl CaptureSite {
             has,
         )
         .fix(format!(
-            "ethtool -l {} tells how many are in use",
+            "ethtool -l {} shows the queues in use",
             self.interface.name
         )))
     }
 }
 
-/// The number of a namespace, or of this one, as programs read it.
+/// Returns the number of a namespace, or of the present one, as programs read it.
 pub(crate) fn number_of(namespace: Option<&Namespace>) -> Result<u32> {
     let (_, inode) = match namespace {
         Some(namespace) => namespace.identity(),

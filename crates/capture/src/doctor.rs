@@ -1,4 +1,4 @@
-//! What this machine, and an interface of it, can do for a capture, what it cannot, and what fixes it.
+//! Checks of a machine and its interfaces: supported features, obstacles to a capture, and their fixes.
 
 mod attached;
 mod interface;
@@ -14,30 +14,30 @@ use trawl_io::dpdk::{self, Presence};
 
 pub use interface::examine as interface;
 
-/// How good a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     Ok,
-    /// Worth knowing, neither good nor bad.
+    /// Neither good nor bad.
     Info,
-    /// Something will not work, or will be seen differently from what one may expect.
+    /// A feature will not work, or behaves differently from what users expect.
     Warn,
-    /// Stands in the way of capturing.
+    /// Prevents capturing.
     Problem,
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What it belongs to: `system`, `privileges`, `kernel`, `bpffs`, `helpers`, or the interface.
+    /// Subject area: `system`, `privileges`, `kernel`, `bpffs`, `helpers`, or the interface.
     pub area: String,
     pub subject: String,
     pub state: State,
     pub text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The command, or else the advice, that fixes it.
+    /// Command, or else advice, that fixes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }
@@ -65,14 +65,14 @@ impl Finding {
     }
 }
 
-/// Whether any of them stands in the way of capturing.
+/// Returns true if a finding prevents capturing.
 pub fn has_problem(findings: &[Finding]) -> bool {
     findings
         .iter()
         .any(|finding| finding.state == State::Problem)
 }
 
-/// Without these nothing but the packet tap works, or not even that.
+/// Features without which at most the packet tap works.
 const ESSENTIAL: [Feature; 6] = [
     Feature::Bpf,
     Feature::MmapableArray,
@@ -82,7 +82,7 @@ const ESSENTIAL: [Feature; 6] = [
     Feature::PacketV3,
 ];
 
-/// All that does not depend on an interface.
+/// Returns the findings that do not depend on an interface.
 pub fn machine() -> Vec<Finding> {
     let mut findings = vec![Finding::new(
         "system",
@@ -101,7 +101,7 @@ pub fn machine() -> Vec<Finding> {
     findings
 }
 
-/// Few machines have DPDK: its helper is only worth a warning where it is there and of no use.
+/// Checks the DPDK helper. Few machines have DPDK, so the helper is worth a warning only if it is installed and useless.
 fn dpdk_helper() -> Finding {
     const BUILD: &str = "make build-dpdk";
     let new = |state, text: String| Finding::new("helpers", dpdk::PROGRAM, state, text);
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_essential_is_a_problem_and_the_rest_a_warning() {
+    fn missing_features_are_problems_if_essential_and_warnings_otherwise() {
         let missing = Answer::NotSupported {
             why: "x".to_owned(),
         };
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_apart_and_says_why() {
+    fn refusal_is_reported_with_its_reason() {
         let refused = Answer::Refused {
             errno: 1,
             why: "a policy".to_owned(),

@@ -24,7 +24,7 @@ pub enum Event {
     Capturing {
         interface: String,
         hook: String,
-        /// How the program is attached; empty where there is no choice.
+        /// Attach mode; empty if the hook has only one.
         mode: String,
     },
     /// trawl chose these taps.
@@ -42,22 +42,22 @@ pub enum Event {
     SharingHook {
         interface: String,
     },
-    /// The driver did not take trawl's XDP program.
+    /// The driver did not accept trawl's XDP program.
     SkbMode {
         interface: String,
         why: String,
     },
-    /// What attaching an XDP program is about to do to a network card.
+    /// Effects of attaching an XDP program on a network card.
     TouchesCard {
         interface: String,
         driver: String,
         effects: String,
     },
-    /// No program is attached, so every packet passes, and other verdicts are asked for.
+    /// No program is attached, so every packet passes, but other verdicts are requested.
     NoPacketMatchesVerdict {
         interface: String,
     },
-    /// Packets get to these programs by tail calls, where tracing does not see them.
+    /// Packets reach these programs by tail calls, which tracing does not see.
     ProgramsOutOfSight {
         interface: String,
         programs: String,
@@ -71,20 +71,20 @@ pub enum Event {
     ProgramLost {
         interface: String,
         program: String,
-        /// It is looked for.
+        /// True if trawl waits for its return.
         awaited: bool,
     },
-    /// The kernel or a library drops what does not match without counting it.
+    /// The kernel or a library drops non-matching packets without counting them.
     RejectedNotCounted {
         interface: String,
-        /// Why the kernel did not take the counting program; absent for a library.
+        /// Reason for which the kernel refused the counting program; absent for a library.
         why: Option<String>,
     },
     /// Capture files have no link type for these frames.
     NoLinkType {
         interface: String,
     },
-    /// The network card stamps packets, if it was told to.
+    /// The network card stamps packets, if configured to.
     CardStamps {
         interface: String,
         device: String,
@@ -94,18 +94,18 @@ pub enum Event {
         interface: String,
         library: Option<String>,
     },
-    /// What libpcap said when the device was opened.
+    /// A warning of libpcap on opening the device.
     LibraryWarning {
         interface: String,
         library: String,
         warning: String,
     },
-    /// The library gave packets times that cannot be.
+    /// The library gave packets impossible times.
     ImpossibleTimes {
         library: String,
         packets: u64,
     },
-    /// The thread in the library did not come back in time.
+    /// The library's reading thread did not return in time.
     LibraryStuck {
         library: String,
         seconds: u64,
@@ -120,7 +120,7 @@ pub enum Event {
         port: String,
         pid: String,
     },
-    /// There are too many of these to follow packets through all of them.
+    /// Too many namespaces or interfaces to follow packets through all of them.
     StepsLeftOut {
         of: Steps,
         count: u64,
@@ -133,16 +133,16 @@ pub enum Event {
     NoSteps {
         why: String,
     },
-    /// An interface that appeared is not captured on.
+    /// An interface that appeared is not captured.
     NotJoined {
         why: String,
     },
-    /// Interfaces that appear are captured on once others have left.
+    /// Interfaces that appear are captured once others have left.
     JoinsWait {
         interface: String,
         why: String,
     },
-    /// Packets are followed without the steps at a program that has no hooks.
+    /// Packets are followed without the steps at a program without hooks.
     NoHooks {
         interface: String,
         reload: Reload,
@@ -152,11 +152,11 @@ pub enum Event {
         interface: String,
         reason: ClockReason,
     },
-    /// A ring's segment holds no more bytes of a packet.
+    /// A ring's segment is too small for longer packets.
     SnaplenReduced {
         bytes: u32,
     },
-    /// An output is a named pipe, which is opened when it has a reader.
+    /// An output is a named pipe, which is opened once it has a reader.
     WaitsForReader {
         output: String,
     },
@@ -165,7 +165,7 @@ pub enum Event {
         output: String,
         why: String,
     },
-    /// Nobody reads the pipe.
+    /// The pipe's reader does not read.
     NotRead {
         output: String,
         packets: u64,
@@ -174,27 +174,27 @@ pub enum Event {
     Armed {
         before_ns: u64,
         memory_bytes: u64,
-        /// Memory for packets that were not looked at yet, beside that.
+        /// Ring memory for packets not yet read, in addition.
         ring_bytes: u64,
         expression: Option<String>,
         verdicts: Vec<String>,
-        /// The process that a signal starts the recording of.
+        /// Process that starts recording on SIGUSR2.
         signal_pid: Option<u32>,
     },
-    /// An event has packets written.
+    /// An event started the writing of packets.
     Triggered(Firing),
-    /// A program runs with hooks for the time of the capture.
+    /// A program runs with hooks during the capture.
     HooksLent {
         interface: String,
         file: PathBuf,
         program: String,
         id: u32,
     },
-    /// It has hooks already.
+    /// The attached program already has hooks.
     HasHooks {
         interface: String,
     },
-    /// The program without hooks was not put back.
+    /// The program without hooks was not restored.
     HooksNotReturned {
         interface: String,
     },
@@ -210,12 +210,12 @@ pub enum Event {
     },
     /// No packets come from this interface any more.
     Gone(Gone),
-    /// Something was not left as it was before the capture.
+    /// A change made by the capture was not undone.
     NotUndone {
         what: Left,
         why: String,
     },
-    /// What reads the packets failed, or did not end as it should.
+    /// Reading packets failed, or did not end properly.
     ReadFailed(ReadFailure),
     /// A traced program was replaced by another one, which is traced now.
     ProgramReplaced {
@@ -225,17 +225,17 @@ pub enum Event {
     },
     /// A tap cannot see packets any more.
     Blind(Gap),
-    /// It sees them again.
+    /// A blind tap sees packets again.
     SeesAgain(Gap),
     /// The process that cleans up after a killed trawl was killed itself, and another one was started.
     WardenReplaced,
-    /// The kernel does not take the filter: the tap is attached without it, and trawl leaves out what does not match.
+    /// The kernel refused the filter: the tap is attached without it, and trawl filters packets itself.
     FilteredInUserSpace {
         why: String,
     },
-    /// The filter follows chains of headers, the kernel only so far: packets with longer ones are judged in user space.
+    /// The kernel follows chains of headers only so far: packets with longer chains are filtered in user space.
     LongChainsInUserSpace,
-    /// The account of packets, on request and at the end.
+    /// The summary of packets, on request and at the end.
     Account(Account),
     HardwareTime {
         stamped: u64,
@@ -244,7 +244,7 @@ pub enum Event {
     TimeError {
         at_most_ns: u64,
     },
-    /// The packets of an output after the first that are not in it.
+    /// Losses of an output after the first.
     Output(OutputSummary),
     /// An output ended early.
     OutputFailed {
@@ -255,14 +255,14 @@ pub enum Event {
         packets: u64,
         threads: usize,
     },
-    /// All is written, and commands of -z still run.
+    /// All packets are written, but commands of -z still run.
     WaitsForCommands {
         count: usize,
     },
-    /// A gap, once the capture is over.
+    /// A gap, reported once the capture is over.
     Unseen(Gap),
     Triggers(trigger::Report),
-    /// The figures of a library that reads packets.
+    /// Statistics of a library that reads packets.
     Library(LibraryFigures),
     StoreDelayed {
         url: String,
@@ -275,20 +275,20 @@ pub enum Event {
         spooled: u64,
         evicted: u64,
     },
-    /// Chunks that are not in the store yet.
+    /// Chunks not yet in the store.
     Spooled {
         spool: PathBuf,
         chunks: u64,
         error: String,
     },
-    /// Packets that will not be in the store.
+    /// Packets that will never be in the store.
     Evicted {
         url: String,
         packets: u64,
     },
 }
 
-/// Why trawl chose a tap.
+/// Reason for which trawl chose a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TapReason {
@@ -303,7 +303,7 @@ pub enum TapReason {
     CannotBeTraced,
 }
 
-/// What packets are followed through.
+/// Objects that packets are followed through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Steps {
@@ -311,17 +311,17 @@ pub enum Steps {
     Interfaces,
 }
 
-/// Why polls cannot be stamped as a whole.
+/// Reason for which polls cannot be stamped as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClockReason {
     /// The driver has no polls.
     NoPolls { driver: String },
-    /// Their end cannot be seen.
+    /// The end of polls cannot be seen.
     EndUnseen { why: String },
 }
 
-/// What a tap changed for the time of a capture.
+/// A change that a tap made for the time of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Left {
@@ -330,7 +330,7 @@ pub enum Left {
     TcFilter,
 }
 
-/// An interface that packets do not come from any more.
+/// An interface that no packets come from any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gone {
     pub interface: String,
@@ -345,14 +345,14 @@ pub enum GoneReason {
     NamespaceDeleted,
     /// None of the chosen programs is attached any more.
     ProgramsGone,
-    /// The program that is attached now cannot be traced.
+    /// The program attached now cannot be traced.
     ProgramUntraceable {
         why: String,
     },
     ReadFailed(ReadFailure),
 }
 
-/// Why packets cannot be read from an interface any more.
+/// Reason for which packets cannot be read from an interface any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadFailure {
@@ -362,21 +362,21 @@ pub enum ReadFailure {
     ThreadCrashed,
     /// The DPDK application has ended.
     ApplicationEnded,
-    /// The DPDK helper wrote what is no block.
+    /// The DPDK helper wrote an invalid block.
     HelperBroken,
-    /// Something else told the DPDK helper to end.
+    /// The DPDK helper was ended by another process.
     HelperStopped,
     HelperKilled {
         said: Option<String>,
     },
-    /// The DPDK helper did not end in this time, and trawl killed it.
+    /// The DPDK helper did not end in time, and trawl killed it.
     HelperStuck {
         seconds: u64,
     },
 }
 
 impl GoneReason {
-    /// A stable name.
+    /// Returns a stable name.
     fn name(&self) -> &'static str {
         match self {
             Self::Removed => "interface_removed",
@@ -447,8 +447,8 @@ impl fmt::Display for ReadFailure {
             Self::Error { why } => why.clone(),
             Self::ThreadCrashed => "the thread that reads packets has crashed".to_owned(),
             Self::ApplicationEnded => "the DPDK application has ended".to_owned(),
-            Self::HelperBroken => "trawl-dpdk handed over something that is not a block".to_owned(),
-            Self::HelperStopped => "trawl-dpdk was told to end".to_owned(),
+            Self::HelperBroken => "trawl-dpdk handed over an invalid block".to_owned(),
+            Self::HelperStopped => "trawl-dpdk was stopped by another process".to_owned(),
             Self::HelperKilled { said: Some(said) } => format!("trawl-dpdk was killed ({said})"),
             Self::HelperKilled { said: None } => "trawl-dpdk was killed".to_owned(),
             Self::HelperStuck { seconds } => {
@@ -459,17 +459,17 @@ impl fmt::Display for ReadFailure {
     }
 }
 
-/// A time in which packets went by unseen.
+/// A period in which packets passed unseen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
     pub interface: String,
     pub tap: Cow<'static, str>,
-    /// When the tap was last found to see, and when it was found to see again: nanoseconds since 1970. Without an end,
-    /// it lasted as long as the capture.
+    /// Time at which the tap was last known to work, and time at which it worked again, in nanoseconds since 1970. A gap
+    /// without an end lasted until the end of the capture.
     pub from_ns: u64,
     pub to_ns: Option<u64>,
     pub cause: Cause,
-    /// Why the tap could not be attached again.
+    /// Reason for which the tap could not be re-attached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -549,7 +549,7 @@ impl fmt::Display for Event {
                 why: Some(why),
             } => format!(
                 "{interface}: packets that the filter rejects are not counted, and the filter sees no VLAN tags that the \
-             kernel keeps beside the packet: {why}"
+             kernel keeps outside the packet: {why}"
             ),
             Self::RejectedNotCounted {
                 interface,
@@ -561,7 +561,7 @@ impl fmt::Display for Event {
                 "{interface}: capture files have no link type for its frames; they are recorded as USER0"
             ),
             Self::CardStamps { interface, device } => format!(
-                "{interface}: packets carry the network card's time if the card was told to stamp them: hwstamp_ctl -i {device} -r 1"
+                "{interface}: packets carry the network card's time if the card is set to stamp them: hwstamp_ctl -i {device} -r 1"
             ),
             Self::SystemStamps {
                 interface,
@@ -585,14 +585,14 @@ impl fmt::Display for Event {
                 "{library} did not return from reading packets within {seconds} s; packets that it holds are not recorded"
             ),
             Self::TakenFromStack { interface } => format!(
-                "{interface}: its packets are taken away from the network stack during the capture"
+                "{interface}: the network stack does not get its packets during the capture"
             ),
             Self::DpdkPortCleared {
                 interface,
                 port,
                 pid,
             } => format!(
-                "{interface}: removed from port {port} what a killed capture (process {pid}) had left"
+                "{interface}: removed from port {port} the callbacks that a killed capture (process {pid}) left"
             ),
             Self::StepsLeftOut { of, count } => match of {
                 Steps::Namespaces => format!(
@@ -666,7 +666,7 @@ impl fmt::Display for Event {
                     events.push(format!("SIGUSR2 (kill -USR2 {pid})"));
                 }
                 format!(
-                    "keeping packets of {:?} in memory, at most {} MiB beside the {} MiB of --memory, until there is {}",
+                    "keeping packets of {:?} in memory, at most {} MiB in addition to the {} MiB of --memory, until {}",
                     Duration::from_nanos(*before_ns),
                     memory_bytes >> 20,
                     ring_bytes >> 20,
@@ -799,7 +799,7 @@ fn compression_limit(cpus: usize) -> String {
 }
 
 impl Event {
-    /// Packets are being recorded at a hook point.
+    /// Reports that packets are being recorded at a hook point.
     pub fn capturing(point: &Point) -> Self {
         Self::Capturing {
             interface: point.label.clone(),
@@ -808,7 +808,7 @@ impl Event {
         }
     }
 
-    /// Packets wait in memory for an event.
+    /// Reports that packets are kept in memory until an event.
     pub fn armed(plan: &TriggerPlan, ring_bytes: u64) -> Self {
         let verdicts = plan.verdicts.iter().flat_map(|set| set.actions());
         Self::Armed {
@@ -842,7 +842,7 @@ impl TapReason {
 }
 
 impl fmt::Display for Gap {
-    /// As a line of the account.
+    /// Writes the gap as a line of the summary.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -856,7 +856,7 @@ impl fmt::Display for Gap {
     }
 }
 
-/// The time of day, as packets have it, to the millisecond.
+/// Formats the time of day like packet times, to the millisecond.
 fn time(ns: u64) -> String {
     let seconds = (ns / 1_000_000_000) as i64 + i64::from(clock::utc_offset());
     let of_day = seconds.rem_euclid(86_400);

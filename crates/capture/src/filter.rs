@@ -1,4 +1,4 @@
-//! The filter as a person gave it, made ready for each tap's hook.
+//! The filter as typed, compiled for each tap's hook.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -21,13 +21,13 @@ use trawl_sys::{Error, Result};
 use crate::capture_site::CaptureSite;
 use crate::options::Options;
 
-/// Which packets are wanted, by what is in them.
+/// The wanted packets, by content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Filter {
-    /// An expression as tcpdump takes it.
+    /// An expression in tcpdump's syntax.
     Expression(String),
-    /// The same, about the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP.
+    /// An expression about the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP.
     Inner(String),
     /// A classic program as `tcpdump -ddd` prints it.
     Classic(String),
@@ -37,12 +37,12 @@ pub enum Filter {
 #[derive(Debug)]
 pub struct XdpBlocks {
     whole: Block,
-    /// The version that judges most packets, if the filter has one.
+    /// Short version that decides most packets, if the filter has one.
     quick: Option<Vec<Insn>>,
 }
 
-/// Instructions to splice into a program, and the maps whose descriptors stand in them: these must last until the
-/// program is loaded.
+/// Instructions to splice into a program, and the maps whose descriptors they contain: the maps must live until the program
+/// is loaded.
 #[derive(Debug, Default)]
 pub struct Block {
     insns: Vec<Insn>,
@@ -50,7 +50,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Makes the maps that long lists are looked up in.
+    /// Creates the maps that hold long lists.
     pub fn new(lowered: &Lowered) -> Result<Self> {
         let tables = (lowered.tables.iter())
             .map(|table| Table::holding("trawl_list", &table.bytes()))
@@ -80,7 +80,7 @@ impl std::ops::Deref for Block {
 }
 
 impl XdpBlocks {
-    /// What the names of programs end with that have a place for these.
+    /// Returns the suffix of the names of programs with a slot for these instructions.
     pub fn suffix(&self, quickly: bool) -> &'static str {
         match self.quick_block(quickly) {
             Some(_) => "q",
@@ -88,7 +88,7 @@ impl XdpBlocks {
         }
     }
 
-    /// Into a program of that name.
+    /// Splices the instructions into a program of that name.
     pub fn put_into(&self, program: &mut TapProgram, quickly: bool) -> Result<()> {
         program.filter(&self.whole)?;
         self.quick_block(quickly)
@@ -101,7 +101,7 @@ impl XdpBlocks {
 }
 
 impl Filter {
-    /// What the file says of it.
+    /// Returns the filter as the file shows it.
     pub fn text(&self) -> String {
         match self {
             Self::Expression(text) => text.clone(),
@@ -110,7 +110,7 @@ impl Filter {
         }
     }
 
-    /// The classic program for packets of this link type.
+    /// Compiles the filter to a classic program for packets of this link type.
     pub fn classic(&self, options: &expression::Options) -> Result<Classic> {
         compile_filters();
         match self {
@@ -120,26 +120,26 @@ impl Filter {
         .map_err(|error| self.explain(&error))
     }
 
-    /// The classic program for what a site's interface carries.
+    /// Compiles the filter to a classic program for a site's link type.
     pub fn at_site(&self, site: &CaptureSite, snaplen: u32) -> Result<Classic> {
         self.classic(&compiler_options(site, snaplen)?)
     }
 
-    /// The instructions to splice into a program at a site's hook.
+    /// Returns the instructions to splice into a program at a site's hook.
     pub fn block(&self, site: &CaptureSite, snaplen: u32, target: &Target) -> Result<Block> {
         let options = compiler_options(site, snaplen)?;
         let lowered = self.lower(&options, &for_this_kernel(target))?;
         Block::new(&lowered)
     }
 
-    /// The instructions for a program that has a copy of a frame's first bytes, whichever device it is of.
+    /// Returns the instructions for a program that has a copy of a frame's first bytes, of any device.
     pub fn copy_block(&self, snaplen: u32, buffer: u16) -> Result<Vec<Insn>> {
         let options = ethernet(snaplen);
         let lowered = self.lower(&options, &for_this_kernel(&Target::copy(buffer)))?;
         Ok(lowered.insns)
     }
 
-    /// The same for XDP, where most packets can be judged at once.
+    /// Returns the instructions for XDP, with a short version that decides most packets.
     pub fn xdp_blocks(&self, site: &CaptureSite, snaplen: u32) -> Result<XdpBlocks> {
         let options = compiler_options(site, snaplen)?;
         let target = for_this_kernel(&Target::xdp());
@@ -157,7 +157,7 @@ impl Filter {
         })
     }
 
-    /// The instructions for packets of this link type.
+    /// Returns the instructions for packets of this link type.
     pub fn lower(&self, options: &expression::Options, target: &Target) -> Result<Lowered> {
         match self.inner(options)? {
             Some(inner) => lower_inner(&inner, target),
@@ -166,7 +166,7 @@ impl Filter {
         .map_err(|error| self.explain(&error))
     }
 
-    /// The programs for the packets inside, if those are meant.
+    /// Returns the programs for inner packets, if the filter is about them.
     pub fn inner(&self, options: &expression::Options) -> Result<Option<Inner>> {
         let Self::Inner(text) = self else {
             return Ok(None);
@@ -181,7 +181,7 @@ impl Filter {
             .map_err(|error| self.explain(&error))
     }
 
-    /// Whether it has loops at one of these sites: the kernel follows them for a limited number of turns.
+    /// Returns true if the filter has loops at one of these sites: the kernel limits the number of turns.
     pub(crate) fn may_loop(&self, sites: &[CaptureSite], options: &Options) -> Result<bool> {
         let loops = |compiler: &expression::Options| {
             let program = self.classic(compiler)?;
@@ -198,7 +198,7 @@ impl Filter {
         Ok(false)
     }
 
-    /// The error in words, with a mark below the place of the expression that it is about.
+    /// Explains an error, with a mark below its position in the expression.
     pub fn explain(&self, error: &FilterError) -> Error {
         if let FilterError::NoCompiler(cause) = error {
             let error = Error::failed(&cause.what, &cause.why);
@@ -244,7 +244,7 @@ fn for_this_kernel(target: &Target) -> Target {
     }
 }
 
-/// For Ethernet frames of any device.
+/// Returns compiler options for Ethernet frames of any device.
 pub(crate) fn ethernet(snaplen: u32) -> expression::Options {
     expression::Options {
         link: LinkType::ETHERNET,
@@ -255,7 +255,7 @@ pub(crate) fn ethernet(snaplen: u32) -> expression::Options {
     }
 }
 
-/// What libpcap is told of a site's packets.
+/// Returns libpcap's compiler options for a site's packets.
 pub fn compiler_options(site: &CaptureSite, snaplen: u32) -> Result<expression::Options> {
     Ok(expression::Options {
         link: link_type(site)?,
@@ -266,14 +266,14 @@ pub fn compiler_options(site: &CaptureSite, snaplen: u32) -> Result<expression::
     })
 }
 
-/// libpcap's number for the way a site's packets begin.
+/// Returns libpcap's number for the link type of a site's packets.
 pub fn link_type(site: &CaptureSite) -> Result<LinkType> {
     match site.interface.link_type {
         LINKTYPE_ETHERNET => Ok(LinkType::ETHERNET),
         LINKTYPE_RAW => Ok(LinkType::RAW_IP),
         other => Err(Error::failed(
             format!("cannot filter on {}", site.label),
-            format!("nothing is known of packets of link type {other}"),
+            format!("link type {other} is not supported"),
         )),
     }
 }

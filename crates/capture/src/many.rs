@@ -1,4 +1,4 @@
-//! One program for many interfaces: the tables of where packets count, and the programs that look there.
+//! One program for many interfaces: the tables that map interfaces to hook points, and the programs that read them.
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -20,42 +20,42 @@ use crate::options::{Options, TimeSource};
 use crate::taps::packet::group::Groups;
 use crate::taps::xdp::Seated;
 
-/// With more sites than this, programs are shared. One that serves a single interface costs less for each packet.
+/// Number of sites above which they share programs. A program for a single interface is faster.
 const PROGRAMS_APART: usize = 16;
 /// The map in bpf/include/places.h.
 pub(crate) const MAP_NAME: &str = "places";
 
-/// What is shared by the interfaces of a capture.
+/// State shared by the interfaces of a capture.
 #[derive(Debug, Default)]
 pub struct Many {
-    /// Interfaces are told apart by their namespaces too.
+    /// True if namespaces distinguish interfaces.
     across_namespaces: bool,
-    /// By hook, since an interface has an account at each, and by the namespace that their programs serve, if not all.
+    /// Tables by hook, since an interface has a point at each, and by the namespace that their programs serve, if not all.
     tables: HashMap<(&'static str, Option<u32>), Rc<Table>>,
     pub(crate) xdp: Vec<(Likeness, Rc<Seated>)>,
-    /// With the attach type.
+    /// Programs with their attach type.
     pub(crate) tc: Vec<(Likeness, u32, Arc<OwnedFd>)>,
     pub(crate) packet: Groups,
-    /// How many the interfaces of the beginning are in.
+    /// Number of namespaces of the initial interfaces.
     pub(crate) namespaces: usize,
-    /// Those, while the capture is being attached.
+    /// Namespaces of the initial interfaces, while the capture is being attached.
     pub(crate) known: Vec<Option<Namespace>>,
-    /// Programs and numbers of namespaces whose filters the warden looks after.
+    /// Programs and namespace numbers with filters that the warden watches.
     pub(crate) watched: HashSet<(u32, u32)>,
 }
 
-/// What makes two programs the same one.
+/// Key by which two programs are the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Likeness {
     name: String,
     config: Vec<u8>,
-    /// The namespace that it serves, if not all.
+    /// Namespace that the program serves, if not all.
     namespace: Option<u32>,
     link_type: u16,
     netmask: Option<Ipv4Addr>,
 }
 
-/// An interface in a table: what is seen there counts as long as this is held.
+/// An interface in a table: its packets count while this is held.
 #[derive(Debug)]
 pub(crate) struct TableEntry {
     table: Rc<Table>,
@@ -64,12 +64,12 @@ pub(crate) struct TableEntry {
 
 impl Drop for TableEntry {
     fn drop(&mut self) {
-        // Its packets would count at the account that it had; nothing worse comes of it.
+        // A leftover entry only counts packets at a stale point.
         let _ = self.table.delete(&self.key);
     }
 }
 
-/// How far into the kernel's structures lies what leads to a device's namespace.
+/// Offsets in kernel structures on the path to a device's namespace.
 #[derive(Clone, Copy, Debug)]
 struct Offsets {
     queue_info: u32,
@@ -80,7 +80,7 @@ struct Offsets {
 }
 
 impl Offsets {
-    /// `None` where programs cannot look there.
+    /// Returns `None` if programs cannot read these structures.
     fn find() -> Option<Self> {
         static FOUND: OnceLock<Option<Offsets>> = OnceLock::new();
         *FOUND.get_or_init(|| {
@@ -97,14 +97,14 @@ impl Offsets {
     }
 }
 
-/// Which structure a hook's programs start from.
+/// The structure from which a hook's programs start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum From {
     Xdp,
     SocketBuffer,
 }
 
-/// Has a program ask for the namespace of a packet's device; false where it cannot.
+/// Configures a program to read the namespace of a packet's device; false if it cannot.
 pub(crate) fn ask_for_namespace(config: &mut TapConfig, from: From) -> bool {
     let Some(offsets) = Offsets::find() else {
         return false;
@@ -120,7 +120,7 @@ pub(crate) fn ask_for_namespace(config: &mut TapConfig, from: From) -> bool {
 }
 
 impl Assembly {
-    /// Says where the first interfaces are, and whether others may come from elsewhere.
+    /// Records the namespaces of the first interfaces, and whether later ones may come from others.
     pub(crate) fn expect(&mut self, sites: &[CaptureSite]) {
         let first = sites.first().and_then(|site| site.namespace.as_ref());
         let mut numbers = HashSet::new();
@@ -134,13 +134,13 @@ impl Assembly {
             || sites.iter().any(|site| site.namespace.as_ref() != first);
     }
 
-    /// Whether one program is to serve all interfaces that it can.
+    /// Returns true if one program serves all interfaces that it can.
     pub(crate) fn serves_many(&self) -> bool {
         let is_alike = self.options.time == TimeSource::System && !self.options.follows();
         is_alike && (self.options.joins || self.sites > PROGRAMS_APART)
     }
 
-    /// Turns a program's configuration into that of one for many interfaces.
+    /// Generalises a program's configuration to many interfaces.
     pub(crate) fn for_many(
         &self,
         name: &str,
@@ -168,7 +168,7 @@ impl Assembly {
         })
     }
 
-    /// The table that a program looks into.
+    /// Returns the table that a program reads.
     pub(crate) fn places(&mut self, hook: &'static str, likeness: &Likeness) -> Result<Rc<Table>> {
         let whose = (hook, likeness.namespace);
         if let Some(table) = self.many.tables.get(&whose) {
@@ -179,7 +179,7 @@ impl Assembly {
         Ok(table)
     }
 
-    /// Has what is seen on an interface count at a point; `None` if it counts at another one of this capture.
+    /// Makes packets of an interface count at a point; `None` if they count at another point of this capture.
     pub(crate) fn place(
         &mut self,
         hook: &'static str,
@@ -196,7 +196,7 @@ impl Assembly {
     }
 }
 
-/// A table of interfaces, empty.
+/// Creates an empty table of interfaces.
 pub(crate) fn new_table() -> Result<Rc<Table>> {
     let sizes = (size_of::<InterfaceKey>(), size_of::<InterfacePlace>());
     Table::hash("trawl_places", sizes, 2 * RING_MAX_POINTS as u32)
@@ -204,7 +204,7 @@ pub(crate) fn new_table() -> Result<Rc<Table>> {
         .map_err(|e| Error::os("cannot make the table of interfaces", e))
 }
 
-/// An interface's netmask, where the filter depends on it: only broadcast addresses do.
+/// Returns an interface's netmask, if the filter depends on it: only broadcast addresses do.
 pub(crate) fn broadcast_netmask(options: &Options, site: &CaptureSite) -> Option<Ipv4Addr> {
     let filter = options.filter.as_ref();
     filter
@@ -213,7 +213,7 @@ pub(crate) fn broadcast_netmask(options: &Options, site: &CaptureSite) -> Option
 }
 
 impl TableEntry {
-    /// `None` if the interface has a place there already.
+    /// Adds an interface to a table; `None` if the table has it already.
     pub(crate) fn take(
         table: &Rc<Table>,
         namespace: u32,
@@ -236,7 +236,7 @@ impl TableEntry {
             })),
             Err(error) if error.raw_os_error() == Some(errno::EEXIST) => Ok(None),
             Err(error) => Err(Error::os(
-                format!("cannot note where packets of {} count", site.label),
+                format!("cannot add {} to the table of interfaces", site.label),
                 error,
             )),
         }

@@ -1,25 +1,24 @@
-//! The merge: records of several CPUs leave in the order of their time stamps. What moves is runs of records; while
-//! only one CPU has any, whole chunks go out as they are and nothing is looked at.
+//! The merge: records of several CPUs leave in the order of their time stamps, in runs. While only one CPU has records, whole
+//! chunks go out unread.
 //!
-//! What is known of a CPU that has nothing to show? Records it will still make are stamped later than now, unless one
-//! is being written at this moment, or it is in the middle of a poll and stamps without a reading of the clock, both of which
-//! its ring says. So a round looks at all rings twice: what was there at the
-//! first look may go out up to the time between the looks, or up to the last record of a ring in the middle of one.
+//! Future records of a CPU are stamped later than now, unless its ring says that a record is being written at this moment, or
+//! that the CPU is within a poll and stamps without reading the clock. So a round observes all rings twice: records present
+//! at the first look may go out up to the time between the looks, or up to the last record of a ring within one.
 
 use trawl_pipeline::{Blocks, Feed};
 use trawl_ring::{Consumer, Observation};
 use trawl_sys::Result;
 use trawl_sys::clock::{self, StepDetector};
 
-/// A mark set by another CPU is seen by ours after this time at the latest.
+/// Time after which a mark set by another CPU is visible to ours.
 const STORE_VISIBLE_NS: u64 = 2_000;
-/// How long records may wait for a ring that does not move: its CPU may have been taken away in the middle of one.
+/// Time that records may wait for a ring that does not move: its CPU may have been descheduled within a record.
 const PATIENCE_NS: u64 = 100_000_000;
-/// A stamp that continues an earlier one is not older than a tick of the kernel's, and two at the slowest.
+/// Maximum age of a stamp that continues an earlier one: a tick of the kernel, or two of the slowest.
 const TICK_NS: u64 = 20_000_000;
-/// How long a segment that is being filled may wait for a writer that wants whole ones.
+/// Time that a partly filled segment may wait for a writer that wants whole ones.
 const HOLD_NS: u64 = 4_000_000;
-/// Runs shorter than this are gathered before they are written.
+/// Length below which runs are gathered before they are written.
 const SHORT_RUN: usize = 16 << 10;
 const GATHER: usize = 256 << 10;
 
@@ -28,21 +27,21 @@ pub struct Merge {
     streams: Vec<Stream>,
     gathered: Vec<u8>,
     steps: StepDetector,
-    /// The time that records are waiting for to pass, and since when, on the steady clock, it has not.
+    /// The time for which records wait, and the start of the wait on the monotonic clock.
     waiting: Option<(u64, u64)>,
-    /// Since when the segment that is being filled has been held back.
+    /// Start of the time for which the partly filled segment has been held back.
     held_since: Option<u64>,
-    /// Records carry times of different clocks: the order can only be that in which they were seen.
+    /// Records carry times of different clocks, so they leave in the order in which they were seen.
     in_order_seen: bool,
 }
 
 #[derive(Debug)]
 struct Stream {
     consumer: Consumer,
-    /// What was there at the first look, and at the second.
+    /// Records present at the first look, and at the second.
     until: Observation,
     later: Observation,
-    /// The time of the record at the front, once it was looked at.
+    /// Time of the record at the front, once read.
     front: Option<u64>,
 }
 
@@ -60,7 +59,7 @@ impl Merge {
         merge
     }
 
-    /// Takes in rings of taps that were attached later.
+    /// Adds the rings of taps that were attached later.
     pub fn add(&mut self, consumers: Vec<Consumer>) {
         let stream = |consumer| Stream {
             consumer,
@@ -71,7 +70,7 @@ impl Merge {
         self.streams.extend(consumers.into_iter().map(stream));
     }
 
-    /// Moves records that can go out now, and returns their bytes.
+    /// Moves records that can go out now, and returns their number of bytes.
     pub fn round(&mut self, feed: &mut Feed<'_>) -> Result<usize> {
         if feed.is_blocked() {
             return Ok(0);
@@ -100,7 +99,7 @@ impl Merge {
         self.move_merged(horizon, feed)
     }
 
-    /// Moves all records until the writer is blocked. Called when nothing is recorded any more.
+    /// Moves all records until the writer is blocked. Called after recording has stopped.
     pub fn finish(&mut self, feed: &mut Feed<'_>) -> Result<usize> {
         if feed.is_blocked() {
             return Ok(0);
@@ -111,7 +110,7 @@ impl Merge {
         self.move_merged(u64::MAX, feed)
     }
 
-    /// Takes the second look, and returns the time up to which all records are known.
+    /// Observes the rings a second time, and returns the time up to which all records are known.
     fn look_again(&mut self) -> u64 {
         let between = clock::wall();
         let steady = clock::monotonic();
@@ -133,7 +132,7 @@ impl Merge {
                 horizon = horizon.min(last_time.max(between.saturating_sub(TICK_NS)));
             }
         }
-        // After a step of the wall clock the times before it say nothing about those after it.
+        // After a step of the wall clock, earlier times say nothing about later ones.
         if self.steps.stepped() || self.in_order_seen {
             u64::MAX
         } else {
@@ -141,7 +140,7 @@ impl Merge {
         }
     }
 
-    /// Whether the one stream that had records at the first look was the only one to make any until the second.
+    /// Returns true if the stream with records at the first look is still the only one at the second.
     fn others_idle(&self) -> bool {
         self.streams
             .iter()
@@ -213,8 +212,8 @@ impl Merge {
         Ok(moved)
     }
 
-    /// Under steady load there is always something to hold back: what tells a ring that is stuck is that the horizon
-    /// stays where it is.
+    /// Returns false once the horizon has stayed in one position for too long: a ring is stuck. Under steady load some
+    /// records are always held back.
     fn has_patience(&mut self, horizon: u64) -> bool {
         let now = clock::monotonic();
         match self.waiting {
@@ -226,7 +225,7 @@ impl Merge {
         }
     }
 
-    /// The stream whose front is the earliest, and the front of the next one after it.
+    /// Returns the stream with the earliest front, and the front of the next stream.
     fn next_run(&mut self) -> Option<(usize, u64)> {
         let mut first: Option<(usize, u64)> = None;
         let mut limit = u64::MAX;
@@ -245,7 +244,7 @@ impl Merge {
         first.map(|(index, _)| (index, limit))
     }
 
-    /// Moves the records at a stream's front that are not later than the limit, at least one.
+    /// Moves records at a stream's front up to the time limit, at least one.
     fn move_run(&mut self, index: usize, limit: u64, feed: &mut Feed<'_>) -> Result<usize> {
         let Self {
             streams, gathered, ..
@@ -262,7 +261,7 @@ impl Merge {
             match write_gathered(gathered, feed) {
                 Ok(()) => feed.write(Blocks::Bytes(run)),
                 Err(error) => {
-                    // Kept, so that it can be accounted for.
+                    // Kept, so that the summary counts it.
                     gathered.extend_from_slice(run);
                     Err(error)
                 }
@@ -286,7 +285,7 @@ impl Merge {
     }
 }
 
-/// Whether the open segment is still to wait, in case that it is full soon.
+/// Returns true while the open segment should wait to be filled.
 fn holds_back(since: &mut Option<u64>) -> bool {
     let now = clock::monotonic();
     now - *since.get_or_insert(now) < HOLD_NS
@@ -323,8 +322,8 @@ fn word(bytes: &[u8], at: usize) -> u32 {
         .map_or(0, |four| u32::from_le_bytes(*four))
 }
 
-/// The total length of the block at the front. A length that cannot be stands for all that is there, so that a
-/// damaged ring cannot hold the merge in one place.
+/// Returns the total length of the block at the front. An impossible length stands for all bytes, so that a damaged ring
+/// cannot stop the merge.
 fn record_length(bytes: &[u8]) -> usize {
     match word(bytes, 4) as usize {
         length if length >= 32 && length <= bytes.len() => length,

@@ -1,4 +1,4 @@
-//! What is asked of a capture, as one plain value that can be stored and sent to another machine.
+//! The options of a capture, as one plain value that can be stored and sent to another machine.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::Choice;
 use crate::filter::Filter;
 use crate::trigger;
 
-/// As many bytes of a packet as tcpdump records.
+/// Snap length of tcpdump.
 pub const SNAPLEN: u32 = 262_144;
 
-/// Which packets, by the way they go.
+/// Direction of the wanted packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -37,11 +37,11 @@ impl Direction {
     }
 }
 
-/// How trawl's own XDP program is attached.
+/// Attach mode of trawl's own XDP program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// In the driver where that works, else in the stack.
+    /// In the driver if possible, else in the stack.
     #[default]
     NativeFirst,
     Native,
@@ -49,7 +49,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The only mode that will do.
+    /// Returns the only acceptable mode, if one was requested.
     pub(crate) fn asked(self) -> Option<XdpMode> {
         match self {
             Self::NativeFirst => None,
@@ -59,7 +59,7 @@ impl Mode {
     }
 }
 
-/// At which end of an XDP program a packet is recorded.
+/// The end of an XDP program at which a packet is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum At {
@@ -78,20 +78,20 @@ impl At {
     }
 }
 
-/// Which of the XDP programs on an interface are looked at.
+/// The XDP programs on an interface to capture at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Programs {
-    /// The one that is attached, whichever that is.
+    /// The attached program.
     AttachedTap,
-    /// That one and all after it.
+    /// The attached program and all after it.
     All,
     Named(String),
     Id(u32),
 }
 
 impl Programs {
-    /// `all`, a number, or a name.
+    /// Parses `all`, a number, or a name.
     pub fn parse(text: &str) -> Self {
         match text.parse() {
             Ok(id) => Self::Id(id),
@@ -100,7 +100,7 @@ impl Programs {
         }
     }
 
-    /// Whether one after the attached program is meant.
+    /// Returns true if a program after the attached one is chosen.
     pub(crate) fn mean(&self, name: &str, id: u32) -> bool {
         match self {
             Self::AttachedTap => false,
@@ -111,18 +111,18 @@ impl Programs {
     }
 }
 
-/// Whose clock the records carry.
+/// The clock of the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeSource {
-    /// The system's, read at the hook.
+    /// The system's clock, read at the hook.
     #[default]
     System,
-    /// The network card's where it stamped the packet, else the system's.
+    /// The network card's clock if it stamped the packet, else the system's.
     Hardware,
 }
 
-/// How often the system's clock is read.
+/// Frequency at which the system's clock is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stamps {
@@ -135,23 +135,22 @@ pub enum Stamps {
     Poll,
 }
 
-/// Of the packets of a poll, the first ones get their own reading, and then one in a number that follows the traffic, which is
-/// at most this.
+/// Packets of a poll with a reading of their own, and the maximum distance of later readings, which follows the traffic.
 const AUTO_FIRST: u32 = 4;
 const AUTO_EVERY: u32 = 16;
 
-/// For which records the clock is read after the end of a poll.
+/// Records for which the clock is read after the end of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Readings {
     pub(crate) first: u32,
     /// Later records whose number has none of these bits are stamped.
     pub(crate) mask: u32,
-    /// For more of them where packets come slowly.
+    /// Stamp more records if packets come slowly.
     pub(crate) follow: bool,
 }
 
 impl Readings {
-    /// Tells a program.
+    /// Writes the readings to a program's configuration.
     pub(crate) fn write_to(self, config: &mut TapConfig) {
         config.clock_first = self.first;
         config.clock_mask = self.mask;
@@ -160,7 +159,7 @@ impl Readings {
 }
 
 impl Stamps {
-    /// `None` for all records.
+    /// Returns `None` if all records are stamped.
     pub(crate) fn readings(self) -> Option<Readings> {
         let (first, mask, follow) = match self {
             Self::Auto => (AUTO_FIRST, AUTO_EVERY - 1, true),
@@ -185,7 +184,7 @@ impl Stamps {
     }
 }
 
-/// What is written of each packet beside its bytes.
+/// Metadata written with each packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Meta {
@@ -216,7 +215,7 @@ impl Default for Meta {
     }
 }
 
-/// What a record looks like.
+/// Form of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Recording {
@@ -224,26 +223,26 @@ pub struct Recording {
     pub stamps: Stamps,
 }
 
-/// A share of the packets that match.
+/// A share of the matching packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sample {
-    /// Each with a chance of one in N: no pattern of the traffic decides.
+    /// Each packet with a chance of one in N, regardless of patterns in the traffic.
     Random(u32),
-    /// The first of every N, on each CPU by itself.
+    /// The first of every N packets, on each CPU separately.
     Every(u32),
 }
 
-/// Memory for records that are not written yet.
+/// Memory for records not yet written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
     pub size: MemorySize,
-    /// Bytes to take at first; more is added while it is needed. `None`: all at once.
+    /// Bytes to allocate at first; more is added as needed. `None`: all at once.
     pub at_first: Option<u64>,
 }
 
-/// How much memory a capture may take, in bytes.
+/// Maximum memory of a capture, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemorySize {
@@ -255,7 +254,7 @@ pub enum MemorySize {
 }
 
 impl Memory {
-    /// Takes this much in all, and little of it at first.
+    /// Allocates up to this size, starting with little.
     pub fn growing_to(size: MemorySize) -> Self {
         Self {
             size,
@@ -277,7 +276,7 @@ impl Memory {
         }
     }
 
-    /// Cuts the memory up for a machine with this many CPUs and this much memory available.
+    /// Divides the memory for a machine with this many CPUs and this much memory available.
     pub fn geometry(self, cpus: usize, available: u64) -> Result<Geometry> {
         let geometry = match self.size {
             MemorySize::Usual => Geometry::by_default(cpus, available),
@@ -290,24 +289,24 @@ impl Memory {
         })
     }
 
-    /// Cuts the memory up for this machine.
+    /// Divides the memory for this machine.
     pub(crate) fn here(self) -> Result<Geometry> {
         self.geometry(events::cpu_count(), host::available_memory())
     }
 }
 
-/// What was asked for, resolved to plain values.
+/// The request, resolved to plain values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
     pub tap: Choice,
-    /// The tc tap as well, beside one at XDP.
+    /// The tc tap in addition to one at XDP.
     pub with_tc: bool,
-    /// What the kernel drops, beside what the tap sees or alone.
+    /// The kernel's drops, in addition to the tap's packets or alone.
     pub drops: Option<Drops>,
-    /// `None`: whatever the tap sees by nature.
+    /// `None`: the directions that the tap sees by nature.
     pub direction: Option<Direction>,
-    /// `None`: nothing was said, so that other taps may serve.
+    /// `None`: not specified, so that other taps may serve.
     pub programs: Option<Programs>,
     pub at: Option<At>,
     /// Record only packets that met one of these verdicts.
@@ -319,11 +318,11 @@ pub struct Options {
     pub filter_at: Option<At>,
     /// Only packets received or sent by this queue.
     pub queue: Option<u32>,
-    /// Only packets that are handled on this CPU.
+    /// Only packets handled on this CPU.
     pub cpu: Option<u32>,
-    /// Which of those that match.
+    /// A sample of the matching packets.
     pub sample: Option<Sample>,
-    /// Records a second, at most.
+    /// Maximum number of records a second.
     pub rate_limit: Option<u64>,
     pub snaplen: u32,
     pub count: Option<u64>,
@@ -331,59 +330,59 @@ pub struct Options {
     pub duration: Option<Duration>,
     pub memory: Memory,
     pub recording: Recording,
-    /// Packets are written only around events.
+    /// Writes packets only around events.
     #[serde(default)]
     pub trigger: Option<trigger::TriggerPlan>,
     pub promiscuous: bool,
-    /// Interfaces that appear while the capture goes on are captured on as well.
+    /// Captures on interfaces that appear during the capture.
     #[serde(default)]
     pub joins: bool,
-    /// They may appear in other network namespaces than the first ones are in.
+    /// Later interfaces may appear in other network namespaces than the first ones.
     #[serde(default)]
     pub across_namespaces: bool,
     pub peers: Peers,
 }
 
-/// What is asked of the tap at drops beside what all taps are asked.
+/// Options of the drop tap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Drops {
     /// Only these reasons, by name.
     pub reasons: Option<Vec<String>>,
-    /// What is no loss as well.
+    /// Includes drops that are not losses.
     pub no_losses: bool,
-    /// The functions that led to each drop.
+    /// Records the functions that led to each drop.
     pub stack: bool,
-    /// Each step of the packets that the filter chooses, instead of drops alone.
+    /// Records each step of the packets chosen by the filter, instead of drops alone.
     pub follow: bool,
-    /// Where no interface is named: only what happens in these namespaces, by name, path or a process in each; none for
-    /// all of the machine. [`CURRENT`](trawl_sys::netns::CURRENT) stands for the caller's.
+    /// Without a named interface: only events in these namespaces, by name, path or a process in each; empty for the whole
+    /// machine. [`CURRENT`](trawl_sys::netns::CURRENT) stands for the caller's.
     pub namespaces: Vec<String>,
-    /// Of packets that are followed: only those that are seen first at these interfaces.
+    /// Follows only packets first seen at these interfaces.
     pub entries: Vec<String>,
-    /// And the namespaces with places to look at; none for all.
+    /// Namespaces in which packets are followed; empty for all.
     pub within: Vec<String>,
 }
 
-/// What is asked of taps that other people's libraries and mechanisms serve.
+/// Options of taps that depend on other libraries and applications.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Peers {
-    /// The libpcap to use, if not the system's.
+    /// Path of libpcap, if not the system's.
     pub library: Option<PathBuf>,
-    /// Which DPDK application, by the name of its files, if not the one without a name.
+    /// File prefix of the DPDK application, if not the default.
     pub file_prefix: Option<String>,
-    /// The network stack may lose the packets.
+    /// Permits taking packets from the network stack.
     pub steal: bool,
 }
 
 impl Options {
-    /// Packets are followed on their way, instead of recorded where they come by.
+    /// Returns true if packets are followed through the kernel, instead of recorded at a hook.
     pub fn follows(&self) -> bool {
         self.drops.as_ref().is_some_and(|asked| asked.follow)
     }
 
-    /// What is asked if nothing else is: whole packets, all of them, until a signal ends it.
+    /// Returns the defaults: whole packets, all of them, until a signal.
     pub fn new(tap: Choice, memory: Memory) -> Self {
         Self {
             tap,
@@ -415,7 +414,7 @@ impl Options {
         }
     }
 
-    /// No packet is handled on a CPU that is not there.
+    /// Checks that the chosen CPU exists.
     pub(crate) fn check_cpu(&self) -> Result<()> {
         let cpus = events::cpu_count();
         match self.cpu.filter(|cpu| *cpu as usize >= cpus) {
@@ -427,7 +426,7 @@ impl Options {
         }
     }
 
-    /// Ends of a program that a capture cannot have together.
+    /// Rejects ends of a program that a capture cannot combine.
     pub(crate) fn check_ends(&self) -> Result<()> {
         let at = self.at.unwrap_or(At::Exit);
         if at.entry() && self.filter_at == Some(At::Exit) {
@@ -514,9 +513,9 @@ mod tests {
         assert!(error.to_string().contains("colour"), "{error}");
     }
 
-    /// The names that other programs meet.
+    /// Checks the names that other programs read.
     #[test]
-    fn names_are_those_of_the_command_line() {
+    fn json_uses_the_names_of_the_command_line() {
         let mut options = Options::new(Choice::Auto, Memory::total(2 << 20));
         options.verdicts = verdict::Set::parse(verdict::Kind::Xdp, "tx").ok();
         options.sample = Some(Sample::Every(5));

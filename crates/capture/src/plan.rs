@@ -1,4 +1,4 @@
-//! What a capture is to do, as one plain value: a front end makes it, and it can be stored, shown and sent to another host.
+//! The plan of a capture, as one plain value: a front end makes it, and it can be stored, shown and sent to another host.
 
 use std::path::PathBuf;
 
@@ -9,13 +9,13 @@ use trawl_pipeline::plan::{FilePlan, Format, OutputPlan, Rotation, StorePlan};
 use crate::options::Options;
 use crate::sources::Sources;
 
-/// Where packets are seen, which of them are recorded, and where they go.
+/// Sources of packets, the choice of those to record, and outputs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CapturePlan {
     pub sources: Sources,
     pub options: Options,
-    /// The files and pipes that packets are written to. Only the first may be a series of files.
+    /// Files and pipes for packets. Only the first may be a series of files.
     #[serde(default)]
     pub outputs: Vec<OutputPlan>,
     #[serde(default)]
@@ -25,29 +25,29 @@ pub struct CapturePlan {
     /// Keeps packets in a store instead.
     #[serde(default)]
     pub store: Option<StorePlan>,
-    /// The file that the attached program was loaded from: it gets hooks while the capture goes on.
+    /// File that the attached program was loaded from, which gets hooks for the time of the capture.
     #[serde(default)]
     pub tappable: Option<PathBuf>,
-    /// The file that the account is written to, `-` for standard output.
+    /// File for the summary, `-` for standard output.
     #[serde(default)]
     pub summary: Option<PathBuf>,
-    /// The user whose rights the capture has once it is set up.
+    /// User whose rights the capture has once it is set up.
     #[serde(default)]
     pub user: Option<String>,
-    /// The only link type that interfaces may have, by libpcap's name.
+    /// The only permitted link type of interfaces, by libpcap's name.
     #[serde(default)]
     pub link_type: Option<String>,
-    /// The file that the verifier's whole log is written to.
+    /// File for the verifier's whole log.
     #[serde(default)]
     pub verifier_log: Option<PathBuf>,
 }
 
 impl CapturePlan {
-    /// Plans a capture whose packets go to the caller. Interfaces that appear later join where the sources are patterns
-    /// and the options allow it.
+    /// Plans a capture whose packets go to the caller. Later interfaces join if the sources are patterns and the options
+    /// allow it.
     pub fn new(sources: Sources, mut options: Options) -> Self {
         options.across_namespaces = sources.span_namespaces(options.tap);
-        // Events and notes of drops are tied to the interfaces of the beginning.
+        // Events and notes of drops are tied to the initial interfaces.
         options.joins =
             options.drops.is_none() && options.trigger.is_none() && sources.may_grow(options.tap);
         Self {
@@ -65,13 +65,13 @@ impl CapturePlan {
         }
     }
 
-    /// Gives up the rights of this process for a user's. Interfaces that appear later cannot be attached to then.
+    /// Sets the user whose rights the process adopts. Later interfaces cannot be attached to then.
     pub fn relinquish(&mut self, user: Option<String>) {
         self.options.joins &= user.is_none();
         self.user = user;
     }
 
-    /// The form of packets in the first output, pcapng where there is none.
+    /// Returns the format of the first output, or pcapng without one.
     pub fn format(&self) -> Format {
         self.outputs
             .first()

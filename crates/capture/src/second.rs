@@ -1,5 +1,5 @@
-//! A second look in user space. Where the kernel does not take a filter (the verifier refuses the program, or it is too
-//! long), the tap is attached without it, and the packets that do not match are left out here and counted.
+//! The second filter, in user space. If the kernel refuses a filter (the verifier rejects the program, or it is too long),
+//! the tap is attached without it, and non-matching packets are removed and counted here.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -21,18 +21,18 @@ use crate::taps::drop::as_frame;
 use crate::taps::packet::choice::{Choice as Chosen, Sampling};
 use trawl_pipeline::account::Account;
 
-/// The packets that the second look decided on.
+/// Packets by the decision of the second filter.
 #[derive(Debug, Default)]
 pub(crate) struct Fates {
     pub passed: Counts,
     filtered_out: Counts,
     over_rate: Counts,
-    /// Packets after -c's number had been reached, which do not count at all.
+    /// Packets after the limit of -c, which do not count at all.
     beyond: Counts,
 }
 
 impl Fates {
-    /// Corrects an account in which the kernel counted these packets as recorded.
+    /// Corrects counters in which the kernel counted these packets as recorded.
     pub fn correct(&self, account: &mut Account, interfaces: &[u32]) {
         let filtered_out = self.filtered_out.sum(interfaces);
         let beyond = self.beyond.sum(interfaces);
@@ -46,60 +46,60 @@ impl Fates {
     }
 }
 
-/// Which packets are looked at.
+/// The packets to be filtered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
-    /// The kernel did not filter.
+    /// All packets: the kernel did not filter.
     All,
-    /// The kernel filtered, and let those pass that it could not follow to their end.
+    /// Packets that the kernel's filter could not follow to the end, and passed.
     Unfinished,
 }
 
 #[derive(Debug)]
 pub(crate) struct SecondLook {
     which: Which,
-    /// By site, with the link type of its packets.
+    /// Selectors by site, with the link type of its packets.
     selectors: Vec<(Selector, u16)>,
-    /// The site of each interface block.
+    /// Site of each interface block.
     sites: Vec<usize>,
     most: Option<u64>,
-    /// What is chosen among the packets that match, where the kernel cannot choose.
+    /// Sampling of the matching packets, if the kernel cannot sample.
     sampling: Option<Sampling>,
-    /// Packets are cut after they were judged.
+    /// Length to which packets are cut after filtering.
     snaplen: u32,
-    /// Where both ends of programs are recorded.
+    /// Decisions at entry, if both ends of programs are recorded.
     entries: Option<Entries>,
-    /// By interface block, whether it is of packets at their exit.
+    /// By interface block, true if its packets were seen at their exit.
     exits: Vec<bool>,
     pub fates: Rc<RefCell<Fates>>,
-    /// Packets that were not handed on because of an error.
+    /// Packets not handed on because of an error.
     unwritten: Counts,
 }
 
-/// Why a look at what was recorded does not give the answer that the kernel would have given, and what to do instead.
+/// Returns why a filter on recorded packets would decide differently from one in the kernel, and the alternative.
 fn obstacle(options: &Options) -> Option<(&'static str, &'static str)> {
     if options.follows() {
         return Some((
-            "a packet is followed from where the filter in the kernel first takes it",
+            "a packet is followed from the point at which the kernel's filter first matches it",
             "use a shorter filter, or record what matches with trawl capture, which filters in user space",
         ));
     }
     (options.filter_at == Some(At::Entry) && options.at != Some(At::Both)).then_some((
-        "what a packet was at the entry is not in its record at the exit",
+        "the record at the exit does not contain the packet as it was at the entry",
         "use --at both instead of --filter-at entry: trawl then filters both records by the entry's",
     ))
 }
 
-/// What was decided on packets at their entry, so that their exit is decided on alike.
+/// Decisions on packets at their entry, which apply to their exit too.
 #[derive(Debug, Default)]
 struct Entries {
     choices: HashMap<u64, Chosen>,
-    /// In the order in which they came.
+    /// Identifiers in the order of arrival.
     order: VecDeque<u64>,
 }
 
 impl Entries {
-    /// Packets that are in programs at a time are a few for each CPU; the exit of others was lost.
+    /// Maximum number of packets. Each CPU has only a few in programs at a time; the exit of older ones was lost.
     const MOST: usize = 1 << 16;
 
     fn remember(&mut self, id: u64, choice: Chosen) {
@@ -115,7 +115,7 @@ impl Entries {
 }
 
 impl SecondLook {
-    /// `None` where this error has another cause. Another error where the look cannot give the same answer.
+    /// Returns `None` if the error has another cause. Fails if the second filter cannot decide like the kernel.
     pub fn instead_of(
         error: &Error,
         sites: &[CaptureSite],
@@ -139,7 +139,7 @@ impl SecondLook {
         Ok(Some(look))
     }
 
-    /// For a filter that the kernel takes and cannot follow through to the end of every packet.
+    /// Creates the filter after a kernel filter that does not follow every packet to its end.
     pub fn after_kernel(sites: &[CaptureSite], options: &Options) -> Result<Option<Self>> {
         let loops = match &options.filter {
             Some(filter) if options.tap != Choice::Pcap && obstacle(options).is_none() => {
@@ -153,7 +153,7 @@ impl SecondLook {
         }
     }
 
-    /// What the kernel is left to do.
+    /// Returns the options without the parts done in user space.
     pub fn in_kernel(&self, options: &Options) -> Options {
         let all = Options {
             count: None,
@@ -193,7 +193,7 @@ impl SecondLook {
         let mut selectors = Vec::new();
         for (compiler, link_type) in compilers {
             let mut selector = Selector::new(question.clone(), compiler);
-            // What is wrong with the filter itself was said by the error.
+            // Errors in the filter itself were already reported.
             if selector.prepare((link_type, ByteOrder::Little)).is_err() {
                 return Ok(None);
             }
@@ -213,7 +213,7 @@ impl SecondLook {
         }))
     }
 
-    /// Once it is known which interface blocks there are.
+    /// Sets the interface blocks, once they are known.
     pub fn begin(&mut self, points: &[Point], interfaces: usize) {
         self.sites = vec![0; interfaces];
         self.exits = vec![false; interfaces];
@@ -292,12 +292,12 @@ fn judge(
         return Ok(true);
     }
     let is_cut = (captured.len() as u32) < length;
-    // Of what was cut off nobody knows whether it would have matched: such a packet is kept.
+    // A cut packet might have matched: it is kept.
     Ok(selector.matches(kind, captured, length)? || which == Which::Unfinished && is_cut)
 }
 
 impl SecondLook {
-    /// Hands on runs of blocks that match, as they are. An error comes with the number of bytes that were decided on.
+    /// Hands on runs of matching blocks, unchanged. An error comes with the number of bytes already decided on.
     fn push_whole(
         &mut self,
         bytes: &[u8],
@@ -328,7 +328,7 @@ impl SecondLook {
         }
     }
 
-    /// The same with packets cut to the snapshot length.
+    /// Hands on matching packets, cut to the snap length.
     fn push_cut(
         &mut self,
         bytes: &[u8],

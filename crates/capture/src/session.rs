@@ -1,5 +1,5 @@
-//! A capture from beginning to end, a type for each phase: `Attached` has its taps and all rights, `Confined` only the
-//! rights it still needs, and `Running` moves records from the rings to the writer until it ends in a summary.
+//! A capture from beginning to end, a type for each phase: `Attached` has its taps and all rights, `Confined` only the rights
+//! it still needs, and `Running` moves records from the rings to the writer until it ends in a summary.
 
 mod join;
 mod presence;
@@ -40,19 +40,19 @@ use join::Joins;
 use presence::Presence;
 use promiscuous::Promiscuous;
 
-/// Why a capture ended.
+/// Reason for which a capture ended.
 #[derive(Clone, Debug)]
 pub enum Ended {
     Signal,
     Duration,
     Count,
-    /// The output has as many bytes as were wanted.
+    /// The output reached its size limit.
     Size,
-    /// As many events as were wanted are over.
+    /// The requested number of events is over.
     Triggers,
     /// All interfaces are gone; the last one's end.
     NoInterface(Gone),
-    /// No tap sees packets any more, and none could be attached again.
+    /// No tap sees packets any more, and none could be re-attached.
     Blind,
     Output(Error),
 }
@@ -72,18 +72,18 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Is told of what happens on the way.
+/// Receives the events of a capture.
 pub trait Observer {
     fn event(&mut self, event: &Event);
 
-    /// Something that only those want to know who ask for more.
+    /// Called for an event shown with -v only.
     fn detail(&mut self, _event: &Event) {}
 
-    /// Everything is attached, or what has appeared since, and packets are being recorded.
+    /// Called once all taps, or the taps of later interfaces, are attached and record packets.
     fn started(&mut self, points: &[Point]);
 
-    /// The interfaces that are wanted too and that are not among those known; asked for where a capture joins such. In the
-    /// namespaces that are unchanged there are none.
+    /// Returns wanted interfaces that are not among the known ones. Called if interfaces may join. The unchanged namespaces
+    /// contain no new interfaces.
     fn appeared(
         &mut self,
         _known: &[CaptureSite],
@@ -92,39 +92,39 @@ pub trait Observer {
         Vec::new()
     }
 
-    /// How often `figures` is wanted, if at all.
+    /// Returns the interval at which `figures` is called, if at all.
     fn interval(&self) -> Option<Duration> {
         None
     }
 
     fn figures(&mut self, summary: &Summary);
 
-    /// Called several times a second; `summary` computes the current figures.
+    /// Called several times a second; `summary` computes the current statistics.
     fn looked_after(&mut self, _summary: &mut dyn FnMut() -> Summary) {}
 }
 
-/// What taps counted that are gone, by hook point.
+/// Counts of removed taps, by hook point.
 #[derive(Debug, Default)]
 struct CountsOfLeft {
     filtered_out: Vec<(u32, u64)>,
-    /// By reason.
+    /// Losses with their reason.
     lost: Vec<(u32, &'static str, u64)>,
 }
 
-/// A capture whose taps are attached, and which has all the rights of its process.
+/// A capture whose taps are attached, with all rights of its process.
 #[derive(Debug)]
 pub struct Attached(Session);
 
-/// A capture with the rights that it runs with.
+/// A capture with the rights that it needs to run.
 #[derive(Debug)]
 pub struct Confined {
     session: Session,
-    /// The process gave up its rights: the warden undoes what the capture changed.
+    /// True if the process gave up its rights: the warden undoes the capture's changes.
     gave_up_rights: bool,
 }
 
-/// Attaches all taps. When this fails, nothing is left attached. If it is the filter that the kernel does not take, the
-/// taps are attached without it, and what does not match is left out in user space.
+/// Attaches all taps. A failure leaves nothing attached. If the kernel refuses the filter, the taps are attached without it,
+/// and packets are filtered in user space.
 pub fn attach(
     sites: &[CaptureSite],
     options: &Options,
@@ -139,23 +139,23 @@ impl Attached {
         &self.0
     }
 
-    /// The warden that cuts files to their last whole block if trawl is killed.
+    /// Returns the warden that cuts files to their last whole block if trawl is killed.
     pub fn files_warden(&mut self) -> &mut Warden {
         &mut self.0.files
     }
 
-    /// Gives up what the capture does not need while it runs, and changes to a user where one is named. What is to be
-    /// undone at its end is then left to the warden, which keeps its rights. To be called before threads are started.
+    /// Gives up rights that the running capture does not need, and changes to the user, if given. The warden keeps its rights
+    /// and undoes changes at the end. Must be called before threads are started.
     pub fn confine(self, user: Option<User>, besides: Capabilities) -> Result<Confined> {
         let mut capabilities = besides;
         for at in &self.0.taps {
             capabilities |= at.tap.keeps();
         }
-        // Interfaces that appear are attached to as those of the beginning were.
+        // Later interfaces need the same rights to attach.
         if self.0.options.joins {
             capabilities |= crate::TO_JOIN;
         }
-        // Where /sys hides it, other processes lead to it, which must not be looked at from then on.
+        // If /sys hides the BPF file system, only other processes lead to it, and they cannot be inspected from now on.
         let _ = bpffs::hold();
         Kept { user, capabilities }.confine()?;
         Ok(Confined {
@@ -178,7 +178,7 @@ impl Confined {
         &self.session
     }
 
-    /// Records until something ends it.
+    /// Records until the capture ends.
     pub fn run(
         mut self,
         writer: &mut dyn Writer,
@@ -204,22 +204,22 @@ struct Running<'r> {
     feed: Feed<'r>,
     observer: &'r mut dyn Observer,
     gave_up_rights: bool,
-    /// How many of the taps have been looked at in this turn.
+    /// Number of taps checked in this turn.
     watched: usize,
     clock_offset: u64,
     joins: Joins,
 }
 
-/// What a capture consists of once its taps are attached.
+/// A capture once its taps are attached.
 #[derive(Debug)]
 pub struct Session {
     sites: Vec<CaptureSite>,
     options: Options,
-    /// What is done to packets in user space before the writer has them.
+    /// Stages in user space between the taps and the writer.
     stages: Vec<Box<dyn Stage>>,
-    /// The decisions of the second look, if there is one.
+    /// Decisions of the second filter, if any.
     fates: Option<Rc<RefCell<Fates>>>,
-    /// The state of the trigger, if there is one.
+    /// State of the trigger, if any.
     triggered: Option<Rc<RefCell<trigger::Shared>>>,
     interfaces: Vec<pcapng::Interface>,
     taps: Vec<AtSite>,
@@ -228,15 +228,15 @@ pub struct Session {
     signals: Signals,
     started: Instant,
     started_wall: u64,
-    /// The points of interfaces that joined, for readers of accounts.
+    /// Points of interfaces that joined, for readers of the counters.
     joined: Rc<RefCell<Vec<Point>>>,
     left: CountsOfLeft,
     /// Closed gaps in which packets passed unseen.
     unseen: Vec<Gap>,
     promiscuous: Promiscuous,
-    /// What more taps are attached with. After the taps: its warden may only be dismissed when they have been detached.
+    /// Assembly for later taps. Declared after the taps: its warden may only be dismissed once they are detached.
     assembly: Assembly,
-    /// Cuts files; apart, for the other may be told to undo its tasks at the end of every capture.
+    /// Warden that cuts files. A separate one, because the other undoes its tasks at the end of a capture.
     files: Warden,
 }
 
@@ -263,18 +263,18 @@ impl AtSite {
     }
 }
 
-/// What is known of whether a tap sees packets.
+/// Health of a tap.
 #[derive(Debug)]
 struct TapHealth {
-    /// When it was last found to see, in nanoseconds since 1970.
+    /// Time at which the tap was last known to work, in nanoseconds since 1970.
     saw: u64,
-    /// Since when it has been found not to.
+    /// The current gap, and its start.
     blind: Option<(Gap, Instant)>,
-    /// It waits for a program to look at, for as long as that takes.
+    /// True while it waits, without a limit, for a program to trace.
     waits: bool,
 }
 
-/// What the verifier may take for a program with a filter, before packets are filtered in user space.
+/// Time limit for the verifier with a filter; after that, packets are filtered in user space.
 const MOST_TO_VERIFY: Duration = Duration::from_secs(2);
 
 impl Session {
@@ -291,7 +291,7 @@ impl Session {
             .map_or_else(|| options.clone(), |second| second.in_kernel(options));
         let mut attach = || Self::attach_taps(sites, &in_kernel, host.clone(), observer);
         let attached = match options.follows() || in_kernel.filter.is_none() {
-            // Without a filter nothing is left to user space, and ways are chosen in the kernel or not at all.
+            // Without a filter nothing is left to user space, and packets to follow are chosen in the kernel or not at all.
             true => attach(),
             false => deadline::limited(MOST_TO_VERIFY, attach),
         };
@@ -355,7 +355,7 @@ impl Session {
             words = Some((point, found));
         }
         let mut presence = Presence::default();
-        // What is only looked at on the way may come and go.
+        // Interfaces on the path of followed packets may come and go.
         if !options.follows() {
             for (index, site) in sites.iter().enumerate() {
                 presence.add(index, site)?;
@@ -406,12 +406,12 @@ impl Session {
         &self.interfaces
     }
 
-    /// The memory of each ring, as it was decided when the taps were attached.
+    /// Returns the memory of each ring, as decided when the taps were attached.
     pub fn geometry(&self) -> Geometry {
         self.assembly.geometry
     }
 
-    /// The hook's name for each interface block.
+    /// Returns the hook's name for each interface block.
     pub fn hook_names(&self) -> Vec<String> {
         let mut names = vec![String::new(); self.interfaces.len()];
         for point in &self.assembly.points {
@@ -422,7 +422,7 @@ impl Session {
         names
     }
 
-    /// Reads the accounts of all interface blocks, as they are by then.
+    /// Returns a function that reads the current counters of all interface blocks.
     pub fn accounts(&self) -> Box<dyn Fn() -> Vec<(u32, Account)>> {
         let points = self.assembly.points.clone();
         let joined = Rc::clone(&self.joined);
@@ -436,7 +436,7 @@ impl Session {
     }
 }
 
-/// Attaches the taps of a site; tells whether one of them sees verdicts.
+/// Attaches the taps of a site; returns true if one of them sees verdicts.
 fn attach_at(
     index: usize,
     site: &CaptureSite,
@@ -450,7 +450,7 @@ fn attach_at(
     for tap in &selection.taps {
         let attached = match tap.attach(index, site, assembly) {
             Ok(attached) => attached,
-            // A way is shown without the steps there.
+            // The packet's path is shown without the steps there.
             Err(error) if options.follows() => {
                 assembly.event(Event::NoSteps {
                     why: error.to_string(),
@@ -462,12 +462,12 @@ fn attach_at(
         taps.push(AtSite::new(index, tap.name(), attached));
     }
     let own_sockets = ["packet", pcap::NAME, dpdk::NAME];
-    let sees_beside_socket = selection
+    let sees_without_socket = selection
         .taps
         .iter()
         .any(|tap| !own_sockets.contains(&tap.name()));
-    // Taps with sockets of their own see to it themselves.
-    if options.promiscuous && sees_beside_socket && !site.interface.loopback {
+    // Taps with sockets of their own set promiscuous mode themselves.
+    if options.promiscuous && sees_without_socket && !site.interface.loopback {
         promiscuous.add(site)?;
     }
     if options.follows() && selection.taps.is_empty() {
@@ -492,7 +492,7 @@ fn attach_at(
     Ok(selection.taps.iter().any(|tap| tap.facts().gives.verdict))
 }
 
-/// Says what there was to say while taps were attached.
+/// Reports the events of attaching.
 fn tell(assembly: &mut Assembly, observer: &mut dyn Observer) {
     for notice in assembly.notices.drain(..) {
         observer.event(&notice);

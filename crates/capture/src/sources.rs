@@ -1,4 +1,4 @@
-//! Where packets are seen: interfaces as a person names them, patterns that stand for several, and what joins later.
+//! Sources of packets: interfaces as typed, patterns for several, and interfaces that join later.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -12,17 +12,17 @@ use trawl_sys::{Error, Result, names};
 use crate::Choice;
 use crate::capture_site::CaptureSite;
 
-/// The interfaces, devices or ports of a capture, by their names.
+/// The interfaces, devices or ports of a capture, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sources {
     /// NAME, NAMESPACE:NAME, a number of the list, a pattern, or `any`; for the pcap and dpdk taps devices and ports.
     pub names: Vec<String>,
-    /// The network namespace of names that have none: a name, a path or a process.
+    /// Network namespace of names without one: a name, a path or a process.
     pub netns: Option<String>,
-    /// Kubernetes pods, NAMESPACE/NAME, at whose interfaces packets are seen too.
+    /// Kubernetes pods, NAMESPACE/NAME, whose interfaces are captured too.
     pub pods: Vec<String>,
-    /// The container runtime's socket, where it is not a usual one.
+    /// Socket of the container runtime, if not a usual one.
     pub cri_socket: Option<PathBuf>,
 }
 
@@ -33,17 +33,17 @@ impl Sources {
         names.filter_map(|text| Pattern::of(text, self.netns.as_deref()))
     }
 
-    /// Returns whether interfaces that appear later belong to the capture.
+    /// Returns true if interfaces that appear later belong to the capture.
     pub fn may_grow(&self, tap: Choice) -> bool {
         !self.pods.is_empty() || self.patterns(tap).next().is_some()
     }
 
-    /// Returns whether a pattern stands for interfaces of several network namespaces.
+    /// Returns true if a pattern matches interfaces of several network namespaces.
     pub fn span_namespaces(&self, tap: Choice) -> bool {
         self.patterns(tap).any(|pattern| pattern.spans_namespaces())
     }
 
-    /// Finds the interfaces that are named; those of pods are `of_pods`.
+    /// Finds the named interfaces; `of_pods` are the interfaces of the pods.
     pub fn find(&self, tap: Choice, of_pods: Vec<String>) -> Result<Vec<CaptureSite>> {
         let netns = self.netns.as_deref();
         let mut sites = Vec::new();
@@ -82,13 +82,13 @@ impl Sources {
         for name in of_pods {
             sites.push(CaptureSite::find(&name, None)?);
         }
-        // One that two patterns name is captured once.
+        // An interface that matches two patterns is captured once.
         let mut known = HashSet::new();
         sites.retain(|site| !site.one_of_any || known.insert(site.label.clone()));
         Ok(sites)
     }
 
-    /// Finds interfaces that match a pattern and are not known yet. In the unchanged namespaces none has appeared.
+    /// Finds interfaces that match a pattern and are not yet known. The unchanged namespaces contain no new ones.
     pub fn appeared(
         &self,
         tap: Choice,
@@ -101,7 +101,7 @@ impl Sources {
             .map(|site| (site.label.as_str(), site.interface.index))
             .collect();
         self.patterns(tap)
-            // What cannot be listed now is listed the next time.
+            // A namespace that cannot be listed now is listed the next time.
             .flat_map(|pattern| pattern.sites(&identities, &unchanged).unwrap_or_default())
             .collect()
     }
@@ -111,7 +111,7 @@ impl Sources {
 const ANY: &str = "any";
 const IFF_UP: u32 = 1;
 
-/// The interface whose number in the list of -D is named, as tcpdump takes it, unless one has that number as its name.
+/// Returns the interface with this number in the list of -D, like tcpdump, unless an interface has the number as its name.
 fn by_number(text: &str, netns: Option<&str>) -> Result<Option<String>> {
     let (namespace, name) = netns::split_place(text, netns);
     let Ok(index) = name.parse::<u32>() else {
@@ -126,12 +126,12 @@ fn by_number(text: &str, netns: Option<&str>) -> Result<Option<String>> {
         .map(|link| format!("{before}{}", link.name)))
 }
 
-/// What is meant by a name that stands for several interfaces.
+/// A name that matches several interfaces.
 #[derive(Clone, Debug)]
 struct Pattern {
     namespace: Option<String>,
     name: String,
-    /// Interfaces are called by their namespace too.
+    /// True if labels include the namespace.
     is_prefixed: bool,
 }
 
@@ -146,13 +146,12 @@ impl Pattern {
         })
     }
 
-    /// Whether it stands for interfaces of several network namespaces.
+    /// Returns true if it matches interfaces of several network namespaces.
     fn spans_namespaces(&self) -> bool {
         self.namespace.as_deref().is_some_and(is_pattern)
     }
 
-    /// The interfaces that match, without those known by label and index, and without those of namespaces where nothing has
-    /// changed.
+    /// Returns the matching interfaces, except for known ones (by label and index) and for unchanged namespaces.
     fn sites(
         &self,
         known: &HashSet<(&str, u32)>,
@@ -174,7 +173,7 @@ impl Pattern {
             });
             let (namespace, links) = match links {
                 Ok(found) => found,
-                // One that went away just now is none of all.
+                // A namespace deleted just now has no interfaces.
                 Err(_) if self.spans_namespaces() => continue,
                 Err(error) => return Err(error),
             };
@@ -200,7 +199,7 @@ impl Pattern {
     }
 }
 
-/// Namespaces where no interface has appeared, by their identities.
+/// Namespaces in which no interface has appeared, by identity.
 #[derive(Debug, Default)]
 struct Unchanged {
     here: bool,
@@ -219,7 +218,7 @@ impl Unchanged {
         }
     }
 
-    /// `None` is the present one.
+    /// Returns true for an unchanged namespace; `None` is the present one.
     fn has(&self, name: Option<&str>) -> bool {
         match name {
             None => self.here,
@@ -234,7 +233,7 @@ fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
-/// The namespaces that are meant: `None` is the present one.
+/// Returns the matching namespaces: `None` is the present one.
 fn namespaces(wanted: Option<&str>) -> Vec<Option<String>> {
     match wanted {
         Some(pattern) if is_pattern(pattern) => {

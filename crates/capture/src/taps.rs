@@ -26,7 +26,7 @@ use crate::event::{Event, GoneReason};
 use table::Facts;
 use watch::Sight;
 
-/// The taps by name, as `--tap` takes them.
+/// The taps by name, the values of `--tap`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
@@ -39,7 +39,7 @@ pub enum Choice {
     Pcap,
     /// Ports of a DPDK application.
     Dpdk,
-    /// Nothing but what the kernel drops.
+    /// Packets dropped by the kernel only.
     Drop,
 }
 
@@ -60,14 +60,14 @@ impl fmt::Display for Choice {
 
 /// A capture back end.
 pub trait Tap: fmt::Debug {
-    /// Its line of the table.
+    /// Returns the tap's row of the table.
     fn facts(&self) -> &'static Facts;
 
     fn name(&self) -> &'static str {
         self.facts().name
     }
 
-    /// Starts seeing packets at this site. What it attached is gone once the returned value is dropped.
+    /// Starts seeing packets at this site. Dropping the returned value detaches the tap.
     fn attach(
         &self,
         index: usize,
@@ -76,7 +76,7 @@ pub trait Tap: fmt::Debug {
     ) -> Result<Box<dyn AttachedTap>>;
 }
 
-/// Capabilities needed to attach a program again, in the interface's namespace.
+/// Returns the capabilities needed to re-attach a program, in the interface's namespace.
 pub(crate) fn to_attach_again(site: &CaptureSite) -> Capabilities {
     let entering = match site.namespace {
         Some(_) => Capabilities::SYS_ADMIN,
@@ -85,7 +85,7 @@ pub(crate) fn to_attach_again(site: &CaptureSite) -> Capabilities {
     Capabilities::BPF | Capabilities::NET_ADMIN | entering
 }
 
-/// What it takes to find another program, and to load one for it.
+/// Capabilities needed to find another program, and to load a tap for it.
 pub(crate) const TO_FOLLOW_PROGRAMS: Capabilities = Capabilities::BPF
     .union(Capabilities::NET_ADMIN)
     .union(Capabilities::PERFMON)
@@ -95,47 +95,47 @@ pub(crate) const TO_FOLLOW_PROGRAMS: Capabilities = Capabilities::BPF
 /// Capabilities needed to attach any tap to an interface that appears, in another namespace too.
 pub(crate) const TO_JOIN: Capabilities = TO_FOLLOW_PROGRAMS.union(Capabilities::NET_RAW);
 
-/// A tap at work.
+/// An attached tap.
 pub trait AttachedTap: fmt::Debug {
-    /// Begins to record. All taps are attached by then, and no process is forked any more: threads may be started.
+    /// Starts recording. All taps are attached by then, and no more processes are forked: threads may be started.
     fn start(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Stops seeing packets, and leaves things as they were. What could not be put right is said.
+    /// Stops seeing packets, and undoes all changes. Returns an event for each change that could not be undone.
     fn detach(&mut self) -> Vec<Event>;
 
-    /// Looks whether packets still come by here, and attaches again where that can be.
+    /// Checks that packets still pass here, and re-attaches if possible.
     fn watch(&mut self, _warden: &mut Warden) -> Sight {
         Sight::Clear
     }
 
-    /// What changed there since the last time.
+    /// Returns the changes since the last call.
     fn news(&mut self) -> Vec<Event> {
         Vec::new()
     }
 
-    /// The capabilities that it takes to look after it while it runs.
+    /// Returns the capabilities needed while the tap runs.
     fn keeps(&self) -> Capabilities {
         Capabilities::empty()
     }
 
-    /// Why the tap cannot see packets any more, if that has happened.
+    /// Returns the reason for which the tap cannot see packets any more, if so.
     fn ended(&mut self) -> Option<GoneReason> {
         None
     }
 
-    /// Packets that a filter rejected before they reached a ring, by hook point; they count as seen.
+    /// Returns packets that a filter rejected before they reached a ring, by hook point; they count as seen.
     fn filtered_out(&mut self) -> Vec<(u32, u64)> {
         Vec::new()
     }
 
-    /// The figures of the library that reads the packets, by hook point.
+    /// Returns the statistics of the library that reads the packets, by hook point.
     fn library(&mut self) -> Option<(u32, pcap::LibraryFigures)> {
         None
     }
 
-    /// Packets lost before they reached a ring, by hook point and reason; they count as seen.
+    /// Returns packets lost before they reached a ring, by hook point and reason; they count as seen.
     fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
         Vec::new()
     }

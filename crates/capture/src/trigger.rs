@@ -1,4 +1,4 @@
-//! Triggers: packets are kept in memory only, until an event has those written that led to it and those that follow.
+//! Triggers: packets are kept in memory until an event; then the packets before and after it are written.
 
 mod backlog;
 mod history;
@@ -27,31 +27,31 @@ use crate::filter::{Filter, compiler_options, ethernet};
 use backlog::Backlog;
 use history::History;
 
-/// Memory for the packets that may lead to an event: the least, and what is taken if nobody says.
+/// Memory for packets before an event: minimum and default.
 pub const MEMORY_MIN: u64 = 1 << 20;
 pub const MEMORY_DEFAULT: u64 = 64 << 20;
-/// Events after this number are counted, but not listed one by one.
+/// Maximum number of events listed one by one; further ones are counted only.
 const LISTED_MAX: usize = 1000;
-/// Packets come this much later than their stamps at most, once the rings are empty: the merge holds them back for 100 ms.
+/// Maximum delay of packets after their stamps, once the rings are empty: the merge holds them back for 100 ms.
 const LATE_NS: u64 = 120_000_000;
 
-/// The state that the session and the stage share.
+/// State shared between the session and the stage.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// Packets that came, and packets that were handed on.
+    /// Received packets, and packets handed on.
     received: Counts,
     passed: Counts,
-    /// When a signal came that is an event.
+    /// Time of a signal that counts as an event.
     pub signal: Option<u64>,
     pub report: Report,
-    /// Events that were not told yet.
+    /// Events not yet reported.
     pub news: Vec<Firing>,
-    /// As many events as were wanted are over.
+    /// True once the limit of events is reached.
     pub is_over: bool,
 }
 
 impl Shared {
-    /// Packets that were overwritten in memory, or are still there and nowhere else.
+    /// Returns the number of packets that were overwritten, or exist in memory only.
     pub fn not_kept(&self, interfaces: &[u32]) -> u64 {
         self.received.sum(interfaces) - self.passed.sum(interfaces)
     }
@@ -61,32 +61,32 @@ impl Shared {
 pub(crate) struct Trigger {
     plan: TriggerPlan,
     history: History,
-    /// What led to the last event and is not written yet, with what came since.
+    /// Unwritten packets before the last event, with later ones.
     backlog: Option<Backlog>,
-    /// By interface block, with the link type of its packets.
+    /// Selectors by interface block, with the link type of its packets.
     selectors: Vec<Option<(Selector, u16)>>,
-    /// For interface blocks of no site, such as those of dropped packets, or that joined.
+    /// Selector for interface blocks of no site, such as dropped packets, or of sites that joined.
     general: Option<Selector>,
-    /// The link type of each interface block.
+    /// Link type of each interface block.
     links: Vec<u16>,
-    /// Until when packets are written.
+    /// Time until which packets are written.
     window: Option<u64>,
-    /// What the file still has to say of an event.
+    /// Pending comment on an event.
     comment: Option<String>,
-    /// The time of the latest packet.
+    /// Time of the latest packet.
     latest: u64,
-    /// When all that had come was looked at last.
+    /// Time of the last check with empty rings.
     rested: u64,
-    /// The packets' stamps are of another clock than ours.
+    /// True if packets are stamped by another clock than ours.
     foreign_clock: bool,
-    /// The last answer of the next writer.
+    /// Last answer of the next writer.
     pressure: Pressure,
     /// Packets that came with an error.
     unwritten: Counts,
     pub shared: Rc<RefCell<Shared>>,
 }
 
-/// Refuses an expression before anything is attached.
+/// Checks the expression before anything is attached.
 pub fn check(plan: &TriggerPlan) -> Result<()> {
     let Some(text) = &plan.expression else {
         return Ok(());
@@ -173,7 +173,7 @@ impl Trigger {
         }
     }
 
-    /// Whether a packet is an event.
+    /// Returns the cause if a packet is an event.
     fn cause(&mut self, packet: &EnhancedPacket<'_>) -> Result<Option<Cause>> {
         if let Some(wanted) = &self.plan.verdicts
             && let Some(action) = verdict_of(packet)
@@ -201,7 +201,7 @@ impl Trigger {
         Ok(matches.then_some(Cause::Expression { expression }))
     }
 
-    /// The time on the clock that packets are stamped by.
+    /// Returns the time on the packets' clock.
     fn now(&self) -> u64 {
         match self.foreign_clock && self.latest > 0 {
             true => self.latest,
@@ -228,11 +228,11 @@ fn verdict_of(packet: &EnhancedPacket<'_>) -> Option<u64> {
         .map(|eight| u64::from_le_bytes(*eight))
 }
 
-/// What becomes of a packet.
+/// Decision on a packet.
 enum Fate {
-    /// It goes on with its neighbours.
+    /// Passes on with its neighbours.
     AsItIs,
-    /// This goes on in its place.
+    /// Replaced by this block.
     Commented(Vec<u8>),
     NotWritten,
 }
@@ -249,7 +249,7 @@ impl Armed<'_> {
         Ok(())
     }
 
-    /// An event at this time: begins to write what led to it.
+    /// Handles an event: starts writing the packets before it.
     fn fire(&mut self, time_ns: u64, cause: Cause) -> Result<()> {
         self.finish(false)?;
         let trigger = &mut *self.trigger;
@@ -278,14 +278,14 @@ impl Armed<'_> {
             }
             event
         };
-        // It stands at the packet that is the event, or at the first one after a signal.
+        // The comment belongs to the packet that is the event, or to the first one after a signal.
         trigger.comment = Some(event.to_string());
         trigger.backlog = Some(Backlog::new(packets));
         self.write(Blocks::EventBegin)?;
         self.catch_up(0)
     }
 
-    /// The event's comment without a packet that it could stand at.
+    /// Writes the event's comment as a block, without a packet.
     fn write_comment(&mut self) -> Result<()> {
         let Some(text) = self.trigger.comment.take() else {
             return Ok(());
@@ -295,7 +295,7 @@ impl Armed<'_> {
         self.write(Blocks::Bytes(&block))
     }
 
-    /// The time after an event is over.
+    /// Ends the time after an event.
     fn close(&mut self) -> Result<()> {
         if self.trigger.window.take().is_none() {
             return Ok(());
@@ -324,8 +324,8 @@ impl Armed<'_> {
         }
     }
 
-    /// Whether the time after an event has run out without a packet that tells. What was stamped before the last call has
-    /// come by now; later packets may still be in memory, however late it is.
+    /// Closes the window if its time ran out without a later packet. Packets stamped before the last call have arrived by
+    /// now; later ones may still be in memory, however late it is.
     fn look_at_the_clock(&mut self) -> Result<()> {
         let now = self.trigger.now();
         let come = std::mem::replace(&mut self.trigger.rested, now).saturating_sub(LATE_NS);
@@ -337,8 +337,8 @@ impl Armed<'_> {
         Ok(())
     }
 
-    /// An event: the first one has packets written, and those that come meanwhile have it go on. Packets that are events are
-    /// marked, as many as are listed.
+    /// Handles an event: the first one starts writing, and later ones extend the time. Packets that are events get a comment,
+    /// up to the listing limit.
     fn event(&mut self, time: u64, cause: Cause) -> Result<()> {
         let over = self.trigger.shared.borrow().is_over;
         match &mut self.trigger.window {
@@ -383,7 +383,7 @@ impl Armed<'_> {
             return Ok(Fate::NotWritten);
         }
         shared.received.add(packet.interface_id, 1);
-        // What waits counts when it goes.
+        // Packets in the backlog count once they are written.
         if self.trigger.backlog.is_none() {
             shared.passed.add(packet.interface_id, 1);
         }
@@ -454,7 +454,7 @@ impl Stage for Trigger {
     fn flush(&mut self, next: &mut dyn Writer) -> Result<Pressure> {
         let mut armed = self.before(next);
         armed.look_for_signal()?;
-        // The rings are not looked at while a reader has not taken what it was given.
+        // The rings are not read while a reader blocks.
         if !matches!(armed.trigger.pressure, Pressure::Blocked(_)) {
             armed.look_at_the_clock()?;
             armed.catch_up(0)?;
@@ -476,7 +476,7 @@ impl Stage for Trigger {
     }
 }
 
-/// What is an event, and how much is written around one.
+/// The definition of events, and the extent written around one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerPlan {
@@ -484,19 +484,19 @@ pub struct TriggerPlan {
     pub before: Duration,
     #[serde(rename = "after_ns", with = "nanoseconds")]
     pub after: Duration,
-    /// A packet that matches is an event.
+    /// Matching packets are events.
     pub expression: Option<String>,
-    /// A packet with such a verdict is an event.
+    /// Packets with such a verdict are events.
     pub verdicts: Option<verdict::Set>,
     /// SIGUSR2 is an event.
     pub signal: bool,
-    /// Bytes for packets that may lead to an event.
+    /// Bytes for packets that may precede an event.
     pub memory: u64,
-    /// The capture ends after this many.
+    /// Number of events after which the capture ends.
     pub events: Option<u64>,
 }
 
-/// Why an event is one.
+/// Reason for an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cause", rename_all = "snake_case")]
 pub enum Cause {
@@ -515,22 +515,22 @@ impl std::fmt::Display for Cause {
     }
 }
 
-/// Something that had packets written.
+/// An event that started writing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Firing {
-    /// From 1 on.
+    /// Number, from 1 on.
     pub number: u64,
     pub time_ns: u64,
     #[serde(flatten)]
     pub cause: Cause,
-    /// How much of the time before it was still in memory, and how many packets that is.
+    /// Duration of the packets still in memory before it, and their number.
     pub before_ns: u64,
     pub packets_before: u64,
-    /// Some of the time asked for had been overwritten.
+    /// True if part of the requested time had been overwritten.
     pub memory_short: bool,
 }
 
-/// The text of its comment in a capture file.
+/// Writes the text of its comment in a capture file.
 impl std::fmt::Display for Firing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let second = self.time_ns / 1_000_000_000;
@@ -554,13 +554,13 @@ impl std::fmt::Display for Firing {
     }
 }
 
-/// What is said of events in the account.
+/// Summary of a capture's events.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Events that had packets written, and those that came while such packets were being written.
+    /// Events that started writing; `during_others` came while others were being written.
     pub events: u64,
     pub during_others: u64,
-    /// Bytes of memory for packets that may lead to one.
+    /// Bytes of memory for packets before an event.
     pub memory: u64,
     pub list: Vec<Firing>,
 }

@@ -283,7 +283,7 @@ fn a_library_that_fails_is_told_in_plain_words() {
         ),
         ("no-link-type", &[], "link type 70000"),
         ("idle", &["-Q", "in"], "cannot choose the direction"),
-        ("idle", &["--queue", "0"], "libpcap does not tell it"),
+        ("idle", &["--queue", "0"], "libpcap does not report it"),
         ("idle", &["--inner", "tcp"], "libpcap has no such filter"),
         ("idle", &["anything else"], "gave no usable program"),
     ] {

@@ -1,27 +1,27 @@
-//! The slots of the rings in which hook points count. Those of interfaces that left are used again.
+//! The ring slots that hold the counters of hook points. Slots of interfaces that left are reused.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use trawl_ring::{Account, Rings};
 
-/// Programs that ran when an interface left, and threads that read what it had sent, have finished by then.
+/// Time after which programs and threads have finished with the packets of an interface that left.
 const DRAINED_AFTER: Duration = Duration::from_secs(1);
 
-/// Which slots are free.
+/// The free slots.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    /// From here on none was ever used.
+    /// The first slot that was never used.
     next: u32,
-    /// Slots of interfaces that left, and when they did: in order.
+    /// Slots of interfaces that left, with the time, in order of slots.
     left: Vec<(u32, Instant)>,
-    /// Promised to the points that are added next, the first of them last.
+    /// Slots reserved for the next points, in reverse order.
     reserved: Vec<u32>,
 }
 
 impl Slots {
-    /// Promises slots in a row: programs that serve many interfaces find the account of the second point beside that of the
-    /// first. False if there are none.
+    /// Reserves adjacent slots: programs that serve many interfaces expect the counters of the second point after the
+    /// first's. Returns false if none are free.
     pub fn reserve(&mut self, count: u32, max: u32) -> bool {
         let Some(first) = self.find(count, max) else {
             return false;
@@ -30,7 +30,7 @@ impl Slots {
         true
     }
 
-    /// Whether `reserve` would find slots.
+    /// Returns true if `reserve` would find slots.
     pub fn has(&self, count: u32, max: u32) -> bool {
         self.find(count, max).is_some()
     }
@@ -47,7 +47,7 @@ impl Slots {
         Some(row[0].0)
     }
 
-    /// The slot of the next point, and whether it had one before.
+    /// Returns the slot of the next point, and true if another point had it before.
     pub fn take(&mut self, max: u32) -> Option<(u32, bool)> {
         if self.reserved.is_empty() && !self.reserve(1, max) {
             return None;
@@ -59,20 +59,20 @@ impl Slots {
         Some((slot, is_used_again))
     }
 
-    /// The interface of this slot's point left.
+    /// Frees the slot of a point whose interface left.
     pub fn give_back(&mut self, slot: u32) {
         let at = self.left.partition_point(|(one, _)| *one < slot);
         self.left.insert(at, (slot, Instant::now()));
     }
 }
 
-/// A point's account in its slot, which belonged to other points before and may after.
+/// A point's use of its slot, which belonged to other points before and may after.
 #[derive(Clone, Debug)]
 pub(super) struct Tenancy {
     pub slot: u32,
-    /// What stood there before.
+    /// Counters of the previous owners.
     before: Account,
-    /// What the point counted, once the slot is another one's.
+    /// Counters of the point, once the slot has a new owner.
     ended: Arc<OnceLock<Account>>,
 }
 
@@ -99,7 +99,7 @@ impl Tenancy {
         }
     }
 
-    /// Keeps the account as it is, if this is the slot that is used again.
+    /// Freezes the counters, if this slot is the one being reused.
     pub fn end(&self, slot: u32, rings: &Rings) {
         if self.slot == slot {
             self.ended.get_or_init(|| self.account(rings));

@@ -1,4 +1,4 @@
-//! What is attached to an interface, by whom, and which hook maps it offers.
+//! Programs attached to an interface, their owners, and the hook maps they offer.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -19,11 +19,11 @@ use crate::capture_chain;
 use trawl_bpf::owners::Owners;
 use trawl_program::reload::Reload;
 
-/// One slot for each XDP action.
+/// Entries of a hook map: one for each XDP action.
 const HOOK_ENTRIES: u32 = 5;
 const LIBXDP_DISPATCHER: &str = "xdp_dispatcher";
 
-/// A program array that a capture could hook into.
+/// A program array into which a capture could hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookMap {
     pub id: u32,
@@ -32,16 +32,16 @@ pub struct HookMap {
     pub path: Option<PathBuf>,
 }
 
-/// What was found on an interface's hooks.
+/// Programs found on an interface's hooks.
 #[derive(Debug)]
 pub struct AttachedTap {
     pub findings: Vec<Finding>,
-    /// The XDP program's name, if there is one.
+    /// Name of the XDP program, if any.
     pub xdp: Option<String>,
-    /// It is trawl's own, and a second capture may join it.
+    /// True if the XDP program is trawl's own: a second capture may join it.
     pub xdp_is_trawl: bool,
     pub hooks: Vec<HookMap>,
-    /// The command that loads the program with hooks.
+    /// Command that loads the program with hooks.
     pub with_hooks: Option<Reload>,
     /// Commands that remove the programs that trawl loaded.
     removals: Vec<String>,
@@ -165,7 +165,7 @@ impl AttachedTap {
                     )
                 };
                 finding = finding
-                    .why("it stays until it is taken off")
+                    .why("it stays until it is detached")
                     .fix(removal.unwrap_or_else(by_netlink));
             }
         }
@@ -199,7 +199,7 @@ impl AttachedTap {
                 .push(Finding::new(area, "hook map", State::Ok, text));
         }
         let of_program: Vec<u32> = self.hooks.iter().map(|hook| hook.id).collect();
-        // What trawl pinned belongs to the program of one interface: this one's is listed above.
+        // Maps pinned by trawl belong to the program of one interface: this interface's are listed above.
         let sites = all_directories();
         let is_of_site = |pin: &Pinned| sites.iter().any(|site| pin.path.starts_with(site));
         let others = pinned_hooks(pins)

@@ -1,5 +1,4 @@
-//! One interface: its driver, what is attached, what changes packets before they are seen, and which taps
-//! work there.
+//! Findings about one interface: its driver, attached programs, offloads that change packets before capture, and usable taps.
 
 use trawl_bpf::probe::Feature;
 use trawl_sys::ethtool::{Channels, Ethtool};
@@ -11,10 +10,10 @@ use trawl_sys::{Error, Result};
 use super::attached::{self, AttachedTap};
 use super::{Finding, State, offload, veth};
 
-/// What a page holds of a packet in native XDP, less the room that the kernel keeps for itself.
+/// Bytes of a packet in a page in native XDP, less the headroom that the kernel reserves.
 const LINEAR_MTU: u32 = 3498;
 
-/// All that can be said of an interface; an error if it does not exist.
+/// Returns all findings about an interface; an error if it does not exist.
 pub fn examine(namespace: Option<&Namespace>, name: &str) -> Result<Vec<Finding>> {
     let interface = Interface::find(namespace, name)?;
     let link = Netlink::open(namespace)?.link(name)?;
@@ -61,10 +60,10 @@ pub fn examine(namespace: Option<&Namespace>, name: &str) -> Result<Vec<Finding>
     Ok(findings)
 }
 
-/// What the findings are about.
+/// The interface that the findings describe.
 struct Subject {
     area: String,
-    /// What a command needs before it to run in the interface's namespace.
+    /// Prefix of commands that run in the interface's namespace.
     prefix: String,
     driver: String,
     interface: Interface,
@@ -108,7 +107,7 @@ impl Subject {
         self.finding("driver", State::Info, text)
     }
 
-    /// A veth's lack of it has reasons of its own, told in its own findings.
+    /// Checks native XDP. A veth's lack of it has its own findings.
     fn native(&self) -> Option<Finding> {
         let finding = match self.abilities {
             Some(abilities) if abilities.native() => {
@@ -139,7 +138,7 @@ impl Subject {
                 )),
             None => self
                 .finding("native XDP", State::Info, "unknown before it is tried")
-                .why("the kernel has no way to ask a driver (before 6.3)"),
+                .why("kernels before 6.3 cannot query a driver"),
         };
         Some(finding)
     }
@@ -213,7 +212,7 @@ impl Subject {
         self.finding("hardware time", State::Info, text)
     }
 
-    /// What each tap can do here.
+    /// Returns a finding for each tap.
     fn taps(&self, attached: &AttachedTap, link: &Link) -> Vec<Finding> {
         vec![
             self.xdp_tap(attached, link),

@@ -1,10 +1,10 @@
-//! Offloads: what an interface does to packets before a tap sees them.
+//! Offloads: changes that an interface makes to packets before a tap sees them.
 
 use trawl_sys::ethtool::Feature;
 
 use super::{Finding, State};
 
-/// An offload by the kernel's name and by ethtool's, and what it does to a capture when it is on.
+/// An offload by the kernel's name and by ethtool's, and its effect on a capture while on.
 struct Offload {
     name: &'static str,
     ethtool: &'static str,
@@ -47,7 +47,7 @@ const OFFLOADS: [Offload; 8] = [
         name: "rx-vlan-hw-parse",
         ethtool: "rxvlan",
         state: State::Warn,
-        does: "the card takes VLAN tags off: XDP does not see them",
+        does: "the card strips VLAN tags: XDP does not see them",
     },
     Offload {
         name: "tx-tcp-segmentation",
@@ -63,7 +63,7 @@ const OFFLOADS: [Offload; 8] = [
     },
 ];
 
-/// One finding for each offload that is on and can be seen in a capture.
+/// Returns a finding for each offload that is on and affects a capture.
 pub fn examine(
     area: &str,
     prefix: &str,
@@ -77,11 +77,11 @@ pub fn examine(
             let feature = features.iter().find(|f| f.name == offload.name && f.on)?;
             let mut finding =
                 Finding::new(area, offload.ethtool, offload.state, "on").why(offload.does);
-            // Its tags are a matter of the peer's sending side.
+            // A veth's tags depend on the peer's sending side.
             if driver == "veth" && offload.name == "rx-vlan-hw-parse" {
                 return None;
             }
-            // A veth without GRO takes no redirected XDP frames: turning it off would be no fix.
+            // A veth without GRO accepts no redirected XDP frames: turning GRO off would be no fix.
             if feature.changeable && !(driver == "veth" && offload.name == "rx-gro") {
                 finding = finding.fix(format!(
                     "to see them as they are on the wire: {prefix}ethtool -K {interface} {} off",
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_is_told_with_its_command() {
+    fn enabled_offloads_are_reported_with_a_command() {
         let features = [
             feature("rx-lro", true, true),
             feature("rx-gro-hw", false, true),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_fixed_has_no_command_and_gro_stays_on_a_veth() {
+    fn fixed_offloads_and_gro_of_a_veth_have_no_command() {
         let features = [
             feature("rx-lro", true, false),
             feature("rx-gro", true, true),

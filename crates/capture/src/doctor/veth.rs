@@ -1,4 +1,4 @@
-//! What is particular to a veth: it is as able as its peer lets it be.
+//! Findings about a veth, whose abilities depend on its peer.
 
 use trawl_sys::Result;
 use trawl_sys::ethtool::Ethtool;
@@ -10,7 +10,7 @@ use super::{Finding, State};
 const GRO: &str = "rx-gro";
 const TX_VLAN: &str = "tx-vlan-hw-insert";
 
-/// Findings on native XDP, redirected frames and the peer of a veth.
+/// Returns findings on native XDP, redirected frames and the peer of a veth.
 pub fn examine(
     area: &str,
     namespace: Option<&Namespace>,
@@ -20,8 +20,7 @@ pub fn examine(
     let prefix = exec_prefix(namespace);
     let own_gro = feature(namespace, &interface.name, GRO);
     let Some(peer) = veth_peer(namespace, interface)? else {
-        let text =
-            "the other end is in a namespace without a name, or one that cannot be looked into";
+        let text = "the other end is in a namespace without a name, or without access";
         return Ok(vec![Finding::new(area, "peer", State::Info, text)]);
     };
     let mut findings = vec![link_of(area, &peer)];
@@ -43,7 +42,7 @@ fn link_of(area: &str, peer: &Peer) -> Finding {
         area,
         "peer",
         State::Warn,
-        format!("{label} is down: no packet goes either way"),
+        format!("{label} is down: no packets pass in either direction"),
     )
     .fix(format!(
         "{}ip link set {} up",
@@ -52,7 +51,7 @@ fn link_of(area: &str, peer: &Peer) -> Finding {
     ))
 }
 
-/// Native XDP needs a receive queue for each queue that the peer sends from.
+/// Checks native XDP, which needs a receive queue for each of the peer's send queues.
 fn native(
     area: &str,
     namespace: Option<&Namespace>,
@@ -71,13 +70,13 @@ fn native(
         area,
         "native XDP",
         State::Warn,
-        "not as it is set up: programs run in skb mode",
+        "not with the present queues: programs run in skb mode",
     );
     if fits {
-        return Ok(Some(finding.why("the driver says so")));
+        return Ok(Some(finding.why("the driver reports it")));
     }
     let why = format!(
-        "{} receive queues cannot take what the {} send queues of {} send",
+        "{} receive queues are too few for the {} send queues of {}",
         own.rx,
         theirs.tx,
         peer.label()
@@ -95,7 +94,7 @@ fn native(
     Ok(Some(finding.why(why).fix(fix)))
 }
 
-/// XDP frames that the peer redirects or sends here.
+/// Checks XDP frames that the peer redirects or sends here.
 fn frames_in(
     area: &str,
     interface: &Link,
@@ -107,17 +106,17 @@ fn frames_in(
     if own_gro == Some(true) {
         return new(
             State::Ok,
-            "on: XDP frames from the peer are taken, with a program here or without".to_owned(),
+            "on: XDP frames from the peer are accepted, with or without a program here".to_owned(),
         );
     }
     if has_native_program(interface) {
         return new(
             State::Ok,
-            "off, but the XDP program here makes up for it".to_owned(),
+            "off, but the XDP program here replaces it".to_owned(),
         );
     }
     let text =
-        "off: XDP frames from the peer (XDP_TX, redirects, live frames) are thrown away".to_owned();
+        "off: XDP frames from the peer (XDP_TX, redirects, live frames) are dropped".to_owned();
     new(State::Warn, text)
         .why(format!(
             "{} drops them unless this end has GRO or an XDP program in native mode",
@@ -126,7 +125,7 @@ fn frames_in(
         .fix(format!("{prefix}ethtool -K {} gro on", interface.name))
 }
 
-/// XDP frames that a program here sends back, or that others redirect to go out here.
+/// Checks XDP frames that a program here sends back, or that other programs redirect to this interface.
 fn frames_out(
     area: &str,
     interface: &Link,
@@ -137,18 +136,18 @@ fn frames_out(
     let (label, prefix, name) = (peer.label(), peer.exec_prefix(), &peer.link.name);
     let peer_gro = feature(peer.namespace.as_ref(), name, GRO) == Some(true);
     if !peer_gro && !has_native_program(&peer.link) {
-        return new(State::Warn, "frames that XDP sends out of here are thrown away")
+        return new(State::Warn, "frames that XDP sends from here are dropped")
             .why(format!(
-                "{label} has neither GRO nor a native XDP program, and only with one of them takes XDP frames from {}",
+                "{label} has neither GRO nor a native XDP program, and needs one of them to accept XDP frames from {}",
                 interface.name
             ))
             .fix(format!("{prefix}ethtool -K {name} gro on"));
     }
-    // The driver looks at its peer's GRO only at certain moments, and can have missed that it is on.
+    // The driver checks its peer's GRO only at certain moments, and may have missed that it is on.
     if abilities.is_some_and(|a| a.native() && !a.redirect_target()) {
         return new(State::Warn, "frames that XDP redirects to here are refused")
             .why(format!(
-                "{} went up before {label} had GRO, and did not notice since",
+                "{} went up before {label} had GRO, and did not notice the change",
                 interface.name
             ))
             .fix(format!(
@@ -158,15 +157,15 @@ fn frames_out(
     new(State::Ok, "frames sent by XDP reach the peer")
 }
 
-/// A sender that leaves the tag beside the packet leaves it where XDP does not look.
+/// Checks whether the peer leaves VLAN tags out of the packet, where XDP does not look.
 fn tags(area: &str, peer: &Peer) -> Option<Finding> {
-    let beside = feature(peer.namespace.as_ref(), &peer.link.name, TX_VLAN)?;
-    beside.then(|| {
+    let out_of_band = feature(peer.namespace.as_ref(), &peer.link.name, TX_VLAN)?;
+    out_of_band.then(|| {
         Finding::new(
             area,
             "VLAN tags",
             State::Info,
-            "those that the peer's stack puts on come beside the packet",
+            "the peer's stack passes them outside the packet",
         )
         .why("XDP does not see them; tc and packet taps do")
         .fix(format!(

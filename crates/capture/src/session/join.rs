@@ -1,4 +1,4 @@
-//! Interfaces that appear while a capture goes on, and those that went.
+//! Interfaces that appear during a capture, and those that left.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use super::{attach_at, tell};
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
 
-/// How often it is looked for interfaces.
+/// Interval between searches for interfaces.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Looking takes at most this part of the time. What it takes to join does not count: more may be on their way.
+/// Searching uses at most this fraction of the time. Joining does not count: more interfaces may follow.
 const REST_FACTOR: u32 = 5;
 
-/// When it is looked next, and what is not tried again.
+/// Time of the next search, and the interfaces not to try again.
 #[derive(Debug, Default)]
 pub(super) struct Joins {
     next: Option<Instant>,
     refused: HashSet<(String, u32)>,
-    /// Interfaces wait until others leave: there is no room for more.
+    /// True while interfaces wait for others to leave.
     is_full: bool,
 }
 
@@ -45,7 +45,7 @@ impl Running<'_> {
             .collect();
         let unchanged = match self.joins.refused.is_empty() && !self.joins.is_full {
             true => self.session.presence.unchanged(),
-            // What was refused may be possible by now.
+            // Interfaces that were refused may be possible by now.
             false => Vec::new(),
         };
         let mut is_full = false;
@@ -68,7 +68,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Says once that interfaces wait for others to leave.
+    /// Reports once that interfaces wait for others to leave.
     fn tell_full(&mut self, site: &CaptureSite) {
         if !self.joins.is_full {
             self.observer.event(&Event::JoinsWait {
@@ -102,7 +102,7 @@ impl Running<'_> {
             self.session.presence.add(index, site)
         });
         tell(&mut self.session.assembly, self.observer);
-        // Points stay where a tap failed: the interface blocks have their numbers.
+        // Points of a failed tap stay: the interface blocks have their numbers.
         let made = self
             .session
             .assembly

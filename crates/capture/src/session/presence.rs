@@ -1,4 +1,4 @@
-//! The sites whose interfaces are there, and what is heard of them: one socket for each network namespace.
+//! Sites whose interfaces exist, and the events of those: one socket for each network namespace.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -18,12 +18,12 @@ pub(super) struct Presence {
 struct Watched {
     namespace: Option<Namespace>,
     monitor: LinkMonitor,
-    /// By the interface's number.
+    /// Sites by the interface's number.
     sites: HashMap<u32, Vec<usize>>,
 }
 
 impl Presence {
-    /// Watches a site's interface. What only a library knows is taken to be there.
+    /// Watches a site's interface. Interfaces known only to a library are assumed to exist.
     pub fn add(&mut self, index: usize, site: &CaptureSite) -> Result<()> {
         let number = site.interface.index;
         if number != 0 {
@@ -52,7 +52,7 @@ impl Presence {
         Ok(())
     }
 
-    /// Forgets a site; false if it was forgotten before.
+    /// Forgets a site; returns false if already forgotten.
     pub fn remove(&mut self, index: usize, site: &CaptureSite) -> bool {
         let number = site.interface.index;
         for watched in &mut self.namespaces {
@@ -71,8 +71,7 @@ impl Presence {
         self.sites.remove(&index)
     }
 
-    /// The namespaces where nothing is to be looked for: no interface has appeared or changed there since this was asked
-    /// last.
+    /// Returns the namespaces in which no interface has appeared or changed since the last call.
     pub fn unchanged(&mut self) -> Vec<Option<Namespace>> {
         let quiet = self.namespaces.iter_mut().filter_map(|one| {
             let namespace = one.namespace.clone();
@@ -81,7 +80,7 @@ impl Presence {
         quiet.collect()
     }
 
-    /// The sites of namespaces that were deleted.
+    /// Returns the sites of namespaces that were deleted.
     pub fn without_namespace(&self) -> Vec<usize> {
         let is_lost = |one: &&Watched| {
             let namespace = one.namespace.as_ref();
@@ -100,7 +99,7 @@ impl Presence {
         self.sites.is_empty()
     }
 
-    /// What happened since the last call, by site.
+    /// Returns the events since the last call, by site.
     pub fn events(&mut self) -> Result<Vec<(usize, LinkEvent)>> {
         let mut seen = Vec::new();
         for watched in &mut self.namespaces {

@@ -1,5 +1,5 @@
-//! The interfaces that are promiscuous for a capture, by one socket for each network namespace: closing one takes the kernel
-//! some 10 ms, in which it waits.
+//! The interfaces set promiscuous for a capture, by one socket for each network namespace: the kernel takes 10 ms to close a
+//! socket.
 
 use std::os::fd::OwnedFd;
 use std::thread;
@@ -28,14 +28,14 @@ impl Promiscuous {
         Ok(())
     }
 
-    /// An interface that is gone is not promiscuous any more in any case.
+    /// Ends promiscuous mode of an interface. An interface that is gone needs nothing.
     pub fn remove(&mut self, site: &CaptureSite) {
         if let Some(socket) = self.socket(site) {
             let _ = packet_socket::promiscuous_too(socket, site.interface.index, false);
         }
     }
 
-    /// A namespace ends only when nobody holds a socket in it.
+    /// Closes the socket of a namespace, which would keep the namespace alive.
     pub fn leave(&mut self, namespace: Option<&Namespace>) {
         self.sockets.retain(|(one, _)| one.as_ref() != namespace);
     }
@@ -46,7 +46,7 @@ impl Promiscuous {
     }
 }
 
-/// So many sockets are closed at the same time: what closing takes is waiting.
+/// Number of sockets closed in parallel: closing mostly waits.
 const CLOSED_AT_ONCE: usize = 32;
 
 impl Drop for Promiscuous {

@@ -1,4 +1,4 @@
-//! The rounds of a capture: records are moved to the writer until something ends it.
+//! The rounds of a capture, which move records to the writer until the capture ends.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -11,18 +11,18 @@ use super::{Ended, Running};
 use crate::event::Event;
 use crate::summary::Summary;
 
-/// The longest sleep while nothing comes: live output is never later than this.
+/// Longest sleep while no packets come, and so the maximum delay of live output.
 const IDLE_SLEEP: Duration = Duration::from_millis(5);
 const BUSY_SLEEP: Duration = Duration::from_micros(200);
-/// The longest sleep while the reader of a pipe takes nothing.
+/// Longest sleep while the reader of a pipe does not read.
 const READER_SLEEP: Duration = Duration::from_millis(50);
-/// When a round moved this much, the next one follows at once.
+/// Bytes per round above which the next round follows at once.
 const BUSY_BYTES: usize = 256 << 10;
-/// How often interfaces and attachments are checked.
+/// Interval at which interfaces and attachments are checked.
 const TEND_EVERY: Duration = Duration::from_millis(200);
 
 impl Running<'_> {
-    /// Records until something ends it, and draws up the summary.
+    /// Records until the capture ends, and computes the summary.
     pub(super) fn run(mut self) -> Result<(Summary, Ended)> {
         events::precise_sleeps();
         for at in &mut self.session.taps {
@@ -79,7 +79,7 @@ impl Running<'_> {
                 self.observer.figures(&self.session.figures());
             }
             sleep = match (moved, &self.feed.pressure) {
-                // Woken by the reader.
+                // The reader wakes it.
                 (_, Pressure::Blocked(_)) => READER_SLEEP,
                 (0, _) => (sleep * 2).min(IDLE_SLEEP),
                 (BUSY_BYTES.., _) => continue,
@@ -94,7 +94,7 @@ impl Running<'_> {
         matches!(self.feed.pressure, Pressure::Full)
     }
 
-    /// Takes the taps away, waits for the writer, and draws up the summary.
+    /// Detaches the taps, waits for the writer, and computes the summary.
     fn end(mut self, mut ended: Ended) -> Result<(Summary, Ended)> {
         self.stop();
         let handed = match ended {
@@ -135,7 +135,7 @@ impl Running<'_> {
         Ok((summary, ended))
     }
 
-    /// Moves all records that are left in the rings, as long as the writer's reader goes on.
+    /// Moves all records left in the rings, as long as the writer's reader reads.
     fn hand_over(&mut self) -> Result<()> {
         let mut patience = Patience::begin();
         loop {
@@ -163,7 +163,7 @@ impl Running<'_> {
         events::wait_also(&[self.session.signals.as_fd()], outlet, sleep)
     }
 
-    /// What has to be noticed in every round.
+    /// Handles signals, events and limits, which every round checks.
     fn look_around(&mut self) -> Result<Option<Ended>> {
         let by_signal = self
             .session
@@ -175,13 +175,13 @@ impl Running<'_> {
         while let Some(signal) = self.session.signals.next() {
             match signal {
                 Signal::Report => self.observer.figures(&self.session.figures()),
-                // Where nothing waits for it, it is not to end the process without an account.
+                // An unexpected trigger must not end the process without a summary.
                 Signal::Trigger => {
                     if let Some(shared) = self.session.triggered.as_ref().filter(|_| by_signal) {
                         shared.borrow_mut().signal = Some(clock::wall());
                     }
                 }
-                // One that came with it is an event still.
+                // A trigger that arrived together with it still counts.
                 Signal::Interrupt | Signal::Terminate | Signal::Hangup => {
                     ended = Some(Ended::Signal);
                 }
@@ -211,7 +211,7 @@ impl Running<'_> {
                 .map(|point| point.account().recorded)
                 .sum::<u64>(),
         };
-        // Adding up the accounts of many interfaces on many CPUs takes a while: not before all tickets are handed out.
+        // Summing the counters of many interfaces on many CPUs takes long: only once all tickets are handed out.
         let may_be_over = self.session.fates.is_some() || self.session.assembly.tickets.exhausted();
         if self
             .session
@@ -224,7 +224,7 @@ impl Running<'_> {
         Ok(None)
     }
 
-    /// Says which events there were since it was last asked. Returns whether there have been enough.
+    /// Reports the events since the last call. Returns true if the limit of events is reached.
     fn tell_events(&mut self) -> bool {
         let Some(shared) = &self.session.triggered else {
             return false;
@@ -239,7 +239,7 @@ impl Running<'_> {
     }
 
     fn stop(&mut self) {
-        // What happened since the last look. Its end is at hand in any case.
+        // Events since the last check. The capture ends in any case.
         self.watched = 0;
         self.watch(usize::MAX);
         self.session

@@ -1,4 +1,4 @@
-//! The summary of a capture, at its end and on the way.
+//! The summary of a capture, at its end and before.
 
 use trawl_packet::pcapng::write;
 use trawl_pipeline::account::Account;
@@ -16,7 +16,7 @@ impl Session {
         self.summary(&Counts::default(), "")
     }
 
-    /// Returns the summary at the end, with the packets taken back that were recorded and lost on their way out.
+    /// Returns the summary at the end. Packets that were recorded and lost on output are taken back.
     pub(super) fn final_summary(&mut self, outcome: &Outcome, ended: &Ended) -> Summary {
         let points = &mut self.assembly.points;
         if let Some(point) = points.iter_mut().find(|point| point.site.is_none()) {
@@ -119,7 +119,7 @@ impl Session {
     }
 }
 
-/// Returns why packets were not written: the error of the output, or a reader that stopped reading.
+/// Returns the reason for which packets were not written: the error of the output, or a reader that stopped reading.
 fn reason_of_unwritten(ended: &Ended) -> &'static str {
     let Ended::Output(error) = ended else {
         return "not_read";
@@ -133,7 +133,7 @@ fn reason_of_unwritten(ended: &Ended) -> &'static str {
 }
 
 impl Session {
-    /// What a file begins with: the section, and a block for each interface and hook point.
+    /// Returns the beginning of a file: the section, and a block for each interface and hook point.
     pub(super) fn file_header(&self) -> Vec<u8> {
         let mut header = Vec::new();
         let Host {
@@ -156,7 +156,7 @@ impl Session {
         header
     }
 
-    /// What a file ends with: the account of each hook point, and the packets of interface blocks that were added.
+    /// Returns the end of a file: the statistics of each hook point, and the packets of added interface blocks.
     pub(super) fn file_trailer(&self, summary: &Summary, added: &[(u32, u64)]) -> Vec<u8> {
         let mut trailer = Vec::new();
         let end = clock::wall();

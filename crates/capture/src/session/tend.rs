@@ -1,4 +1,4 @@
-//! What a capture looks after while it runs: clocks, interfaces that go away, and taps that see nothing any more.
+//! Regular checks of a running capture: clocks, interfaces that were removed, and blind taps.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use super::{AtSite, Ended, Running};
 use crate::event::{Event, Gap, Gone, GoneReason};
 use crate::taps::watch::Sight;
 
-/// How long a tap that sees nothing may take until it can be attached again: a firewall that is restarted is back.
+/// Time for which a blind tap may wait to be re-attached: a firewall that restarts is back by then.
 const BLIND_PATIENCE: Duration = Duration::from_secs(5);
 
-/// As many taps are looked at in one turn.
+/// Number of taps checked in one turn.
 const WATCHED_AT_ONCE: usize = 100;
 
 impl Running<'_> {
-    /// What may be noticed a little later: clocks, and interfaces that went away.
+    /// Checks clocks, interfaces and taps, which may wait a little.
     pub(super) fn tend(&mut self) -> Result<Option<Ended>> {
         let offset = self.session.assembly.clock.offset_to_wall();
         if offset != self.clock_offset {
@@ -88,7 +88,7 @@ impl Running<'_> {
         Ok(None)
     }
 
-    /// The sites whose namespaces were deleted: they and their interfaces live on as long as this capture holds them.
+    /// Returns the sites whose namespaces were deleted: they live on as long as this capture holds them.
     fn without_namespace(&self) -> Vec<(usize, GoneReason)> {
         let mut lost = self.session.presence.without_namespace();
         lost.retain(|site| self.session.sites[*site].one_of_any);
@@ -97,7 +97,7 @@ impl Running<'_> {
             .collect()
     }
 
-    /// Ends the taps of a site, keeps what they counted, and lets go of its namespace if it was the last there.
+    /// Ends the taps of a site, keeps their counts, and closes its namespace if no other site is in it.
     fn leave(&mut self, site: usize) {
         for at in self.session.taps.iter_mut().filter(|at| at.site == site) {
             for notice in at.tap.detach() {
@@ -119,10 +119,10 @@ impl Running<'_> {
         }
     }
 
-    /// Looks whether the taps still see packets; those that do not, and cannot be attached again in a while, end the
-    /// capture when no other is left.
+    /// Checks that the taps still see packets. The capture ends once all taps are blind and could not be re-attached for a
+    /// while.
     pub(super) fn watch(&mut self, most: usize) -> Option<Ended> {
-        // In turn, where there are many.
+        // Many taps are checked in turn.
         let first = match self.watched < self.session.taps.len() {
             true => self.watched,
             false => 0,

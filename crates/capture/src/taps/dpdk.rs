@@ -1,5 +1,5 @@
 //! The `dpdk` tap: packets of a running DPDK application, copied by its own capture framework. The helper `trawl-dpdk`
-//! joins the application; a thread reads the blocks that it hands over.
+//! joins the application; a thread reads its blocks.
 
 mod worker;
 
@@ -33,24 +33,24 @@ use worker::{DpdkJob, Port, Shared, Worker};
 
 pub const NAME: &str = "dpdk";
 const ALL: &str = "all";
-/// What DPDK calls an application that was given no name.
+/// DPDK's name for an application without a name.
 pub const DEFAULT_PREFIX: &str = "rte";
-/// How long the helper may take to join the application, and to leave it: requests to an application time out after 5 s.
+/// Time limits for the helper to join the application, and to leave it: requests to an application time out after 5 s.
 const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 const LEAVE_PATIENCE: Duration = Duration::from_secs(15);
 
-/// `dpdk:PORT` or `dpdk:all`.
+/// Parses `dpdk:PORT` or `dpdk:all`.
 pub fn find(text: &str) -> Result<CaptureSite> {
     let port = text.strip_prefix("dpdk:").unwrap_or_default();
     if port != ALL && port.parse::<u16>().is_err() {
         return Err(Error::usage(
             format!("interface '{text}'"),
-            "the dpdk tap takes dpdk:PORT, with the port's number, or dpdk:all",
+            "the dpdk tap requires dpdk:PORT, with the port's number, or dpdk:all",
         ));
     }
     let interface = Interface {
         link_type: LINKTYPE_ETHERNET,
-        // How many there are is known when the helper has joined the application, which then refuses others.
+        // The number of queues is known once the helper has joined the application, which then refuses other queues.
         rx_queues: u32::MAX,
         tx_queues: u32::MAX,
         ..Interface::of_a_library(text)
@@ -156,12 +156,12 @@ impl Tap for Dpdk {
     }
 }
 
-/// The framework does not tell on which core a packet was handled.
+/// Refuses --cpu: the framework does not report the core of a packet.
 fn refuse_cpu(options: &Options) -> Result<()> {
     match options.cpu {
         Some(_) => Err(Error::usage(
             "cannot choose packets by CPU with the dpdk tap",
-            "DPDK does not tell it",
+            "DPDK does not report it",
         )
         .fix("leave out --cpu; --queue chooses by queue")),
         None => Ok(()),
@@ -179,7 +179,7 @@ fn classic(filter: &Filter, site: &CaptureSite, snaplen: u32) -> Result<Vec<Inst
     if let Filter::Inner(_) = filter {
         return Err(Error::usage(
             "cannot look inside tunnels with the dpdk tap",
-            "DPDK takes classic BPF programs only",
+            "DPDK accepts classic BPF programs only",
         )
         .fix("leave out --inner, or record and use: trawl read --inner"));
     }
@@ -194,11 +194,11 @@ struct Described {
     number: u16,
     name: String,
     mac: String,
-    /// That it receives by, and that it sends by.
+    /// Numbers of receive and send queues.
     queues: [u32; 2],
 }
 
-/// What the helper says until it is at work.
+/// The exchange with the helper until it captures.
 #[derive(Debug)]
 struct Dialogue<'a> {
     helper: &'a mut Helper,
@@ -235,7 +235,7 @@ impl Dialogue<'_> {
 struct AttachedDpdk {
     ports: Vec<Port>,
     cleaner: Cleaner,
-    /// Its blocks wait in the memory shared with the helper until the thread is started.
+    /// Worker whose blocks wait in the memory shared with the helper until the thread is started.
     waiting: Option<Worker>,
     thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
@@ -272,7 +272,7 @@ impl AttachedTap for AttachedDpdk {
         said
     }
 
-    /// A helper that does not end is killed, whoever we are by then.
+    /// Killing a stuck helper requires CAP_KILL after a change of user.
     fn keeps(&self) -> Capabilities {
         Capabilities::KILL
     }
@@ -293,7 +293,7 @@ impl AttachedTap for AttachedDpdk {
             [
                 (port.ids.point, "no_buffer", counts.no_buffer),
                 (port.ids.point, "dpdk_ring_full", counts.ring_full),
-                // Only where one of the two processes was killed.
+                // Occurs only if one of the two processes was killed.
                 (
                     port.ids.point,
                     "not_handed_over",
@@ -311,13 +311,12 @@ impl Drop for AttachedDpdk {
     }
 }
 
-/// More places share rings.
+/// Maximum number of rings; more queues share them.
 const RINGS_MOST: usize = 64;
 
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// Of each port, in the order of the points: the first place of what is received, and of what is sent, with how many
-    /// queues there are.
+    /// First ring for received and for sent packets of each port, in the order of the points, with the number of queues.
     ports: Vec<[(usize, u32); 2]>,
     count: usize,
 }
@@ -350,7 +349,7 @@ impl Places {
         self.count
     }
 
-    /// The ring of a block's place.
+    /// Returns the ring of a block.
     pub fn ring(&self, port: usize, is_sent: bool, queue: u32) -> usize {
         let (first, queues) = self.ports[port][usize::from(is_sent)];
         (first + (queue % queues.max(1)) as usize) % self.count
@@ -373,7 +372,7 @@ mod place_tests {
     }
 
     #[test]
-    fn what_is_not_asked_for_has_none() {
+    fn only_chosen_queues_have_rings() {
         assert_eq!(Places::new(&[[4, 4]], 1, None).count(), 4);
         assert_eq!(Places::new(&[[4, 4]], 3, Some(2)).count(), 2);
         assert_eq!(Places::new(&[], 3, None).count(), 1);
@@ -388,7 +387,7 @@ const BUILD: &str = "make build-dpdk";
 pub fn no_helper() -> Error {
     Error::failed(
         "cannot use the dpdk tap",
-        format!("its helper {PROGRAM} was not found next to trawl, and {VARIABLE} names none"),
+        format!("its helper {PROGRAM} was not found next to trawl, and {VARIABLE} is not set"),
     )
     .fix("make build-dpdk (apt-get install libdpdk-dev), with the same version of DPDK as the application's")
 }
@@ -404,14 +403,14 @@ pub fn other_build(theirs: &str) -> Error {
 pub fn fell_silent(label: &str, helper: &Helper) -> Error {
     let said = helper
         .last_words()
-        .unwrap_or_else(|| "it said nothing".to_owned());
+        .unwrap_or_else(|| "it printed nothing".to_owned());
     Error::failed(
         format!("cannot capture on {label}"),
         format!("{PROGRAM} has ended without saying why: {said}"),
     )
 }
 
-/// Why the helper does not capture.
+/// Explains why the helper does not capture.
 pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error {
     let what = format!("cannot capture on {label}");
     let log = || {
@@ -425,7 +424,7 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
             what,
             format!("no DPDK application with the file prefix {prefix} is running: {first}: {second}"),
         )
-        .fix("--file-prefix names another one; ls /run/dpdk shows those that were started"),
+        .fix("--file-prefix selects another one; ls /run/dpdk lists the started ones"),
         "not_ready" => Error::failed(
             what,
             format!("the DPDK application with the file prefix {prefix} has not finished its start"),
@@ -479,7 +478,7 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
             what,
             format!("the application's huge pages have no room for the copies of packets: {first}"),
         )
-        .fix("sysctl -w vm.nr_hugepages=NUMBER allows more, and the application must be allowed to take them"),
+        .fix("sysctl -w vm.nr_hugepages=NUMBER allows more, and the application must be allowed to use them"),
         "pdump" => Error::failed(what, format!("the application refuses the capture of port {first}: {second}{}", log())),
         "owner" => Error::failed(what, format!("cannot write in {first}: {second}")),
         "places" => Error::usage(what, format!("{first} queues are the limit"))
@@ -488,7 +487,7 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
     }
 }
 
-/// What was removed of captures that had been killed.
+/// Returns events for the remains of killed captures that were removed.
 pub fn cleared_ports(label: &str, lines: &[Line]) -> Vec<Event> {
     let of = |line: &Line| {
         (line.word == "cleared").then(|| (line.field(1).to_owned(), line.field(0).to_owned()))

@@ -1,5 +1,5 @@
-//! The `drop` tap: every socket buffer that the kernel frees because its packet was dropped, on all interfaces or some,
-//! by a program at the tracepoint skb:kfree_skb. It looks at no single interface, so it is attached once for a capture.
+//! The `drop` tap: every socket buffer that the kernel frees because its packet was dropped, on all interfaces or some, by a
+//! program at the tracepoint skb:kfree_skb. It belongs to no single interface, so it is attached once for a capture.
 
 mod follow;
 pub mod reasons;
@@ -35,19 +35,19 @@ use reasons::{DONE, DONE_IF_EMPTY, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, U
 pub use words::{HOOK, Words, as_frame};
 
 const TRACEPOINT: &str = "kfree_skb";
-/// Buffer, place and reason: since 5.17. The socket that was to receive the packet is the fourth, since 6.11.
+/// Number of arguments: buffer, location and reason, since 5.17; the receiving socket is the fourth, since 6.11.
 const ARGUMENTS_WITH_REASON: usize = 3;
 const ARGUMENTS_WITH_RECEIVER: usize = 4;
-/// The functions that run XDP programs on socket buffers, and free what is dropped there.
+/// Kernel functions that run XDP programs on socket buffers, and free dropped ones.
 const RUN_XDP: [&str; 2] = ["veth_xdp_rcv_skb", "do_xdp_generic"];
-/// The functions that throw away what waits in the queues of a closing socket. Before 6.5 they give no reason.
+/// Kernel functions that purge the queues of a closing socket. Before 6.5 they give no reason.
 const PURGE: [&str; 4] = [
     "sk_stream_kill_queues",
     "skb_queue_purge",
     "skb_queue_purge_reason",
     "inet_sock_destruct",
 ];
-/// The functions that hand copies of packets to raw sockets, and free those that a socket's filter rejects.
+/// Kernel functions that hand copies of packets to raw sockets, and free copies that a socket's filter rejects.
 const RAW: [&str; 6] = [
     "raw_rcv",
     "raw_rcv_skb",
@@ -56,7 +56,7 @@ const RAW: [&str; 6] = [
     "raw_local_deliver",
     "raw6_local_deliver",
 ];
-/// The functions that free TCP segments for which they name no reason.
+/// Kernel functions that free TCP segments without a reason.
 const TCP: [&str; 7] = [
     "tcp_v4_rcv",
     "tcp_v6_rcv",
@@ -68,8 +68,8 @@ const TCP: [&str; 7] = [
 ];
 const EVERYWHERE: &str = "all interfaces";
 
-/// Attaches the tap. With sites it looks only at what is dropped there; `at_xdp` are the sites where another tap sees
-/// what XDP programs drop.
+/// Attaches the tap. With sites it records only drops there; at the sites `at_xdp`, another tap sees the drops of XDP
+/// programs.
 pub fn attach(
     sites: &[CaptureSite],
     at_xdp: &[&CaptureSite],
@@ -81,7 +81,7 @@ pub fn attach(
     match assembly.options.tap {
         _ if asked.follow => {}
         Choice::Drop => table::DROP.check(&assembly.options)?,
-        // The rest is asked of the tap beside it.
+        // The tap beside it checks the other options.
         _ => table::DROP.check_queue(&assembly.options)?,
     }
     let namespaces = asked.namespaces.iter().map(|name| Namespace::open(name));
@@ -106,7 +106,7 @@ pub fn attach(
     let mut config = assembly.config(&rings);
     config.first = ids.record(0, Carries::Nothing);
     config.write_queue = 0;
-    // Told by the note.
+    // The note contains the direction.
     config.write_flags = 0;
     config.names_receiver = u32::from(tracepoint.arguments >= ARGUMENTS_WITH_RECEIVER);
     config.with_stack = u32::from(asked.stack);
@@ -126,7 +126,7 @@ pub fn attach(
     )?;
     let told = map::create_mmapable_array("trawl_drop", size_of::<DropSettings>() as u32, 1)?;
     map::write(told.as_fd(), 0, &settings)
-        .map_err(|e| Error::os("cannot tell the program what to record", e))?;
+        .map_err(|e| Error::os("cannot configure the program", e))?;
     let block = match &assembly.options.filter {
         Some(filter) => Some(filter.copy_block(config.snaplen, TRACE_COPY as u16)?),
         None => None,
@@ -185,7 +185,7 @@ fn tracepoint(reasons: &Reasons) -> Result<Tracepoint> {
     found
         .filter(|found| found.arguments >= ARGUMENTS_WITH_REASON && !reasons.is_empty())
         .ok_or_else(|| {
-            Error::failed(what, "it does not tell for what reason it drops them")
+            Error::failed(what, "it gives no reasons for drops")
                 .fix(format!("use Linux {} or newer", "5.17"))
         })
 }
@@ -256,7 +256,7 @@ fn settings(
     Ok(settings)
 }
 
-/// Where these functions are in the running kernel, and how many pieces there are of them.
+/// Finds these functions in the running kernel, and returns the number of address ranges.
 fn find(functions: &mut [DropFunction], symbols: &Symbols, names: &[&str]) -> u32 {
     let found: Vec<(u64, u64)> = names
         .iter()
@@ -309,13 +309,13 @@ impl AttachedTap for AttachedDrop {
         Vec::new()
     }
 
-    /// Names of interfaces in other namespaces, and owners of sockets, are looked up when packets are dropped there.
+    /// Interface names in other namespaces and socket owners are looked up at each drop.
     fn keeps(&self) -> Capabilities {
         crate::TO_FOLLOW_PROGRAMS | Capabilities::SYS_PTRACE | Capabilities::SYSLOG
     }
 
-    /// Buffers that were freed while the program was at work on that CPU: the kernel does not run it once more, or it
-    /// ends at once.
+    /// Counts buffers that were freed while the program ran on that CPU: the kernel does not run it again, or it ends at
+    /// once.
     fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
         let missed = |program: &OwnedFd| {
             info::program(program.as_fd()).map_or(0, |about| about.recursion_misses)
@@ -337,7 +337,7 @@ impl AttachedTap for AttachedDrop {
     }
 }
 
-/// A loaded program, and what keeps it attached.
+/// A loaded program, and the descriptors that keep it attached.
 pub type Loaded = (OwnedFd, Vec<OwnedFd>);
 
 /// A tracepoint, and the program for it.
@@ -364,7 +364,7 @@ impl TracepointHook {
     }
 }
 
-/// The program, with a filter in it where one is given: those have a name of their own.
+/// Prepares a program, with the filter if given: programs with a filter have a name of their own.
 fn prepare_program(
     object: Taps,
     program: &str,
@@ -383,7 +383,7 @@ fn prepare_program(
     Ok((ready, name))
 }
 
-/// What a program of this kind is loaded with.
+/// Returns the load options for a program of this kind.
 fn program_options(name: &str, kind: u32, expected_attach_type: u32) -> LoadOptions<'_> {
     LoadOptions {
         expected_attach_type,
@@ -405,7 +405,7 @@ fn load_tracepoint(
             .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
         let found = found.ok_or_else(|| {
             let what = format!("cannot look at the tracepoint {}", place.tracepoint);
-            Error::failed(what, "the kernel has none of that name")
+            Error::failed(what, "the kernel has no such tracepoint")
         })?;
         options.kind = program::TRACING;
         options.expected_attach_type = program::ATTACH_TYPED_TRACEPOINT;
@@ -426,27 +426,27 @@ fn load_tracepoint(
     Ok((loaded, vec![link]))
 }
 
-/// Each costs twenty links of netfilter, and each interface two of tc.
+/// Limits: each namespace costs twenty netfilter links, and each interface two tc links.
 const MOST_NAMESPACES: usize = 64;
 const MOST_INTERFACES: usize = 512;
 
-/// Places that are looked at for packets on their way.
+/// Hook points at which packets are followed.
 #[derive(Clone, Debug, Default)]
 pub struct Along {
-    /// Only packets that are seen first at one of these interfaces.
+    /// Interfaces of entry: only packets first seen there are followed, if any are given.
     pub entries: Vec<CaptureSite>,
-    /// Namespaces with netfilter's hooks, and interfaces with tc.
+    /// Namespaces with netfilter hooks; `interfaces` have tc hooks.
     pub namespaces: Vec<Namespace>,
     pub interfaces: Vec<CaptureSite>,
-    /// Those that were too many.
+    /// Number of namespaces beyond the limit.
     pub namespaces_left_out: usize,
     pub interfaces_left_out: usize,
 }
 
 impl Along {
-    /// Looks at all namespaces that can be found, or at those that are named.
+    /// Finds all namespaces, or the named ones.
     pub fn find(asked: &Drops) -> Result<Self> {
-        // An interface without a namespace in its name is the one namespace's, if there is just one.
+        // An interface without a namespace in its name belongs to the one namespace, if exactly one is named.
         let namespace = match &asked.namespaces[..] {
             [one] if one != netns::CURRENT => Some(one.as_str()),
             _ => None,
@@ -478,7 +478,7 @@ impl Along {
         })
     }
 
-    /// The interfaces that have an XDP program.
+    /// Returns the interfaces that have an XDP program.
     pub fn with_programs(&self) -> Vec<CaptureSite> {
         if !object::can_cast() {
             return Vec::new();
@@ -492,7 +492,7 @@ impl Along {
     }
 }
 
-/// None where the namespace went away meanwhile.
+/// Returns the interfaces of a namespace; none if it was deleted meanwhile.
 fn interfaces_of(namespace: &Namespace) -> Vec<CaptureSite> {
     let links = Netlink::open(Some(namespace)).and_then(|mut netlink| netlink.links());
     let site = |name: String| {

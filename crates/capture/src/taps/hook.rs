@@ -1,6 +1,6 @@
-//! The `hook` tap: a map of programs, indexed by action, that an XDP program jumps through when it is done. Programs
-//! built for xdpcap have one; trawl fills its slots and puts back what was there. Programs that `trawl xdp load
-//! --tappable` put on the interface have another one besides, which they jump through before they begin.
+//! The `hook` tap: a map of programs, indexed by action, through which an XDP program jumps when it is done. Programs built
+//! for xdpcap have one; trawl fills its slots and restores them afterwards. Programs loaded by `trawl xdp load --tappable`
+//! have a second map, through which they jump before they begin.
 
 mod find;
 mod stand;
@@ -79,7 +79,7 @@ impl Tap for Hook {
         let stands = plan.occupy(&looked, &mut assembly.warden)?;
         let now = find::maps_now(site);
         Ok(Box::new(AttachedHook {
-            // Where nobody knows which program jumps through the map, the slots alone are watched.
+            // If the program that jumps through the map is unknown, only the slots are watched.
             watches_program: maps.iter().all(|id| now.contains(id)),
             program: site
                 .interface
@@ -92,14 +92,14 @@ impl Tap for Hook {
     }
 }
 
-/// The points of one program's ends.
+/// Points of one program's ends.
 #[derive(Debug)]
 struct Points {
     entry: Option<PointIds>,
     exit: Option<PointIds>,
 }
 
-/// What is put into hooks, now and when the program is another one.
+/// Recipe for the programs in the hooks, now and after a replacement of the XDP program.
 #[derive(Debug)]
 struct HookPlan {
     site: CaptureSite,
@@ -141,7 +141,7 @@ impl HookPlan {
                 });
             }
         }
-        // The first entry comes last: a packet that is let in there finds everything else in place.
+        // The first entry comes last: once packets enter there, everything else is attached.
         let mut stands = Vec::new();
         for stand in exits.into_iter().chain(entries.into_iter().rev()) {
             stands.push(occupy(
@@ -166,7 +166,7 @@ fn add_point(
     clock_first: u32,
 ) -> Result<PointIds> {
     let rings = assembly.program_rings()?;
-    // Of several programs in a chain each point says which one it is at.
+    // With several programs in a chain, the hook's name includes the program.
     let name = match (&hook.program, looked.hooks.len()) {
         (Some(program), 2..) => format!("{end} {program}"),
         _ => end.to_owned(),
@@ -197,7 +197,8 @@ fn say_which(looked: &Looked, site: &CaptureSite, assembly: &mut Assembly) {
     }
 }
 
-/// A packet that has jumped too often is not let into the next program, which would change what becomes of it.
+/// Refuses a chain with too many jumps: a packet beyond the kernel's limit would skip the next program, which changes its
+/// verdict.
 fn check_jumps(looked: &Looked, ends: &Ends, site: &CaptureSite) -> Result<()> {
     let jumps = looked.jumps(ends)?;
     if jumps <= chain::MOST_JUMPS {
@@ -206,7 +207,7 @@ fn check_jumps(looked: &Looked, ends: &Ends, site: &CaptureSite) -> Result<()> {
     Err(Error::failed(
         format!("cannot capture at the hooks on {}", site.label),
         format!(
-            "its chain of programs and the captures on it would take {jumps} jumps from program to program, and the kernel allows {}",
+            "its chain of programs and the captures on it would need {jumps} jumps from program to program, and the kernel allows {}",
             chain::MOST_JUMPS
         ),
     )
@@ -216,13 +217,13 @@ fn check_jumps(looked: &Looked, ends: &Ends, site: &CaptureSite) -> Result<()> {
 #[derive(Debug)]
 struct AttachedHook {
     plan: HookPlan,
-    /// In the order in which they were taken.
+    /// Slots in the order in which they were occupied.
     stands: Vec<Occupied>,
-    /// The hook maps, by their ids.
+    /// Ids of the hook maps.
     maps: Vec<u32>,
-    /// The attached program when it was last looked at.
+    /// The attached program at the last check.
     program: Option<u32>,
-    /// Whether that is known to jump through the maps.
+    /// True if the attached program is known to jump through the maps.
     watches_program: bool,
 }
 
@@ -236,7 +237,7 @@ impl AttachedHook {
             .collect()
     }
 
-    /// Whether the attached program still jumps through the maps; if another one does through others, goes there.
+    /// Checks that the attached program still jumps through the maps. If another program has hooks, moves there.
     fn follow(&mut self, warden: &mut Warden) -> Sight {
         let Some(present) = attached_now(&self.plan.site) else {
             return Sight::Clear;
@@ -262,7 +263,7 @@ impl AttachedHook {
                 let why = format!("{has} programs with hooks are on it, and {had} were before");
                 return Err(Error::failed("cannot capture at the hooks", why));
             }
-            // What was in the old ones is put back as far as they are still there.
+            // The old slots are restored as far as they still exist.
             self.give_up();
             self.stands = self.plan.occupy(&looked, warden)?;
             Ok(looked.map_ids())
@@ -315,9 +316,9 @@ const XDP_ABORTED: u32 = 0;
 pub struct Ends {
     pub entry: bool,
     pub exit: bool,
-    /// The first entry decides for all that follow, which record the packet under the same identifier.
+    /// True if the first entry decides for later programs, which record the packet under the same identifier.
     pub linked: bool,
-    /// What is recorded at an entry waits for the verdict.
+    /// True if records at the entry wait for the verdict.
     holds: bool,
 }
 
@@ -361,15 +362,15 @@ impl Ends {
         Ok(ends)
     }
 
-    /// Whether something stands at the entry of the program at this place in the chain.
+    /// Returns true if a program is needed at the entry of the program at this index of the chain.
     pub fn looks_at_entry_of(&self, place: usize) -> bool {
         self.entry || (self.linked && place == 0)
     }
 
-    /// What stands at the entry of a program; without a point it only decides.
+    /// Returns the program for an entry; without a point it only decides.
     pub fn at_entry(&self, config: &TapConfig, ids: Option<PointIds>, place: usize) -> Occupant {
         let mut config = *config;
-        // Only if the program itself is gone.
+        // Verdict if the XDP program itself is gone.
         config.verdict = XDP_ABORTED;
         config.onward = BODY_SLOT;
         config.silent = u32::from(ids.is_none());
@@ -395,7 +396,7 @@ impl Ends {
         }
     }
 
-    /// What stands at the exit of a program, by action.
+    /// Returns the programs for an exit, by action.
     pub fn at_exit(
         &self,
         config: &TapConfig,

@@ -1,4 +1,4 @@
-//! The `packet` tap: AF_PACKET sockets with TPACKET_V3 rings, one for each CPU by fanout; for everything else.
+//! The `packet` tap: AF_PACKET sockets with TPACKET_V3 rings, one for each CPU by fanout, for all other cases.
 
 pub(crate) mod choice;
 pub(crate) mod group;
@@ -30,9 +30,9 @@ use crate::{AttachedTap, Tap};
 use choice::Sampling;
 use worker::{Job, Shared, SocketJob, Worker};
 
-/// The link type for private use, which stands for a kind of interface that has none.
+/// Link type for private use, for kinds of interface that have none.
 const LINKTYPE_USER0: u16 = 147;
-/// A socket's share that is not split.
+/// Size below which a socket's share is not split.
 const UNSPLIT: usize = 512 << 10;
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Tap for Packet {
         let sharing = Sharing::new(assembly.geometry, events::cpu_count(), assembly.sites);
         let snaplen = assembly.snaplen().min(sharing.own.max_captured());
         let (received, sent) = wanted(options.direction, site.interface.loopback);
-        // A packet socket does not tell the queue. It is known where there is but one, or where one is asked for.
+        // A packet socket does not report the queue. The queue is known if only one exists or is chosen.
         let queue = match site.has_one_queue() {
             true => Some(0),
             false => options.queue,
@@ -132,7 +132,7 @@ fn start(workers: impl Iterator<Item = Worker>, threads: &mut Vec<JoinHandle<()>
     Ok(())
 }
 
-/// Says what a person may otherwise wonder about when looking at the file.
+/// Reports surprises of the file: frames without a link type, and the source of time stamps.
 fn give_notice(site: &CaptureSite, assembly: &mut Assembly) {
     if site.interface.link_type == LINKTYPE_USER0 {
         let interface = site.label.clone();
@@ -156,7 +156,8 @@ fn give_notice(site: &CaptureSite, assembly: &mut Assembly) {
     }
 }
 
-/// Whether received and sent packets are wanted. The loopback shows each packet twice, sent and received: one will do.
+/// Returns whether received and sent packets are wanted. The loopback shows each packet twice, sent and received, and one is
+/// enough.
 fn wanted(direction: Option<Direction>, loopback: bool) -> (bool, bool) {
     let direction = direction.unwrap_or(Direction::Both);
     let received = direction.includes_in();
@@ -166,13 +167,13 @@ fn wanted(direction: Option<Direction>, loopback: bool) -> (bool, bool) {
     )
 }
 
-/// How the memory that a capture may use, a ring for each CPU, is shared out.
+/// Division of a capture's memory between the kernel's rings and trawl's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sharing {
     pub sockets: usize,
-    /// Of each socket: the kernel's ring.
+    /// Size of the kernel's ring of each socket.
     pub kernel: usize,
-    /// Of all sockets together: their rings.
+    /// Rings of all sockets together.
     pub own: Geometry,
 }
 
@@ -181,7 +182,7 @@ impl Sharing {
         let sockets = cpus.clamp(1, packet_socket::SOCKETS_MAX);
         let site = asked_for.pool_size / sites.max(1);
         let kernel = site / sockets / 2;
-        // A share below this is not split between the kernel's side and ours: it could not hold a packet of 64 KiB.
+        // A smaller share is not split between the kernel and trawl: it could not hold a packet of 64 KiB.
         let own = (site / 2).max(site.min(UNSPLIT * sockets)) as u64;
         Self {
             sockets,
@@ -195,7 +196,7 @@ impl Sharing {
 struct AttachedPacket {
     plan: SocketJob,
     sampling: Sampling,
-    /// Counts packets that the sockets' filter rejects, where that is supported.
+    /// Counter of packets rejected by the sockets' filter, if supported.
     rejected: Option<Rejected>,
     /// Sockets whose packets wait in the kernel until the threads are started.
     waiting: Vec<(PacketSocket, Producer)>,
@@ -254,16 +255,16 @@ impl Drop for AttachedPacket {
 pub struct Prepared {
     queue: Option<Queue>,
     cpu: Option<u32>,
-    /// Nothing where it asks what a socket's program cannot answer.
+    /// `None` if the filter needs facts that a socket's program does not have.
     block: Option<Block>,
-    /// Nothing where it has loops, which the kernel's classic programs cannot have.
+    /// `None` if the filter has loops, which the kernel's classic programs cannot have.
     classic: Option<Vec<Instruction>>,
-    /// Why there is no block.
+    /// Reason for which `block` is `None`.
     pub refusal: Option<Error>,
 }
 
 impl Prepared {
-    /// Nothing if every packet is wanted.
+    /// Prepares the filter; `None` if every packet is wanted.
     pub fn new(options: &Options, site: &CaptureSite, snaplen: u32) -> Result<Option<Self>> {
         let queue = options.queue.filter(|_| !site.has_one_queue());
         let queue = queue.map(|number| Queue {
@@ -274,7 +275,7 @@ impl Prepared {
             queue,
             cpu: options.cpu,
             block: Some(Block::default()),
-            // Wants every packet; 0 would reject them.
+            // Accepts every packet; 0 would reject them.
             classic: Some(vec![Instruction {
                 code: 0x06,
                 jt: 0,
@@ -289,7 +290,7 @@ impl Prepared {
         let classic = filter.at_site(site, snaplen.max(1))?;
         prepared.classic = classic.fits_socket().then(|| instructions(&classic));
         let target = Target {
-            // Only Ethernet frames have a place for a tag that stands beside them.
+            // Only Ethernet frames can have an out-of-band tag.
             vlan_out_of_band: site.interface.link_type == LINKTYPE_ETHERNET,
             ..Target::socket()
         };
@@ -332,7 +333,7 @@ mod tests {
     const SLACK: usize = 32 << 20;
 
     #[test]
-    fn all_memory_together_is_what_was_promised() {
+    fn total_memory_is_within_the_requested_size() {
         for share in [SHARE_MIN, 1 << 20, 4 << 20, 64 << 20, MEMORY_MAX] {
             for cpus in [1, 2, 7, 16, 17, 64, 256] {
                 for sites in 1..=4 {

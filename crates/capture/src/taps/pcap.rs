@@ -1,4 +1,4 @@
-//! The `pcap` tap: a device of any libpcap, chosen at run time, with a thread that reads it.
+//! The `pcap` tap: a device of any libpcap, chosen at run time, and a thread that reads it.
 
 mod worker;
 
@@ -35,17 +35,17 @@ use crate::{AttachedTap, Tap};
 use worker::{Directions, PcapJob, Shared, Worker};
 
 pub const NAME: &str = "pcap";
-/// How long the library may keep packets back to hand over several at once.
+/// Time for which the library may delay packets to hand over several at once.
 const TIMEOUT_MS: u32 = 2;
-/// A library that does not come back from reading is left to itself after this time.
+/// Time after which a library that does not return from reading is abandoned.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// The figures of a library that reads packets for a tap.
+/// Statistics of a library that reads packets for a tap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LibraryFigures {
-    /// As it names itself.
+    /// Name and version, from the library.
     pub name: String,
-    /// Nothing where it has no figures for its device.
+    /// `None` if the library has no statistics for its device.
     pub received: Option<u64>,
     pub dropped: Option<u64>,
     pub dropped_by_interface: Option<u64>,
@@ -59,7 +59,7 @@ impl fmt::Display for LibraryFigures {
                 f,
                 "{name}: {received} received, {dropped} dropped, {by_interface} dropped by the interface"
             ),
-            _ => write!(f, "{name} counts nothing for this device"),
+            _ => write!(f, "{name} has no statistics for this device"),
         }
     }
 }
@@ -96,7 +96,7 @@ impl Tap for Pcap {
             &Request {
                 device: &site.interface.name,
                 snaplen: match filters_itself {
-                    // A filter may ask for more bytes than are recorded.
+                    // A filter may read more bytes than are recorded.
                     true => sharing.own.max_captured(),
                     false => snaplen,
                 },
@@ -187,12 +187,12 @@ impl Tap for Pcap {
     }
 }
 
-/// The library does not tell on which CPU a packet was handled.
+/// Refuses --cpu: the library does not report the CPU of a packet.
 fn refuse_cpu(options: &Options) -> Result<()> {
     match options.cpu {
         Some(_) => Err(Error::usage(
             "cannot choose packets by CPU with the pcap tap",
-            "libpcap does not tell it",
+            "libpcap does not report it",
         )
         .fix("leave out --cpu, or use --tap packet")),
         None => Ok(()),
@@ -203,7 +203,7 @@ fn no_link_type(label: &str, number: i32) -> Error {
     Error::failed(
         format!("cannot record from {label}"),
         format!(
-            "the library says that its packets are of link type {number}, which a capture file cannot name"
+            "its packets have the link type {number} in libpcap, which a capture file cannot express"
         ),
     )
 }
@@ -216,7 +216,7 @@ fn way(direction: Option<Direction>) -> CaptureDirection {
     }
 }
 
-/// The library compiles expressions itself: with its own grammar, for its own device.
+/// Returns the filter for the library, which compiles expressions itself: with its own grammar, for its own device.
 fn program(filter: &Filter) -> Result<PcapFilter> {
     match filter {
         Filter::Expression(text) => Ok(PcapFilter::Expression(text.clone())),
@@ -231,7 +231,7 @@ fn program(filter: &Filter) -> Result<PcapFilter> {
     }
 }
 
-/// The same program, run by trawl, which counts what it rejects.
+/// Compiles the same program for trawl, which counts rejected packets.
 fn own_filter(handle: &Handle, wanted: &PcapFilter) -> Result<Classic> {
     let instructions = match wanted {
         PcapFilter::Expression(expression) => handle.compile(expression)?,
@@ -251,7 +251,7 @@ fn own_filter(handle: &Handle, wanted: &PcapFilter) -> Result<Classic> {
 struct AttachedPcap {
     point: u32,
     version: String,
-    /// Its packets wait in the library until the thread is started.
+    /// Worker whose packets wait in the library until the thread is started.
     waiting: Option<Worker>,
     thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
@@ -300,7 +300,7 @@ impl AttachedTap for AttachedPcap {
             .collect()
     }
 
-    /// What the library does to its device when that is closed.
+    /// The library needs these capabilities to close its device.
     fn keeps(&self) -> Capabilities {
         Capabilities::NET_ADMIN | Capabilities::NET_RAW
     }
@@ -333,17 +333,17 @@ impl Drop for AttachedPcap {
     }
 }
 
-/// What stands before a colon in the names of devices, and so is no namespace.
+/// Prefixes before a colon in names of devices, which are not namespaces.
 const PREFIXES: [&str; 9] = [
     "netmap", "vale", "zc", "dpdk", "nflog", "nfqueue", "dbus-", "dag", "rpcap",
 ];
-/// All interfaces, which have no mode in common.
+/// Pseudo-device of all interfaces, without a common mode.
 pub const ANY: &str = "any";
 const DLT_RAW: i32 = 12;
 const DLT_RAW_OPENBSD: i32 = 14;
 const LINKTYPE_RAW: u16 = 101;
 
-/// `NAME` in the namespace given (or the present one), or `NAMESPACE:NAME`, where NAME is a device of a libpcap: an
+/// Finds `NAME` in the given namespace (or the present one), or `NAMESPACE:NAME`, with NAME a device of a libpcap: an
 /// interface, or anything else that the library knows.
 pub fn find(text: &str, default_namespace: Option<&str>) -> Result<CaptureSite> {
     let (namespace, name) = match text.split_once(':') {
@@ -375,23 +375,23 @@ fn is_prefix(before: &str) -> bool {
         })
 }
 
-/// The library that reads such a device takes its packets out of the network stack.
+/// Returns true if reading such a device removes its packets from the network stack.
 pub fn takes_away(device: &str) -> bool {
     device.starts_with("netmap:") || device.starts_with("zc:")
 }
 
-/// The library filters such a device by copying packets and looking at them itself: what is no interface of the kernel's
-/// has no other way.
+/// Returns true if the library filters such a device itself, on copies of packets: devices other than kernel interfaces have
+/// no kernel filter.
 pub fn is_filtered_in_user_space(interface: &Interface) -> bool {
     interface.index == 0 && interface.name != ANY && !interface.name.starts_with("zc:")
 }
 
-/// The library that reads such a device comes back from `pcap_dispatch` with packets only, non-blocking or not.
+/// Returns true if `pcap_dispatch` on such a device returns only with packets, non-blocking or not.
 pub fn waits_for_packets(device: &str) -> bool {
     device.starts_with("netmap:") || device.starts_with("vale")
 }
 
-/// Nobody is to lose the packets of an interface by mistake.
+/// Refuses to take packets from an interface's network stack by mistake.
 pub fn refuse_stealing(device: &str, steal: bool) -> Result<()> {
     if !takes_away(device) || steal {
         return Ok(());
@@ -404,12 +404,12 @@ pub fn refuse_stealing(device: &str, steal: bool) -> Result<()> {
     };
     Err(Error::usage(
         format!("cannot capture on {device}"),
-        format!("{framework} takes the packets of {name} away from the network stack: its connections stop for the time of the capture"),
+        format!("{framework} withholds the packets of {name} from the network stack: its connections stop during the capture"),
     )
     .fix("add --steal to use it anyway"))
 }
 
-/// A capture file's number for one of the library's, which differ where systems did.
+/// Returns a capture file's number for one of the library's, which differ between systems.
 pub fn link_type(number: i32) -> Option<u16> {
     match number {
         DLT_RAW | DLT_RAW_OPENBSD => Some(LINKTYPE_RAW),
@@ -423,7 +423,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_told_from_namespaces() {
+    fn device_prefixes_are_not_namespaces() {
         for prefix in ["netmap", "vale0", "zc", "dpdk", "nflog", "vale"] {
             assert!(is_prefix(prefix), "{prefix}");
         }
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn netmap_needs_a_word() {
+    fn netmap_requires_the_steal_option() {
         assert!(refuse_stealing("netmap:eth0", true).is_ok());
         assert!(refuse_stealing("vale0:a", false).is_ok());
         let error = refuse_stealing("netmap:eth0", false).unwrap_err();

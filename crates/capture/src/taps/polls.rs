@@ -1,5 +1,5 @@
-//! The ends of polls: a program at the kernel's tracepoint after each poll of a device, so that the taps need not read
-//! the clock for each packet.
+//! The ends of polls: a program at the kernel's tracepoint after each poll of a device, so that the taps need not read the
+//! clock for each packet.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,11 +13,11 @@ use trawl_sys::{Error, Result};
 use crate::assembly::program_maps;
 use crate::options::Readings;
 
-/// Tells the programs that write into these rings, as long as the returned link is open.
+/// Signals the end of polls to the programs that write into these rings, as long as the returned link is open.
 pub(crate) fn watch(config: &TapConfig, rings: &Rings, readings: Readings) -> Result<OwnedFd> {
     let what = "cannot see the end of polls";
     if probe::is_unwanted("napi_poll") {
-        return Err(Error::failed(what, "TRAWL_WITHOUT says so"));
+        return Err(Error::failed(what, "disabled by TRAWL_WITHOUT"));
     }
     let mut config = *config;
     readings.write_to(&mut config);

@@ -1,4 +1,4 @@
-//! Which taps serve what was asked for at a site, and why those.
+//! Choice of the taps for a request at a site, with the reason.
 
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_sys::Result;
@@ -16,7 +16,7 @@ use crate::taps::trace::{self, Trace};
 use crate::taps::xdp::{self, Xdp};
 use crate::{Choice, Tap};
 
-/// The taps to attach, and the reason where it was trawl that chose.
+/// The taps to attach, and the reason if trawl chose.
 #[derive(Debug)]
 pub struct Selection {
     pub taps: Vec<Box<dyn Tap>>,
@@ -36,7 +36,7 @@ pub fn select(site: &CaptureSite, options: &Options) -> Result<Selection> {
         Choice::Pcap => Ok(chosen(Box::new(Pcap))),
         Choice::Dpdk => Ok(chosen(Box::new(Dpdk))),
         Choice::Auto => automatic(site, options),
-        // It is attached once for the whole capture.
+        // The drop tap is attached once for the whole capture.
         Choice::Drop => Ok(Selection {
             taps: along_the_way(site, options)?,
             why: None,
@@ -48,12 +48,12 @@ pub fn select(site: &CaptureSite, options: &Options) -> Result<Selection> {
     Ok(selection)
 }
 
-/// Where packets are followed, an XDP program that is there is looked at, if it can be.
+/// Returns a tap for the XDP program of an interface on the path of followed packets, if possible.
 fn along_the_way(site: &CaptureSite, options: &Options) -> Result<Vec<Box<dyn Tap>>> {
     if !options.follows() {
         return Ok(Vec::new());
     }
-    // It may be gone by now.
+    // The program may be gone by now.
     let present = site.interface.xdp_attached(site.namespace.as_ref());
     let Some(present) = present.ok().flatten() else {
         return Ok(Vec::new());
@@ -66,20 +66,20 @@ fn along_the_way(site: &CaptureSite, options: &Options) -> Result<Vec<Box<dyn Ta
     Ok(vec![tap])
 }
 
-/// Returns true where only packets at an XDP program can have what is asked for.
+/// Returns true if only taps at an XDP program can provide the requested data.
 fn wants_verdicts(options: &Options) -> bool {
     table::TC.check(options).is_err()
 }
 
-/// Whether something is wanted that most hook maps cannot give.
+/// Returns true if the request exceeds most hook maps.
 fn wants_entry(options: &Options) -> bool {
     options.at.is_some_and(At::entry) || options.filter_at == Some(At::Entry)
 }
 
-/// Where no XDP program decides about packets, tc misses none of them, and the device is left as it is.
+/// Chooses taps for an interface without an XDP program: tc misses no packets, and leaves the device alone.
 fn without_program(site: &CaptureSite, options: &Options) -> Result<Selection> {
     let tc = |taps| Selection { taps, why: None };
-    // After tc the kernel chooses the queue that a packet is sent by.
+    // The kernel chooses a packet's send queue after tc.
     if options.queue.is_some() && options.direction != Some(Direction::In) {
         return Ok(tc(vec![Box::new(Packet)]));
     }
@@ -87,7 +87,7 @@ fn without_program(site: &CaptureSite, options: &Options) -> Result<Selection> {
         return Ok(tc(vec![Box::new(Tc)]));
     };
     match table::XDP.check(options) {
-        // No packet at this one of many interfaces has what was asked for.
+        // No packet at this one of many interfaces has the requested data.
         Ok(()) if site.one_of_any => Ok(tc(Vec::new())),
         Ok(()) => {
             Err(error.fix("--tap xdp attaches an XDP program of trawl's own, which sees them"))
@@ -96,7 +96,7 @@ fn without_program(site: &CaptureSite, options: &Options) -> Result<Selection> {
     }
 }
 
-/// An XDP hook sees what is received; what is sent is left to tc. Where trawl chose the tap, both directions are wanted.
+/// Adds tc for sent packets to a tap at XDP, which sees received ones. If trawl chose the tap, both directions are wanted.
 fn with_sent(tap: Box<dyn Tap>, options: &Options) -> Result<Selection> {
     match options.direction {
         _ if options.with_tc => Ok(Selection {
@@ -115,7 +115,7 @@ fn with_sent(tap: Box<dyn Tap>, options: &Options) -> Result<Selection> {
             taps: vec![tap, Box::new(TcEgress)],
             why: None,
         }),
-        // Refused by the table.
+        // The table refuses this.
         Some(Direction::Out) => Ok(Selection {
             taps: vec![tap],
             why: None,
@@ -176,7 +176,7 @@ fn automatic(site: &CaptureSite, options: &Options) -> Result<Selection> {
     }
 }
 
-/// trawl's own program where there is none, else one that looks at what is there.
+/// Returns a tap with trawl's own program on an interface without one, else a tap at the attached program.
 fn xdp_tap(site: &CaptureSite, options: &Options) -> Result<Box<dyn Tap>> {
     let present = site.interface.xdp_attached(site.namespace.as_ref())?;
     if present.is_some()

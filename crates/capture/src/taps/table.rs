@@ -1,5 +1,5 @@
-//! The table of taps: what each sees, gives and needs. What a capture refuses, `trawl taps` and the README's matrix are
-//! made from it.
+//! The table of taps: what each sees, provides and needs. Refusals of a capture, `trawl taps` and the README's matrix come
+//! from it.
 
 use serde::Serialize;
 use trawl_bpf::probe::{Answer, Feature};
@@ -9,26 +9,26 @@ use trawl_sys::{Error, Result};
 
 use crate::options::{At, Direction, Options, Stamps, TimeSource};
 
-/// What the pcap tap needs beside the kernel.
+/// Requirement of the pcap tap besides the kernel.
 const LIBPCAP: &str = "libpcap";
 
-/// What a tap can tell of a packet, and what it does to it.
+/// Data that a tap provides about a packet, and its effect on the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Gives {
     pub received: bool,
     pub sent: bool,
-    /// Packets as they are before an XDP program has run (`--at entry`), beside how they are after it.
+    /// Packets before an XDP program has run (`--at entry`), as well as after.
     pub entry: bool,
-    /// What the XDP program decided (`--verdict`).
+    /// Verdict of the XDP program (`--verdict`).
     pub verdict: bool,
     /// A choice among the XDP programs of an interface (`--program`).
     pub programs: bool,
-    /// The queue that a packet came in by (`--queue`).
+    /// Receive queue of the packet (`--queue`).
     pub queue: bool,
     pub hardware_time: bool,
-    /// Why the kernel dropped the packet.
+    /// Reason for which the kernel dropped the packet.
     pub drop_reason: bool,
-    /// The packet does not go on to its destination.
+    /// The packet does not reach its destination.
     pub takes_packets_away: bool,
 }
 
@@ -45,7 +45,7 @@ impl Gives {
         takes_packets_away: false,
     };
 
-    /// Each property by its name, as the JSON has it.
+    /// Returns each property with its name in JSON.
     pub fn named(&self) -> [(&'static str, bool); 9] {
         [
             ("received", self.received),
@@ -61,18 +61,18 @@ impl Gives {
     }
 }
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Facts {
-    /// As `--tap` takes it.
+    /// Value of `--tap`.
     pub name: &'static str,
-    /// What the `xdp` tap looks at, which is two things.
+    /// Variant of the `xdp` tap, which has two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variant: Option<&'static str>,
     pub sees: &'static str,
     pub gives: Gives,
     pub needs: &'static str,
-    /// What of the kernel it needs.
+    /// Required kernel features.
     #[serde(skip)]
     pub features: &'static [Feature],
 }
@@ -80,7 +80,7 @@ pub struct Facts {
 pub const XDP: Facts = Facts {
     name: "xdp",
     variant: Some("own_program"),
-    sees: "what is received, before the stack, at trawl's own XDP program",
+    sees: "received packets, before the stack, at trawl's own XDP program",
     gives: Gives {
         received: true,
         entry: true,
@@ -96,7 +96,7 @@ pub const XDP: Facts = Facts {
 pub const TRACE: Facts = Facts {
     name: "xdp",
     variant: Some("attached_program"),
-    sees: "what is received, at entry and exit of any XDP program that is attached already",
+    sees: "received packets, at entry and exit of any XDP program already attached",
     gives: Gives {
         programs: true,
         hardware_time: false,
@@ -114,7 +114,7 @@ pub const TRACE: Facts = Facts {
 pub const HOOK: Facts = Facts {
     name: "hook",
     variant: None,
-    sees: "what is received, and the verdict of an attached XDP program",
+    sees: "received packets, and the verdict of an attached XDP program",
     gives: Gives {
         programs: false,
         ..TRACE.gives
@@ -126,7 +126,7 @@ pub const HOOK: Facts = Facts {
 pub const TC: Facts = Facts {
     name: "tc",
     variant: None,
-    sees: "what is received and sent, between driver and stack",
+    sees: "received and sent packets, between driver and stack",
     gives: Gives {
         received: true,
         sent: true,
@@ -141,7 +141,7 @@ pub const TC: Facts = Facts {
 pub const PACKET: Facts = Facts {
     name: "packet",
     variant: None,
-    sees: "what is received and sent, as tcpdump sees it",
+    sees: "received and sent packets, as tcpdump sees them",
     gives: TC.gives,
     needs: "nothing",
     features: &[Feature::PacketV3],
@@ -150,7 +150,7 @@ pub const PACKET: Facts = Facts {
 pub const PCAP: Facts = Facts {
     name: "pcap",
     variant: None,
-    sees: "what a libpcap shows of its devices: interfaces, any, usbmon, netmap, PF_RING (docs/peers.md)",
+    sees: "packets of a libpcap's devices: interfaces, any, usbmon, netmap, PF_RING (docs/peers.md)",
     gives: Gives {
         received: true,
         sent: true,
@@ -164,7 +164,7 @@ pub const PCAP: Facts = Facts {
 pub const DPDK: Facts = Facts {
     name: "dpdk",
     variant: None,
-    sees: "what a DPDK application receives and sends by its ports, copied by its capture framework (pdump)",
+    sees: "packets of a DPDK application's ports, copied by its capture framework (pdump)",
     gives: Gives {
         received: true,
         sent: true,
@@ -178,7 +178,7 @@ pub const DPDK: Facts = Facts {
 pub const DROP: Facts = Facts {
     name: "drop",
     variant: None,
-    sees: "what the kernel drops, with its reason, function, namespace and socket",
+    sees: "packets that the kernel drops, with their reason, function, namespace and socket",
     gives: Gives {
         received: true,
         sent: true,
@@ -189,20 +189,20 @@ pub const DROP: Facts = Facts {
     features: &[Feature::RawTracepoint, Feature::Btf, Feature::MmapableArray],
 };
 
-/// All of them, in the order in which people look at them.
+/// All taps, in the order for display.
 pub const ALL: [&Facts; 8] = [&XDP, &TRACE, &HOOK, &TC, &PACKET, &PCAP, &DPDK, &DROP];
 
-/// Something that a tap needs and this machine does not have.
+/// A requirement of a tap that this machine does not meet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
     pub feature: &'static str,
-    /// The kernel has it and does not allow it.
+    /// True if the kernel has the feature but does not permit its use.
     pub refused: bool,
     pub why: String,
 }
 
 impl Facts {
-    /// What of its needs is not there. An empty list: the tap works on this machine.
+    /// Returns the unmet requirements. An empty list: the tap works on this machine.
     pub fn missing(&self) -> Vec<Missing> {
         let lack = |feature: &Feature| {
             let answer = feature.probe();
@@ -232,7 +232,7 @@ impl Facts {
         missing
     }
 
-    /// Why packets of this tap carry no time of the network card.
+    /// Returns the reason for which packets of this tap have no hardware time.
     fn no_hardware_time(&self) -> &'static str {
         match *self {
             DPDK => "DPDK's capture framework stamps packets by the processor's counter",
@@ -241,7 +241,7 @@ impl Facts {
         }
     }
 
-    /// Refuses what was asked of the tap and it cannot give.
+    /// Refuses options that the tap does not support.
     pub(crate) fn check(&self, options: &Options) -> Result<()> {
         let Self { name, gives, .. } = self;
         let without = |what: &str| format!("cannot {what} with the {name} tap");
@@ -271,7 +271,7 @@ impl Facts {
         if options.programs.is_some() && !gives.programs {
             return refuse(
                 without("choose an XDP program"),
-                "only the xdp tap can, where a program is attached",
+                "only the xdp tap can, at an attached program",
                 "leave out --program, or use --tap xdp",
             );
         }
@@ -287,7 +287,7 @@ impl Facts {
         {
             return refuse(
                 without("read the clock once a poll"),
-                "its packets are stamped by others",
+                "other mechanisms stamp its packets",
                 "leave out --time poll, or use --tap xdp, hook or tc",
             );
         }
@@ -299,8 +299,8 @@ impl Facts {
             return Ok(());
         }
         let why = match *self == PCAP {
-            true => "libpcap does not tell it",
-            false => "the kernel does not keep it with a buffer that it frees",
+            true => "libpcap does not report it",
+            false => "freed buffers do not contain it",
         };
         refuse(
             format!("cannot choose packets by queue with the {} tap", self.name),
@@ -310,7 +310,7 @@ impl Facts {
     }
 }
 
-/// What keeps the helper of the dpdk tap from its work.
+/// Returns the reason for which the helper of the dpdk tap does not work, if so.
 fn no_helper() -> Option<String> {
     match dpdk::presence() {
         Presence::Ready { .. } => None,
@@ -332,7 +332,7 @@ fn refuse(what: String, why: &str, fix: &'static str) -> Result<()> {
     Err(Error::usage(what, why).fix(fix))
 }
 
-/// The table as Markdown, for the README.
+/// Returns the table as Markdown, for the README.
 pub fn markdown() -> String {
     let mut text = String::from(
         "| `--tap` | sees | received | sent | entry | verdict | hardware time | needs |\n|---|---|---|---|---|---|---|---|\n",
@@ -370,7 +370,7 @@ mod tests {
 
     /// The matrix in the docs is made from the table (`trawl taps --markdown`).
     #[test]
-    fn the_readme_has_the_table() {
+    fn readme_contains_the_table() {
         let readme = include_str!("../../../../README.md");
         assert!(
             readme.contains(&markdown()),
@@ -379,7 +379,7 @@ mod tests {
         );
     }
 
-    /// Each tap says by itself why it has no hardware time.
+    /// Each tap has a reason of its own.
     #[test]
     fn hardware_time_is_refused_for_the_taps_own_reason() {
         let mut options = Options::new(Choice::Auto, Memory::default());
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_are_features_of_the_tap() {
+    fn missing_requirements_are_features_of_the_tap() {
         for facts in ALL {
             for missing in facts.missing() {
                 assert!(

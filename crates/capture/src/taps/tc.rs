@@ -1,4 +1,4 @@
-//! The `tc` tap: what the stack sends and what it gets, by tcx, or by the clsact qdisc on kernels without it and at many
+//! The `tc` tap: packets that the stack sends and receives, by tcx, or by the clsact qdisc on kernels without tcx and at many
 //! interfaces.
 
 mod clsact;
@@ -30,7 +30,7 @@ use crate::taps::watch::{Cause, Sight};
 use crate::{AttachedTap, Tap};
 use clsact::ClsactFilter;
 
-/// The verdict of trawl's own program: carry on with whatever comes next.
+/// Verdict of trawl's own program: continue with the next program.
 const TC_ACT_UNSPEC: i32 = -1;
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Tap for Tc {
         site: &CaptureSite,
         assembly: &mut Assembly,
     ) -> Result<Box<dyn AttachedTap>> {
-        // What is sent on the loopback interface is received there, and would be recorded twice.
+        // Packets sent on the loopback interface are received there too, and would be recorded twice.
         let direction = match assembly.options.direction {
             None if site.interface.loopback => Direction::In,
             direction => direction.unwrap_or(Direction::Both),
@@ -68,7 +68,7 @@ impl Tap for Tc {
     }
 }
 
-/// Only what is sent: beside an XDP tap, which sees what is received.
+/// The tc tap for sent packets only, next to an XDP tap, which sees received packets.
 #[derive(Debug)]
 pub struct TcEgress;
 
@@ -94,15 +94,15 @@ impl Tap for TcEgress {
     }
 }
 
-/// Where there is only one queue to send by, it is known.
+/// Returns true if the send queue is unknown at tc; with only one queue it is known.
 fn queue_is_chosen_later(site: &CaptureSite) -> bool {
     site.interface.tx_queues > 1
 }
 
-/// Captures of more interfaces than this have clsact filters.
+/// Number of interfaces above which captures use clsact filters.
 const MOST_LINKS: usize = 16;
 
-/// How many tcx programs others have there.
+/// Returns the number of foreign tcx programs on a side of an interface.
 fn tcx_programs(site: &CaptureSite, side: Side) -> Result<usize> {
     run_maybe_in(site.namespace.as_ref(), || {
         let found = probe::attached::tcx(site.interface.index, side == Side::Ingress);
@@ -110,7 +110,7 @@ fn tcx_programs(site: &CaptureSite, side: Side) -> Result<usize> {
     })
 }
 
-/// The filter's instructions, the same for both sides.
+/// Returns the filter's instructions, the same for both sides.
 fn block(site: &CaptureSite, assembly: &Assembly) -> Result<Option<Block>> {
     let filter = assembly.options.filter.as_ref();
     filter
@@ -123,22 +123,22 @@ struct AttachedTc {
     site: CaptureSite,
     sides: Vec<TcxSide>,
     clsact: Vec<ClsactFilter>,
-    /// Where packets count that programs for many interfaces see here.
+    /// Table entries by which programs for many interfaces count packets here.
     places: Vec<TableEntry>,
 }
 
-/// What a side's program is made of.
+/// Recipe for a side's program.
 struct Recipe<'a> {
     name: &'static str,
     config: TapConfig,
     rings: &'a Rings,
-    /// What makes it the program of another interface too.
+    /// Key under which other interfaces share the program.
     likeness: Option<Likeness>,
     hook: &'static str,
 }
 
 impl Recipe<'_> {
-    /// The program, loaded with this attach type, or the one that other interfaces have.
+    /// Loads the program with this attach type, or returns the one that other interfaces share.
     fn load(
         &self,
         attach_type: u32,
@@ -230,7 +230,7 @@ impl AttachedTc {
         }
         let rings = assembly.program_rings()?;
         let (hook, flags, attach_type, place) = match side {
-            // First of all on the way in and last of all on the way out: nearest to the wire.
+            // First on ingress and last on egress: nearest to the wire.
             Side::Ingress => (
                 "tc ingress",
                 1,
@@ -249,7 +249,7 @@ impl AttachedTc {
                 config.queue_offset = site.interface.received_queue_offset();
                 assembly.stamp_by_polls(&mut config, site, &[ids.point])?;
             }
-            // Packets are sent by their owners, outside of polls.
+            // Sockets send packets outside of polls.
             Side::Egress if queue_is_chosen_later(site) => config.write_queue = 0,
             Side::Egress => {}
         }
@@ -282,15 +282,15 @@ impl AttachedTc {
             }
         }
         let what = || format!("cannot attach to {} at {hook}", site.label);
-        // The kernel takes 10 ms to make a tcx link and as long to end it, one after the other. Other people's tcx programs
-        // run before any filter, so beside them it is a link nevertheless.
+        // The kernel needs 10 ms to make a tcx link and as long to end it, one after the other. Foreign tcx programs run
+        // before any filter, so tcx is used next to them nevertheless.
         let is_quicker = recipe.likeness.is_some()
             && assembly.sites > MOST_LINKS
             && tcx_programs(site, side)? == 0;
         let tcx = match is_quicker || probe::is_unwanted("tcx") {
             true => Err((
                 Some(errno::EOPNOTSUPP),
-                Error::failed(what(), "TRAWL_WITHOUT says so"),
+                Error::failed(what(), "disabled by TRAWL_WITHOUT"),
             )),
             false => recipe
                 .load(attach_type, site, assembly)
@@ -313,7 +313,7 @@ impl AttachedTc {
                 assembly.set_mode(ids.point, "tcx");
                 Ok(())
             }
-            // Kernels before 6.6 know neither this link nor, some of them, the attach type.
+            // Kernels before 6.6 do not know this link, and some not the attach type.
             Err((Some(errno::EINVAL | errno::EOPNOTSUPP), _)) => {
                 let program = recipe.load(0, site, assembly)?;
                 let name = recipe.name;
@@ -340,7 +340,7 @@ impl AttachedTap for AttachedTc {
     fn detach(&mut self) -> Vec<Event> {
         self.places.clear();
         self.sides.clear();
-        // The last one first: the qdisc came with the first.
+        // In reverse order: the qdisc came with the first filter.
         self.clsact
             .drain(..)
             .rev()

@@ -1,5 +1,5 @@
-//! The `xdp` tap at programs that are attached already: fentry and fexit programs at their functions, one by one or
-//! all of a dispatcher's. The programs, and how they are attached, are left alone.
+//! The `xdp` tap at attached programs: fentry and fexit programs at their functions, one by one or all of a dispatcher's. The
+//! programs and their attachments are left alone.
 
 mod plan;
 mod slot;
@@ -29,7 +29,7 @@ use slot::{Follow, Slot, Slots};
 #[derive(Debug)]
 pub struct Trace;
 
-/// Whether the kernel takes tracing programs here: the reason, if it does not.
+/// Returns the reason for which the kernel refuses tracing programs, if it does.
 pub fn refusal() -> Option<&'static Answer> {
     [Feature::Fentry, Feature::Fexit]
         .into_iter()
@@ -37,7 +37,7 @@ pub fn refusal() -> Option<&'static Answer> {
         .find(|answer| !answer.is_supported())
 }
 
-/// A program is on the interface that cannot be looked at, and there is no hook either.
+/// Explains that the interface's program can neither be traced nor has a hook.
 pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &Answer) -> Error {
     if let Some(error) = site.may_not_look() {
         return error;
@@ -48,14 +48,15 @@ pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &Answer) -> 
     let why = answer.why().unwrap_or_default();
     if hook::is_there(present) {
         let what = format!("cannot choose among the XDP programs on {}", site.label);
-        let why = format!("that requires tracing programs, and the kernel takes none here: {why}");
+        let why =
+            format!("that requires tracing programs, and the kernel accepts none here: {why}");
         return Error::failed(what, why)
             .fix("leave out --program: the hook map of the attached program shows its verdicts");
     }
     let error = Error::failed(
         format!("cannot look at the XDP program on {}", site.label),
         format!(
-            "{name} (id {}, {} mode) has no hook map, and the kernel takes no tracing programs here: {why}",
+            "{name} (id {}, {} mode) has no hook map, and the kernel accepts no tracing programs here: {why}",
             present.program_id,
             present.mode.name()
         ),
@@ -107,7 +108,7 @@ impl Tap for Trace {
                 Programs::All if program.id == present.main.id => Follow::AttachedTap,
                 Programs::All | Programs::Named(_) => Follow::Name,
             };
-            // Where only one is looked at, it needs no name; where two have the same, that alone does not tell them.
+            // A single program needs no name; two programs with the same name need their ids too.
             let name = match names.iter().filter(|name| **name == program.name).count() {
                 _ if programs == Programs::AttachedTap => None,
                 1 => Some(program.name.clone()),
@@ -137,11 +138,11 @@ impl Tap for Trace {
 #[derive(Debug)]
 struct AttachedTrace {
     site: CaptureSite,
-    /// The attached program when it was last looked at.
+    /// The attached program at the last check.
     head: Option<u32>,
     slots: Slots,
     ended: Option<GoneReason>,
-    /// The programs that are looked at are others since the last look.
+    /// Set if the traced programs have changed since the last check.
     moved: Option<Cause>,
 }
 
@@ -159,13 +160,13 @@ impl AttachedTap for AttachedTrace {
         match (self.slots.all_found(), self.moved.take()) {
             (true, Some(cause)) => Sight::Restored(cause),
             (true, None) => Sight::Clear,
-            // As soon as there is one, it is looked at.
+            // A new program is traced as soon as it is attached.
             (false, _) => Sight::Waiting(Cause::ProgramRemoved),
         }
     }
 
     fn news(&mut self) -> Vec<Event> {
-        // An interface that is gone is told of by others.
+        // Other checks report a removed interface.
         let Ok(now) = self
             .site
             .interface
@@ -180,7 +181,7 @@ impl AttachedTap for AttachedTrace {
         self.head = id;
         let present = match Present::at(&self.site) {
             Ok(present) => present,
-            // It has changed once more; the next look sees it.
+            // The program has changed once more; the next check sees it.
             Err(_) => {
                 self.head = None;
                 return Vec::new();
@@ -209,23 +210,25 @@ impl AttachedTap for AttachedTrace {
     }
 }
 
-/// What the kernel says when a function has as many tracing programs as it can have.
+/// Explains the kernel's error if a function has the maximum number of tracing programs.
 fn explain_attach(error: std::io::Error, name: &str, site: &CaptureSite) -> Error {
     let what = format!("cannot look at the XDP program {name} on {}", site.label);
     match error.raw_os_error() {
-        Some(errno::E2BIG) => Error::failed(what, "38 tracing programs look at it already")
-            .fix("end another capture, or capture on fewer interfaces at a time"),
+        Some(errno::E2BIG) => {
+            Error::failed(what, "it already has the maximum of 38 tracing programs")
+                .fix("end another capture, or capture on fewer interfaces at a time")
+        }
         _ => Error::os(what, error),
     }
 }
 
-/// A program that could be looked at.
+/// A program that could be traced.
 #[derive(Debug)]
 pub struct Traceable {
     pub id: u32,
-    /// The whole name of its function, if it has type information.
+    /// Full name of its function, if it has type information.
     pub name: String,
-    /// Where tracing programs attach; `None` without type information.
+    /// Function for tracing programs; `None` without type information.
     pub function: Option<u32>,
     pub fd: OwnedFd,
 }
@@ -248,16 +251,16 @@ impl Traceable {
     }
 }
 
-/// What is on an interface.
+/// The programs on an interface.
 #[derive(Debug)]
 pub struct Present {
-    /// The number of the program that is attached.
+    /// Number of the attached program.
     pub head: u32,
-    /// Where packets come first: that program, or the only one behind a dispatcher, which then runs in its place.
+    /// First program for packets: the attached one, or the only one behind a dispatcher, which then runs in its place.
     pub main: Traceable,
-    /// Behind the main one, in the order in which they run.
+    /// Programs behind the main one, in order.
     pub members: Vec<Traceable>,
-    /// Behind it in a chain by jumps: a jump passes by the place where tracing programs are called.
+    /// Programs that the main one reaches by jumps, which bypass the hook of tracing programs.
     pub jumped_to: Vec<Traceable>,
     pub mode: XdpMode,
 }
@@ -299,7 +302,7 @@ impl Present {
         std::iter::once(&self.main).chain(&self.members)
     }
 
-    /// Those that are meant and that tracing does not see.
+    /// Returns the chosen programs that tracing does not see.
     pub fn out_of_sight(&self, programs: &Programs) -> Option<String> {
         let linked = self.jumped_to.iter();
         let meant = linked.filter(|one| programs.mean(&one.name, one.id));
@@ -307,7 +310,7 @@ impl Present {
         (!names.is_empty()).then(|| names.join(", "))
     }
 
-    /// The programs that are meant, in the order in which packets meet them.
+    /// Returns the chosen programs, in the order in which packets meet them.
     pub fn choose(&self, programs: &Programs, site: &CaptureSite) -> Result<Vec<&Traceable>> {
         let what = || format!("cannot look at an XDP program on {}", site.label);
         let chosen: Vec<&Traceable> = match programs {
@@ -320,20 +323,23 @@ impl Present {
         if chosen.is_empty() {
             if let Some(unseen) = self.out_of_sight(programs) {
                 let why = format!(
-                    "packets get to {unseen} by a jump, and tracing does not see programs that are jumped to"
+                    "packets reach {unseen} by a jump, and tracing does not see the targets of jumps"
                 );
                 return Err(Error::failed(what(), why)
-                    .fix("look through the hooks of the chain's programs: --tap hook"));
+                    .fix("use the hooks of the chain's programs: --tap hook"));
             }
             let there: Vec<String> = self.all().map(Traceable::describe).collect();
             let wanted = match programs {
-                Programs::Id(id) => format!("with the id {id}"),
-                Programs::Named(name) => format!("called {name}"),
+                Programs::Id(id) => format!("the id {id}"),
+                Programs::Named(name) => format!("the name {name}"),
                 Programs::AttachedTap | Programs::All => String::new(),
             };
             return Err(Error::failed(
                 what(),
-                format!("none {wanted} is there, but {}", there.join(", ")),
+                format!(
+                    "no attached program has {wanted} (attached: {})",
+                    there.join(", ")
+                ),
             )
             .fix("name one of these with --program, or use --program all"));
         }

@@ -1,4 +1,4 @@
-//! What a tap finds when it looks at what it hangs on: whether packets still come by there.
+//! Result of a tap's check whether it still sees packets.
 
 use std::fmt;
 
@@ -9,19 +9,19 @@ use trawl_sys::netlink::XdpAttachment;
 
 use crate::capture_site::CaptureSite;
 
-/// What took a tap's sight.
+/// Reason for which a tap became blind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Cause {
-    /// Somebody detached trawl's own link.
+    /// Another process detached trawl's link.
     LinkDetached,
-    /// Another XDP program is in the place of the one that was captured at.
+    /// Another XDP program replaced the captured one.
     ProgramReplaced { id: u32, name: String },
-    /// The XDP program that was captured at is not attached any more.
+    /// The captured XDP program is not attached any more.
     ProgramRemoved,
     /// A slot of the hook map was emptied.
     SlotEmptied { slot: u32 },
-    /// A slot of the hook map holds somebody else's program.
+    /// A slot of the hook map holds a foreign program.
     SlotTaken { slot: u32, id: u32 },
     /// A filter on clsact was deleted, perhaps with its qdisc.
     FilterRemoved,
@@ -35,19 +35,19 @@ impl Cause {
     }
 }
 
-/// What a look found.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight {
     Clear,
-    /// It was attached again just now.
+    /// Re-attached just now.
     Restored(Cause),
-    /// It cannot see, and could not be attached again either: the reason, where there is one to tell.
+    /// Blind, and could not be re-attached: the reason, if known.
     Lost(Cause, Option<String>),
-    /// It cannot see, and waits for a program to look at.
+    /// Blind, and waiting for a program to trace.
     Waiting(Cause),
 }
 
-/// The attached XDP program; nothing if the interface is gone, which others tell of.
+/// Returns the attached XDP program; `None` if the interface is gone, which other checks report.
 pub(crate) fn attached_now(site: &CaptureSite) -> Option<Option<XdpAttachment>> {
     let namespace = site.namespace.as_ref();
     let present = site.interface.xdp_attached(namespace).ok()?;
@@ -57,7 +57,7 @@ pub(crate) fn attached_now(site: &CaptureSite) -> Option<Option<XdpAttachment>> 
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The slots of a hook map are numbered as the actions of an XDP program are.
+        // Slots of a hook map are numbered like the actions of an XDP program.
         let slot_name = |slot: u32| Kind::Xdp.name(slot.into()).unwrap_or("?");
         let text = match self {
             Self::LinkDetached => "its link was detached".to_owned(),

@@ -1,4 +1,4 @@
-//! The `xdp` tap: trawl's own pass-through program on an interface that has none, native where the driver can.
+//! The `xdp` tap: trawl's own pass-through program on an interface without one, native if the driver supports it.
 
 pub mod card;
 
@@ -30,9 +30,9 @@ use crate::taps::table::{self, Facts};
 use crate::taps::watch::{Cause, Sight, attached_now};
 use crate::{AttachedTap, Tap};
 
-/// The program, in messages.
+/// Name of the program in messages.
 const NAME: &str = "the capture's program";
-/// The hook that its interfaces are told apart at.
+/// Name of the hook in the tables of interfaces.
 const HOOK: &str = "xdp";
 const XDP_PASS: u32 = 2;
 const DIRECTION_INBOUND: u32 = 1;
@@ -52,14 +52,14 @@ impl Tap for Xdp {
         assembly: &mut Assembly,
     ) -> Result<Box<dyn AttachedTap>> {
         let rings = assembly.program_rings()?;
-        // Two that come at once would take the same seat.
+        // Two captures at once would claim the same seat.
         let _lock = netns::lock(site.namespace.as_ref())?;
         let present = site.interface.xdp_attached(site.namespace.as_ref())?;
         if present.is_some() && assembly.options.time == TimeSource::Hardware {
             let what = format!("cannot read hardware time stamps on {}", site.label);
             return Err(Error::failed(
                 what,
-                "another XDP program is on it, and this takes the hook for itself",
+                "another XDP program is on it, and hardware time stamps require the hook alone",
             )
             .fix("leave out --time hw"));
         }
@@ -123,7 +123,7 @@ impl Tap for Xdp {
             assembly
                 .warden
                 .watch([hand_over].into_iter().chain(leave))?;
-            // A program that is bound to its device cannot stand in a chain, only at its head.
+            // A device-bound program can only be the head of a chain.
             if assembly.options.time == TimeSource::System {
                 seated.sit(site)?;
             }
@@ -139,7 +139,7 @@ impl Tap for Xdp {
     }
 }
 
-/// A program, and its seat among the captures of the interfaces that it is on.
+/// A program, and its seat among the captures of its interfaces.
 #[derive(Debug)]
 pub(crate) struct Seated {
     seat: RefCell<CaptureSeat>,
@@ -151,7 +151,7 @@ impl Seated {
     fn new(seat: CaptureSeat, program: OwnedFd) -> Result<Self> {
         Ok(Self {
             seat: RefCell::new(seat),
-            id: program::id(&program).map_err(|e| Error::os("cannot look at a program", e))?,
+            id: program::id(&program).map_err(|e| Error::os("cannot inspect a program", e))?,
             program: Arc::new(program),
         })
     }
@@ -169,7 +169,7 @@ impl Seated {
     }
 }
 
-/// The program for one interface alone.
+/// Returns the program for one interface alone.
 fn own_program(
     mut config: TapConfig,
     site: &CaptureSite,
@@ -191,8 +191,8 @@ fn own_program(
     Seated::new(seat, program)
 }
 
-/// The program for all interfaces like this one, made when the first of them comes, and its place among them. `None` where
-/// it cannot serve: other captures that this one joins have chains of their own, or the interface is captured twice.
+/// Returns the program for all similar interfaces, loaded for the first of them, and the table entry. `None` if it cannot
+/// serve: other captures that this one joins have chains of their own, or the interface is captured twice.
 fn shared_program(
     mut config: TapConfig,
     site: &CaptureSite,
@@ -229,7 +229,7 @@ fn shared_program(
     Ok(Some((seated, place)))
 }
 
-/// Another trawl's attachment, held open by us too.
+/// Another trawl's attachment, held open by this capture too.
 struct Joined {
     head: u32,
     link: OwnedFd,
@@ -247,7 +247,7 @@ fn join(site: &CaptureSite, present: &XdpAttachment) -> Result<Joined> {
     }
 }
 
-/// Whether what is attached belongs to a trawl capture, which another one can share.
+/// Returns true if the attached program belongs to a trawl capture, which can be shared.
 pub fn is_trawls(present: &XdpAttachment) -> bool {
     snapshot::name_of(present.program_id).is_some_and(|name| capture_chain::is_member(&name))
 }
@@ -260,7 +260,7 @@ fn moved_on(site: &CaptureSite) -> Error {
     .fix("try again")
 }
 
-/// A program of somebody else's is in the way.
+/// Explains that a foreign program occupies the hook.
 pub fn occupied(site: &CaptureSite, present: &XdpAttachment) -> Error {
     if let Some(error) = site.may_not_look() {
         return error;
@@ -285,7 +285,7 @@ fn link_of(present: &XdpAttachment, site: &CaptureSite) -> Option<OwnedFd> {
     snapshot::link_of(site.interface.index, *present)
 }
 
-/// Natively if no mode is asked for, and in skb mode where that is refused.
+/// Attaches natively if no mode is requested, and in skb mode if native mode is refused.
 fn attach_program(
     site: &CaptureSite,
     program: &OwnedFd,
@@ -373,7 +373,7 @@ fn load(
     let blocks = filter
         .map(|filter| filter.xdp_blocks(site, config.snaplen))
         .transpose()?;
-    // The quick version judges before the interface is known.
+    // The quick version decides before the interface is known.
     let quickly = places.is_none();
     let filtered = blocks.as_ref().map_or("", |blocks| blocks.suffix(quickly));
     let name = match (hardware, filtered) {
@@ -410,9 +410,9 @@ struct AttachedXdp {
     mode: XdpMode,
     seated: Rc<Seated>,
     link: Option<Arc<OwnedFd>>,
-    /// Another capture's program at the head of the chain, when it was last looked at.
+    /// Another capture's program at the head of the chain, at the last check.
     known: Option<u32>,
-    /// Where its packets count, if the program is one for many interfaces.
+    /// Table entry, if the program serves many interfaces.
     place: Option<TableEntry>,
 }
 
@@ -429,17 +429,17 @@ impl AttachedTap for AttachedXdp {
             Some(next) => {
                 link::replace_program(link.as_fd(), next.as_fd(), self.seated.program.as_fd())
             }
-            // Not by closing alone: the warden holds the link as well.
+            // Closing is not enough: the warden holds the link as well.
             None => link::detach(link.as_fd()),
         };
         match self.place.take() {
-            // The seat is for the other interfaces as well.
+            // The seat is shared with the other interfaces.
             Some(place) => std::mem::drop(place),
             None => seat.leave(),
         }
         match result {
             Ok(()) => Vec::new(),
-            // It went away together with its interface.
+            // The link was removed together with its interface.
             Err(error) if matches!(error.raw_os_error(), Some(errno::ENOLINK | errno::ENODEV)) => {
                 Vec::new()
             }
@@ -475,8 +475,8 @@ impl AttachedXdp {
         self.known.is_some()
     }
 
-    /// The link has another program, or it is detached: the one that all captures here share is made anew by the first
-    /// that notices.
+    /// Attaches again after the link was detached or given another program. The first capture that notices makes the link for
+    /// all captures here.
     fn attach_again(&mut self, warden: &mut Warden) -> Sight {
         let cause = Cause::LinkDetached;
         let _lock = match netns::lock(self.site.namespace.as_ref()) {

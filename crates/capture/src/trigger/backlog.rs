@@ -1,5 +1,5 @@
-//! What led to an event, on its way out: in pieces, so that the rings are emptied meanwhile, and no faster than the sink
-//! takes it. What comes after the event waits behind it.
+//! The packets before an event on their way out: in pieces, so that the rings are emptied meanwhile, and no faster than the
+//! sink accepts them. Later packets wait behind them.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ use trawl_sys::Result;
 use super::history::{Chunk, History};
 use super::{Armed, Trigger};
 
-/// What is written in one round, beside twice as much as came in it.
+/// Bytes written in one round, in addition to twice the received ones.
 const PIECE: usize = 16 << 20;
-/// How long a piece waits for a sink that has enough to do.
+/// Time that a piece waits for a busy sink.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct Backlog {
     packets: History,
-    /// The time after the event is over as well.
+    /// True if the time after the event is over as well.
     pub is_closed: bool,
     written: Instant,
 }
@@ -36,7 +36,7 @@ impl Backlog {
 }
 
 impl Armed<'_> {
-    /// Writes these blocks, or puts them behind those that wait.
+    /// Writes these blocks, or appends them to the backlog.
     pub(super) fn pass(&mut self, bytes: &[u8]) -> Result<()> {
         if self.trigger.backlog.is_none() {
             return self.write(Blocks::Bytes(bytes));
@@ -46,14 +46,14 @@ impl Armed<'_> {
                 (Some(packet), Some(backlog)) => {
                     backlog.packets.push(block.bytes, packet.timestamp);
                 }
-                // An interface is described before its packets.
+                // An interface description precedes its packets.
                 _ => self.write(Blocks::Bytes(block.bytes))?,
             }
         }
         Ok(())
     }
 
-    /// Writes a part of what waits, more than is coming.
+    /// Writes a part of the backlog, larger than the incoming bytes.
     pub(super) fn catch_up(&mut self, coming: usize) -> Result<()> {
         let memory = self.trigger.plan.memory as usize;
         let mut left = PIECE + 2 * coming;
@@ -75,7 +75,7 @@ impl Armed<'_> {
         Ok(())
     }
 
-    /// Writes all that waits. `is_patient` waits for a sink that has enough to do, as long as it gets on.
+    /// Writes the whole backlog. `is_patient` waits for a busy sink, as long as it makes progress.
     pub(super) fn finish(&mut self, mut is_patient: bool) -> Result<()> {
         while self.trigger.backlog.is_some() {
             let since = Instant::now();
@@ -93,7 +93,7 @@ impl Armed<'_> {
         matches!(self.trigger.pressure, Pressure::Busy | Pressure::Blocked(_))
     }
 
-    /// Writes a chunk, and returns its length. After the last one the event may be over.
+    /// Writes a chunk, and returns its length. The last chunk may end the event.
     fn write_chunk(&mut self) -> Result<usize> {
         match self.trigger.next_chunk() {
             Some(chunk) => {
@@ -109,7 +109,7 @@ impl Armed<'_> {
 }
 
 impl Trigger {
-    /// Counts packets of an event that could not be written as unwritten.
+    /// Counts packets of an event that could not be written.
     pub(super) fn spill(&mut self) {
         while let Some(chunk) = self.next_chunk() {
             self.unwritten.add_blocks(chunk.bytes());
@@ -184,7 +184,7 @@ mod tests {
         bytes
     }
 
-    /// With packets of the times up to this, of which the last is an event.
+    /// Returns a trigger with packets up to this time, of which the last is an event.
     fn fired(sink: &mut Times, count: u64) -> Trigger {
         let plan = TriggerPlan {
             before: Duration::from_secs(1),
@@ -213,9 +213,9 @@ mod tests {
     fn a_history_goes_out_in_pieces_and_in_order() {
         let mut sink = Times::default();
         let mut trigger = fired(&mut sink, 1000);
-        // A piece at the event, and one in its round.
+        // One piece at the event, and one in its round.
         assert!(sink.bytes < 2 * PIECE + (1 << 20));
-        // More comes within the time after the event, and beyond it.
+        // Packets within the time after the event, and beyond it.
         for time in 1001..1200 {
             push(&mut trigger, time, &mut sink);
         }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_sink_is_given_no_more_than_memory_asks_for() {
+    fn a_busy_sink_gets_no_more_than_memory_requires() {
         let mut sink = busy();
         let mut trigger = fired(&mut sink, 500);
         assert_eq!(sink.bytes, 0);

@@ -1,27 +1,27 @@
-//! The packets before an event, in memory of a bounded size: the oldest make room for the latest.
+//! The packets before an event, in memory of a bounded size: new packets replace the oldest.
 
 use std::collections::VecDeque;
 
 use trawl_packet::pcapng::block::blocks;
 
-/// What is overwritten at once is at most this, and a 16th of the memory.
+/// Size of a chunk, the unit of overwriting: at most this, and a 16th of the memory.
 const CHUNK_MAX: usize = 256 << 10;
 const CHUNKS_MIN: usize = 16;
-/// And packets of no more than a part of the time that is kept.
+/// Fraction of the retention time that a chunk covers at most.
 const SPANS: u64 = 16;
 
 #[derive(Debug)]
 pub(super) struct History {
     memory: usize,
     chunk: usize,
-    /// How long packets are kept.
+    /// Retention time.
     keep_ns: u64,
     chunks: VecDeque<Chunk>,
-    /// What the chunks have room for, together.
+    /// Capacity of all chunks.
     used: usize,
-    /// One that was emptied, for the next one that is needed.
+    /// An emptied chunk for reuse.
     spare: Option<Chunk>,
-    /// The time of the latest packet that made room although it was young enough.
+    /// Time of the latest packet that was overwritten within the retention time.
     overwritten_until: u64,
 }
 
@@ -38,7 +38,7 @@ impl Chunk {
         &self.bytes
     }
 
-    /// Drops the packets at its beginning that are older.
+    /// Removes older packets from the beginning.
     fn forget_before(&mut self, from_ns: u64) {
         let mut old = 0;
         for block in blocks(&self.bytes) {
@@ -84,7 +84,7 @@ impl History {
         }
     }
 
-    /// Another chunk, with room for a block at least.
+    /// Starts another chunk, with room for a block at least.
     fn begin(&mut self, least: usize, time_ns: u64) {
         self.forget_before(time_ns);
         if let Some(last) = self.chunks.back_mut() {
@@ -114,12 +114,12 @@ impl History {
         });
     }
 
-    /// Lets go what is too old by now.
+    /// Removes packets beyond the retention time.
     pub fn forget_before(&mut self, now_ns: u64) {
         self.drop_older(now_ns.saturating_sub(self.keep_ns));
     }
 
-    /// Lets go of chunks in front that hold nothing since then.
+    /// Removes chunks in front with only older packets.
     fn drop_older(&mut self, oldest: u64) {
         while let Some(chunk) = self.chunks.front().filter(|chunk| chunk.last_ns < oldest) {
             self.used -= chunk.bytes.capacity();
@@ -129,12 +129,12 @@ impl History {
         }
     }
 
-    /// The latest packet that had to go for lack of memory.
+    /// Returns the time of the latest packet that was overwritten for lack of memory.
     pub fn overwritten_until(&self) -> u64 {
         self.overwritten_until
     }
 
-    /// Takes all packets since then out, with room for more.
+    /// Takes out all packets since then, without a limit for more.
     pub fn take_since(&mut self, from_ns: u64) -> Self {
         let mut taken = Self {
             chunks: std::mem::take(&mut self.chunks),
@@ -142,14 +142,14 @@ impl History {
             ..Self::new(usize::MAX, u64::MAX)
         };
         taken.drop_older(from_ns);
-        // Only the first holds some that are too old.
+        // Only the first chunk contains older packets.
         if let Some(chunk) = taken.chunks.front_mut() {
             chunk.forget_before(from_ns);
         }
         taken
     }
 
-    /// The time of the first packet.
+    /// Returns the time of the first packet.
     pub fn first(&self) -> Option<u64> {
         self.chunks.front().map(|chunk| chunk.first_ns)
     }
@@ -162,7 +162,7 @@ impl History {
         self.used
     }
 
-    /// Bytes for the packets that come from now on, with those that are there.
+    /// Sets the size of the memory, for present and future packets.
     pub fn set_memory(&mut self, memory: usize) {
         self.memory = memory;
     }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_old_goes() {
+    fn packets_beyond_the_retention_time_are_removed() {
         let mut history = History::new(1 << 20, 1000);
         for time in (0..10_000).step_by(10) {
             history.push(&block(time, 60), time);

@@ -1,4 +1,4 @@
-//! Expressions: five readers, one answer.
+//! Expressions: five readers must give the same answer.
 
 use trawl_filter::{Classic, Target};
 use trawl_sys::Result;
@@ -8,7 +8,7 @@ use crate::support::oracle::oracle;
 use crate::support::packets::{Random, frames};
 use crate::support::{classic, expressions};
 
-/// A linear part has at least an Ethernet header.
+/// Minimum length of a linear part: an Ethernet header.
 const ETHERNET_HEADER: usize = 14;
 
 fn pairs_wanted() -> usize {
@@ -36,12 +36,12 @@ impl Readers {
         })
     }
 
-    /// What the interpreter says, if it saw this much of the frame.
+    /// Returns the interpreter's answer for the first `seen` bytes of the frame.
     pub fn interpret(&self, frame: &[u8], seen: usize) -> bool {
         self.classic.run(&frame[..seen], frame.len() as u32) != 0
     }
 
-    /// Puts one frame to all that can be asked about it; the number of answers that were compared.
+    /// Runs all readers on one frame, and returns the number of compared answers.
     pub fn compare(&self, what: &str, frame: &[u8], linear: Option<usize>) -> usize {
         let expected = self.interpret(frame, frame.len());
         let seen = frame.len().min(BUFFER.into());
@@ -67,7 +67,7 @@ impl Readers {
     }
 }
 
-/// Kernels before 6.18 put only frames of more than a page into fragments.
+/// Returns false on kernels before 6.18, which fragment only frames of more than a page.
 fn can_fragment() -> bool {
     let everything = Classic::parse("1,6 0 0 1").expect("a return is a program");
     let program = Loaded::new(&everything, Target::xdp()).expect("a program of one instruction");
@@ -99,7 +99,7 @@ fn the_kernel_agrees_with_libpcap() {
             .unwrap_or_else(|e| panic!("{expression}: {e}"));
         let mut r = Random::new(index as u64);
         for frame in frames(index as u64 + 5000, count) {
-            // Older libpcap goes round for ever where newer gives up; it is not asked then.
+            // Older libpcap loops for ever where newer gives up; such frames are skipped.
             if !readers.classic.evaluate(&frame, frame.len() as u32).gave_up {
                 let ours = readers.interpret(&frame, frame.len());
                 assert_eq!(

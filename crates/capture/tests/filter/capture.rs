@@ -1,5 +1,5 @@
-//! Captures with a filter, at every tap: what is recorded is what libpcap's rules let through, with
-//! tags that the stack has put beside the packet, headers that are cut short, and lengths that count.
+//! Captures with a filter, at every tap: the recorded packets are those that libpcap's rules select, with out-of-band tags of
+//! the stack, truncated headers, and relevant lengths.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::long::options;
 use crate::support::classic;
 use crate::support::packets::frames;
 
-/// Every capture ends with a frame that no other looks like.
+/// Type of the unique frame at the end of every capture.
 const LAST: u16 = 0x88b6;
 
 #[derive(Default)]
@@ -45,7 +45,7 @@ impl Writer for Collector {
     }
 }
 
-/// Sends when the capture has begun.
+/// Sends once the capture has begun.
 struct Traffic<'a>(&'a Station, &'a [Vec<u8>]);
 
 impl Observer for Traffic<'_> {
@@ -68,7 +68,7 @@ impl Observer for Traffic<'_> {
     fn figures(&mut self, _summary: &Summary) {}
 }
 
-/// What is recorded of the frames, the last of which must match.
+/// Returns the recorded frames, the last of which must match.
 fn capture(
     station: &Station,
     from: &Station,
@@ -92,7 +92,7 @@ fn capture(
     (collector.0, ended.expect("ran").0)
 }
 
-/// Frames that the stack hands on: it drops those whose tag is cut off.
+/// Returns frames that the stack passes on: it drops frames with a truncated tag.
 fn sendable() -> Vec<Vec<u8>> {
     let mut frames = frames(21, 300);
     frames.retain(|frame| (20..1500).contains(&frame.len()) && frame[12..14] != LAST.to_be_bytes());
@@ -128,12 +128,12 @@ fn filters_agree(tap: Choice, direction: Direction, station: &Station, from: &St
             .collect();
         assert!(
             (2..sent.len()).contains(&wanted.len()),
-            "{expression} tells nothing apart"
+            "{expression} matches all or none"
         );
         let options = Options {
             direction: Some(direction),
             count: Some(wanted.len() as u64),
-            // If a frame is missing the capture does not end by itself.
+            // With a frame missing, the capture would not end.
             duration: Some(Duration::from_secs(20)),
             ..options(tap, Filter::Expression(expression.clone()))
         };
@@ -158,7 +158,7 @@ fn pair() -> Pair {
 }
 
 #[test]
-fn what_xdp_records_is_what_matches() {
+fn xdp_records_matching_packets() {
     if root_or_skip() {
         let pair = pair();
         filters_agree(Choice::Xdp, Direction::In, &pair.b, &pair.a);
@@ -166,7 +166,7 @@ fn what_xdp_records_is_what_matches() {
 }
 
 #[test]
-fn what_a_hook_records_is_what_matches() {
+fn hook_records_matching_packets() {
     if root_or_skip() {
         let pair = pair();
         let _program = Loaded::native(Does::PassWithHook, &pair.b).expect("a program with a hook");
@@ -174,9 +174,9 @@ fn what_a_hook_records_is_what_matches() {
     }
 }
 
-/// On the way in, where the stack has put tags beside the packets. The sender goes round tc on the way out.
+/// On ingress, where the stack has moved tags out of the packets. The sender bypasses tc on egress.
 #[test]
-fn what_tc_records_is_what_matches() {
+fn tc_records_matching_packets() {
     if root_or_skip() {
         let pair = pair();
         filters_agree(Choice::Tc, Direction::In, &pair.b, &pair.a);
@@ -184,7 +184,7 @@ fn what_tc_records_is_what_matches() {
 }
 
 #[test]
-fn what_a_socket_records_is_what_matches() {
+fn socket_records_matching_packets() {
     if root_or_skip() {
         let pair = pair();
         filters_agree(Choice::Packet, Direction::In, &pair.b, &pair.a);

@@ -1,4 +1,4 @@
-//! Filters loaded into the kernel as whole programs, and asked there.
+//! Filters loaded into the kernel as whole programs, and run there.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -10,10 +10,10 @@ use trawl_filter::lower::standalone::{Verdicts, verdicts};
 use trawl_filter::{Classic, Hook, Quick, Target, lower, lower_quick, standalone};
 use trawl_sys::{Error, Result};
 
-/// How much of a frame the copy-reading variant gets to see.
+/// Number of bytes that the copy-reading variant sees.
 pub const BUFFER: u16 = 512;
 
-/// False, with a word about it, where the tests cannot do what they need root for.
+/// Returns false, with a message, without root.
 pub fn root_or_skip() -> bool {
     let root =
         std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
@@ -28,9 +28,9 @@ pub struct Loaded {
     program: OwnedFd,
     target: Target,
     matched: u32,
-    /// The copy-reading variant's buffer lives as long as its program.
+    /// Buffer of the copy-reading variant, which must outlive its program.
     _buffer: Option<OwnedFd>,
-    /// Its tables, too.
+    /// Tables of the program.
     _tables: Block,
 }
 
@@ -39,7 +39,7 @@ impl Loaded {
         Self::with_flags(classic, target, 0)
     }
 
-    /// With more of the kernel's flags for loading a program.
+    /// Loads a filter with additional load flags.
     pub fn with_flags(classic: &Classic, target: Target, more: u32) -> Result<Self> {
         let failed = |why: &dyn std::fmt::Display| Error::failed("cannot lower", why);
         let tables = Block::new(&lower(classic, &target).map_err(|e| failed(&e))?)?;
@@ -67,10 +67,9 @@ impl Loaded {
         })
     }
 
-    /// Whether this frame can be put to the kernel in a test run. It refuses those that are shorter
-    /// than an Ethernet header; at tc also those that are nothing but one, and (since 6.18) those
-    /// too short for the IP header that their type announces. What filters make of them is compared
-    /// in user space, by the filter crate's own tests.
+    /// Returns true if the kernel accepts this frame for a test run. It refuses frames shorter than an Ethernet header; at tc
+    /// also bare Ethernet headers, and (since 6.18) frames too short for the IP header that their type announces. The filter
+    /// crate's tests compare those in user space.
     pub fn can_ask(&self, frame: &[u8]) -> bool {
         let least = match (self.target.hook, frame.get(12..14)) {
             (Hook::Xdp, _) => 14,
@@ -81,12 +80,12 @@ impl Loaded {
         frame.len() >= least
     }
 
-    /// Whether the kernel lets a test run put a short frame into fragments.
+    /// Returns true if the kernel lets a test run put a short frame into fragments.
     pub fn can_fragment(&self) -> bool {
         test_run::xdp(self.program.as_fd(), &[0; 64], Some(32), 1).is_ok()
     }
 
-    /// The answer in the kernel, with everything after `linear` in fragments if that is given.
+    /// Runs the filter in the kernel, with everything after `linear` in fragments, if given.
     pub fn ask(&self, frame: &[u8], linear: Option<usize>) -> bool {
         let program = self.program.as_fd();
         let answer = match self.target.hook {
@@ -104,8 +103,8 @@ impl Loaded {
     }
 }
 
-/// Instructions in front of a whole program at XDP that give the answer where the filter's quick version knows it, as the
-/// taps' programs do.
+/// Returns instructions before a whole program at XDP that answer if the filter's quick version knows the answer, as in the
+/// taps' programs.
 fn quick_first(classic: &Classic, target: &Target) -> Vec<Insn> {
     let Some(quick) = lower_quick(classic, target) else {
         return Vec::new();

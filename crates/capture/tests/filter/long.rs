@@ -1,4 +1,4 @@
-//! A thousand terms: compiled, lowered, put into a tap's program, taken by the verifier and attached.
+//! A thousand terms: compiled, lowered, spliced into a tap's program, accepted by the verifier and attached.
 
 use trawl_capture::Choice;
 use trawl_capture::assembly::{Host, Point};
@@ -24,7 +24,7 @@ impl Observer for Quiet {
     fn figures(&mut self, _summary: &Summary) {}
 }
 
-/// The usual, with a filter.
+/// Returns the usual options, with a filter.
 pub fn options(tap: Choice, filter: Filter) -> Options {
     Options {
         filter: Some(filter),
@@ -37,7 +37,7 @@ fn thousand(term: impl Fn(u32) -> String) -> String {
     (0..1000).map(term).collect::<Vec<_>>().join(" or ")
 }
 
-/// Lists as people write them.
+/// Returns typical lists.
 fn lists() -> [(&'static str, String); 4] {
     [
         (
@@ -69,7 +69,7 @@ fn a_thousand_terms_are_loaded() {
     }
 }
 
-/// Lists that are tables, of members that are in the frames and others.
+/// Returns lists that become tables, with members that occur in the frames and others.
 fn tables() -> Vec<String> {
     let some = |from: u32, each: &dyn Fn(u32) -> String, word: &str| {
         let list: Vec<String> = (from..from + 300).map(each).collect();
@@ -108,7 +108,7 @@ fn tables() -> Vec<String> {
     ]
 }
 
-/// Lists of combinations.
+/// Returns lists of combinations.
 fn combined() -> Vec<String> {
     let some = |each: &dyn Fn(u32) -> String, word: &str| {
         let list: Vec<String> = (0..300).map(each).collect();
@@ -119,7 +119,7 @@ fn combined() -> Vec<String> {
     let net = |n| format!("{}.{}.0.0/16", n % 200 + 9, n / 200);
     let net6 = |n| format!("2001:db{:x}::/{}", n % 20, 32 + n / 20 * 4);
     let mac = |n: u32| format!("0{}:0:0:0:0:{:x}", n % 10, n / 10);
-    // What the frames have, among others.
+    // Values that occur in the frames, among others.
     let addresses = ["10.0.0.1", "10.0.0.2", "192.168.1.2", "10.1.2.3"];
     let close = |n: u32| match n % 5 {
         4 => format!("10.7.{}.{}", n / 200, n % 200),
@@ -173,13 +173,13 @@ fn combined() -> Vec<String> {
 }
 
 #[test]
-fn tables_say_what_libpcap_says() {
+fn tables_agree_with_libpcap() {
     compare(&tables(), 1000);
 }
 
-/// Pairs of host and port, and what else `and` joins.
+/// Pairs of host and port, and other terms joined by `and`.
 #[test]
-fn tables_of_combinations_say_what_libpcap_says() {
+fn tables_of_combinations_agree_with_libpcap() {
     compare(&combined(), 1000);
 }
 
@@ -194,7 +194,7 @@ fn compare(expressions: &[String], count: usize) {
         let readers =
             Readers::new(classic, true).unwrap_or_else(|e| panic!("{expression:.60}: {e}"));
         let mut matched = 0;
-        // Where a frame ends between two fields, the order of questions decides.
+        // In a frame that ends between two fields, the order of questions decides.
         let frames = frames(33, count)
             .into_iter()
             .filter(|frame| frame.len() >= 74);
@@ -213,7 +213,7 @@ fn compare(expressions: &[String], count: usize) {
 }
 
 #[test]
-fn a_hundred_thousand_are_loaded() {
+fn a_hundred_thousand_terms_are_loaded() {
     if !root_or_skip() {
         return;
     }

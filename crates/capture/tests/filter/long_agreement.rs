@@ -1,4 +1,4 @@
-//! A thousand hosts and ports in turn: every term is hit, and missed by a little, and each reader says what libpcap says.
+//! A thousand hosts and ports in turn: every term is hit and narrowly missed, and each reader agrees with libpcap.
 
 use crate::agreement::Readers;
 use crate::kernel::root_or_skip;
@@ -13,7 +13,7 @@ const UDP: u8 = 17;
 const SCTP: u8 = 132;
 const ICMP: u8 = 1;
 
-/// What a term asks for.
+/// The condition of a term.
 #[derive(Clone, Copy, Debug)]
 enum Term {
     V4([u8; 4]),
@@ -21,7 +21,7 @@ enum Term {
     Port(u16),
 }
 
-/// IPv4 hosts close to each other and far apart, and between any two a port; some hosts are IPv6's if asked for.
+/// Returns IPv4 hosts close to each other and far apart, alternating with ports; some hosts are IPv6, if requested.
 fn term(number: u32, both_versions: bool) -> Term {
     let [_, b, c, d] = (number * 37).to_be_bytes();
     match (number % 2, number % 10) {
@@ -64,7 +64,7 @@ fn ports(source: u16, destination: u16) -> Vec<u8> {
     bytes
 }
 
-/// Words of options after the header, and the fragment's offset.
+/// Builds an IPv4 frame with this number of option words and this fragment offset.
 fn ipv4(
     [source, destination]: [[u8; 4]; 2],
     protocol: u8,
@@ -100,7 +100,7 @@ fn tagged(frame: &[u8]) -> Vec<u8> {
     [&frame[..12], &[0x81, 0, 0, 5], &frame[12..]].concat()
 }
 
-/// Hits and near misses of a host.
+/// Returns hits and near misses of a host.
 fn about_host(address: [u8; 4]) -> Vec<Vec<u8>> {
     let number = u32::from_be_bytes(address);
     let behind = ports(NO_PORT, NO_PORT);
@@ -121,7 +121,7 @@ fn about_host(address: [u8; 4]) -> Vec<Vec<u8>> {
     }
     let hit = ipv4([address, NOBODY], TCP, 0, 0, &behind);
     frames.push(tagged(&hit));
-    // Around the end of the addresses: a list is looked up once both are there.
+    // Around the end of the addresses: a list is looked up once both are present.
     frames.extend([28, 29, 34].map(|length| hit[..length].to_vec()));
     frames
 }
@@ -158,7 +158,7 @@ fn about_port(port: u16) -> Vec<Vec<u8>> {
     }
     let hit = ports(port, port);
     frames.push(ipv4(nobody, UDP, 10, 0, &hit));
-    // The first fragment has ports, the second has not.
+    // Only the first fragment has ports.
     frames.push(ipv4(nobody, UDP, 0, 0x2000, &hit));
     frames.push(ipv4(nobody, UDP, 0, 0x0001, &hit));
     let hit = ipv4(nobody, UDP, 0, 0, &hit);
@@ -175,7 +175,7 @@ fn each_of_a_thousand_hosts_and_ports_is_hit_and_missed_as_by_libpcap() {
     compare(false, false);
 }
 
-/// Asking for IPv6 hosts in between as well makes a program that only far jumps reach across.
+/// IPv6 hosts in between make a program that requires far jumps.
 #[test]
 fn each_of_a_thousand_hosts_of_both_versions_is_hit_and_missed_as_by_libpcap() {
     if !root_or_skip() {
@@ -190,7 +190,7 @@ fn each_of_a_thousand_hosts_of_both_versions_is_hit_and_missed_as_by_libpcap() {
 
 fn compare(both_versions: bool, far_jumps: bool) {
     let expression = expression(both_versions);
-    // Its optimiser would take minutes.
+    // libpcap's optimiser would need minutes.
     let oracle = oracle(&expression, false);
     let classic = classic(&expression);
     let readers = Readers::new(classic, far_jumps).expect("taken by the verifier");
@@ -203,7 +203,7 @@ fn compare(both_versions: bool, far_jumps: bool) {
             Term::Port(port) => about_port(port),
         };
         let mut hit = false;
-        // Each way to miss is tried with every fourth term: enough, and done in time.
+        // Each kind of miss is tried with every fourth term: enough, and fast.
         let turn = |index: &usize| *index < 4 || (index + number as usize).is_multiple_of(4);
         for (index, frame) in frames.iter().enumerate().filter(|(index, _)| turn(index)) {
             let expected = oracle.matches(frame);
@@ -212,7 +212,7 @@ fn compare(both_versions: bool, far_jumps: bool) {
                 readers.interpret(frame, frame.len()),
                 "{term:?}: libpcap on {frame:02x?}"
             );
-            // Cut in other places for each frame, within the headers.
+            // Cut at a different offset for each frame, within the headers.
             let linear = (frame.len() > 60).then_some(14 + index % 30);
             readers.compare(&format!("{term:?}"), frame, linear);
             hit |= expected;

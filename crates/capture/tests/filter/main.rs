@@ -1,9 +1,8 @@
-//! Filters in the kernel against libpcap: for each expression and packet, libpcap's own compiler
-//! and interpreter, trawl's interpreter, and trawl's eBPF run by the kernel at XDP, at tc and on a
-//! copy of the packet's beginning must agree; and what the kernel's classic checker takes, its
-//! verifier takes too once it is lowered.
+//! Filters in the kernel against libpcap: for each expression and packet, libpcap's own compiler and interpreter, trawl's
+//! interpreter, and trawl's eBPF run by the kernel at XDP, at tc and on a copy of the packet's beginning must agree; and the
+//! verifier must accept every lowered program that the kernel's classic checker accepts.
 //!
-//! `TRAWL_ORACLE_PAIRS` sets how many pairs of program and packet are tried, 1,000,000 by default.
+//! `TRAWL_ORACLE_PAIRS` sets the number of pairs of program and packet, 1,000,000 by default.
 
 #[path = "../../../filter/tests/all/support/mod.rs"]
 #[allow(

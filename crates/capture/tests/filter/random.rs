@@ -1,5 +1,5 @@
-//! Random classic programs: the kernel's classic checker and trawl's take the same ones, and the
-//! verifier takes every one of them once it is lowered.
+//! Random classic programs: the kernel's classic checker and trawl's accept the same ones, and the verifier accepts each of
+//! them once lowered.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -9,9 +9,9 @@ use trawl_filter::{Classic, FilterError, Instruction, Target};
 use crate::kernel::{Loaded, root_or_skip};
 use crate::support::packets::frames;
 
-/// From here on Linux answers with facts about the packet.
+/// Offset from which Linux returns facts about the packet.
 const ANCILLARY: u32 = 0xffff_f000;
-/// Those that a hook can give: type, interface, queue, CPU, tag, a random number.
+/// Facts that a hook can provide: type, interface, queue, CPU, tag, a random number.
 const FACTS: [u32; 9] = [0, 4, 8, 24, 36, 44, 48, 56, 60];
 
 fn constant() -> impl Strategy<Value = u32> {
@@ -33,7 +33,7 @@ fn offset() -> impl Strategy<Value = u32> {
     ]
 }
 
-/// Mostly sound instructions, with the jumps' distances still to be cut to the program's length.
+/// Generates mostly sound instructions; jumps still exceed the program's length.
 fn sound() -> impl Strategy<Value = Instruction> {
     let one = |codes: &[u16], k: BoxedStrategy<u32>| {
         (prop::sample::select(codes.to_vec()), k)
@@ -59,7 +59,7 @@ fn sound() -> impl Strategy<Value = Instruction> {
     ]
 }
 
-/// Fits jumps into the program and ends it, so that most programs are taken.
+/// Fits jumps into the program and ends it, so that most programs are accepted.
 fn fixed(mut program: Vec<Instruction>) -> Vec<Instruction> {
     program.push(Instruction::new(0x16, 0, 0, 0));
     let last = program.len() - 1;
@@ -75,13 +75,13 @@ fn fixed(mut program: Vec<Instruction>) -> Vec<Instruction> {
     program
 }
 
-/// Stores something in each cell first, so that no read finds one empty.
+/// Stores a value in each cell first, so that no read finds one empty.
 fn with_cells(program: Vec<Instruction>) -> Vec<Instruction> {
     let stores = (0..16).map(|cell| Instruction::new(0x02, 0, 0, cell));
     stores.chain(program).collect()
 }
 
-/// Turns questions for facts into loads of bytes, so that answers can be compared.
+/// Turns loads of facts into loads of bytes, so that answers can be compared.
 fn without_facts(mut program: Vec<Instruction>) -> Vec<Instruction> {
     for instruction in &mut program {
         if is_fact(instruction) {
@@ -104,7 +104,7 @@ fn programs(longest: usize) -> impl Strategy<Value = Vec<Instruction>> {
     })
 }
 
-/// Anything at all.
+/// Generates arbitrary instructions.
 fn noise() -> impl Strategy<Value = Vec<Instruction>> {
     let any_one = (any::<u8>(), any::<u8>(), any::<u8>(), constant())
         .prop_map(|(code, jt, jf, k)| Instruction::new(code.into(), jt % 4, jf % 4, k));
@@ -129,7 +129,7 @@ fn is_fact(instruction: &Instruction) -> bool {
     instruction.code & 7 == 0 && instruction.k >= ANCILLARY
 }
 
-/// The same programs on every run.
+/// Returns a runner with the same programs on every run.
 fn runner(cases: u32) -> TestRunner {
     let config = Config {
         failure_persistence: None,
@@ -143,7 +143,7 @@ fn fail(text: String) -> TestCaseError {
 }
 
 #[test]
-fn the_checkers_take_the_same_programs() {
+fn both_checkers_accept_the_same_programs() {
     let checker = ClassicChecker::new().expect("a socket to try filters on");
     let taken = std::cell::Cell::new(0);
     let cases = 8_000;
@@ -166,7 +166,7 @@ fn the_checkers_take_the_same_programs() {
     println!("{taken} of {cases} programs are taken");
 }
 
-/// Loads each program at both hooks and asks about a few frames.
+/// Loads each program at both hooks and runs a few frames.
 fn load_all(cases: u32, longest: usize) {
     let checker = ClassicChecker::new().expect("a socket to try filters on");
     let (loaded, pairs) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
@@ -182,7 +182,7 @@ fn load_all(cases: u32, longest: usize) {
         let classic = Classic::new(program).map_err(|e| fail(e.to_string()))?;
         for target in [gotol(Target::xdp()), gotol(Target::tc())] {
             let in_kernel = match trawl_filter::lower(&classic, &target) {
-                // The one question of these that a hook may leave open: which kind of packet.
+                // The only fact among these that a hook may lack: the packet type.
                 Err(FilterError::NotAtHook { .. }) => continue,
                 _ => Loaded::new(&classic, target),
             };
@@ -220,14 +220,14 @@ fn load_all(cases: u32, longest: usize) {
 }
 
 #[test]
-fn the_verifier_takes_what_the_checker_takes() {
+fn verifier_accepts_programs_of_the_checker() {
     if root_or_skip() {
         load_all(600, 40);
     }
 }
 
 #[test]
-fn the_verifier_takes_long_programs() {
+fn verifier_accepts_long_programs() {
     if root_or_skip() {
         load_all(60, 400);
     }

@@ -1,4 +1,4 @@
-//! Filters that once set off a warning of the kernel's verifier ("verifier bug"): none of them does.
+//! Filters that once caused a warning of the kernel's verifier ("verifier bug"): none does.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::kernel::{Loaded, root_or_skip};
 use crate::support::compile;
 use crate::support::packets::Random;
 
-/// The one that did so on Linux 6.18, at tc.
+/// The expression that did so on Linux 6.18, at tc.
 const SEEN: &str = "(!atalk[len:4] & 255 = icmp6[6] >> sctp[1] or geneve) and host 10.0.0.1";
 
 const RELATIVES: usize = 300;
@@ -43,8 +43,8 @@ fn relative(r: &mut Random) -> String {
     format!("({not}{a} {first} {constant} {test} {b} {second} {c} or {inside}) and {rest}")
 }
 
-/// Conditions of one field, or of the length, that may rule each other out: the verifier goes by ranges and by known bits,
-/// and has to find both empty at once.
+/// Returns conditions on one field, or on the length, that may exclude each other: the verifier tracks ranges and known bits,
+/// and must find both empty at once.
 fn contradiction(r: &mut Random) -> String {
     let field = match r.below(4) {
         0 => "len".to_owned(),
@@ -78,7 +78,7 @@ fn contradiction(r: &mut Random) -> String {
     )
 }
 
-/// How often the kernel's log complains of the verifier; nothing where the log may not be read.
+/// Returns the number of verifier complaints in the kernel's log; `None` if the log cannot be read.
 fn complaints() -> Option<usize> {
     let output = Command::new("dmesg").output().ok()?;
     let log = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -90,16 +90,16 @@ fn complaints() -> Option<usize> {
         .then(|| log.lines().filter(complains).count())
 }
 
-/// The kernel warns once after it has started, so it is asked to refuse what it would warn of.
+/// The kernel warns only once after boot, so the test makes it refuse instead.
 #[test]
-fn the_verifier_finds_no_bug_of_its_own() {
+fn verifier_reports_no_bug() {
     if !root_or_skip() {
         return;
     }
     let before = complaints();
     let simple = compile("ip", &Options::default()).unwrap();
     if Loaded::with_flags(&simple, Target::tc(), TEST_REG_INVARIANTS).is_err() {
-        println!("SKIPPED: the kernel does not say what it would warn of (since Linux 6.8)");
+        println!("SKIPPED: the kernel cannot refuse instead of warning (since Linux 6.8)");
         return;
     }
     let mut r = Random::new(36);
@@ -112,16 +112,16 @@ fn the_verifier_finds_no_bug_of_its_own() {
         .chain(relatives)
         .enumerate()
     {
-        // libpcap takes no arithmetic on what has no offsets, and no division by zero.
+        // libpcap rejects arithmetic on protocols without offsets, and division by zero.
         let Ok(program) = compile(&text, &Options::default()) else {
             continue;
         };
-        // It was at tc; a look elsewhere too costs little.
+        // The warning was at tc; running XDP too costs little.
         let xdp = (number % 10 == 0).then(Target::xdp);
         for target in [Target::tc()].into_iter().chain(xdp) {
             match Loaded::with_flags(&program, target, TEST_REG_INVARIANTS) {
                 Ok(_) => loaded += 1,
-                // What is refused without the check as well is refused for another reason.
+                // A program that is refused without the check as well has another defect.
                 Err(error) if Loaded::new(&program, target).is_ok() => {
                     refused.push(format!("{text} at {:?}: {error}", target.hook));
                 }

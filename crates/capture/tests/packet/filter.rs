@@ -1,4 +1,4 @@
-//! Filters on the packet tap: what is recorded is what tcpdump records, and every other packet is counted.
+//! Filters on the packet tap: it records the same packets as tcpdump, and counts all others.
 
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -9,7 +9,7 @@ use trawl_sys::netns::run_in;
 
 use crate::support::*;
 
-/// IPv4 and UDP to a port, with this much after them.
+/// Returns an IPv4 and UDP frame to a port, with this payload length.
 fn datagram(port: u16, payload: usize) -> Vec<u8> {
     let mut frame = frame(0, 42 + payload);
     frame[12..14].copy_from_slice(&[0x08, 0x00]);
@@ -28,7 +28,7 @@ fn tagged(mut frame: Vec<u8>, tag: u8) -> Vec<u8> {
     frame
 }
 
-/// The second fragment of a datagram: what stands where ports would is none.
+/// Returns the second fragment of a datagram, which has no ports.
 fn fragment(mut frame: Vec<u8>) -> Vec<u8> {
     frame[20..22].copy_from_slice(&[0x00, 0xb9]);
     frame
@@ -72,7 +72,7 @@ fn tcpdump_matches_the_same_and_the_rest_is_counted() {
         let rounds = 20;
         let count = rounds * traffic.len() as u64;
         let matching = rounds * of_each_round;
-        // One that every filter takes, so that the captures end when all the others have come.
+        // A packet that every filter accepts, so that the captures end once all others have come.
         let end = format!("({text}) or ether[14:4] = 0xdeadbeef");
         let mut last = frame(0xdead_beef, 70);
         last[12..14].copy_from_slice(&[0x88, 0xb6]);
@@ -99,7 +99,7 @@ fn packets_of_the_other_direction_are_not_seen() {
     }
     let pair = pair(1500);
     let theirs = mixed();
-    // Somebody takes the datagrams, so that nobody answers that there is nobody.
+    // Receivers for the datagrams, so that no ICMP errors are sent.
     let _receivers = run_in(&pair.b.namespace, || {
         [53, 54].map(|port| UdpSocket::bind((pair.b.ipv4, port)).unwrap())
     })
@@ -135,7 +135,7 @@ fn packets_of_the_other_direction_are_not_seen() {
 }
 
 #[test]
-fn classic_programs_are_taken_as_well() {
+fn classic_programs_are_accepted() {
     if !root_or_skip() {
         return;
     }
@@ -153,7 +153,7 @@ fn classic_programs_are_taken_as_well() {
 }
 
 #[test]
-fn what_a_socket_program_cannot_ask_is_left_to_the_classic_one() {
+fn facts_unknown_to_a_socket_program_use_the_classic_one() {
     if !root_or_skip() {
         return;
     }
@@ -175,7 +175,7 @@ fn what_a_socket_program_cannot_ask_is_left_to_the_classic_one() {
 }
 
 #[test]
-fn cpus_are_told_apart() {
+fn packets_of_other_cpus_are_filtered_out() {
     if !root_or_skip() || trawl_sys::events::cpu_count() < 2 {
         return;
     }
@@ -198,7 +198,7 @@ fn cpus_are_told_apart() {
 }
 
 #[test]
-fn a_sample_is_one_in_so_many_of_those_that_match() {
+fn samples_are_one_in_n_matching_packets() {
     if !root_or_skip() {
         return;
     }
@@ -219,7 +219,7 @@ fn a_sample_is_one_in_so_many_of_those_that_match() {
 }
 
 #[test]
-fn what_is_over_the_rate_is_lost_by_name() {
+fn packets_over_the_rate_are_lost_as_rate_limit() {
     if !root_or_skip() {
         return;
     }
@@ -269,7 +269,7 @@ fn every_kind_of_expression_passes_the_verifier() {
             send_from(&pair.a, &mixed(), 9, 0);
         });
         let notices: &[&str] = match text.contains("protochain") {
-            // Chains that are too long for the kernel's program are followed in user space.
+            // Chains too long for the kernel's program are followed in user space.
             true => &["LongChainsInUserSpace"],
             false => &[],
         };

@@ -16,7 +16,7 @@ use trawl_packet::pcapng::Direction as Way;
 use trawl_ring::SHARE_MIN;
 use trawl_sys::netns::run_in;
 
-/// Sends datagrams to the discard port; each has left the interface when this returns.
+/// Sends datagrams to the discard port; each has left the interface on return.
 fn send_datagrams(from: &Station, to: Ipv4Addr, count: usize) {
     run_in(&from.namespace, || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
@@ -55,12 +55,12 @@ fn every_frame_is_recorded_with_its_bytes_and_in_order() {
 }
 
 #[test]
-fn what_the_kernel_holds_when_the_capture_ends_is_recorded() {
+fn packets_in_the_kernel_at_the_end_are_recorded() {
     if !root_or_skip() {
         return;
     }
     let pair = pair(1500);
-    // All of it left before the end, most of it lies in a block that is not full.
+    // All packets leave before the end, and most are in a block that is not full.
     let captured = capture(&[site(&pair.a)], &at_once(), || {
         send_datagrams(&pair.a, pair.b.ipv4, 2500);
     });
@@ -72,7 +72,7 @@ fn what_the_kernel_holds_when_the_capture_ends_is_recorded() {
 }
 
 #[test]
-fn directions_are_told_apart_and_can_be_chosen() {
+fn directions_are_recorded_and_can_be_chosen() {
     if !root_or_skip() {
         return;
     }
@@ -131,7 +131,7 @@ fn the_kind_of_reception_is_recorded() {
 }
 
 #[test]
-fn vlan_tags_are_put_back() {
+fn vlan_tags_are_restored() {
     if !root_or_skip() {
         return;
     }
@@ -205,7 +205,7 @@ fn a_count_is_exact_over_several_cpus_and_interfaces() {
     }
     let pair = pair(1500);
     let frames = numbered(50_000, 60);
-    // Both ends: the first sees nothing of what its own sender puts past its stack, but what the other sends.
+    // Both ends: the first does not see its own sender's packets, which bypass the stack, but sees the other's.
     let sites = [site(&pair.a), site(&pair.b)];
     let captured = capture(&sites, &until(20_000), || {
         std::thread::scope(|scope| {
@@ -242,7 +242,7 @@ fn records_of_several_cpus_are_merged_by_time() {
 }
 
 #[test]
-fn losses_are_counted_and_told() {
+fn losses_are_counted_and_recorded() {
     if !root_or_skip() {
         return;
     }
@@ -252,7 +252,7 @@ fn losses_are_counted_and_told() {
         recording: trawl_capture::options::Recording::default(),
         ..at_once()
     };
-    // The session moves nothing before the traffic is over, so that the rings must overflow.
+    // The session moves no records until the traffic is over, so that the rings overflow.
     let captured = capture(&[site(&pair.a)], &options, || {
         send_datagrams(&pair.a, pair.b.ipv4, 60_000);
     });

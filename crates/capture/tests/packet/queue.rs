@@ -1,4 +1,4 @@
-//! Queues told apart: the packets of each are counted exactly, however they are asked for.
+//! Queues: the packets of each are counted exactly, in every form of selection.
 
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -15,7 +15,7 @@ use crate::support::*;
 
 const QUEUES: u32 = 4;
 const PORT: u16 = 9;
-/// Which queue the packets of each CPU go by, and how many go there.
+/// For each CPU, its send queue and number of packets.
 const TRAFFIC: [(usize, u32, u64); 2] = [(0, 3, 90), (1, 1, 40)];
 
 fn pair_with_queues() -> Pair {
@@ -30,14 +30,14 @@ fn pair_with_queues() -> Pair {
     pair
 }
 
-/// Has what is sent on a CPU leave by this queue.
+/// Makes packets sent on a CPU leave by this queue.
 fn send_by_queue(station: &Station, cpu: usize, queue: u32) {
     let file = format!(
         "/sys/class/net/{}/queues/tx-{queue}/xps_cpus",
         station.interface
     );
     let mask = format!("{:x}", 1u64 << cpu);
-    // The view of /sys is the one of the namespace in which it was mounted.
+    // The view of /sys belongs to the namespace in which it was mounted.
     let written = std::process::Command::new("ip")
         .args(["netns", "exec", &station.name, "sh", "-c"])
         .arg(format!("echo {mask} > {file}"))
@@ -45,7 +45,7 @@ fn send_by_queue(station: &Station, cpu: usize, queue: u32) {
     assert!(written.expect("ip").success(), "{file}");
 }
 
-/// Datagrams of 1 and 2 in turn. They go by the stack: packet sockets do not see what goes past it.
+/// Sends datagrams of 1 and 2 in turn through the stack: packet sockets do not see packets that bypass it.
 fn send_all(pair: &Pair) {
     let receiver = run_in(&pair.b.namespace, || {
         UdpSocket::bind((pair.b.ipv4, PORT)).unwrap()
@@ -65,8 +65,8 @@ fn send_all(pair: &Pair) {
     drop(receiver);
 }
 
-/// What is received by a veth, and what is sent: by the packet tap, with its program that counts and with the classic
-/// one alone, and by the other taps, which are the judges.
+/// Packets received and sent by a veth: with the packet tap, with its counting program and with the classic one alone, and
+/// with the other taps for comparison.
 #[test]
 fn each_queues_packets_are_recorded_and_the_others_counted() {
     if !root_or_skip() || trawl_sys::events::cpu_count() < 2 {
@@ -111,7 +111,7 @@ fn a_queue_and_an_expression_hold_together() {
     let (_, queue, count) = TRAFFIC[0];
     for filter in [
         Filter::Expression("udp[8] = 2".to_owned()),
-        // The device's hardware type is Ethernet's: only the classic program can ask for it.
+        // The device's hardware type is Ethernet: only the classic program can read it.
         Filter::Classic(
             "6,32 0 0 4294963228,21 0 3 1,48 0 0 42,21 0 1 2,6 0 0 262144,6 0 0 0".to_owned(),
         ),
@@ -132,7 +132,7 @@ fn a_queue_and_an_expression_hold_together() {
 }
 
 #[test]
-fn a_queue_that_is_not_there_is_refused_at_every_tap() {
+fn missing_queues_are_refused_at_every_tap() {
     if !root_or_skip() {
         return;
     }
@@ -157,7 +157,7 @@ fn a_queue_that_is_not_there_is_refused_at_every_tap() {
 }
 
 #[test]
-fn the_queue_of_what_is_sent_is_unknown_at_tc() {
+fn queues_of_sent_packets_are_unknown_at_tc() {
     if !root_or_skip() {
         return;
     }
@@ -194,7 +194,7 @@ fn the_queue_of_what_is_sent_is_unknown_at_tc() {
 }
 
 #[test]
-fn a_cpu_that_is_not_there_is_refused_at_every_tap() {
+fn missing_cpus_are_refused_at_every_tap() {
     if !root_or_skip() {
         return;
     }

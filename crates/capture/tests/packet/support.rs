@@ -1,5 +1,4 @@
-//! A capture with the packet tap in one call: traffic is made once everything is attached, and the records come back
-//! taken apart.
+//! A capture with the packet tap in one call: traffic is sent once everything is attached, and parsed records are returned.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -17,7 +16,7 @@ use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 
-/// A capture that should end by itself is given up after this time.
+/// Time after which a stuck capture is given up.
 pub const STUCK: Duration = Duration::from_secs(20);
 
 pub fn root_or_skip() -> bool {
@@ -37,7 +36,7 @@ pub fn pair(mtu: u32) -> Pair {
     .expect("a lab for the test")
 }
 
-/// The ring is large: while the traffic is made, the session does not move anything out of it.
+/// Returns options with a large ring: the session moves no records while the traffic is sent.
 pub fn options() -> Options {
     Options {
         duration: Some(STUCK),
@@ -54,7 +53,7 @@ pub fn until(count: u64) -> Options {
     }
 }
 
-/// Ends as soon as the traffic was made: what is recorded is what was there by then.
+/// Ends as soon as the traffic was sent.
 pub fn at_once() -> Options {
     Options {
         duration: Some(Duration::ZERO),
@@ -151,7 +150,7 @@ pub fn host() -> Host {
     }
 }
 
-/// Listens to nothing that a session says.
+/// An observer that ignores all events.
 pub struct Silent;
 
 impl Observer for Silent {
@@ -197,7 +196,7 @@ pub fn capture(sites: &[CaptureSite], options: &Options, traffic: impl FnOnce())
     captured
 }
 
-/// A frame between the lab's stations that carries a number.
+/// Returns a frame between the lab's stations that carries a number.
 pub fn frame(number: u32, length: usize) -> Vec<u8> {
     let mut frame = vec![0x55; length];
     frame[..6].copy_from_slice(&[2, b't', b'r', b'a', b'w', 2]);
@@ -220,9 +219,9 @@ pub fn send_from(station: &Station, frames: &[Vec<u8>], count: u64, cpu: usize) 
     assert_eq!(send(&job).expect("sent").packets, count);
 }
 
-/// Has tcpdump capture a number of packets of the same traffic on the second station; those that it then finds to match
-/// come back too. (Not at once: its filter in the kernel sees frames without the tags that are put back later, and so
-/// takes `udp` for true of tagged ones.)
+/// Captures a number of packets of the same traffic with tcpdump on the second station, and returns the matching ones too.
+/// (Matching comes second: tcpdump's filter in the kernel sees frames without out-of-band tags, and so accepts tagged ones
+/// for `udp`.)
 pub fn beside_tcpdump(
     pair: &Pair,
     count: u64,
@@ -231,7 +230,7 @@ pub fn beside_tcpdump(
     traffic: impl FnOnce(),
 ) -> (Captured, Vec<Vec<u8>>) {
     let file = std::env::temp_dir().join(format!("{}-{}.pcap", pair.b.name, std::process::id()));
-    // Were it to lose a packet, it would wait for it for ever.
+    // With a lost packet, tcpdump would wait for ever.
     let mut tcpdump = Command::new("timeout")
         .args(["20", "ip", "netns", "exec", &pair.b.name])
         .args(["tcpdump", "-i", &pair.b.interface, "-Z", "root"])
@@ -256,7 +255,7 @@ pub fn beside_tcpdump(
     (captured, packets_of_pcap(&matching.stdout))
 }
 
-/// The packets of a pcap file in this machine's byte order.
+/// Returns the packets of a pcap file in this machine's byte order.
 fn packets_of_pcap(file: &[u8]) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     let mut rest = &file[24..];

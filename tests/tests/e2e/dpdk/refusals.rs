@@ -43,7 +43,7 @@ fn dpdk_refuses_what_cannot_be() {
             2,
             "by CPU with the dpdk tap",
         ),
-        (&["-i", "eth0"], 2, "the dpdk tap takes dpdk:PORT"),
+        (&["-i", "eth0"], 2, "the dpdk tap requires dpdk:PORT"),
         (
             &["-i", "dpdk:0", "--time", "hw"],
             2,

@@ -1,4 +1,4 @@
-//! The thread that reads what the helper hands over, and writes it into the rings of the merge.
+//! The thread that reads the helper's blocks and writes them into the rings of the merge.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,11 +17,11 @@ use crate::event::ReadFailure;
 use crate::options::Meta;
 use crate::taps::packet::choice::{Choice, Sampling};
 
-/// While nothing comes.
+/// Sleep while nothing comes.
 const NAP: Duration = Duration::from_micros(200);
 const LONG_NAP: Duration = Duration::from_millis(1);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// A better calibration of the clock moves times back by less than this; more is a step of the clock.
+/// A better calibration of the clock moves times back by less than this; a larger difference is a step of the clock.
 const CALIBRATION_NS: u64 = 20_000_000;
 
 const OPTION_FLAGS: u16 = 2;
@@ -38,7 +38,7 @@ pub struct Port {
 
 #[derive(Clone, Debug)]
 pub struct DpdkJob {
-    /// In the order in which the helper named them.
+    /// Ports in the order of the helper.
     pub ports: Vec<Port>,
     pub places: Places,
     pub snaplen: u32,
@@ -46,7 +46,7 @@ pub struct DpdkJob {
     pub sampling: Sampling,
 }
 
-/// What the thread tells the session.
+/// State shared between the thread and the session.
 #[derive(Debug, Default)]
 pub struct Shared {
     counts: Mutex<[Counts; PORTS]>,
@@ -65,8 +65,7 @@ impl Shared {
         *counts = std::array::from_fn(|port| blocks.counts(port));
     }
 
-    /// The counts as the helper told them last, which is before the last packet that was asked for: what it hands over
-    /// from then on does not count.
+    /// Stores the helper's latest counts, which precede the last wanted packet: later packets do not count.
     fn freeze_counts(&self, blocks: &Blocks) {
         self.put_counts(blocks);
         let mut counts = self.counts.lock();
@@ -79,12 +78,12 @@ impl Shared {
         self.failure.get()
     }
 
-    /// The first failure is the one that is told.
+    /// Records a failure; only the first one is reported.
     pub fn fail(&self, why: ReadFailure) {
         let _ = self.failure.set(why);
     }
 
-    /// The helper has left its callbacks in the application.
+    /// Returns true if the helper was killed and left its callbacks in the application.
     pub fn was_killed(&self) -> bool {
         self.killed.load(Ordering::Relaxed)
     }
@@ -97,17 +96,17 @@ pub struct Worker {
     recorder: Recorder,
     shared: Arc<Shared>,
     looked: Instant,
-    /// Packets no longer count, nor do losses.
+    /// Set once the limit is reached: later packets and losses do not count.
     limit_told: bool,
 }
 
 #[derive(Debug)]
 struct Recorder {
     producers: Vec<Producer>,
-    /// The last time of each ring.
+    /// Latest time of each ring.
     latest: Vec<u64>,
     plan: DpdkJob,
-    /// Where a port stands in the plan.
+    /// Index of each port in the plan.
     of_port: [Option<usize>; PORTS],
     broken: bool,
     limit_reached: bool,
@@ -141,7 +140,7 @@ impl Worker {
         }
     }
 
-    /// Records until the capture is stopped or the application has ended, and then what is left.
+    /// Records until the capture is stopped or the application has ended, then drains the rest.
     pub fn run(mut self, patience: Duration) {
         if self.record_until_done(patience).is_err() || self.recorder.broken {
             self.shared.fail(ReadFailure::HelperBroken);
@@ -157,7 +156,7 @@ impl Worker {
         let mut told_to_stop = None;
         let mut idle_since = Instant::now();
         loop {
-            // Both before the look, which then shows all that was handed over before them.
+            // Both are read before the blocks, which then include everything handed over before.
             let horizon = self.blocks.horizon();
             let is_last = self.blocks.is_done() || self.helper.is_gone();
             let recorder = &mut self.recorder;
@@ -195,7 +194,7 @@ impl Worker {
         }
     }
 
-    /// What the helper said since, and the counts.
+    /// Reads the helper's messages and the counts.
     fn look(&mut self) {
         self.looked = Instant::now();
         if !self.limit_told {
@@ -286,7 +285,7 @@ impl Recorder {
     }
 }
 
-/// What an Enhanced Packet Block says, as DPDK's framework builds it.
+/// An Enhanced Packet Block of DPDK's framework.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen<'a> {
     port: u32,
@@ -311,7 +310,7 @@ impl<'a> Seen<'a> {
             bytes: block.get(HEADER..HEADER + captured)?,
         };
         let mut rest = block.get(options..block.len().checked_sub(END)?)?;
-        // The framework writes no end of options.
+        // The framework writes no end-of-options option.
         while let Some((head, after)) = rest.split_first_chunk::<4>() {
             let code = u16::from_le_bytes([head[0], head[1]]);
             let length = usize::from(u16::from_le_bytes([head[2], head[3]]));
@@ -356,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_read_as_they_were_built() {
+    fn blocks_are_parsed_with_all_fields() {
         let bytes = block(3, 5, 2, b"hello");
         let seen = Seen::read(&bytes).expect("a block");
         let expected = Seen {
@@ -371,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block_is_not_taken_for_one() {
+    fn invalid_blocks_are_rejected() {
         let whole = block(0, 0, 1, b"hello");
         for cut in 0..whole.len() {
             if let Some(seen) = Seen::read(&whole[..cut]) {

@@ -1,4 +1,4 @@
-//! Where packets are looked at on their way: tracepoints of the network stack, netfilter's hooks, and tc.
+//! Hook points of followed packets: tracepoints of the network stack, netfilter's hooks, and tc.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -19,14 +19,14 @@ use super::{Along, Loaded, prepare_program, program_options};
 use crate::assembly::Assembly;
 use crate::event::{self, Event};
 
-/// A tracepoint that packets come by.
+/// A tracepoint that packets pass.
 struct Step {
     number: usize,
     tracepoint: &'static str,
     program: &'static str,
 }
 
-/// The last ones first: what is seen at a beginning finds everything else in place.
+/// In reverse order of a packet's path: once the first steps are attached, all later ones are.
 const STEPS: [Step; 13] = [
     step(STEP_DROPPED, "kfree_skb", "trawl_free"),
     step(STEP_CONSUMED, "consume_skb", "trawl_consume"),
@@ -46,8 +46,8 @@ const STEPS: [Step; 13] = [
 /// Netfilter's families and hooks: NFPROTO_…, NF_INET_….
 const FAMILIES: [u32; 2] = [2, 10];
 const HOOKS: [u32; 5] = [0, 1, 2, 3, 4];
-/// The priorities on both ends, the outermost first. The very first and the very last are not for programs. A program
-/// gets no priority that anything else has, as connection tracking has the last but one at the input of IPv6.
+/// The outermost priorities at both ends. Programs may not use the very first and the very last, nor a priority already in
+/// use: connection tracking has the last but one at the input of IPv6.
 const FIRST: Priorities = Priorities {
     outermost: i32::MIN + 1,
     inwards: 1,
@@ -127,7 +127,7 @@ fn keep(map: OwnedFd, attached: &mut [Loaded]) {
     }
 }
 
-/// Loads the programs of the steps.
+/// Loader of the programs of the steps.
 struct Steps<'a> {
     config: &'a TapConfig,
     maps: &'a [(&'a str, BorrowedFd<'a>)],
@@ -138,7 +138,7 @@ impl Steps<'_> {
     /// Loads the program that the steps of one kind share, with the filter in it. Returns the map that holds it, which
     /// the kernel empties when the descriptor is closed.
     fn shared(&self, name: &str, kind: u32, attach_type: u32) -> Result<OwnedFd> {
-        // The field tells programs that follow packets from those at drops.
+        // The field distinguishes programs that follow packets from programs at drops.
         let config = TapConfig {
             step: 1,
             ..*self.config
@@ -166,10 +166,10 @@ impl Steps<'_> {
     }
 }
 
-/// Programs at both ends of each hook, in each namespace.
+/// Attaches programs at both ends of each hook, in each namespace.
 fn netfilter(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<()> {
     let shared = steps.shared("trawl_hooks", program::NETFILTER, program::ATTACH_NETFILTER)?;
-    // Packets that are local begin at the first end of a hook, and the last ends are in place by then.
+    // Local packets begin at the first end of a hook, and the last ends are attached by then.
     for (number, priorities) in [(STEP_NETFILTER_LAST, LAST), (STEP_NETFILTER_FIRST, FIRST)] {
         let options = program_options("trawl_hook", program::NETFILTER, program::ATTACH_NETFILTER);
         let loaded = steps.load(number, &options, &shared)?;
@@ -196,7 +196,7 @@ fn netfilter(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Re
     Ok(())
 }
 
-/// At the outermost priority that is free.
+/// Attaches a program at the outermost free priority.
 fn outermost(
     program: &OwnedFd,
     family: u32,
@@ -213,9 +213,9 @@ fn outermost(
         .unwrap_or_else(|| Err(std::io::Error::from_raw_os_error(errno::EBUSY)))
 }
 
-/// A program before all others on both sides of each interface.
+/// Attaches a program before all others on both sides of each interface.
 fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Result<()> {
-    // No packet is seen here first.
+    // No packet is first seen here.
     let unfiltered = Steps {
         block: None,
         ..*steps
@@ -225,7 +225,7 @@ fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>)
         (STEP_TC_EGRESS, program::ATTACH_TCX_EGRESS),
         (STEP_TC_INGRESS, program::ATTACH_TCX_INGRESS),
     ] {
-        // A program may only call one that is attached the same way.
+        // A program may only call programs with the same attach type.
         let options = program_options("trawl_traffic", program::SCHED_CLS, 0);
         let loaded = steps.load(number, &options, &shared)?;
         let mut links = Vec::new();
@@ -235,7 +235,7 @@ fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>)
             })?;
             match link {
                 Ok(link) => links.push(link),
-                // It is gone by now.
+                // The interface was removed meanwhile.
                 Err(error) if error.raw_os_error() == Some(errno::ENODEV) => {}
                 Err(error) => {
                     let what = format!("no steps at tc on {}", site.label);

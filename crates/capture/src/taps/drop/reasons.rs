@@ -1,4 +1,4 @@
-//! The reasons that the kernel gives for dropping a packet: its own names for them, and which are no losses.
+//! The kernel's drop reasons, with their names and the non-losses among them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,15 +7,15 @@ use trawl_bpf::kernel_types::enumerations;
 use trawl_bpf::layout::drop::{DROP_REASON_WORDS, DROP_REASONS};
 use trawl_sys::{Error, Result};
 
-/// How the enumerations of reasons are called: `skb_drop_reason` in the core, `ovs_drop_reason`, `mac80211_drop_reason` in
+/// Suffix of the enumerations of reasons: `skb_drop_reason` in the core, `ovs_drop_reason`, `mac80211_drop_reason` in
 /// subsystems, which may be modules.
 const LISTS: &str = "_drop_reason";
-/// What stands among them without being a reason.
+/// Suffixes of enumerators that are not reasons.
 const NO_REASONS: [&str; 2] = ["_MAX", "_MASK"];
 const NO_REASON_BEGINS: &str = "__";
-/// What all names begin with, in the enumeration of the kernel's core and in those of subsystems.
+/// Prefixes of all names, in the enumeration of the kernel's core and in the subsystems' enumerations.
 const PREFIXES: [&str; 3] = ["SKB_DROP_REASON_", "SKB_", "OVS_DROP_"];
-/// Reasons of buffers that are thrown away with the socket or the queue that they waited in.
+/// Reasons of buffers purged with the socket or the queue that held them.
 pub const UNWANTED: [&str; 3] = ["NOT_DROPPED_YET", "CONSUMED", "QUEUE_PURGE"];
 /// Reasons of packets to a group that no socket of this machine has joined.
 pub const UNWANTED_IN_GROUP: [&str; 7] = [
@@ -27,7 +27,7 @@ pub const UNWANTED_IN_GROUP: [&str; 7] = [
     "IP_INADDRERRORS",
     "UNICAST_IN_L2_MULTICAST",
 ];
-/// Reasons for which the kernel frees the original of a packet of which a raw socket or a DHCP client got a copy.
+/// Reasons with which the kernel frees a packet after a raw socket or a DHCP client received a copy.
 pub const MAY_BE_COPIED: [&str; 7] = [
     "NOT_SPECIFIED",
     "NO_SOCKET",
@@ -37,15 +37,15 @@ pub const MAY_BE_COPIED: [&str; 7] = [
     "IP_INADDRERRORS",
     "OTHERHOST",
 ];
-/// Reasons of TCP segments whose data the receiver has already, and of resets that have ended a connection.
+/// Reasons of TCP segments with old data, and of resets that have ended a connection.
 pub const DONE: [&str; 4] = [
     "TCP_OLD_DATA",
     "TCP_OLD_SEQUENCE",
     "TCP_OFOMERGE",
     "TCP_RESET",
 ];
-/// Reasons for which the kernel frees TCP segments without payload that have done their work: acknowledgements, and what
-/// a connection in TIME_WAIT receives.
+/// Reasons of TCP segments without payload that have served their purpose: acknowledgements, and segments for a connection in
+/// TIME_WAIT.
 pub const DONE_IF_EMPTY: [&str; 5] = [
     "NOT_SPECIFIED",
     "TCP_OLD_ACK",
@@ -53,18 +53,18 @@ pub const DONE_IF_EMPTY: [&str; 5] = [
     "TCP_RFC7323_PAWS_ACK",
     "TCP_CLOSE",
 ];
-/// The reason of a packet that the filter of a socket rejects.
+/// Reason of a packet that a socket's filter rejects.
 pub const FILTERED: [&str; 1] = ["SOCKET_FILTER"];
-/// Names like a wrong one are told: how long a common word has to be, and how many.
+/// Minimum length of a common part of a similar name, and maximum number of similar names.
 const LIKE_LEAST: usize = 3;
 const LIKE_MOST: usize = 6;
 const REASON_XDP: &str = "XDP";
 const REASON_NONE: &str = "NOT_SPECIFIED";
 
-/// A bit for each reason.
+/// One bit for each reason.
 pub type Bits = [u64; DROP_REASON_WORDS];
 
-/// The running kernel's reasons.
+/// The reasons of the running kernel.
 #[derive(Debug, Default)]
 pub struct Reasons {
     names: BTreeMap<u32, String>,
@@ -86,12 +86,12 @@ impl Reasons {
         Ok(Self { names })
     }
 
-    /// Whether the kernel has reasons at all: since 5.17.
+    /// Returns true if the kernel gives no reasons (before 5.17).
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// The kernel's name for it, or the number where it has none.
+    /// Returns the kernel's name of a reason, or else its number.
     pub fn name(&self, reason: u32) -> Cow<'_, str> {
         self.names.get(&reason).map_or_else(
             || Cow::Owned(reason.to_string()),
@@ -110,17 +110,17 @@ impl Reasons {
         self.number(REASON_XDP).unwrap_or(0)
     }
 
-    /// The one that says that nobody named a reason.
+    /// Returns the reason for unspecified drops.
     pub fn none(&self) -> u32 {
         self.number(REASON_NONE).unwrap_or(0)
     }
 
-    /// All names, in the order of their numbers.
+    /// Returns all names, in the order of their numbers.
     pub fn all(&self) -> impl Iterator<Item = &str> {
         self.names.values().map(String::as_str)
     }
 
-    /// The numbers in a list of names; numbers stand for themselves.
+    /// Parses a list of names; numbers stand for themselves.
     pub fn parse(&self, list: &[String]) -> Result<Vec<u32>> {
         let one = |name: &String| {
             let plain = short(name);
@@ -136,13 +136,13 @@ impl Reasons {
                         ),
                     };
                     Error::usage(format!("cannot choose drops by the reason {name}"), why)
-                        .fix("--reason help lists those it has")
+                        .fix("--reason help lists all reasons")
                 })
         };
         list.iter().map(one).collect()
     }
 
-    /// Names that have a word in common with one that there is not, those with the most first.
+    /// Returns names that share a part with an unknown one, longest match first.
     fn like(&self, name: &str) -> Vec<&str> {
         let name = name.to_ascii_uppercase();
         let words = || name.split('_').filter(|word| word.len() >= LIKE_LEAST);
@@ -169,7 +169,7 @@ impl Reasons {
     }
 }
 
-/// A bit for each of these.
+/// Returns a bit for each of these reasons.
 pub fn bits(reasons: &[u32]) -> Bits {
     let mut bits = [0; DROP_REASON_WORDS];
     for reason in reasons {
@@ -180,7 +180,7 @@ pub fn bits(reasons: &[u32]) -> Bits {
     bits
 }
 
-/// Whether it belongs to a subsystem rather than to the kernel's core.
+/// Returns true if a reason belongs to a subsystem rather than to the kernel's core.
 pub fn is_of_subsystem(reason: u32) -> bool {
     reason as usize >= DROP_REASONS
 }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn names_go_with_and_without_their_prefix() {
+    fn names_are_accepted_with_and_without_their_prefix() {
         let list = ["queue_purge", "SKB_DROP_REASON_NOT_SPECIFIED", "131074"].map(str::to_owned);
         assert_eq!(reasons().parse(&list).unwrap(), [104, 2, 131_074]);
         let wrong = reasons().parse(&["queue_purged".to_owned(), "NO_SUCH".to_owned()]);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_purge_is_no_loss_and_an_unknown_reason_is_one() {
+    fn purges_are_not_losses_and_unknown_reasons_are() {
         let none = reasons().bits(&UNWANTED);
         let has = |reason: usize| none[reason / 64] >> (reason % 64) & 1 == 1;
         assert!(has(104) && has(0) && !has(2) && !has(300));

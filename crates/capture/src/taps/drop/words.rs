@@ -1,5 +1,5 @@
-//! From the note that the kernel's side leaves with a record to what the file holds: an interface block for each device
-//! and link type, and a comment in words. It stands between the merge and the sink.
+//! Converts the note on a kernel record for the file: an interface block for each device and link type, and a comment as
+//! text. A stage between the merge and the sink.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -28,12 +28,12 @@ const ETHERTYPE_IP: u16 = 0x0800;
 const ETHERTYPE_IP6: u16 = 0x86dd;
 const FAMILY_IPV4: u32 = 2;
 const FAMILY_IPV6: u32 = 10;
-/// The reason for which the size of the socket's receive buffer is told.
+/// Reason with which the size of the socket's receive buffer is shown.
 const RECEIVE_BUFFER_FULL: &str = "SOCKET_RCVBUFF";
 const TC_ACT_SHOT: u64 = 2;
 const XDP_DROP: u64 = 1;
-/// What packets that are followed come to, in the order of the numbers in bpf/include/drop.h; the first has records of
-/// its own, and netfilter's are called by the hook.
+/// Steps of followed packets, in the order of the numbers in bpf/include/drop.h; the first has records of its own, and
+/// netfilter steps are named after their hook.
 const STEPS: [&str; STEP_DROPPED] = [
     "xdp",
     "gro",
@@ -54,12 +54,12 @@ const STEPS: [&str; STEP_DROPPED] = [
 ];
 /// Netfilter's hooks, in the order of NF_INET_….
 const NETFILTER_HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
-/// How a packet was known again, in the order of FOUND_….
+/// Methods by which a packet was recognised, in the order of FOUND_….
 const FOUND: [&str; 4] = ["new", "buffer", "memory", "content"];
-/// The tap's name, as interface blocks and accounts have it.
+/// Name of the tap in interface blocks and counters.
 pub const HOOK: &str = "drop";
 
-/// What tells one interface block from another.
+/// Key of an interface block.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct BlockKey {
     netns: u32,
@@ -74,7 +74,7 @@ struct Numbered {
     records: u64,
 }
 
-/// A record's note, and what stands after it.
+/// Returns a record's note, and the bytes after it.
 fn note_of<'p>(packet: &EnhancedPacket<'p>) -> Option<(DropNote, &'p [u8])> {
     let raw = packet
         .options()
@@ -83,7 +83,7 @@ fn note_of<'p>(packet: &EnhancedPacket<'p>) -> Option<(DropNote, &'p [u8])> {
     Some((note, raw.value.get(size_of::<DropNote>()..)?))
 }
 
-/// The frame that the filter in the kernel sees, and its length: bare IP has a header without addresses there.
+/// Returns the frame that the kernel's filter sees, and its length: bare IP gets a header without addresses.
 pub fn as_frame<'p>(packet: &EnhancedPacket<'p>) -> (Cow<'p, [u8]>, u32) {
     let is_bare = note_of(packet).is_some_and(|(note, _)| note.link as usize == DROP_LINK_RAW);
     if !is_bare {
@@ -98,7 +98,7 @@ pub fn as_frame<'p>(packet: &EnhancedPacket<'p>) -> (Cow<'p, [u8]>, u32) {
     (Cow::Owned(frame), packet.original_len + header)
 }
 
-/// What stands after a note.
+/// Data after a note.
 #[derive(Debug)]
 enum More {
     Nothing,
@@ -106,28 +106,28 @@ enum More {
     Step(FollowNote),
 }
 
-/// Puts notes into words.
+/// Converter of notes to text.
 #[derive(Debug)]
 pub struct Words {
     follows: bool,
-    /// The interface block that the kernel's side writes, which stands for packets of no known device.
+    /// Interface block of the kernel's records, for packets without a known device.
     point: u32,
-    /// The next new interface block's number.
+    /// Number of the next new interface block.
     next: u32,
     places: HashMap<BlockKey, Numbered>,
-    /// What all new interface blocks have in common.
+    /// Template of new interface blocks.
     like: Interface,
     reasons: Reasons,
     symbols: Symbols,
     names: Names,
-    /// Where packets were dropped, in words.
+    /// Drop locations as text.
     locations: HashMap<u64, String>,
     out: Vec<u8>,
     comment: String,
 }
 
 impl Words {
-    /// `follows`: the records are steps of packets, not drops alone.
+    /// Creates the converter. `follows`: records are steps of packets, not drops alone.
     pub fn new(reasons: Reasons, symbols: Symbols, follows: bool) -> Self {
         Self {
             follows,
@@ -144,7 +144,7 @@ impl Words {
         }
     }
 
-    /// Says which interface block is the kernel's side's, among those that the file begins with.
+    /// Sets the interface block of the kernel's records, among the first blocks of the file.
     pub fn begin(&mut self, point: u32, interfaces: &[Interface]) {
         self.point = point;
         self.next = interfaces.len() as u32;
@@ -153,7 +153,7 @@ impl Words {
         }
     }
 
-    /// The interface blocks that were added, with the number of records in each.
+    /// Returns the added interface blocks, with the number of records in each.
     fn added(&self) -> Vec<(u32, u64)> {
         let mut added: Vec<_> = self
             .places
@@ -232,7 +232,7 @@ impl Words {
         }
     }
 
-    /// The interface block of a device and link type; it is written where it is used first.
+    /// Returns the interface block of a device and link type, which is written at its first use.
     fn interface(&mut self, note: &DropNote, device: Option<&str>) -> u32 {
         let mut name = [0; 4];
         for (at, byte) in device.unwrap_or_default().bytes().take(16).enumerate() {
@@ -266,7 +266,7 @@ impl Words {
         id
     }
 
-    /// The comment: words of the form key=value with a space between, in a fixed order.
+    /// Writes the comment: key=value pairs separated by spaces, in a fixed order.
     fn describe(&mut self, note: &DropNote, more: &More, reason: &str) {
         self.comment.clear();
         let at = location(&mut self.locations, &self.symbols, note.location);
@@ -281,7 +281,7 @@ impl Words {
         if note.segments > 1 {
             let _ = write!(self.comment, " segs={}", note.segments);
         }
-        // Without a port it is closed by now.
+        // A socket without a port is closed by now.
         if note.family != 0 && note.port != 0 {
             let protocol = protocol(note.protocol);
             let _ = write!(self.comment, " sock={protocol}:{}", note.port);
@@ -318,7 +318,7 @@ impl Words {
         if let More::Stack(stack) = more {
             self.comment.push_str(" stack=");
             let mut is_first = true;
-            // What lies before the place of the drop frees the buffer and runs the tap.
+            // Functions before the location of the drop free the buffer and run the tap.
             let all = &stack.addresses;
             let begin = all.iter().position(|address| *address == note.location);
             let addresses = all[begin.unwrap_or(0)..].iter();
@@ -376,7 +376,7 @@ fn location<'l>(known: &'l mut HashMap<u64, String>, symbols: &Symbols, address:
         })
 }
 
-/// What came in was received on an interface; what a socket sent was not.
+/// Returns the direction: received packets have an interface, packets sent by a socket have none.
 fn direction(note: &DropNote) -> Option<Direction> {
     match (note.received_on, note.family) {
         (0, 0) => None,
@@ -413,7 +413,7 @@ impl Stage for Words {
     }
 }
 
-/// What is not known is looked for again after this time at the earliest.
+/// Minimum time between searches for an unknown name.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
@@ -426,7 +426,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The name of a namespace, or its number where it has none.
+    /// Returns the name of a namespace, or else its number.
     pub fn namespace(&mut self, number: u32) -> &str {
         if !self.namespaces.contains_key(&number) && is_due(&mut self.namespaces_read) {
             for name in netns::list() {
@@ -440,7 +440,7 @@ impl Names {
             .or_insert_with(|| number.to_string())
     }
 
-    /// The name of a device of which the kernel's side knew the number alone.
+    /// Returns the name of a device for which the kernel's record has only the number.
     pub fn device(&mut self, namespace: u32, index: u32) -> Option<&str> {
         let (name, read) = self.devices.entry((namespace, index)).or_default();
         if name.is_none() && is_due(read) {
@@ -449,7 +449,7 @@ impl Names {
         name.as_deref()
     }
 
-    /// The process that has a socket open.
+    /// Returns the process that has a socket open.
     pub fn process(&mut self, socket: u64) -> Option<&Process> {
         if !self.processes.contains_key(&socket) && is_due(&mut self.processes_read) {
             self.processes.extend(socket_owners::look());

@@ -1,4 +1,4 @@
-//! Which hooks there are: by a path, or among the maps of the program that is attached and of those it is chained to.
+//! Search for hooks: by a path, or among the maps of the attached program and of the programs chained to it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -16,21 +16,21 @@ use super::Ends;
 use crate::capture_chain;
 use crate::capture_site::CaptureSite;
 
-/// Where the program itself stands after those that look at its entry.
+/// Slot of the XDP program itself, after the programs at its entry.
 pub const BODY_SLOT: u32 = ENTRY_SLOT_BODY as u32;
-/// Longer chains than any tool makes are not followed.
+/// Maximum length of a chain, more than any tool makes.
 const LONGEST: usize = 33;
 
-/// A hook map, and where it is pinned if it is.
+/// A hook map, and the path at which it is pinned.
 #[derive(Debug)]
 pub struct Found {
     pub map: OwnedFd,
     pub path: Option<PathBuf>,
-    /// The name of the program that jumps through it, where that is known.
+    /// Name of the program that jumps through it, if known.
     pub program: Option<String>,
-    /// What the program jumps through before it begins, and where it stands itself.
+    /// Map through which the program jumps before it begins, and which contains the program itself.
     pub entry: Option<OwnedFd>,
-    /// The programs that follow in a chain, by action.
+    /// Map of the next programs in the chain, by action.
     pub next: Option<OwnedFd>,
 }
 
@@ -44,11 +44,11 @@ impl Found {
     }
 }
 
-/// All that was found: one hook, or those of a chain's programs in their order.
+/// Search results: one hook, or the hooks of a chain's programs in order.
 #[derive(Debug)]
 pub struct Looked {
     pub hooks: Vec<Found>,
-    /// How many programs are chained, those without a hook included.
+    /// Number of chained programs, including programs without a hook.
     programs: u32,
 }
 
@@ -58,9 +58,9 @@ impl Looked {
         self.hooks.iter().map(id).collect()
     }
 
-    /// How often a packet jumps from program to program at most, with one more capture at these ends.
+    /// Returns the maximum number of jumps of a packet, with one more capture at these ends.
     pub fn jumps(&self, ends: &Ends) -> Result<u32> {
-        // Those without a hook first: their order does not matter.
+        // Programs without a hook first: their order does not matter.
         let without = (self.programs as usize).saturating_sub(self.hooks.len());
         let mut looks = vec![Looks::default(); without];
         for (place, hook) in self.hooks.iter().enumerate() {
@@ -86,12 +86,12 @@ pub fn find(site: &CaptureSite, path: Option<&Path>) -> Result<Looked> {
     }
 }
 
-/// The hook maps that the attached program jumps through now, by their ids.
+/// Returns the ids of the hook maps through which the attached program jumps now.
 pub fn maps_now(site: &CaptureSite) -> Vec<u32> {
     by_program(site).map_or_else(|_| Vec::new(), |looked| looked.map_ids())
 }
 
-/// If the attached program is the one that jumps through the map, all of its maps are known.
+/// Finds a hook by path. If the attached program jumps through the map, all of its maps are known.
 fn by_path(site: &CaptureSite, path: &Path) -> Result<Looked> {
     let found = open_hook(path)?;
     let id_of = |map: &OwnedFd| map::info(map).map_or(0, |about| about.id);
@@ -130,7 +130,7 @@ fn open_hook(path: &Path) -> Result<Found> {
             "it has {} entries, and a hook needs one for each of {ACTIONS} actions",
             about.max_entries
         );
-        return Err(Error::failed(what(), why).fix("give the map 5 entries, as xdpcap asks for"));
+        return Err(Error::failed(what(), why).fix("give the map 5 entries, as xdpcap requires"));
     }
     Ok(Found {
         map,
@@ -154,14 +154,14 @@ fn by_program(site: &CaptureSite) -> Result<Looked> {
         return Ok(chain);
     }
     let mut found = foreign_hooks_of(present.program_id)?;
-    // A pinned one if there are more.
+    // Pinned maps are preferred.
     if found.len() > 1 && found.iter().any(|one| one.path.is_some()) {
         found.retain(|one| one.path.is_some());
     }
     if found.len() > 1 {
         let names: Vec<String> = found.iter().map(Found::describe).collect();
         return Err(
-            Error::failed(what(), format!("there are several: {}", names.join(", ")))
+            Error::failed(what(), format!("several exist: {}", names.join(", ")))
                 .fix("name one: --hook PATH"),
         );
     }
@@ -181,13 +181,13 @@ fn by_program(site: &CaptureSite) -> Result<Looked> {
     })
 }
 
-/// Whether an attached program has a map that can serve as a hook.
+/// Returns true if an attached program has a map that can serve as a hook.
 pub fn is_there(present: &XdpAttachment) -> bool {
     chain_of(present.program_id).is_ok_and(|chain| !chain.hooks.is_empty())
         || foreign_hooks_of(present.program_id).is_ok_and(|found| !found.is_empty())
 }
 
-/// The maps of a program with their names.
+/// Returns the name of a program and its maps.
 fn maps_of(program_id: u32) -> Result<(String, Vec<(OwnedFd, info::MapInfo)>)> {
     let fail = |e| Error::os(format!("cannot look at the XDP program {program_id}"), e);
     let program = program::open_by_id(program_id).map_err(fail)?;
@@ -205,7 +205,7 @@ fn maps_of(program_id: u32) -> Result<(String, Vec<(OwnedFd, info::MapInfo)>)> {
     Ok((about.name, maps.map_err(fail)?))
 }
 
-/// The programs that trawl chained, from the attached one on, as far as they have hooks.
+/// Returns the programs that trawl chained, from the attached one on, as far as they have hooks.
 fn chain_of(head: u32) -> Result<Looked> {
     let mut looked = Looked {
         hooks: Vec::new(),
@@ -243,7 +243,7 @@ fn chain_of(head: u32) -> Result<Looked> {
     Ok(looked)
 }
 
-/// All maps of an attached program that can serve as a hook, where nobody said which does.
+/// Returns all maps of an attached foreign program that can serve as a hook.
 fn foreign_hooks_of(program_id: u32) -> Result<Vec<Found>> {
     let (_, maps) = maps_of(program_id)?;
     let found = |(map, about): (OwnedFd, info::MapInfo)| Found {

@@ -1,4 +1,4 @@
-//! A capture's programs in the slots of a hook map: put there, and what was there before put back.
+//! A capture's programs in the slots of a hook map, and the restoration of the previous programs.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -21,39 +21,39 @@ use crate::event::{Event, Left};
 use crate::filter::XdpBlocks;
 use crate::taps::watch::{Cause, Sight};
 
-/// What the map of the programs after all captures is called in the BPF source.
+/// Name, in the BPF source, of the map of the programs after all captures.
 const ONWARD: &str = "trawl_onward";
 
-/// A program for a slot, as it is to be loaded.
+/// A program for a slot, before loading.
 #[derive(Debug)]
 pub struct Occupant {
     pub program: &'static str,
-    /// Whether it asks the filter, if there is one.
+    /// Use of the filter, if any.
     pub filters: Filters,
     pub config: TapConfig,
 }
 
-/// How a program asks the filter.
+/// A program's use of the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filters {
     Never,
     Whole,
-    /// By its quick version first.
+    /// With the quick version first.
     Quick,
 }
 
 /// The programs for the first slots of a map.
 #[derive(Debug)]
 pub struct Stand {
-    /// The map, in words.
+    /// Description of the map.
     pub what: String,
     pub map: OwnedFd,
-    /// What runs after all captures.
+    /// Map of the programs that run after all captures.
     pub onward: Option<OwnedFd>,
     pub occupants: Vec<Occupant>,
 }
 
-/// The programs that a hook takes must agree with its owner in two ways that cannot be asked for.
+/// Attach types and flags to try: they must match the hook's owner, and cannot be queried.
 const COMBINATIONS: [(u32, u32); 4] = [
     (program::ATTACH_XDP, program::HAS_FRAGS),
     (program::ATTACH_XDP, 0),
@@ -70,7 +70,7 @@ pub fn occupy(
 ) -> Result<Occupied> {
     let stride = stand.occupants.len() as u32;
     let (mut last, mut refusal) = (None, None);
-    // Two that come at once would take the same seat.
+    // Two captures at once would claim the same seat.
     let _lock = netns::lock(site.namespace.as_ref())?;
     stand.clear_killed()?;
     for (attach_type, flags) in COMBINATIONS {
@@ -107,7 +107,7 @@ pub fn occupy(
             Ok(()) => return Ok(occupied),
             Err(EnterError::Kernel(e)) if e.raw_os_error() == Some(errno::EINVAL) => {
                 last = Some(
-                    "its program was loaded in a way that trawl's programs cannot be called from"
+                    "its program was loaded with options under which it cannot call trawl's programs"
                         .to_owned(),
                 );
             }
@@ -117,14 +117,14 @@ pub fn occupy(
     }
     let what = format!("cannot enter {} on {}", stand.what, site.label);
     let error = Error::failed(what, last.unwrap_or_default());
-    // A filter that the kernel does not take can be applied in user space.
+    // A filter that the kernel refuses can be applied in user space.
     Err(match refusal {
         Some(refusal) => error.refused(refusal),
         None => error,
     })
 }
 
-/// Why the slots could not be taken; the kernel's EINVAL means that another combination may do.
+/// Reason for which the slots could not be occupied; with the kernel's EINVAL another combination may work.
 enum EnterError {
     Kernel(io::Error),
     Trawl(Error),
@@ -142,7 +142,7 @@ impl From<Error> for EnterError {
     }
 }
 
-/// The program of another trawl capture in the hook, if that is what is there.
+/// Returns the program of another trawl capture in the hook, if any.
 fn joined_head(present: &[Option<u32>]) -> Option<u32> {
     present.iter().flatten().copied().find(|id| {
         program::open_by_id(*id)
@@ -159,7 +159,7 @@ impl Stand {
             .collect()
     }
 
-    /// Takes captures out of the slots that were killed together with the warden that would have done it.
+    /// Removes captures that were killed together with their warden.
     fn clear_killed(&self) -> Result<()> {
         let fail = |e| Error::os(format!("cannot clear {}", self.what), e);
         while let Some(head) = joined_head(&self.present()?)
@@ -209,26 +209,27 @@ impl Stand {
     }
 }
 
-/// Slots that are taken.
+/// Occupied slots.
 #[derive(Debug)]
 pub struct Occupied {
     namespace: Option<Namespace>,
     map: OwnedFd,
     seat: CaptureSeat,
-    /// Shows others that this capture runs.
+    /// Marks this capture as running.
     _alive: OwnedFd,
-    /// By slot.
+    /// Programs by slot.
     programs: Vec<OwnedFd>,
-    /// What to put back, by slot.
+    /// Programs to restore, by slot.
     before: Vec<Option<OwnedFd>>,
-    /// Slots that somebody else took, and this capture took again.
+    /// Slots that another process took, and that this capture took again.
     retaken: Vec<u32>,
-    /// Programs of other captures that jump on to this one.
+    /// Programs of other captures that jump to this one.
     known: Vec<u32>,
 }
 
 impl Occupied {
-    /// Takes the slots. `present` is what was in them; without it, other captures are, who know what was there before.
+    /// Occupies the slots. `present` are their programs; without it, other captures occupy them and keep the previous
+    /// programs.
     fn enter(
         &mut self,
         present: Option<&[Option<u32>]>,
@@ -275,13 +276,12 @@ impl Occupied {
         map::put_program(self.map.as_fd(), slot, program.as_ref().map(AsFd::as_fd))
     }
 
-    /// Looks whether the slots are still this capture's, or another capture's that jumps on to it. A slot that was
-    /// emptied or taken is taken again, and what was in it then is put back in the end; one that is taken a second time
-    /// is left to the one who took it.
+    /// Checks that the slots hold this capture's programs, or another capture's that jump to them. A slot that was emptied or
+    /// taken is occupied again, and the program found in it is restored in the end. A slot taken a second time is left alone.
     pub fn watch(&mut self) -> Sight {
         let mut sight = Sight::Clear;
         for slot in 0..self.programs.len() as u32 {
-            // The map is open: reading it does not fail.
+            // The map is open, so reading does not fail.
             let Ok(present) = map::program_in(self.map.as_fd(), slot) else {
                 continue;
             };
@@ -301,7 +301,7 @@ impl Occupied {
         sight
     }
 
-    /// One of this capture's programs, or of one that jumps on to it.
+    /// Returns true for a program of this capture, or of one that jumps to it.
     fn is_ours(&mut self, slot: u32, id: u32) -> bool {
         let own = program::id(&self.programs[slot as usize]);
         if own.is_ok_and(|own| own == id) || self.known.contains(&id) {
@@ -324,9 +324,9 @@ impl Occupied {
         map::set_program(self.map.as_fd(), slot, self.programs[slot as usize].as_fd())
     }
 
-    /// Puts back what was there; what could not be put back is said.
+    /// Restores the previous programs, and returns an event for each failure.
     pub fn leave(&mut self) -> Vec<Event> {
-        // Without the lock there is a moment in which somebody may come unnoticed, and nothing worse.
+        // Without the lock, a capture that arrives at the same moment may go unnoticed, and nothing worse.
         let _lock = netns::lock(self.namespace.as_ref());
         self.give_up()
     }

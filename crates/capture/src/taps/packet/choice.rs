@@ -1,4 +1,4 @@
-//! Which of the packets that match are recorded: one in N, and a number a second.
+//! Sampling of matching packets: one in N, and a limit a second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +9,10 @@ use trawl_sys::clock;
 use crate::assembly::rate_times;
 use crate::options::{Options, Sample};
 
-/// Threads that look at a rate's state at the same time get in each other's way at most so often before the limit
-/// counts as reached: bpf/include/filter.h does the same.
+/// Number of attempts to update the rate's state against other threads before the limit counts as reached, as in
+/// bpf/include/filter.h.
 const ATTEMPTS: usize = 4;
-/// A state that lies farther ahead than this, in seconds, was made before the clock was set back.
+/// Seconds ahead beyond which a state predates a backward step of the clock.
 const CLOCK_STEP: u64 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Choice {
     OverRate,
 }
 
-/// One thread's choice.
+/// Sampling of one thread.
 #[derive(Clone, Debug)]
 pub struct Sampling {
     sample: Option<Sample>,
@@ -33,7 +33,7 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// To be cloned for each thread: the sample is the thread's, the rate is common.
+    /// Creates the sampling, to be cloned for each thread: the sample is the thread's, the rate is shared.
     pub fn new(options: &Options) -> Self {
         Self {
             sample: options.sample,
@@ -61,7 +61,7 @@ impl Sampling {
     }
 
     pub fn choose(&mut self, frame: &Frame<'_>) -> Choice {
-        // When it came, not when it is looked at: packets are looked at by the block. The card's clock may run apart.
+        // The packet's own time, not the present: packets are read in blocks. The card's clock may differ.
         let now = if frame.hardware_time {
             clock::wall()
         } else {
@@ -70,7 +70,7 @@ impl Sampling {
         self.choose_at(now)
     }
 
-    /// Of a packet that came at this time.
+    /// Decides on a packet of this time.
     pub fn choose_at(&mut self, now: u64) -> Choice {
         if !self.in_sample() {
             return Choice::NotInSample;
@@ -86,11 +86,11 @@ impl Sampling {
     }
 }
 
-/// Each record moves the time at which the next is due; one that comes too far ahead of it is not made. Times are in
+/// A rate limit. Each record moves the time at which the next is due; a record too far ahead of it is not made. Times are in
 /// 1/64 ns.
 #[derive(Debug)]
 struct Rate {
-    /// What times are counted from, so that they fit. A little back: packets may have come before they are read.
+    /// Origin of times, so that they fit; a little in the past, because packets may be older than their reading.
     start: u64,
     interval: u64,
     tolerance: u64,
@@ -149,18 +149,18 @@ mod tests {
     fn a_rate_is_kept_over_any_second() {
         let rate = Rate::new(1000);
         let start = rate.start + SECOND;
-        // Ten times as many as are wanted, evenly.
+        // Ten times the limit, evenly spread.
         let of_second = |n: u64| (0..10_000).map(move |i| start + n * SECOND + i * 100_000);
         let first = passed(&rate, of_second(0));
         assert!((1000..=1011).contains(&first), "{first}");
         let second = passed(&rate, of_second(1));
         assert!((999..=1001).contains(&second), "{second}");
-        // After silence no more than a hundredth of a second's worth comes at once.
+        // After silence, at most a hundredth of a second's records come at once.
         assert!(passed(&rate, (0..500).map(|_| start + 9 * SECOND)) <= 11);
     }
 
     #[test]
-    fn one_a_second_is_one_a_second() {
+    fn a_rate_of_one_a_second_is_exact() {
         let rate = Rate::new(1);
         let start = rate.start + SECOND;
         assert_eq!(passed(&rate, (0..30).map(|i| start + i * SECOND / 10)), 3);

@@ -1,5 +1,5 @@
-//! The sockets of many interfaces of one network namespace: they let in the packets of those that are in a table, and the
-//! threads that read them tell these apart.
+//! Sockets shared by many interfaces of one network namespace: they accept packets of the interfaces in a table, and their
+//! threads distinguish the interfaces.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -28,27 +28,27 @@ use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason, ReadFailure};
 use crate::many::{TableEntry, broadcast_netmask, new_table};
 
-/// With more namespaces than this, each has one socket and one thread instead of one for each CPU.
+/// Number of namespaces above which each has one socket and one thread instead of one for each CPU.
 const NAMESPACES_WITH_ALL_CPUS: usize = 4;
 
-/// An interface of a group, as its threads know it.
+/// An interface of a group, as seen by its threads.
 #[derive(Debug)]
 pub(super) struct Member {
     pub interface: u32,
     pub job: SocketJob,
-    /// Packets that found the kernel's ring full. The kernel does not say whose they were: they count at the interface that
-    /// the packet before them came by.
+    /// Packets that found the kernel's ring full. The kernel does not report their interface: they count at the interface of
+    /// the packet before them.
     pub dropped: AtomicU64,
 }
 
-/// By the interface's number. Who left stays: packets may still lie in the sockets.
+/// Members by the interface's number. Members that left stay: the sockets may still contain packets.
 pub(super) type Members = Arc<RwLock<HashMap<u32, Arc<Member>>>>;
 
-/// What interfaces have in common that one filter serves.
+/// Common properties of interfaces that one filter serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     namespace: u32,
-    /// Of received and sent packets, which are wanted.
+    /// True for wanted received, and wanted sent packets.
     ways: (bool, bool),
     netmask: Option<Ipv4Addr>,
 }
@@ -70,7 +70,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// The group that serves a site, made where there is none; `None` where the site needs sockets of its own.
+    /// Returns the group that serves a site, created if needed; `None` if the site needs sockets of its own.
     fn serving(site: &CaptureSite, assembly: &mut Assembly) -> Result<Option<Rc<Self>>> {
         let options = Rc::clone(&assembly.options);
         let is_usual = options.queue.is_none() && site.interface.link_type == LINKTYPE_ETHERNET;
@@ -111,7 +111,7 @@ impl Group {
                 places: Some(table.as_fd()),
             },
         );
-        // Where the kernel takes no such program, each interface has sockets of its own.
+        // If the kernel refuses such a program, each interface has sockets of its own.
         let Ok(Opened {
             sockets, rejected, ..
         }) = opened
@@ -189,7 +189,7 @@ impl Drop for Group {
     }
 }
 
-/// The groups of a capture; those without members are gone.
+/// The groups of a capture; groups without members are gone.
 pub(crate) type Groups = Vec<(Kind, Weak<Group>)>;
 
 /// One interface of a group.
@@ -197,9 +197,9 @@ pub(crate) type Groups = Vec<(Kind, Weak<Group>)>;
 struct AttachedMember {
     group: Rc<Group>,
     member: Arc<Member>,
-    /// Packets come in as long as this is held.
+    /// Packets are accepted while this is held.
     place: Option<TableEntry>,
-    /// What the filter had rejected of others that counted where this one does.
+    /// Packets that the filter had rejected for previous owners of the slot.
     rejected_before: u64,
 }
 
@@ -250,10 +250,10 @@ impl AttachedTap for AttachedMember {
             return Vec::new();
         }
         if let Some(socket) = &*self.group.promiscuous.borrow() {
-            // It may be gone with its interface.
+            // The promiscuous mode may be gone with its interface.
             let _ = packet_socket::promiscuous_too(socket, self.member.interface, false);
         }
-        // What lies in the sockets is read before the account is drawn up; the first of a capture's end does so for all.
+        // Packets in the sockets are read before the summary; at the end of a capture, the first member does this for all.
         if self.group.rings.is_stopped() {
             self.group.stop();
         }

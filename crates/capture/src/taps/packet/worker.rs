@@ -1,4 +1,4 @@
-//! The thread of a packet socket: takes blocks of packets from the kernel and writes records into its ring.
+//! The thread of a packet socket: reads blocks of packets from the kernel and writes records into its ring.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,12 +15,11 @@ use crate::assembly::PointIds;
 use crate::event::ReadFailure;
 use crate::options::Meta;
 
-/// The longest sleep. The records of other CPUs wait for this ring until it has said that it has nothing earlier.
+/// Longest sleep. Records of other CPUs wait until this ring has announced that it has no earlier ones.
 const NAP: Duration = Duration::from_millis(2);
-/// When the capture is over, the kernel hands over its last block after a few milliseconds; this is for a machine
-/// that is very busy.
+/// After the capture the kernel hands over its last block within a few milliseconds; this limit is for a very busy machine.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
-/// Behind the two MAC addresses.
+/// Offset of a VLAN tag, after the two MAC addresses.
 const TAG_OFFSET: usize = 12;
 
 /// The kinds of reception in a packet's pcapng flags.
@@ -29,22 +28,22 @@ const MULTICAST: u32 = 2 << 2;
 const BROADCAST: u32 = 3 << 2;
 const PROMISCUOUS: u32 = 4 << 2;
 
-/// What is the same for all packets of the tap.
+/// Properties common to all packets of the tap.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketJob {
     pub ids: PointIds,
     pub snaplen: u32,
     pub queue: Option<u32>,
-    /// The bytes begin with an Ethernet header, which a VLAN tag belongs into.
+    /// True if the bytes begin with an Ethernet header, into which a VLAN tag belongs.
     pub ethernet: bool,
     pub meta: Meta,
 }
 
-/// Whose packets a socket has.
+/// The interfaces of a socket's packets.
 #[derive(Debug)]
 pub(super) enum Job {
     One(SocketJob),
-    /// Those of many interfaces; the last packet's is at hand.
+    /// Many interfaces; `last` is the last packet's.
     Many {
         members: Members,
         last: Option<Arc<Member>>,
@@ -52,7 +51,7 @@ pub(super) enum Job {
 }
 
 impl Job {
-    /// Nothing for an interface that is none of the capture's.
+    /// Returns `None` for an interface outside the capture.
     fn of(&mut self, frame: &Frame<'_>) -> Option<SocketJob> {
         let (members, last) = match self {
             Self::One(job) => return Some(*job),
@@ -80,7 +79,7 @@ impl Job {
     }
 }
 
-/// What the threads of one tap tell the session.
+/// State shared between the threads of one tap and the session.
 #[derive(Debug, Default)]
 pub struct Shared {
     dropped: AtomicU64,
@@ -89,7 +88,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Packets that found the kernel's ring full.
+    /// Returns the packets that found the kernel's ring full.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -102,7 +101,7 @@ impl Shared {
         self.failure.get()
     }
 
-    /// The first failure is the one that is told.
+    /// Records a failure; only the first one is reported.
     pub fn fail(&self, why: ReadFailure) {
         let _ = self.failure.set(why);
     }
@@ -114,7 +113,7 @@ pub struct Worker {
     recorder: Recorder,
 }
 
-/// The part of a worker that a block's packets go to.
+/// The part of a worker that records a block's packets.
 #[derive(Debug)]
 struct Recorder {
     producer: Producer,
@@ -142,7 +141,7 @@ impl Worker {
         }
     }
 
-    /// Records until the capture is stopped or there is nothing to capture from any more, and then what is left.
+    /// Records until the capture is stopped or the interface is gone, then drains the rest.
     pub fn run(mut self) {
         let shared = Arc::clone(&self.recorder.shared);
         let done = self
@@ -168,10 +167,10 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes what had come before the end, up to the last packet.
+    /// Reads the packets from before the end, up to the last one.
     fn drain(&mut self) -> Result<()> {
         self.socket.close()?;
-        // A packet may be on its way through the socket at this moment.
+        // A packet may be passing the socket at this moment.
         events::wait_for_running_programs();
         let deadline = Instant::now() + DRAIN_PATIENCE;
         while Instant::now() < deadline {
@@ -185,9 +184,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Records a block's packets. Without a block, says how far nothing will come any more.
+    /// Records a block's packets. Without a block, announces the time before which no more packets come.
     fn take_block(&mut self) -> Result<bool> {
-        // Before the look, so that a packet that comes after it is not earlier.
+        // Read before the block, so that later packets are not earlier.
         let now = clock::wall();
         let recorder = &mut self.recorder;
         if let Some(block) = self.socket.next_block() {
@@ -207,7 +206,7 @@ impl Worker {
 }
 
 impl Recorder {
-    /// Losses after the last record that was asked for do not count, no more than packets do.
+    /// Counts losses, except after the last wanted record, just like packets.
     fn count_drops(&mut self, drops: u64) {
         if drops > 0 && !self.producer.limit_reached() {
             let last = self.plan.last();
@@ -234,7 +233,7 @@ impl Recorder {
         (read..block.packets()).for_each(|_| self.producer.unreadable(point));
     }
 
-    /// Records a packet, if it is wanted; tells whether more are.
+    /// Records a packet, if wanted; returns true if more are.
     fn take_one(&mut self, frame: &Frame<'_>) -> bool {
         let Some(job) = self.plan.of(frame) else {
             return true;
@@ -264,7 +263,7 @@ impl Recorder {
             ethernet,
             meta,
         } = job;
-        // Where the bytes were cut before it, the tag still counts to the length.
+        // The tag counts towards the length even if the bytes were cut before it.
         let tag: &[u8] = match &frame.tag {
             Some(tag) if ethernet => tag,
             _ => &[],

@@ -1,5 +1,5 @@
 //! The thread that reads a library's device: never waits in the library, writes records into its ring, and keeps the
-//! library's own figures.
+//! library's statistics.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,43 +20,43 @@ use crate::event::{Event, ReadFailure};
 use crate::options::Meta;
 use crate::taps::packet::choice::{Choice, Sampling};
 
-/// The longest sleep. The records of other rings wait for this one until it has said that it has nothing earlier.
+/// Longest sleep. Records of other rings wait until this ring has announced that it has no earlier ones.
 const NAP: Duration = Duration::from_millis(5);
-/// The longest sleep where nothing tells that packets have come.
+/// Longest sleep without a descriptor that signals packets.
 const NAP_BLIND: Duration = Duration::from_millis(1);
-/// A packet may be shown so much later than it came: the library hands over several at once.
+/// Maximum delay between a packet's arrival and its reading: the library hands over several at once.
 const LAG_NS: u64 = 20_000_000;
-/// What had come before the end is handed over within this time, and a busy device within the longer one.
+/// Time within which packets from before the end are handed over; the longer limit is for a busy device.
 const LAST_WAIT: Duration = Duration::from_millis(40);
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
-/// The library's counters are read this often: they are of 32 bits.
+/// Interval at which the library's counters are read: they have 32 bits.
 const FIGURES_EVERY: Duration = Duration::from_millis(200);
 
 const LINKTYPE_SLL: u16 = 113;
 const LINKTYPE_SLL2: u16 = 276;
-/// The kind of packet in the header of a cooked capture: sent by this host.
+/// Packet type in the header of a cooked capture: sent by this host.
 const SENT: u8 = 4;
 
-/// What is the same for all packets of the tap.
+/// Properties common to all packets of the tap.
 #[derive(Clone, Debug)]
 pub struct PcapJob {
     pub ids: PointIds,
     pub snaplen: u32,
     pub directions: Directions,
     pub stamped_by_card: bool,
-    /// The library waits for packets though it was told not to: it is asked only when there are some.
+    /// True if the library waits for packets despite non-blocking mode: it is called only when packets are ready.
     pub asks_first: bool,
     pub meta: Meta,
-    /// The filter, where the library would only look at each packet too, and not count what it rejects.
+    /// The filter, if the library would only check each packet too, without counting rejected ones.
     pub filter: Option<Classic>,
 }
 
-/// What is known of the way that a packet goes.
+/// Source of a packet's direction.
 #[derive(Clone, Copy, Debug)]
 pub enum Directions {
     Unknown,
     All(u32),
-    /// The byte at this place tells it.
+    /// The byte at this offset contains it.
     At(usize),
 }
 
@@ -81,7 +81,7 @@ impl Directions {
     }
 }
 
-/// What the thread tells the session.
+/// State shared between the thread and the session.
 #[derive(Debug, Default)]
 pub struct Shared {
     dropped: AtomicU64,
@@ -103,12 +103,12 @@ impl Shared {
         self.failure.get()
     }
 
-    /// The first failure is the one that is told.
+    /// Records a failure; only the first one is reported.
     pub fn fail(&self, why: ReadFailure) {
         let _ = self.failure.set(why);
     }
 
-    /// What a person should know of the packets that were read.
+    /// Returns an event about packets with impossible times.
     pub fn remark(&self, library: &str) -> Option<Event> {
         let packets = self.untimely.load(Ordering::Relaxed);
         (packets > 0).then(|| Event::ImpossibleTimes {
@@ -132,7 +132,7 @@ struct Recorder {
     plan: PcapJob,
     sampling: Sampling,
     shared: Arc<Shared>,
-    /// When the capture was told to end: later packets do not count.
+    /// End of the capture: later packets do not count.
     end: Option<u64>,
     shown: u64,
 }
@@ -161,7 +161,7 @@ impl Worker {
         }
     }
 
-    /// Records until the capture is stopped or the device fails, and then what is left.
+    /// Records until the capture is stopped or the device fails, then drains the rest.
     pub fn run(mut self) {
         let done = self.record_until_stopped().and_then(|()| self.drain());
         self.read_figures();
@@ -174,7 +174,7 @@ impl Worker {
 
     fn record_until_stopped(&mut self) -> Result<()> {
         while !self.recorder.producer.is_stopped() {
-            // Before the look, so that a packet that comes after it is not earlier.
+            // Read before the packets, so that later packets are not earlier.
             let now = clock::wall();
             if self.read()? == Rest::Nothing {
                 self.recorder.producer.advance(now.saturating_sub(LAG_NS));
@@ -187,7 +187,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes what had come before the end, up to the last packet.
+    /// Reads the packets from before the end, up to the last one.
     fn drain(&mut self) -> Result<()> {
         let end = clock::wall();
         self.recorder.end = (!self.recorder.plan.stamped_by_card).then_some(end);
@@ -219,7 +219,7 @@ impl Worker {
         let recorder = &mut self.recorder;
         let rest = self.handle.dispatch(&mut |packet| recorder.take(&packet))?;
         match rest {
-            // A library that says so without showing any is not asked again at once.
+            // A library that reports more without showing any is not called again at once.
             Rest::MoreMayCome if self.recorder.shown == before => Ok(Rest::Nothing),
             rest => Ok(rest),
         }
@@ -242,7 +242,7 @@ impl Worker {
         }
         drop(known);
         let more = figures.map_or(0, |now| now.dropped.saturating_sub(before));
-        // Losses after the last record that was asked for do not count, no more than packets do.
+        // Losses after the last wanted record do not count, just like packets.
         if more > 0 && !self.recorder.producer.limit_reached() {
             self.recorder
                 .shared
@@ -254,7 +254,7 @@ impl Worker {
 }
 
 impl Recorder {
-    /// Records a packet; tells whether another one is wanted.
+    /// Records a packet; returns true if more are wanted.
     fn take(&mut self, packet: &Packet<'_>) -> bool {
         self.shown += 1;
         let time = packet.time.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! Filters on the clsact qdisc, which the kernel keeps until somebody takes them away.
+//! Filters on the clsact qdisc, which stay until removed.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
@@ -13,7 +13,7 @@ use trawl_sys::{Error, Result, errno};
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 
-/// A filter that the kernel keeps until somebody takes it away, and the qdisc if it came with it.
+/// A filter, which stays until removed, and the qdisc if created with it.
 #[derive(Debug)]
 pub(super) struct ClsactFilter {
     namespace: Option<Namespace>,
@@ -24,7 +24,7 @@ pub(super) struct ClsactFilter {
 }
 
 impl ClsactFilter {
-    /// Adds it, and has the warden look after it.
+    /// Adds a filter, and has the warden watch it.
     pub(super) fn add(
         site: &CaptureSite,
         side: Side,
@@ -40,7 +40,7 @@ impl ClsactFilter {
         })
     }
 
-    /// Adds it, where the warden looks after all filters of the program.
+    /// Adds a filter of a program whose filters the warden already watches.
     pub(super) fn add_watched(
         site: &CaptureSite,
         side: Side,
@@ -82,7 +82,7 @@ impl ClsactFilter {
         })
     }
 
-    /// Adds the filter again where somebody deleted it, with the qdisc or alone; says whether it did.
+    /// Adds the filter again if it was deleted, with the qdisc or alone; returns true if so.
     pub(super) fn put_back(&mut self, warden: &mut Warden) -> Result<bool> {
         let interface = self.place.interface;
         let own = program::id(&self.program).ok();
@@ -110,7 +110,7 @@ impl ClsactFilter {
     pub(super) fn remove(self) -> Result<()> {
         let mut netlink = Netlink::open(self.namespace.as_ref())?;
         match netlink.del_filter(self.place) {
-            // The warden has done so, or somebody else.
+            // The warden or another process has removed it.
             Err(error)
                 if matches!(
                     error.errno(),
@@ -126,14 +126,14 @@ impl ClsactFilter {
     }
 }
 
-/// Deletes a filter, or the qdisc that came with it unless others use it by now.
+/// Deletes a filter, or the qdisc that came with it, unless others use it by now.
 #[derive(Debug)]
 struct Remove {
     namespace: Option<Namespace>,
     kept: Kept,
 }
 
-/// An object that the kernel keeps, of an interface's number.
+/// A kernel object of an interface, given by the interface's number.
 #[derive(Clone, Copy, Debug)]
 enum Kept {
     Filter(FilterHandle),
@@ -167,10 +167,10 @@ impl Undo for Remove {
     }
 }
 
-/// In the name of a filter: the qdisc goes with the last of these.
+/// Suffix of a filter's name: the qdisc is deleted with the last such filter.
 const QDISC_MARK: &str = "+clsact";
 
-/// Whether the qdisc was made by another capture that is still there.
+/// Returns true if the qdisc belongs to another capture that still runs.
 fn came_with_trawl(netlink: &mut Netlink, interface: u32) -> Result<bool> {
     for side in [Side::Ingress, Side::Egress] {
         let filters = netlink.filters(interface, side)?;
@@ -184,7 +184,7 @@ fn came_with_trawl(netlink: &mut Netlink, interface: u32) -> Result<bool> {
     Ok(false)
 }
 
-/// The foremost free place on the way in, one after all others on the way out.
+/// Returns the first free priority on ingress, and the last one on egress.
 fn free_priority(netlink: &mut Netlink, interface: u32, side: Side) -> Result<u16> {
     let taken: Vec<u16> = match netlink.has_clsact(interface)? {
         true => netlink
@@ -199,17 +199,17 @@ fn free_priority(netlink: &mut Netlink, interface: u32, side: Side) -> Result<u1
         Side::Ingress => (1..=u16::MAX).find(free),
         Side::Egress => (1..=u16::MAX).rev().find(free),
     };
-    found.ok_or_else(|| Error::failed("cannot add a tc filter", "every priority is taken"))
+    found.ok_or_else(|| Error::failed("cannot add a tc filter", "every priority is in use"))
 }
 
-/// Deletes all filters of a program in a namespace: one task for many interfaces.
+/// Task that deletes all filters of a program in a namespace: one task for many interfaces.
 #[derive(Debug)]
 struct FiltersOf {
     program: u32,
     place: Whereabouts,
 }
 
-/// A namespace with a name is not held open, so that it ends when somebody deletes it.
+/// Reference to a namespace. A named namespace is not held open, so that it ends once it is deleted.
 #[derive(Debug)]
 enum Whereabouts {
     Here,
@@ -246,7 +246,7 @@ impl FiltersOf {
                 let filters = netlink.filters(link.index, side).unwrap_or_default();
                 for filter in filters {
                     if filter.program_id == Some(self.program) {
-                        // What cannot be deleted here is no reason to leave the others.
+                        // A filter that cannot be deleted does not keep the others.
                         let _ = netlink.del_filter(filter.place);
                         came_with_qdisc |= filter.name.ends_with(QDISC_MARK);
                     }
@@ -274,10 +274,10 @@ impl Undo for FiltersOf {
 }
 
 impl Assembly {
-    /// Has the warden look after the filters of a program in a site's namespace, and in all others that are known by now.
+    /// Has the warden watch the filters of a program in a site's namespace, and in all other known namespaces.
     pub(super) fn undo_filters_of(&mut self, program: &OwnedFd, site: &CaptureSite) -> Result<()> {
-        let program = program::id(program)
-            .map_err(|e| Error::os("cannot tell the number of a tc program", e))?;
+        let program =
+            program::id(program).map_err(|e| Error::os("cannot read the id of a tc program", e))?;
         let wanted = (program, site.namespace_number()?);
         if self.many.watched.contains(&wanted) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What the tracing programs of one site are made from, and which of them stands where.
+//! Recipe for the tracing programs of one site, and their positions.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -24,20 +24,20 @@ use crate::options::{At, Options};
 
 const DIRECTION_INBOUND: u32 = 1;
 const ACTIONS: u32 = 5;
-/// The map of bpf/tap_trace.bpf.c.
+/// Map in bpf/tap_trace.bpf.c.
 const SCRATCH: &str = "trace_scratch";
 
-/// What a tracing program does with a packet; the names are those of bpf/tap_trace.bpf.c.
+/// Function of a tracing program; the names are from bpf/tap_trace.bpf.c.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The packet's first entry, where it is decided on for all that follow.
+    /// At the packet's first entry: decides for all later programs.
     Decide,
-    /// The packet's first entry, where it only gets its identifier.
+    /// At the packet's first entry: assigns the identifier only.
     Begin,
     Entry,
-    /// An exit that keeps to what was decided.
+    /// At an exit: follows the earlier decision.
     Exit,
-    /// An exit that decides for itself.
+    /// At an exit: decides for itself.
     Alone,
 }
 
@@ -70,9 +70,9 @@ pub struct TracePlan {
     scratch: OwnedFd,
     pub entry: bool,
     pub exit: bool,
-    /// The first entry decides for all that follow.
+    /// True if the first entry decides for all later programs.
     linked: bool,
-    /// What is recorded at the entry waits for the verdict.
+    /// True if records at the entry wait for the verdict.
     holds: bool,
     several: bool,
 }
@@ -107,13 +107,13 @@ impl TracePlan {
             entry: at.entry(),
             exit: at.exit(),
             linked: at.entry() || options.filter_at == Some(At::Entry),
-            // Entries of several programs lie in each other: only one record can wait.
+            // Entries of several programs are nested: only one record can wait.
             holds: at == At::Both && options.verdicts.is_some() && !several,
             several,
         })
     }
 
-    /// What stands at the first entry of all, if anything has to.
+    /// Returns the role at the first entry, if one is needed.
     pub fn leader(&self) -> Option<Role> {
         match (self.linked, self.several) {
             (true, _) => Some(Role::Decide),
@@ -126,8 +126,8 @@ impl TracePlan {
         if self.linked { Role::Exit } else { Role::Alone }
     }
 
-    /// Puts a tracing program at an end of this program. Without a point it makes no records. `entry` is the point at
-    /// the entry of the program.
+    /// Attaches a tracing program to an end of a program. Without a point it makes no records. `entry` is the point at the
+    /// program's entry.
     pub fn attach(
         &self,
         role: Role,
@@ -162,7 +162,7 @@ impl TracePlan {
         link::attach_tracing(loaded.as_fd()).map_err(|e| explain_attach(e, &at.name, &self.site))
     }
 
-    /// The program for a role, under its name.
+    /// Prepares the program for a role, and returns its name.
     fn prepare(
         &self,
         role: Role,
@@ -201,7 +201,7 @@ impl TracePlan {
     }
 }
 
-/// What the kernel calls the site's network namespace.
+/// Returns the wanted verdicts as a bit for each action.
 fn wanted_verdicts(options: &Options) -> u32 {
     let Some(set) = &options.verdicts else {
         return u32::MAX;
@@ -227,10 +227,10 @@ mod tests {
         }
     }
 
-    /// Where tracing programs are refused before the verifier has looked at them, it looks at them as raw
-    /// tracepoints, which take the same arguments and may do the same.
+    /// Loads the programs as raw tracepoints, with the same arguments and permissions: some hosts refuse tracing programs
+    /// before the verifier has seen them.
     #[test]
-    fn the_verifier_takes_each_program() {
+    fn verifier_accepts_each_program() {
         if !trawl_bpf::probe::has_capability(trawl_bpf::probe::Capability::SysAdmin) {
             eprintln!("SKIPPED: requires root");
             return;
@@ -242,7 +242,7 @@ mod tests {
         };
         let site = CaptureSite::find("lo", None).expect("every namespace has one");
         let filter = "udp port 53 or ip6 or greater 1000";
-        // The last one holds back what is recorded at the entry.
+        // The last one holds back the record at the entry.
         for (filter, verdicts) in [
             (None, None),
             (Some(filter), None),

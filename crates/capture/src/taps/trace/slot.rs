@@ -1,4 +1,4 @@
-//! The programs that are looked at, each with its points, and with what is attached to it now.
+//! The traced programs, each with its points and its present links.
 
 use std::os::fd::OwnedFd;
 
@@ -10,12 +10,12 @@ use crate::assembly::{Assembly, PointIds};
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
 
-/// Which program takes the place of one that has gone.
+/// The program that replaces one that is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// The one that is attached then.
+    /// The program attached then.
     AttachedTap,
-    /// One of the same name.
+    /// A program of the same name.
     Name,
     Nobody,
 }
@@ -29,13 +29,13 @@ pub struct Ends {
 
 #[derive(Debug)]
 pub struct Slot {
-    /// The program that is looked at now.
+    /// The program traced now.
     id: Option<u32>,
     name: String,
     follow: Follow,
     ends: Ends,
     links: Vec<OwnedFd>,
-    /// Found, and not attached to yet.
+    /// True until the tracing programs are attached.
     is_new: bool,
 }
 
@@ -51,7 +51,7 @@ impl Slot {
         }
     }
 
-    /// Turns to the program that is there now, if that is another one.
+    /// Moves to the present program, if it changed.
     fn move_to(&mut self, now: Option<&Traceable>, label: &str, news: &mut Vec<Event>) {
         if now.map(|program| program.id) == self.id {
             return;
@@ -78,12 +78,12 @@ impl Slot {
         }
     }
 
-    /// The program that it is at, if that is there now.
+    /// Returns the slot's program, if still present.
     fn find<'p>(&self, present: &'p Present) -> Option<&'p Traceable> {
         present.all().find(|one| Some(one.id) == self.id)
     }
 
-    /// Which program it is to be at from now on. Of several that have one name each has a slot of its own.
+    /// Returns the program to trace from now on. Programs of the same name have a slot each.
     fn follow<'p>(&self, present: &'p Present, taken: &[u32]) -> Option<&'p Traceable> {
         let is_free = |one: &&Traceable| Some(one.id) == self.id || !taken.contains(&one.id);
         let is_called_so = |one: &&Traceable| one.name == self.name;
@@ -102,9 +102,9 @@ pub struct Slots {
     plan: TracePlan,
     label: String,
     slots: Vec<Slot>,
-    /// The program that packets come to first.
+    /// First program for packets.
     first: Option<u32>,
-    /// What stands at the first entry without making records, and the program it stands at.
+    /// Tracing program at the first entry that makes no records, and the program it is attached to.
     leader: Option<(u32, OwnedFd)>,
 }
 
@@ -149,7 +149,7 @@ impl Slots {
         self.slots.push(slot);
     }
 
-    /// Looks at all of them, as they are found now, and lets go of those that are not. Says what changed.
+    /// Attaches to all present programs, and detaches from lost ones. Returns events for the changes.
     pub fn attach(&mut self, present: Option<&Present>) -> Result<Vec<Event>> {
         let mut news = Vec::new();
         let stay = |slot: &Slot| slot.find(present?).map(|program| program.id);
@@ -172,7 +172,7 @@ impl Slots {
         }
         let before = std::mem::replace(&mut self.first, first.map(|program| program.id));
         if before != self.first {
-            // Who decides at its entry is another one now.
+            // A different program decides at its entry now.
             let concerned = [before, self.first];
             for slot in &mut self.slots {
                 if slot.id.is_some() && concerned.contains(&slot.id) {
@@ -181,7 +181,7 @@ impl Slots {
                 }
             }
         }
-        // The exits come first and the first entry last: a packet that is seen there finds everything else in place.
+        // Exits come first and the first entry last: once packets enter there, everything else is attached.
         let exit = self.plan.exit_role();
         self.fill(present, |slot| slot.ends.exit, |_| Some(exit))?;
         let is_first = |program: &Traceable| first.is_some_and(|first| first.id == program.id);
@@ -201,7 +201,7 @@ impl Slots {
         Ok(news)
     }
 
-    /// Attaches to one end of each program that has just been found.
+    /// Attaches to one end of each new program.
     fn fill(
         &mut self,
         present: &Present,
@@ -222,7 +222,7 @@ impl Slots {
         Ok(())
     }
 
-    /// What has to stand at the first entry where no record is made there.
+    /// Attaches the leader at the first entry if no record is made there.
     fn lead(&mut self, first: Option<&Traceable>) -> Result<()> {
         let Some((role, program)) = self.plan.leader().zip(first) else {
             return Ok(());
@@ -235,13 +235,13 @@ impl Slots {
         Ok(())
     }
 
-    /// None of the programs is there, and none will take its place.
+    /// Returns true if all programs are gone and none will be replaced.
     pub fn are_over(&self) -> bool {
         let is_over = |slot: &Slot| slot.id.is_none() && slot.follow == Follow::Nobody;
         self.slots.iter().all(is_over)
     }
 
-    /// Whether each of the chosen programs is run.
+    /// Returns true if each of the chosen programs is present.
     pub fn all_found(&self) -> bool {
         self.slots.iter().all(|slot| slot.id.is_some())
     }

@@ -1,4 +1,4 @@
-//! What attaching an XDP program does to a network card, by its driver: said before it is done.
+//! Effects of attaching an XDP program on a network card, by its driver, which are reported beforehand.
 
 use trawl_sys::interface::Interface;
 
@@ -7,7 +7,7 @@ use crate::capture_site::CaptureSite;
 use crate::event::Event;
 use crate::options::{Mode, Options};
 
-/// A driver, and what the sources of its kernel module do when an XDP program is attached.
+/// A driver, and its actions on attaching an XDP program, from the sources of the kernel module.
 const DRIVERS: [(&str, &str); 16] = [
     (
         "bnxt_en",
@@ -67,13 +67,13 @@ const DRIVERS: [(&str, &str); 16] = [
     ),
     (
         "virtio_net",
-        "more queues are taken for sending, LRO and GRO in hardware are switched off, the MTU is limited to one page",
+        "more queues are reserved for sending, LRO and GRO in hardware are switched off, the MTU is limited to one page",
     ),
     ("vmxnet3", "the device is reset, LRO is switched off"),
 ];
 const OTHERS: &str = "the driver may take the link down, change its queues and switch off LRO";
 
-/// Returns what to say before a program is attached to a physical interface whose link is up.
+/// Returns the event to report before a program is attached to a physical interface whose link is up.
 pub fn effects(site: &CaptureSite, options: &Options) -> Option<Event> {
     let is_asked = options.tap == Choice::Xdp && options.mode != Mode::Skb;
     let interface = &site.interface;
@@ -92,7 +92,7 @@ pub fn effects(site: &CaptureSite, options: &Options) -> Option<Event> {
     })
 }
 
-/// Virtual interfaces have a kind, and sit on no bus.
+/// Returns true for a physical interface: virtual ones have a kind and no bus.
 fn is_card(interface: &Interface) -> bool {
     interface.kind.is_none()
         && !interface.loopback
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn only_cards_with_a_link_are_spoken_of() {
+    fn only_physical_interfaces_are_cards() {
         assert!(is_card(&site(None, Some("0000:01:00.0"), true).interface));
         assert!(!is_card(
             &site(Some("veth"), Some("0000:01:00.0"), true).interface
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn drivers_are_in_order_and_others_are_spoken_of_in_general() {
+    fn drivers_are_sorted_and_others_have_general_effects() {
         assert!(DRIVERS.is_sorted());
         assert!(effects_of("ixgbe").contains("LRO has to be off"));
         assert_eq!(effects_of("new_driver"), OTHERS);
