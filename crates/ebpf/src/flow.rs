@@ -1,4 +1,4 @@
-//! What single instructions of a program do, and where control goes from them.
+//! Properties of single instructions, and their control flow.
 
 use crate::Insn;
 use crate::op::{
@@ -12,21 +12,21 @@ const MODE: u8 = 0xe0;
 const OPERATION: u8 = 0xf0;
 const MOVE_NUMBER: u8 = ALU64 | MOV;
 const MOVE_NUMBER_32: u8 = ALU | MOV;
-/// The register that a function's result is in.
+/// Register of a function's result.
 pub(crate) const RESULT: u8 = 0;
 
-/// Where the instructions of a program begin: places without the second halves of 64-bit loads.
+/// Returns the indices of instructions, without the second halves of 64-bit loads.
 pub fn places(program: &[Insn]) -> impl Iterator<Item = usize> {
     let next = |at: &usize| Some(at + program.get(*at)?.length());
     std::iter::successors(Some(0), next).take_while(|at| *at < program.len())
 }
 
-/// Where an instruction's jump, call or address leads.
+/// Returns the index that an instruction's jump, call or address refers to.
 pub fn target(program: &[Insn], at: usize) -> Option<usize> {
     usize::try_from(at as i64 + 1 + program[at].distance()?).ok()
 }
 
-/// Where an instruction keeps the distance to another one.
+/// The field of an instruction that contains a distance.
 #[derive(Clone, Copy)]
 enum Field {
     Offset,
@@ -34,7 +34,7 @@ enum Field {
 }
 
 impl Insn {
-    /// How many places it takes.
+    /// Returns the number of slots.
     pub const fn length(self) -> usize {
         if self.code == LOAD_IMMEDIATE { 2 } else { 1 }
     }
@@ -43,12 +43,12 @@ impl Insn {
         self.code == GOTO && self.off == 0
     }
 
-    /// The instruction after this one is not the next.
+    /// Returns true if the next instruction never follows this one.
     pub(crate) fn never_goes_on(self) -> bool {
         matches!(self.code, GOTO | GOTO_FAR | EXIT_CODE)
     }
 
-    /// Control may go elsewhere than on, for a while or for good.
+    /// Returns true if control may leave the straight path, temporarily or not.
     pub(crate) fn branches(self) -> bool {
         matches!(self.code & CLASS, JMP | JMP32)
     }
@@ -62,7 +62,7 @@ impl Insn {
         }
     }
 
-    /// Whether it calls another function of the program, or takes its address.
+    /// Returns true if it calls another function of the program, or loads its address.
     pub fn names_function(self) -> bool {
         matches!(
             (self.code, self.src()),
@@ -70,7 +70,7 @@ impl Insn {
         )
     }
 
-    /// How many instructions after the next one its jump, call or address leads to.
+    /// Returns the distance of its jump, call or address, from the next instruction.
     pub fn distance(self) -> Option<i64> {
         Some(match self.target_field()? {
             Field::Offset => i64::from(self.off),
@@ -78,7 +78,7 @@ impl Insn {
         })
     }
 
-    /// Gives a jump, call or address another distance; `None` if it is more than the instruction can hold.
+    /// Sets the distance of a jump, call or address; `None` if it exceeds the instruction's field.
     #[must_use]
     pub fn set_distance(&mut self, distance: i64) -> Option<()> {
         match self.target_field()? {
@@ -88,8 +88,8 @@ impl Insn {
         Some(())
     }
 
-    /// The number that it puts into its register, if it does nothing else. One of 64 bits, which takes two places, may
-    /// stand for something that is put there later.
+    /// Returns the constant that it moves into its register, if it does nothing else. A 64-bit load, in two slots, may stand
+    /// for a value inserted later.
     pub(crate) fn number(self) -> Option<u64> {
         match self.code {
             MOVE_NUMBER => Some(i64::from(self.imm) as u64),
@@ -98,7 +98,7 @@ impl Insn {
         }
     }
 
-    /// Whether a comparison with a number holds for a register with this value; `None` if it is no such comparison.
+    /// Returns whether a comparison with a constant holds for this value; `None` for other instructions.
     pub(crate) fn holds(self, value: u64) -> Option<bool> {
         let number = i64::from(self.imm) as u64;
         let (value, number) = match self.code & (CLASS | X) {
@@ -118,7 +118,7 @@ impl Insn {
         }
     }
 
-    /// Whether what a register held before plays a part; of instructions that do not branch.
+    /// Returns true if the register's old value matters; for instructions that do not branch.
     pub(crate) fn reads(self, register: u8) -> bool {
         let (to, from) = (self.dst() == register, self.src() == register);
         match self.code & CLASS {
@@ -130,7 +130,7 @@ impl Insn {
         }
     }
 
-    /// Whether all of a register is set anew; of instructions that do not branch.
+    /// Returns true if it overwrites the whole register; for instructions that do not branch.
     pub(crate) fn sets(self, register: u8) -> bool {
         self.dst() == register && matches!(self.code & CLASS, CLASS_LOAD | LDX | ALU | ALU64)
     }
@@ -142,19 +142,19 @@ mod tests {
     use crate::op;
 
     #[test]
-    fn comparisons_of_32_bits_see_only_those() {
+    fn comparisons_of_32_bits_ignore_the_upper_half() {
         let unequal = op::jump_if(op::JNE, 1, -1, 0);
         assert_eq!(unequal.holds(u64::from(u32::MAX)), Some(true));
         assert_eq!(unequal.holds(u64::MAX), Some(false));
         let unequal = Insn::new(JMP32 | JNE, 1, 0, 0, -1);
         assert_eq!(unequal.holds(u64::from(u32::MAX)), Some(false));
-        // With another register, and one with signs.
+        // A comparison with another register, and a signed one.
         assert_eq!(Insn::new(0x1d, 1, 2, 0, 0).holds(0), None);
         assert_eq!(Insn::new(0x65, 1, 0, 0, 0).holds(0), None);
     }
 
     #[test]
-    fn it_is_known_which_registers_are_read_and_set() {
+    fn registers_read_and_set_are_found() {
         let add = op::alu(op::ADD, 1, 2);
         assert!(add.reads(1) && add.reads(2) && add.sets(1) && !add.sets(2));
         let set = op::alu_imm(op::MOV, 1, 5);

@@ -1,10 +1,10 @@
-//! Helper functions of the kernel's that trawl's own instructions call.
+//! Kernel helper functions that trawl's own instructions call.
 #![allow(missing_docs)]
 
 pub const MAP_LOOKUP_ELEM: i32 = 1;
 pub const GET_PRANDOM_U32: i32 = 7;
 pub const GET_SMP_PROCESSOR_ID: i32 = 8;
-/// One that succeeds does not come back.
+/// Does not return on success.
 pub const TAIL_CALL: i32 = 12;
 pub const SKB_LOAD_BYTES: i32 = 26;
 pub const XDP_GET_BUFF_LEN: i32 = 188;

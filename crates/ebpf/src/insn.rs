@@ -17,7 +17,7 @@ pub struct Insn {
 const _: () = assert!(size_of::<Insn>() == 8);
 
 impl Insn {
-    /// An instruction from its fields.
+    /// Creates an instruction from its fields.
     pub const fn new(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Self {
         Self {
             code,
@@ -27,7 +27,7 @@ impl Insn {
         }
     }
 
-    /// The same with another source register, which in loads and calls says what the constant refers to.
+    /// Returns the same with another source register, which in loads and calls is the kind of constant.
     #[must_use]
     pub const fn with_src(self, src: u8) -> Self {
         Self {
@@ -36,17 +36,17 @@ impl Insn {
         }
     }
 
-    /// Destination register.
+    /// Returns the destination register.
     pub const fn dst(self) -> u8 {
         self.regs & 0x0f
     }
 
-    /// Source register.
+    /// Returns the source register.
     pub const fn src(self) -> u8 {
         self.regs >> 4
     }
 
-    /// The eight bytes as they lie in memory.
+    /// Returns the eight bytes in memory order.
     pub fn to_bytes(self) -> [u8; 8] {
         let off = self.off.to_ne_bytes();
         let imm = self.imm.to_ne_bytes();

@@ -1,5 +1,5 @@
-//! eBPF instructions as values: built, shown, followed, put into programs and taken out of them. Nothing is loaded
-//! here, and nothing is asked of the kernel: blocks of [`Insn`] are what other crates hand to each other.
+//! eBPF instructions as values: constructed, printed, analysed, and spliced into or removed from programs. This crate loads
+//! nothing and makes no system calls: other crates exchange blocks of [`Insn`].
 
 mod flow;
 pub mod helper;

@@ -1,4 +1,4 @@
-//! Operation codes, by the names of `<linux/bpf.h>`, and constructors for those in use.
+//! Operation codes, by the names of `<linux/bpf.h>`, and constructors for the ones in use.
 #![allow(missing_docs)]
 
 use crate::Insn;
@@ -11,15 +11,15 @@ pub const JMP: u8 = 0x05;
 pub const JMP32: u8 = 0x06;
 pub const ALU64: u8 = 0x07;
 
-/// Loads 64 bits that stand in this instruction and the next.
+/// Loads a 64-bit constant in this instruction and the next.
 pub const LOAD_IMMEDIATE: u8 = 0x18;
-/// In place of the source register of such a load: the bits are a map, by its descriptor; the address of its value; the
-/// address of a variable of the kernel's, by the number of its type; a function of the program, by its distance.
+/// Kinds of such a load, in the source register: a map, by descriptor; the address of its value; the address of a kernel
+/// variable, by type number; a function of the program, by distance.
 pub const MAP: u8 = 1;
 pub const MAP_VALUE: u8 = 2;
 pub const KERNEL_VARIABLE: u8 = 3;
 pub const FUNCTION: u8 = 4;
-/// In place of the source register of a call: of another function of the program, and of one of the kernel's.
+/// Kinds of call, in the source register: of another function of the program, and of a kernel function.
 pub const OWN_FUNCTION: u8 = 1;
 pub const KERNEL_FUNCTION: u8 = 2;
 
@@ -59,7 +59,7 @@ pub const EXIT: u8 = 0x90;
 pub const JLT: u8 = 0xa0;
 pub const JLE: u8 = 0xb0;
 
-/// Whole codes.
+/// Complete codes.
 pub const GOTO: u8 = JMP | JA;
 pub const GOTO_FAR: u8 = JMP32 | JA;
 pub const CALL_CODE: u8 = JMP | CALL;
@@ -86,7 +86,7 @@ pub const fn alu32(operation: u8, dst: u8, src: u8) -> Insn {
 pub const fn alu32_imm(operation: u8, dst: u8, imm: u32) -> Insn {
     Insn::new(ALU | operation | K, dst, 0, 0, imm as i32)
 }
-/// To or from big-endian.
+/// Converts to or from big-endian.
 pub const fn be(dst: u8, bits: i32) -> Insn {
     Insn::new(ALU | END | X, dst, 0, 0, bits)
 }
@@ -99,11 +99,11 @@ pub const fn store(size: u8, base: u8, off: i16, src: u8) -> Insn {
 pub const fn store_imm(size: u8, base: u8, off: i16, imm: i32) -> Insn {
     Insn::new(ST | MEM | size, base, 0, off, imm)
 }
-/// `base` points there, and nobody comes between the read and the write.
+/// Adds atomically to memory at `base`.
 pub const fn atomic_add(size: u8, base: u8, off: i16, src: u8) -> Insn {
     Insn::new(STX | ATOMIC | size, base, src, off, ADD as i32)
 }
-/// A map, or what else `kind` says, in place of two instructions.
+/// Loads a map or another constant of this kind, in two slots.
 pub const fn load_immediate(kind: u8, dst: u8, value: i32) -> [Insn; 2] {
     [
         Insn::new(LOAD_IMMEDIATE, dst, kind, 0, value),
@@ -117,7 +117,7 @@ pub const fn jump_if(test: u8, dst: u8, imm: i32, off: i16) -> Insn {
 pub const fn goto(off: i16) -> Insn {
     Insn::new(GOTO, 0, 0, off, 0)
 }
-/// With 32 bits for the distance; kernels have it from 6.6 on.
+/// Jumps with a distance of 32 bits, which kernels support from 6.6 on.
 pub const fn goto_far(imm: i32) -> Insn {
     Insn::new(GOTO_FAR, 0, 0, 0, imm)
 }

@@ -1,11 +1,11 @@
-//! Takes out of a program what its configuration makes superfluous: branches that are known to be taken or not, and
-//! what nothing leads to any more. The verifier does the second after it has looked at everything; but what stands in a
-//! program when it is loaded already decides how the kernel sets it up, a jump to another program above all.
+//! Removes instructions that a program's configuration makes superfluous: branches with a known outcome, and unreachable
+//! code. The verifier removes unreachable code too, but only after it has verified everything; and the instructions present
+//! at load time already decide how the kernel sets the program up, above all tail calls.
 
 use crate::flow::{RESULT, places, target};
 use crate::{Insn, op};
 
-/// Simplifies a program; jumps reach what they did.
+/// Simplifies a program; jumps keep their targets.
 pub fn simplify(program: &mut Vec<Insn>) {
     decide(program);
     remove(program, &unreached(program));
@@ -17,8 +17,7 @@ pub fn simplify(program: &mut Vec<Insn>) {
     remove(program, &unread);
 }
 
-/// Turns a comparison of a number that was just put into its register into a jump, or into one to the next
-/// instruction.
+/// Replaces a comparison of a constant that was just loaded by a jump to its target or to the next instruction.
 fn decide(program: &mut [Insn]) {
     let reached_by_jump = jump_targets(program);
     for at in places(program).collect::<Vec<_>>() {
@@ -46,7 +45,7 @@ fn jump_targets(program: &[Insn]) -> Vec<bool> {
     targets
 }
 
-/// Instructions that control never comes to, in the program or in its functions.
+/// Returns the unreachable instructions, in the program or in its functions.
 fn unreached(program: &[Insn]) -> Vec<bool> {
     let mut unreached = vec![true; program.len()];
     let mut open = vec![0];
@@ -64,7 +63,7 @@ fn unreached(program: &[Insn]) -> Vec<bool> {
     unreached
 }
 
-/// Whether an instruction puts a number into a register that is set anew on the straight way on, and not read before.
+/// Returns true if an instruction loads a constant into a register that is overwritten on the straight path before any read.
 fn is_unread(program: &[Insn], at: usize) -> bool {
     if program[at].number().is_none() {
         return false;
@@ -100,7 +99,7 @@ fn remove(program: &mut Vec<Insn>, gone: &[bool]) {
         }
         if let Some(to) = target(program, at) {
             let distance = moved[to] as i64 - moved[at] as i64 - 1;
-            // Nothing is further away than it was.
+            // Distances only shrink.
             let _ = program[at].set_distance(distance);
         }
     }
@@ -130,7 +129,7 @@ mod tests {
     const CALL: u8 = 0x85;
 
     #[test]
-    fn what_a_known_number_rules_out_is_gone() {
+    fn branches_with_a_known_outcome_are_removed() {
         for (number, left) in [(0, 8), (7, 4)] {
             let program = [
                 instruction(SET, 1, 0, number),
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_over_what_is_gone_becomes_shorter() {
+    fn jumps_over_removed_code_become_shorter() {
         let program = [
             instruction(IF_NOT_ZERO, 2, 3, 0),
             instruction(SET, 1, 0, 1),
@@ -166,12 +165,12 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_may_come_from_elsewhere_is_left_alone() {
+    fn comparisons_of_unknown_values_are_kept() {
         let program = [
             instruction(SET, 1, 0, 0),
             instruction(IF_ZERO, 2, 1, 0),
             instruction(SET, 1, 0, 5),
-            // Reached with either number.
+            // Reached with either value.
             instruction(IF_ZERO, 1, 0, 0),
             instruction(EXIT, 0, 0, 0),
         ];
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_that_are_called_stay_and_are_found() {
+    fn called_functions_are_kept() {
         let call = instruction(CALL, 0, 0, 3).with_src(op::OWN_FUNCTION);
         let program = [
             instruction(SET, 1, 0, 1),
@@ -187,7 +186,7 @@ mod tests {
             instruction(CALL, 0, 0, 12),
             call,
             instruction(EXIT, 0, 0, 0),
-            // Nobody calls this one.
+            // An uncalled function.
             instruction(EXIT, 0, 0, 1),
             instruction(SET, 0, 0, 9),
             instruction(EXIT, 0, 0, 0),

@@ -1,38 +1,38 @@
-//! Puts a filter's instructions in the place that a program keeps for them.
+//! Inserts a filter's instructions at a program's placeholder.
 
 use crate::Insn;
 use crate::flow::{places, target};
 use crate::op::{self, LOAD_IMMEDIATE};
 
-/// Both halves of the load that stands where the filter goes: FILTER_MARK in bpf/include/filter.h.
+/// Both halves of the placeholder load for a filter: FILTER_MARK in bpf/include/filter.h.
 pub const FILTER: i32 = 0x7477_fffe;
-/// The same for a filter's quick version: QUICK_MARK.
+/// The placeholder for a filter's quick version: QUICK_MARK.
 pub const QUICK_FILTER: i32 = 0x7477_fffc;
 const MARK_LENGTH: usize = 2;
 
-/// Why a block cannot be put into a program.
+/// Reason for which a block cannot be inserted into a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// The program keeps no place for one.
+    /// The program has no placeholder.
     NoPlace,
-    /// It has more instructions than a jump can pass over.
+    /// The block is longer than a jump's maximum distance.
     TooLong { instructions: usize },
 }
 
-/// Where in a program a block goes.
+/// Returns the position of a placeholder in a program.
 fn place(program: &[Insn], mark: i32) -> Option<usize> {
     program.windows(MARK_LENGTH).position(|pair| {
         pair[0].code == LOAD_IMMEDIATE && pair[0].imm == mark && pair[1].imm == mark
     })
 }
 
-/// Whether a program has a place for a block.
+/// Returns true if a program has a placeholder.
 pub fn has_place(program: &[Insn], mark: i32) -> bool {
     place(program, mark).is_some()
 }
 
-/// The program with the block in its place: control enters the block at its top and leaves it at its end. A block
-/// that jumps cannot pass over goes after the function, with far jumps there and back, if the kernel has these.
+/// Returns the program with the block at the placeholder: control enters the block at its top and leaves it at its end. If
+/// jumps cannot span the block, it goes after the function, with far jumps to it and back, if the kernel supports them.
 pub fn splice(
     program: &[Insn],
     mark: i32,
@@ -45,7 +45,7 @@ pub fn splice(
         Err(_) if far_jumps => {}
         result => return result,
     }
-    // Jumps stay inside a function, so that is where the block has to be as well.
+    // Jumps stay inside a function, so the block must be in it as well.
     let end = end_of_first_function(program);
     let shortened = MARK_LENGTH - 1;
     let far = |from: usize, to: usize| op::goto_far((to as i64 - from as i64 - 1) as i32);
@@ -55,7 +55,7 @@ pub fn splice(
     with_replaced(&with_block, at..after, &[there])
 }
 
-/// The program with some instructions in place of others. Jumps in the rest of it reach what they did.
+/// Returns the program with some instructions replaced by others. Other jumps keep their targets.
 fn with_replaced(
     program: &[Insn],
     old: std::ops::Range<usize>,
@@ -93,7 +93,7 @@ fn with_replaced(
     Ok(spliced)
 }
 
-/// Where the function that a program begins with ends: the others are those that are called.
+/// Returns the end of the first function: the others are called.
 fn end_of_first_function(program: &[Insn]) -> usize {
     places(program)
         .filter(|at| program[*at].names_function())
@@ -116,20 +116,20 @@ mod tests {
 
     fn program() -> Vec<Insn> {
         vec![
-            instruction(0x15, 4, 0), // over the place, to the exit
+            instruction(0x15, 4, 0), // over the placeholder, to the exit
             nothing(),
             instruction(LOAD_IMMEDIATE, 0, FILTER),
             instruction(0, 0, FILTER),
-            instruction(0x05, -4, 0), // back over the place, to the second instruction
+            instruction(0x05, -4, 0), // back over the placeholder, to the second instruction
             instruction(0x95, 0, 0),
         ]
     }
 
     #[test]
-    fn jumps_over_the_filter_reach_where_they_did() {
+    fn jumps_over_the_filter_keep_their_targets() {
         for length in [0, 1, 2, 7, 1000] {
             let spliced = splice(&program(), FILTER, &vec![nothing(); length], false)
-                .expect("there is a place");
+                .expect("the program has a placeholder");
             assert_eq!(spliced.len(), 4 + length);
             assert_eq!(
                 spliced[0].off as usize + 1,
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_no_jump_passes_over_is_refused() {
+    fn filters_too_long_for_jumps_are_refused() {
         let error =
             splice(&program(), FILTER, &vec![nothing(); 40_000], false).expect_err("too long");
         let instructions = 40_000;
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_no_jump_passes_over_goes_after_the_function() {
+    fn filters_too_long_for_jumps_go_after_the_function() {
         let call = op::call(3).with_src(op::OWN_FUNCTION);
         let mut program = program();
         program[1] = call; // of the function after the exit
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(
             spliced[0].off as usize + 1,
             4,
-            "over the place, to the exit"
+            "over the placeholder, to the exit"
         );
         let there = target(2);
         assert_eq!((spliced[2].code, spliced[there].imm), (op::GOTO_FAR, 9));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_a_place_is_refused() {
+    fn programs_without_a_placeholder_are_refused() {
         assert!(splice(&[nothing()], FILTER, &[nothing()], true).is_err());
     }
 }

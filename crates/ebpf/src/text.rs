@@ -1,10 +1,10 @@
-//! Instructions as bpftool shows them.
+//! Instructions in bpftool's notation.
 
 use std::fmt;
 
 use crate::{Insn, helper, op};
 
-/// A block of instructions as `bpftool prog dump xlated` shows it, one a line.
+/// Formats a block of instructions like `bpftool prog dump xlated`, one a line.
 pub fn disassemble(block: &[Insn]) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
@@ -115,7 +115,7 @@ mod tests {
     use crate::op::*;
 
     #[test]
-    fn instructions_read_as_bpftool_prints_them() {
+    fn instructions_are_printed_like_bpftool() {
         for (insn, text) in [
             (mov(9, 2), "(bf) r9 = r2"),
             (alu_imm(ADD, 9, 14), "(07) r9 += 14"),

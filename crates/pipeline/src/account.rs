@@ -1,4 +1,4 @@
-//! The account of packets: seen = filtered out + recorded + lost, and each loss has a reason.
+//! Counters of packets: seen = filtered out + recorded + lost, and each loss has a reason.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,20 +6,20 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The fates of packets at one place, or at all of them.
+/// The outcomes of packets at one hook point, or at all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Account {
     pub seen: u64,
     pub filtered_out: u64,
     pub recorded: u64,
-    /// Recorded into memory only, and overwritten there because no event came.
+    /// Recorded into memory only, and overwritten before an event.
     #[serde(skip_serializing_if = "is_zero")]
     pub not_kept: u64,
     pub lost: BTreeMap<Cow<'static, str>, u64>,
 }
 
-/// The reasons that are always listed, so that a zero can be read as one.
+/// Reasons that are always listed, so that a zero is visible.
 const REASONS: [&str; 2] = ["ring_full", "copy_failed"];
 
 impl Account {
@@ -59,25 +59,25 @@ impl Account {
         self.lost.values().sum()
     }
 
-    /// Packets that were lost before they could be counted elsewhere.
+    /// Adds packets that were lost before they could be counted elsewhere.
     pub fn add_unseen(&mut self, reason: &'static str, count: u64) {
         self.seen += count;
         *self.lost.entry(reason.into()).or_default() += count;
     }
 
-    /// Packets that were rejected before they could be counted elsewhere.
+    /// Adds packets that were rejected before they could be counted elsewhere.
     pub fn add_filtered_out(&mut self, count: u64) {
         self.seen += count;
         self.filtered_out += count;
     }
 
-    /// Packets that were recorded but did not make it to where they were to go.
+    /// Moves recorded packets that did not reach their output to the losses.
     pub fn take_back(&mut self, reason: &'static str, count: u64) {
         self.recorded = self.recorded.saturating_sub(count);
         *self.lost.entry(reason.into()).or_default() += count;
     }
 
-    /// Packets that were recorded into memory and went no further.
+    /// Moves packets that were recorded into memory only out of the recorded ones.
     pub fn set_not_kept(&mut self, count: u64) {
         self.recorded = self.recorded.saturating_sub(count);
         self.not_kept += count;

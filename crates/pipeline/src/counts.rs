@@ -37,7 +37,7 @@ impl Counts {
         }
     }
 
-    /// Returns the packets of some interface blocks together.
+    /// Returns the number of packets of some interface blocks together.
     pub fn sum(&self, interfaces: &[u32]) -> u64 {
         let of = |interface: &u32| self.0.get(*interface as usize).copied();
         interfaces.iter().filter_map(of).sum()
@@ -47,7 +47,7 @@ impl Counts {
         self.0.iter().sum()
     }
 
-    /// Keeps no more than this many packets, those of the first interface blocks.
+    /// Limits the number of packets, keeping the first interface blocks' packets.
     pub fn truncate(&mut self, mut packets: u64) {
         for count in &mut self.0 {
             *count = packets.min(*count);

@@ -1,5 +1,5 @@
-//! The contract between a capture and the outputs of its packets: blocks go through stages, which change or hold them
-//! back, to a writer, which answers how much it can be handed next and at the end what became of every packet.
+//! The contract between a capture and the outputs of its packets: blocks pass stages, which change or hold them back, to a
+//! writer, which answers how much it can accept next and at the end reports the outcome of every packet.
 //!
 //! ```text
 //! rings ─Blocks─▶ Stage ─Blocks─▶ … ─Blocks─▶ Writer ─▶ file, pipe, view, spool
@@ -27,9 +27,9 @@ pub use stream::{Stream, Unit};
 #[derive(Debug)]
 pub enum Blocks<'b> {
     Bytes(&'b [u8]),
-    /// A whole segment of a ring, which is free again when this is dropped.
+    /// A whole segment of a ring, which is freed on drop.
     Segment(Lease),
-    /// The blocks from here to `EventEnd` led to an event or follow one: a series gives them a file of their own.
+    /// The blocks from here to `EventEnd` belong to an event: a series gives them a file of their own.
     EventBegin,
     EventEnd,
 }
@@ -45,27 +45,27 @@ impl Blocks<'_> {
     }
 }
 
-/// How much a writer can be handed next.
+/// Capacity of a writer for further blocks.
 #[derive(Clone, Debug, Default)]
 pub enum Pressure {
     #[default]
     Idle,
-    /// As `Idle`, and whole segments save the writer a copy: they are worth a short wait.
+    /// Like `Idle`; in addition, whole segments save the writer a copy and are worth a short wait.
     WantsSegments,
     /// The queue is filling: packets that can wait should.
     Busy,
-    /// The reader of a pipe has not taken all it was given: packets stay in their rings until it has.
+    /// The reader of a pipe has not read all bytes: packets stay in their rings until it has.
     Blocked(Reader),
-    /// The output has as many bytes as were wanted: the capture ends.
+    /// The output reached its size limit: the capture ends.
     Full,
 }
 
 /// The reader at the other end of a pipe, terminal or socket.
 #[derive(Clone, Debug)]
 pub struct Reader {
-    /// Becomes writable once the reader goes on.
+    /// Becomes writable once the reader continues.
     outlet: Option<Arc<OwnedFd>>,
-    /// How many bytes the reader has taken so far.
+    /// Number of bytes read so far.
     taken: u64,
 }
 
@@ -75,7 +75,7 @@ impl Reader {
     }
 }
 
-/// How long a reader that stops reading is waited for when the capture is over.
+/// Patience with a reader that stops reading at the end of a capture.
 #[derive(Debug)]
 pub struct Patience {
     since: Instant,
@@ -84,7 +84,7 @@ pub struct Patience {
 
 impl Patience {
     const TIME: Duration = Duration::from_millis(500);
-    /// A reader that takes less than this in the time does not go on.
+    /// Minimum progress of a reader in that time.
     const LEAST: u64 = 64 << 10;
 
     pub fn begin() -> Self {
@@ -94,7 +94,7 @@ impl Patience {
         }
     }
 
-    /// Returns whether the reader took too little for too long, or another signal asks for the end.
+    /// Returns whether the reader read too little for too long, or another signal requests the end.
     pub fn is_over(&mut self, reader: &Reader) -> bool {
         if reader.taken.saturating_sub(self.taken) >= Self::LEAST {
             (self.since, self.taken) = (Instant::now(), reader.taken);
@@ -103,17 +103,17 @@ impl Patience {
     }
 }
 
-/// The end of a pipeline. After an error it is written to no more, and `finish` tells what is missing.
+/// The end of a pipeline. After an error it is not written to, and `finish` reports the missing packets.
 pub trait Writer {
     /// Writes blocks, or queues them. Blocks that an error keeps from being written are counted in the outcome.
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure>;
 
-    /// Called when nothing more is at hand for now, after records as well as in every round without any: whoever
-    /// looks on should see all packets so far. Also called to try again while the writer is blocked.
+    /// Called when no more blocks are available for now, after records as well as in every round without any, so that viewers
+    /// see all packets so far. Also called to retry while the writer is blocked.
     fn flush(&mut self) -> Result<Pressure>;
 
-    /// Waits until all packets are where they belong, and returns what became of those since the beginning. Called
-    /// again if a trailer is written after the packets.
+    /// Waits until all packets reached their destination, and returns the outcome of all packets so far. Called again if a
+    /// trailer is written after the packets.
     fn finish(&mut self) -> Outcome;
 }
 
@@ -131,7 +131,7 @@ impl<W: Writer + ?Sized> Writer for &mut W {
     }
 }
 
-/// Writes blocks and waits until the writer can be handed more, as long as its reader likes.
+/// Writes blocks and waits until the writer accepts more, without a limit on its reader.
 pub fn write_patiently(writer: &mut dyn Writer, blocks: Blocks<'_>) -> Result<()> {
     const BUSY_SLEEP: Duration = Duration::from_millis(1);
     const READER_SLEEP: Duration = Duration::from_millis(50);
@@ -162,20 +162,20 @@ pub trait FileWriter: Writer + Send {
     }
 }
 
-/// What became of the packets that a writer was handed. Packets that are named nowhere here are where they belong.
+/// The outcome of the packets that a writer received. Packets not listed here reached their destination.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Packets lost while others went on.
+    /// Packets lost while others were written.
     pub lost: Vec<Loss>,
-    /// Packets that an error, or a reader that does not read, kept from being written.
+    /// Packets not written because of an error, or of a reader that does not read.
     pub unwritten: Counts,
-    /// The packets that the file still holds, where the disk or another process took some of them.
+    /// Packets still in the file, if the disk or another process removed some.
     pub left: Option<Counts>,
-    /// Interface blocks that were added after those that the file begins with, and the packets of each.
+    /// Interface blocks added after the first ones of the file, and the number of packets of each.
     pub added: Vec<(u32, u64)>,
     /// The output whose reader stopped reading.
     pub not_read: Option<String>,
-    /// Why the last packets could not be written. The errors of `write` and `flush` are not repeated.
+    /// Reason for which the last packets could not be written. Errors of `write` and `flush` are not repeated.
     pub error: Option<Error>,
 }
 

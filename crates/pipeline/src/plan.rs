@@ -14,7 +14,7 @@ pub struct OutputPlan {
     pub format: Format,
     #[serde(default)]
     pub compression: Option<Compression>,
-    /// Bytes of each packet, where more are recorded for others.
+    /// Snap length of this output, if shorter than the capture's.
     #[serde(default)]
     pub snaplen: Option<u32>,
 }
@@ -45,11 +45,11 @@ pub enum Compression {
     Gzip,
 }
 
-/// How files are made and written.
+/// Creation and writing of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FilePlan {
-    /// Permissions, less what the umask takes away.
+    /// Permissions, before the umask.
     pub mode: Option<u32>,
     pub io: Io,
 }
@@ -57,7 +57,7 @@ pub struct FilePlan {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Io {
-    /// Directly where the file system supports it.
+    /// Directly if the file system supports it.
     #[default]
     Auto,
     /// Past the page cache.
@@ -66,51 +66,51 @@ pub enum Io {
     Buffered,
 }
 
-/// When a file of a series ends, and what is done with it.
+/// End of the files of a series, and their treatment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rotation {
-    /// A file grows no larger than this.
+    /// Maximum size of a file.
     pub size: Option<u64>,
     #[serde(rename = "time_ns", with = "nanoseconds::option")]
     pub time: Option<Duration>,
-    /// This many files stay, the latest ones.
+    /// Maximum number of files; the oldest are removed.
     pub files: Option<usize>,
-    /// All files together stay below this.
+    /// Maximum total size of all files.
     pub total: Option<u64>,
-    /// Is run with the name of each finished file.
+    /// Program to run with the name of each finished file.
     pub command: Option<String>,
-    /// A file has its name only once it is finished and on the disk.
+    /// True if a file gets its name only once finished and on the disk.
     pub sealed: bool,
 }
 
 impl Rotation {
-    /// Returns whether there are to be several files, or something is done with the one.
+    /// Returns true for several files, or for treatment of a single one.
     pub fn is_asked_for(&self) -> bool {
         *self != Self::default()
     }
 }
 
-/// Where chunks of packets are kept, and where they wait.
+/// Store and spool for chunks of packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StorePlan {
     pub url: String,
     /// The capture's name in the store.
     pub name: String,
-    /// `None`: the usual directory.
+    /// `None`: the default directory.
     pub spool: Option<PathBuf>,
     pub spool_bytes: u64,
     pub full: FullSpool,
     pub chunk_bytes: u64,
     #[serde(rename = "chunk_time_ns", with = "nanoseconds")]
     pub chunk_time: Duration,
-    /// The capture ends once it recorded this many bytes.
+    /// Number of recorded bytes after which the capture ends.
     pub size: Option<u64>,
-    /// How long the end of the capture may wait for the store.
+    /// Time that the end of the capture may wait for the store.
     #[serde(rename = "patience_ns", with = "nanoseconds")]
     pub patience: Duration,
-    /// Each chunk gets its index when it is stored.
+    /// True if each chunk gets its index when stored.
     pub index: bool,
 }
 
@@ -120,7 +120,7 @@ impl StorePlan {
     pub const CHUNK_TIME: Duration = Duration::from_secs(10);
     pub const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Stores at an address with the usual sizes and times.
+    /// Creates a plan for a store with default sizes and times.
     pub fn new(url: String, name: String) -> Self {
         Self {
             url,
@@ -137,7 +137,7 @@ impl StorePlan {
     }
 }
 
-/// What happens when the spool is full.
+/// Action when the spool is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FullSpool {
@@ -147,7 +147,7 @@ pub enum FullSpool {
     Evict,
 }
 
-/// A length of time as a number of nanoseconds.
+/// Serialization of a duration as a number of nanoseconds.
 pub mod nanoseconds {
     use super::Duration;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -8,31 +8,31 @@ use crate::{Blocks, Outcome, Pressure, Writer};
 
 /// A step between the rings and the writer: it changes blocks, leaves some out, or holds them back.
 pub trait Stage: fmt::Debug {
-    /// Hands on what these blocks become. An error ends the capture.
+    /// Processes blocks and hands on the results. An error ends the capture.
     fn push(&mut self, blocks: Blocks<'_>, next: &mut dyn Writer) -> Result<Pressure>;
 
-    /// Called when nothing more is at hand for now.
+    /// Called when no more blocks are available for now.
     fn flush(&mut self, next: &mut dyn Writer) -> Result<Pressure> {
         next.flush()
     }
 
-    /// Hands on all that was held back. Not called after an error.
+    /// Hands on all held-back blocks. Not called after an error.
     fn finish(&mut self, _next: &mut dyn Writer) -> Result<()> {
         Ok(())
     }
 
-    /// Adds to the outcome what this stage added to the packets or kept from the writer.
+    /// Adds this stage's additions and losses to the outcome.
     fn account(&mut self, _outcome: &mut Outcome) {}
 }
 
-/// A stage and the writer behind it, which together are a writer.
+/// A stage and the writer behind it, which together form a writer.
 struct Staged<'w> {
     stage: Box<dyn Stage>,
     next: Box<dyn Writer + 'w>,
     has_failed: bool,
 }
 
-/// Puts stages in front of a writer, the first one outermost.
+/// Chains stages in front of a writer, the first one outermost.
 pub fn staged<'w>(stages: Vec<Box<dyn Stage>>, writer: &'w mut dyn Writer) -> Box<dyn Writer + 'w> {
     let last: Box<dyn Writer + 'w> = Box::new(writer);
     stages.into_iter().rev().fold(last, |next, stage| {
@@ -70,7 +70,7 @@ impl Writer for Staged<'_> {
     }
 }
 
-/// A pipeline that is fed, with the last answer of its writer.
+/// The input of a pipeline, with the last answer of its writer.
 pub struct Feed<'w> {
     writer: Box<dyn Writer + 'w>,
     pub pressure: Pressure,

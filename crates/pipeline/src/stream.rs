@@ -1,5 +1,5 @@
-//! A pipe, terminal or socket: no write waits for the reader. Bytes that the reader has not taken yet are kept, with the
-//! packets they were made from, so that these can be counted if they are never taken.
+//! A pipe, terminal or socket: writes never wait for the reader. Unread bytes are kept, with the packets they were made from,
+//! so that these can be counted if never read.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -11,15 +11,15 @@ use trawl_sys::{Error, Result, events};
 
 use crate::{Outcome, Patience, Pressure, Reader};
 
-/// The longest sleep while the reader takes nothing.
+/// Longest sleep while the reader does not read.
 const READER_SLEEP: Duration = Duration::from_millis(50);
 
-/// Bytes that only make sense whole: a block, a record or a line.
+/// Bytes that are only useful as a whole: a block, a record or a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// Where it ends, among the bytes that are put out.
+    /// End offset among the bytes written.
     pub end: usize,
-    /// The interface block of its packet.
+    /// Interface block of its packet.
     pub interface: Option<u32>,
 }
 
@@ -28,7 +28,7 @@ pub struct Stream {
     outlet: Outlet,
     name: String,
     reader: Reader,
-    /// The bytes that the reader has not taken yet, and the units they consist of.
+    /// Unread bytes, and their units.
     left: Vec<u8>,
     units: Vec<Unit>,
 }
@@ -36,7 +36,7 @@ pub struct Stream {
 impl Stream {
     pub fn new(file: File, name: String) -> Self {
         let outlet = Outlet::new(file);
-        // Without a descriptor of its own a reader is looked for from time to time.
+        // Without a descriptor, the stream is retried at intervals.
         let descriptor = outlet.as_fd().try_clone_to_owned().ok().map(Arc::new);
         Self {
             outlet,
@@ -50,7 +50,7 @@ impl Stream {
         }
     }
 
-    /// Puts out units. Bytes that are not taken at once are kept.
+    /// Writes units. Bytes not accepted at once are kept.
     pub fn put(&mut self, bytes: &[u8], units: impl FnOnce() -> Vec<Unit>) -> Result<Pressure> {
         let before = self.left.len();
         let done = match before {
@@ -77,7 +77,7 @@ impl Stream {
         }
     }
 
-    /// Tries to hand over what is left.
+    /// Retries to write the kept bytes.
     pub fn push(&mut self) -> Result<Pressure> {
         if !self.left.is_empty() {
             let (done, result) = self.outlet.write(&self.left);
@@ -89,7 +89,7 @@ impl Stream {
         Ok(self.pressure())
     }
 
-    /// Waits for the reader as long as it goes on. Packets that it does not take are unwritten.
+    /// Waits for the reader as long as it makes progress. Unread packets count as unwritten.
     pub fn finish(&mut self) -> Outcome {
         let mut outcome = Outcome::default();
         let mut patience = Patience::begin();
@@ -100,7 +100,7 @@ impl Stream {
                     break;
                 }
                 Ok(Pressure::Blocked(reader)) => {
-                    // A wait that fails is a short one.
+                    // A failed wait is only a short one.
                     let _ = events::wait_also(&[], reader.outlet(), READER_SLEEP);
                 }
                 Ok(_) => break,
@@ -134,7 +134,7 @@ impl Stream {
         }));
     }
 
-    /// Forgets the units that went out whole. One that did not is kept.
+    /// Forgets the units that were written whole; a partly written one is kept.
     fn pass(&mut self, done: usize) {
         self.reader.taken += done as u64;
         self.left.drain(..done);
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// Puts out units of 1000 bytes.
+    /// Writes units of 1000 bytes.
     fn put(stream: &mut Stream, count: usize, with: u8) -> Pressure {
         let bytes = vec![with; count * 1000];
         let units = || {
@@ -171,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn units_taken_and_units_left_add_up() {
+    fn read_and_unread_units_add_up() {
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
         let file = File::from(std::os::fd::OwnedFd::from(writer));
         let mut stream = Stream::new(file, String::new());
         assert!(matches!(put(&mut stream, 50, 1), Pressure::Idle));
         put(&mut stream, 50, 2);
         assert!(matches!(put(&mut stream, 50, 3), Pressure::Blocked(_)));
-        // The reader goes on, and stops again in the middle of a unit.
+        // The reader continues, and stops again in the middle of a unit.
         let mut taken = vec![0; 40_500];
         reader.read_exact(&mut taken).expect("bytes");
         stream.push().expect("a reader");

@@ -1,5 +1,5 @@
-//! Several outputs of one capture: each but the first has a thread and a queue of its own, so that a slow one costs the
-//! others nothing. Packets that find the queue of an output full are lost to that output alone.
+//! Several outputs of one capture: each but the first has a thread and a queue of its own, so that a slow one does not delay
+//! the others. Packets that exceed an output's queue are lost to that output alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,12 +11,12 @@ use trawl_packet::pcapng::block::{EPB_FIXED_LEN, HEADER_LEN, blocks, padded};
 use trawl_pipeline::{Blocks, Counts, Outcome, Patience, Pressure, Writer};
 use trawl_sys::{Error, Result, errno, events};
 
-/// Bytes that may wait for one output.
+/// Maximum size of an output's queue.
 const WAITING_MAX: usize = 32 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How often an output writes blocks that have come slowly.
+/// Interval at which an output writes slowly arriving blocks.
 const FLUSH_EVERY: Duration = Duration::from_millis(20);
-/// The longest sleep while a reader takes nothing.
+/// Longest sleep while a reader does not read.
 const READER_SLEEP: Duration = Duration::from_millis(10);
 
 /// An output with a thread of its own.
@@ -29,25 +29,25 @@ pub struct Beside {
     lost: u64,
 }
 
-/// The state that an output shares with its thread.
+/// State shared between an output and its thread.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Bytes that are not written yet.
+    /// Bytes not yet written.
     waiting: AtomicUsize,
-    /// The capture is over: a reader that takes nothing is waited for no longer.
+    /// True once the capture is over: readers that do not read are no longer waited for.
     is_ending: AtomicBool,
 }
 
-/// What became of an output.
+/// Outcome of an output.
 #[derive(Debug)]
 pub struct Fate {
     pub name: String,
     pub recorded: u64,
     pub lost: u64,
     pub error: Option<Error>,
-    /// It failed for another reason than a reader that has seen enough.
+    /// True if it failed for another reason than a reader that closed the pipe.
     pub failed: bool,
-    /// Its losses are packets that could not be compressed in time.
+    /// True if its losses are packets that could not be compressed in time.
     pub compresses_too_slowly: bool,
 }
 
@@ -76,7 +76,7 @@ impl Fate {
 }
 
 impl Beside {
-    /// Starts an output; packets are cut to `snaplen` bytes, if there is one.
+    /// Starts an output; packets are cut to `snaplen` bytes, if given.
     pub fn start(
         name: String,
         mut writer: Box<dyn Writer + Send>,
@@ -92,7 +92,7 @@ impl Beside {
                 let written = write_all(writer, snaplen, &to_write, &shared);
                 let mut outcome = writer.finish();
                 outcome.error = written.err().or(outcome.error);
-                // After an error, or with a reader that does not read, blocks still come.
+                // Blocks still arrive after an error, or with a reader that does not read.
                 while let Ok(bytes) = to_write.recv() {
                     outcome.unwritten.add_blocks(&bytes);
                     shared.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
@@ -129,10 +129,10 @@ impl Beside {
         thread.is_some_and(|thread| !thread.is_finished()) && self.waiting() > 0
     }
 
-    /// Ends the output when all is written. `handed` is the number of packets that it was given.
+    /// Ends the output once all is written. `handed` is the number of packets that it received.
     fn end(mut self, handed: u64) -> Fate {
         self.jobs = None;
-        // A thread that crashed has written nothing that can be relied on.
+        // A crashed thread has written nothing reliable.
         let outcome = match self.thread.take().map(JoinHandle::join) {
             Some(Ok(outcome)) => outcome,
             _ => Outcome {
@@ -145,7 +145,7 @@ impl Beside {
     }
 }
 
-/// Writes blocks until the capture is over, or its reader does not read then.
+/// Writes blocks until the capture is over, and its reader does not read any more.
 fn write_all(
     writer: &mut dyn Writer,
     snaplen: Option<u32>,
@@ -169,7 +169,7 @@ fn write_all(
     }
 }
 
-/// Waits for a reader, as long as it likes until the capture is over. Returns whether it goes on.
+/// Waits for a reader, without a limit until the capture is over. Returns whether it continues.
 fn wait_for_reader(writer: &mut dyn Writer, mut pressure: Pressure, queue: &Queue) -> Result<bool> {
     let mut patience = None;
     while let Pressure::Blocked(reader) = &pressure {
@@ -184,7 +184,7 @@ fn wait_for_reader(writer: &mut dyn Writer, mut pressure: Pressure, queue: &Queu
     Ok(true)
 }
 
-/// Writes blocks, with packets cut where they are to be.
+/// Writes blocks, with packets cut to the snap length, if any.
 fn write_cut(
     writer: &mut dyn Writer,
     blocks: Blocks<'_>,
@@ -198,7 +198,7 @@ fn write_cut(
     }
 }
 
-/// The blocks with at most this many bytes of each packet.
+/// Returns the blocks with at most this many bytes of each packet.
 fn cut(bytes: &[u8], snaplen: u32) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     for block in blocks(bytes) {
@@ -223,18 +223,18 @@ fn cut(bytes: &[u8], snaplen: u32) -> Vec<u8> {
     out
 }
 
-/// The first output, and others beside it. With others, its failure does not end the capture.
+/// The first output, and additional ones. With others, the first one's failure does not end the capture.
 pub struct Several {
     name: String,
     first: Box<dyn Writer>,
-    /// The first one's packets are cut to this many bytes.
+    /// Snap length of the first output.
     snaplen: Option<u32>,
     beside: Vec<Beside>,
-    /// The last answer of the first.
+    /// Last answer of the first output.
     pressure: Pressure,
-    /// The packets that the first has been given.
+    /// Number of packets handed to the first output.
     handed: u64,
-    /// How the first failed: it is given no more then.
+    /// Failure of the first output, which receives nothing from then on.
     failure: Option<Fate>,
 }
 
@@ -264,7 +264,7 @@ impl Several {
         }
     }
 
-    /// Ends the others, and returns what became of them, and of the first if it failed.
+    /// Ends the others, and returns their outcomes, and the first one's if it failed.
     pub fn end(self) -> Vec<Fate> {
         let handed = self.handed;
         let others = self.beside.into_iter().map(|one| one.end(handed));
@@ -286,7 +286,7 @@ impl Several {
             .for_each(|one| one.hand(&shared, packets));
     }
 
-    /// Takes in the first one's answer, and answers for all.
+    /// Stores the first one's answer, and answers for all.
     fn answer(&mut self, answered: Result<Pressure>) -> Result<Pressure> {
         self.pressure = match answered {
             Err(error) if !self.beside.is_empty() => {
@@ -359,7 +359,7 @@ mod tests {
     use trawl_packet::pcapng::write::{EnhancedPacket, enhanced_packet};
 
     #[test]
-    fn packets_are_cut_and_keep_what_is_known_of_them() {
+    fn cut_packets_keep_their_metadata() {
         let mut bytes = Vec::new();
         for length in [10, 64, 65] {
             enhanced_packet(

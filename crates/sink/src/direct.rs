@@ -1,5 +1,5 @@
-//! A pcapng file that is written past the page cache: whole segments of the ring as they are, and all else gathered in
-//! aligned buffers. What comes slowly is written plainly and soon, and once more with the rest of its buffer.
+//! A pcapng file that is written past the page cache: whole segments of the ring unchanged, and all else gathered in aligned
+//! buffers. Slowly arriving blocks are written through the page cache soon, and again with the rest of their buffer.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,13 +21,13 @@ use crate::form;
 use crate::intact::{Harm, Watch, lost_by_disk, refused};
 
 const BUFFER: usize = 1 << 20;
-/// Buffers that are gathered in or on their way.
+/// Maximum number of buffers that are being filled or written.
 const BUFFERS: usize = 8;
-/// Pieces that are begun together.
+/// Maximum number of pieces that are started together.
 const BATCH: usize = 32;
-/// Room is asked for in portions of this size.
+/// Size of reserved portions of disk space.
 const RESERVE: u64 = 64 << 20;
-/// What comes slowly is written this often.
+/// Interval at which slowly arriving blocks are written.
 const FLUSH_EVERY: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -36,24 +36,24 @@ pub struct DirectFile {
     name: String,
     disk: Disk,
     whole_bytes: Option<WholeBytes>,
-    /// What has come and is not on its way to the disk, and where in the file it belongs.
+    /// Received bytes not yet queued for the disk; `tail_at` is their position in the file.
     tail: Aligned,
     tail_at: u64,
     spare: Vec<Aligned>,
     buffers: usize,
     queue: VecDeque<Write>,
-    /// Pieces that are written and end with the beginning of a block.
+    /// Written pieces that end with the beginning of a block.
     kept: VecDeque<(u64, Piece)>,
-    /// Ends of blocks that are not in the file yet, and the last one that is.
+    /// Ends of blocks not yet in the file; `whole` is the last one in it.
     boundaries: VecDeque<u64>,
     whole: u64,
-    /// The file is whole up to here, as far as bytes go.
+    /// End of the contiguous bytes in the file.
     done_to: u64,
-    /// The disk has what comes before this; what follows may be in the page cache alone.
+    /// End of the bytes on the disk; later bytes may be in the page cache only.
     on_disk_to: u64,
     length: u64,
     reserved: u64,
-    /// How far it may grow.
+    /// Maximum length of the file.
     most: u64,
     flushed: Instant,
     watch: Watch,
@@ -62,7 +62,7 @@ pub struct DirectFile {
 }
 
 impl DirectFile {
-    /// For an empty file. An error means that its file system cannot.
+    /// Opens an empty file for direct writing. Fails if its file system does not support that.
     pub fn new(plain: File, name: String, whole_bytes: Option<WholeBytes>) -> io::Result<Self> {
         let disk = Disk::open(plain.as_fd())?;
         let watch = Watch::of(&plain);
@@ -92,13 +92,13 @@ impl DirectFile {
         })
     }
 
-    /// Reserves no room beyond this.
+    /// Limits the reserved space to this length.
     pub fn up_to(mut self, most: Option<u64>) -> Self {
         self.most = most.unwrap_or(u64::MAX);
         self
     }
 
-    /// Takes in what was finished, and begins what is to be written next.
+    /// Processes finished writes, and starts the next ones.
     fn pump(&mut self, wait: bool) -> Result<()> {
         if let Some(done) = self.disk.finished(wait) {
             self.take_in(done)?;
@@ -114,7 +114,7 @@ impl DirectFile {
         Ok(())
     }
 
-    /// Sees to it that there is room up to here. Without it the file may be in more pieces, no more.
+    /// Reserves space up to here. Without it, the file may be fragmented, nothing worse.
     fn reserve(&mut self, end: u64) {
         if end <= self.reserved {
             return;
@@ -136,15 +136,15 @@ impl DirectFile {
             if failure.is_none() {
                 let bytes = write.piece.bytes();
                 let at = write.offset + written as u64;
-                // Again in the plain way, which also tells why not.
+                // Writes the rest through the page cache, which also returns the reason of a failure.
                 let (more, error) = write_at(&self.plain, &bytes[written..], at);
                 reached = reached.max(at + more as u64);
                 failure = error;
             }
             self.kept.push_back((write.offset, write.piece));
         }
-        // The page cache takes what the disk does not, and some file systems use it for a direct write that fails: it has
-        // to be on the disk before it counts.
+        // The page cache accepts bytes that the disk does not, and some file systems use it for a direct write that fails:
+        // the bytes must be on the disk before they count.
         let length = reached - self.on_disk_to;
         self.check(wait_for(&self.plain, self.on_disk_to, length))?;
         (self.done_to, self.on_disk_to) = (reached, reached);
@@ -152,7 +152,7 @@ impl DirectFile {
         failure.map_or(Ok(()), |error| self.fail(error))
     }
 
-    /// Moves the last boundary on, and releases what comes before it.
+    /// Advances the last boundary, and releases the pieces before it.
     fn advance(&mut self) {
         while let Some(boundary) = self.boundaries.front().filter(|end| **end <= self.done_to) {
             self.whole = *boundary;
@@ -171,7 +171,7 @@ impl DirectFile {
         }
     }
 
-    /// Cuts the file after its last whole block, and keeps what is not in it.
+    /// Cuts the file after its last whole block, and counts the packets that are not in it.
     fn fail(&mut self, error: io::Error) -> Result<()> {
         self.check(wait_for(&self.plain, self.on_disk_to, 0))?;
         let mut rest = Vec::new();
@@ -201,12 +201,12 @@ impl DirectFile {
         Err(refused(&self.name, self.whole, error))
     }
 
-    /// The file ends here, and nothing is on its way.
+    /// Ends the file here, with nothing in progress.
     fn forget(&mut self, end: u64) {
         if let Some(bytes) = &self.whole_bytes {
             bytes.set(end);
         }
-        // A failure here would be about the same disk.
+        // A failure here would concern the same disk.
         let _ = self.plain.set_len(end);
         self.tail.clear();
         self.boundaries.clear();
@@ -214,7 +214,7 @@ impl DirectFile {
         self.on_disk_to = self.on_disk_to.min(end);
     }
 
-    /// Hands the tail over, as far as it goes.
+    /// Queues the tail for writing.
     fn push_tail(&mut self) -> Result<()> {
         while self.spare.is_empty() {
             if self.buffers < BUFFERS || (self.disk.is_idle() && self.queue.is_empty()) {
@@ -238,7 +238,8 @@ impl DirectFile {
         Ok(())
     }
 
-    /// Gathers blocks. Each buffer ends with a whole one: nobody cuts the file where all of trawl was killed.
+    /// Gathers blocks. Each buffer ends with a whole one, because no process cuts the file if trawl and its warden are both
+    /// killed.
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         let mut is_larger_than_buffers = false;
@@ -265,7 +266,7 @@ impl DirectFile {
         Ok(())
     }
 
-    /// Fills the buffer at hand up to what a disk takes.
+    /// Pads the current buffer up to the disk's unit.
     fn fill_up(&mut self) {
         let mut pad = vec![0; to_next_unit(self.length)];
         filling(&mut pad);
@@ -274,7 +275,7 @@ impl DirectFile {
         self.boundaries.push_back(self.length);
     }
 
-    /// Writes blocks that have come slowly through the page cache.
+    /// Writes slowly arriving blocks through the page cache.
     fn write_slowly(&mut self) -> Result<()> {
         if !self.disk.is_idle() || !self.queue.is_empty() || self.done_to >= self.length {
             return Ok(());
@@ -291,7 +292,7 @@ impl DirectFile {
     fn look(&mut self) -> Result<()> {
         let harm = match self.watch.look(&self.plain, self.done_to) {
             Some(harm) => harm,
-            // What was written since the cut is after a hole.
+            // Bytes written since the cut are after a hole.
             None => match first_hole(&self.plain) {
                 Ok(end) if end < self.done_to => Harm::Cut(end),
                 _ => return Ok(()),
@@ -303,7 +304,7 @@ impl DirectFile {
         Err(error)
     }
 
-    /// Ends the file after the last block that lies before `end`.
+    /// Ends the file after the last block before `end`.
     fn count_what_is_left(&mut self, end: u64) {
         self.queue.clear();
         self.kept.clear();
@@ -312,7 +313,7 @@ impl DirectFile {
         self.forget(whole);
     }
 
-    /// Counts what is left where the disk did not take all that was waited for.
+    /// Counts the remaining packets if the disk did not accept all bytes.
     fn check(&mut self, waited: io::Result<()>) -> Result<()> {
         let Err(error) = waited else {
             return Ok(());
@@ -323,7 +324,7 @@ impl DirectFile {
     }
 }
 
-/// How many bytes got into the file, and why not all.
+/// Returns the number of bytes written, and the error if not all.
 fn write_at(file: &File, bytes: &[u8], at: u64) -> (usize, Option<io::Error>) {
     let mut done = 0;
     while done < bytes.len() {
@@ -337,10 +338,10 @@ fn write_at(file: &File, bytes: &[u8], at: u64) -> (usize, Option<io::Error>) {
     (done, None)
 }
 
-/// Less than this is no room for a block.
+/// Minimum size of a block.
 const SMALLEST: usize = 32;
 
-/// How far the next multiple of a unit is, with room for a block or nothing in between.
+/// Returns the distance to the next multiple of a unit, with space for a block or none in between.
 fn to_next_unit(length: u64) -> usize {
     match (length.next_multiple_of(UNIT as u64) - length) as usize {
         0 => 0,
@@ -349,7 +350,7 @@ fn to_next_unit(length: u64) -> usize {
     }
 }
 
-/// How many bytes of whole blocks fit into so much room, with room for another block or nothing after them.
+/// Returns the number of bytes in whole blocks that fit into this space, with space for another block or none after them.
 fn whole_blocks(bytes: &[u8], room: usize) -> usize {
     let fits = |length: usize| length == room || length + SMALLEST <= room;
     if fits(bytes.len()) {
@@ -365,7 +366,7 @@ fn whole_blocks(bytes: &[u8], room: usize) -> usize {
 }
 
 impl DirectFile {
-    /// Queues a whole segment, which begins where a disk's unit does.
+    /// Queues a whole segment, which begins at a disk unit.
     fn queue_segment(&mut self, mut segment: Lease) -> Result<()> {
         let ready = self.pump(false).map(|()| self.fill_up());
         let ready = ready.and_then(|()| match self.tail.bytes().is_empty() {
@@ -394,13 +395,13 @@ impl DirectFile {
         }
         self.write_slowly()?;
         self.look()?;
-        // Files of a limited size may come faster than a disk tells that it keeps them.
+        // Files of a limited size may follow each other faster than the disk confirms them.
         self.check(match self.most {
             u64::MAX => self.plain.sync_data(),
             _ => wait_for(&self.plain, self.on_disk_to, 0),
         })?;
         if self.reserved > self.length {
-            // The rest of the room is given back. The length stays as it is.
+            // Frees the rest of the reserved space. The length stays.
             let _ = self.plain.set_len(self.length);
             self.reserved = 0;
         }
@@ -463,7 +464,7 @@ impl FileWriter for DirectFile {
         self.length
     }
 
-    /// Each buffer may be filled up to the next unit.
+    /// Each buffer may be padded to the next unit.
     fn filling(&self, bytes: usize) -> u64 {
         let more = bytes.saturating_sub(self.tail.room());
         (more.div_ceil(BUFFER / 2) * (UNIT + SMALLEST)) as u64

@@ -1,4 +1,4 @@
-//! Files through the page cache, and pipes.
+//! Files written through the page cache, and pipes.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,28 +12,29 @@ use trawl_sys::{Error, Result};
 use crate::form::{Encoder, Form};
 use crate::intact::{Watch, lost_by_disk, refused};
 
-/// An open file that only ever grows by whole units, and is cut back to the last one when it is full or harmed.
+/// An open file that only grows by whole units, and is cut back to the last one when the disk is full or the file was
+/// changed.
 #[derive(Debug)]
 pub(crate) struct GrowingFile {
     file: File,
     pub(crate) name: String,
     pub(crate) written: u64,
-    /// Looks after a regular file.
+    /// Watch over a regular file.
     watch: Option<Watch>,
-    /// How many of the bytes can still be found, where another process or the disk took some.
+    /// Number of bytes that remain, if another process or the disk removed some.
     pub(crate) left: Option<u64>,
     /// Kept at the number of good bytes, for the warden of a capture.
     whole: Option<WholeBytes>,
     is_regular: bool,
-    /// Regular files have their pages written to the disk as they come.
+    /// Starts writing the pages of regular files to the disk early.
     writeback: Option<Writeback>,
-    /// One of many files, which may come faster than a disk tells that it keeps them.
+    /// True for one of many files, which may follow each other faster than the disk confirms them.
     pub(crate) in_series: bool,
 }
 
 impl GrowingFile {
     pub(crate) fn new(file: File, name: String, whole: Option<WholeBytes>) -> Self {
-        // Without it the capture works as well, only with a slow disk it may lose packets sooner.
+        // Without early writeback, a capture to a slow disk may lose packets sooner.
         let writeback = whole
             .as_ref()
             .and_then(|_| Writeback::of(file.as_fd()).ok());
@@ -52,7 +53,8 @@ impl GrowingFile {
         }
     }
 
-    /// Appends bytes, of which `boundary` returns how many of the first N form whole units. Returns how many were appended.
+    /// Appends bytes; `boundary` returns the end of the last whole unit within the first N. Returns the number of bytes
+    /// appended.
     pub(crate) fn write(
         &mut self,
         bytes: &[u8],
@@ -83,7 +85,7 @@ impl GrowingFile {
             whole.set(self.written);
         }
         if good < done && self.is_regular {
-            // A failure here would be about the same full disk, which is reported below.
+            // A failure here would concern the same full disk, which is reported below.
             let _ = self.file.set_len(self.written);
         }
         let result = match error {
@@ -98,13 +100,13 @@ impl GrowingFile {
         (good, result)
     }
 
-    /// The disk did not take what the page cache had taken.
+    /// Handles bytes that the page cache accepted but the disk did not.
     fn lose(&mut self, failure: NotOnDisk) -> Error {
         self.left = Some(failure.from);
         lost_by_disk(&self.name, failure)
     }
 
-    /// Waits until the disk has it.
+    /// Waits until the bytes are on the disk.
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.look()?;
         let writeback = self.writeback.as_ref();
@@ -112,7 +114,7 @@ impl GrowingFile {
         settled.map_err(|failure| self.lose(failure))
     }
 
-    /// Fails where another process has cut or removed the file: after a cut, a hole would be left.
+    /// Fails if another process has cut or removed the file: writing after a cut would leave a hole.
     fn look(&mut self) -> Result<()> {
         let Some(watch) = &mut self.watch else {
             return Ok(());
@@ -133,9 +135,9 @@ impl GrowingFile {
         }
     }
 
-    /// Ends a file that lacks something after its last whole unit.
+    /// Ends an incomplete file after its last whole unit.
     pub(crate) fn end_at(&mut self, end: u64) {
-        // A failure here would be about a file that is not ours alone any more.
+        // A failure here would concern a file that another process has changed.
         let _ = self.file.set_len(end);
         if let Some(whole) = &self.whole {
             whole.set(end);
@@ -148,7 +150,7 @@ impl GrowingFile {
 pub struct PlainFile {
     encoder: Encoder,
     file: GrowingFile,
-    /// The packets written to a pcap file, whose records do not name an interface.
+    /// Packets written to a pcap file, whose records do not name an interface.
     written: Counts,
     outcome: Outcome,
     has_failed: bool,
@@ -170,7 +172,7 @@ impl PlainFile {
         self
     }
 
-    /// Ends a file that lacks something after its last whole unit, and counts the packets that are left.
+    /// Ends an incomplete file after its last whole unit, and counts the remaining packets.
     fn check(&mut self, result: Result<()>) -> Result<Pressure> {
         self.has_failed |= result.is_err();
         if let Some(left) = self.file.left.take() {
@@ -255,7 +257,7 @@ impl Pipe {
 }
 
 impl FileWriter for Pipe {
-    /// Returns 0: a pipe is no file of a series.
+    /// Returns 0: a pipe is not part of a series.
     fn length(&self) -> u64 {
         0
     }

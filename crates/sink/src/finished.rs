@@ -13,24 +13,24 @@ use trawl_sys::{Error, Result, create, process};
 
 use crate::series_plan::SeriesPlan;
 
-/// How many removed files may wait until the disk has freed their room, which takes a second a GB on some.
+/// Maximum number of removed files whose space the disk has not freed, which takes a second a GB on some.
 const BEING_FREED: usize = 2;
-/// How often it is asked whether commands still run.
+/// Interval between checks for running commands.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Somebody who waits longer than this is told what for.
+/// Waiting time after which the user is informed.
 const SAID_AFTER: Duration = Duration::from_secs(2);
-/// By anybody.
+/// Executable by anyone.
 const EXECUTABLE: u32 = 0o111;
 
 #[derive(Debug)]
 pub struct Finished {
     plan: SeriesPlan,
-    /// Those that are there, the oldest first, and how large they are.
+    /// Existing files, the oldest first, with their sizes.
     past: VecDeque<(PathBuf, u64)>,
-    /// Takes files that have lost their names: the last one who has a file open waits until its room is free.
+    /// Channel to a thread that closes removed files: the last close waits until the space is free.
     freed: Option<SyncSender<File>>,
     children: Vec<Child>,
-    /// Why the first command that could not be run was not.
+    /// Reason for which the first failed command could not be run.
     not_run: Option<io::Error>,
 }
 
@@ -45,15 +45,15 @@ impl Finished {
         }
     }
 
-    /// Whether one has this name.
+    /// Returns true if a finished file has this name.
     pub fn has(&self, path: &Path) -> bool {
         self.past.iter().any(|(one, _)| one == path)
     }
 
-    /// Takes one in, and runs the command with it.
+    /// Adds a finished file, and runs the command with it.
     pub fn add(&mut self, path: PathBuf, size: u64) {
         if let Some(command) = &self.plan.rotation.command {
-            // Its name is an argument: no shell looks at it.
+            // The name is an argument, not interpreted by a shell.
             let mut started = Command::new(command);
             started.arg(&path).stdin(Stdio::null());
             match process::with_signals(&mut started).spawn() {
@@ -68,7 +68,7 @@ impl Finished {
         self.past.push_back((path, size));
     }
 
-    /// Removes the oldest that are too many, with room for the one that comes next.
+    /// Removes the oldest files beyond the limits, with space for the next one.
     pub fn make_room(&mut self) {
         let files = self.plan.rotation.files.unwrap_or(usize::MAX).max(1);
         let total = self.plan.rotation.total.unwrap_or(u64::MAX);
@@ -82,7 +82,7 @@ impl Finished {
                 return;
             };
             let file = create::hold(&path);
-            // Somebody else may have taken it away.
+            // Another process may have removed it.
             let _ = std::fs::remove_file(path);
             if let Ok(file) = file {
                 self.free(file);
@@ -90,25 +90,25 @@ impl Finished {
         }
     }
 
-    /// Lets go of a removed file beside what comes next. Waits where many are on their way.
+    /// Closes a removed file in another thread. Waits while many are pending.
     fn free(&mut self, file: File) {
         let freed = self.freed.get_or_insert_with(|| {
             let (freed, files) = sync_channel::<File>(BEING_FREED);
             let close = move || files.into_iter().for_each(drop);
-            // Where no thread can be had, files are closed here.
+            // Without a thread, files are closed here.
             let _ = std::thread::Builder::new().spawn(close);
             freed
         });
         let _ = freed.send(file);
     }
 
-    /// Their own failures are their own affair.
+    /// Forgets ended commands; their failures are not reported.
     fn forget_ended(&mut self) {
         self.children
             .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
     }
 
-    /// How many commands still run.
+    /// Returns the number of running commands.
     pub fn running(&mut self) -> Result<usize> {
         self.forget_ended();
         match (
@@ -127,7 +127,7 @@ impl Finished {
     }
 }
 
-/// Waits until no command runs any more, and tells somebody who waits for long how many do.
+/// Waits until all commands have ended, and reports their number if the wait is long.
 pub fn wait_for_commands(
     mut running: impl FnMut() -> Result<usize>,
     tell: impl Fn(usize),
@@ -147,7 +147,7 @@ pub fn wait_for_commands(
     }
 }
 
-/// Refuses a command for finished files that is no program.
+/// Refuses a command for finished files that is not a program.
 pub fn check_command(command: &str) -> Result<()> {
     let is_program = |path: &Path| {
         std::fs::metadata(path)
@@ -163,8 +163,8 @@ pub fn check_command(command: &str) -> Result<()> {
         true => Ok(()),
         false => {
             let what = format!("cannot run '{command}' for -z");
-            let fix = "-z takes a program alone, without arguments: write a script of them";
-            Err(Error::usage(what, "there is no such program").fix(fix))
+            let fix = "-z accepts a program without arguments; put the command line into a script";
+            Err(Error::usage(what, "no such program exists").fix(fix))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The format of a file: how blocks become its bytes, and where these may be cut.
+//! The format of a file: encoding of blocks, and positions at which the file may be cut.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -8,10 +8,10 @@ use trawl_packet::pcap;
 use trawl_packet::pcapng::block::{ENHANCED_PACKET, blocks};
 use trawl_pipeline::{Counts, Unit};
 
-/// The format that blocks are encoded in.
+/// The format in which blocks are encoded.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
-    /// The bytes are in the file's format already.
+    /// Bytes already in the file's format.
     Encoded,
     Pcapng,
     Pcap {
@@ -24,7 +24,7 @@ pub enum Form {
 #[derive(Debug)]
 pub(crate) struct Encoder {
     form: Form,
-    /// Bytes that are not written yet, after the header of a file that was not begun.
+    /// Bytes not yet written, after the header if the file has not begun.
     out: Vec<u8>,
     header: usize,
 }
@@ -55,7 +55,7 @@ impl Encoder {
         }
     }
 
-    /// Returns blocks that were encoded just now in the file's format: pcapng as they are.
+    /// Returns the blocks just encoded in the file's format: pcapng unchanged.
     pub(crate) fn encoded<'b>(&'b self, bytes: &'b [u8]) -> &'b [u8] {
         match self.form {
             Form::Encoded | Form::Pcapng => bytes,
@@ -63,7 +63,7 @@ impl Encoder {
         }
     }
 
-    /// Returns the units that these blocks were encoded to.
+    /// Returns the units of these encoded blocks.
     pub(crate) fn units(&self, bytes: &[u8]) -> Vec<Unit> {
         if matches!(self.form, Form::Encoded) {
             let whole = Unit {
@@ -89,19 +89,19 @@ impl Encoder {
         blocks(bytes).map(unit).collect()
     }
 
-    /// Forgets the encoded blocks: they were written.
+    /// Forgets the encoded blocks, which were written.
     pub(crate) fn next(&mut self) {
         self.out.clear();
         self.header = 0;
     }
 
-    /// Returns how many bytes of a header still wait.
+    /// Returns the number of bytes of a pending header.
     pub(crate) fn waiting(&self) -> usize {
         self.out.len()
     }
 
-    /// Counts the packets in the first `end` bytes of a file, and returns where the last of them ends. pcap records name no
-    /// interface: the file's first packets are taken to be of the first interfaces in `written`.
+    /// Counts the packets in the first `end` bytes of a file, and returns the end of the last one. pcap records name no
+    /// interface: the file's first packets are attributed to the first interfaces in `written`.
     pub(crate) fn count_left(&self, path: &str, end: u64, written: &Counts) -> (Counts, u64) {
         match self.form {
             Form::Encoded | Form::Pcapng => packets(path, end).unwrap_or_default(),
@@ -117,14 +117,14 @@ impl Encoder {
 
 const SMALLEST_BLOCK: u64 = 12;
 
-/// Opens a file as the disk has it: the page cache may have more.
+/// Opens a file in its state on the disk, without the page cache.
 fn open(path: &str) -> io::Result<BufReader<File>> {
     let file = File::open(path)?;
     forget(&file, 0, file.metadata()?.len());
     Ok(BufReader::with_capacity(1 << 20, file))
 }
 
-/// Counts the packets of a pcapng file's whole blocks before `end`, and returns where the last of the blocks ends.
+/// Counts the packets of a pcapng file's whole blocks before `end`, and returns the end of the last block.
 pub(crate) fn packets(path: &str, end: u64) -> io::Result<(Counts, u64)> {
     let mut file = open(path)?;
     let mut counts = Counts::default();
@@ -137,7 +137,7 @@ pub(crate) fn packets(path: &str, end: u64) -> io::Result<(Counts, u64)> {
         if u64::from(length) < SMALLEST_BLOCK || !length.is_multiple_of(4) || next > end {
             break;
         }
-        // To the length at its end, which the smallest block has in its front.
+        // Skips to the length at the block's end, which in the smallest block is part of the front.
         file.seek_relative(i64::from(length) - (front.len() + back.len()) as i64)?;
         file.read_exact(&mut back)?;
         if u32::from_le_bytes(back) != length {
@@ -155,7 +155,7 @@ fn words(front: [u8; 12]) -> [u32; 3] {
     [0, 4, 8].map(|at| u32::from_le_bytes([front[at], front[at + 1], front[at + 2], front[at + 3]]))
 }
 
-/// Counts the whole records of a pcap file before `end`, and returns where the last of them ends.
+/// Counts the whole records of a pcap file before `end`, and returns the end of the last one.
 fn records(path: &str, end: u64) -> io::Result<(u64, u64)> {
     const FILE_HEADER: u64 = 24;
     let mut file = open(path)?;
@@ -168,7 +168,7 @@ fn records(path: &str, end: u64) -> io::Result<(u64, u64)> {
     while at + header.len() as u64 <= end {
         file.read_exact(&mut header)?;
         let captured = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
-        // Room that was never written.
+        // Space that was never written.
         if header[12..] == [0; 4] {
             break;
         }

@@ -1,5 +1,5 @@
-//! Whether a file that is being written is still there as it was written: other processes may cut or remove it. And why
-//! a file takes no more.
+//! Detection of changes to a file that is being written: other processes may cut or remove it. Also the errors of a file that
+//! accepts no more bytes.
 
 use std::fs::File;
 use std::io;
@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 use trawl_io::writeback::NotOnDisk;
 use trawl_sys::{Error, errno};
 
-/// How often it is looked where nothing is written.
+/// Interval between checks while nothing is written.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// What another process did to a file.
+/// A change to a file by another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Harm {
-    /// It is this long now.
+    /// Cut to this length.
     Cut(u64),
     Removed,
 }
 
 impl Harm {
-    /// How much of what was written can still be found.
+    /// Returns the number of written bytes that remain.
     pub(crate) fn left(self) -> u64 {
         match self {
             Self::Cut(length) => length,
@@ -39,10 +39,10 @@ impl Harm {
     }
 }
 
-/// Looks after a regular file.
+/// A watch over a regular file.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// One without a name from the beginning cannot be removed.
+    /// False for a file without a name from the beginning, which cannot be removed.
     has_name: bool,
     looked: Instant,
 }
@@ -55,7 +55,7 @@ impl Watch {
         }
     }
 
-    /// Looks at a file of which so much was written.
+    /// Checks a file of which this many bytes were written.
     pub(crate) fn look(&mut self, file: &File, written: u64) -> Option<Harm> {
         self.looked = Instant::now();
         let about = file.metadata().ok()?;
@@ -70,13 +70,13 @@ impl Watch {
     }
 }
 
-/// Why a file took no more, of which so much is whole.
+/// Returns the error of a file that accepts no more bytes, with this many whole ones.
 pub(crate) fn refused(name: &str, written: u64, error: io::Error) -> Error {
     let errno = error.raw_os_error();
     let error = Error::os(format!("cannot write to {name}"), error);
     let remedy = match errno {
         Some(errno::ENOSPC) => "free some space or write elsewhere",
-        Some(errno::EFBIG) => "ulimit -f tells the limit",
+        Some(errno::EFBIG) => "ulimit -f shows the limit",
         _ => return error,
     };
     error.fix(format!(
@@ -84,15 +84,15 @@ pub(crate) fn refused(name: &str, written: u64, error: io::Error) -> Error {
     ))
 }
 
-/// Why a file lacks what the page cache had taken.
+/// Returns the error of a file without bytes that the page cache had accepted.
 pub(crate) fn lost_by_disk(name: &str, failure: NotOnDisk) -> Error {
     let NotOnDisk { from, error } = failure;
     let what = format!("cannot write to {name}");
     let remedy = match error.raw_os_error() {
         Some(errno::ENOSPC | errno::EDQUOT) => "free some space or write elsewhere",
-        _ => "dmesg tells what the disk reported",
+        _ => "dmesg shows the disk's error",
     };
     Error::os(what, error).fix(format!(
-        "the disk took its first {from} bytes, and packets after those are lost; {remedy}"
+        "its first {from} bytes are on the disk, and later packets are lost; {remedy}"
     ))
 }

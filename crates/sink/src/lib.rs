@@ -1,4 +1,4 @@
-//! Sinks: where the finished blocks of a capture go.
+//! Sinks: destinations of the finished blocks of a capture.
 
 mod beside;
 mod direct;

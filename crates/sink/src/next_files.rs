@@ -1,5 +1,5 @@
-//! The files of a series, by a process that keeps the right to make and remove them: it is told when the next one is
-//! wanted and when one is finished, and never by what name.
+//! The files of a series, from a process that keeps the right to create and remove them: it is asked for the next file and
+//! informed of finished ones, but never receives a name.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,14 +13,14 @@ use trawl_sys::{Error, Result, clock, events};
 use crate::finished::{Finished, wait_for_commands};
 use crate::series_plan::SeriesPlan;
 
-/// Makes a file, or empties one that is there.
+/// Creates a file, or empties an existing one.
 pub type Make = Box<dyn Fn(&Path) -> Result<File>>;
 
 const NEXT: &[u8] = b"next";
 const FINISHED: &[u8] = b"finished";
 const RUNNING: &[u8] = b"running";
 
-/// An answer begins with one of these; what follows is a name, or what went wrong, why, and how to fix it.
+/// First byte of an answer; a name follows, or the error's subject, reason and fix.
 const DONE: u8 = b'+';
 const FAILED: u8 = b'-';
 const BETWEEN: char = '\0';
@@ -29,7 +29,7 @@ const BETWEEN: char = '\0';
 pub struct NextFiles(Helper);
 
 impl NextFiles {
-    /// Starts the process, with the rights to files that it is to have; with all that this one has where it is not said.
+    /// Starts the process with the given rights to files, or else with all rights of this process.
     pub fn start(
         plan: SeriesPlan,
         make: Make,
@@ -48,14 +48,14 @@ impl NextFiles {
         Helper::start(c"trawl-files", kept, &mut maker).map(Self)
     }
 
-    /// The next file, and its name.
+    /// Returns the next file, and its name.
     pub fn begin(&mut self) -> Result<(File, String)> {
         let (name, file) = self.ask(NEXT)?;
         let none = || Error::failed(format!("cannot write to {name}"), "it was not handed over");
         Ok((file.map(File::from).ok_or_else(none)?, name.clone()))
     }
 
-    /// The file at hand is whole.
+    /// Announces that the current file is finished.
     pub fn finished(&mut self) -> Result<()> {
         self.ask(FINISHED).map(|_| ())
     }
@@ -70,7 +70,7 @@ impl NextFiles {
     }
 
     fn ask(&self, request: &[u8]) -> Result<(String, Option<OwnedFd>)> {
-        // Not with the system's words: a broken pipe would be taken for a reader of the output who has seen enough.
+        // Without an errno: a broken pipe would be mistaken for a reader that closed the output.
         let gone = |e: std::io::Error| {
             Error::failed("cannot reach the process that opens files", e.to_string())
         };
@@ -90,13 +90,13 @@ impl NextFiles {
     }
 }
 
-/// What the process knows.
+/// State of the process.
 struct Maker {
     plan: SeriesPlan,
     make: Make,
     whole: WholeBytes,
     number: u64,
-    /// The latest name without a number.
+    /// Latest name without a number.
     last: Option<PathBuf>,
     begun: Option<Begun>,
     finished: Finished,
@@ -104,7 +104,7 @@ struct Maker {
 
 struct Begun {
     file: File,
-    /// Where it is, and where it is to be once it is finished.
+    /// Present path, and the path once finished.
     path: PathBuf,
     final_path: PathBuf,
 }
@@ -133,7 +133,7 @@ impl Duty for Maker {
         }
     }
 
-    /// A file that was being written is cut after its last whole block; one without any is removed.
+    /// Cuts an unfinished file after its last whole block; a file without any is removed.
     fn end(&mut self) {
         if let Some(begun) = &self.begun {
             let _ = match self.whole.get() {
@@ -189,7 +189,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Has a file on the disk, and then gives it its name.
+/// Syncs a file to the disk, and then renames it to its final name.
 fn seal(begun: &Begun) -> Result<()> {
     let to = &begun.final_path;
     let fail = |e| {

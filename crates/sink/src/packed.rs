@@ -1,5 +1,5 @@
-//! Compressed files: independent frames of about 1 MiB, packed by threads that are not the capture's, with a table of
-//! where they are at the end, so that a part can be read without the rest.
+//! Compressed files: independent frames of about 1 MiB, compressed in threads of their own, with a table of their positions
+//! at the end, so that a part can be read without the rest.
 
 mod frame;
 
@@ -21,14 +21,14 @@ use crate::form::{Encoder, Form};
 pub use frame::{COMPRESSION_LIMIT, compression_threads};
 use trawl_pipeline::plan::Compression;
 
-/// This many bytes make a frame.
+/// Size of a frame before compression.
 const FRAME: usize = 1 << 20;
-/// What may wait to be packed, or be written out of order. What comes on top of it is lost.
+/// Maximum number of bytes that wait for compression or for earlier frames. Further packets are lost.
 const WAITING_MAX: usize = 64 << 20;
-/// What comes slowly is packed this late at most.
+/// Maximum delay of slowly arriving packets.
 const FLUSH_AFTER: Duration = Duration::from_secs(1);
 
-/// Whether a compressed file of a size ends where this much is left of it: further frames would become tiny.
+/// Returns true if a compressed file with this much space left is full: further frames would become tiny.
 pub fn is_nearly_full(left: u64, size: u64) -> bool {
     left <= size / 16
 }
@@ -55,20 +55,20 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     file: GrowingFile,
-    /// Bytes that are not written yet.
+    /// Bytes not yet written.
     waiting: usize,
-    /// Frames that are packed before one in front of them is.
+    /// Frames compressed before an earlier one.
     early: BTreeMap<u64, (Vec<u8>, Vec<u8>, usize)>,
     next: u64,
-    /// Length of each frame, packed and not.
+    /// Length of each frame, compressed and uncompressed.
     table: Vec<(u32, u32)>,
-    /// The packets in each frame, by interface block.
+    /// Packets in each frame, by interface block.
     packets: Vec<Counts>,
-    /// Why the file takes no more; gone once it was returned.
+    /// Pending error of the file.
     failure: Option<Error>,
     has_failed: bool,
     unwritten: Counts,
-    /// The packets that are left of a file that lacks something.
+    /// Packets that remain in an incomplete file.
     left: Option<Counts>,
 }
 
@@ -125,7 +125,7 @@ impl Packed {
         self
     }
 
-    /// Hands the frame at hand over, or loses it.
+    /// Queues the current frame, or loses it.
     fn push(&mut self) {
         if self.raw.is_empty() {
             return;
@@ -133,7 +133,7 @@ impl Packed {
         let raw = std::mem::replace(&mut self.raw, Vec::with_capacity(FRAME));
         let too_many = {
             let mut state = self.shared.lock();
-            // The first frame holds what all others depend on.
+            // The first frame contains the blocks that all others depend on.
             let too_many = state.waiting + raw.len() > WAITING_MAX && self.number > 0;
             if !too_many {
                 state.waiting += raw.len();
@@ -143,13 +143,13 @@ impl Packed {
         if too_many {
             self.lost.add_blocks(&raw);
         } else if let Some(jobs) = &self.jobs {
-            // Its threads end when we do.
+            // The threads live as long as this value.
             let _ = jobs.send((self.number, raw));
             self.number += 1;
         }
     }
 
-    /// Waits until all that was handed over is packed and written, or has failed to be.
+    /// Waits until all queued frames are compressed and written, or have failed.
     fn packed(&mut self) -> MutexGuard<'_, State> {
         self.push();
         let mut state = self.shared.lock();
@@ -216,7 +216,7 @@ impl Writer for Packed {
 }
 
 impl FileWriter for Packed {
-    /// Frames that are not packed yet count as they are.
+    /// Uncompressed frames count with their full length.
     fn length(&self) -> u64 {
         let state = self.shared.lock();
         state.file.written + (state.waiting + self.raw.len()) as u64
@@ -235,7 +235,7 @@ impl Drop for Packed {
     fn drop(&mut self) {
         self.jobs = None;
         for thread in self.threads.drain(..) {
-            // A thread that crashed has left its frames out.
+            // A crashed thread has left its frames out.
             let _ = thread.join();
         }
         let mut state = self.shared.lock();
@@ -243,7 +243,7 @@ impl Drop for Packed {
             let end = state.file.written;
             let table = frame::table(self.shared.compression, &state.table);
             state.append(&table);
-            // All packets are there without a table, and half of one would be taken for a broken frame.
+            // The packets are complete without a table, and a partial one would look like a broken frame.
             if !state.has_failed && state.file.settle().is_err() {
                 state.file.end_at(end);
             }
@@ -252,13 +252,13 @@ impl Drop for Packed {
 }
 
 impl State {
-    /// Puts a frame after the others.
+    /// Appends a frame.
     fn append(&mut self, bytes: &[u8]) {
         let (_, result) = self.file.write(bytes, |_| 0);
         self.check(result);
     }
 
-    /// Ends a file that takes no more after its last whole frame, and counts the packets that are left.
+    /// Ends a failed file after its last whole frame, and counts the remaining packets.
     fn check(&mut self, result: Result<()>) {
         let Err(error) = result else { return };
         self.failure = Some(error);
@@ -285,7 +285,7 @@ impl Shared {
         self.state.lock()
     }
 
-    /// Takes a packed frame, and writes those whose turn it is.
+    /// Stores a compressed frame, and writes all frames that are next.
     fn take_in(&self, number: u64, raw: Vec<u8>, packed: Vec<u8>, length: usize) {
         let mut guard = self.lock();
         let state = &mut *guard;

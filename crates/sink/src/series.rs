@@ -1,4 +1,4 @@
-//! A series of files in the place of one: by size, by time, as a ring; each whole by itself.
+//! A series of files instead of a single one: by size, by time, as a ring; each file is complete.
 
 use std::fs::File;
 use std::time::Instant;
@@ -13,12 +13,12 @@ use crate::next_files::NextFiles;
 use crate::packed::is_nearly_full;
 use crate::series_plan::SeriesPlan;
 
-/// What is written to a file of the series, by its name.
+/// Opens the writer of a file of the series, with its name.
 pub type Open = Box<dyn FnMut(File, String) -> Result<Box<dyn FileWriter>>>;
-/// The accounts so far, with the interface block that each stands for.
+/// Returns the counters so far, with the interface block of each.
 pub type Accounts = Box<dyn Fn() -> Vec<(u32, Account)>>;
 
-/// Tells somebody who waits for commands of `-z` how many run.
+/// Reports the number of commands of `-z` that are waited for.
 pub type Tell = Box<dyn Fn(usize)>;
 
 pub struct Series {
@@ -27,18 +27,18 @@ pub struct Series {
     open: Open,
     accounts: Accounts,
     tell: Tell,
-    /// What each file begins with.
+    /// Beginning of each file.
     header: Vec<u8>,
     current: Option<Current>,
-    /// The last answer of its file.
+    /// Last answer of its file.
     pressure: Pressure,
     told: Vec<(u32, Account)>,
     unwritten: Counts,
-    /// The losses of finished files.
+    /// Losses of finished files.
     lost: Vec<Loss>,
-    /// The packets in the finished files.
+    /// Packets in the finished files.
     finished: Counts,
-    /// Those, and the packets that are left of a file that was cut.
+    /// Packets in the finished files and in a file that was cut.
     left: Option<Counts>,
 }
 
@@ -55,13 +55,13 @@ struct Current {
     began: Instant,
     began_wall: u64,
     packets: Counts,
-    /// The time of the earliest packet, by interface block: some came in while the file before was written.
+    /// Time of the earliest packet, by interface block: some arrived while the previous file was written.
     earliest: Vec<u64>,
 }
 
-/// What fills a segment up to what a disk takes, and what is before it, is no longer than this.
+/// Maximum length of the padding around a segment, up to disk units.
 const FILLING: u64 = 2 * (4096 + 32);
-/// The statistics of an interface at the end of a file are no longer than this.
+/// Maximum length of an interface's statistics at the end of a file.
 const TRAILER: u64 = 160;
 
 impl Series {
@@ -104,7 +104,7 @@ impl Series {
         Ok(())
     }
 
-    /// Ends the file at hand with its statistics.
+    /// Ends the current file with its statistics.
     fn end(&mut self) -> Result<()> {
         let Some(mut current) = self.current.take() else {
             return Ok(());
@@ -122,7 +122,7 @@ impl Series {
         self.files.finished()
     }
 
-    /// Adds the outcome of a file that is over, and returns its error.
+    /// Adds the outcome of an ended file, and returns its error.
     fn take_in(&mut self, outcome: Outcome) -> Option<Error> {
         self.lost.extend(outcome.lost);
         self.unwritten.add_all(&outcome.unwritten);
@@ -134,7 +134,7 @@ impl Series {
         outcome.error
     }
 
-    /// Gives up a file that takes no more.
+    /// Gives up a failed file.
     fn give_up(&mut self) {
         self.pressure = Pressure::Idle;
         if let Some(mut current) = self.current.take() {
@@ -148,7 +148,7 @@ impl Series {
         self.begin()
     }
 
-    /// What came in while this file was written, for each interface.
+    /// Returns the statistics of each interface for the time of this file.
     fn trailer(&mut self, current: &Current) -> Vec<u8> {
         let mut trailer = Vec::new();
         let now = clock::wall();
@@ -167,7 +167,7 @@ impl Series {
                     .as_ref()
                     .map(|account| count(account).saturating_sub(count(&then)))
             };
-            // The accounts run ahead of the file by what is still in memory: those packets belong to the next one.
+            // The counters include packets still in memory, which belong to the next file.
             let written = current.packets.sum(&[id]);
             let lost = since(Account::lost_total);
             let accepted = lost.map(|lost| written + lost);
@@ -199,7 +199,7 @@ impl Series {
         }
     }
 
-    /// How many bytes still fit into the file at hand.
+    /// Returns the number of bytes that still fit into the current file.
     fn room(&self) -> u64 {
         let Some(current) = &self.current else {
             return 0;
@@ -210,7 +210,7 @@ impl Series {
         limit.saturating_sub(current.file.length() + trailer)
     }
 
-    /// Whether there is room for some more once all of the file at hand is packed.
+    /// Returns true if compressing the whole current file makes space for more.
     fn makes_room(&mut self) -> Result<bool> {
         let Some(largest) = self.plan.largest().filter(|_| !self.is_due()) else {
             return Ok(false);
@@ -225,7 +225,7 @@ impl Series {
         Ok(compacted? && !is_nearly_full(self.room(), largest))
     }
 
-    /// Counts packets as far as there is room, and says how many bytes that are.
+    /// Counts the packets that fit, and returns their number of bytes.
     fn count(&mut self, bytes: &[u8]) -> usize {
         let room = self.room();
         let Some(current) = &mut self.current else {
@@ -253,7 +253,7 @@ impl Series {
         taken
     }
 
-    /// Hands the file at hand something to do.
+    /// Runs an action on the current file.
     fn pass(&mut self, act: impl FnOnce(&mut dyn FileWriter) -> Result<Pressure>) -> Result<()> {
         let Some(current) = &mut self.current else {
             return Ok(());
@@ -273,7 +273,7 @@ impl Series {
     fn write_packets(&mut self, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            // What was counted may have become shorter in the file: there may be room for more.
+            // Compression may have shortened the counted packets in the file: more may fit.
             let done = if self.is_due() { 0 } else { self.count(rest) };
             let passed = match done {
                 0 => self.makes_room().and_then(|made| match made {
@@ -304,7 +304,7 @@ impl Series {
                     false => self.begin(),
                 }
             }
-            // Each file has its own.
+            // Each file has statistics of its own.
             Some(block::INTERFACE_STATISTICS) => self.end(),
             // Between events, when no packets come.
             Some(_) if self.current.is_none() => {
@@ -340,7 +340,7 @@ impl Writer for Series {
         Ok(self.pressure.clone())
     }
 
-    /// After the trailer it waits for the commands that were run with finished files.
+    /// Finishes the file. After the trailer it waits for the commands of finished files.
     fn finish(&mut self) -> Outcome {
         let Some(current) = &mut self.current else {
             let error = self.files.wait(&self.tell).err();

@@ -1,22 +1,22 @@
-//! When the files of a series end, what they are called, and what becomes of them.
+//! End, name and treatment of the files of a series.
 
 use std::path::{Path, PathBuf};
 
 use trawl_pipeline::plan::Rotation;
 use trawl_sys::clock;
 
-/// When a file of a series ends, and what becomes of it.
+/// Rules for the end and the treatment of a series' files.
 #[derive(Clone, Debug, Default)]
 pub struct SeriesPlan {
-    /// The name: by strftime(3), and with a number before its extension where there may be several of one name.
+    /// Name for strftime(3), with a number before its extension if several files may have the same name.
     pub path: String,
     pub rotation: Rotation,
-    /// A file holds one event that a capture waited for.
+    /// True if each file holds one event.
     pub by_event: bool,
 }
 
 impl SeriesPlan {
-    /// Whether there is to be more than one file, or something is done with it.
+    /// Returns true for more than one file, or for treatment of a single one.
     pub fn is_asked_for(&self) -> bool {
         self.rotation.is_asked_for() || self.path.contains('%')
     }
@@ -29,14 +29,14 @@ impl SeriesPlan {
         size.is_some() || self.by_event || (ends && !self.path.contains('%'))
     }
 
-    /// What a file takes at most: where all files together have a limit, an eighth of that if nothing else was said.
+    /// Returns the maximum size of a file: with a total limit, an eighth of it by default.
     pub fn largest(&self) -> Option<u64> {
         let Rotation { size, total, .. } = &self.rotation;
         size.or(total.map(|total| total / 8))
     }
 
-    /// The name of a file that begins at a time, in nanoseconds since 1970; with its number if it is used by another, or was
-    /// the last one's, which is kept in `last`.
+    /// Returns the name of a file that begins at a time, in nanoseconds since 1970; with its number if another file has the
+    /// name, or the previous one, which is kept in `last`.
     pub fn name(
         &self,
         number: u64,
@@ -74,7 +74,7 @@ impl SeriesPlan {
     }
 }
 
-/// Where a name's extension begins: of a compressed file that is both of them, as in `a.pcapng.zst`.
+/// Returns the start of a name's extension; compressed files have two, as in `a.pcapng.zst`.
 fn end_of_stem(name: &str) -> usize {
     let dot = |part: &str| part.rfind('.').filter(|at| *at > 0);
     let Some(last) = dot(name) else {

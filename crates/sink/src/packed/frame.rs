@@ -1,9 +1,9 @@
 //! The frames of compressed files and the tables after them.
 //!
-//! A table is a list of the frames' lengths, packed and not, each four bytes. For zstd and lz4 it stands in a frame that
-//! readers skip, as zstd's "seekable format" has it, and ends with the number of frames, a zero byte and a magic number.
-//! For gzip it stands in the extra field of empty members (subfield `TW`), each of which ends with the number of its
-//! entries in front of ten bytes of empty data.
+//! A table is a list of the frames' lengths, compressed and uncompressed, each four bytes. For zstd and lz4 it is in a frame
+//! that readers skip, like zstd's "seekable format", and ends with the number of frames, a zero byte and a magic number. For
+//! gzip it is in the extra field of empty members (subfield `TW`), each of which ends with the number of its entries before
+//! ten bytes of empty data.
 
 use std::io::Write;
 
@@ -12,23 +12,23 @@ use trawl_pipeline::plan::Compression;
 
 const SKIPPABLE: u32 = 0x184d_2a5e;
 const SEEKABLE: u32 = 0x8f92_eab1;
-/// zstd's fastest ordinary level: what keeps up with traffic counts more than the last per cent.
+/// zstd's fastest ordinary level: speed matters more than the last per cent.
 const ZSTD_LEVEL: i32 = 1;
 /// Entries that fit into the extra field of a gzip member.
 const GZIP_ENTRIES: usize = 8000;
 
 const THREADS_MAX: usize = 4;
 
-/// Why packets are lost that compression cannot keep up with.
+/// Loss reason of packets that could not be compressed in time.
 pub const COMPRESSION_LIMIT: &str = "compression";
 
-/// Returns how many threads compress a file.
+/// Returns the number of threads that compress a file.
 pub fn compression_threads() -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     cpus.min(THREADS_MAX)
 }
 
-/// Makes a frame that can be unpacked by itself.
+/// Makes a frame that can be decompressed independently.
 pub(super) fn pack(compression: Compression, bytes: &[u8]) -> Vec<u8> {
     let packed = match compression {
         Compression::Zstd => zstd::bulk::compress(bytes, ZSTD_LEVEL),
@@ -47,7 +47,7 @@ pub(super) fn table(compression: Compression, frames: &[(u32, u32)]) -> Vec<u8> 
 }
 
 fn lz4(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
-    // The same for each frame: readers keep their buffers from one to the next.
+    // The same for each frame: readers reuse their buffers.
     let form = FrameInfo::new().block_size(BlockSize::Max1MB);
     let mut encoder = FrameEncoder::with_frame_info(form, Vec::new());
     encoder.write_all(bytes)?;
@@ -79,7 +79,7 @@ fn skippable(frames: &[(u32, u32)]) -> Vec<u8> {
 
 fn empty_member(frames: &[(u32, u32)]) -> Vec<u8> {
     let length = frames.len() as u16 * 8 + 4;
-    // Deflate, with an extra field, of no time and an unknown system.
+    // Deflate, with an extra field, without a time, of an unknown system.
     let mut member = vec![0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 0xff];
     member.extend((length + 4).to_le_bytes());
     member.extend(*b"TW");
@@ -103,7 +103,7 @@ mod tests {
                 zstd::stream::copy_decode(bytes, &mut out).expect("zstd");
             }
             Compression::Lz4 => {
-                // It ends with each frame, and goes on when it is asked again.
+                // The decoder ends with each frame, and continues on the next call.
                 let mut decoder = lz4_flex::frame::FrameDecoder::new(bytes);
                 while decoder.read_to_end(&mut out).expect("lz4") > 0 {}
             }
@@ -115,7 +115,7 @@ mod tests {
         out
     }
 
-    /// Where the table of a file begins, as its last bytes tell.
+    /// Returns the table of a file, located by its last bytes.
     fn table(compression: Compression, file: &[u8]) -> Vec<(u32, u32)> {
         let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().expect("four bytes"));
         let end = match compression {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn any_frame_can_be_read_by_the_table_alone() {
+    fn any_frame_can_be_read_with_the_table_alone() {
         for compression in [Compression::Zstd, Compression::Lz4, Compression::Gzip] {
             let lengths = [10_000, 400_000, 1 << 20, 70_000, 3];
             let parts: Vec<Vec<u8>> = lengths.iter().map(|length| vec![7; *length]).collect();
@@ -147,7 +147,7 @@ mod tests {
             let start: u32 = found[..3].iter().map(|(packed, _)| packed).sum();
             let third = &file[start as usize..(start + found[3].0) as usize];
             assert_eq!(unpack(compression, third), parts[3]);
-            // And all of them one after the other.
+            // All frames one after the other.
             file.truncate(packed.concat().len());
             assert_eq!(unpack(compression, &file), parts.concat());
         }
