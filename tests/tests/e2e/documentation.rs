@@ -233,7 +233,14 @@ fn only_kernel_crates_may_use_unsafe_code_and_system_calls() {
                 line.starts_with(&format!("{on} =")) || line.starts_with(&format!("{on}."))
             })
         };
-        for library in ["rustix", "libc", "nix", "libbpf-sys", "io-uring"] {
+        for library in [
+            "rustix",
+            "libc",
+            "nix",
+            "libbpf-rs",
+            "libbpf-sys",
+            "io-uring",
+        ] {
             assert!(!depends(library), "{} depends on {library}", path.display());
         }
         let forbids = ["[lints]\nworkspace = true", "unsafe_code = \"forbid\""];
