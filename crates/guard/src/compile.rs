@@ -1,4 +1,5 @@
-//! From rules to the lines that the program of the guard searches, and back: bpf/include/guard.h says what stands where.
+//! Compiles rules to the lines that the guard's program searches, and reads them back; bpf/include/guard.h defines the
+//! lines.
 
 mod pool;
 
@@ -25,11 +26,11 @@ const NANOSECONDS: u64 = 1_000_000_000;
 pub const VERSION: u32 = 6;
 const RULES: usize = GUARD_RULES;
 const WORDS_IN_LINE: usize = GUARD_LINE / 8;
-const HITS_IN_LINE: usize = GUARD_LINE / 16;
+/// Bit above the protocol and the port, set for a later fragment.
 /// Behind the protocol and the port: the packet is a later fragment.
 const FRAGMENT: u32 = 1 << 24;
 
-/// A prefix as the key of a search: the first bits of a number, and how many.
+/// A prefix as the key of a search: its number, and the count of leading bits that matter.
 type Key = (u128, u32);
 const ANY: Key = (0, 0);
 
@@ -43,16 +44,16 @@ fn key(prefix: Option<Prefix>) -> Key {
     })
 }
 
-/// The rules of one source: the places of those that name no destination, and of those that name one.
+/// The rules of one source: the positions of rules without a destination, and those with one.
 #[derive(Debug, std::default::Default)]
 struct Source {
     own: Vec<usize>,
     destinations: BTreeMap<Key, Vec<usize>>,
 }
 
-/// A rule set as lines, ready to be put into a map or an arena whose line number `begins` is to be its first one.
+/// Compiles a rule set to lines for a map or an arena, where its first line gets the number `begins`.
 pub fn compile(set: &RuleSet, cpus: u32, begins: usize) -> Result<Vec<u8>> {
-    // The others share their counters.
+    // CPUs beyond these share their counters.
     let cpus = cpus.min(GUARD_CPUS as u32 - 1);
     let families = [false, true].map(|ipv6| sources(&set.rules, ipv6));
     let rule_count = set.rules.len() + set.defaults.len();
@@ -83,15 +84,15 @@ pub fn compile(set: &RuleSet, cpus: u32, begins: usize) -> Result<Vec<u8>> {
     let lines = definitions + rule_count * DEFINITION_LINES;
     let short = |number: usize| {
         u32::try_from(number)
-            // Lists are numbered by fours of a line's words.
+            // Lists are numbered by groups of four words.
             .ok()
             .filter(|_| begins + lines <= u32::MAX as usize / 16)
             .ok_or_else(|| {
                 Error::failed(
                     "cannot lay out the rules",
-                    format!("they would take {lines} lines of {GUARD_LINE} bytes"),
+                    format!("they would fill {lines} lines of {GUARD_LINE} bytes"),
                 )
-                .fix("fewer overlapping ranges of ports take less room")
+                .fix("fewer overlapping ranges of ports need less room")
             })
     };
     let header = GuardHeader {
@@ -135,12 +136,12 @@ pub fn compile(set: &RuleSet, cpus: u32, begins: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The line where the definitions begin in a compiled set.
+/// Returns the line at which the definitions begin in a compiled set.
 pub fn definitions_in(bytes: &[u8]) -> usize {
     GuardHeader::from_bytes(bytes).map_or(0, |header| header.definitions as usize)
 }
 
-/// The rules that can hold for packets of one IP version, by source and destination.
+/// Returns the rules that can apply to packets of one IP version, by source and destination.
 fn sources(rules: &[Rule], ipv6: bool) -> BTreeMap<Key, Source> {
     let mut all: BTreeMap<Key, Source> = BTreeMap::new();
     for (place, rule) in rules.iter().enumerate() {
@@ -180,7 +181,7 @@ struct Compiler<'a> {
 impl Compiler<'_> {
     fn sources(&mut self, sources: &BTreeMap<Key, Source>) -> u64 {
         let lines = self.reserve(sources.len());
-        // Their own lines come first, those of the destinations below them behind.
+        // The source prefixes come first, their destinations after them.
         let at = self.prefixes.len();
         self.prefixes.resize(at + sources.len() * GUARD_LINE, 0);
         for (number, (mut prefix, (key, source))) in nested(sources.keys(), lines)
@@ -188,7 +189,7 @@ impl Compiler<'_> {
             .zip(sources)
             .enumerate()
         {
-            // The rules about any source are for nearly all packets, and have a table in any case.
+            // The rules for any source apply to nearly all packets, and always get a table.
             let listed = if *key == ANY { 1 } else { SHORT_LIST };
             prefix.services = self.services(&source.own, listed);
             prefix.destinations = self.destinations(&source.destinations);
@@ -230,7 +231,7 @@ impl Compiler<'_> {
         self.pool.services(&candidates, listed)
     }
 
-    /// Says of a source whether there is but one rule about it, which can be asked in few instructions.
+    /// Marks a source with a single rule, which can be checked in few instructions.
     fn shorten(&self, source: &mut GuardPrefix) {
         let Some(line) = pool::only_rule(source.services).filter(|_| source.destinations == 0)
         else {
@@ -290,7 +291,7 @@ fn candidate(rule: &Rule, line: u32) -> Candidate {
     }
 }
 
-/// The lines of sorted prefixes, each with the one next around it.
+/// Returns the lines of sorted prefixes, each with the next one around it.
 fn nested<'k>(keys: impl Iterator<Item = &'k Key>, first_line: usize) -> Vec<GuardPrefix> {
     let mut around: Vec<(Key, u32)> = Vec::new();
     keys.enumerate()
@@ -308,7 +309,7 @@ fn nested<'k>(keys: impl Iterator<Item = &'k Key>, first_line: usize) -> Vec<Gua
         .collect()
 }
 
-/// The prefixes around no other, which are those that a search can lead to.
+/// Returns the prefixes that contain no other, which are the possible results of a search.
 fn innermost<'k>(keys: impl Iterator<Item = &'k Key>, first_line: usize) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     for (number, (key, length)) in keys.enumerate() {
@@ -344,7 +345,7 @@ fn prefix_line((key, length): Key, parent: u32) -> GuardPrefix {
     }
 }
 
-/// No service is in it.
+/// A range that contains no service.
 const NO_SERVICE: Services = (0xff_ffff, 0);
 
 fn rule_line(rule: &Rule) -> GuardRule {
@@ -402,12 +403,12 @@ fn action_number(action: Action) -> u32 {
     }
 }
 
-/// The time between packets, in the program's ticks.
+/// Returns the time between packets, in the program's ticks.
 fn interval(rate: u64) -> u64 {
     ((NANOSECONDS << GUARD_TICKS_SHIFT) / rate.max(1)).max(1)
 }
 
-/// Lines that a definition takes.
+/// Number of lines of a definition.
 pub const DEFINITION_LINES: usize = size_of::<GuardDefinition>() / GUARD_LINE;
 
 fn prefix_fields(prefix: Option<Prefix>) -> ([u64; 2], u32, u32) {
@@ -472,7 +473,7 @@ fn on_from(rule: &GuardRule, definition: &GuardDefinition) -> Option<On> {
     })
 }
 
-/// 0 for none.
+/// Returns the number of ports; 0 for none.
 fn port_count(ports: Option<Ports>) -> u32 {
     ports.map_or(0, |ports| u32::from(ports.last - ports.first) + 1)
 }
@@ -491,7 +492,7 @@ fn definition_of_rule(rule: &Rule, hits: Hits) -> GuardDefinition {
         protocol,
         ports,
         icmp,
-        // These stand in the program's view.
+        // The rule line holds these.
         source_ports: _,
         tcp: _,
         source_mac: _,
@@ -528,7 +529,7 @@ fn definition_of_default(default: &Default) -> GuardDefinition {
     }
 }
 
-/// `extra` is what the rule names of source ports and MAC addresses, if it does.
+/// Restores a rule; `extra` holds its source ports and MAC addresses, if it has any.
 pub fn rule_from(
     rule: &GuardRule,
     definition: &GuardDefinition,

@@ -1,4 +1,4 @@
-//! Rule files in TOML, read as a whole before anything is changed; what is wrong is told with its place.
+//! Rule files in TOML, parsed completely before anything is changed; errors name their position.
 
 use std::collections::HashMap;
 use std::fmt::{Display, Write as _};
@@ -16,14 +16,14 @@ use crate::rule::{Action, Draft, IcmpType, Match, Ports, Preset, Rule, TcpState}
 use crate::set::RuleSet;
 use crate::values::{self, MacPrefix, Prefix};
 
-/// Each combination of prefixes and ports is a rule.
+/// Maximum number of rules in a file; each combination of prefixes and ports is a rule.
 const MOST_RULES: usize = 1_000_000;
 
-/// A rule file, read and found sound. Interfaces are still names, and times begin when it is applied.
+/// A parsed and valid rule file. Interfaces are still names, and times begin when it is applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleFile {
     pub default: Option<Action>,
-    /// Defaults of single interfaces, where they are guarded.
+    /// Defaults of single interfaces, applied where the guard runs.
     pub interfaces: Vec<(String, Action)>,
     pub rules: Vec<FileRule>,
 }
@@ -33,9 +33,9 @@ pub struct FileRule {
     pub draft: Draft,
     pub on: Option<String>,
     pub lasts: Option<Duration>,
-    /// It is meant to be about every packet.
+    /// Set if it is meant to match every packet.
     pub all: bool,
-    /// Where it stands in the file, for messages.
+    /// Its position in the file, for messages.
     pub place: String,
 }
 
@@ -52,7 +52,7 @@ impl RuleFile {
         )
     }
 
-    /// Refuses rules that deny every packet and do not say that they are meant to.
+    /// Refuses rules that deny every packet and are not marked as intended to.
     pub fn refuse_rules_about_everything(&self) -> Result<()> {
         let is_one = |rule: &&FileRule| rule.draft.denies_everything() && !rule.all;
         match self.rules.iter().find(is_one) {
@@ -65,12 +65,12 @@ impl RuleFile {
         }
     }
 
-    /// Files that are named in the text are looked for in this directory.
+    /// Parses rules; files that the text names are relative to this directory.
     pub fn parse_in(text: &str, name: &str, directory: &Path) -> Result<Self> {
         Self::parse(text, name, |file| read(&directory.join(file)))
     }
 
-    /// `read_list` reads files that are named in the text.
+    /// Parses rules; `read_list` reads the files that the text names.
     pub fn parse(
         text: &str,
         name: &str,
@@ -79,7 +79,7 @@ impl RuleFile {
         let what = || format!("cannot read the rules in {name}");
         let text = without_mark(text);
         let lines = Lines::of(text);
-        // Errors are one line, with the place.
+        // An error is one line, with the position.
         let content: Content = toml::from_str(text).map_err(|e: toml::de::Error| {
             let place = e.span().map(|span| lines.place(span.start) + ": ");
             let why = e.message().trim().replace('\n', ", ");
@@ -120,7 +120,7 @@ impl RuleFile {
 fn read(path: &Path) -> Result<String> {
     let what = format!("cannot read {}", path.display());
     let about = std::fs::metadata(path).map_err(|e| Error::os(&what, e))?;
-    // A pipe is as good as a file: a shell makes one of `<(command)`.
+    // Pipes are accepted too: a shell makes one of `<(command)`.
     if !about.is_file() && !about.file_type().is_fifo() {
         return Err(Error::failed(what, "it is not a file"));
     }
@@ -142,7 +142,7 @@ impl PresetEntry {
 }
 
 impl Entry {
-    /// One for each combination of prefixes and ports.
+    /// Returns a rule for each combination of prefixes and ports.
     fn rules(
         self,
         place: &str,
@@ -201,7 +201,7 @@ impl Entry {
     }
 }
 
-/// What an entry names several of: each combination is a rule.
+/// The lists of an entry: each combination of their values is a rule.
 struct Choices {
     sources: Vec<Prefix>,
     destinations: Vec<Prefix>,
@@ -223,7 +223,7 @@ impl Choices {
         ]
     }
 
-    /// `None` where no number is large enough.
+    /// Returns the number of combinations; `None` if it overflows.
     fn count(&self) -> Option<usize> {
         let mut lengths = self.lengths().into_iter();
         lengths.try_fold(1usize, |product, (length, _)| {
@@ -258,7 +258,7 @@ impl std::fmt::Display for Choices {
     }
 }
 
-/// Each of the matches with each of the values, or as it is where there is none.
+/// Combines each match with each value, or leaves it unchanged if no values are given.
 fn each<T: Copy>(
     matches: Vec<Match>,
     values: &[T],
@@ -277,12 +277,12 @@ fn each<T: Copy>(
     matches.iter().flat_map(of_one).collect()
 }
 
-/// Some editors begin a file with a mark that it is UTF-8.
+/// Removes the byte order mark with which some editors begin a file.
 fn without_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// One prefix on each line; what comes after `#` or `;` is a remark.
+/// Parses one prefix per line; text after `#` or `;` is a comment.
 fn prefix_list(text: &str, name: &str) -> Result<Vec<Prefix>, String> {
     let mut all = Vec::new();
     for (number, line) in without_mark(text).lines().enumerate() {
@@ -297,7 +297,7 @@ fn prefix_list(text: &str, name: &str) -> Result<Vec<Prefix>, String> {
     all.sort();
     all.dedup();
     match all.is_empty() {
-        true => Err(format!("there is no prefix in {name}")),
+        true => Err(format!("{name} contains no prefix")),
         false => Ok(all),
     }
 }
@@ -331,7 +331,7 @@ struct Entry {
     action: Action,
     #[serde(default)]
     src: Many<Prefix>,
-    /// A file with one prefix on each line.
+    /// A file with one prefix per line.
     #[serde(default)]
     src_file: Option<Value<String>>,
     #[serde(default)]
@@ -403,7 +403,7 @@ macro_rules! parsed_by {
 }
 parsed_by!(Protocol: values::protocol, Rate: values::rate, Lasts: values::duration);
 
-/// A value, written as a text or as a number.
+/// A value, written as a string or as a number.
 #[derive(Debug)]
 struct Value<T>(T);
 
@@ -453,7 +453,7 @@ impl<'de, T: FromStr<Err: Display>> Visitor<'de> for Values<T> {
             all.push(one);
         }
         match all.is_empty() {
-            // It would be about everything, which nobody means by an empty list.
+            // An empty list would match everything, which no user means by it.
             true => Err(de::Error::custom("the list is empty")),
             false => Ok(all),
         }
@@ -478,7 +478,7 @@ impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Value<T> {
     }
 }
 
-/// A text with the beginnings of its lines: files may have as many rules as lines, each with its place.
+/// The starts of a text's lines: a file may have a rule on every line, each with its position.
 struct Lines<'t> {
     text: &'t str,
     begins: Vec<usize>,
@@ -493,7 +493,7 @@ impl<'t> Lines<'t> {
         }
     }
 
-    /// Names a place by line and column, from one.
+    /// Returns a position by line and column, from one.
     fn place(&self, offset: usize) -> String {
         let line = self.begins.partition_point(|begin| *begin <= offset);
         let begin = self.begins[line.saturating_sub(1)];
@@ -502,7 +502,7 @@ impl<'t> Lines<'t> {
     }
 }
 
-/// The file. Rules with a time get what is left of it.
+/// Writes the rules as a file. Rules with a time limit get the time that remains.
 pub fn text_of(set: &RuleSet) -> String {
     let mut text = "# Rules of trawl guard: trawl guard apply FILE\n".to_owned();
     let mut actions = set.defaults.iter().map(|default| default.action);
@@ -550,7 +550,7 @@ fn write_rule(text: &mut String, rule: &Rule) {
     line("all", rule.denies_everything().then(|| "true".to_owned()));
 }
 
-/// A text in TOML.
+/// Returns the text as a TOML string.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {

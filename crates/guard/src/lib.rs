@@ -1,7 +1,7 @@
 //! The guard: an XDP program that drops what its rules deny.
 //!
 //! Rules are kept as one compiled set for each network namespace ([`set`], [`compile`]) in a map that the programs on
-//! all guarded interfaces share. A change makes a new set and puts it in the place of the old one by one store.
+//! all guarded interfaces share. A change builds a new set and replaces the old one by a single store.
 
 pub mod compile;
 pub mod file;

@@ -1,7 +1,8 @@
-//! The set of rules that holds: in one place, which all guarded interfaces' programs look into.
+//! The rule set in force, shared by the programs of all guarded interfaces.
 //!
-//! The place is an arena where the kernel has them, whose first line names the set that holds; else an array of maps
-//! with one slot for it. By one store another set takes its place: each packet is judged by the old one or by the new.
+//! The set is in an arena on kernels that support arenas, whose first line names the set in force; on others in an
+//! array of maps with one slot. A single store replaces the set: each packet is judged either by the old one or by the
+//! new one.
 
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +23,7 @@ use crate::set::{RuleSet, Stored};
 const NAME: &str = "trawl_guard_set";
 const ARENA_NAME: &str = "guard_set";
 
-/// A map for the rates of sources.
+/// Creates a map for the rates of sources.
 pub fn new_rates() -> Result<OwnedFd> {
     let key = size_of::<GuardSource>() as u32;
     map::create_lru(
@@ -33,7 +34,7 @@ pub fn new_rates() -> Result<OwnedFd> {
     )
 }
 
-/// Where the rules of a namespace are kept.
+/// Storage of a namespace's rules.
 #[derive(Debug)]
 pub enum Store {
     Arena(OwnedFd),
@@ -41,8 +42,8 @@ pub enum Store {
 }
 
 impl Store {
-    /// An empty one, of the best kind there is. Those with different seeds can be looked at by one process at the same
-    /// time.
+    /// Creates an empty store, of the best kind that the kernel supports. Stores with different seeds can be mapped by
+    /// one process at the same time.
     pub fn create(seed: u64) -> Result<Self> {
         match Feature::Arena.probe().is_supported() {
             true => Self::new_arena(seed),
@@ -61,7 +62,7 @@ impl Store {
         create_slot("guard_set", like.as_fd()).map(Self::Slot)
     }
 
-    /// One that exists.
+    /// Opens an existing store.
     pub fn of(fd: OwnedFd) -> Result<Self> {
         let about = map::info(&fd).map_err(|e| Error::os("cannot look at the rules", e))?;
         Ok(match about.kind == arena::KIND {
@@ -70,7 +71,7 @@ impl Store {
         })
     }
 
-    /// The programs that look into it.
+    /// Returns the object with the programs that read this kind of store.
     pub fn object(&self) -> &'static [u8] {
         match self {
             Self::Arena(_) => object::GUARD,
@@ -78,7 +79,7 @@ impl Store {
         }
     }
 
-    /// The set that holds, with its hits; an empty one where there is none.
+    /// Returns the set in force, with its hits; an empty set if none is.
     pub fn read(&self) -> Result<RuleSet> {
         match self {
             Self::Arena(fd) => {
@@ -89,7 +90,7 @@ impl Store {
         }
     }
 
-    /// Puts another set in its place. The hits of rules that stay go on, none forgotten.
+    /// Replaces the set in force. Rules in both sets keep their hits without losing any.
     pub fn publish(&self, set: &RuleSet) -> Result<()> {
         match self {
             Self::Arena(fd) => Arena::open(fd.as_fd())?.publish(set),
@@ -120,7 +121,7 @@ struct Arena {
 }
 
 impl Arena {
-    /// Also ends what a command left half-done that was killed in the middle of it.
+    /// Maps the arena, and finishes a replacement that a killed command left half-done.
     fn open(fd: BorrowedFd<'_>) -> Result<Self> {
         let mut arena = Self {
             memory: arena::map(fd)?,
@@ -151,11 +152,11 @@ impl Arena {
         self.carry_hits_over()
     }
 
-    /// Sets take turns in the arena's two halves.
+    /// Sets alternate between the arena's two halves.
     fn replace(&mut self, set: &RuleSet) -> Result<()> {
         let old = self.current() as usize;
         let half = self.memory.length() / GUARD_LINE / 2;
-        // Behind what says which one holds, and in the other half at the same place of a page.
+        // After the line that names the set in force, or in the other half at the same offset in a page.
         let first = size_of::<GuardArena>() / GUARD_LINE;
         let new = if old < half && old != 0 {
             half + first
@@ -166,7 +167,7 @@ impl Arena {
         if first + bytes.len() / GUARD_LINE > half {
             return Err(Error::failed(
                 "cannot put the rules in force",
-                "there is no room for them beside the rules in force",
+                "they do not fit next to the rules in force",
             )
             .fix("use fewer rules"));
         }
@@ -177,7 +178,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Until it is done, the set that held before lies there untouched.
+    /// Adds the hits of the old set, which stays untouched until this is done.
     fn carry_hits_over(&mut self) -> Result<()> {
         let (old, new) = (self.previous(), self.current());
         if old == 0 {
@@ -185,7 +186,7 @@ impl Arena {
         }
         if old != new && new != 0 {
             let header = stored(&self.memory, new).header()?;
-            // Once nobody counts in the old one any more, its counts are final.
+            // Once no program counts in the old set any more, its counts are final.
             arena::wait_for_programs()?;
             let mut carried = self.set_at(new)?.without_hits();
             carried.take_hits(&self.set_at(old)?);
@@ -231,7 +232,7 @@ fn publish_in_slot(slot: BorrowedFd<'_>, set: &RuleSet) -> Result<()> {
     let lines = u32::try_from(bytes.len() / GUARD_LINE).unwrap_or(u32::MAX);
     let mut map = SharedArray::create(NAME, GUARD_LINE as u32, lines)?;
     map.memory_mut().write(0, &bytes);
-    // The kernel answers when nobody counts in the old one any more: its counts are final.
+    // The kernel returns once no program counts in the old set any more: its counts are final.
     fill_slot(slot, map.as_fd()).map_err(|e| Error::os("cannot put the rules in force", e))?;
     if let Some(old) = old {
         let mut carried = set.clone();
@@ -241,7 +242,7 @@ fn publish_in_slot(slot: BorrowedFd<'_>, set: &RuleSet) -> Result<()> {
     Ok(())
 }
 
-/// `definitions` is the line where they begin.
+/// Writes the hits; `definitions` is the line at which the definitions begin.
 fn write_hits(memory: &mut Mapping, definitions: usize, set: &RuleSet) {
     let rules = set.rules.iter().map(|rule| set.hits_of(rule.id));
     let defaults = set.defaults.iter().map(|one| (one.hits, 0));
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_of_all_sizes_take_turns_and_their_hits_go_on() {
+    fn sets_of_all_sizes_alternate_and_keep_their_hits() {
         for bench in Bench::all() {
             for (turn, size) in [1, 300, 2, 900, 5, 40, 2000, 1].into_iter().enumerate() {
                 bench.publish(&deny(size));
@@ -309,7 +310,7 @@ mod tests {
             bench.verdict(&udp_from([10, 0, 0, 2]), None);
             let mut arena = Arena::open(fd.as_fd()).unwrap();
             arena.replace(&deny(3)).unwrap();
-            // Here it is killed.
+            // The command is killed at this point.
             drop(arena);
             bench.verdict(&udp_from([10, 0, 0, 3]), None);
             let read = bench.read();

@@ -1,5 +1,5 @@
-//! What the guard's program does, said in the plainest way: all rules looked at for one packet. It tells beforehand
-//! what a change of the rules would do to a session, and the tests compare the program with it.
+//! A plain model of the guard's program, which checks all rules for one packet. It predicts the effect of a rule change
+//! on a session, and the tests compare the program with it.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use crate::rule::{Action, Ports, Rule, TcpState};
 use crate::set::RuleSet;
 use crate::values::{ICMP, ICMPV6, MacPrefix, Prefix, TCP, WITH_PORTS};
 
-/// What a rule can see of a packet.
+/// Properties of a packet that rules can match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     pub source: IpAddr,
@@ -15,37 +15,37 @@ pub struct Packet {
     pub protocol: u8,
     pub transport: Transport,
     pub macs: Option<Macs>,
-    /// Index of the interface that it comes by.
+    /// Index of the interface that it arrives on.
     pub on: u32,
 }
 
-/// Of the link header.
+/// Addresses of the link header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Macs {
     pub source: [u8; 6],
     pub destination: [u8; 6],
 }
 
-/// The ports that a packet has in its header.
+/// The ports in a packet's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortPair {
     pub source: u16,
     pub destination: u16,
 }
 
-/// What comes after the IP header.
+/// Content after the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Of a protocol with ports: these, and the part of a TCP packet in a connection.
+    /// Ports of a protocol that has them, and a TCP packet's part in a connection.
     Ports(PortPair, Option<TcpState>),
     IcmpType(u8),
     Other,
-    /// A fragment but the first.
+    /// A fragment other than the first.
     LaterFragment,
 }
 
 impl Rule {
-    /// Whether the packet is one of those that the rule is about.
+    /// Returns true if the rule matches the packet.
     pub fn is_about(&self, packet: &Packet) -> bool {
         let what = &self.what;
         let within =
@@ -98,7 +98,7 @@ impl Rule {
             }
     }
 
-    /// A type by name may be one of ICMP or of ICMPv6 alone.
+    /// Returns true if the type exists in the protocol: a type by name may be of ICMP or of ICMPv6 alone.
     fn has_type_for(&self, protocol: u8) -> bool {
         self.what.icmp.is_none_or(|icmp| match protocol {
             ICMP => icmp.v4.is_some(),
@@ -107,7 +107,7 @@ impl Rule {
     }
 }
 
-/// The rules about a packet, in the order in which they are asked.
+/// Returns the rules that match a packet, in the order in which they are tried.
 pub fn in_order<'a>(rules: &'a [Rule], packet: &Packet) -> Vec<&'a Rule> {
     let mut about: Vec<&Rule> = rules.iter().filter(|rule| rule.is_about(packet)).collect();
     let length = |prefix: Option<Prefix>| std::cmp::Reverse(prefix.map_or(0, Prefix::length));
@@ -121,7 +121,7 @@ pub fn in_order<'a>(rules: &'a [Rule], packet: &Packet) -> Vec<&'a Rule> {
     about
 }
 
-/// What becomes of a packet whose source is under all rates: the rule that decides, `None` for the default.
+/// Returns the action for a packet whose source is below all rates, and the rule that decides; `None` for the default.
 pub fn judge<'a>(set: &'a RuleSet, packet: &Packet, now: u64) -> (Action, Option<&'a Rule>) {
     let mut asked = in_order(&set.rules, packet).into_iter();
     match asked.find(|rule| !rule.is_expired(now) && !rule.is_limit()) {
@@ -130,13 +130,13 @@ pub fn judge<'a>(set: &'a RuleSet, packet: &Packet, now: u64) -> (Action, Option
     }
 }
 
-/// Interfaces that are not guarded let everything pass.
+/// Returns an interface's default; interfaces without a guard let everything pass.
 pub fn default_of(set: &RuleSet, on: u32) -> Action {
     let found = set.defaults.iter().find(|default| default.on.index == on);
     found.map_or(Action::Allow, |default| default.action)
 }
 
-/// A packet of a TCP connection.
+/// Returns a packet of a TCP connection.
 pub fn of_connection(
     source: IpAddr,
     destination: IpAddr,

@@ -1,4 +1,4 @@
-//! Rules: which packets they are about, and what becomes of them; and ready-made ones.
+//! Rules: their matches and actions; and presets.
 
 use std::fmt;
 use std::ops::Deref;
@@ -24,15 +24,15 @@ impl Action {
     }
 }
 
-/// What a rule does with which packets.
+/// A rule without a number: its match, action and limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
     pub action: Action,
     pub what: Match,
-    /// Packets a second from one source. One that allows drops what is above; one that denies leaves what is below
-    /// to the other rules.
+    /// Packets per second from one source. A rule that allows drops packets above the rate; one that denies leaves
+    /// packets below it to the other rules.
     pub rate: Option<u64>,
-    /// When it ends, in nanoseconds of the steady clock.
+    /// Time at which it ends, in nanoseconds of the monotonic clock.
     pub expires: Option<u64>,
 }
 
@@ -56,30 +56,30 @@ impl Draft {
         Rule { id, draft: self }
     }
 
-    /// A limit that stands beside other rules for the same packets, rather than deciding about them.
+    /// Returns true for a limit that coexists with other rules for the same packets, rather than deciding about them.
     pub fn is_limit(&self) -> bool {
         self.action == Action::Deny && self.rate.is_some()
     }
 
-    /// Denies every packet.
+    /// Returns true if it denies every packet.
     pub fn denies_everything(&self) -> bool {
         self.action == Action::Deny && self.rate.is_none() && self.what.is_about_everything()
     }
 }
 
 impl Rule {
-    /// Two rules about the same packets: the newer one takes the place of the older.
+    /// Returns true if both rules match the same packets, so that the newer one replaces the older.
     pub fn is_about_the_same(&self, other: &Draft) -> bool {
         self.what == other.what && self.is_limit() == other.is_limit()
     }
 
-    /// Whether it holds for fragments but the first, whose ports nobody knows. They do no harm without their first
-    /// fragment, which is judged by its ports; so what may let that pass lets them pass as well.
+    /// Returns true if it applies to fragments other than the first, whose ports are unknown. They are harmless without
+    /// their first fragment, which is judged by its ports; so a rule that may let that pass lets them pass as well.
     pub fn holds_for_fragments(&self) -> bool {
         self.action == Action::Allow || !self.what.looks_at_transport()
     }
 
-    /// Among rules with the same prefixes, the one with the lower rank is tried first.
+    /// Returns the rank: among rules with the same prefixes, the one with the lower rank is tried first.
     pub fn rank(&self) -> impl Ord + use<> {
         let services = self.what.services();
         let width = services.iter().map(|(first, last)| last - first).max();
@@ -103,7 +103,7 @@ impl Rule {
         )
     }
 
-    /// It decides about each packet of its services: rules after it are never asked.
+    /// Returns true if it decides each packet of its services, so that rules after it are never tried.
     pub fn is_certain(&self) -> bool {
         self.what.on.is_none()
             && self.what.tcp.is_none()
@@ -112,7 +112,7 @@ impl Rule {
             && !self.is_limit()
     }
 
-    /// Nothing but the services has to be looked at to know what it does.
+    /// Returns true if its decision depends on the services alone.
     pub fn is_plain(&self) -> bool {
         self.is_certain() && self.rate.is_none()
     }
@@ -122,7 +122,7 @@ impl Rule {
     }
 }
 
-/// As the command that makes such a rule, without its time.
+/// Writes the options of the command that makes such a rule, without its time.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.action.name(), self.what)?;
@@ -136,9 +136,9 @@ impl fmt::Display for Rule {
 /// A TCP packet's part in a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TcpState {
-    /// It asks for one: SYN without ACK.
+    /// Opens a connection: SYN without ACK.
     Syn,
-    /// It belongs to one: ACK or RST.
+    /// Belongs to a connection: ACK or RST.
     Established,
 }
 
@@ -151,7 +151,7 @@ impl TcpState {
     }
 }
 
-/// The types in ICMP and in ICMPv6 that a rule is about.
+/// The types in ICMP and in ICMPv6 that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IcmpType {
     pub v4: Option<u8>,
@@ -215,7 +215,7 @@ impl fmt::Display for Ports {
     }
 }
 
-/// Which packets: those for which all that is given here is true.
+/// Conditions on a packet, all of which must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Match {
     pub source: Option<Prefix>,
@@ -237,7 +237,7 @@ pub(crate) const PROTOCOL_SHIFT: u32 = 16;
 const ANY_SERVICE: Services = (0, 0xff_ffff);
 
 impl Match {
-    /// Whether it names nothing but an interface, if that.
+    /// Returns true if it names no condition except possibly an interface.
     pub fn is_about_everything(&self) -> bool {
         let Self {
             source,
@@ -262,8 +262,8 @@ impl Match {
             && destination_mac.is_none()
     }
 
-    /// Says why no packet could ever match, or completes what is implied: flags are TCP's, and a type is that of one
-    /// protocol where the prefixes say which.
+    /// Completes implied conditions: flags imply TCP, and a type implies one protocol if the prefixes do. The error
+    /// says why no packet could ever match.
     pub fn complete(mut self) -> Result<Self, String> {
         if let (Some(source), Some(destination)) = (self.source, self.destination)
             && source.is_ipv6() != destination.is_ipv6()
@@ -323,12 +323,12 @@ impl Match {
             None => {}
         }
         match *icmp == (IcmpType { v4: None, v6: None }) {
-            true => Err("there is no such type in that version of ICMP".to_owned()),
+            true => Err("that version of ICMP has no such type".to_owned()),
             false => Ok(()),
         }
     }
 
-    /// One or two ranges.
+    /// Returns the services that it matches, in one or two ranges.
     pub fn services(&self) -> Vec<Services> {
         let of = |protocol: u8, first: u16, last: u16| {
             let base = u32::from(protocol) << PROTOCOL_SHIFT;
@@ -357,7 +357,7 @@ impl Match {
         }
     }
 
-    /// Whether it names something that later fragments do not tell.
+    /// Returns true if it names a condition that later fragments cannot satisfy.
     pub(crate) fn looks_at_transport(&self) -> bool {
         self.ports.is_some()
             || self.source_ports.is_some()
@@ -365,7 +365,7 @@ impl Match {
             || self.tcp.is_some()
     }
 
-    /// Whether it names what few rules name, which the program has to look at besides.
+    /// Returns true if it names rare conditions, which the program checks separately.
     pub(crate) fn names_extras(&self) -> bool {
         self.source_ports.is_some() || self.source_mac.is_some() || self.destination_mac.is_some()
     }
@@ -376,7 +376,7 @@ impl Match {
 }
 
 impl Match {
-    /// Returns its conditions under the names that options and rule files have for them. A flag has no value.
+    /// Returns its conditions under the names used in options and rule files. A flag has no value.
     pub fn conditions(&self) -> Vec<(&'static str, Option<String>)> {
         let mut all = Vec::new();
         let mut add = |name, value: Option<String>| all.extend(value.map(|one| (name, Some(one))));
@@ -395,7 +395,7 @@ impl Match {
     }
 }
 
-/// As the options that make such a rule.
+/// Writes the options that make such a rule.
 impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in self.conditions() {
@@ -426,7 +426,7 @@ impl Preset {
         }
     }
 
-    /// Packets a second that one source may send if nobody says: more than people and their programs need.
+    /// Returns the default limit in packets per second from one source: more than users and their programs need.
     pub fn usual_rate(self) -> u64 {
         match self {
             Self::PingFlood => 10,
@@ -435,7 +435,7 @@ impl Preset {
         }
     }
 
-    /// Its rules.
+    /// Returns its rules.
     pub fn drafts(self, rate: Option<u64>) -> Vec<Draft> {
         let what = match self {
             Self::PingFlood => Match {
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn the_narrower_service_comes_first() {
+    fn narrower_service_comes_first() {
         let ports = |first, last| Match {
             ports: Some(Ports { first, last }),
             ..Match::default()
@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_a_reason() {
+    fn impossible_matches_are_refused_with_a_reason() {
         let prefix = |text: &str| Some(text.parse().unwrap());
         let ports = Some(Ports { first: 1, last: 1 });
         let icmp = Some(IcmpType {

@@ -1,4 +1,4 @@
-//! Whether new rules would cut the SSH session that the command is typed in.
+//! Protects the SSH session that a command is typed in from being cut by new rules.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -15,10 +15,10 @@ use crate::rule::{Action, Draft, Match, Ports, Rule};
 use crate::set::RuleSet;
 use crate::values::{Prefix, TCP};
 
-/// What a person at work needs: a session held below that is as good as cut.
+/// Rate in packets per second below which an interactive session is as good as cut.
 const ENOUGH_PACKETS: u64 = 100;
 
-/// Refuses rules that would cut a session which those before let through.
+/// Refuses rules that would cut a session which the old rules let through.
 pub fn check(namespace: Option<&Namespace>, before: &RuleSet, after: &RuleSet) -> Result<()> {
     let Some(session) = Session::of_this_command() else {
         return Ok(());
@@ -49,8 +49,8 @@ pub fn check(namespace: Option<&Namespace>, before: &RuleSet, after: &RuleSet) -
     Ok(())
 }
 
-/// Where the session's MAC addresses are not known: the rules as if what denies one of them denied all, and what allows
-/// one allowed none.
+/// Returns a pessimistic set for unknown MAC addresses: rules that deny one of them deny all, and rules that allow one
+/// allow none.
 fn with_care(set: &RuleSet) -> Cow<'_, RuleSet> {
     let names = |rule: &Rule| rule.what.source_mac.or(rule.what.destination_mac).is_some();
     if !set.rules.iter().any(names) {
@@ -66,15 +66,15 @@ fn with_care(set: &RuleSet) -> Cow<'_, RuleSet> {
     Cow::Owned(set)
 }
 
-/// Why a session ends.
+/// Reason why a session ends.
 enum End {
     Rule(String),
     Default(String),
-    /// The rule that lets it in is over at some time.
+    /// The rule that admits it ends at some time.
     LaterThan(String),
 }
 
-/// Whether packets of a session are dropped, now or when rules have ended.
+/// Returns how packets of a session would be dropped, now or once rules have ended.
 fn end_of(set: &RuleSet, packet: &Packet) -> Option<End> {
     let now = clock::monotonic();
     let about = model::in_order(&set.rules, packet);
@@ -158,7 +158,7 @@ fn packet_of(session: &Session, macs: Option<Macs>, on: u32) -> Packet {
     model::of_connection(session.client.ip(), session.server.ip(), ports, macs, on)
 }
 
-/// The widest rule that would let it in.
+/// Returns the widest rule that would admit the session.
 fn remedy(session: &Session, set: &RuleSet, packet: &Packet) -> Option<Match> {
     let port = Match {
         source: Some(Prefix::host(session.client.ip())),
@@ -185,7 +185,8 @@ fn remedy(session: &Session, set: &RuleSet, packet: &Packet) -> Option<Match> {
     })
 }
 
-/// Whether the session may come through a namespace: its server's address is there, or not in the present one either.
+/// Returns true if the session may pass through a namespace: its server's address is in it, or not in the present one
+/// either.
 fn is_of(session: &Session, namespace: Option<&Namespace>) -> Result<bool> {
     let guarded = match namespace {
         Some(namespace) => namespace.clone(),
@@ -199,8 +200,8 @@ fn is_of(session: &Session, namespace: Option<&Namespace>) -> Result<bool> {
     Ok(is_here(namespace)? || Namespace::current()? == guarded || !is_here(None)?)
 }
 
-/// The interfaces that the session may come in by: those that its answers leave by or that have the server's address,
-/// what they stand on, and what stands on them. `None` where that cannot be told.
+/// Returns the interfaces that the session may arrive by: those that its answers leave by or that have the server's
+/// address, and the interfaces below and above them. `None` if unknown.
 fn ways_of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<HashSet<u32>>> {
     let mut netlink = Netlink::open(namespace)?;
     let ends = safety::ends_of(session, &mut netlink)?;
@@ -212,7 +213,7 @@ fn ways_of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<Ha
     Ok(Some(carriers(ends, &links)))
 }
 
-/// The addresses of the frames that the session comes in, where the kernel knows them.
+/// Returns the addresses of the session's frames, if the kernel knows them.
 fn macs_of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<Macs>> {
     let mut netlink = Netlink::open(namespace)?;
     let client = session.client.ip();
@@ -230,7 +231,7 @@ fn macs_of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<Ma
     }))
 }
 
-/// Its packets come in by another interface, inside of others that nothing is known of.
+/// Returns true for a tunnel, whose packets arrive by another interface inside other packets.
 fn is_tunnel(link: &Link) -> bool {
     const KINDS: [&str; 14] = [
         "tun",
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_of_deny_cuts_and_the_remedy_helps() {
+    fn default_of_deny_cuts_and_the_remedy_helps() {
         let (session, deny) = (session(), set(Action::Deny));
         let packet = packet_of(&session, None, 2);
         assert!(end_of(&set(Action::Allow), &packet).is_none());
@@ -304,7 +305,7 @@ mod tests {
         assert!(end_of(&helped, &packet).is_none());
     }
 
-    /// Rules by source port and MAC address.
+    /// Rules match by source port and MAC address.
     #[test]
     fn ports_and_macs_of_the_session_count() {
         let (session, packet) = (session(), packet_of(&session(), None, 2));
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_ends_is_no_way_in() {
+    fn rule_with_an_end_does_not_admit_the_session() {
         let mut set = set(Action::Deny);
         let packet = packet_of(&session(), None, 2);
         set.add(allow(
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_against_the_session_and_a_low_rate_cut() {
+    fn rule_against_the_session_and_low_rate_cut_it() {
         let mut set = set(Action::Allow);
         let packet = packet_of(&session(), None, 2);
         let host = Match {
@@ -381,7 +382,7 @@ mod tests {
             expires: None,
         });
         assert!(matches!(end_of(&set, &packet), Some(End::Rule(_))));
-        // Nothing but the rule itself could be put in its place.
+        // No other rule than this one could replace it.
         let exact = Match {
             source: Some("192.0.2.9".parse().unwrap()),
             destination: Some("198.51.100.1".parse().unwrap()),

@@ -1,4 +1,4 @@
-//! A whole set of rules: what is added to it and taken out of it, and how it is read out of a map.
+//! A complete rule set: changes to it, and reading it from a map.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,16 +13,16 @@ use trawl_sys::{Error, Result};
 use crate::compile::{DEFINITION_LINES, VERSION, default_from, rule_from};
 use crate::rule::{Action, Draft, On, Rule};
 
-/// What a rule has done.
+/// Packets that a rule decided or limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hits {
-    /// Packets that it decided about: dropped if it denies; if it allows, let pass.
+    /// Packets that it dropped, if it denies, or let pass, if it allows.
     pub decided: u64,
-    /// Packets it dropped although it allows: their source was over its rate.
+    /// Packets that it dropped although it allows, because their source was over its rate.
     pub limited: u64,
 }
 
-/// What becomes of packets that no rule decides about, on one interface.
+/// Action on packets that no rule decides, on one interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Default {
     pub on: On,
@@ -30,7 +30,7 @@ pub struct Default {
     pub hits: u64,
 }
 
-/// The rules of a network namespace, by their numbers, and the defaults of its guarded interfaces.
+/// The rules of a network namespace, by number, and the defaults of its guarded interfaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSet {
     pub rules: Vec<Rule>,
@@ -39,15 +39,15 @@ pub struct RuleSet {
     hits: HashMap<u32, Hits>,
 }
 
-/// What came of adding a rule.
+/// Result of adding a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Added {
     pub id: u32,
-    /// There was a rule about the same packets, and this one took its place, its number and its hits.
+    /// Set if it replaced a rule for the same packets, keeping its number and its hits.
     pub replaced: bool,
 }
 
-/// What distinguishes two sets, as text for people and machines.
+/// Differences between two sets, as text for people and machines.
 #[derive(Clone, Debug, std::default::Default, PartialEq, Eq, Serialize)]
 pub struct Changes {
     pub added: Vec<Listed>,
@@ -89,7 +89,7 @@ impl RuleSet {
         self.hits.get(&id).copied().unwrap_or_default()
     }
 
-    /// Adds a rule, or puts it in the place of the one about the same packets.
+    /// Adds a rule, or replaces the one for the same packets.
     pub fn add(&mut self, draft: Draft) -> Added {
         let same = |old: &&mut Rule| old.is_about_the_same(&draft);
         if let Some(old) = self.rules.iter_mut().find(same) {
@@ -106,8 +106,7 @@ impl RuleSet {
         }
     }
 
-    /// Puts these rules in the place of all there are. Those about the same packets as one that was there keep its
-    /// number and its hits.
+    /// Replaces all rules. A new rule for the same packets as an old one keeps that one's number and hits.
     pub fn replace_all(&mut self, drafts: Vec<Draft>) {
         let key = |rule: &Rule| (rule.what.clone(), rule.is_limit());
         let known: HashMap<_, u32> = self.rules.iter().map(|rule| (key(rule), rule.id)).collect();
@@ -125,7 +124,7 @@ impl RuleSet {
         self.forget_hits();
     }
 
-    /// Takes rules out; returns how many there were.
+    /// Removes rules; returns their number.
     pub fn remove(&mut self, is_meant: impl Fn(&Rule) -> bool) -> usize {
         let before = self.rules.len();
         self.rules.retain(|rule| !is_meant(rule));
@@ -133,7 +132,7 @@ impl RuleSet {
         before - self.rules.len()
     }
 
-    /// Lists what is added, removed and changed on the way to another set made of this one.
+    /// Lists the rules added, removed and changed between this set and its successor.
     pub fn changes_to(&self, next: &Self) -> Changes {
         let listed = |rule: &Rule| Listed {
             id: rule.id,
@@ -170,7 +169,7 @@ impl RuleSet {
         changes
     }
 
-    /// Packets that the removed and changed rules and defaults of `changes` have decided about.
+    /// Counts the packets that the removed and changed rules and defaults of `changes` have decided.
     pub fn decided_by(&self, changes: &Changes) -> u64 {
         let removed = changes.removed.iter().map(|one| one.id);
         let changed = changes.changed.iter().filter_map(|one| one.of.parse().ok());
@@ -209,7 +208,7 @@ impl RuleSet {
         }
     }
 
-    /// The interfaces that are named.
+    /// Returns the interfaces that the set names.
     pub fn interfaces(&mut self) -> impl Iterator<Item = &mut On> {
         let of_rules = self
             .rules
@@ -218,7 +217,7 @@ impl RuleSet {
         of_rules.chain(self.defaults.iter_mut().map(|default| &mut default.on))
     }
 
-    /// The same rules, as if they had never seen a packet.
+    /// Returns the same rules with their hits reset.
     pub fn without_hits(mut self) -> Self {
         self.hits.clear();
         for default in &mut self.defaults {
@@ -227,12 +226,12 @@ impl RuleSet {
         self
     }
 
-    /// Reads a set out of memory that programs look into, with the hits there are at this moment.
+    /// Reads a set, with its current hits, from memory that programs read.
     pub fn read(stored: &Stored<'_>) -> Result<Self> {
         stored.set()
     }
 
-    /// Takes over the hits of a set that no program counts in any more.
+    /// Takes over the hits of a set in which no program counts any more.
     pub fn take_hits(&mut self, from: &Self) {
         for rule in &self.rules {
             if let Some(hits) = from.hits.get(&rule.id) {
@@ -253,7 +252,7 @@ impl RuleSet {
 #[derive(Clone, Copy, Debug)]
 pub struct Stored<'a> {
     pub memory: &'a Mapping,
-    /// Where in the memory, in bytes.
+    /// Position in the memory, in bytes.
     pub begins: usize,
 }
 
@@ -310,7 +309,7 @@ impl Stored<'_> {
         Ok(set)
     }
 
-    /// What was carried over, and what was counted since on each CPU.
+    /// Adds the carried-over hits and those counted since on each CPU.
     fn hits(&self, header: &GuardHeader, number: usize, carried: &GuardDefinition) -> Result<Hits> {
         let mut hits = Hits {
             decided: carried.decided,
@@ -328,7 +327,8 @@ impl Stored<'_> {
     }
 }
 
-/// A rule as `guard list` shows it. A time limit counts, the time left does not: it is another one at each moment.
+/// Describes a rule as `guard list` shows it. The text mentions a time limit but not the remaining time, which always
+/// changes.
 fn described(rule: &Rule) -> String {
     match rule.expires {
         Some(_) => format!("{rule} for a limited time"),
@@ -390,7 +390,7 @@ mod tests {
             }
         );
         assert_eq!((set.rules.len(), set.rules[0].action), (2, Action::Allow));
-        // A limit stands beside a rule that decides.
+        // A limit coexists with a rule that decides.
         let limit = Draft {
             rate: Some(5),
             ..deny("10.0.0.1")

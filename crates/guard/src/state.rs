@@ -1,6 +1,7 @@
-//! The guard of a network namespace: its pinned maps, and the interfaces that it is on.
+//! The guard of a network namespace: its pinned maps and guarded interfaces.
 //!
-//! Rules are kept whether an interface is guarded or not; when the last of both is gone, nothing is left.
+//! Rules are kept without guarded interfaces, and interfaces stay guarded without rules; once both are gone, nothing is
+//! left.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -51,7 +52,7 @@ pub struct Post {
     pub installed: Installed,
 }
 
-/// What became of the packets of an interface, by the numbers of bpf/include/guard.h.
+/// Packets of an interface by outcome, in the order of bpf/include/guard.h.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals(pub [u64; GUARD_FATES]);
 
@@ -64,13 +65,13 @@ impl Guard {
         site::lock_existing(&directory(&mount, namespace)?, Rank::Guard)
     }
 
-    /// The guard of a namespace, if it has rules or guarded interfaces.
+    /// Returns the guard of a namespace, if it has rules or guarded interfaces.
     pub fn find(namespace: Option<&Namespace>) -> Result<Option<Self>> {
         let lock = Self::lock_existing(namespace)?;
         lock.map(|lock| Self::open(namespace, lock)).transpose()
     }
 
-    /// As [`Self::find`], for a command that only looks: nothing is made, and nothing removed.
+    /// Like [`Self::find`], for a command that only reads: nothing is created, and nothing removed.
     pub fn look(namespace: Option<&Namespace>) -> Result<Option<Self>> {
         let lock = Self::lock_existing(namespace)?.map(Lock::for_looking);
         let is_whole = |lock: &Lock| {
@@ -82,7 +83,7 @@ impl Guard {
         lock.map(|lock| Self::open(namespace, lock)).transpose()
     }
 
-    /// The guard of a namespace, an empty one if there is none.
+    /// Returns the guard of a namespace, an empty one if it has none.
     pub fn find_or_make(namespace: Option<&Namespace>) -> Result<Self> {
         let directory = directory(&bpffs::lasting_or_mounted()?, namespace)?;
         Self::open(namespace, site::make_locked(&directory, Rank::Guard)?)
@@ -106,8 +107,8 @@ impl Guard {
         self.namespace.as_ref()
     }
 
-    /// The rules as they are, without those that have ended, and without the defaults of interfaces that the guard is
-    /// not on any more; interfaces have the names that they have now.
+    /// Returns the current rules, without expired ones and without the defaults of interfaces that are no longer
+    /// guarded; interfaces have their current names.
     pub fn rules(&self) -> Result<RuleSet> {
         let mut set = self.store.read()?;
         let now = clock::monotonic();
@@ -128,12 +129,12 @@ impl Guard {
         Ok(set)
     }
 
-    /// The interfaces that it is on.
+    /// Returns the guarded interfaces.
     pub fn posts(&self) -> Result<Vec<Post>> {
         posts(self.namespace())
     }
 
-    /// Changes the rules. All of the change holds from one moment on, or nothing is changed.
+    /// Changes the rules. Either all of the change takes effect at once, or nothing is changed.
     pub fn change<R>(
         &self,
         care: Care,
@@ -147,14 +148,14 @@ impl Guard {
         Ok(result)
     }
 
-    /// Refuses to say that rules hold where the attached program, by the kernel's account, uses others: its pins were
-    /// moved away or removed, and the rules found by their path are not in force.
+    /// Refuses to work on rules that the attached program does not use, by the kernel's record: its pins were moved or
+    /// removed, and the rules at their path are not in force.
     fn check_programs(&self) -> Result<()> {
         let look = |e| Error::os("cannot look at the guard's programs", e);
         let own = map::info(self.store.as_fd()).map_err(look)?.id;
         for site in Site::all_in(self.namespace())? {
             for attached in pins::programs_on(&site)? {
-                // One that ended meanwhile guards nothing.
+                // A program that ended meanwhile guards nothing.
                 let Ok(opened) = program::open_by_id(attached.program_id) else {
                     continue;
                 };
@@ -185,7 +186,7 @@ impl Guard {
                 "are not where trawl keeps them: its directory under /sys/fs/bpf was moved or removed, \
                  or another /sys/fs/bpf is mounted over it",
                 format!(
-                    "trawl guard load {} --replace --yes starts a guard without rules; trawl guard apply FILE.toml gives it those of a file",
+                    "trawl guard load {} --replace --yes starts a guard without rules; trawl guard apply FILE.toml applies the rules of a file",
                     site.label()
                 ),
             ),
@@ -208,17 +209,17 @@ impl Guard {
         self.store.publish(&set)
     }
 
-    /// Puts these rules in the place of those there are, whatever they cut.
+    /// Replaces the rules in force, without regard to sessions that they cut.
     pub(crate) fn replace(&self, set: &RuleSet) -> Result<()> {
         self.store.publish(set)
     }
 
-    /// Whether it is on an interface.
+    /// Returns true if it is on an interface.
     pub(crate) fn is_on(&self, site: &Site) -> Result<bool> {
         is_on(site)
     }
 
-    /// Takes the guard off an interface. With the last one go the rules.
+    /// Removes the guard from an interface, and with the last one the rules.
     pub fn unload(&self, site: &Site) -> Result<()> {
         let Some(installed) = installed_on(site)? else {
             return Err(not_guarded(site));
@@ -227,7 +228,7 @@ impl Guard {
         self.let_go()
     }
 
-    /// After the guard was taken off an interface.
+    /// Cleans up after the guard was removed from an interface.
     fn let_go(&self) -> Result<()> {
         let set = match self.posts()?.is_empty() {
             true => RuleSet::default(),
@@ -237,8 +238,8 @@ impl Guard {
     }
 }
 
-/// Makes a change that may take the guard off interfaces as it does any other program. The rules are removed with the
-/// last guarded interface, as by `trawl guard unload`.
+/// Makes a change that may remove the guard from interfaces like any other program. The rules are removed with the last
+/// guarded interface, as by `trawl guard unload`.
 pub fn around<R>(sites: &[Site], change: impl FnOnce() -> Result<R>) -> Result<R> {
     let mut guarded = Vec::new();
     for site in sites {
@@ -257,17 +258,17 @@ pub fn around<R>(sites: &[Site], change: impl FnOnce() -> Result<R>) -> Result<R
     Ok(result)
 }
 
-/// Whether the guard is on an interface.
+/// Returns true if the guard is on an interface.
 pub(crate) fn is_on(site: &Site) -> Result<bool> {
     Ok(installed_on(site)?.is_some())
 }
 
-/// Whether a program is the guard's.
+/// Returns true if a program is the guard's.
 pub(crate) fn is_guard(installed: &Installed) -> bool {
     [FUNCTION, FUNCTION_WITHOUT_ETHERNET].contains(&installed.name())
 }
 
-/// Removes the rules of namespaces that are no more: no program looks at them.
+/// Removes the rules of vanished namespaces, which no program reads.
 pub fn sweep() {
     let Some(mount) = bpffs::lasting() else {
         return;
@@ -320,14 +321,15 @@ impl Drop for Guard {
     }
 }
 
-/// The directory goes with its lock.
+/// Removes a guard's pins; the directory is removed with its lock.
 fn remove_pins(directory: &Path) {
     for name in [SET, RATES] {
         let _ = fs::remove_file(directory.join(name));
     }
 }
 
-/// None where nothing can be pinned. Who may not look behind the /sys of `ip netns exec` knows nothing of the rules.
+/// Finds the file system of the pins; `None` if nothing can be pinned. An error if this process may not look behind the
+/// /sys of `ip netns exec`, since the rules are then unknown.
 fn mount() -> Result<Option<PathBuf>> {
     let mount = bpffs::lasting();
     if mount.is_none() && !has_capability(Capability::SysAdmin) {
@@ -340,7 +342,7 @@ fn mount() -> Result<Option<PathBuf>> {
     Ok(mount)
 }
 
-/// The name of a namespace, also of the one that this process was started in.
+/// Returns the name of a namespace, also of the one that this process was started in.
 fn name_of(namespace: Option<&Namespace>) -> Result<Option<String>> {
     let this = namespace.cloned().map_or_else(Namespace::current, Ok)?;
     let is_this = |name: &String| Namespace::by_name(name).is_ok_and(|other| other == this);
@@ -376,7 +378,7 @@ pub fn posts(namespace: Option<&Namespace>) -> Result<Vec<Post>> {
     Ok(posts)
 }
 
-/// What to say of an interface without guard.
+/// Explains that an interface has no guard.
 pub fn not_guarded(site: &Site) -> Error {
     Error::failed(
         format!("{} is not guarded", site.label()),
@@ -385,7 +387,7 @@ pub fn not_guarded(site: &Site) -> Error {
     .fix(format!("trawl guard load {}", site.label()))
 }
 
-/// The interface that a rule is to be confined to.
+/// Returns the interface that a rule is to be confined to.
 pub fn on(namespace: Option<&Namespace>, name: &str) -> Result<On> {
     let link = Netlink::open(namespace)?.link(name)?;
     Ok(On {
@@ -421,10 +423,10 @@ impl Post {
 
 /// The program's constant for the number of its interface.
 const INTERFACE: &str = "guard_ifindex";
-/// In a chain: what is dropped anyway should cost the others nothing.
+/// Priority in a chain: dropped packets should cost the other programs nothing.
 const PRIORITY: u32 = 10;
 
-/// Rules that only the attached program knows are gone with it.
+/// Refuses to replace a program whose rules are known to no pin, and would be lost with it.
 fn refuse_to_forget(site: &Site, installed: &Installed) -> Result<()> {
     let set = Store::of(installed.map(SET)?)?.read()?;
     let allows = |one: &Default| one.action == Action::Allow;
@@ -442,8 +444,8 @@ fn refuse_to_forget(site: &Site, installed: &Installed) -> Result<()> {
 }
 
 impl Guard {
-    /// Puts the guard on an interface, or changes the default of one it is on. One that is `tappable` can be captured
-    /// at where the kernel takes no tracing programs.
+    /// Puts the guard on an interface, or changes the default of a guarded one. A `tappable` guard can be captured at
+    /// on kernels without tracing programs.
     pub fn load(
         &self,
         site: &Site,
@@ -486,14 +488,14 @@ impl Guard {
         }
         let attached = self.attach(site, request);
         if attached.is_err() {
-            // As it was; hits go on.
+            // The old rules are restored; their hits continue.
             self.store.publish(&before)?;
         }
         attached
     }
 
-    /// Whether a program of the guard's looks into these rules. One that came along with its interface from another
-    /// namespace looks into that one's, and knows the interface by the number that it had there.
+    /// Returns true if a program of the guard's reads these rules. A program that moved with its interface from another
+    /// namespace reads that namespace's rules, and knows the interface by its number there.
     fn is_asked_by(&self, installed: &Installed) -> Result<bool> {
         let id = |fd: BorrowedFd<'_>| {
             map::info(fd)
@@ -503,7 +505,7 @@ impl Guard {
         Ok(id(installed.map(SET)?.as_fd())? == id(self.store.as_fd())?)
     }
 
-    /// Lets the new program count on in the totals of the one that it replaces, if both have the same layout.
+    /// Hands the totals of the replaced program on to the new one, if both have the same layout.
     fn keep_totals(&self, source: &mut Source, old: &Installed) -> Result<()> {
         if !self.is_asked_by(old)? {
             return Ok(());
@@ -546,24 +548,24 @@ impl Guard {
     }
 }
 
-/// Names the changes of which one at a time waits to be confirmed: those of the guard of a namespace.
+/// Returns the scope of changes to the guard of a namespace, of which only one at a time can await confirmation.
 pub fn scope(namespace: Option<&Namespace>) -> Result<String> {
     Ok(format!("guard-{}", Mark::of(namespace)?))
 }
 
-/// The guard as it was before a change that is to be confirmed.
+/// The guard before a change that awaits confirmation.
 #[derive(Debug)]
 pub struct Back {
     namespace: Option<Namespace>,
     rules: RuleSet,
     /// The indices of the interfaces that it was on.
     guarded: Vec<u32>,
-    /// What was in its place on others.
+    /// The programs that it replaced on other interfaces.
     others: Vec<programs::Back>,
 }
 
 impl Back {
-    /// Notes the state in force. `replaced`: the interfaces on which the guard takes the place of other programs.
+    /// Records the state in force. `replaced`: the interfaces on which the guard replaces other programs.
     pub fn note(namespace: Option<&Namespace>, replaced: &[Site]) -> Result<Self> {
         let guard = Guard::find(namespace)?;
         let (rules, guarded) = match &guard {
@@ -587,7 +589,7 @@ impl Back {
     fn put_back(&self) -> Result<()> {
         let namespace = self.namespace.as_ref();
         let guard = Guard::find_or_make(namespace)?;
-        // The rules first: at no moment may the interfaces that stay guarded have neither these nor those.
+        // The rules come first, so that the interfaces that stay guarded always have either the new or the old ones.
         guard.replace(&self.rules)?;
         for site in Site::all_in(namespace)? {
             if !self.guarded.contains(&site.index()) && guard.is_on(&site)? {
@@ -595,7 +597,7 @@ impl Back {
             }
         }
         self.others.iter().try_for_each(programs::Back::put_back)?;
-        // With the last interface go rules, but there may have been some before the first.
+        // Removing the last interface removes the rules, but there may have been rules without interfaces.
         guard.replace(&self.rules)
     }
 }

@@ -1,4 +1,4 @@
-//! The program compared with the model: random rules, random packets, and the kernel's verdict on each.
+//! Compares the program with the model: random rules, random packets, and the kernel's verdict on each.
 
 mod generated;
 
@@ -19,21 +19,21 @@ use crate::model::{self, Packet};
 use crate::rule::{Action, Draft, Match, Rule};
 use crate::set::{Hits, RuleSet};
 
-/// Test runs come in by the loopback.
+/// Interface that packets of test runs arrive on.
 const LOOPBACK: u32 = 1;
 const DROP: u32 = 1;
 const PASS: u32 = 2;
 const GRE: u8 = 47;
 const SCTP: u8 = 132;
 
-/// The guard's program and its rules, on no interface.
+/// The guard's program and its rules, not attached to an interface.
 pub struct Bench {
     program: LoadedFile,
     store: Store,
 }
 
 impl Bench {
-    /// Those that this kernel can have; none where the test has to be skipped, which has been said then.
+    /// Returns a bench for each store that this kernel supports; none, after a note, if the test has to be skipped.
     pub fn all() -> Vec<Self> {
         if !trawl_bpf::probe::missing_capabilities(&trawl_bpf::probe::Capability::FOR_BPF)
             .is_empty()
@@ -88,9 +88,9 @@ pub fn udp_from(source: [u8; 4]) -> Vec<u8> {
         .build()
 }
 
-/// 32.1.13.184 has the bits that 2001:db8::/64 begins with.
+/// The number of 32.1.13.184 has the leading bits of 2001:db8::/64.
 #[test]
-fn sources_of_both_ip_versions_have_rates_of_their_own() {
+fn sources_of_each_ip_version_have_their_own_rates() {
     for bench in Bench::all() {
         let mut set = RuleSet::default();
         set.add(Draft {
@@ -111,7 +111,7 @@ fn sources_of_both_ip_versions_have_rates_of_their_own() {
     }
 }
 
-/// What the model expects, with the rule that counts it.
+/// Returns the verdict that the model expects, with the rule that counts it.
 fn expected(set: &RuleSet, packet: &Packet) -> (u32, Option<u32>) {
     let (action, rule): (Action, Option<&Rule>) = model::judge(set, packet, clock::monotonic());
     let verdict = if action == Action::Allow { PASS } else { DROP };
@@ -119,7 +119,7 @@ fn expected(set: &RuleSet, packet: &Packet) -> (u32, Option<u32>) {
 }
 
 #[test]
-fn the_program_and_the_model_agree() {
+fn program_and_model_agree() {
     for bench in Bench::all() {
         compare(&bench);
     }

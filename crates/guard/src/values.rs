@@ -1,4 +1,4 @@
-//! Values of rules as people write them: address prefixes, MAC addresses, protocols and types of ICMP, rates and times.
+//! Text forms of rule values: address prefixes, MAC addresses, protocols and types of ICMP, rates and times.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,7 +13,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// `None` where the length is more than an address has. Bits after the length are dropped.
+    /// Creates a prefix; `None` if an address has fewer bits. Bits after the length are dropped.
     pub fn new(address: IpAddr, length: u8) -> Option<Self> {
         let address = match address {
             IpAddr::V4(v4) if length <= 32 => {
@@ -29,7 +29,7 @@ impl Prefix {
         Some(Self { address, length })
     }
 
-    /// One address alone.
+    /// Returns the prefix of a single address.
     pub fn host(address: IpAddr) -> Self {
         let length = if address.is_ipv4() { 32 } else { 128 };
         Self { address, length }
@@ -98,19 +98,19 @@ pub struct MacPrefix {
     length: u8,
 }
 
-/// An address as the number that its bytes make.
+/// Returns an address as the number that its bytes make.
 pub fn mac_number(bytes: [u8; 6]) -> u64 {
     let [a, b, c, d, e, f] = bytes;
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-/// The bits that count, and all above the address.
+/// Returns the bits that count, and all above the address.
 fn mac_mask(length: u8) -> u64 {
     u64::MAX << (MAC_BITS - length)
 }
 
 impl MacPrefix {
-    /// `None` where the length is none that an address has. Bits after the length are dropped.
+    /// Creates a prefix; `None` if no address has that length. Bits after the length are dropped.
     pub fn new(address: u64, length: u8) -> Option<Self> {
         let fits = (1..=MAC_BITS).contains(&length) && address >> MAC_BITS == 0;
         fits.then(|| Self {
@@ -135,7 +135,7 @@ impl MacPrefix {
         (mac_number(address) ^ self.address) & self.mask() == 0
     }
 
-    /// As the program's line has it: no mask for no address.
+    /// Encodes the address for the program's line: an empty mask stands for no address.
     pub(crate) fn fields(of: Option<Self>) -> (u64, u64) {
         of.map_or((0, 0), |mac| (mac.address, mac.mask()))
     }
@@ -234,7 +234,7 @@ const PROTOCOLS: [(&str, u8); 21] = [
     ("udplite", 136),
 ];
 
-/// A protocol by name or number.
+/// Parses a protocol's name or number.
 pub fn protocol(text: &str) -> Result<u8, String> {
     let lower = text.to_ascii_lowercase();
     let named = PROTOCOLS.iter().find(|(name, _)| *name == lower);
@@ -248,7 +248,7 @@ pub fn protocol(text: &str) -> Result<u8, String> {
     }
 }
 
-/// How to call a protocol.
+/// Returns the name of a protocol.
 pub fn protocol_name(number: u8) -> String {
     let named = PROTOCOLS.iter().find(|(_, known)| *known == number);
     named.map_or_else(|| number.to_string(), |(name, _)| (*name).to_owned())
@@ -284,12 +284,12 @@ const ICMP_TYPES: [(&str, Option<u8>, Option<u8>); 25] = [
     ("neighbor-advertisement", None, Some(136)),
 ];
 
-/// The names of ICMP types.
+/// Returns the names of ICMP types.
 pub fn icmp_types() -> impl Iterator<Item = &'static str> {
     ICMP_TYPES.into_iter().map(|(name, ..)| name)
 }
 
-/// The type in ICMP and in ICMPv6 that a name or a number stands for.
+/// Returns the type in ICMP and in ICMPv6 for a name or a number.
 pub fn icmp_type(text: &str) -> Result<(Option<u8>, Option<u8>), String> {
     let lower = text.to_ascii_lowercase();
     if let Ok(number) = lower.parse() {
@@ -304,7 +304,7 @@ pub fn icmp_type(text: &str) -> Result<(Option<u8>, Option<u8>), String> {
     })
 }
 
-/// How to call what [`icmp_type`] gave, so that it gives the same again where it can.
+/// Returns a name for the result of [`icmp_type`], from which it parses to the same types if possible.
 pub fn icmp_type_name(v4: Option<u8>, v6: Option<u8>) -> String {
     if let (Some(one), Some(other)) = (v4, v6)
         && one == other
@@ -324,7 +324,7 @@ pub fn icmp_type_name(v4: Option<u8>, v6: Option<u8>) -> String {
     }
 }
 
-/// The program tells sources apart up to this rate.
+/// Highest rate at which the program distinguishes sources.
 const FASTEST: u64 = 100_000_000;
 /// A hundred years.
 const LONGEST: u64 = 100 * 365 * 86_400;
@@ -336,7 +336,7 @@ fn split(text: &str) -> (&str, &str) {
     (text[..end].trim(), text[end..].trim())
 }
 
-/// Packets a second: a number, with k or M for thousands and millions.
+/// Parses packets per second: a number, with k or M for thousands and millions.
 pub fn rate(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let factor = match unit.trim_end_matches("pps") {
@@ -356,7 +356,7 @@ pub fn rate(text: &str) -> Result<u64, String> {
     }
 }
 
-/// How long a rule holds: a number with a unit, or several, as in 1h30m.
+/// Parses a rule's duration: a number with a unit, or several, as in 1h30m.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("'{text}' is not a time; write for example 10m or 1h30m");
     let mut sum = 0.0;
@@ -368,7 +368,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
             .unwrap_or(behind.len());
         let (unit, others) = (behind[..end].trim(), &behind[end..]);
         let seconds = match unit {
-            // One number alone is in seconds.
+            // A number without a unit is in seconds.
             "" if rest.len() == text.len() => 1.0,
             "" => return Err(wrong()),
             "s" | "sec" => 1.0,
@@ -401,7 +401,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A time as a person would say it, in two units at most.
+/// Formats a time for people, in two units at most.
 pub fn short_duration(time: Duration) -> String {
     let seconds = time.as_secs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_contains_what_begins_like_it() {
+    fn prefix_contains_addresses_that_begin_with_it() {
         let prefix: Prefix = "10.1.0.0/16".parse().unwrap();
         assert!(prefix.contains("10.1.255.1".parse().unwrap()));
         assert!(!prefix.contains("10.2.0.1".parse().unwrap()));
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn invalid_mac_addresses_are_refused() {
         for text in [
             "",
             ":",

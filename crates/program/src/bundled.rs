@@ -1,5 +1,5 @@
-//! The bundled programs with a fixed verdict and those that redirect: from what a person asks for to a program that
-//! stands on an interface.
+//! The bundled programs with a fixed verdict and those that redirect: from the command's options to a program on an
+//! interface.
 
 mod redirect;
 pub mod route;
@@ -28,14 +28,14 @@ pub(crate) use redirect::{open_table, put_interfaces};
 const EXCLUDE_INGRESS: u32 = 1 << 4;
 const CONFIG: &str = "config";
 
-/// What is done with each packet before the verdict.
+/// Access to each packet before the verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Touch {
     #[default]
     None,
     /// Reads the ethertype.
     Read,
-    /// Reads through to the IP header, and counts by what it finds.
+    /// Reads through to the IP header, and counts by the protocol found.
     Parse,
     /// Swaps the Ethernet addresses.
     Swap,
@@ -69,14 +69,13 @@ pub enum Bundled {
     Redirect(Target),
 }
 
-/// What the guard's program is recorded as, so that it can be named here, where nothing else is known of it.
+/// Source recorded for the guard's program, named here because this crate knows nothing else of it.
 pub const GUARD: &str = "guard";
 pub const BALANCE: &str = "balance";
-/// Names that stand for a bundled program where a file could be named.
+/// Names of bundled programs, accepted in place of a file.
 pub const NAMES: [&str; 5] = ["drop", "pass", "aborted", "tx", "redirect"];
 
 impl Bundled {
-    /// Its name among [`NAMES`].
     pub fn name(&self) -> &'static str {
         match self {
             Self::Verdict(Verdict::Drop) => "drop",
@@ -101,12 +100,12 @@ impl Bundled {
         }
     }
 
-    /// Puts it on the interface, where it stays until it is detached; what other interfaces need for it is done and
-    /// undone with it.
+    /// Attaches the program to the interface until it is detached. Other interfaces that it needs are made ready, and
+    /// restored with it.
     pub fn load(&self, touch: Touch, site: &Site, request: &Request) -> Result<Put> {
         self.check_headers(touch, site)?;
         let mut ready = Readiness::default();
-        // In skb mode packets go by the stack's own ways.
+        // In skb mode packets take the stack's own path.
         if request.mode != Some(XdpMode::Skb) {
             self.make_ready(site, &mut ready)?;
         }
@@ -119,7 +118,7 @@ impl Bundled {
                     && request.priority.is_none()
                     && is_in_stack(site, request)?
                 {
-                    // Then the kernel puts each packet into one buffer, which it can copy.
+                    // The kernel then puts each packet into one buffer, which it can copy.
                     source.set_linear();
                 }
                 source
@@ -147,8 +146,7 @@ impl Bundled {
         Ok(put)
     }
 
-    /// What looks at Ethernet headers, or sends packets on with them, would take a tunnel's packets for what they are
-    /// not.
+    /// Refuses programs that read Ethernet headers, or send packets on with them, on a tunnel, whose packets have none.
     fn check_headers(&self, touch: Touch, site: &Site) -> Result<()> {
         let mut sites = match self {
             Self::Redirect(target) => target.interfaces(site)?,

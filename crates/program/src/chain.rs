@@ -1,9 +1,9 @@
-//! Chains of programs: after which verdicts the next program runs, what a program's source says of its place, and how often
-//! a packet may jump from program to program.
+//! Chains of programs: the verdicts after which the next program runs, the chain settings in a program's source, and
+//! the limit on jumps from program to program.
 //!
-//! [`dispatcher`] has the chains by libxdp's protocol, [`tail_call`] those of trawl's own. The kernel limits how often a packet
-//! jumps, and a packet that has reached the limit would leave a chain in the middle, or a capture without having been in the
-//! program. So nothing is put anywhere that would bring a packet there.
+//! [`dispatcher`] implements the chains of libxdp's protocol, [`tail_call`] trawl's own. The kernel limits how often a
+//! packet jumps, and a packet at the limit would leave a chain in the middle, or skip the program after a capture. So
+//! programs are attached only if no packet can reach the limit.
 
 pub mod dispatcher;
 pub mod tail_call;
@@ -18,7 +18,7 @@ use trawl_sys::Result;
 
 /// In the order of their numbers.
 pub(crate) const VERDICTS: [&str; 5] = ["aborted", "drop", "pass", "tx", "redirect"];
-/// What the stub of a dispatcher's empty slot returns; the chain always goes on there.
+/// Verdict of the stub in a dispatcher's empty slot; the chain always continues after it.
 const STUB: u32 = 1 << 31;
 
 /// A set of XDP verdicts.
@@ -26,7 +26,7 @@ const STUB: u32 = 1 << 31;
 pub struct Actions(u32);
 
 impl Actions {
-    /// Where nothing else is said, the next program runs after "pass".
+    /// Default without further settings: the next program runs after "pass".
     pub const DEFAULT: Self = Self(1 << 2 | STUB);
 
     pub fn from_bits(bits: u32) -> Self {
@@ -37,7 +37,7 @@ impl Actions {
         self.0
     }
 
-    /// Names with commas between them; the first word that is none is the error.
+    /// Parses names separated by commas; the error names the first unknown one.
     pub fn parse(list: &str) -> Result<Self, String> {
         let number = |name: &str| {
             let found = VERDICTS.iter().position(|known| *known == name);
@@ -48,7 +48,7 @@ impl Actions {
         list.split(',').map(number).collect()
     }
 
-    /// The numbers of the verdicts in it.
+    /// Returns the numbers of the verdicts in the set.
     pub fn verdicts(self) -> Vec<u32> {
         (0..31)
             .filter(|verdict| self.0 >> verdict & 1 != 0)
@@ -77,14 +77,14 @@ impl FromIterator<u32> for Actions {
     }
 }
 
-/// The verdict that a program's run configuration calls `XDP_…`.
+/// Returns the verdict that a program's run configuration calls `XDP_…`.
 pub fn verdict_by_name(name: &str) -> Option<u32> {
     let name = name.strip_prefix("XDP_")?.to_ascii_lowercase();
     let found = VERDICTS.iter().position(|known| *known == name)?;
     Some(found as u32)
 }
 
-/// A program's place in a chain.
+/// A program's position in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunConfig {
     /// Lower ones run first.
@@ -94,11 +94,11 @@ pub struct RunConfig {
 }
 
 impl RunConfig {
-    /// Where libxdp's macro `XDP_RUN_CONFIG` puts it.
+    /// Section that libxdp's macro `XDP_RUN_CONFIG` writes to.
     pub const SECTION: &str = ".xdp_run_config";
     const DEFAULT_PRIORITY: u32 = 50;
 
-    /// From the members of the program's structure in that section.
+    /// Reads the members of the program's structure in that section.
     pub fn from_numbers(numbers: &[(String, u32)]) -> Self {
         let says_actions = numbers
             .iter()
@@ -121,17 +121,17 @@ impl RunConfig {
 /// The kernel's limit.
 pub const MOST_JUMPS: u32 = 33;
 
-/// How one program of a chain is looked at.
+/// Captures on one program of a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Looks {
-    /// It has hooks that trawl put in.
+    /// Set if trawl put hooks into the program.
     pub tappable: bool,
-    /// Captures at its entry and at its exit.
+    /// Number of captures at its entry, and at its exit.
     pub at_entry: u32,
     pub at_exit: u32,
 }
 
-/// How many jumps are counted at most for a packet that goes through all of these.
+/// Returns the largest number of jumps that the kernel counts for a packet passing through all of these programs.
 pub fn most_jumps(programs: &[Looks]) -> u32 {
     let of = match counts_attempts() {
         true => Looks::attempts,
@@ -141,12 +141,12 @@ pub fn most_jumps(programs: &[Looks]) -> u32 {
 }
 
 impl Looks {
-    /// To each capture, into the program after those at its entry, and to the next program.
+    /// Counts the jumps to each capture, into the program after those at its entry, and to the next program.
     fn jumps(&self) -> u32 {
         self.at_entry + u32::from(self.at_entry > 0) + self.at_exit + 1
     }
 
-    /// As above, with the jumps that have no target: after the last capture, or where no capture is.
+    /// Counts also jumps through empty slots: after the last capture, or in hooks without captures.
     fn attempts(&self) -> u32 {
         let entry = match (self.tappable, self.at_entry) {
             (false, _) => 0,
@@ -162,8 +162,8 @@ impl Looks {
     }
 }
 
-/// Whether a jump is counted too when nobody is there to be jumped to, as kernels before 6.11 do. Found out by trying;
-/// where that does not work they are taken to count.
+/// Returns true if the kernel counts jumps through empty slots too, as kernels before 6.11 do. This is tested by
+/// running programs; if that fails, the answer is true.
 fn counts_attempts() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| !reached_after_attempts().unwrap_or(false))
@@ -171,7 +171,7 @@ fn counts_attempts() -> bool {
 
 const REACHED: u32 = 7;
 
-/// Tries many times to jump where nobody is, by constant and by computed slots, and then where somebody is.
+/// Jumps many times through empty slots, by constant and by computed index, and then through a filled one.
 fn reached_after_attempts() -> Result<bool> {
     const ARRAY: u8 = 2;
     const SLOT: u8 = 3;
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_config_says_where_in_a_chain() {
+    fn run_config_gives_priority_and_actions() {
         assert_eq!(config(&[]), (50, "pass".to_owned()));
         assert_eq!(config(&[("priority", 10)]), (10, "pass".to_owned()));
         assert_eq!(
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn captures_and_programs_are_jumped_to() {
+    fn each_capture_and_program_costs_a_jump() {
         let plain = Looks::default();
         let open = Looks {
             tappable: true,
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_asked() {
+    fn kernel_runs_the_test_programs() {
         if trawl_sys::run::own_user() != 0 {
             eprintln!("SKIPPED: requires root");
             return;

@@ -1,4 +1,4 @@
-//! What the kernel, the driver or libbpf refuses, in words: the reason, and the command that fixes it.
+//! Explains refusals by the kernel, the driver or libbpf: the reason, and the command that fixes it.
 
 mod verifier;
 
@@ -15,7 +15,7 @@ use trawl_sys::errno::ENOSPC;
 
 use crate::swap::LoanRefusal;
 
-/// The reason why the program of this name finds no place, and what makes one.
+/// Explains a conflict with the programs on the interface, and how to resolve it.
 pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Conflict) -> Error {
     let label = site.label();
     let attach = format!("cannot attach to {label}");
@@ -77,7 +77,7 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
     }
 }
 
-/// The reason why a program with hooks cannot take the place of the one that runs, `which`, for a capture.
+/// Explains the refusal to replace the running program, `which`, by one with hooks for a capture.
 pub fn loan(site: &Site, which: &str, file: &Path, refusal: LoanRefusal) -> Error {
     let (label, file) = (site.label(), file.display());
     let fail =
@@ -155,16 +155,16 @@ fn occupied(site: &Site, by: &Present) -> Error {
     ))
 }
 
-/// Before the path of a pin that is of no use, in libbpf's words.
+/// Text before the path of an unusable pin in libbpf's messages.
 const PINNED_OTHERWISE: [&str; 2] = [
     "couldn't reuse pinned map at '",
     "couldn't retrieve pinned map '",
 ];
 
-/// What makes an object file of a source.
+/// Advice on compiling a source file to an object file.
 const COMPILE: &str = "compile it for BPF: clang -O2 -g -target bpf -c prog.c -o prog.o";
 
-/// A file that is something else.
+/// Explains that a file is not an object file.
 pub fn not_an_object(label: &str, bytes: &[u8]) -> Error {
     let why = match bytes {
         [] => "the file is empty",
@@ -176,9 +176,9 @@ pub fn not_an_object(label: &str, bytes: &[u8]) -> Error {
     Error::failed(format!("cannot load {label}"), why).fix(COMPILE)
 }
 
-/// An ELF file whose head says that it is not for this machine.
+/// Explains that an ELF file is for another machine; `None` if it is not.
 pub fn other_machine(label: &str, bytes: &[u8]) -> Option<Error> {
-    /// `EI_CLASS` and `EI_DATA` of elf.h, and what stands there.
+    /// `EI_CLASS` and `EI_DATA` of elf.h, and their values.
     const CLASS: usize = 4;
     const DATA: usize = 5;
     const CLASS_32: u8 = 1;
@@ -198,7 +198,7 @@ pub fn other_machine(label: &str, bytes: &[u8]) -> Option<Error> {
     Some(Error::failed(format!("cannot load {label}"), why).fix(COMPILE))
 }
 
-/// libbpf cannot make sense of an ELF file.
+/// Explains the failure of libbpf to parse an ELF file.
 pub fn cannot_open(label: &str, failure: &LoadFailure) -> Error {
     let what = format!("cannot load {label}");
     if failure
@@ -211,19 +211,19 @@ pub fn cannot_open(label: &str, failure: &LoadFailure) -> Error {
     match libbpf_says(failure) {
         Some(says) if says.contains("legacy map definitions") => Error::failed(
             what,
-            "it describes its maps in the old way (SEC(\"maps\")), which libbpf 1.0 has given up",
+            "its maps are in the old format (SEC(\"maps\")), which libbpf 1.0 removed",
         )
         .fix(
             "write them as struct { __uint(type, …); … } NAME SEC(\".maps\"), and compile with -g",
         ),
         Some(says) if says.contains("stripped object file") => Error::failed(
             what,
-            "its symbols were taken out (strip), and by them its programs and maps are found",
+            "its symbols, by which programs and maps are found, were removed (strip)",
         )
         .fix(format!(
             "use llvm-strip -g, which keeps the symbols; or {COMPILE}"
         )),
-        // Of a file that is cut off, libbpf misses what stands at its end.
+        // For a truncated file, libbpf reports the missing end.
         Some(says) if says.starts_with("elf: ") => Error::failed(
             what,
             format!("it is cut off or damaged; libbpf says: {says}"),
@@ -239,12 +239,12 @@ pub fn cannot_open(label: &str, failure: &LoadFailure) -> Error {
     }
 }
 
-/// The program calls what is for programs under the GPL alone.
+/// Returns true if the program calls functions that are reserved for programs under the GPL.
 pub fn is_about_licence(failure: &LoadFailure) -> bool {
     failure.log.contains("GPL-restricted")
 }
 
-/// There is nothing in it that could be attached to an interface.
+/// Explains that an object file has no program that could be attached to an interface.
 pub fn no_program(what: &str, programs: &[ProgramEntry]) -> Error {
     let error = Error::failed(what, "it has no XDP program");
     if programs.is_empty() {
@@ -257,7 +257,7 @@ pub fn no_program(what: &str, programs: &[ProgramEntry]) -> Error {
     error.fix(format!("it has only: {}", others.join(", ")))
 }
 
-/// A program of the file cannot be attached to an interface.
+/// Explains that a program of the file cannot be attached to an interface.
 pub fn elsewhere(what: &str, program: &ProgramEntry) -> Error {
     let ProgramEntry { name, section, .. } = program;
     let why = match program.fed_by() {
@@ -272,10 +272,10 @@ pub fn elsewhere(what: &str, program: &ProgramEntry) -> Error {
     Error::failed(what, why)
 }
 
-/// A program or one of its maps was refused.
+/// Explains the refusal of a program or one of its maps.
 pub fn cannot_load(label: &str, program: &str, failure: &LoadFailure) -> Error {
     let what = format!("cannot load {program} of {label}");
-    // The verifier is stricter without them, and its words are about that then.
+    // Without these capabilities the verifier is stricter, and its message would mislead.
     if let Some((why, how)) = lack_of(&Capability::FOR_BPF) {
         return Error::failed(what, why).fix(how);
     }
@@ -315,7 +315,7 @@ fn says_libbpf(what: String, says: &str) -> Error {
     fixed(error, verifier::on_libbpf(says))
 }
 
-/// A map is to be used that does not suit the program.
+/// Explains that a pinned map does not suit the program.
 fn pinned_otherwise(what: String, path: &Path) -> Error {
     let there = bpffs::open_map(path).and_then(|fd| {
         info::map(fd.as_fd()).map_err(|e| Error::os("cannot look at what is pinned there", e))
@@ -354,7 +354,7 @@ fn fixed(error: Error, advice: Option<&str>) -> Error {
     }
 }
 
-/// The program is fine as it is, but not with hooks in it.
+/// Explains that the program is accepted as it is, but not with hooks.
 pub fn cannot_fit(label: &str, program: &str, failure: &LoadFailure) -> Error {
     let what = format!("cannot make {program} of {label} tappable");
     if let Some((why, how)) = lack_of(&Capability::FOR_BPF) {
@@ -372,7 +372,7 @@ pub fn cannot_fit(label: &str, program: &str, failure: &LoadFailure) -> Error {
     Error::failed(what, why).fix("load it without --tappable")
 }
 
-/// The first complaint is the cause; what follows is what came of it.
+/// Returns libbpf's first complaint, which is the cause of all others.
 fn libbpf_says(failure: &LoadFailure) -> Option<String> {
     let is_hint = |text: &&String| {
         text.contains("permission error while running as root")

@@ -1,13 +1,13 @@
-//! Hooks put into a program between its preparation by libbpf and its loading, without its source: jumps through maps
-//! that captures, and the programs after it in a chain, can enter.
+//! Hooks for a program without its source, inserted between its preparation by libbpf and its loading: jumps through
+//! maps, into captures and into the next program of a chain.
 //!
-//! A tappable program has two maps. `trawl_hook` is as xdpcap has it: five slots, one for each action, and every exit
-//! jumps through the one of its verdict. `trawl_entry` is jumped through before the program begins: a capture in its
-//! first slot sees the packet as it came, and jumps on to the second one, where the program stands once more, without
-//! that first jump. While nobody is there the kernel patches the jump at the entry away.
+//! A tappable program has two maps. `trawl_hook` follows xdpcap: five slots, one for each action, and every exit jumps
+//! through the slot of its verdict. The program jumps through `trawl_entry` before it begins: a capture in its first
+//! slot sees the packet as it arrived, and jumps on to the second one, which holds the program again, without that
+//! first jump. While the first slot is empty the kernel patches the jump at the entry away.
 //!
-//! Of the captures at a hook, one is in its slots, the others after it, in an array of programs that each one jumps on into
-//! (see `capture_chain.rs` of crates/capture, which puts them there).
+//! Of the captures at a hook, one is in its slots; the others follow in an array of programs that each one jumps on
+//! into (filled by `capture_chain.rs` of crates/capture).
 
 use std::collections::HashSet;
 use std::io;
@@ -26,22 +26,22 @@ use crate::rewrite::{
     Code, Entry, Keep, Refusal, Rewriting, Rewritten, STACK_SIZE, Slots, Through,
 };
 
-/// The maps' names, by which captures find them.
+/// Names of the maps, by which captures find them.
 pub const HOOK: &str = "trawl_hook";
 pub const ENTRY: &str = "trawl_entry";
 pub const NEXT: &str = "trawl_next";
 /// XDP_ABORTED, DROP, PASS, TX and REDIRECT.
 pub const ACTIONS: u32 = 5;
 
-/// The kernel's function for exceptions.
+/// Name of the kernel's function for exceptions.
 const THROW: &str = "bpf_throw";
 
-/// What is to be put into a program.
+/// Hooks to insert into a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hooks {
-    /// For captures, at entry and exit.
+    /// Hooks for captures, at entry and exit.
     pub tappable: bool,
-    /// For the next program of a chain: the verdicts that lead there.
+    /// Hooks for the next program of a chain: the verdicts that lead to it.
     pub chain_actions: Option<Vec<u32>>,
 }
 
@@ -51,16 +51,16 @@ impl Hooks {
     }
 }
 
-/// Why no hooks were put in.
+/// Reason why no hooks were inserted.
 #[derive(Debug)]
 pub enum Problem {
-    /// The program by this name cannot be rewritten.
+    /// The named program cannot be rewritten.
     Refused(String, Refusal),
-    /// With hooks in it, the verifier does not take the program by this name.
+    /// The verifier refuses the named program with hooks.
     Unfit(String, LoadFailure),
-    /// The program by this name is not taken by the verifier as it is.
+    /// The verifier refuses the named program even without hooks.
     Original(String, LoadFailure),
-    /// A map of the object's own has the name of one that comes with the hooks.
+    /// A map of the object has the name of a hook's map.
     Taken(&'static str),
     Other(Error),
 }
@@ -71,12 +71,12 @@ impl From<Error> for Problem {
     }
 }
 
-/// Hooks that are in a program, and what it takes to finish them when it is loaded.
+/// Hooks inserted in a program, and the state needed to finish them after loading.
 #[derive(Debug, Default)]
 pub struct Fitted {
-    /// The maps by their names.
+    /// The maps by name.
     pub maps: Vec<(String, OwnedFd)>,
-    /// What the person should know.
+    /// Notices for the user.
     pub notices: Vec<String>,
     twin: Option<Twin>,
 }
@@ -88,7 +88,7 @@ struct Maps {
     next: Option<OwnedFd>,
 }
 
-/// Puts hooks into the main program; the others are those that it may jump to, whose exits are its exits.
+/// Inserts hooks into the main program and into the programs it may jump to, whose exits are also its own.
 pub fn fit(
     prepared: &mut Prepared<'_>,
     main: &str,
@@ -127,7 +127,8 @@ pub fn fit(
         entry: None,
         exits: exits(&maps, hooks),
     };
-    // Nothing is changed before it is certain that all can be: a program need not be followed by others to be loaded.
+    // Nothing is changed before all programs are known to be rewritable: a program can be loaded even if no other can
+    // follow it.
     let is_tried = !hooks.tappable && !original.calls_modules();
     let mut edits = Vec::new();
     for name in others {
@@ -180,14 +181,15 @@ fn read(prepared: &Prepared<'_>, name: &str) -> Result<Code, Problem> {
         .map_err(|refusal| Problem::Refused(name.to_owned(), refusal))
 }
 
-/// An exception ends the program wherever it is thrown, and no exit is met.
+/// Returns true if the program throws exceptions, which end it without passing an exit.
 fn throws(program: &Code) -> bool {
     let called = program.kernel_functions();
     let number = || kernel_function(THROW).ok()?.try_into().ok();
     !called.is_empty() && number().is_some_and(|throw| called.contains(&throw))
 }
 
-/// The verifier's opinion of the program as it is comes first: what it says later is about the hooks.
+/// Finds where to keep the context. The program is verified as it is first, so that later refusals are due to the
+/// hooks.
 fn keep(
     prepared: &Prepared<'_>,
     name: &str,
@@ -205,11 +207,11 @@ fn keep(
         return Ok(Keep::Register(*register));
     }
     let seen = program.stack_in_sight();
-    // The verifier leaves out the places of registers that it finds need not be saved around a quick call.
+    // The verifier does not count registers that need not be saved around a quick call.
     let told = depths.and_then(|all| all.first().copied());
     let deepest = told.unwrap_or(seen).max(seen).min(STACK_SIZE);
     Keep::below(deepest).or_else(|refusal| {
-        // And it counts what it puts in by itself, below all, for bpf_loop and may_goto.
+        // It also counts its own stack use, below all others, for bpf_loop and may_goto.
         let keep = Keep::below(seen).ok();
         let keep = keep.filter(|keep| {
             let edited = rewrite(name, program, plan, *keep);
@@ -220,7 +222,7 @@ fn keep(
     })
 }
 
-/// A program as planned, which the verifier takes if it `is_tried`.
+/// Rewrites a program as planned; if it `is_tried`, the verifier has to accept the result.
 fn edit(
     prepared: &Prepared<'_>,
     name: &str,
@@ -228,7 +230,7 @@ fn edit(
     plan: &Rewriting,
     is_tried: bool,
 ) -> Result<Edited, Problem> {
-    // Most stacks are seen at a glance. If that was wrong, the verifier tells: it knows where the context is lost.
+    // Most stacks are visible in the code. If that was wrong, the verifier notices the lost context.
     if is_tried && let Some(keep) = keep_in_sight(program) {
         let edited = rewrite(name, program, plan, keep)?;
         if prepared.twin(name, &edited)?.is_taken() {
@@ -265,7 +267,7 @@ fn rewrite(name: &str, program: &Code, plan: &Rewriting, keep: Keep) -> Result<E
 }
 
 impl Fitted {
-    /// The program has been loaded: now it is put where captures at its entry jump on to.
+    /// Puts the loaded program into the slot that captures at its entry jump on to.
     pub fn finish(&mut self, file: &LoadedFile, main: &str) -> Result<(), LoadFailure> {
         let failure = |error| LoadFailure {
             error,
@@ -282,7 +284,7 @@ impl Fitted {
             let twin = twin.load(original)?;
             map::set_program(entry.as_fd(), ENTRY_SLOT_BODY as u32, twin.as_fd())
                 .map_err(failure)?;
-            // A packet that jumps back to the beginning has been seen there.
+            // A packet that jumps back to the beginning has been seen already.
             let back = LeadsTo::Own(main.to_owned());
             for slot in slots.iter().filter(|slot| slot.leads_to == back) {
                 map::set_program(slot.array, slot.number, twin.as_fd()).map_err(failure)?;
@@ -308,61 +310,61 @@ impl Fitted {
     }
 }
 
-/// What the array is called, in the BPF source and in the kernel: how another trawl's is known.
+/// Name of the array in the BPF source and in the kernel, by which another trawl's array is recognized.
 pub const MAP_NAME: &str = "trawl_chain";
-/// The same of an array that serves many interfaces with one program.
+/// Name of an array that serves many interfaces with one program.
 pub const SHARED_MAP_NAME: &str = "trawl_chain_all";
-/// What the array of one program is called that a capture at a hook holds as long as it runs.
+/// Name of the one-program array that a capture at a hook holds while it runs.
 const ALIVE_MAP_NAME: &str = "trawl_alive";
-/// How the names of the programs that take part begin.
+/// Prefix of the names of captures' programs.
 const PROGRAM_NAME: &str = "trawl_xdp";
 
-/// The seats of a chain. A program's way on is fixed, so those who come while others are there move on from seat to seat:
-/// there are far more than captures at one time.
+/// Number of seats in a chain. A program's jump is fixed, so a capture that joins others moves from seat to seat: the
+/// seats far outnumber concurrent captures.
 pub const SEATS: u32 = 256;
-/// The seats, and what was at the hook before the first capture came.
+/// The seats, and a row for the hook's content before the first capture.
 pub const ROWS: u32 = SEATS + 1;
 
-/// Whether a program is a capture's.
+/// Returns true if a program belongs to a capture.
 pub fn is_member(name: &str) -> bool {
     name.starts_with(PROGRAM_NAME)
 }
 
-/// How many captures stand in a hook's first slots, of which each capture takes this many.
+/// Counts the captures in a hook's first slots, of which each capture uses `stride`.
 pub fn count_captures(hook: BorrowedFd<'_>, stride: u32) -> Result<u32> {
     let fail = |e| Error::os("cannot read a hook map", e);
     for slot in 0..stride {
         if let Some(first) = map::program_in(hook, slot).map_err(fail)? {
             let seats = array_of(first, stride)?;
             let seated = seats.map(|map| seated(map.as_fd(), stride));
-            // A program of another tool has none after it.
+            // No program follows one of another tool.
             return Ok(seated.transpose().map_err(fail)?.unwrap_or(1));
         }
     }
     Ok(0)
 }
 
-/// The array that a capture's program jumps into; `None` if it is not a capture's.
+/// Opens the array that a capture's program jumps into; `None` if the program is not a capture's.
 pub fn array_of(attached: u32, stride: u32) -> Result<Option<OwnedFd>> {
     map_of(attached, |map| {
         [MAP_NAME, SHARED_MAP_NAME].contains(&map.name.as_str()) && map.max_entries == ROWS * stride
     })
 }
 
-/// Makes what shows that a capture runs: its programs name an array with one of them in it, which the kernel empties when
-/// no process holds it any more.
+/// Marks a capture as running: its programs name an array with one of them in it, which the kernel empties when no
+/// process holds it any more.
 pub fn show_alive(programs: &[OwnedFd]) -> Result<OwnedFd> {
     let alive = map::create_prog_array(ALIVE_MAP_NAME, 1)?;
     let fail = |e| Error::os("cannot tie a capture's programs to its process", e);
     for program in programs {
         program::bind_map(program, &alive).map_err(fail)?;
-        // Any of them will do.
+        // Any of the programs will do.
         map::set_program(alive.as_fd(), 0, program.as_fd()).map_err(fail)?;
     }
     Ok(alive)
 }
 
-/// Whether a program is a capture's that ended without taking it away.
+/// Returns true if a program belongs to a capture that ended without removing it.
 pub fn is_left_behind(program: u32) -> Result<bool> {
     let alive = map_of(program, |map| map.name == ALIVE_MAP_NAME)?;
     let holds = alive.map(|alive| map::program_in(alive.as_fd(), 0));
@@ -370,7 +372,7 @@ pub fn is_left_behind(program: u32) -> Result<bool> {
     Ok(holds == Some(None))
 }
 
-/// The map of a capture's program that fits.
+/// Finds a map of a capture's program by a condition.
 fn map_of(program: u32, fits: impl Fn(&MapInfo) -> bool) -> Result<Option<OwnedFd>> {
     let Ok(program) = program::open_by_id(program) else {
         return Ok(None);
@@ -392,7 +394,7 @@ fn cannot_look(error: io::Error) -> Error {
     Error::os("cannot look at the attached program", error)
 }
 
-/// The last seat in such an array that is taken.
+/// Returns the last occupied seat in such an array.
 pub fn last_taken(map: BorrowedFd<'_>, stride: u32) -> io::Result<u32> {
     let mut last = 0;
     for slot in 0..SEATS {
@@ -403,7 +405,8 @@ pub fn last_taken(map: BorrowedFd<'_>, stride: u32) -> io::Result<u32> {
     Ok(last)
 }
 
-/// The last seat of a program in such an array. One that took over from others has theirs as well, in front.
+/// Returns the last seat of a program in such an array. A program that took over from others has their seats in front
+/// as well.
 pub fn row_of(map: BorrowedFd<'_>, stride: u32, program: u32) -> io::Result<Option<u32>> {
     let mut last = None;
     for slot in 0..SEATS * stride {
@@ -414,7 +417,7 @@ pub fn row_of(map: BorrowedFd<'_>, stride: u32, program: u32) -> io::Result<Opti
     Ok(last)
 }
 
-/// How many captures there are in such an array.
+/// Counts the captures in such an array.
 pub fn seated(map: BorrowedFd<'_>, stride: u32) -> io::Result<u32> {
     let mut seen = HashSet::new();
     for row in 0..SEATS {

@@ -1,7 +1,7 @@
-//! Where a program goes: on the interface by itself, or among others in a chain; and how it leaves again.
+//! Installs programs on an interface, alone or in a chain, and removes them.
 //!
-//! Where the kernel lets programs replace functions of others (freplace), a program from an object file goes after a
-//! dispatcher of libxdp's protocol, so that others can join it, by trawl or by libxdp's tools.
+//! On kernels where programs can replace functions of others (freplace), a program from an object file is put behind a
+//! dispatcher of libxdp's protocol, so that trawl and libxdp's tools can add others.
 
 use std::os::fd::AsFd;
 
@@ -24,9 +24,8 @@ use crate::swap::maps::{Inherited, Succession};
 use crate::unload::sweep;
 use crate::{explain, readiness, safety};
 
-/// Loads a program and puts it on the interface: into the chain that is there, at the head of a new one, or, where the
-/// kernel knows no chains, by itself. The priority is the source's own if none is asked for. `fill` comes before packets
-/// meet the program.
+/// Loads a program and puts it on the interface: into the present chain, at the head of a new one or, on kernels
+/// without chains, alone. The default priority is the source's own. `fill` runs before packets reach the program.
 pub fn put(
     site: &Site,
     source: Source,
@@ -36,7 +35,7 @@ pub fn put(
     install(site, source, request, false, fill)
 }
 
-/// As [`put`], in no chain unless a priority is asked for.
+/// Like [`put`], but outside a chain unless a priority is requested.
 pub fn put_alone(
     site: &Site,
     source: Source,
@@ -46,11 +45,11 @@ pub fn put_alone(
     install(site, source, request, request.priority.is_none(), fill)
 }
 
-/// What is on an interface, as trawl's own account completes what the kernel tells.
+/// The state of an interface: the kernel's, completed by trawl's records.
 struct Now {
     snapshot: Snapshot,
     installed: Vec<Installed>,
-    /// The program that a new one would meet, and the dispatcher that it may be.
+    /// The first program on the interface, and the dispatcher that it may be.
     head: Option<XdpAttachment>,
     dispatcher: Option<Dispatcher>,
 }
@@ -93,7 +92,7 @@ impl Now {
         })
     }
 
-    /// The programs whose place a new one takes.
+    /// Returns the programs that a new one replaces.
     fn replaced(&self, request: &Request) -> Vec<u32> {
         let present = self.snapshot.present.iter();
         let replaced = present.filter(|_| request.replace);
@@ -101,7 +100,7 @@ impl Now {
     }
 }
 
-/// Locks the interface, reads what is there, plans, loads and applies. A program that is `alone` has no part in a chain.
+/// Locks the interface, reads its state, plans, loads and applies. A program that is `alone` is in no chain.
 fn install(
     site: &Site,
     mut source: Source,
@@ -122,7 +121,7 @@ fn install(
         && !new.hooks
         && mode != XdpMode::Offload
         && Feature::Freplace.probe().is_supported();
-    // What fills a chain's maps may have to make interfaces ready: this lock comes before the interface's.
+    // Filling a chain's maps may make interfaces ready, and this lock comes before the interface's.
     let _ready = match dispatchers {
         true => readiness::alone()?,
         false => None,
@@ -140,7 +139,7 @@ fn install(
         request,
     };
     let sits = !alone && mode != XdpMode::Offload;
-    // Loaded, and given the maps that it keeps, before the caller fills the others.
+    // Runs after loading and after the program got the maps that it keeps.
     let fill = |program: &mut Program| {
         let inherited = succession.map_or(Ok(None), |one| one.settle(program))?;
         fill(program).map(|()| inherited)
@@ -177,7 +176,7 @@ fn conflict_of(site: &Site, source: &mut Source, conflict: Conflict) -> Error {
     }
 }
 
-/// The order to put a program on a locked interface.
+/// The task of putting a program on a locked interface.
 struct Task<'a> {
     site: &'a Site,
     lock: &'a Lock,
@@ -185,7 +184,7 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// Into a chain after a dispatcher, with the programs that are in it already.
+    /// Puts the program behind a dispatcher, with the programs of the present chain.
     fn behind_dispatcher(
         self,
         mut source: Source,
@@ -238,7 +237,7 @@ impl Task<'_> {
         })
     }
 
-    /// On the interface by itself, in the place of what is there.
+    /// Puts the program on the interface alone, in place of the present one.
     fn attach(
         self,
         mut program: Program,
@@ -285,7 +284,7 @@ impl Task<'_> {
             Some(link) => pinned.attached_by(link, attachment)?,
             None => pinned.attached(attachment),
         };
-        // What was there is let go when no packet is in it any more.
+        // The old program is released when no packet is in it any more.
         if old.is_some() || dispatcher.is_some() {
             events::wait_for_running_programs();
         }
@@ -301,7 +300,7 @@ impl Task<'_> {
         })
     }
 
-    /// Into the chain of jumps on the interface.
+    /// Puts the program into the chain of jumps on the interface.
     fn join(
         self,
         mut program: Program,
@@ -322,8 +321,8 @@ impl Task<'_> {
     }
 }
 
-/// As [`put_alone`], in the place of one of the same kind that trawl put there before. That one goes when the new one
-/// is there: packets meet one of them at every moment, and where the new one is refused, the old one stays.
+/// Like [`put_alone`], in place of trawl's previous program of the same kind. That one is removed once the new one is
+/// attached: packets meet one of them at every moment, and if the new one is refused, the old one stays.
 pub fn put_instead(
     site: &Site,
     source: Source,
@@ -340,11 +339,11 @@ pub fn put_instead(
         priority: (request.priority).or(old.seat().map(|seat| seat.priority)),
         replace: request.replace || is_alone,
         maps: match is_alone {
-            // It is for the caller to keep what its kind keeps.
+            // The caller keeps the maps that its kind of program keeps.
             true => OldMaps::Drop,
             false => request.maps,
         },
-        // What it replaces does what it will do.
+        // The new program does the same work.
         keep_guard: request.keep_guard && request.replace && old.source() != GUARD,
         ..*request
     };
@@ -359,8 +358,8 @@ pub fn put_instead(
 #[derive(Debug)]
 pub struct Put {
     pub installed: Installed,
-    /// What the person should know.
+    /// Notices for the user.
     pub notices: Vec<String>,
-    /// What became of the maps of the program whose place it took, if they were to be kept.
+    /// Result for the maps of the replaced program, if they were to be kept.
     pub inherited: Option<Inherited>,
 }

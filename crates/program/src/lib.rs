@@ -1,6 +1,6 @@
-//! XDP programs as things to be seen, loaded, chained and made tappable, and the bundled ones.
+//! XDP programs: listed, loaded, chained and made tappable; and the bundled programs.
 //!
-//! How a program gets onto an interface and stays there when the command has ended:
+//! Example of attaching a program that stays on an interface after the command has ended:
 //!
 //! ```no_run
 //! use trawl_attach::{Request, Site};

@@ -1,5 +1,5 @@
-//! From an object file to a loaded program: which one of several, its variables and maps set up, and loaded; and where
-//! packets get to from it by jumps, as the kernel says.
+//! Loads a program from an object file: selects one of several, sets up its variables and maps, and finds the programs
+//! that packets can jump to from it.
 
 use std::fs;
 use std::io;
@@ -18,22 +18,22 @@ use crate::hooks::{self, Fitted, HOOK, Hooks, Problem};
 use crate::pins::{MapPins, Record};
 use crate::readiness::{Change, Readiness};
 
-/// The largest file that is taken for an object file.
+/// Size above which a file is not read as an object file.
 const LARGEST: u64 = 64 << 20;
 
-/// What a program is loaded to be.
+/// Purpose that a program is loaded for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role<'a> {
-    /// On an interface by itself.
+    /// Alone on an interface.
     Alone,
-    /// In the place of a function of a program that is loaded.
+    /// In place of a function of a loaded program.
     Instead {
         of: BorrowedFd<'a>,
         function: &'a str,
     },
 }
 
-/// An object file, of which one program is to be loaded.
+/// An object file from which one program is loaded.
 #[derive(Debug)]
 pub struct Source {
     label: String,
@@ -47,9 +47,9 @@ pub struct Source {
     seat: Option<ChainSeat>,
     actions: Option<Actions>,
     linear: bool,
-    /// Its tag as it stands in the file is wanted.
+    /// Set if the caller needs the tag that the program has in the file.
     compared: bool,
-    /// Variables were set: those of the file are not what is to be loaded.
+    /// Set if variables were changed, so that the file's own values are not loaded.
     is_configured: bool,
 }
 
@@ -68,17 +68,17 @@ impl Source {
             ));
         }
         let bytes = fs::read(path).map_err(|e| Error::os(what(), e))?;
-        // Status names the file long after, and from elsewhere.
+        // Status shows the path much later, and in other directories.
         let whole = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         Self::open(&whole.display().to_string(), &bytes)
     }
 
-    /// An object file that was compiled into trawl.
+    /// Opens an object file that was compiled into trawl.
     pub fn embedded(label: &str, bytes: &[u8]) -> Result<Self> {
         Self::open(label, bytes)
     }
 
-    /// Whether a person's file is what it was read from.
+    /// Returns true if it was read from a user's file.
     pub(crate) fn is_from_file(&self) -> bool {
         Path::new(&self.label).is_absolute()
     }
@@ -110,8 +110,7 @@ impl Source {
         })
     }
 
-    /// The file's XDP programs: those in sections that begin with `xdp` or, where there is none, those of sections
-    /// that say nothing.
+    /// Returns the programs in sections that begin with `xdp`, or else the programs in sections without a type.
     pub fn programs(&self) -> Vec<ProgramEntry> {
         let is_xdp = |one: &ProgramEntry| {
             let is_named_so = one.section.trim_start_matches('?').starts_with("xdp");
@@ -127,8 +126,8 @@ impl Source {
         all
     }
 
-    /// Which program: by the name of its function or, if only one has it, of its section. Without a name there must
-    /// be just one.
+    /// Selects the program: by the name of its function or, if it is the only one in it, of its section. Without a name
+    /// the file must have just one program.
     pub fn choose(&mut self, name: Option<&str>) -> Result<()> {
         let programs = self.programs();
         let names = || {
@@ -161,7 +160,7 @@ impl Source {
                             Some(other) => explain::elsewhere(&what, other),
                             None => Error::failed(what, format!("it has no XDP program {name}")),
                         };
-                        return Err(error.fix(format!("those that exist: {}", names())));
+                        return Err(error.fix(format!("programs in it: {}", names())));
                     }
                 }
             }
@@ -170,7 +169,7 @@ impl Source {
         Ok(())
     }
 
-    /// Loads another program of the file too: one that a map sends packets to (devmap, cpumap), for example.
+    /// Loads another program of the file too, for example one that a map sends packets to (devmap, cpumap).
     pub fn also(&mut self, name: &str) {
         self.also.push(name.to_owned());
     }
@@ -183,28 +182,28 @@ impl Source {
         self.object.set_entries(map, entries)
     }
 
-    /// Gives a global variable or constant its first value.
+    /// Sets the initial value of a global variable or constant.
     pub fn set_variable(&mut self, name: &str, value: &[u8]) -> Result<()> {
         self.is_configured = true;
         self.object.set_variable(name, value)
     }
 
-    /// Uses a map that exists instead of making the file's own.
+    /// Uses an existing map instead of creating the file's own.
     pub fn reuse(&mut self, map: &str, existing: BorrowedFd<'_>) -> Result<()> {
         self.object.reuse(map, existing)
     }
 
-    /// The verdicts after which the next program of a chain runs, whatever the file says.
+    /// Sets the verdicts after which the next program of a chain runs, in place of the file's.
     pub fn set_actions(&mut self, actions: Actions) {
         self.actions = Some(actions);
     }
 
-    /// Asks for the tag that the program has without hooks.
+    /// Requests the tag that the program has without hooks.
     pub(crate) fn compare(&mut self) {
         self.compared = true;
     }
 
-    /// Whether somebody said what is to be in a map: options of a bundled program, or a pinned map.
+    /// Returns true if a map's content comes from options of a bundled program or from a pinned map.
     pub(crate) fn is_set_otherwise(&self, entry: &MapEntry) -> bool {
         let is_constant = entry.is_data && entry.name.contains(".rodata");
         let pinned = || match &self.pin_maps {
@@ -222,28 +221,28 @@ impl Source {
         self.object.is_filled_by_source(map)
     }
 
-    /// Pins the program's maps in this directory too, by their names, or uses those that are there already.
+    /// Pins the program's maps in this directory too, by their names, or uses the maps already pinned there.
     pub fn pin_maps(&mut self, directory: &Path) {
         self.pin_maps = Some(directory.to_owned());
     }
 
-    /// For the card to run.
+    /// Loads the program on the card.
     pub fn offload(&mut self) {
         self.offload = true;
     }
 
-    /// Puts hooks into the program for captures to enter (`trawl capture --tap hook`).
+    /// Inserts hooks for captures into the program (`trawl capture --tap hook`).
     pub fn make_tappable(&mut self) {
         self.hooks.tappable = true;
     }
 
-    /// Puts a jump to the next program of a chain into its exits.
+    /// Inserts a jump to the next program of a chain into its exits.
     pub(crate) fn take_seat(&mut self, seat: ChainSeat) {
         self.hooks.chain_actions = Some(seat.verdicts());
         self.seat = Some(seat);
     }
 
-    /// Leaves out what its section says of packets in several pieces.
+    /// Ignores the section's flag for packets in several pieces.
     pub(crate) fn set_linear(&mut self) {
         self.linear = true;
         self.flags &= !program::HAS_FRAGS;
@@ -253,7 +252,7 @@ impl Source {
         self.hooks.tappable
     }
 
-    /// The name of the chosen program's function.
+    /// Returns the name of the chosen program's function.
     pub fn name(&mut self) -> Result<String> {
         if self.chosen.is_none() {
             self.choose(None)?;
@@ -261,7 +260,7 @@ impl Source {
         Ok(self.chosen.clone().unwrap_or_default())
     }
 
-    /// Whether the chosen program copes with packets that are not in one piece.
+    /// Returns true if the chosen program accepts packets in several pieces.
     pub fn has_frags(&mut self) -> Result<bool> {
         let name = self.name()?;
         let entry = self.programs().into_iter().find(|one| one.name == name);
@@ -269,8 +268,7 @@ impl Source {
             || entry.is_some_and(|one| one.section.contains(".frags")))
     }
 
-    /// Where the chosen program wants to be in a chain: what its source says (`XDP_RUN_CONFIG` of libxdp), or libxdp's
-    /// defaults.
+    /// Returns the chain settings of the chosen program's source (`XDP_RUN_CONFIG` of libxdp), or libxdp's defaults.
     pub fn run_config(&mut self) -> Result<RunConfig> {
         let name = self.name()?;
         let numbers = self.object.numbers_beside(&name, RunConfig::SECTION);
@@ -279,13 +277,12 @@ impl Source {
         Ok(config)
     }
 
-    /// Loads it, for this interface. Maps that were pinned for it are unpinned again if it is dropped before it is
-    /// attached.
+    /// Loads it for this interface. Maps pinned for it are unpinned again if it is dropped before it is attached.
     pub fn load(self, site: &Site) -> Result<Program> {
         self.load_as(site, Role::Alone)
     }
 
-    /// As [`Self::load`], to stand in for a function of a dispatcher.
+    /// Like [`Self::load`], in place of a function of a dispatcher if the role says so.
     pub(crate) fn load_as(mut self, site: &Site, role: Role<'_>) -> Result<Program> {
         let name = self.name()?;
         let entry = self.programs().into_iter().find(|one| one.name == name);
@@ -299,7 +296,7 @@ impl Source {
         match role {
             Role::Alone if self.flags != 0 => self.object.set_flags(&name, self.flags),
             Role::Alone => {}
-            // Whether packets may be in pieces is the dispatcher's to say.
+            // The dispatcher decides whether packets may be in several pieces.
             Role::Instead { of, function } => self
                 .object
                 .replace_function(&name, of, function)
@@ -308,7 +305,7 @@ impl Source {
         let mut wanted = vec![name.as_str()];
         wanted.extend(self.also.iter().map(String::as_str));
         let others = self.programs();
-        // The compiler may have filled a program array with others of the file: the kernel needs to have them all.
+        // The compiler may have filled a program array with other programs of the file: the kernel needs all of them.
         if self
             .object
             .maps()
@@ -322,7 +319,7 @@ impl Source {
         if self.offload {
             self.object.offload_to(&name, site.index());
         }
-        // The kernel lets a program jump only to those that take packets in pieces as it does.
+        // The kernel allows jumps only between programs that agree on packets in several pieces.
         let jumps_there = |other: &str| {
             let found = others.iter().find(|one| one.name == other);
             found.is_some_and(|one| one.section.contains(".frags") == section.contains(".frags"))
@@ -346,7 +343,7 @@ impl Source {
         }
         let mut pins = MapPins::place(&mut self.object, self.pin_maps.as_deref())?;
         let (mut fitted, plain_tag) = self.fit_hooks(&name, &targets)?;
-        // Those of a chain are tried before, and put in only where they fit.
+        // Hooks for a chain were tried before, and are inserted only if the program works with them.
         let with_hooks = self.hooks.tappable;
         let label = self.label;
         let offload = self.offload;
@@ -384,8 +381,8 @@ impl Source {
         })
     }
 
-    /// Puts in what was asked for. A program that only might be followed by others is loaded without, if need be.
-    /// Besides, the program's tag before.
+    /// Inserts the requested hooks. A program that might be followed by others is loaded without them if necessary.
+    /// Returns also the program's tag without hooks.
     fn fit_hooks(&mut self, name: &str, targets: &[String]) -> Result<(Fitted, Option<String>)> {
         if !self.hooks.any() && !self.compared {
             return Ok((Fitted::default(), None));
@@ -404,7 +401,7 @@ impl Source {
             .object
             .prepare()
             .map_err(|e| explain::cannot_load(&self.label, name, &e))?;
-        // With hooks it cannot be asked of the kernel later.
+        // The kernel cannot report this tag once the hooks are inserted.
         let tag = prepared.tag(name);
         if !self.hooks.any() {
             return Ok((Fitted::default(), tag));
@@ -430,7 +427,7 @@ impl Source {
             .fix("load it without --tappable")),
             Err(Problem::Taken(map)) => Err(Error::failed(
                 format!("cannot make {name} of {} tappable", self.label),
-                format!("it has a map {map}, and that is what captures know the hooks by"),
+                format!("captures find the hooks by a map named {map}, and it has its own"),
             )
             .fix("give the map another name, or load it without --tappable")),
             Err(Problem::Original(which, failure)) => {
@@ -441,7 +438,7 @@ impl Source {
     }
 }
 
-/// A program that the kernel has, but that is not attached anywhere yet.
+/// A loaded program that is not attached yet.
 #[derive(Debug)]
 pub struct Program {
     file: LoadedFile,
@@ -460,7 +457,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// The function's whole name.
+    /// Returns the function's full name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -469,12 +466,12 @@ impl Program {
         self.id
     }
 
-    /// The tag that it has without hooks, where that was asked for and can be told.
+    /// Returns the tag that it has without hooks, if it was requested and is known.
     pub(crate) fn plain_tag(&self) -> Option<&str> {
         self.plain_tag.as_deref()
     }
 
-    /// One of the file's maps, by its name in the source, or one of those that came with its hooks.
+    /// Returns a map of the file or of the hooks, by its name in the source.
     pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
         let hooks = self.fitted.maps.iter();
         let mut found = hooks.filter(|(found, _)| found == name);
@@ -482,13 +479,14 @@ impl Program {
         hook.or_else(|| self.file.map(name))
     }
 
-    /// Another program that was loaded from the file.
+    /// Returns another program that was loaded from the file.
     pub fn other(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.file.program(name)
     }
 
-    /// The maps that the program and those that it jumps to use, by their names in the source. All of them matter: the
-    /// kernel empties an array of programs that nobody holds, even if programs still jump through it.
+    /// Returns the maps used by the program and the programs that it jumps to, by their names in the source. All of
+    /// them must be held: the kernel empties an array of programs that nobody holds, even if programs still jump
+    /// through it.
     pub(crate) fn own_maps(&self) -> Vec<(String, BorrowedFd<'_>)> {
         let is_own = |fd: &BorrowedFd<'_>| {
             info::map(*fd).is_ok_and(|about| self.map_ids.contains(&about.id))
@@ -500,22 +498,22 @@ impl Program {
         maps
     }
 
-    /// Whether captures can enter it.
+    /// Returns true if captures can enter it.
     pub(crate) fn is_tappable(&self) -> bool {
         self.map(HOOK).is_some()
     }
 
-    /// Its place in a chain, if it is to be in one.
+    /// Returns its position in a chain, if it is meant for one.
     pub(crate) fn seat(&self) -> Option<ChainSeat> {
         self.seat
     }
 
-    /// What the person who loads it should know.
+    /// Returns the notices for the user.
     pub fn notices(&self) -> &[String] {
         &self.fitted.notices
     }
 
-    /// What was done to other interfaces for it, to be taken back when it is taken off.
+    /// Records changes made to other interfaces for it, to be undone when it is removed.
     pub fn remember(&mut self, ready: &Readiness) -> Result<()> {
         self.changes = ready.changes().to_vec();
         let link = ready.link().map(|link| link.try_clone_to_owned());
@@ -529,12 +527,12 @@ impl Program {
         self.peer_link.as_ref()
     }
 
-    /// The note of them is pinned.
+    /// Notes that the record of its pins is pinned.
     pub(crate) fn recorded(&mut self) {
         self.pins.recorded();
     }
 
-    /// From now on the pins made while loading stay; the note of them.
+    /// Keeps the pins made while loading, and returns the record of them.
     pub(crate) fn keep(&mut self) -> Record {
         Record {
             name: self.name.clone(),
@@ -553,7 +551,7 @@ impl AsFd for Program {
     }
 }
 
-/// The programs of a file that packets can come to by way of one of them.
+/// The programs of a file that packets can reach from one of them.
 #[derive(Debug, Default)]
 pub struct Reach<'f> {
     pub slots: Vec<Slot<'f>>,
@@ -561,7 +559,7 @@ pub struct Reach<'f> {
     pub map_ids: Vec<u32>,
 }
 
-/// A slot of an array that packets can leave a program by.
+/// A slot of an array by which packets can leave a program.
 #[derive(Clone, Debug)]
 pub struct Slot<'f> {
     /// The program's name.
@@ -577,7 +575,7 @@ pub enum LeadsTo {
     Nothing,
     /// A program of the same file.
     Own(String),
-    /// Somebody else's, in an array that was there before.
+    /// Another tool's program, in an array that existed before.
     Foreign,
 }
 
@@ -588,7 +586,7 @@ struct Known {
 }
 
 impl<'f> Reach<'f> {
-    /// From the program of that name on.
+    /// Follows jumps from the program of that name on.
     pub fn of(file: &'f LoadedFile, first: &str) -> io::Result<Self> {
         let mut programs = Vec::new();
         for (name, fd) in file.programs() {
@@ -647,7 +645,7 @@ mod tests {
     use super::*;
     use trawl_bpf::object;
 
-    /// Whatever is in an object file, it is opened or refused.
+    /// Any change to an object file leads to an error or a loaded source, never to a panic.
     #[test]
     fn changed_object_files_are_refused_or_opened() {
         let look = |bytes: &[u8]| {

@@ -1,8 +1,8 @@
-//! A program that trawl put on an interface and that stays there: found again by its pins, and taken off.
+//! Programs that trawl put on an interface and that stay there: found by their pins, and removed.
 //!
-//! In the interface's directory each program has one of its own, named by its number, with the pins `program`, `link`
-//! (unless it is attached by netlink), `record`, and the maps it uses under `maps`. Pinned maps matter even to those
-//! who never look: the kernel empties a program array when no descriptor or pin of it is left.
+//! In the interface's directory each program has a directory of its own, named by its number, with the pins `program`,
+//! `link` (unless it is attached by netlink), `record`, and the maps it uses under `maps`. Pins of maps are necessary
+//! even if nobody opens them: the kernel empties a program array without a descriptor or pin.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
@@ -28,9 +28,9 @@ use crate::unload::dispatcher_of;
 
 pub(crate) const PROGRAM: &str = "program";
 const LINK: &str = "link";
-/// Of a program on the other end of a veth, without which this one would send in vain.
+/// Link of a program on the other end of a veth, without which the veth drops this one's packets.
 pub(crate) const PEER_LINK: &str = "peer_link";
-/// The program with hooks that a capture has put in its place for as long as it looks.
+/// Program with hooks that replaces this one for the duration of a capture.
 pub(crate) const STAND_IN: &str = "stand_in";
 pub(crate) const RECORD: &str = "record";
 pub(crate) const MAPS: &str = "maps";
@@ -40,16 +40,16 @@ pub struct Installed {
     directory: PathBuf,
     id: u32,
     link: Option<OwnedFd>,
-    /// `None` when it is not attached to the interface by itself: it is dead, or a member of a chain.
+    /// `None` if it is not attached to the interface directly: it is dead, or a member of a chain.
     attachment: Option<XdpAttachment>,
     record: Record,
 }
 
 impl Installed {
-    /// What trawl put on this interface and still runs there.
+    /// Returns trawl's programs on this interface that still run.
     pub fn all(site: &Site) -> Result<Vec<Self>> {
         let attached = match programs_on(site) {
-            // Nothing runs on an interface that went away while all were gone through.
+            // A vanished interface has no programs.
             Err(_) if site.is_gone() => return Ok(Vec::new()),
             attached => attached?,
         };
@@ -63,7 +63,7 @@ impl Installed {
         Ok(all)
     }
 
-    /// The one of that name, if there is just that on the interface.
+    /// Returns the program of that name, if the interface has only that one.
     pub fn named(site: &Site, name: &str) -> Result<Option<Self>> {
         Ok(Self::all(site)?.into_iter().find(|one| one.name() == name))
     }
@@ -72,12 +72,12 @@ impl Installed {
         self.id
     }
 
-    /// The whole name of its function.
+    /// Returns the full name of its function.
     pub fn name(&self) -> &str {
         &self.record.name
     }
 
-    /// The file it came from, or the name of the bundled program.
+    /// Returns the file it came from, or the name of the bundled program.
     pub fn source(&self) -> &str {
         &self.record.source
     }
@@ -86,7 +86,7 @@ impl Installed {
         &self.record
     }
 
-    /// The tag that it had before hooks were put in.
+    /// Returns the tag that it had without hooks.
     pub(crate) fn plain_tag(&self) -> Option<&str> {
         self.record.plain_tag.as_deref()
     }
@@ -95,7 +95,7 @@ impl Installed {
         self.attachment.map(|found| found.mode)
     }
 
-    /// Its place in a chain of trawl's own, if it can be in one.
+    /// Returns its position in a chain of trawl's own, if it can be in one.
     pub fn seat(&self) -> Option<ChainSeat> {
         self.record.seat
     }
@@ -104,12 +104,12 @@ impl Installed {
         self.attachment.is_some()
     }
 
-    /// The link that was pinned for it, which may have ended.
+    /// Returns the link that was pinned for it, even if the link has ended.
     pub(crate) fn pinned_link(&self) -> Option<BorrowedFd<'_>> {
         self.link.as_ref().map(AsFd::as_fd)
     }
 
-    /// What attaches it, unless that is netlink or a chain.
+    /// Returns the link that attaches it; `None` for netlink or a chain.
     pub(crate) fn link(&self) -> Option<BorrowedFd<'_>> {
         let link = self.pinned_link()?;
         let about = info::link(link).ok()?;
@@ -121,30 +121,30 @@ impl Installed {
         stand_in_of(&self.directory)
     }
 
-    /// A descriptor of the program.
+    /// Opens the program.
     pub fn program(&self) -> Result<OwnedFd> {
         program::open_by_id(self.id)
             .map_err(|e| Error::os(format!("cannot open the program {}", self.name()), e))
     }
 
-    /// A map of the program, by its name in the source; the program's variables are in `….bss`, `….data`.
+    /// Opens a map of the program, by its name in the source; the program's variables are in `….bss`, `….data`.
     pub fn map(&self, name: &str) -> Result<OwnedFd> {
         bpffs::open_map(&self.directory.join(MAPS).join(pin_name(name)))
     }
 
-    /// The directory of its maps' pins.
+    /// Returns the directory of its maps' pins.
     pub fn maps_directory(&self) -> PathBuf {
         self.directory.join(MAPS)
     }
 
-    /// What keeps a program on the other end of a veth for it, while that is attached.
+    /// Returns the link that keeps a program on the other end of a veth for it, while that is attached.
     pub(crate) fn peer_link(&self) -> Option<OwnedFd> {
         let link = bpffs::open_link(&self.directory.join(PEER_LINK)).ok()?;
         let attached = info::link(link.as_fd()).is_ok_and(|about| about.ifindex != 0);
         attached.then_some(link)
     }
 
-    /// What the program needs of other interfaces and has lost, in words.
+    /// Describes settings of other interfaces that the program needs and has lost.
     pub fn lost(&self, site: &Site) -> Vec<String> {
         let mut lost = readiness::lost(&self.record.changes);
         let had_link = bpffs::open_link(&self.directory.join(PEER_LINK)).is_ok();
@@ -154,11 +154,11 @@ impl Installed {
         lost
     }
 
-    /// Takes it off the interface, with all that was made for it.
+    /// Removes it from the interface, and undoes all that was made for it.
     pub fn detach(self, site: &Site) -> Result<()> {
         let _lock = site.lock()?;
         tail_call::settle(site);
-        // Another command may have made its link another one's since it was found, or have taken it off.
+        // Another command may have given its link to another program since it was found, or removed it.
         let mut there = Self::all(site)?.into_iter();
         match there.find(|one| one.id == self.id) {
             Some(found) => found.take_off(site),
@@ -182,18 +182,18 @@ impl Installed {
         } else if let Some(attachment) = self.attachment {
             apply::remove(site, attachment).map_err(|refusal| refusal.about(what()))?;
         }
-        // Its arrays of programs are emptied with their pins: not while a packet is about to jump through them.
+        // Its program arrays are emptied with their pins: not while a packet is about to jump through them.
         events::wait_for_running_programs();
         self.forget();
         Ok(())
     }
 
-    /// Removes the pins, and puts back what was switched for the program.
+    /// Removes the pins, and undoes the changes made for the program.
     pub(crate) fn forget(&self) {
         let turn = Turn::take();
-        // First, while the record still says what there is to do, if this is killed.
+        // Settings come first, while the record still lists them, in case this process is killed.
         readiness::undo(&turn, &self.record.changes, Some(&self.directory));
-        // What other programs share with this one stays, and goes with the last of them.
+        // Pins shared with other programs stay until the last of them is removed.
         let shared: Vec<PathBuf> = all_records()
             .filter(|(directory, _)| *directory != self.directory)
             .flat_map(|(_, record)| record.pins)
@@ -212,8 +212,8 @@ impl Installed {
         let _ = fs::remove_dir(&self.directory);
     }
 
-    /// Takes the program off the other end, unless another one on this interface needs it too. A command that looks at the link
-    /// at this moment would keep it there a little longer.
+    /// Removes the program on the other end, unless another program on this interface needs it too. A command that
+    /// reads the link at this moment may keep it a little longer.
     fn drop_peer_link(&self) {
         let path = self.directory.join(PEER_LINK);
         let link = bpffs::open_link(&path);
@@ -228,15 +228,15 @@ impl Installed {
         }
     }
 
-    /// Its link attaches another program now, which keeps it.
+    /// Removes the pin of its link, which now attaches another program.
     pub(crate) fn drop_link(&self) {
         let _ = fs::remove_file(self.directory.join(LINK));
     }
 
-    /// Keeps a link, in the place of one that has ended if need be.
+    /// Pins a link, in place of an ended one if necessary.
     ///
-    /// A link that is to attach another program is kept beside that one before, and let go beside the old one after: if
-    /// the command is killed in between, it is held in either case.
+    /// A link that is about to attach another program is pinned for that one first, and unpinned for the old one last:
+    /// if the command is killed in between, one of the pins holds it.
     pub(crate) fn renew_link(&self, link: BorrowedFd<'_>) -> Result<()> {
         let path = self.directory.join(LINK);
         let held = bpffs::open_link(&path).ok();
@@ -254,7 +254,7 @@ fn number(link: BorrowedFd<'_>) -> Option<u32> {
     info::link(link).map(|about| about.id).ok()
 }
 
-/// Pins of a program that is about to be attached; gone again unless it is.
+/// Pins of a program that is about to be attached; removed on drop unless it is.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     installed: Installed,
@@ -262,8 +262,8 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// A member of a dispatcher's chain is held by that chain's own pins, so that it goes when another tool takes it
-    /// out of there.
+    /// Pins a program. A member of a dispatcher's chain is held by that chain's own pins, so that it ends when another
+    /// tool removes it from the chain.
     pub fn new(lock: &Lock, program: &mut Program, member: bool) -> Result<Self> {
         let directory = lock.make_inside(&program.id().to_string())?;
         let pinned = Self {
@@ -292,7 +292,7 @@ impl Pinned {
         Ok(pinned)
     }
 
-    /// Pins the link that is about to attach the program in another one's place.
+    /// Pins the link that is about to attach the program in place of another one.
     pub fn holds(&self, link: BorrowedFd<'_>) -> Result<()> {
         self.installed.renew_link(link)
     }
@@ -304,7 +304,7 @@ impl Pinned {
         Ok(self.finish(attachment))
     }
 
-    /// It has been attached by netlink.
+    /// Completes the pins of a program that was attached by netlink.
     pub fn attached(self, attachment: XdpAttachment) -> Installed {
         self.finish(attachment)
     }
@@ -325,8 +325,8 @@ impl Drop for Pinned {
     }
 }
 
-/// The program that a link was made for, which attaches another one to the other end of its interface: its interface,
-/// where that can be found, its name and its number.
+/// Returns the program whose helper on the other end of a veth this link attaches: its interface, if that can be found,
+/// its name and its number.
 pub(crate) fn helped_by(link: u32) -> Option<(Option<Site>, String, u32)> {
     all_records().find_map(|(directory, record)| {
         let held = bpffs::open_link(&directory.join(PEER_LINK)).ok()?;
@@ -338,7 +338,7 @@ pub(crate) fn helped_by(link: u32) -> Option<(Option<Site>, String, u32)> {
     })
 }
 
-/// Programs that are attached here and were put on the interface before it came into this namespace.
+/// Returns programs that are attached here and were installed before the interface moved into this namespace.
 fn moved_here(own: &Path, attached: &[XdpAttachment]) -> Vec<Installed> {
     let others = || site::all_directories().into_iter().filter(|one| one != own);
     let mut found = Vec::new();
@@ -346,7 +346,7 @@ fn moved_here(own: &Path, attached: &[XdpAttachment]) -> Vec<Installed> {
         let Some(there) = others().find(|one| one.join(&id).join(RECORD).exists()) else {
             continue;
         };
-        // Somebody may have attached it to a second interface.
+        // Another tool may have attached it to a second interface.
         let is_there = |site: Site| {
             programs_on(&site)
                 .is_ok_and(|all| all.iter().any(|one| one.program_id.to_string() == id))
@@ -358,7 +358,7 @@ fn moved_here(own: &Path, attached: &[XdpAttachment]) -> Vec<Installed> {
     found
 }
 
-/// What is switched for programs of trawl, on whatever interfaces they are, but for the one with this directory.
+/// Returns all changes made for trawl's programs on any interface, except the program with this directory.
 pub(crate) fn all_changes(but: Option<&Path>) -> Vec<Change> {
     all_records()
         .filter(|(directory, _)| Some(directory.as_path()) != but)
@@ -366,12 +366,12 @@ pub(crate) fn all_changes(but: Option<&Path>) -> Vec<Change> {
         .collect()
 }
 
-/// Pins and directories that were made for programs of trawl, on whatever interfaces they are.
+/// Returns all pins and directories made for trawl's programs on any interface.
 pub(crate) fn all_pins() -> Vec<PathBuf> {
     all_records().flat_map(|(_, record)| record.pins).collect()
 }
 
-/// The notes of all programs, with the directories they are in.
+/// Returns the records of all programs, with their directories.
 fn all_records() -> impl Iterator<Item = (PathBuf, Record)> {
     let sites = site::all_directories();
     let programs: Vec<PathBuf> = sites.iter().flat_map(|site| entries(site)).collect();
@@ -381,7 +381,7 @@ fn all_records() -> impl Iterator<Item = (PathBuf, Record)> {
     })
 }
 
-/// The kernel tells everyone that there is a program, and only some whose it is: to others it would look like nobody's.
+/// Checks that this process may read the programs' owners: without the right to, each would look like nobody's.
 fn may_look(site: &Site, attached: &[XdpAttachment]) -> Result<()> {
     let Some(first) = attached.first() else {
         return Ok(());
@@ -399,7 +399,7 @@ fn may_look(site: &Site, attached: &[XdpAttachment]) -> Result<()> {
     }
 }
 
-/// All programs on the interface: those attached to it, and those in a chain with them.
+/// Returns all programs on the interface: the attached ones, and those in a chain with them.
 pub fn programs_on(site: &Site) -> Result<Vec<XdpAttachment>> {
     let mut all = site.link()?.xdp;
     for head in all.clone() {
@@ -418,7 +418,7 @@ pub fn programs_on(site: &Site) -> Result<Vec<XdpAttachment>> {
     Ok(all)
 }
 
-/// Dots are not allowed in the BPF file system.
+/// Returns the name of a map's pin, without dots, which the BPF file system does not allow.
 fn pin_name(map: &str) -> String {
     map.replace('.', "_")
 }
@@ -460,19 +460,19 @@ fn read_one(directory: PathBuf, attached: &[XdpAttachment]) -> Option<Installed>
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Record {
-    /// The function's whole name, which the kernel cuts at 15 characters.
+    /// The function's full name, which the kernel cuts at 15 characters.
     pub name: String,
     /// The file it came from, or the bundled program's name.
     pub source: String,
-    /// Pins and directories made elsewhere for it, in the order they were made.
+    /// Pins and directories made elsewhere for it, in order of creation.
     pub pins: Vec<PathBuf>,
-    /// Features of interfaces that were switched for it.
+    /// Interface features that were changed for it.
     #[serde(default)]
     pub changes: Vec<Change>,
-    /// The kernel's tag of the program without the hooks that were put into it; `None` where it has none.
+    /// The kernel's tag of the program without hooks; `None` if it has none.
     #[serde(default)]
     pub plain_tag: Option<String>,
-    /// Its place among programs that jump to one another.
+    /// Its position among programs that jump to one another.
     #[serde(default)]
     pub seat: Option<ChainSeat>,
 }
@@ -494,15 +494,15 @@ impl Record {
     }
 }
 
-/// MapPins that loading made outside trawl's own directory; removed again unless they are kept.
+/// Pins of maps outside trawl's own directory, made while loading; removed on drop unless they are kept.
 #[derive(Debug, Default)]
 pub(crate) struct MapPins {
     expected: Vec<PathBuf>,
     made: Vec<PathBuf>,
-    /// Made for other programs of trawl before; the last of them takes them along.
+    /// Made for other programs of trawl before; removed with the last of them.
     shared: Vec<PathBuf>,
     kept: bool,
-    /// Removes them if trawl is killed before they stand in a record.
+    /// Removes them if trawl is killed before they are in a record.
     warden: Warden,
 }
 
@@ -525,7 +525,7 @@ impl Undo for Unpin {
 }
 
 impl MapPins {
-    /// Tells libbpf where maps are to be pinned, and notes what was not there before.
+    /// Sets the paths at which libbpf pins maps, and notes the paths that did not exist.
     pub fn place(object: &mut ObjectFile, directory: Option<&Path>) -> Result<Self> {
         let mut pins = Self::default();
         let maps = object.maps();
@@ -561,12 +561,12 @@ impl MapPins {
         Ok(pins)
     }
 
-    /// They stand in a record that is pinned, and go with that.
+    /// Notes that the pins are in a pinned record, and are removed with it.
     pub fn recorded(&mut self) {
         self.warden = Warden::default();
     }
 
-    /// Notes something that is there already.
+    /// Notes an existing pin.
     fn share(&mut self, path: &Path) {
         let usual = bpffs::usual_path(path);
         if all_pins().contains(&usual) {
@@ -574,13 +574,13 @@ impl MapPins {
         }
     }
 
-    /// libbpf has pinned the maps.
+    /// Notes that libbpf has pinned the maps.
     pub fn pinned_by_now(&mut self) {
         let made = self.expected.drain(..).filter(|path| path.exists());
         self.made.extend(made);
     }
 
-    /// From now on they stay; what is to be removed with the program.
+    /// Keeps the pins, and returns those to be removed with the program.
     pub fn keep(&mut self) -> Vec<PathBuf> {
         self.kept = true;
         let all = self.shared.iter().chain(&self.made);
@@ -597,7 +597,7 @@ impl Drop for MapPins {
     }
 }
 
-/// Removes pins and emptied directories, the last made first.
+/// Removes pins and empty directories, the latest first.
 pub(crate) fn remove_pins(made: &[PathBuf]) {
     for path in made.iter().rev() {
         let path = bpffs::path_from_here(path);
@@ -608,7 +608,7 @@ pub(crate) fn remove_pins(made: &[PathBuf]) {
     }
 }
 
-/// A directory that is not there, and those that it is in, from the outermost on.
+/// Returns a missing directory and its missing parents, outermost first.
 fn missing_of(directory: &Path) -> Vec<PathBuf> {
     let missing = directory.ancestors().take_while(|one| !one.exists());
     let mut missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
@@ -616,7 +616,7 @@ fn missing_of(directory: &Path) -> Vec<PathBuf> {
     missing
 }
 
-/// A directory in a BPF file system, by a path that leads there from here; an error if it is in none.
+/// Returns a path that leads from this process to a directory in a BPF file system; an error if it is in none.
 fn visible(directory: &Path) -> Result<PathBuf> {
     let mount = bpffs::lasting_or_mounted()?;
     let directory = match directory.strip_prefix(bpffs::USUAL) {
@@ -641,7 +641,7 @@ fn visible(directory: &Path) -> Result<PathBuf> {
     if names.any(|name| name.to_string_lossy().contains('.')) {
         return Err(Error::failed(
             what(),
-            "the BPF file system takes no names with a dot in them",
+            "the BPF file system allows no names with a dot",
         ));
     }
     Ok(directory)

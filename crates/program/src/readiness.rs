@@ -1,8 +1,8 @@
-//! Makes interfaces fit for programs that send packets on, and puts back what was changed.
+//! Prepares interfaces for programs that send packets on, and undoes the changes.
 //!
-//! A veth hands frames that XDP sends to its other end only while that has GRO (or a program of its own); it takes
-//! packets from the stack there with their checksums yet to be made and their VLAN tags beside them, both of which are
-//! lost when XDP sends the packet on. Cards can keep tags from XDP, too.
+//! A veth delivers frames that XDP sends to its other end only while that has GRO (or a program of its own); it accepts
+//! packets from the stack there with incomplete checksums and with VLAN tags outside the packet, both of which are lost
+//! when XDP sends the packet on. Cards can hide tags from XDP, too.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -23,7 +23,7 @@ use trawl_sys::{Error, Result};
 use crate::pins::{Installed, all_changes};
 
 const GRO: &str = "rx-gro";
-/// With these the stack leaves checksums yet to be made, and tags beside the packet.
+/// Features with which the stack leaves checksums incomplete, and tags outside the packet.
 const NOT_WHOLE: [&str; 4] = [
     "tx-checksum-ip-generic",
     "tx-checksum-sctp",
@@ -32,17 +32,18 @@ const NOT_WHOLE: [&str; 4] = [
 ];
 const TAGS_TAKEN_OFF: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 
-/// Switches features; they are switched back when it is dropped, unless somebody else keeps the changes.
+/// Changes features; they are restored on drop, unless another owner keeps the changes.
 #[derive(Debug, Default)]
 pub struct Readiness {
     changes: Vec<Change>,
     switched: Vec<Switched>,
     /// Keeps a program on the other end.
     link: Option<OwnedFd>,
-    /// Puts things back if trawl is killed before somebody keeps the changes.
+    /// Restores settings if trawl is killed before another owner keeps the changes.
     warden: Warden,
     look: Look,
-    /// Until it is noted whose need it is, what was switched here would be taken by other commands for how it was.
+    /// Lock held until the need is recorded: before that, other commands would take changed settings for the original
+    /// ones.
     alone: Option<Arc<Lock>>,
 }
 
@@ -74,25 +75,25 @@ struct Switched {
 }
 
 impl Readiness {
-    /// What was switched for a program that is put back: `keep` switches it again.
+    /// Resumes the changes made for a restored program; `keep` applies them again.
     pub(crate) fn again(changes: &[Change]) -> Self {
         let mut ready = Self::default();
         ready.changes = changes.to_vec();
         ready
     }
 
-    /// Frames that XDP sends out of the interface are to reach the other end.
+    /// Ensures that frames sent by XDP out of the interface reach the other end.
     pub fn for_sending(&mut self, site: &Site) -> Result<()> {
         let link = site.link()?;
         let peer = other_end(&mut self.look, site, &link)?;
-        // Asked while the lock is held: a command that unloads may switch the feature back until this need is noted, and
-        // `keep` switches it on again then.
+        // Read under the lock: an unloading command may restore the feature until this need is recorded, and `keep`
+        // sets it again then.
         let _turn;
         if let Some(peer) = &peer {
             let turn = self.turn()?;
             self.switch(&turn, peer, &[GRO], true, Some((site, &link)))?;
             if !takes_frames(site)? {
-                // The driver looks at its peer only when that changes, and may have looked too early.
+                // The driver checks its peer only when that changes, and may have checked too early.
                 set(peer, GRO, false)?;
                 set(peer, GRO, true)?;
             }
@@ -102,7 +103,7 @@ impl Readiness {
             return Ok(());
         }
         let what = format!("cannot send XDP frames out of {}", site.label());
-        // A veth takes frames when its other end is ready to poll for them, which it is not before it is up.
+        // A veth accepts frames when its other end is ready to poll for them, which requires it to be up.
         if let Some(down) = peer.as_ref().filter(|peer| !peer.link.is_up()) {
             return Err(
                 Error::failed(what, format!("its other end, {}, is down", down.label())).fix(
@@ -127,13 +128,13 @@ impl Readiness {
         Err(error.fix("--mode skb sends them through the network stack"))
     }
 
-    /// Frames that a program on the interface sends back where they came from are to reach the other end: a veth wakes
-    /// that for them only if it has a program, whatever GRO says.
+    /// Ensures that frames that a program on the interface sends back reach the other end: a veth wakes the other end
+    /// for them only if that has a program, with or without GRO.
     pub fn for_sending_back(&mut self, site: &Site) -> Result<()> {
         let Some(peer) = other_end(&mut self.look, site, &site.link()?)? else {
             return Ok(());
         };
-        // Held once more, it outlives the program that it was put there for.
+        // With a second holder it outlives the program that it was attached for.
         let own = Installed::all(site)?;
         if let Some(link) = own.iter().find_map(Installed::peer_link) {
             self.link = Some(link);
@@ -157,7 +158,7 @@ impl Readiness {
         Ok(())
     }
 
-    /// Packets that come in by the interface are to be whole: with their checksums and tags in them.
+    /// Ensures that packets arriving by the interface are complete: with their checksums and tags in them.
     pub fn for_sending_on(&mut self, site: &Site) -> Result<()> {
         let link = site.link()?;
         if let Some(peer) = other_end(&mut self.look, site, &link)? {
@@ -173,7 +174,7 @@ impl Readiness {
         self.switch(&turn, &own, &TAGS_TAKEN_OFF, false, None)
     }
 
-    /// What was switched, for a person.
+    /// Describes the changes for the user.
     pub fn told(&self) -> Vec<String> {
         let line = |one: &Switched| {
             format!(
@@ -202,7 +203,7 @@ impl Readiness {
         }
     }
 
-    /// What keeps the other end's program there.
+    /// Returns the link that keeps the other end's program attached.
     pub(crate) fn link(&self) -> Option<BorrowedFd<'_>> {
         self.link.as_ref().map(AsFd::as_fd)
     }
@@ -211,19 +212,19 @@ impl Readiness {
         &self.changes
     }
 
-    /// The changes are in somebody's record, and are taken back with that.
+    /// Hands the changes over to a record, and they are undone with that.
     pub fn keep(mut self) {
         let changes = std::mem::take(&mut self.changes);
         if changes.is_empty() {
             return;
         }
-        // The command that unloaded the last program that needed one may have looked before there was a record.
+        // The command that unloaded the last program in need of a change may have run before this record existed.
         let _turn = Turn::take();
         let (noted, _) = split(changes, &all_changes(None));
         set_all(&noted, true);
     }
 
-    /// The right to switch, of one command that makes ready at a time.
+    /// Takes the right to change features, held by one command at a time.
     fn turn(&mut self) -> Result<Turn> {
         if self.alone.is_none() {
             self.alone = alone()?;
@@ -231,7 +232,7 @@ impl Readiness {
         Ok(Turn::take())
     }
 
-    /// Features that the driver has not, or does not let be changed, are left as they are.
+    /// Changes features; those that the driver lacks or keeps fixed are left as they are.
     fn switch(
         &mut self,
         _turn: &Turn,
@@ -260,7 +261,7 @@ impl Readiness {
             let mut same = others
                 .iter()
                 .filter(|other| other.concerns_the_same_as(&change));
-            // The last one puts it back.
+            // The last program restores the feature.
             match same.next() {
                 Some(shared) => change.was = shared.was,
                 None if found.on == on || !found.changeable => continue,
@@ -299,11 +300,11 @@ impl Drop for Readiness {
 }
 
 thread_local! {
-    /// The lock of the command that makes ready, for all that it loads.
+    /// The lock of a command that prepares interfaces, for everything that it loads.
     static ALONE: RefCell<Weak<Lock>> = const { RefCell::new(Weak::new()) };
 }
 
-/// The right of one command at a time to make interfaces ready. It is taken before the lock of an interface.
+/// Takes the right of one command at a time to prepare interfaces. It comes before the lock of an interface.
 pub(crate) fn alone() -> Result<Option<Arc<Lock>>> {
     if let Some(held) = ALONE.with_borrow(Weak::upgrade) {
         return Ok(Some(held));
@@ -316,23 +317,23 @@ pub(crate) fn alone() -> Result<Option<Arc<Lock>>> {
     Ok(Some(lock))
 }
 
-/// What a command has locked that makes interfaces ready.
+/// Returns the directory that a command locks to prepare interfaces.
 fn directory() -> Option<PathBuf> {
     Some(bpffs::lasting()?.join(DIRECTORY).join("ready"))
 }
 
-/// Removes the directory that a command left which was killed.
+/// Removes the directory left by a killed command.
 pub(crate) fn sweep() {
     drop(directory().and_then(|directory| try_lock(&directory, Rank::Readiness)));
 }
 
-/// What is sent back does not arrive, as the program that was put on the other end is there no more.
+/// Explains that frames sent back do not arrive because the program on the other end was removed.
 pub(crate) fn unheard(site: &Site) -> Option<String> {
     let peer = other_end(&mut Look::default(), site, &site.link().ok()?).ok()??;
     let heard = peer.link.xdp.iter().any(|one| one.mode == XdpMode::Native);
     (!heard).then(|| {
         format!(
-            "the XDP program that trawl had put on {} is gone, and without one it takes nothing that is sent back",
+            "the XDP program that trawl had put on {} is gone, and without one it drops everything sent back",
             peer.label()
         )
     })
@@ -345,8 +346,8 @@ fn other_end(look: &mut Look, site: &Site, link: &Link) -> Result<Option<Peer>> 
     }
 }
 
-/// By the driver's own word. Kernels before 6.3 have none to give: there a card is believed to, and of the interfaces
-/// that are made of software these do.
+/// Returns true if the driver accepts redirected frames. Kernels before 6.3 do not say so: on these, cards are assumed
+/// to, and of the virtual interfaces the following do.
 fn takes_frames(site: &Site) -> Result<bool> {
     const TAKE: [&str; 3] = ["veth", "tun", "bond"];
     if let Some(able) = xdp_abilities(site.namespace(), site.index())? {
@@ -357,7 +358,7 @@ fn takes_frames(site: &Site) -> Result<bool> {
     Ok(!link.is_loopback() && kind.is_none_or(|kind| TAKE.contains(&kind)))
 }
 
-/// Whether each of them sends packets of several buffers that XDP redirects there. Kernels before 6.3 have none sent.
+/// Returns true if each interface sends redirected packets of several buffers. Kernels before 6.3 send none.
 pub(crate) fn all_send_several_buffers<'a>(
     sites: impl IntoIterator<Item = &'a Site>,
 ) -> Result<bool> {
@@ -378,15 +379,15 @@ fn set(interface: &Peer, feature: &str, on: bool) -> Result<()> {
     Ethtool::open(interface.namespace.as_ref(), &interface.link.name)?.set_feature(feature, on)
 }
 
-/// A feature of an interface that was switched for a program's sake.
+/// A feature of an interface that was changed for a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     namespace: Mark,
     index: u32,
     feature: String,
-    /// How it was, and is to be again.
+    /// The value to restore.
     was: bool,
-    /// The interface that this is the other end of, by which it is found when it has moved to another namespace.
+    /// The interface at the other end, by which this one is found if it moved to another namespace.
     #[serde(default)]
     end_of: Option<(Mark, u32)>,
 }
@@ -401,7 +402,7 @@ impl Change {
         (self.namespace, self.index, self.end_of) == (other.namespace, other.index, other.end_of)
     }
 
-    /// The interface, wherever it is now.
+    /// Finds the interface in its current namespace.
     fn interface(&self, look: &mut Look) -> Option<Peer> {
         let near = self.end_of.and_then(|known| interface_of(known, look));
         let found =
@@ -419,8 +420,8 @@ fn interface_of((namespace, index): (Mark, u32), look: &mut Look) -> Option<Peer
     })
 }
 
-/// The right to switch features for programs. The command that puts some back keeps it until the note of them is gone too: of two
-/// at once, each would leave it to the other.
+/// The right to change features for programs. A command that restores some keeps it until their record is gone too:
+/// otherwise two concurrent commands would each leave it to the other.
 #[derive(Debug)]
 pub(crate) struct Turn {
     _lock: Option<lock::Lock>,
@@ -428,33 +429,32 @@ pub(crate) struct Turn {
 
 impl Turn {
     pub fn take() -> Self {
-        // What is put back is put back without the lock too.
+        // Features are restored even without the lock.
         Self {
             _lock: lock::Lock::take(Rank::Features, "features").ok(),
         }
     }
 }
 
-/// Puts features back as they were, but for those that programs still need, other than the one with this directory.
+/// Restores features, except those that programs other than the one with this directory still need.
 pub(crate) fn undo(_turn: &Turn, changes: &[Change], of: Option<&Path>) {
     if changes.is_empty() {
         return;
     }
     let (_, leftover) = split(changes.to_vec(), &all_changes(of));
     set_all(&leftover, false);
-    // A command that loads a program may have found them switched just before, and have noted since that it needs them.
+    // A command that loads a program may have found them changed, and have recorded its need since.
     let (needed, _) = split(leftover, &all_changes(of));
     set_all(&needed, true);
 }
 
-/// Those that are among the others too, and the rest.
+/// Splits changes into those that are also among the others, and the rest.
 fn split(changes: Vec<Change>, others: &[Change]) -> (Vec<Change>, Vec<Change>) {
     let is_there = |one: &Change| others.iter().any(|other| other.concerns_the_same_as(one));
     changes.into_iter().partition(is_there)
 }
 
-/// Switches features as a program needs them, or as they were. Where the namespace or the interface is gone, there is
-/// nothing to do.
+/// Sets features as a program needs them, or as they were. Vanished namespaces and interfaces are skipped.
 fn set_all(changes: &[Change], as_needed: bool) {
     for (there, changes) in by_interface(changes) {
         let Ok(ethtool) = Ethtool::open(there.namespace.as_ref(), &there.link.name) else {
@@ -466,7 +466,7 @@ fn set_all(changes: &[Change], as_needed: bool) {
     }
 }
 
-/// What was made ready on other interfaces, and somebody has switched back, in words.
+/// Describes changes to other interfaces that another tool has undone.
 pub(crate) fn lost(changes: &[Change]) -> Vec<String> {
     let mut lost = Vec::new();
     for (there, changes) in by_interface(changes) {
@@ -489,7 +489,7 @@ pub(crate) fn lost(changes: &[Change]) -> Vec<String> {
     lost
 }
 
-/// The changes of each interface that is still there.
+/// Groups the changes by interface, leaving out vanished ones.
 fn by_interface(changes: &[Change]) -> Vec<(Peer, Vec<&Change>)> {
     let mut groups: Vec<Vec<&Change>> = Vec::new();
     for change in changes {

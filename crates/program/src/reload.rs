@@ -1,4 +1,4 @@
-//! How a program that is on an interface is loaded once more, with hooks for captures to enter.
+//! Commands that load a program on an interface again, with hooks for captures.
 
 use std::fmt;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::chain::dispatcher::Dispatcher;
 use crate::chain::tail_call;
 use crate::pins::Installed;
 
-/// The program that trawl attaches where a device accepts XDP frames only with one.
+/// The program that trawl attaches to devices that accept XDP frames only with one.
 const HELPER: &str = "trawl_pass";
 
-/// How to load the program on an interface once more.
+/// Instructions for loading the program on an interface again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reload {
     pub interface: String,
@@ -26,19 +26,19 @@ pub struct Reload {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Again {
-    /// trawl has not loaded it.
+    /// The program was not loaded by trawl.
     Unknown,
     Guard,
     Route,
     Balance,
-    /// trawl attached it beside another program, or for the time of a command. It lets every packet pass.
+    /// Helper that trawl attached for another program, or for the duration of a command. It lets every packet pass.
     Helper,
     Program {
         source: String,
-        /// Its name in the file, where it is from one.
+        /// Its name in the file, if it is from one.
         program: Option<String>,
         skb: bool,
-        /// The one without hooks, in whose chain the new one is put before that one is unloaded.
+        /// The program without hooks, unloaded once the new one is in its chain.
         beside: Option<Beside>,
     },
 }
@@ -49,7 +49,7 @@ pub struct Beside {
     pub priority: Option<u32>,
 }
 
-/// The command that loads the program once more, with hooks.
+/// Writes the command that loads the program again, with hooks.
 impl fmt::Display for Reload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { interface, how } = self;
@@ -98,7 +98,7 @@ impl fmt::Display for Reload {
     }
 }
 
-/// How that is done with this program. Of a chain's programs it is the attached one that is meant.
+/// Returns how to load this program again with hooks. In a chain, the attached program is meant.
 pub fn with_hooks(site: &Site, program: u32) -> Reload {
     Reload {
         interface: site.label().to_owned(),
@@ -106,7 +106,7 @@ pub fn with_hooks(site: &Site, program: u32) -> Reload {
     }
 }
 
-/// The command that removes a program which trawl loaded. A link holds it: iproute2 and bpftool cannot replace it.
+/// Returns the command that removes a program loaded by trawl. A link holds it: iproute2 and bpftool cannot replace it.
 pub fn removal(interface: &str, source: &str, id: u32) -> String {
     match source {
         GUARD => format!("trawl guard unload {interface}"),
@@ -116,7 +116,7 @@ pub fn removal(interface: &str, source: &str, id: u32) -> String {
     }
 }
 
-/// Commands that remove the programs that trawl loaded on an interface.
+/// Returns the commands that remove trawl's programs on an interface.
 pub fn removals(site: &Site) -> Vec<String> {
     let all = Installed::all(site).unwrap_or_default();
     let command = |one: &Installed| removal(site.label(), one.source(), one.id());
@@ -144,7 +144,7 @@ fn how(site: &Site, program: u32) -> Again {
     let is_file = Path::new(source).is_absolute();
     let source = match is_file || (NAMES.contains(&source) && source != "redirect") {
         true => source.to_owned(),
-        // Those with a fixed verdict need no options.
+        // Programs with a fixed verdict need no options.
         false => format!("{source}, with its options,"),
     };
     let is_alone = tail_call::after(program).is_empty() && members.len() <= 1;

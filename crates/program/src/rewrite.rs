@@ -1,18 +1,18 @@
-//! An XDP program's exits, rewritten: instead of returning, the main program jumps on through maps of programs, with
-//! its verdict as the index, and returns the verdict where nobody sits there. Its subprograms stay as they are.
+//! Rewrites an XDP program's exits: instead of returning, the main program jumps on through maps of programs, with its
+//! verdict as the index, and returns the verdict if the slot is empty. Its subprograms stay as they are.
 //!
-//! The rewriting works on instructions as libbpf has prepared them: references resolved, subprograms appended. It
-//! puts a few in front, which keep the context for later, turns each exit into a jump to a common end, and puts that
-//! end after the main program. All distances between instructions are set anew.
+//! The rewriter works on instructions as prepared by libbpf: references resolved, subprograms appended. It inserts
+//! instructions in front that keep the context for later, turns each exit into a jump to a common end, and puts that
+//! end after the main program. All distances between instructions are recomputed.
 
 use std::fmt;
 
 use trawl_ebpf::{Insn, helper, op, places, target};
 
-/// A jump to where a register says: nothing tells which instructions it reaches.
+/// A jump to an address in a register, whose target cannot be determined.
 const JUMP_INDIRECT: u8 = op::GOTO | op::X;
 
-/// Where an exit jumps on through.
+/// A map that an exit jumps on through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Through {
     /// The descriptor of a map of programs.
@@ -22,9 +22,9 @@ pub struct Through {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Slots {
-    /// The verdict's own, whatever the verdict is.
+    /// The verdict's own slot, for every verdict.
     Verdict,
-    /// Those of these verdicts alone. While a slot is empty the kernel patches its jump away.
+    /// The slots of these verdicts alone. While a slot is empty the kernel patches its jump away.
     Only(Vec<u32>),
 }
 
@@ -35,24 +35,24 @@ pub struct Entry {
     pub slot: i32,
 }
 
-/// What a program is to become.
+/// Changes to make to a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewriting {
     pub entry: Option<Entry>,
-    /// In the order in which they are tried.
+    /// Maps in the order in which they are tried.
     pub exits: Vec<Through>,
 }
 
-/// Why a program cannot be rewritten.
+/// Reason why a program cannot be rewritten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The stack has no room for the context, and no register is free.
     StackFull { depth: u32 },
-    /// A conditional jump would have to reach further than it can.
+    /// A conditional jump would exceed its range.
     TooFar { instruction: usize },
-    /// A jump whose target is only known while the program runs.
+    /// A jump whose target is known only at run time.
     IndirectJump { instruction: usize },
-    /// Not what the kernel would take either.
+    /// The kernel would refuse this program too.
     Malformed { instruction: usize },
 }
 
@@ -61,15 +61,15 @@ impl fmt::Display for Refusal {
         match self {
             Self::StackFull { depth } => write!(
                 f,
-                "its stack is full ({depth} of 512 bytes) and all of its registers are in use, so that there is no place for the packet's context"
+                "its stack is full ({depth} of 512 bytes) and all of its registers are in use, leaving no room for the packet's context"
             ),
             Self::TooFar { instruction } => write!(
                 f,
-                "its conditional jump at instruction {instruction} cannot reach over what has to be put in"
+                "its conditional jump at instruction {instruction} cannot reach across the instructions to insert"
             ),
             Self::IndirectJump { instruction } => write!(
                 f,
-                "its instruction {instruction} jumps to where a register says, and such jumps cannot be followed"
+                "its instruction {instruction} jumps to an address in a register, and such jumps cannot be followed"
             ),
             Self::Malformed { instruction } => {
                 write!(f, "its instruction {instruction} leads out of the program")
@@ -80,11 +80,11 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// A program as libbpf has prepared it.
+/// A program as prepared by libbpf.
 #[derive(Clone, Debug)]
 pub struct Code {
     instructions: Vec<Insn>,
-    /// Where the main program ends and the first subprogram begins.
+    /// Position at which the main program ends and the first subprogram begins.
     main: usize,
 }
 
@@ -111,12 +111,12 @@ impl Code {
         }
     }
 
-    /// The main program, without its subprograms.
+    /// Returns the main program, without its subprograms.
     pub fn main(&self) -> &[Insn] {
         &self.instructions[..self.main]
     }
 
-    /// Whether it calls functions of a kernel module, which only libbpf knows how to name.
+    /// Returns true if it calls functions of a kernel module, which only libbpf can resolve.
     pub fn calls_modules(&self) -> bool {
         whole(&self.instructions).any(|(_, instruction)| {
             instruction.code == op::CALL_CODE
@@ -125,7 +125,7 @@ impl Code {
         })
     }
 
-    /// The kernel's own functions that it calls, by the numbers of their types.
+    /// Returns the kernel functions that it calls, by the numbers of their types.
     pub fn kernel_functions(&self) -> Vec<i32> {
         whole(&self.instructions)
             .filter(|(_, one)| {
@@ -135,7 +135,7 @@ impl Code {
             .collect()
     }
 
-    /// The callee-saved registers that the main program leaves alone; subprograms save them themselves.
+    /// Returns the callee-saved registers that the main program does not use; subprograms save them themselves.
     pub fn free_registers(&self) -> Vec<u8> {
         let names = |one: &Insn, register| one.dst() == register || one.src() == register;
         (6..=9)
@@ -143,8 +143,8 @@ impl Code {
             .collect()
     }
 
-    /// How deep the stack of the main program is as far as one can see: what it names by the frame's end. Addresses
-    /// that it works out in other ways are not seen.
+    /// Returns the visible stack depth of the main program: accesses relative to the frame's end. Addresses computed
+    /// otherwise are not seen.
     pub fn stack_in_sight(&self) -> u32 {
         let mut before: Option<Insn> = None;
         let mut deepest = 0;
@@ -175,7 +175,7 @@ impl Code {
     }
 }
 
-/// The instructions without the second halves of 64-bit loads, with their places.
+/// Returns the instructions and their positions, without the second halves of 64-bit loads.
 fn whole(instructions: &[Insn]) -> impl Iterator<Item = (usize, Insn)> {
     places(instructions).map(|at| (at, instructions[at]))
 }
@@ -183,23 +183,23 @@ fn whole(instructions: &[Insn]) -> impl Iterator<Item = (usize, Insn)> {
 const RESULT: u8 = 0;
 const SECOND_ARGUMENT: u8 = 2;
 const THIRD_ARGUMENT: u8 = 3;
-/// An exit further than this from an end gets one of its own: some room is left for what is put in between.
+/// Maximum distance from an exit to a shared end; it leaves room for inserted instructions.
 const NEAR: usize = 32_000;
 
 /// A program with its exits rewritten.
 #[derive(Clone, Debug)]
 pub struct Rewritten {
     pub instructions: Vec<Insn>,
-    /// Where each instruction of the original stands now, and the end.
+    /// New position of each instruction of the original, and of the end.
     pub moved: Vec<usize>,
 }
 
-/// What becomes of one exit.
+/// Replacement of one exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Becomes {
-    /// The end itself stands in its place.
+    /// The end itself.
     End,
-    /// A jump to the end that stands in that exit's place, or after the main program for the main program's length.
+    /// A jump to the end in place of that exit, or after the main program if the index is the main program's length.
     JumpTo(usize),
 }
 
@@ -212,7 +212,7 @@ fn lay_out(program: &Code, plan: &Rewriting, keep: Keep) -> Result<Rewritten, Re
 
     let mut out: Vec<Insn> = begin;
     let mut moved = Vec::with_capacity(instructions.len() + 1);
-    // Jumps to ends, whose places are known only when all are laid out.
+    // Jumps to ends, whose positions are known only after the layout.
     let mut open = Vec::new();
     let mut end_after_main = 0;
     for (index, instruction) in instructions.iter().enumerate() {
@@ -257,7 +257,7 @@ fn lay_out(program: &Code, plan: &Rewriting, keep: Keep) -> Result<Rewritten, Re
     })
 }
 
-/// The main program's exits and what becomes of them, seen from its end: each jumps to the nearest end after it.
+/// Plans the replacement of the main program's exits backwards from its end: each jumps to the nearest end after it.
 fn place_ends(program: &Code) -> Vec<(usize, Becomes)> {
     let exits: Vec<usize> = whole(program.main())
         .filter(|(_, instruction)| instruction.code == op::EXIT_CODE)
@@ -279,7 +279,7 @@ fn place_ends(program: &Code) -> Vec<(usize, Becomes)> {
     placed
 }
 
-/// Sets how far an instruction points; an unconditional jump may become one that reaches further.
+/// Sets the distance of an instruction's target; an unconditional jump may become one with a longer range.
 fn set_distance(instruction: &mut Insn, at: usize, target: usize) -> Option<()> {
     let distance = target as i64 - at as i64 - 1;
     instruction.set_distance(distance).or_else(|| {
@@ -288,7 +288,7 @@ fn set_distance(instruction: &mut Insn, at: usize, target: usize) -> Option<()> 
     })
 }
 
-/// Keeps the context, and lets the program in the entry's slot look first.
+/// Builds the code that keeps the context, and runs the program in the entry's slot first.
 fn beginning(entry: Option<Entry>, keep: Keep) -> Vec<Insn> {
     let mut code = vec![keep.save()];
     if let Some(Entry { map, slot }) = entry {
@@ -300,9 +300,9 @@ fn beginning(entry: Option<Entry>, keep: Keep) -> Vec<Insn> {
     code
 }
 
-/// Takes the verdict in the result's register through the maps, and returns it if no jump is taken.
+/// Builds the code that jumps through the maps by the verdict, and returns the verdict if no jump succeeds.
 fn ending(exits: &[Through], keep: Keep) -> Vec<Insn> {
-    // A jump that is not taken spoils it. Where the slot says what it was, it need not be kept.
+    // A failed jump clobbers the verdict. A slot for one verdict implies it, so it need not be kept.
     let is_kept = exits.iter().any(|exit| exit.slots == Slots::Verdict);
     let verdict = match is_kept {
         true => keep.register_for_verdict(),
@@ -349,22 +349,22 @@ fn load_map(map: i32) -> [Insn; 2] {
 
 const CONTEXT: u8 = 1;
 const FRAME: u8 = 10;
-/// What a program, with the subprograms it is in the middle of calling, may have.
+/// Maximum stack of a program, including the subprograms that it is calling.
 pub const STACK_SIZE: u32 = 512;
 const SLOT: u32 = 8;
 const CALLEE_SAVED: [u8; 4] = [6, 7, 8, 9];
 
-/// The place of the context while the program runs.
+/// Location of the context while the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// A register that a call preserves and that the program does not use.
+    /// A callee-saved register that the program does not use.
     Register(u8),
-    /// On the stack, this far from the frame's end, below all that the program uses of it.
+    /// On the stack, at this offset from the frame's end, below all that the program uses.
     Stack(i16),
 }
 
 impl Keep {
-    /// The stack below what the program uses of it.
+    /// Returns the position on the stack below the part that the program uses.
     pub fn below(depth: u32) -> Result<Self, Refusal> {
         let bottom = depth.next_multiple_of(SLOT) + SLOT;
         match i16::try_from(bottom) {
@@ -382,7 +382,7 @@ impl Keep {
         }
     }
 
-    /// Into the register of a helper's first argument.
+    /// Loads the context into the register of a helper's first argument.
     fn restore(self) -> Insn {
         match self {
             Self::Register(register) => op::mov(CONTEXT, register),
@@ -390,7 +390,7 @@ impl Keep {
         }
     }
 
-    /// At an exit no register is needed any more but the one that the context is in.
+    /// Returns the register for the verdict: at an exit only the one that holds the context is still needed.
     fn register_for_verdict(self) -> u8 {
         CALLEE_SAVED
             .into_iter()

@@ -1,5 +1,5 @@
-//! The remote session that a command is typed in, and whether a program that is about to be attached would cut it: the
-//! kernel runs the program on a packet of that session before it is attached.
+//! Protects the remote session that a command is typed in from a program that would cut it: the kernel runs the program
+//! on a packet of that session before it is attached.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, UdpSocket};
@@ -20,18 +20,18 @@ use crate::pins::Installed;
 
 const PASS: u32 = 2;
 const SENDS_ON: [u32; 2] = [3, 4];
-/// A neighbour whose address nobody asks for.
+/// Address of a neighbour in test packets; any will do.
 const NEIGHBOUR: Mac = [2, 0, 0, 0, 0, 1];
 
-/// Whether a change may cut off the client of the SSH session that its command is typed in.
+/// Protection of the SSH session that a command is typed in against being cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Care {
-    /// It is refused then.
+    /// A dangerous change is refused.
     ForTheSession,
     Without,
 }
 
-/// Whether the packets of a session come in by this interface, or by one that this one carries.
+/// Returns true if the packets of a session arrive by this interface, or by one that it carries.
 pub fn comes_by(session: &Session, site: &Site) -> Result<bool> {
     let server = session.server.ip();
     let is_here = || UdpSocket::bind((server, 0)).is_ok();
@@ -52,7 +52,7 @@ pub fn ends_of(session: &Session, netlink: &mut Netlink) -> Result<HashSet<u32>>
     Ok(ends.into_iter().flatten().collect())
 }
 
-/// A packet of a session, as it arrives at an interface with this address.
+/// Builds a packet of a session, as it arrives at an interface with this address.
 fn packet_of(session: &Session, mac: Mac) -> Option<Vec<u8>> {
     let template = Template::new().ethernet(NEIGHBOUR, mac);
     let template = match (session.client.ip(), session.server.ip()) {
@@ -69,8 +69,8 @@ fn packet_of(session: &Session, mac: Mac) -> Option<Vec<u8>> {
     Some(template.tcp(tcp).frame_len(64).build())
 }
 
-/// Refuses a program that would cut the session: a whole chain, if `whole` is what begins it. What it replaces may be
-/// what the session needs.
+/// Refuses a program that would cut the session: a whole chain, if `whole` is its first program. The session may need
+/// the program that it replaces.
 pub(crate) fn check_session(
     site: &Site,
     request: &Request,
@@ -81,7 +81,7 @@ pub(crate) fn check_session(
     let Some(packet) = arriving(site, request.careful)? else {
         return Ok(());
     };
-    // Nor can a program be asked that was made for a card.
+    // A program that was made for a card cannot be run on a test packet either.
     match test_run::xdp(whole, &packet.bytes, None, 1) {
         Ok(answer) if answer.value != PASS => Err(Error::failed(
             format!("cannot attach {name} to {}", site.label()),
@@ -120,7 +120,7 @@ struct Arriving {
 }
 
 impl Arriving {
-    /// How a program sends the session's packets on, or rewrites them.
+    /// Describes how a program forwards the session's packets or rewrites them; `None` if it does neither.
     fn is_changed_by(&self, program: u32) -> Option<(String, TestRunAnswer)> {
         let fd = program::open_by_id(program).ok()?;
         let left = test_run::xdp_outcome(fd.as_fd(), &self.bytes).ok()?;
@@ -144,7 +144,7 @@ impl Arriving {
     }
 }
 
-/// None where the session does not come by the interface, or nobody cares.
+/// Returns `None` if the session does not arrive by the interface, or the caller is not careful.
 fn arriving(site: &Site, careful: bool) -> Result<Option<Arriving>> {
     let Some(session) = Session::of_this_command().filter(|_| careful) else {
         return Ok(None);
@@ -157,8 +157,8 @@ fn arriving(site: &Site, careful: bool) -> Result<Option<Arriving>> {
     Ok(bytes.map(|bytes| Arriving { session, bytes }))
 }
 
-/// Refuses to take programs off whose absence would be noticed too late: a guard, whose rules would no longer be
-/// enforced; and where that matters, one that the session's packets are sent on or rewritten by.
+/// Refuses to remove programs whose absence would be noticed too late: a guard, whose rules would no longer be
+/// enforced; and if `careful`, a program that forwards or rewrites the session's packets.
 pub(crate) fn check_absence(site: &Site, programs: &[u32], careful: bool) -> Result<()> {
     let what = |id: u32| format!("cannot unload {id} from {}", site.label());
     let guards = Installed::all(site)?;

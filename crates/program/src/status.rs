@@ -1,5 +1,5 @@
-//! Which XDP programs are on an interface, and all that can be known of them: their chains, their maps, and where they redirect
-//! packets to.
+//! The XDP programs on an interface and everything known about them: their chains, their maps, and the targets of their
+//! redirects.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -28,7 +28,7 @@ use crate::swap;
 /// An interface with its programs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// As `-i` takes it.
+    /// The interface, in the syntax of `-i`.
     pub interface: String,
     pub namespace: Option<String>,
     pub index: u32,
@@ -48,22 +48,23 @@ pub struct Attached {
     pub kind: Kind,
     /// The link that attaches it; `None` if it is attached by netlink.
     pub link: Option<u32>,
-    /// Several that may be it: links name an interface by its number, which others have in other namespaces.
+    /// Links of which one may attach it: links name an interface by its number, and other namespaces use the same
+    /// numbers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub one_of_links: Vec<u32>,
-    /// Those that run one after the other, where it is the head of a chain.
+    /// The chain that it begins, in order.
     pub chain: Vec<Member>,
 }
 
-/// Whose program it is.
+/// Origin of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Put there by `trawl`.
+    /// Installed by `trawl`.
     Trawl,
-    /// The head of a chain by libxdp's protocol, no matter what loaded it.
+    /// Head of a chain by libxdp's protocol, loaded by any tool.
     Dispatcher,
-    /// Anyone else's.
+    /// Installed by another tool.
     Plain,
 }
 
@@ -72,45 +73,45 @@ pub enum Kind {
 pub struct Member {
     pub position: usize,
     pub priority: u32,
-    /// The verdicts after which the next one runs.
+    /// Verdicts after which the next program runs.
     pub chain_actions: Vec<String>,
     #[serde(flatten)]
     pub program: About,
 }
 
-/// What is known of any program.
+/// Facts about any program.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct About {
     pub id: u32,
-    /// The whole name of its function.
+    /// The full name of its function.
     pub name: String,
     pub tag: String,
     /// The file that trawl loaded it from, or the bundled program's name; `None` if it is not trawl's.
     pub source: Option<String>,
-    /// Processes that hold it, or the link that attaches it, open.
+    /// Processes that hold it, or the link that attaches it.
     pub held_by: Vec<String>,
     pub pins: Vec<PathBuf>,
     pub maps: Vec<u32>,
-    /// Where it can redirect packets to.
+    /// Possible targets of its redirects.
     pub redirects: Vec<Redirect>,
-    /// For one that trawl put on the other end of a veth: the program that cannot do without it.
+    /// For trawl's helper on the other end of a veth: the program that needs it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub helps: Option<String>,
-    /// What it needs of other interfaces, was given by trawl, and has lost.
+    /// Settings of other interfaces that trawl made for it and that were lost.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
     /// `None` while the kernel does not count, for members of a chain, which are counted with its head, and for a
-    /// program that went while it was measured.
+    /// program that was removed during the measurement.
     pub runs: Option<Runs>,
 }
 
-/// How often a program ran, and how long that took.
+/// Number of a program's runs, and their total duration.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Runs {
     pub count: u64,
     pub ns: u64,
     pub ns_per_packet: Option<f64>,
-    /// For measured ones, the time they were counted in.
+    /// Duration of the measurement, if one was made.
     pub seconds: Option<f64>,
 }
 
@@ -125,8 +126,8 @@ impl Runs {
     }
 }
 
-/// What is on each of these interfaces. With a time to measure for, the kernel counts for that long how often each
-/// program runs; else the counts are those since it began to, if it does. It changes nothing.
+/// Returns the programs on each of these interfaces. With a time to measure for, the kernel counts each program's runs
+/// for that long; otherwise the counts are those since counting was enabled, if it is. Nothing else is changed.
 pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<Status>> {
     let look = Look {
         owners: Owners::look(),
@@ -137,7 +138,7 @@ pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<Status>> {
     for site in sites {
         match look.at(site) {
             Ok(status) => all.push(status),
-            // It went away since the interfaces were listed: there is nothing to tell of it.
+            // The interface was removed since the list was made.
             Err(_) if site.is_gone() => {}
             Err(error) => return Err(error),
         }
@@ -148,7 +149,7 @@ pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<Status>> {
     Ok(all)
 }
 
-/// What is asked once for all programs of an interface.
+/// Facts that are read once for all programs of an interface.
 struct Known {
     installed: Vec<Installed>,
     names: Names,
@@ -160,7 +161,7 @@ impl Known {
     }
 }
 
-/// What is asked once for all interfaces.
+/// Facts that are read once for all interfaces.
 struct Look {
     owners: Owners,
     pins: Vec<Pinned>,
@@ -234,7 +235,7 @@ impl Look {
         dispatcher.members.iter().filter_map(member).collect()
     }
 
-    /// The chain of trawl's own that begins with a program.
+    /// Returns the chain of trawl's own that begins with a program.
     fn jumps(&self, head: u32, known: &Known) -> Vec<Member> {
         let after = tail_call::after(head);
         if after.is_empty() {
@@ -257,8 +258,8 @@ impl Look {
             .collect()
     }
 
-    /// What is known of a member of a chain. The kernel counts the runs of what it calls itself, and the time until that
-    /// returns: they are the whole chain's.
+    /// Describes a member of a chain. The kernel counts only the runs of the program that it calls itself, and their
+    /// duration covers the whole chain.
     fn linked(&self, id: u32, known: &Known) -> About {
         About {
             runs: None,
@@ -291,7 +292,7 @@ impl Look {
                 .counting
                 .then(|| Runs::new(found.run_count, found.run_time_ns, None));
         }
-        // The name it has in its file says more than the one the kernel keeps.
+        // The name in the file is longer than the kernel's.
         if let Some(ours) = ours {
             about.name = ours.name().to_owned();
         }
@@ -309,7 +310,7 @@ impl About {
         }
     }
 
-    /// `None` when the program is no more.
+    /// Returns the run counts; `None` if the program was removed.
     fn counts(&self) -> Option<(u64, u64)> {
         let found = program::open_by_id(self.id).and_then(|fd| info::program(fd.as_fd()));
         found.ok().map(|found| (found.run_count, found.run_time_ns))
@@ -342,19 +343,19 @@ fn measure(all: &mut [Status], time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// A map and who uses it.
+/// A map and its users.
 #[derive(Clone, Debug, Serialize)]
 pub struct Map {
     pub id: u32,
     pub name: String,
-    /// As bpftool calls it.
+    /// The type, as bpftool names it.
     #[serde(rename = "type")]
     pub kind: String,
     pub key_size: u32,
     pub value_size: u32,
     pub max_entries: u32,
     pub flags: u32,
-    /// Bytes, where the kernel tells.
+    /// Memory in bytes, if the kernel reports it.
     pub memory: Option<u64>,
     pub pins: Vec<PathBuf>,
     pub used_by: Vec<User>,
@@ -368,7 +369,7 @@ pub struct User {
     pub name: String,
 }
 
-/// The maps of all programs on these interfaces, those behind dispatchers too, by their numbers.
+/// Returns the maps of all programs on these interfaces, including those behind dispatchers, by number.
 pub fn maps_of(sites: &[Site]) -> Result<Vec<Map>> {
     let pins = bpffs::pinned();
     let mut maps: Vec<Map> = Vec::new();
@@ -391,7 +392,7 @@ pub fn maps_of(sites: &[Site]) -> Result<Vec<Map>> {
     for status in of(sites, None)? {
         for attached in &status.programs {
             add(&status.interface, &attached.program);
-            // The first of a chain of trawl's own is attached itself.
+            // The first program of a chain of trawl's own is attached itself.
             let behind = attached.chain.iter().map(|member| &member.program);
             for program in behind.filter(|one| one.id != attached.program.id) {
                 add(&status.interface, program);
@@ -424,12 +425,12 @@ fn describe(id: u32, pins: &[bpffs::Pinned]) -> Option<Map> {
     })
 }
 
-/// The programs that redirect by the number of an interface, and what holds it.
+/// Programs that redirect by an interface's number, which they keep in a variable.
 const BY_NUMBER: [&str; 2] = ["trawl_redirect", "trawl_far_redir"];
 const CONFIG: &str = "config";
 const CONSTANTS: &str = ".rodata";
 
-/// A map that sends packets on.
+/// A map that redirects packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Redirect {
     /// `null` for a program that redirects without a map.
@@ -438,17 +439,17 @@ pub struct Redirect {
     /// `devmap`, `devmap_hash`, `cpumap`, `xskmap`, or `helper` without a map.
     #[serde(rename = "type")]
     pub kind: String,
-    /// `null` where the kernel does not tell them, as those of an xskmap.
+    /// `null` if the kernel does not report them, as for an xskmap.
     pub targets: Option<Vec<Target>>,
 }
 
-/// One entry.
+/// An entry of a redirect map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Target {
     pub key: u32,
     #[serde(flatten)]
     pub to: To,
-    /// The id of the program that runs there first.
+    /// Id of the program that runs there first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<u32>,
 }
@@ -458,18 +459,18 @@ pub struct Target {
 #[serde(untagged)]
 pub enum To {
     Interface {
-        /// `null` where no interface of the program's namespace has that number.
+        /// `null` if no interface of the program's namespace has that number.
         interface: Option<String>,
         index: u32,
     },
     Cpu {
         cpu: u32,
-        /// How many packets wait for it at most.
+        /// Maximum number of packets queued for it.
         queue: u32,
     },
 }
 
-/// Names of a namespace's interfaces by their numbers.
+/// Names of a namespace's interfaces by number.
 #[derive(Debug, Default)]
 pub struct Names(HashMap<u32, String>);
 
@@ -488,7 +489,7 @@ impl Names {
     }
 }
 
-/// The redirects of a program with this number, name and these maps.
+/// Returns the redirects of a program with this number, name and these maps.
 pub fn redirects_of(program: u32, name: &str, maps: &[u32], names: &Names) -> Vec<Redirect> {
     let by_map = maps.iter().filter_map(|id| of_map(*id, names));
     let by_number = BY_NUMBER
@@ -498,7 +499,7 @@ pub fn redirects_of(program: u32, name: &str, maps: &[u32], names: &Names) -> Ve
     by_map.chain(by_number).collect()
 }
 
-/// `None` for a map of another kind, or one that is gone.
+/// Returns the redirects of a map; `None` if it is of another kind, or was removed.
 fn of_map(id: u32, names: &Names) -> Option<Redirect> {
     let table = Table::open_by_id(id).ok()?;
     let about = table.about();

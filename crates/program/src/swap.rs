@@ -1,8 +1,8 @@
-//! The programs of an interface swapped for a time, and how that is undone.
+//! Temporary exchanges of an interface's programs, and their reversal.
 //!
-//! A [`Loan`] is a program with hooks in the place of the one that runs, for the time of a capture: swapped in without a gap,
-//! with the same maps, and swapped back at the end, by the warden if trawl is killed. A [`Back`] is what was on an interface
-//! before a change that nobody has confirmed yet.
+//! A [`Loan`] is a program with hooks that replaces the running one for the duration of a capture: swapped in without a
+//! gap, with the same maps, and swapped back at the end, by the warden if trawl is killed. A [`Back`] holds the
+//! programs of an interface before a change that is not confirmed yet.
 
 pub mod maps;
 
@@ -28,7 +28,7 @@ use crate::readiness::Readiness;
 use crate::swap::maps::{Inherited, Succession};
 use crate::unload::{Which, unload};
 
-/// The program with hooks is on the interface until this ends.
+/// Exchange that keeps the program with hooks on the interface until it is dropped.
 #[derive(Debug)]
 pub struct Loan {
     swap: Option<Swap>,
@@ -37,24 +37,24 @@ pub struct Loan {
     warden: Warden,
 }
 
-/// What it takes to put the old program back.
+/// State needed to restore the old program.
 #[derive(Debug)]
 struct Swap {
     site: Site,
     mode: XdpMode,
-    /// What attaches it, unless that is netlink.
+    /// The link that attaches it; `None` for netlink.
     link: Option<OwnedFd>,
     old: OwnedFd,
     new: OwnedFd,
-    /// The kernel empties an array of programs that nobody holds: they are held until the old program is back.
+    /// Held until the old program is restored, since the kernel empties an array of programs that nobody holds.
     maps: Vec<OwnedFd>,
-    /// Where the program is pinned that stands in for one that trawl loaded.
+    /// Pin of the program that replaces one of trawl's.
     pin: Option<PathBuf>,
 }
 
 impl Loan {
-    /// Loads the object once more, with hooks, and puts it in the place of the program that runs. `None` where that has
-    /// hooks already. Refused where the object is not that program, or where a map of it fits nothing.
+    /// Loads the object again, with hooks, and exchanges it for the running program. Returns `None` if that has hooks
+    /// already. Refused if the object is another program, or if one of its maps fits none of the running program's.
     pub fn take(site: &Site, file: &Path) -> Result<Option<Self>> {
         let what = || format!("cannot put hooks into the program on {}", site.label());
         let lock = site.lock()?;
@@ -151,23 +151,23 @@ impl Loan {
         &self.inherited
     }
 
-    /// As `-i` takes it.
+    /// Returns the interface in the syntax of `-i`.
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// Puts the old program back. False where another command has taken the program with hooks off, or replaced it.
+    /// Restores the old program. Returns false if another command has removed or replaced the program with hooks.
     pub fn give_back(mut self) -> bool {
         self.end()
     }
 
-    /// Left to the warden, which keeps rights that a capture gives up.
+    /// Ends the loan by the warden, which keeps rights that a capture gives up.
     fn end(&mut self) -> bool {
         let Some(swap) = self.swap.take() else {
             return true;
         };
         self.warden.carry_out();
-        // Somebody may have killed the warden.
+        // The warden may have been killed.
         swap.is_back() || swap.put_back()
     }
 }
@@ -192,7 +192,7 @@ impl Swap {
         link.is_ok_and(|link| link.xdp.iter().any(|one| one.program_id == old.id))
     }
 
-    /// The kernel exchanges it only for the program with hooks.
+    /// Restores the old program; the kernel exchanges it only for the program with hooks.
     fn put_back(&self) -> bool {
         let is_back = self.exchange(&self.new, &self.old).is_ok();
         if let Some(pin) = &self.pin {
@@ -228,13 +228,13 @@ fn has_hooks(program_id: u32) -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// The link by which trawl keeps the program attached.
+/// Returns the link by which trawl keeps the program attached.
 fn own_link(installed: &[Installed], of: XdpAttachment) -> Option<BorrowedFd<'_>> {
     let own = installed.iter().find(|one| one.id() == of.program_id)?;
     own.link()
 }
 
-/// Names the changes of which one at a time waits to be confirmed: those of an interface.
+/// Returns the scope of changes to an interface, of which only one at a time can await confirmation.
 pub fn scope(site: &Site) -> Result<String> {
     Ok(format!(
         "xdp-{}-{}",
@@ -248,13 +248,13 @@ pub fn scope(site: &Site) -> Result<String> {
 struct Before {
     attachment: XdpAttachment,
     program: OwnedFd,
-    /// The kernel empties an array of programs that nobody holds.
+    /// Held because the kernel empties an array of programs that nobody holds.
     maps: Vec<OwnedFd>,
-    /// Of one that trawl put there.
+    /// Set for a program that trawl installed.
     keepsake: Option<Keepsake>,
 }
 
-/// What was on an interface.
+/// The programs that were on an interface.
 #[derive(Debug)]
 pub struct Back {
     site: Site,
@@ -262,7 +262,7 @@ pub struct Back {
 }
 
 impl Back {
-    /// Notes what is attached now, and holds it.
+    /// Records the attached programs, and holds them.
     pub fn note(site: &Site) -> Result<Self> {
         let what = || format!("cannot change the programs on {} for a time", site.label());
         let fail = |e| Error::os(what(), e);
@@ -345,7 +345,7 @@ impl Undo for Back {
 #[derive(Debug)]
 pub(crate) struct Keepsake {
     record: Record,
-    /// By the names of their pins.
+    /// The maps by the paths of their pins.
     maps: Vec<(PathBuf, OwnedFd)>,
     needs_peer: bool,
 }
@@ -358,7 +358,7 @@ impl Keepsake {
             let map = bpffs::open_map(&pin.path()).ok()?;
             Some((PathBuf::from(pin.file_name()), map))
         });
-        // Pins that were made elsewhere go with the program, and are the file's own to make.
+        // Pins made elsewhere are removed with the program, and the file defines them.
         let record = Record {
             pins: Vec::new(),
             ..installed.record().clone()
@@ -370,7 +370,7 @@ impl Keepsake {
         }
     }
 
-    /// The program is attached again: pins it with its record and maps, and makes ready what it needs.
+    /// Pins the re-attached program with its record and maps, and prepares the interfaces that it needs.
     pub fn restore(&self, site: &Site, id: u32, program: BorrowedFd<'_>) -> Result<()> {
         let mut ready = Readiness::again(&self.record.changes);
         if self.needs_peer {
@@ -397,23 +397,23 @@ impl Keepsake {
     }
 }
 
-/// Why a program with hooks cannot take the place of the one that runs.
+/// Reason why a program with hooks cannot replace the running one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoanRefusal {
     NothingAttached,
-    /// In the driver and on the card.
+    /// Programs run both in the driver and on the card.
     SeveralModes {
         programs: usize,
     },
-    /// A chain has no single program to be exchanged.
+    /// A chain has no single program to exchange.
     Chain,
-    /// Links of several namespaces may be the one that attaches it.
+    /// Links of several namespaces may attach it.
     SeveralLinks {
         links: usize,
     },
-    /// The object file is another program than the one that runs.
+    /// The object file holds another program than the running one.
     OtherProgram,
-    /// It cannot be told whether it is that program.
+    /// The program cannot be compared with the object file's.
     UnknownProgram,
     /// These maps of the program fit none of the object file's.
     MapsWithoutMatch {
@@ -421,18 +421,18 @@ pub enum LoanRefusal {
     },
 }
 
-/// What the snapshot does not say of a program that is attached.
+/// Facts about an attached program that the snapshot lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// It has hooks for captures.
+    /// Set if it has hooks for captures.
     pub hooks: bool,
-    /// How many programs it jumps on to.
+    /// Number of programs that it jumps on to.
     pub jumps: usize,
-    /// How many links may attach it.
+    /// Number of links that may attach it.
     pub links: usize,
 }
 
-/// The program that one with hooks takes the place of; `None` where it has hooks itself.
+/// Returns the program that one with hooks replaces; `None` if it has hooks itself.
 pub fn lend(
     now: &Snapshot,
     facts: impl Fn(XdpAttachment) -> Facts,
@@ -461,7 +461,7 @@ pub fn lend(
     }
 }
 
-/// A capture changes nothing of what a program does: the same instructions, with all of its maps.
+/// Checks that a capture changes nothing about a program: the same instructions, with all of its maps.
 pub fn check_loan(same_program: Option<bool>, without_match: &[String]) -> Result<(), LoanRefusal> {
     match same_program {
         None => Err(LoanRefusal::UnknownProgram),
@@ -473,16 +473,16 @@ pub fn check_loan(same_program: Option<bool>, without_match: &[String]) -> Resul
     }
 }
 
-/// One step of taking a change back.
+/// One step of reverting a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackStep {
-    /// Unloads a program that trawl installed since.
+    /// Unloads a program that trawl installed since the change.
     Unload { program_id: u32 },
-    /// Attaches a program that was there before.
+    /// Attaches a program that was there before the change.
     Attach { old: XdpAttachment },
 }
 
-/// From what is attached, and what trawl installed, back to what was attached before the change.
+/// Returns the steps from the present programs back to those before the change.
 pub fn take_back(
     before: &[XdpAttachment],
     now: &[XdpAttachment],
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn one_program_by_itself_is_exchanged_for_a_time() {
+    fn single_program_is_exchanged_for_a_time() {
         let other = Kind::Other { name: None };
         let one = with(&[(Skb, other.clone())]);
         let planned = |now: &Snapshot, hooks, jumps, links| {
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_program_itself_is_lent() {
+    fn loan_requires_the_same_program() {
         assert_eq!(check_loan(Some(true), &[]), Ok(()));
         assert_eq!(check_loan(Some(false), &[]), Err(LoanRefusal::OtherProgram));
         assert_eq!(check_loan(None, &[]), Err(LoanRefusal::UnknownProgram));
@@ -558,10 +558,10 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_confirmed_is_taken_back() {
+    fn unconfirmed_changes_are_reverted() {
         let unload = |program_id| BackStep::Unload { program_id };
         let attach = |old| BackStep::Attach { old };
-        // Loaded where nothing was.
+        // Loaded on an empty interface.
         assert_eq!(take_back(&[], &[at(Native, 8)], &[8]), [unload(8)]);
         // Replaced.
         let back = take_back(&[at(Skb, 7)], &[at(Native, 8)], &[8]);
@@ -571,14 +571,14 @@ mod tests {
             take_back(&[at(Native, 7)], &[], &[]),
             [attach(at(Native, 7))]
         );
-        // Added to the one that is there.
+        // Added to the present one.
         assert_eq!(
             take_back(&[at(Native, 7)], &[at(Native, 7)], &[7, 8]),
             [unload(8)]
         );
-        // Refused, or taken back already.
+        // Refused, or reverted already.
         assert_eq!(take_back(&[at(Native, 7)], &[at(Native, 7)], &[7]), []);
-        // What another tool attached since stays, and the kernel refuses the old one then.
+        // A program attached by another tool since stays, and the kernel then refuses the old one.
         let back = take_back(&[at(Native, 7)], &[at(Native, 9)], &[]);
         assert_eq!(back, [attach(at(Native, 7))]);
     }

@@ -1,5 +1,5 @@
-//! How programs leave an interface, by themselves or out of a chain, and what is left of programs and settings whose interface
-//! or namespace is no more, or whose command was killed.
+//! Removes programs from an interface or out of a chain, and cleans up after vanished interfaces and namespaces and
+//! killed commands.
 
 use std::os::fd::AsFd;
 
@@ -17,7 +17,7 @@ use crate::chain::tail_call;
 use crate::pins::{Installed, helped_by, programs_on, read_all};
 use crate::{readiness, safety};
 
-/// How often others may come in between.
+/// Number of attempts while other commands keep loading programs.
 const MOST_ROUNDS: u32 = 20;
 
 /// A dispatcher on an interface.
@@ -27,7 +27,7 @@ pub(crate) struct Headed {
     dispatcher: Dispatcher,
 }
 
-/// The dispatcher on the interface that runs a program.
+/// Returns the dispatcher on the interface that runs a program.
 pub(crate) fn dispatcher_of(site: &Site, program: u32) -> Result<Option<Headed>> {
     let heads = site.link()?.xdp.into_iter();
     let found = heads.filter_map(|head| {
@@ -42,7 +42,7 @@ pub(crate) fn dispatcher_of(site: &Site, program: u32) -> Result<Option<Headed>>
 }
 
 impl Headed {
-    /// Puts a chain without this program in the place of the one there is; the last one takes the dispatcher along.
+    /// Replaces the chain by one without this program; with the last one the dispatcher is removed too.
     pub fn without(&self, site: &Site, program: u32) -> Result<()> {
         let lock = DispatcherLock::take()?;
         let mut members = self.dispatcher.members.iter();
@@ -67,7 +67,7 @@ impl Headed {
     }
 }
 
-/// Which programs are to go.
+/// The programs to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     /// The only one that trawl loaded.
@@ -76,7 +76,7 @@ pub enum Which {
     All,
 }
 
-/// Refuses to take a guard off, and where that matters (`careful`) programs that the session needs.
+/// Refuses to remove a guard, and if `careful` programs that the session needs.
 pub fn check_unload(site: &Site, which: Which, careful: bool) -> Result<()> {
     let programs = match which {
         Which::One(id) => vec![id],
@@ -86,8 +86,8 @@ pub fn check_unload(site: &Site, which: Which, careful: bool) -> Result<()> {
     safety::check_absence(site, &programs, careful)
 }
 
-/// Takes programs off an interface, no matter what put them there, with all that trawl made for its own. Tells the numbers of
-/// those that went.
+/// Removes programs from an interface, installed by any tool, and undoes all that trawl made for its own. Returns the
+/// numbers of the removed programs.
 pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     let what = || format!("cannot unload from {}", site.label());
     clear_away_at(site);
@@ -107,7 +107,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
         Which::One(id) => {
             let Some(found) = everything.iter().find(|one| one.program_id == id) else {
                 return Err(Error::failed(what(), format!("program {id} is not on it"))
-                    .fix(format!("those that exist: {}", choice())));
+                    .fix(format!("programs there: {}", choice())));
             };
             match own.into_iter().find(|one| one.id() == id) {
                 Some(own) => own.detach(site)?,
@@ -135,13 +135,13 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
             }
         },
     };
-    // Leaves nothing of programs that others took off.
+    // Also clears up after programs that other tools removed.
     clear_away_at(site);
     sweep_everywhere();
     Ok(gone)
 }
 
-/// Trawl put it there for a program on the other end.
+/// Explains that trawl installed the program for another one at the other end.
 fn there_for_another(site: &Site, present: &[XdpAttachment], what: String) -> Option<Error> {
     let (other, name, id) = present.iter().find_map(|one| {
         let link = snapshot::link_of(site.index(), *one)?;
@@ -160,7 +160,7 @@ fn there_for_another(site: &Site, present: &[XdpAttachment], what: String) -> Op
     })
 }
 
-/// Another command may put a program there, or in front of the others, until it is this one's turn.
+/// Removes all programs; another command may attach one, or put one first, before this one gets the lock.
 fn take_all_off(site: &Site) -> Result<Vec<u32>> {
     let mut gone = Vec::new();
     for _ in 0..MOST_ROUNDS {
@@ -185,7 +185,7 @@ fn take_all_off(site: &Site) -> Result<Vec<u32>> {
     Err(Error::failed(what, "other commands keep loading programs there").fix("try again"))
 }
 
-/// Whether it was still there when it was this command's turn.
+/// Removes a program; returns false if it was removed before this command got the lock.
 fn take_off(site: &Site, attachment: XdpAttachment) -> Result<bool> {
     let id = attachment.program_id;
     if let Some(dispatcher) = dispatcher_of(site, id)? {
@@ -206,34 +206,34 @@ fn take_off(site: &Site, attachment: XdpAttachment) -> Result<bool> {
     Ok(true)
 }
 
-/// The programs' numbers. A dispatcher is no program of anyone's.
+/// Returns the programs' numbers, without dispatchers, which belong to no user.
 fn programs_of(attached: &[XdpAttachment]) -> Vec<u32> {
     let all = attached.iter().map(|one| one.program_id);
     all.filter(|id| Dispatcher::read(*id).is_none()).collect()
 }
 
-/// Clears it away, as far as nobody is working on it at this moment.
+/// Clears leftovers away, except on interfaces that another command is working on.
 pub fn clear_away() {
     sweep_everywhere();
 }
 
-/// As [`clear_away`], and at the interfaces of this namespace and of those that have a name also what is left of
-/// programs that another tool removed, and of chains that a killed command changed in part.
+/// Like [`clear_away`], and on the interfaces of this namespace and of all named ones also clears up after programs
+/// that another tool removed, and after chains that a killed command changed in part.
 pub fn clear_away_all() {
     let named = netns::list();
     let named = named.iter().filter_map(|name| Namespace::open(name).ok());
     for namespace in std::iter::once(None).chain(named.map(Some)) {
-        // One that goes away meanwhile has nothing to clear away.
+        // A namespace that vanishes meanwhile has nothing to clear away.
         let sites = Site::all_in(namespace.as_ref()).unwrap_or_default();
         sites.iter().for_each(clear_away_if_free);
     }
     clear_away();
 }
 
-/// As [`sweep`], at this interface alone, if there is anything to look through and this process may do so.
+/// Like [`sweep`], at this interface alone, if it has leftovers and this process may remove them.
 ///
-/// A look whether all is gone is to find it so: no directory is made for that, unless programs that came with the
-/// interface from another namespace have theirs there.
+/// A check that nothing is left must not leave something itself: it creates no directory, unless programs that came
+/// with the interface from another namespace have theirs there.
 pub(crate) fn clear_away_at(site: &Site) {
     let lock = match site.directory() {
         Some(directory) if directory.exists() => site::lock_existing(&directory, Rank::Interface),
@@ -245,7 +245,7 @@ pub(crate) fn clear_away_at(site: &Site) {
     }
 }
 
-/// As [`clear_away_at`], unless another command works on the interface at this moment.
+/// Like [`clear_away_at`], unless another command works on the interface at this moment.
 fn clear_away_if_free(site: &Site) {
     let directory = site.directory().filter(|directory| directory.exists());
     if let Some(lock) = directory.and_then(|found| site::try_lock(&found, Rank::Interface)) {
@@ -253,8 +253,8 @@ fn clear_away_if_free(site: &Site) {
     }
 }
 
-/// Removes pins of programs that are attached nowhere any more: their interface is gone, somebody else took them off,
-/// or the command that loaded them was killed half-way.
+/// Removes pins of programs that are no longer attached: their interface is gone, another tool removed them, or the
+/// command that loaded them was killed half-way.
 pub(crate) fn sweep(lock: &Lock, site: &Site) -> Result<()> {
     sweep_here(lock, site)?;
     sweep_everywhere();
@@ -262,10 +262,10 @@ pub(crate) fn sweep(lock: &Lock, site: &Site) -> Result<()> {
 }
 
 fn sweep_here(lock: &Lock, site: &Site) -> Result<()> {
-    // Before it is asked who is there: in a chain that is changed in part some are found by some ways only.
+    // Settled before the programs are listed: a chain changed in part hides some of them from some listings.
     tail_call::settle(site);
     for one in read_all(lock.path(), &programs_on(site)?) {
-        // One whose link still attaches it went with its interface to another namespace.
+        // A program whose link still attaches it moved with its interface to another namespace.
         if !one.is_attached() && one.link().is_none() {
             one.forget();
         }
@@ -273,25 +273,25 @@ fn sweep_here(lock: &Lock, site: &Site) -> Result<()> {
     Ok(())
 }
 
-/// Of all interfaces that no other command is working on.
+/// Sweeps all interfaces that no other command is working on.
 pub(crate) fn sweep_everywhere() {
     readiness::sweep();
     let directories = site::all_directories();
     let mut look = Look::default();
     let mut after_ended = Vec::new();
     for directory in directories {
-        // Of one that another command is working on, what looks like leftovers may be about to be attached.
+        // On an interface in use by another command, seeming leftovers may be about to be attached.
         let Some(lock) = site::try_lock(&directory, Rank::Interface) else {
             continue;
         };
         let left = read_all(lock.path(), &[]);
         let mut has_ended = |one: &Installed| match one.pinned_link() {
             Some(link) => info::link(link).is_ok_and(|about| about.ifindex == 0),
-            // Attached by netlink, or behind a dispatcher: there for as long as its namespace is.
+            // Attached by netlink, or behind a dispatcher: alive as long as its namespace.
             None => site::namespace_of(&directory).is_some_and(|mark| mark.is_gone(&mut look)),
         };
         let (ended, others): (Vec<_>, Vec<_>) = left.iter().partition(|one| has_ended(one));
-        // A chain goes with its first program, which alone has a link.
+        // A chain ends with its first program, which alone has a link.
         let chained = ended.iter().any(|one| one.seat().is_some());
         let heads = others
             .iter()
@@ -312,7 +312,7 @@ pub(crate) fn sweep_everywhere() {
     forget_orphans(&after_ended);
 }
 
-/// A chain may have got its first program in another namespace than the others, where the interface was before.
+/// Removes pins of chain members whose first program was installed in another namespace, before the interface moved.
 fn forget_orphans(after_ended: &[u32]) {
     let ids: Vec<String> = after_ended.iter().map(u32::to_string).collect();
     let mut directories = site::all_directories();

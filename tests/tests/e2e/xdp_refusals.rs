@@ -57,7 +57,7 @@ fn files_that_are_no_objects() {
     );
     refused(
         &object_file(&lab, "old_maps"),
-        &["its maps in the old way", "SEC(\".maps\")"],
+        &["its maps are in the old format", "SEC(\".maps\")"],
     );
     all_gone(&lab, &[], &[]);
 }

@@ -1,6 +1,6 @@
-//! The tables and lists of a rule set: words, allotted one after the other, with the searches that are built of them.
+//! Tables and lists of a rule set: consecutively allocated words, with the searches built of them.
 //!
-//! bpf/include/guard.h says what a word is.
+//! bpf/include/guard.h defines the words.
 
 use std::collections::HashMap;
 
@@ -13,14 +13,14 @@ use trawl_bpf::layout::guard::{
 use crate::rule::{Action, Services};
 
 const BITS: u32 = 128;
-/// Branches look at one half of a key or at the other.
+/// Number of bits in the half of a key that a branch reads.
 const HALF: u32 = 64;
 const WIDEST: u32 = GUARD_WIDEST as u32;
 const NARROWEST: u32 = GUARD_NARROWEST as u32;
 const SERVICE_BITS: u32 = GUARD_SERVICE_BITS as u32;
-/// A table may have this many entries for each prefix that is found by it.
+/// Maximum number of table entries for each prefix found by the table.
 const ROOM: usize = 4;
-/// Up to this many rules are tried one after the other, before it is worth the room to look at the service first.
+/// Number of rules up to which trying each in turn beats a table of services.
 pub const SHORT_LIST: usize = 8;
 
 /// A line to be found by the first bits of a key.
@@ -31,13 +31,14 @@ pub struct Entry {
     pub line: u32,
 }
 
-/// A rule to be found by the service: its line, the services it holds for, and whether it decides about all of them.
+/// A rule to be found by the service: its line, the services it applies to, and a flag if it decides all of their
+/// packets.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     pub line: u32,
     pub services: Vec<Services>,
     pub is_certain: bool,
-    /// What it decides, if nothing but the service has to be looked at.
+    /// Its decision, if that depends on the service alone.
     pub verdict: Option<Action>,
 }
 
@@ -48,12 +49,12 @@ pub struct Pool {
     lists: HashMap<Vec<u32>, u64>,
 }
 
-/// A word that ends a search.
+/// Returns a word that ends a search.
 fn found(kind: usize, at: usize) -> u64 {
     (kind as u64) << GUARD_WORD_KIND | (at as u64) << GUARD_WORD_AT
 }
 
-/// The line of the rule that a search ends with, if that is all that is to be found.
+/// Returns the line of the rule at which a search ends, if the search ends at a single rule.
 pub fn only_rule(word: u64) -> Option<u32> {
     match word as u32 as usize >> GUARD_WORD_KIND {
         GUARD_FOUND_LINE | GUARD_FOUND_DENY | GUARD_FOUND_ALLOW => {
@@ -67,13 +68,13 @@ fn bits(key: u128, offset: u32, count: u32) -> usize {
     (key << offset >> (BITS - count)) as usize
 }
 
-/// How many of the first bits are the same.
+/// Returns the number of leading bits that two keys share.
 fn common(one: u128, other: u128) -> u32 {
     (one ^ other).leading_zeros()
 }
 
 impl Pool {
-    /// `first` is the number of the first word.
+    /// Creates a pool; `first` is the number of the first word.
     pub fn new(first: usize) -> Self {
         Self {
             first,
@@ -101,10 +102,10 @@ impl Pool {
             | u64::from(shift) << GUARD_WORD_SHIFT
     }
 
-    /// Where to begin to search for one of these. They are sorted, and none begins another.
+    /// Returns the start of a search for one of these entries. They are sorted, and none is a prefix of another.
     ///
-    /// Bits that all have in common are not looked at, and there is an answer for every key: the entry that shares
-    /// more of its first bits than any other.
+    /// Bits that all entries share are skipped, and every key has a result: the entry that shares the most leading bits
+    /// with it.
     pub fn search(&mut self, entries: &[Entry]) -> u64 {
         let (Some(head), Some(tail)) = (entries.first(), entries.last()) else {
             return 0;
@@ -145,7 +146,7 @@ impl Pool {
             };
             if let Some(last) = own.last() {
                 before = last;
-                // One that is shorter than the table's bits fills several slots.
+                // An entry shorter than the table's bits fills several slots.
                 if last_slot_of(last, offset, stride) == slot {
                     rest = others;
                 }
@@ -154,8 +155,8 @@ impl Pool {
         self.branch(at, offset, stride)
     }
 
-    /// Where to begin to search for the rules that a service is to be tried on, the first one first. Up to `listed`
-    /// rules are a list.
+    /// Returns the start of a search for the rules to try on a service, in their order. Up to `listed` rules form a
+    /// list.
     pub fn services(&mut self, candidates: &[Candidate], listed: usize) -> u64 {
         let whole = (0, (1 << SERVICE_BITS) - 1);
         match candidates.len() > listed {
@@ -180,14 +181,14 @@ impl Pool {
             .filter(|one| touches(one))
             .cloned()
             .collect();
-        // Nothing gets past a rule that decides about all of these services.
+        // A rule that decides all of these services makes the rules after it unreachable.
         if let Some(end) = own.iter().position(|one| one.is_certain && covers(one)) {
             own.truncate(end + 1);
         }
         if own.len() <= 1 || own.iter().all(covers) {
             return self.list(&own, covers);
         }
-        // First the protocol and the bit for fragments, then a byte at a time.
+        // The protocol and the fragment bit are looked up first, then one byte at a time.
         let stride = if offset == 0 { SERVICE_BITS - 16 } else { 8 };
         let at = self.table(1 << stride);
         let step = (range.1 - range.0 + 1) >> stride;
@@ -223,7 +224,7 @@ impl Pool {
         if let Some(word) = self.lists.get(&lines) {
             return *word;
         }
-        // Two entries to a word.
+        // Two entries fit in a word.
         let at = self.table(lines.len().div_ceil(2));
         let word = found(GUARD_FOUND_LIST, (self.first + at) * 2);
         let last = lines.len() - 1;
@@ -244,7 +245,7 @@ impl Pool {
 
 const ALL_SERVICES: Services = (0, 0xff_ffff);
 
-/// The last slot that an entry fills.
+/// Returns the last slot that an entry fills.
 fn last_slot_of(entry: &Entry, offset: u32, stride: u32) -> usize {
     let end = entry.key | u128::MAX.checked_shr(entry.length).unwrap_or(0);
     bits(end, offset, stride)
@@ -263,7 +264,7 @@ mod tests {
         (word >> GUARD_WORD_AT) as usize
     }
 
-    /// The word that the key chooses; none where the search is over.
+    /// Returns the word that the key selects; `None` at the end of the search.
     fn slot(word: u64, key: u128) -> Option<usize> {
         let half = match part(word, GUARD_WORD_HALF) {
             0 => key >> 64,
@@ -274,7 +275,7 @@ mod tests {
         (word >> GUARD_WORD_BRANCH & 1 != 0).then_some(at(word) + chosen as usize)
     }
 
-    /// The search as the program does it.
+    /// Searches in the same steps as the program.
     fn walk(pool: &Pool, mut word: u64, key: u128) -> u64 {
         while let Some(slot) = slot(word, key) {
             word = pool.words[slot - pool.first];
@@ -294,7 +295,7 @@ mod tests {
             .collect();
         all.sort();
         all.dedup();
-        // None may begin another: the longer ones stay.
+        // No entry may be a prefix of another: the longer ones stay.
         let begins = |one: &Entry, other: &Entry| {
             one != other && one.length <= other.length && common(one.key, other.key) >= one.length
         };
@@ -309,7 +310,7 @@ mod tests {
         kept
     }
 
-    /// Keys that are near each other, and lengths of all kinds.
+    /// Generates similar keys, with lengths of all kinds.
     fn prefix() -> impl Strategy<Value = (u128, u32)> {
         let key = prop_oneof![
             any::<u128>(),
@@ -321,7 +322,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_search_finds_the_entry_that_shares_the_most_bits(
+        fn search_finds_the_entry_that_shares_the_most_bits(
             prefixes in proptest::collection::vec(prefix(), 1..60),
             keys in proptest::collection::vec(any::<u128>(), 20),
         ) {
@@ -331,14 +332,14 @@ mod tests {
             let near = prefixes.iter().flat_map(|(key, _)| [*key, key ^ 1, key ^ (1 << 97), key ^ (1 << 60)]);
             for key in keys.iter().copied().chain(near) {
                 let line = at(walk(&pool, start, key)) as u32;
-                let hit = entries.iter().find(|one| one.line == line).expect("a line of ours");
+                let hit = entries.iter().find(|one| one.line == line).expect("a line of the entries");
                 let most = entries.iter().map(|one| common(one.key, key).min(one.length)).max();
                 prop_assert_eq!(Some(common(hit.key, key).min(hit.length)), most);
             }
         }
 
         #[test]
-        fn a_service_finds_the_rules_that_hold_for_it(
+        fn service_finds_its_rules(
             ranges in proptest::collection::vec((0..3u32, 0..300u32, 0..300u32, any::<bool>()), 0..40),
             services in proptest::collection::vec((0..4u32, 0..320u32), 40),
             listed in proptest::sample::select(vec![1, SHORT_LIST]),

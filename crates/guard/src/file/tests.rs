@@ -1,4 +1,4 @@
-//! Rule files as people write them, right and wrong.
+//! Valid and invalid rule files.
 
 use super::*;
 use crate::rule::On;
@@ -19,7 +19,7 @@ fn shown(file: &RuleFile) -> Vec<String> {
 }
 
 #[test]
-fn everything_that_a_rule_can_say() {
+fn every_key_of_a_rule_is_parsed() {
     let file = parse(
         r#"
         default = "deny"
@@ -70,7 +70,7 @@ fn everything_that_a_rule_can_say() {
 }
 
 #[test]
-fn a_mark_in_front_is_no_part_of_the_text() {
+fn byte_order_mark_is_ignored() {
     let list = |_: &str| Ok("\u{feff}192.0.2.0/24\n".to_owned());
     for (name, text) in [
         (
@@ -87,25 +87,25 @@ fn a_mark_in_front_is_no_part_of_the_text() {
     }
 }
 
-/// A file is refused in one line, with the place and the reason.
+/// Checks that a file is refused in one line, with the position and the reason.
 #[track_caller]
-fn told(text: &str, place: &str, words: &str) {
+fn refused(text: &str, place: &str, reason: &str) {
     let error = parse(text).unwrap_err().to_string();
     assert!(
-        error.contains("rules in x") && error.contains(place) && error.contains(words),
+        error.contains("rules in x") && error.contains(place) && error.contains(reason),
         "{text}: {error}"
     );
     assert!(!error.contains('\n'), "{error}");
 }
 
 #[test]
-fn an_entry_that_is_but_a_word_is_told_what_is_wanted() {
-    told(
+fn bare_string_entry_names_the_expected_form() {
+    refused(
         "preset = [\"syn-flood\"]\n",
         "line 1",
         "the preset's name, as in `name = \"syn-flood\"`",
     );
-    told(
+    refused(
         "rule = [\"deny\"]\n",
         "line 1",
         "names and values of a rule",
@@ -113,7 +113,7 @@ fn an_entry_that_is_but_a_word_is_told_what_is_wanted() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_place() {
+fn errors_name_their_position() {
     for (text, place, words) in [
         ("default = \"maybe\"", "line 1, column 11", "maybe"),
         ("x = 1", "line 1, column 1", "x"),
@@ -167,7 +167,7 @@ fn what_is_wrong_is_told_with_its_place() {
             "same packets",
         ),
     ] {
-        told(text, place, words);
+        refused(text, place, words);
     }
 }
 
@@ -187,9 +187,9 @@ const SAMPLE: &str = "default = \"deny\"\n[[preset]]\nname = \"syn-flood\"\nrate
     src = [\"10.0.0.0/8\"]\ndst = \"::1\"\nproto = 6\nport = [1, \"2-3\"]\nfor = \"10m\"\non = \"eth0\"\n\
     rate = \"1k\"\n[[rule]]\naction = \"allow\"\nicmp = \"echo-request\"\nsrc-file = \"list\"\n";
 
-/// In time that grows with their number only.
+/// Time grows linearly with the number of rules.
 #[test]
-fn a_hundred_thousand_rules() {
+fn hundred_thousand_rules_are_parsed() {
     let address = |number: u32| std::net::Ipv4Addr::from_bits(0x0a00_0000 + number);
     let all = |rule: &dyn Fn(u32) -> String| (0..100_000).map(rule).collect::<String>();
     let toml = all(&|number| {
@@ -203,11 +203,11 @@ fn a_hundred_thousand_rules() {
 }
 
 #[test]
-fn an_empty_file_is_an_empty_set() {
+fn empty_file_gives_an_empty_set() {
     assert_eq!(parse("").unwrap(), RuleFile::default());
 }
 
-/// Memory is bounded before rules are made.
+/// The number is checked before memory is allocated.
 #[test]
 fn more_combinations_than_a_file_may_have_are_refused() {
     let list = |prefix: &str| {
@@ -221,7 +221,7 @@ fn more_combinations_than_a_file_may_have_are_refused() {
         list("10.1"),
         ports.join(",")
     );
-    told(
+    refused(
         &text,
         "line 1",
         "250 sources, 250 destinations and 1000 ports",
@@ -229,7 +229,7 @@ fn more_combinations_than_a_file_may_have_are_refused() {
 }
 
 #[test]
-fn what_never_ends_is_no_file() {
+fn endless_devices_are_refused() {
     let error = RuleFile::read(Path::new("/dev/zero")).unwrap_err();
     assert!(error.to_string().contains("not a file"), "{error}");
     let text = "[[rule]]\naction = \"deny\"\nsrc-file = \"/dev/zero\"\n";
@@ -238,7 +238,7 @@ fn what_never_ends_is_no_file() {
 }
 
 #[test]
-fn a_rule_that_denies_everything_has_to_say_so() {
+fn rule_that_denies_everything_needs_all() {
     for (rest, is_refused) in [
         ("", true),
         ("on = \"eth0\"\n", true),
@@ -254,7 +254,7 @@ fn a_rule_that_denies_everything_has_to_say_so() {
 }
 
 #[test]
-fn what_is_saved_is_read_as_the_same() {
+fn saved_rules_parse_to_the_same_set() {
     let file = parse(&format!(
         "{}[[rule]]\naction = \"deny\"\nall = true\n[[rule]]\naction = \"deny\"\nsyn = true\nport = 22\n\
          [[rule]]\naction = \"allow\"\nsrc-port = [53, \"1-9\"]\nsrc-mac = \"2:0:5e:0:0:0/24\"\ndst-mac = \"02:00:5e:00:53:01\"\n",

@@ -1,4 +1,4 @@
-//! Rules and packets as proptest makes them.
+//! Strategies for rules and packets.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -44,7 +44,7 @@ fn prefix() -> impl Strategy<Value = Prefix> {
     prop_oneof![v4, v6].prop_map(|prefix| prefix.expect("a length that fits"))
 }
 
-/// Few addresses, so that prefixes and packets meet, and of both halves of IPv6's.
+/// Few addresses, so that prefixes match packets, with differences in both halves of IPv6 addresses.
 pub(super) fn v4(a: u32, b: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a00_0000 | a << 16 | b)
 }
@@ -54,7 +54,7 @@ pub(super) fn v6(a: u32, b: u32) -> Ipv6Addr {
     Ipv6Addr::from_bits(bits)
 }
 
-/// Few, so that rules and packets meet.
+/// Few addresses, so that rules match packets.
 fn mac(last: u8) -> [u8; 6] {
     [2, 0, 0x5e, 0, 0x53, last]
 }
@@ -135,7 +135,7 @@ pub(super) fn what() -> impl Strategy<Value = Match> {
         .prop_filter_map("a rule that could match", |what| what.complete().ok())
 }
 
-/// Long over, or not for hours.
+/// Returns a time long past, or hours ahead.
 fn expiry() -> impl Strategy<Value = Option<u64>> {
     let hour = 3_600_000_000_000;
     prop_oneof![4 => Just(None), 1 => Just(Some(1)), 1 => Just(Some(clock::monotonic() + hour))]
@@ -143,7 +143,7 @@ fn expiry() -> impl Strategy<Value = Option<u64>> {
 
 pub(super) fn draft() -> impl Strategy<Value = Draft> {
     let action = prop_oneof![Just(Action::Deny), Just(Action::Allow)];
-    // No test sends so fast, but so the way of a limit is gone.
+    // No test sends so fast, but the limit's code path runs.
     let rate = prop_oneof![4 => Just(None), 1 => Just(Some(100_000_000))];
     (action, what(), rate, expiry()).prop_map(|(action, what, rate, expires)| Draft {
         action,
@@ -153,7 +153,7 @@ pub(super) fn draft() -> impl Strategy<Value = Draft> {
     })
 }
 
-/// A packet, how it is put into a frame, and how much of that is in one piece.
+/// A packet, its framing, and the length of its first buffer.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) packet: Packet,
@@ -183,7 +183,7 @@ pub(super) fn sent() -> impl Strategy<Value = Sent> {
         2 => prop_oneof![Just(TCP), Just(UDP), Just(0), Just(GRE)].prop_map(|protocol| (protocol, Transport::LaterFragment)),
     ];
     let numbers = (0..5u32, 0..5u32, 0..5u32, 0..5u32);
-    // Half of them are as plain as packets usually are.
+    // Half of the packets are as plain as usual ones.
     let tags = prop_oneof![3 => Just(0usize), 1 => 0..=4usize];
     let options = prop_oneof![3 => Just(0usize), 1 => 0..=3usize];
     let macs = (0..4u8, 0..4u8).prop_map(|(source, destination)| Macs {
@@ -260,7 +260,7 @@ impl Sent {
                     next_header: Some(protocol),
                 };
                 frame = frame.layer(Layer::Ipv6(ip));
-                // Options of eight bytes, each with the number of what follows; a later layer that is raw names itself.
+                // Options of eight bytes, each with the number of the next header; a later raw layer gives its own.
                 let chain = [0, 60, 43];
                 for (number, kind) in chain.iter().take(self.options).enumerate() {
                     let more = number + 1 < self.options;

@@ -1,5 +1,4 @@
-//! Where the redirecting programs send packets: what a person asks for, what the kernel makes of it, and the maps that
-//! say so to the program.
+//! Targets of the redirecting programs: from the command's options to the maps that the program reads.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -16,12 +15,12 @@ use trawl_sys::{Error, Result};
 use crate::load::Program;
 use crate::readiness;
 
-/// Packets of an MTU up to this one are in one buffer with every driver.
+/// Largest MTU with which every driver keeps a packet in one buffer.
 const ONE_BUFFER: u32 = 1500;
 const TARGETS: &str = "targets";
 pub(super) const CPUS: &str = "cpus";
 
-/// By which of the kernel's ways one interface is redirected to.
+/// The kernel mechanism that redirects to a single interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum By {
     #[default]
@@ -29,7 +28,7 @@ pub enum By {
     Devmap,
 }
 
-/// What becomes of packets on the other CPU.
+/// The verdict on the other CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Then {
     Drop,
@@ -39,27 +38,27 @@ pub enum Then {
     Redirect(String),
 }
 
-/// Where packets are redirected to. Interfaces are those of the namespace that the packets come in.
+/// Target of a redirection. Interfaces are in the namespace that the packets arrive in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     One(String, By),
     /// A copy to each.
     All {
         interfaces: Vec<String>,
-        /// Not to the one that the packet came in by.
+        /// Skips the interface that the packet arrived on.
         exclude_ingress: bool,
     },
-    /// To these CPUs, all packets of a flow to the same.
+    /// To these CPUs; all packets of a flow go to the same one.
     Cpus {
         cpus: Vec<u32>,
-        /// How many packets wait for each at most.
+        /// Maximum number of packets queued for each CPU.
         queue: u32,
         then: Then,
     },
 }
 
 impl Target {
-    /// The interfaces that packets leave by.
+    /// Returns the interfaces that packets leave by.
     pub(super) fn interfaces(&self, site: &Site) -> Result<Vec<Site>> {
         let names: Vec<&String> = match self {
             Self::One(name, _) => vec![name],
@@ -79,7 +78,7 @@ impl Target {
         names.into_iter().map(|name| site.beside(name)).collect()
     }
 
-    /// The interfaces that a packet may leave by which came in by this one.
+    /// Returns the interfaces by which a packet that arrived on this one may leave.
     fn others(&self, site: &Site) -> Result<Vec<Site>> {
         let mut targets = self.interfaces(site)?;
         if let Self::All {
@@ -96,18 +95,18 @@ impl Target {
         Ok(self.others(site)?.len() > 1)
     }
 
-    /// Whether packets of several buffers would be lost. No kernel copies them for XDP, and newer ones then send none
-    /// at all. Natively it takes a driver that sends them; in skb mode the stack does.
+    /// Returns true if packets of several buffers would be lost. No kernel copies them for XDP, and newer ones then
+    /// send none at all. In native mode the driver has to send them; in skb mode the stack does.
     pub(super) fn sends_whole_only(&self, site: &Site, request: &Request) -> Result<bool> {
         let copies = self.makes_copies(site)?;
         if is_in_stack(site, request)? {
-            // In a chain, it is the chain's to say whether there are such packets.
+            // In a chain, the chain decides whether it accepts such packets.
             return Ok(copies && request.priority.is_some());
         }
         Ok(copies || !readiness::all_send_several_buffers(&self.others(site)?)?)
     }
 
-    /// What a person may not expect of the kernel that this runs under.
+    /// Returns limitations of the running kernel that a user may not expect.
     pub(super) fn caveats(&self, site: &Site, request: &Request) -> Result<Vec<String>> {
         let mut caveats = Vec::new();
         let mode = request.mode;
@@ -129,7 +128,7 @@ impl Target {
         for target in self.others(site)? {
             if !target.link()?.is_up() {
                 let others = match mode == Some(XdpMode::Skb) && self.makes_copies(site)? {
-                    // The kernel gives up at the first that it cannot send to.
+                    // The kernel stops at the first interface that it cannot send to.
                     true => ", and in skb mode the others may not get it either",
                     false => "",
                 };
@@ -151,7 +150,7 @@ impl Target {
         Ok(caveats)
     }
 
-    /// Puts into a loaded program's maps where its packets go.
+    /// Writes the targets into the maps of a loaded program.
     pub(super) fn fill(&self, program: &Program, site: &Site) -> Result<()> {
         match self {
             Self::Cpus { cpus, queue, then } => fill_cpus(program, cpus, *queue, then),
@@ -162,7 +161,7 @@ impl Target {
     }
 }
 
-/// Whether the program is to run in generic mode, where it is not the driver that sends.
+/// Returns true if the program will run in generic mode, in which the driver does not send.
 pub(super) fn is_in_stack(site: &Site, request: &Request) -> Result<bool> {
     let able = xdp_abilities(site.namespace(), site.index())?;
     Ok(request.mode == Some(XdpMode::Skb) || able.is_some_and(|able| !able.native()))
@@ -215,7 +214,7 @@ pub(crate) fn open_table(fd: BorrowedFd<'_>, name: &str) -> Result<Table> {
     open().map_err(|e| Error::os(format!("cannot open the map {name}"), e))
 }
 
-/// A device map takes interfaces of the namespace that it is filled in.
+/// Writes interfaces into a device map, which resolves them in the namespace of the process that fills it.
 pub(crate) fn put_interfaces(
     devices: &Table,
     site: &Site,

@@ -1,8 +1,8 @@
 //! The router: the ports it forwards between, and the VLANs on them.
 //!
-//! Each port has a copy of the program, with its own counters; the maps that say where frames may leave are shared by
-//! all ports of a namespace. They are filled when ports are added or the router is refreshed; whatever they do not
-//! know of goes to the stack.
+//! Each port has a copy of the program, with its own counters; all ports of a namespace share the maps of permitted
+//! destinations. The maps are filled when ports are added or the router is refreshed; frames for any other destination
+//! go to the stack.
 
 use trawl_attach::Request;
 use trawl_attach::site::Site;
@@ -74,7 +74,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// The port that the interface is.
+    /// Returns the port on the interface.
     pub fn at(site: Site) -> Result<Self> {
         match installed_on(&site)? {
             Some(installed) => Ok(Self { site, installed }),
@@ -91,25 +91,25 @@ impl Port {
     }
 }
 
-/// What came of loading.
+/// Result of loading.
 #[derive(Debug)]
 pub struct Loaded {
-    /// All ports there are now.
+    /// All ports after loading.
     pub ports: Vec<Port>,
     /// VLAN interfaces that are routed with them.
     pub vlans: Vec<String>,
-    /// What was switched on other interfaces.
+    /// Changes made to other interfaces.
     pub told: Vec<String>,
-    /// Settings that keep the router from doing what one might expect.
+    /// Settings that keep the router from forwarding as expected.
     pub warnings: Vec<String>,
 }
 
-/// The router on an interface.
+/// Returns the router on an interface.
 pub fn installed_on(site: &Site) -> Result<Option<Installed>> {
     Installed::named(site, FUNCTION)
 }
 
-/// The ports of the router in a namespace.
+/// Returns the ports of the router in a namespace.
 pub fn ports(namespace: Option<&Namespace>) -> Result<Vec<Port>> {
     let mut ports = Vec::new();
     for site in Site::all_in(namespace)? {
@@ -127,7 +127,7 @@ pub fn load(sites: &[Site], request: &Request) -> Result<Loaded> {
         return Err(Error::usage("cannot route", "no interface is named"));
     };
     let namespace = first.namespace();
-    // Of two commands at once, neither would see the other's ports, and those would never share their maps.
+    // Of two concurrent commands, neither would see the other's ports, and their ports would never share maps.
     let _turn = first.lock_namespace()?;
     let links = Netlink::open(namespace)?.links()?;
     let mut all = ports(namespace)?;
@@ -203,12 +203,12 @@ pub fn load(sites: &[Site], request: &Request) -> Result<Loaded> {
     })
 }
 
-/// Takes ports off the router; all others go on without them.
+/// Removes ports from the router; all others keep running.
 pub fn unload(sites: &[Site]) -> Result<()> {
     for site in sites {
         let _turn = site.lock_namespace()?;
         let Port { installed, .. } = Port::at(site.clone())?;
-        // The others stop sending there before what the port needs for that is put back.
+        // The other ports stop sending to it before its settings are restored.
         let table = open(&installed, PORTS)?;
         for key in table.keys().map_err(|e| cannot_fill(PORTS, e))? {
             let leaves_by_it = table
@@ -224,7 +224,7 @@ pub fn unload(sites: &[Site]) -> Result<()> {
     Ok(())
 }
 
-/// Interfaces whose packets belong to another one are no ports.
+/// Refuses interfaces whose packets belong to another one.
 fn check_port(site: &Site, links: &[Link]) -> Result<()> {
     let what = || format!("cannot route on {}", site.label());
     let named = |index: Option<u32>| links.iter().find(|link| Some(link.index) == index);
@@ -256,7 +256,7 @@ fn check_port(site: &Site, links: &[Link]) -> Result<()> {
     }
 }
 
-/// The program, with the maps that it shares with the router's other ports.
+/// Returns the program, with the maps that it shares with the router's other ports.
 fn source(others: &[Port]) -> Result<Source> {
     let mut source = Source::embedded(NAME, object::ROUTE)?;
     source.choose(Some(FUNCTION))?;
@@ -272,7 +272,7 @@ fn source(others: &[Port]) -> Result<Source> {
     Ok(source)
 }
 
-/// Brings the maps in line with the interfaces as they are.
+/// Updates the maps to match the interfaces.
 fn refresh(ports: &[Port], links: &[Link]) -> Result<Vlans> {
     let Some(first) = ports.first() else {
         return Ok(Vlans::default());
@@ -318,7 +318,7 @@ fn refresh(ports: &[Port], links: &[Link]) -> Result<Vlans> {
     Ok(vlans)
 }
 
-/// Entries that are not wanted go, the others are written; none is missing in between.
+/// Writes the wanted entries and then removes all others, so that none is missing in between.
 fn replace_all(table: &Table, name: &str, wanted: Vec<(Vec<u8>, Vec<u8>)>) -> Result<()> {
     let fail = |e| cannot_fill(name, e);
     for key in table.keys().map_err(fail)? {
@@ -341,7 +341,7 @@ fn cannot_fill(name: &str, error: std::io::Error) -> Error {
     Error::os(format!("cannot fill the router's map {name}"), error)
 }
 
-/// What the kernel is told to do with packets that this router does not, or the other way round.
+/// Returns kernel settings that contradict the router's behaviour.
 fn warnings(site: &Site) -> Result<Vec<String>> {
     let name = site.name();
     let read = |family: &str, which: &str, setting: &str| {
@@ -375,7 +375,7 @@ fn warnings(site: &Site) -> Result<Vec<String>> {
     Ok(warnings)
 }
 
-/// An Ethernet address in two numbers, as the program compares it.
+/// An Ethernet address as two numbers, as the program compares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mac {
     pub first: u32,
@@ -407,7 +407,7 @@ struct Vlan {
 pub struct Vlans(Vec<Vlan>);
 
 impl Vlans {
-    /// Those that are up, belong to no bridge or the like, and have one of these ports below them.
+    /// Returns the VLAN interfaces on these ports that are up and enslaved to no bridge or other master.
     pub fn on(ports: &[u32], links: &[Link]) -> Self {
         let by_index = |index: u32| links.iter().find(|link| link.index == index);
         let below = |link: &Link| match link.peer_namespace_id {
@@ -445,7 +445,7 @@ impl Vlans {
         self.0.iter().map(|vlan| vlan.name.clone()).collect()
     }
 
-    /// Each with the port that its frames leave by.
+    /// Returns each VLAN with the port that its frames leave by.
     pub fn ports(&self) -> impl Iterator<Item = (u32, u32)> {
         self.0.iter().map(|vlan| (vlan.index, vlan.port))
     }
@@ -479,7 +479,7 @@ impl Vlans {
     }
 }
 
-/// As bundled.h has it.
+/// Returns the tag as encoded in bundled.h.
 fn number(tag: VlanTag) -> u32 {
     u32::from(tag.protocol) << 16 | u32::from(tag.id)
 }

@@ -1,4 +1,4 @@
-//! What the bundled programs counted: per-CPU counters summed up, under names for people.
+//! Statistics of the bundled programs: per-CPU counters summed up, under readable names.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::pins::Installed;
 
 const COUNTERS: &str = "counters";
 
-/// One of a program's counters: its index, its name for machines, and what people read.
+/// A counter of a program: index, name for machines, text for people.
 pub type Named = (usize, &'static str, &'static str);
 
 /// Lists counters: index, name for machines, text for people.
@@ -27,12 +27,12 @@ macro_rules! counters {
     };
 }
 
-/// The counters of a program, each packet under one; and those that packets are counted under once more.
+/// Layout of a program's counters: one outcome for each packet, and further counters that count some packets once more.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     pub outcomes: &'static [Named],
     pub again: &'static [Named],
-    /// How many counters there are for each receive queue; 0: those of all queues are the same.
+    /// Number of counters for each receive queue; 0 if all queues share one set.
     pub of_queue: usize,
 }
 
@@ -72,7 +72,7 @@ const TO_CPU: Layout = Layout {
     ..REDIRECT
 };
 
-/// `None`: not a bundled program.
+/// Returns the layout; `None` if the program is not a bundled one.
 fn layout_of(function: &str) -> Option<Layout> {
     match function {
         "trawl_drop" | "trawl_pass" | "trawl_aborted" | "trawl_tx" => Some(VERDICT),
@@ -84,15 +84,15 @@ fn layout_of(function: &str) -> Option<Layout> {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NamedCount {
-    /// For machines: stable.
+    /// Stable name for machines.
     pub name: &'static str,
-    /// For people.
+    /// Text for people.
     pub text: &'static str,
     pub packets: u64,
     pub bytes: u64,
 }
 
-/// What the program counted on one CPU.
+/// Packets that the program counted on one CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CpuCount {
     pub cpu: usize,
@@ -100,18 +100,18 @@ pub struct CpuCount {
     pub bytes: u64,
 }
 
-/// What the program counted of one receive queue.
+/// Packets that the program counted from one receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueCount {
     pub queue: usize,
-    /// It and all with higher numbers.
+    /// Covers this queue and all with higher numbers.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub and_above: bool,
     pub packets: u64,
     pub bytes: u64,
 }
 
-/// What a program has counted since it was loaded.
+/// Statistics of a program since it was loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Account {
     pub program: String,
@@ -120,22 +120,22 @@ pub struct Account {
     /// All packets that it saw, and their bytes from the Ethernet header on.
     pub packets: u64,
     pub bytes: u64,
-    /// The same by what they were or what became of them; those that there were none of are left out.
+    /// The same packets by type or outcome; zero counters are left out.
     pub outcomes: Vec<NamedCount>,
-    /// The same by the CPU that counted them.
+    /// The same packets by CPU.
     pub cpus: Vec<CpuCount>,
-    /// The same by receive queue, where the program counts so.
+    /// The same packets by receive queue, if the program counts them so.
     pub queues: Vec<QueueCount>,
-    /// Of those redirected to another CPU, what became of them there.
+    /// Outcomes, on the other CPU, of the packets redirected to one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub far: Vec<NamedCount>,
-    /// Those that have not got there: they wait, or were lost because too many did.
+    /// Packets still queued for the other CPU, or lost because its queue was full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_there: Option<u64>,
 }
 
 impl Account {
-    /// Of a bundled program; `None` for any other, which trawl knows no counters of.
+    /// Reads the counters of a bundled program; `None` for any other program.
     pub fn read(installed: &Installed) -> Result<Option<Self>> {
         match layout_of(installed.name()) {
             Some(layout) => Self::with_layout(installed, layout).map(Some),
@@ -159,7 +159,8 @@ impl Account {
             };
             named.iter().map(one).collect()
         };
-        // The far side first: what is on its way is then counted before it, and never twice.
+        // The other CPU's counters are read first: a packet on its way then shows up as missing, and never as counted
+        // twice.
         let mut far = read(layout.again)?;
         let mut outcomes = read(layout.outcomes)?;
         let total = |of: fn(&NamedCount) -> u64| outcomes.iter().map(of).sum();
@@ -190,7 +191,7 @@ impl Account {
         })
     }
 
-    /// How much was counted a second, since an earlier look; nothing where that was another program's.
+    /// Returns the rates since an earlier reading; `None` if that was of another program.
     pub fn since(&self, before: &Self, took: Duration) -> Option<Rate> {
         if self.id != before.id {
             return None;
@@ -210,7 +211,7 @@ pub struct Rate {
     pub bytes: f64,
 }
 
-/// Where a counter stands in the map: once for each queue.
+/// Positions of a counter in the map: one for each queue.
 struct Places {
     of_queue: usize,
     queues: usize,
@@ -235,7 +236,7 @@ impl Places {
     }
 }
 
-/// Counters over all CPUs.
+/// Adds up counters over all CPUs.
 fn sum(table: &Table, indices: impl IntoIterator<Item = usize>) -> std::io::Result<Counter> {
     let mut sum = Counter {
         packets: 0,
@@ -250,7 +251,7 @@ fn sum(table: &Table, indices: impl IntoIterator<Item = usize>) -> std::io::Resu
     Ok(sum)
 }
 
-/// All outcomes together, for each queue that any packet came by; none where they are not told apart.
+/// Adds up all outcomes for each queue that received packets; returns nothing if the program does not count by queue.
 fn by_queue(
     table: &Table,
     places: &Places,
@@ -277,7 +278,7 @@ fn by_queue(
     Ok(queues)
 }
 
-/// A counter of each CPU.
+/// Returns one counter's value on each CPU.
 fn each_cpu(table: &Table, index: usize) -> std::io::Result<Vec<Counter>> {
     let key = (index as u32).to_ne_bytes();
     let values = table.lookup(&key)?.unwrap_or_default();
@@ -285,7 +286,7 @@ fn each_cpu(table: &Table, index: usize) -> std::io::Result<Vec<Counter>> {
     Ok(each.filter_map(Counter::from_bytes).collect())
 }
 
-/// All outcomes together, for each CPU that counted any.
+/// Adds up all outcomes for each CPU that counted any.
 fn by_cpu(table: &Table, places: &Places, outcomes: &[Named]) -> std::io::Result<Vec<CpuCount>> {
     let mut cpus: Vec<CpuCount> = Vec::new();
     for index in outcomes.iter().flat_map(|(index, ..)| places.of(*index)) {
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_one_program_over_the_time_between_two_looks() {
+    fn rates_compare_two_readings_of_the_same_program() {
         let rate = account(1, 300).since(&account(1, 100), Duration::from_millis(500));
         let expected = Rate {
             packets: 400.0,

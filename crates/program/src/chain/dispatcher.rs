@@ -1,7 +1,7 @@
-//! libxdp's dispatcher: one program on the interface that calls up to ten others in turn, each put in the place of one
-//! of its functions (freplace). It is read here, no matter what made it, and made and changed: a new dispatcher for a new set
-//! of programs is exchanged for the one before, so that the whole old chain or the whole new one is on the interface. Pins
-//! keep the programs behind it in their places, where libxdp looks for them.
+//! libxdp's dispatcher: one program on the interface that calls up to ten others in turn, each replacing one of its
+//! functions (freplace). Dispatchers made by any tool are read and changed: a new dispatcher for a new set of programs
+//! is exchanged for the old one, so that either the whole old chain or the whole new one is on the interface. Pins hold
+//! the programs behind it, in the paths that libxdp expects.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,11 +20,11 @@ use crate::chain::Actions;
 use crate::explain;
 use crate::load::{Program, Role, Source};
 
-/// The main function's name, by which everyone tells a dispatcher.
+/// Name of the main function, by which all tools recognize a dispatcher.
 const NAME: &str = "xdp_dispatcher";
 
-/// Which function a program takes the place of. One that is alone takes that of the whole dispatcher, as with libxdp:
-/// its packets then make no detour.
+/// Returns the function that a program replaces. A single program replaces the whole dispatcher, as with libxdp, which
+/// saves its packets a detour.
 pub(crate) fn function_of(slot: usize, programs: usize) -> String {
     match programs {
         1 => NAME.to_owned(),
@@ -43,10 +43,10 @@ pub struct Dispatcher {
 /// A program behind a dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its place in the order.
+    /// Position in the order.
     pub slot: usize,
     pub program: u32,
-    /// It stands in for the dispatcher as a whole, of which nothing runs then.
+    /// Set if the program replaces the whole dispatcher, of which nothing runs then.
     pub whole: bool,
 }
 
@@ -66,7 +66,7 @@ impl Dispatcher {
         })
     }
 
-    /// The numbers of the programs that it runs.
+    /// Returns the numbers of the programs that it runs.
     pub(crate) fn programs(&self) -> impl Iterator<Item = u32> {
         self.members.iter().map(|member| member.program)
     }
@@ -80,8 +80,8 @@ fn read_config(map: u32) -> Option<Config> {
     Config::parse(&table.lookup(&[0; 4]).ok()??)
 }
 
-/// Which programs stand in for the dispatcher's functions, by the links that put them there. The pins that libxdp
-/// keeps of them are not needed for it: they can be out of sight in another mount namespace.
+/// Finds the programs that replace the dispatcher's functions by their links. libxdp's pins of them are not needed for
+/// it: another mount namespace may hide them.
 fn members(id: u32, dispatcher: BorrowedFd<'_>, slots: usize) -> Vec<Member> {
     let functions = functions::of(dispatcher).unwrap_or_default();
     let slot_of = |type_id: u32| {
@@ -98,7 +98,7 @@ fn members(id: u32, dispatcher: BorrowedFd<'_>, slots: usize) -> Vec<Member> {
         if target != id {
             return None;
         }
-        // A capture that looks at the dispatcher has a link to its function too.
+        // A capture on the dispatcher has a link to its function too.
         let stands_in = program::open_by_id(about.program)
             .and_then(|fd| info::program(fd.as_fd()))
             .is_ok_and(|found| found.kind == program::EXTENSION);
@@ -119,36 +119,36 @@ fn members(id: u32, dispatcher: BorrowedFd<'_>, slots: usize) -> Vec<Member> {
     found
 }
 
-/// This many programs can be behind one dispatcher.
+/// Maximum number of programs behind one dispatcher.
 pub const SLOTS: usize = 10;
 const MAGIC: u8 = 236;
-/// The version that is written here; libxdp since 1.3.
+/// Version of the dispatchers that trawl writes; used by libxdp since 1.3.
 pub const VERSION: u8 = 2;
 const LENGTH: usize = 4 + 3 * 4 * SLOTS;
-/// The first version had neither magic nor flags.
+/// Length of the first version's configuration, which had neither magic nor flags.
 const LENGTH_1: usize = 4 + 2 * 4 * SLOTS;
 
 /// One slot's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// After which verdicts the next program runs.
+    /// Verdicts after which the next program runs.
     pub actions: Actions,
     /// Lower ones run first.
     pub priority: u32,
-    /// `BPF_F_…` that the program was loaded with, as far as they matter to it.
+    /// The `BPF_F_…` load flags of the program that affect the dispatcher.
     pub flags: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub version: u8,
-    /// The dispatcher takes packets that are not in one piece.
+    /// Set if the dispatcher accepts packets in several pieces.
     pub frags: bool,
     pub slots: Vec<Slot>,
 }
 
 impl Config {
-    /// Reads what a dispatcher was loaded with; `None` if that is not a dispatcher's.
+    /// Parses the configuration that a dispatcher was loaded with; `None` if it is not a dispatcher's.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| -> Option<u32> {
             Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
@@ -176,7 +176,7 @@ impl Config {
         })
     }
 
-    /// What a dispatcher for these is to be loaded with.
+    /// Encodes the configuration for the load of a dispatcher.
     pub fn bytes(&self) -> Vec<u8> {
         let mut words = [[0u32; SLOTS]; 3];
         for (index, slot) in self.slots.iter().take(SLOTS).enumerate() {
@@ -195,10 +195,10 @@ impl Config {
     }
 }
 
-/// A program that is to be in the chain.
+/// A program for the chain.
 #[derive(Debug)]
 pub enum Part {
-    /// In the chain already; loaded by whomever.
+    /// In the chain already, loaded by any tool.
     Present { program: OwnedFd, slot: Slot },
     New {
         name: String,
@@ -214,7 +214,7 @@ impl Part {
         }
     }
 
-    /// By priority, then by name, and those that are there already first, as libxdp does it.
+    /// Orders by priority, then by name, with present programs first, as libxdp does.
     fn order(&self) -> (u32, String, bool) {
         let priority = self.slot().priority;
         match self {
@@ -228,7 +228,7 @@ impl Part {
     }
 }
 
-/// The parts of a dispatcher that is on the interface.
+/// Returns the parts of a dispatcher on the interface.
 pub fn parts_of(dispatcher: &Dispatcher) -> Result<Vec<Part>> {
     let what = "cannot change the chain of programs";
     if dispatcher.config.version != VERSION {
@@ -262,23 +262,23 @@ pub fn parts_of(dispatcher: &Dispatcher) -> Result<Vec<Part>> {
     dispatcher.members.iter().map(part).collect()
 }
 
-/// A dispatcher with its programs, on no interface yet.
+/// A dispatcher with its programs, not attached to an interface yet.
 #[derive(Debug)]
 pub struct Built {
-    /// The program that was new, if one was.
+    /// The new program, if one was added.
     pub program: Option<Program>,
     dispatcher: OwnedFd,
     pins: DispatcherPins,
 }
 
 impl Built {
-    /// What begins the chain.
+    /// Returns the program that begins the chain.
     pub fn head(&self) -> BorrowedFd<'_> {
         self.dispatcher.as_fd()
     }
 }
 
-/// Makes a dispatcher of these parts.
+/// Builds a dispatcher from these parts.
 pub fn build(site: &Site, mut parts: Vec<Part>, lock: &DispatcherLock) -> Result<Built> {
     parts.sort_by_cached_key(Part::order);
     let config = Config {
@@ -328,7 +328,7 @@ pub fn build(site: &Site, mut parts: Vec<Part>, lock: &DispatcherLock) -> Result
 }
 
 impl Built {
-    /// Puts it on the interface as planned; of a dispatcher whose place it takes, the pins go.
+    /// Attaches the dispatcher as planned, and removes the pins of a dispatcher that it replaces.
     pub fn attach(
         &mut self,
         site: &Site,
@@ -345,7 +345,7 @@ impl Built {
     }
 }
 
-/// Takes a whole dispatcher off, and lets all of its programs go.
+/// Removes a whole dispatcher, and releases all of its programs.
 pub fn remove(site: &Site, attachment: XdpAttachment, lock: &DispatcherLock) -> Result<()> {
     let what = || format!("cannot take the dispatcher off {}", site.label());
     apply::remove(site, attachment).map_err(|refusal| refusal.about(what()))?;
@@ -371,11 +371,11 @@ fn load(config: &Config) -> Result<OwnedFd> {
         .map_err(|e| Error::os("cannot hold the dispatcher", e))
 }
 
-/// Where libxdp's BPF file system is, if not at the usual place.
+/// Directory of libxdp's BPF file system, if not the usual one.
 const VARIABLE: &str = "LIBXDP_BPFFS";
 const DIRECTORY: &str = "xdp";
 
-/// The right to change dispatchers, anyone's.
+/// Exclusive right to change dispatchers of any tool.
 #[derive(Debug)]
 pub struct DispatcherLock {
     directory: PathBuf,
@@ -396,14 +396,14 @@ impl DispatcherLock {
         })
     }
 
-    /// The directory of one dispatcher's pins.
+    /// Returns the directory of a dispatcher's pins.
     pub fn of(&self, site: &Site, dispatcher: u32) -> PathBuf {
         self.directory
             .join(format!("dispatch-{}-{dispatcher}", site.index()))
     }
 }
 
-/// The pins of a dispatcher that is being made; gone again unless they are kept.
+/// The pins of a dispatcher under construction; removed on drop unless they are kept.
 #[derive(Debug)]
 pub struct DispatcherPins {
     directory: PathBuf,
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_config_parses_to_itself() {
         let bytes = config().bytes();
         assert_eq!(bytes.len(), 124);
         assert_eq!(&bytes[..4], [236, 2, 2, 1]);
@@ -504,7 +504,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_others_wrote_is_read_or_refused(bytes in proptest::collection::vec(0u8.., 0..130), magic: bool) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(0u8.., 0..130), magic: bool) {
             let mut bytes = bytes;
             if magic {
                 bytes.resize(LENGTH, 0);

@@ -1,11 +1,11 @@
-//! Chains of trawl's own, by jumps from program to program, for kernels that let no program replace a function of
+//! Chains of trawl's own, by jumps from program to program, for kernels on which no program can replace a function of
 //! another one (freplace), and for tappable programs.
 //!
-//! There is no dispatcher: the first program is attached, and each one's exits jump through its own map `trawl_next`,
-//! five slots by action. The slots of its chain-call actions hold the program after it, the others are empty, and an
-//! exit whose slot is empty returns. A program is put in by filling its own map first and then the slots (or the link)
-//! that lead to it, and taken out by leading past it; its map stays filled while packets are still on their way
-//! through it. So each packet meets the chain as it was before or as it is after, never half of one.
+//! A chain has no dispatcher: the first program is attached, and each one's exits jump through its own map
+//! `trawl_next`, five slots by action. The slots of its chain-call actions hold the next program, the others are empty,
+//! and an exit with an empty slot returns. A program joins by filling its own map first and then the slots (or the
+//! link) that lead to it, and leaves by redirecting these past it; its map stays filled while packets are still in it.
+//! So each packet meets either the old chain or the new one, never half of one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,16 +24,16 @@ use crate::load::{Program, Source};
 use crate::pins::{Installed, Pinned};
 use crate::safety;
 
-/// A program's place in a chain, as it is remembered.
+/// A program's recorded position in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainSeat {
-    /// Lower ones run first; among equals, those that were loaded first.
+    /// Lower ones run first; among equals, the one loaded first.
     pub priority: u32,
     /// The verdicts after which the next program runs, as bits.
     actions: u32,
-    /// The program takes packets in several pieces: all in a chain do, or none.
+    /// Set if the program accepts packets in several pieces: all programs of a chain do, or none.
     frags: bool,
-    /// Others can run after it.
+    /// Set if other programs can run after it.
     followable: bool,
 }
 
@@ -42,14 +42,14 @@ impl ChainSeat {
         Actions::from_bits(self.actions)
     }
 
-    /// The slots that lead to the next program.
+    /// Returns the slots that lead to the next program.
     fn slots(&self) -> Vec<u32> {
         let mut verdicts = self.actions().verdicts();
         verdicts.retain(|verdict| *verdict < ACTIONS);
         verdicts
     }
 
-    /// Its exits could not be rewritten: it may be the last one.
+    /// Notes that its exits could not be rewritten, so that it can only be the last one.
     pub(crate) fn close(&mut self) {
         self.followable = false;
     }
@@ -62,7 +62,7 @@ impl ChainSeat {
         self.frags
     }
 
-    /// With the priority that was asked for, or that the program's source asks for, and the source's actions.
+    /// Returns the requested priority, or else the source's, and the source's actions.
     pub(crate) fn asked(source: &mut Source, priority: Option<u32>, frags: bool) -> Result<Self> {
         let config = source.run_config()?;
         Ok(Self {
@@ -74,8 +74,7 @@ impl ChainSeat {
     }
 }
 
-/// The programs of the chain on the interface, in their order; none if the program that is attached takes no part in
-/// one.
+/// Returns the programs of the chain on the interface in order; empty if the attached program is in no chain.
 pub fn of(site: &Site, mode: Option<XdpMode>) -> Result<Vec<Installed>> {
     let offload = mode == Some(XdpMode::Offload);
     let present = site.link()?.xdp;
@@ -88,7 +87,7 @@ pub fn of(site: &Site, mode: Option<XdpMode>) -> Result<Vec<Installed>> {
     ))
 }
 
-/// The chain that begins with this program, of those that trawl keeps on the interface.
+/// Returns the chain that begins with this program, out of trawl's programs on the interface.
 pub(crate) fn from(head: Option<u32>, mut installed: Vec<Installed>) -> Vec<Installed> {
     let mut chain = Vec::new();
     for id in head.into_iter().chain(head.into_iter().flat_map(after)) {
@@ -104,7 +103,7 @@ pub(crate) fn from(head: Option<u32>, mut installed: Vec<Installed>) -> Vec<Inst
     chain
 }
 
-/// The programs that run after an attached one, as the kernel's own maps tell.
+/// Returns the programs that run after an attached one, read from the kernel's own maps.
 pub fn after(head: u32) -> Vec<u32> {
     let mut found: Vec<u32> = Vec::new();
     let mut at = head;
@@ -123,7 +122,7 @@ fn next_of(program: u32) -> Option<u32> {
     (0..ACTIONS).find_map(|slot| map::program_in(map.as_fd(), slot).ok().flatten())
 }
 
-/// The map that a program's exits jump through.
+/// Opens the map that a program's exits jump through.
 fn next_map(program: u32) -> Option<OwnedFd> {
     let program = program::open_by_id(program).ok()?;
     let about = info::program(program.as_fd()).ok()?;
@@ -143,7 +142,7 @@ fn next_map_of(program: u32, what: impl Fn() -> String) -> Result<OwnedFd> {
     })
 }
 
-/// Puts a program into the chain that is on the interface.
+/// Adds a program to the chain on the interface.
 pub(crate) fn join(
     site: &Site,
     lock: &Lock,
@@ -219,7 +218,7 @@ pub(crate) fn join(
     let map = next_map_of(last.id(), what)?;
     let held = program.as_fd().try_clone_to_owned().map_err(fail)?;
     if let Err(error) = lead(&map, &slots, Some(&held)) {
-        // As it was, before it is said that nothing came of it.
+        // The old order is restored before the error is returned.
         let next = after.first().map(Installed::program).transpose()?;
         let _ = lead(&map, &slots, next.as_ref());
         return Err(fail(error));
@@ -227,7 +226,7 @@ pub(crate) fn join(
     Ok(pinned.attached(attachment))
 }
 
-/// The captures that stand in a program's hooks.
+/// Counts the captures in a program's hooks.
 fn looks_at(installed: &Installed) -> Result<Looks> {
     let mut looks = Looks::default();
     if let Ok(hook) = installed.map(HOOK) {
@@ -247,7 +246,7 @@ fn lead(map: &OwnedFd, slots: &[u32], to: Option<&OwnedFd>) -> io::Result<()> {
     slots.try_for_each(|slot| map::put_program(map.as_fd(), *slot, program))
 }
 
-/// Attaches a program in the place of the chain's first one, without a gap; gives the link that does, if there is one.
+/// Attaches a program in place of the chain's first one, without a gap; returns the link that does so, if one does.
 fn take_head(site: &Site, head: &Installed, program: OwnedFd) -> Result<Option<OwnedFd>> {
     let what = || format!("cannot change the chain on {}", site.label());
     let Some(mode) = head.mode() else {
@@ -262,8 +261,8 @@ fn take_head(site: &Site, head: &Installed, program: OwnedFd) -> Result<Option<O
     Ok(link)
 }
 
-/// Ends what a command left half-done that was killed while it changed one program's slots: they lead to the same
-/// program again, the one that leads on to the others.
+/// Finishes a change of one program's slots that a killed command left half-done: all slots lead to the same program
+/// again, the one that leads on to the others.
 pub(crate) fn settle(site: &Site) {
     let Ok(link) = site.link() else { return };
     for head in link.xdp {
@@ -293,7 +292,7 @@ pub(crate) fn settle(site: &Site) {
     }
 }
 
-/// Takes a program out of the chain it is in. False where it is in none, or alone.
+/// Removes a program from its chain. Returns false if it is in no chain, or alone.
 pub(crate) fn leave(site: &Site, leaving: &Installed) -> Result<bool> {
     let what = || format!("cannot take {} off {}", leaving.name(), site.label());
     let heads = site.link()?.xdp;
@@ -330,7 +329,7 @@ pub(crate) fn leave(site: &Site, leaving: &Installed) -> Result<bool> {
         }
         (None, None) => return Ok(false),
     }
-    // Packets that are on their way through it still find what comes after.
+    // Packets inside the leaving program still find the programs after it.
     events::wait_for_running_programs();
     Ok(true)
 }

@@ -1,5 +1,5 @@
-//! The verifier's log, often thousands of lines, condensed to what a person needs: the reason, the source line it is
-//! about, and the instruction.
+//! The verifier's log, often thousands of lines, condensed to the reason, the source line it is about, and the
+//! instruction.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: String,
-    /// The line of the source and the instruction that it is about, where the log has them.
+    /// Source line and instruction that it is about, if the log has them.
     source: Option<String>,
     instruction: Option<String>,
 }
@@ -25,12 +25,12 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What is in a log; `None` for one that tells of no refusal.
+/// Extracts the refusal from a log; `None` if it contains none.
 pub fn condense(log: &str) -> Option<Refusal> {
     let lines = log.lines().flat_map(apart);
     let lines: Vec<&str> = lines.filter(|line| !is_bookkeeping(line)).collect();
     let at = lines.iter().rposition(|line| !is_state(line))?;
-    // What a message is about may be told in several lines; the last ones that are neither code nor state are it.
+    // A message may span several lines: the last ones that are neither code nor state.
     let first = lines[..=at]
         .iter()
         .rposition(|line| is_state(line))
@@ -49,7 +49,7 @@ pub fn condense(log: &str) -> Option<Refusal> {
     })
 }
 
-/// Behind a jump the kernel does not always begin a new line: a message may stand in that of the instruction.
+/// Splits a message from an instruction: after a jump the kernel does not always begin a new line.
 fn apart(line: &str) -> impl Iterator<Item = &str> {
     let at = end_of_jump(line).unwrap_or(line.len());
     let (instruction, rest) = line.split_at(at);
@@ -63,7 +63,7 @@ fn apart(line: &str) -> impl Iterator<Item = &str> {
         .filter(|part| !part.is_empty())
 }
 
-/// Where the jump ends that is an instruction's last part: `12: (55) if r1 != 0x3 goto pc-5`
+/// Returns the end of a jump that is an instruction's last part: `12: (55) if r1 != 0x3 goto pc-5`
 fn end_of_jump(line: &str) -> Option<usize> {
     const TARGET: &str = "goto pc";
     let at = is_instruction(line).then(|| line.find(TARGET))?? + TARGET.len();
@@ -72,7 +72,7 @@ fn end_of_jump(line: &str) -> Option<usize> {
     Some(at + 1 + digits)
 }
 
-/// `; int x = data[4]; @ prog.c:12` in newer kernels, without the place in older ones.
+/// Parses `; int x = data[4]; @ prog.c:12`; older kernels leave out the file and line.
 fn source_line(line: &str) -> Option<String> {
     let line = line.strip_prefix("; ")?;
     Some(match line.rsplit_once(" @ ") {
@@ -81,7 +81,7 @@ fn source_line(line: &str) -> Option<String> {
     })
 }
 
-/// `12: (71) r1 = *(u8 *)(r2 +0)`
+/// Matches `12: (71) r1 = *(u8 *)(r2 +0)`.
 fn is_instruction(line: &str) -> bool {
     line.split_once(": (").is_some_and(|(number, rest)| {
         !number.is_empty()
@@ -90,12 +90,12 @@ fn is_instruction(line: &str) -> bool {
     })
 }
 
-/// An instruction's registers are listed after a semicolon.
+/// Removes an instruction's registers, which are listed after a semicolon.
 fn without_state(line: &str) -> &str {
     line.split(" ; ").next().unwrap_or(line).trim()
 }
 
-/// Anything that shows where the verifier is, and not what it found.
+/// Returns true for lines about the verifier's progress rather than its findings.
 fn is_state(line: &str) -> bool {
     let line = line.trim_start();
     let begins_with_number = || {
@@ -131,7 +131,7 @@ fn is_state(line: &str) -> bool {
         || is_register_dump(line)
 }
 
-/// ` R1=ctx(off=0,imm=0) R10=fp0`, also with `_w` and the like after the number.
+/// Matches ` R1=ctx(off=0,imm=0) R10=fp0`, also with `_w` and the like after the number.
 fn is_register_dump(line: &str) -> bool {
     let Some(rest) = line.strip_prefix('R') else {
         return false;
@@ -140,7 +140,7 @@ fn is_register_dump(line: &str) -> bool {
     digits > 0 && rest[digits..].starts_with(['=', '_'])
 }
 
-/// Counts at the log's end.
+/// Returns true for statistics at the log's end.
 fn is_bookkeeping(line: &str) -> bool {
     let begins = |words: &[&str]| words.iter().any(|word| line.starts_with(word));
     line.trim().is_empty()
@@ -153,20 +153,20 @@ fn is_bookkeeping(line: &str) -> bool {
         ])
 }
 
-/// What the verifier says, and what helps. The first that fits counts.
+/// Texts in the verifier's message, and the advice for them. The first match counts.
 const VERIFIER: &[(&[&str], &str)] = &[
     (
         &["GPL-restricted", "GPL compatible"],
         "say in its source: char LICENSE[] SEC(\"license\") = \"GPL\";",
     ),
     (
-        // libbpf puts this number in the place of a relocation that it cannot resolve.
+        // libbpf writes this number for a relocation that it cannot resolve.
         &["unknown#195896080"],
         "this line asks for a type, a field or a value that this kernel does not have: ask before, by \
          bpf_core_field_exists() or bpf_core_type_exists()",
     ),
     (
-        // And such numbers in the place of weak functions that the kernel does not have.
+        // And such numbers for weak functions that the kernel does not have.
         &["unknown#2002"],
         "this line calls a function that this kernel does not have, or has with other arguments than declared here \
          (vmlinux.h declares it as it is): ask before, by bpf_ksym_exists()",
@@ -282,11 +282,11 @@ const VERIFIER: &[(&[&str], &str)] = &[
     ),
     (
         &["unreachable insn"],
-        "instructions that no way leads to are not allowed: take them out",
+        "unreachable instructions are not allowed: remove them",
     ),
 ];
 
-/// Errors by which the kernel refuses a map, as libbpf writes them.
+/// libbpf's names of the errors by which the kernel refuses a map, and the advice for them.
 const MAP: &[(&str, &str)] = &[
     (
         "E2BIG",
@@ -307,14 +307,14 @@ const MAP: &[(&str, &str)] = &[
     ),
 ];
 
-/// What helps against what the verifier says.
+/// Returns advice on a message of the verifier.
 pub fn on_verifier(reason: &str) -> Option<&'static str> {
     let fits = |words: &&[&str]| words.iter().any(|word| reason.contains(word));
     let found = VERIFIER.iter().find(|(words, _)| fits(words));
     found.map(|(_, advice)| *advice)
 }
 
-/// What helps against what libbpf says.
+/// Returns advice on a message of libbpf.
 pub fn on_libbpf(says: &str) -> Option<&'static str> {
     if says.contains("failed to create") {
         let found = MAP.iter().find(|(errno, _)| says.contains(errno));
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_jump_is_told() {
+    fn message_after_a_jump_is_found() {
         let log = "; if (s == 5) @ huge.bpf.c:4\n\
                    29264: (18) r3 = 0x1234572b4          ; R3=0x1234572b4\n\
                    29266: (1d) if r0 == r3 goto pc+1252 BPF program is too large. Processed 1000001 insn\n\
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn older_kernels_do_not_name_the_place() {
+    fn older_kernels_name_no_file() {
         let log = "; return x;\n3: (95) exit\nR0 !read_ok\nprocessed 3 insns\n";
         assert_eq!(
             condense(log).unwrap().to_string(),
@@ -412,9 +412,9 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Kernels of all ages write these logs, and a buffer may have cut one anywhere.
+        /// Logs come from kernels of all versions, and a buffer may have cut one anywhere.
         #[test]
-        fn any_text_is_taken(log in "(([0-9]{1,3}: \\([0-9a-f]{2}\\) |; |R[0-9]|from )?[ -~]{0,30}\n){0,8}") {
+        fn any_text_is_accepted(log in "(([0-9]{1,3}: \\([0-9a-f]{2}\\) |; |R[0-9]|from )?[ -~]{0,30}\n){0,8}") {
             if let Some(found) = condense(&log) {
                 assert!(!found.to_string().contains('\n'));
             }
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_first_counts() {
+    fn first_match_counts() {
         let advice = |reason| on_verifier(reason).unwrap_or_default();
         assert!(advice("R0 !read_ok").contains("verdict"));
         assert!(advice("R3 !read_ok").contains("set it first"));
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_are_told_by_the_error() {
+    fn map_advice_depends_on_the_error() {
         let advice = |says| on_libbpf(says).unwrap_or_default();
         assert!(advice("map 'a': failed to create: -E2BIG").contains("size"));
         assert!(advice("map 'a': failed to create: -ENOMEM").contains("memory"));

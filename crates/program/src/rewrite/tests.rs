@@ -1,4 +1,4 @@
-//! The rewriter against a small machine: programs do what they did, and their exits pass by the maps first.
+//! Runs rewritten programs on a small emulator: programs behave as before, and their exits jump through the maps first.
 
 use proptest::prelude::*;
 use trawl_ebpf::Insn;
@@ -12,17 +12,17 @@ const HOOK: i32 = 33;
 const NEXT: i32 = 44;
 const FUEL: usize = 20_000;
 
-/// What a run did that others can see.
+/// Observable effects of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Trace {
     /// Numbers noted by the helper 1000.
     noted: Vec<u64>,
     result: u64,
-    /// Jumps that were tried: context, map and slot.
+    /// Attempted jumps: context, map and slot.
     jumps: Vec<(u64, u64, u64)>,
 }
 
-/// Runs a program; `None` where it runs for too long or off its end.
+/// Runs a program; `None` if it runs for too long or past its end.
 fn run(code: &[Insn]) -> Option<Trace> {
     let mut registers = [0u64; 11];
     registers[1] = CONTEXT;
@@ -66,7 +66,7 @@ fn run(code: &[Insn]) -> Option<Trace> {
                     }
                     _ => trace.noted.push(registers[1]),
                 }
-                // Helpers leave nothing there that one could rely on.
+                // Helpers leave undefined values in these registers.
                 registers[..6].fill(0xdead_dead_dead_dead);
             }
             EXIT => match frames.pop() {
@@ -90,13 +90,13 @@ fn run(code: &[Insn]) -> Option<Trace> {
                     op::JEQ => left == right,
                     op::JNE => left != right,
                     op::JGT => left > right,
-                    other => panic!("the machine knows no jump {other:#x}"),
+                    other => panic!("the emulator has no jump {other:#x}"),
                 };
                 if taken {
                     at = (at as i64 + i64::from(one.off)) as usize;
                 }
             }
-            other => panic!("the machine knows no instruction {other:#x}"),
+            other => panic!("the emulator has no instruction {other:#x}"),
         }
     }
     None
@@ -111,7 +111,7 @@ fn rewritten(code: &[Insn], plan: &Rewriting, keep: Keep) -> Rewritten {
     program.rewrite(plan, keep).expect("it can be rewritten")
 }
 
-/// The original's trace, and the rewritten one's without the jumps, which are checked.
+/// Checks that the rewritten program has the original's trace apart from the added jumps, which are checked too.
 fn same(code: &[Insn], plan: &Rewriting, keep: Keep) {
     let Some(expected) = run(code) else { return };
     let code = rewritten(code, plan, keep).instructions;
@@ -163,7 +163,7 @@ fn chain_only() -> Rewriting {
 }
 
 #[test]
-fn a_plain_program_passes_by_the_maps() {
+fn plain_program_jumps_through_the_maps() {
     for verdict in 0..6 {
         let code = [set(0, verdict), op::exit()];
         same(&code, &full_plan(), Keep::Register(9));
@@ -192,7 +192,7 @@ fn the_subprograms_own_exits_stay() {
 }
 
 #[test]
-fn the_address_of_a_callback_is_kept_right() {
+fn address_of_a_callback_is_adjusted() {
     let code = [
         Insn::new(LOAD_IMMEDIATE, 2, PSEUDO_FUNCTION, 0, 3),
         Insn::new(0, 0, 0, 0, 0),
@@ -221,7 +221,7 @@ fn a_loop_back_to_the_beginning_does_not_enter_again() {
 }
 
 #[test]
-fn exits_far_from_the_end_get_one_of_their_own() {
+fn exits_far_from_the_end_get_their_own_end() {
     let mut code = vec![
         set(0, 1),
         Insn::new(op::JMP | op::JEQ | op::K, 1, 0, 1, 0),
@@ -231,7 +231,7 @@ fn exits_far_from_the_end_get_one_of_their_own() {
     code.extend([set(0, 2), op::exit()]);
     let found = rewritten(&code, &full_plan(), Keep::Register(9));
     let (beginning, end) = (6, 20);
-    // One end after the program, and one in the place of the first exit.
+    // One end after the program, and one in place of the first exit.
     assert_eq!(
         found.instructions.len() - code.len(),
         beginning + 2 * end - 1
@@ -240,7 +240,7 @@ fn exits_far_from_the_end_get_one_of_their_own() {
 }
 
 #[test]
-fn an_unconditional_jump_may_grow_and_a_conditional_one_may_not() {
+fn unconditional_jumps_may_grow_and_conditional_ones_may_not() {
     let filler = usize::from(i16::MAX as u16);
     let program = |first: Insn| {
         let mut code = vec![first, set(0, 1), op::exit()];
@@ -263,7 +263,7 @@ fn an_unconditional_jump_may_grow_and_a_conditional_one_may_not() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_refused() {
+fn indirect_and_stray_jumps_are_refused() {
     let refused = |code: &[Insn]| Code::new(code.to_vec()).expect_err("refused");
     let indirect = Insn::new(JUMP_INDIRECT, 1, 0, 0, 0);
     assert_eq!(
@@ -303,7 +303,7 @@ fn registers_in_use_are_known_from_the_main_program_alone() {
 }
 
 #[test]
-fn what_the_stack_is_used_for_is_seen() {
+fn stack_accesses_are_seen() {
     let add = |register, value| Insn::new(op::ALU64 | op::ADD | op::K, register, 0, 0, value);
     let end = [set(0, 2), op::exit()];
     let depth = |code: &[Insn]| {
@@ -415,7 +415,7 @@ proptest! {
     }
 
     #[test]
-    fn no_words_make_it_panic(fields in proptest::collection::vec(any::<(u8, u8, i16, i32)>(), 0..60)) {
+    fn arbitrary_instructions_never_panic(fields in proptest::collection::vec(any::<(u8, u8, i16, i32)>(), 0..60)) {
         let code = fields.into_iter().map(|(code, regs, off, imm)| Insn { code, regs, off, imm });
         if let Ok(program) = Code::new(code.collect()) {
             let _ = program.rewrite(&full_plan(), Keep::Register(9));

@@ -1,5 +1,5 @@
-//! The maps of the program that runs, for the program that takes its place: found by their numbers in the kernel,
-//! matched with the maps of an object file by name, type and size.
+//! Hands the maps of the running program to its replacement: found by their numbers in the kernel, matched with the
+//! maps of an object file by name, type and size.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -21,55 +21,55 @@ use crate::hooks::{ENTRY, HOOK, NEXT};
 use crate::load::{Program, Source};
 use crate::pins::{Installed, programs_on};
 
-/// An array longer than this counts as one with contents; it is not read through.
+/// Length above which an array counts as non-empty without being read.
 const LONGEST_READ: u32 = 1 << 16;
-/// More programs than any tool chains by jumps are not followed.
+/// Number of chained programs to follow, more than any tool chains by jumps.
 const MOST_PROGRAMS: usize = 64;
 const CONSTANTS: &str = ".rodata";
 
-/// What became of the maps when a program took another one's place.
+/// Result for the maps after one program replaced another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Inherited {
-    /// The kernel's number of the program that ran, and its name.
+    /// The kernel's number of the old program, and its name.
     pub from_id: u32,
     pub from_name: String,
-    /// Whether the object's program has the tag of the one that ran; unknown where either has hooks in it.
+    /// True if the object's program has the old one's tag; unknown if either has hooks.
     pub same_program: Option<bool>,
     /// Maps that both programs use.
     pub kept: Vec<String>,
-    /// Maps of the new program that nothing of the old one fits.
+    /// Maps of the new program without a match in the old one.
     pub new: Vec<String>,
-    /// Maps of the old program that nothing of the new one fits.
+    /// Maps of the old program without a match in the new one.
     pub without_match: Vec<String>,
 }
 
-/// A program that runs, with its maps.
+/// A running program, with its maps.
 #[derive(Debug)]
 struct Running {
     id: u32,
     name: String,
     tag: String,
     maps: Vec<(OwnedFd, MapInfo)>,
-    /// It has hooks in it, and nothing tells what its tag was without.
+    /// Set if it has hooks, and its tag without them is unknown.
     has_hooks: bool,
-    /// One of trawl's own: its maps hold counters, and what its options said.
+    /// Set for trawl's bundled programs, whose maps hold counters and option values.
     is_bundled: bool,
 }
 
-/// The programs whose place is taken, and what is to become of their maps.
+/// The programs to be replaced, and the treatment of their maps.
 #[derive(Debug)]
 pub(crate) struct Succession {
     request: Request,
     site: Site,
-    /// The one whose maps are kept.
+    /// The program whose maps are kept.
     inherits_from: Option<Running>,
     others: Vec<Running>,
-    /// The new program is one of a person's own, which may have maps like theirs.
+    /// Set if the new program is from a user's file, which may have the same maps.
     is_from_file: bool,
 }
 
 impl Succession {
-    /// Looks at what runs there, and gives the source its maps where they are to be kept.
+    /// Reads the running programs, and gives the source their maps if these are to be kept.
     pub fn plan(site: &Site, request: &Request, source: &mut Source) -> Result<Option<Self>> {
         if request.maps == OldMaps::Drop || !(request.replace || request.maps == OldMaps::Keep) {
             return Ok(None);
@@ -96,8 +96,8 @@ impl Succession {
         }))
     }
 
-    /// The program is loaded and not attached yet: what of the old maps it has, and whether contents would be lost
-    /// that nobody agreed to lose.
+    /// Reports which old maps the loaded program has, before it is attached, and refuses to lose contents without
+    /// consent.
     pub fn settle(self, program: &Program) -> Result<Option<Inherited>> {
         let own = program.own_maps();
         let mut used = Vec::new();
@@ -151,7 +151,7 @@ impl Succession {
         }))
     }
 
-    /// Whether contents would be lost that nobody agreed to lose.
+    /// Refuses to lose contents without consent.
     fn check_contents(
         &self,
         program: &Program,
@@ -182,7 +182,7 @@ impl Succession {
     }
 }
 
-/// Programs on the interface, but for dispatchers, which have no maps of a person's.
+/// Returns the programs on the interface, except dispatchers, which have no maps of a user's.
 fn running_on(site: &Site, mode: XdpMode) -> Result<Vec<Running>> {
     let own = Installed::all(site)?;
     let mut found: Vec<Running> = Vec::new();
@@ -215,7 +215,7 @@ fn running_on(site: &Site, mode: XdpMode) -> Result<Vec<Running>> {
 }
 
 impl Running {
-    /// `None`: it is gone by now.
+    /// Opens a running program; `None` if it was removed.
     fn open(id: u32, is_bundled: bool) -> std::io::Result<Option<Self>> {
         let Ok(fd) = program::open_by_id(id) else {
             return Ok(None);
@@ -333,7 +333,7 @@ fn text_of(about: &MapInfo) -> String {
     format!("{} ({kind}, id {})", about.name, about.id)
 }
 
-/// Anything but zeroes. What cannot be read counts as something.
+/// Returns true if a map has non-zero contents, or cannot be read.
 fn has_contents(fd: &OwnedFd, about: &MapInfo) -> bool {
     if about.kind == map::PROG_ARRAY {
         let mut slots = 0..about.max_entries.min(LONGEST_READ);
@@ -358,8 +358,8 @@ fn has_contents(fd: &OwnedFd, about: &MapInfo) -> bool {
     })
 }
 
-/// Variables that are not as the new program's are from the beginning. Constants of a program that goes matter only to
-/// one that has the same.
+/// Returns true if variables differ from the new program's initial values. Constants of the old program matter only if
+/// the new one has the same.
 fn differs_from_source(
     old: BorrowedFd<'_>,
     about: &MapInfo,
@@ -380,38 +380,38 @@ fn differs_from_source(
     }
 }
 
-/// The kernel cuts names off there.
+/// Length at which the kernel cuts names off.
 const NAME_LENGTH: usize = 15;
 const KERNEL_CONFIGURATION: &str = ".kconfig";
 
-/// What an object file or the kernel says of a map.
+/// Properties of a map, from an object file or the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapShape<'a> {
     pub name: &'a str,
     pub kind: u32,
     pub key_size: u32,
     pub value_size: u32,
-    /// In an object file, 0 is the number of CPUs.
+    /// In an object file, 0 stands for the number of CPUs.
     pub max_entries: u32,
 }
 
-/// A map of a program that goes.
+/// A map of a program to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OldMap<'a> {
-    /// As a person is told.
+    /// Description for the user.
     pub text: &'a str,
-    /// The new program has it too.
+    /// Set if the new program has it too.
     pub is_shared: bool,
     pub has_contents: bool,
 }
 
 impl MapShape<'_> {
-    /// Whether it holds variables of the program.
+    /// Returns true if it holds variables of the program.
     pub fn is_data(&self) -> bool {
         self.name.contains('.')
     }
 
-    /// Whether a running program's map can be this map of an object file.
+    /// Returns true if a running program's map can serve as this map of an object file.
     pub fn fits(&self, old: &MapShape<'_>) -> bool {
         let sizes = (self.key_size, self.value_size) == (old.key_size, old.value_size);
         let entries = self.max_entries == old.max_entries || self.max_entries == 0;
@@ -422,7 +422,7 @@ impl MapShape<'_> {
             && !self.name.ends_with(KERNEL_CONFIGURATION)
     }
 
-    /// The only map that fits; where several do, nothing says which is meant.
+    /// Returns the only map that fits; `None` if several do, since the choice would be arbitrary.
     pub fn only_fitting<'m>(&self, old: impl IntoIterator<Item = MapShape<'m>>) -> Option<usize> {
         let mut fitting = old
             .into_iter()
@@ -435,12 +435,12 @@ impl MapShape<'_> {
     }
 }
 
-/// Sections of variables are called by the object's name and the section's.
+/// Returns the section of variables, whose map is named by the object's name and the section's.
 pub fn section_of(name: &str) -> &str {
     name.find('.').map_or(name, |dot| &name[dot..])
 }
 
-/// Whether the kernel may call an object file's map so.
+/// Returns true if the kernel may use this name for an object file's map.
 pub fn same_name(source: &str, kernel: &str) -> bool {
     fn short(name: &str) -> &str {
         name.get(..NAME_LENGTH).unwrap_or(name)
@@ -452,8 +452,8 @@ pub fn same_name(source: &str, kernel: &str) -> bool {
     }
 }
 
-/// Which of the running programs' maps the new program `name` gets: those of the only one, whose place it takes, or else
-/// those of the one with its name.
+/// Returns the running program whose maps the new program `name` gets: the only one, which it replaces, or else the one
+/// with its name.
 pub fn predecessor(
     running: &[&str],
     name: &str,
@@ -471,7 +471,7 @@ pub fn predecessor(
     })
 }
 
-/// Refuses to lose contents that nobody agreed to lose.
+/// Refuses to lose contents without consent.
 pub fn check_contents(
     request: &Request,
     replaced: &[String],
@@ -555,12 +555,12 @@ mod tests {
         };
         assert!(
             !kernel.fits(&kernel),
-            "the kernel's configuration is made anew"
+            "the kernel's configuration is created anew"
         );
     }
 
     #[test]
-    fn a_map_that_two_fit_is_made_anew() {
+    fn ambiguous_map_is_created_anew() {
         let other = MapShape {
             name: "ports",
             ..TABLE
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_are_lost_only_where_somebody_agreed() {
+    fn contents_are_lost_only_with_consent() {
         let map = OldMap {
             text: "table (hash, id 3)",
             is_shared: false,
