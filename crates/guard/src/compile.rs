@@ -26,8 +26,8 @@ const NANOSECONDS: u64 = 1_000_000_000;
 pub const VERSION: u32 = 6;
 const RULES: usize = GUARD_RULES;
 const WORDS_IN_LINE: usize = GUARD_LINE / 8;
+const HITS_IN_LINE: usize = GUARD_LINE / 16;
 /// Bit above the protocol and the port, set for a later fragment.
-/// Behind the protocol and the port: the packet is a later fragment.
 const FRAGMENT: u32 = 1 << 24;
 
 /// A prefix as the key of a search: its number, and the count of leading bits that matter.

@@ -121,9 +121,8 @@ fn names_of_structures(header: &str) -> String {
     format!("pub const STRUCTURES: &[&str] = &{names:?};\n")
 }
 
-/// The headers keep to numeric `#define`s and structs of `__u32`, `__u64` and earlier structs, which is all this
-/// reads; it stops the build at a struct member that is
-/// anything else, and Rust checks that no padding crept in.
+/// Translates a header of numeric `#define`s and structs of `__u32`, `__u64` and earlier structs. It stops the build at
+/// any other struct member, and Rust checks that no padding crept in.
 fn rust_from_header(text: &str) -> String {
     let mut rust = String::new();
     let mut inside: Option<(String, Vec<String>)> = None;

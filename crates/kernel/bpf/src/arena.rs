@@ -10,21 +10,21 @@ use trawl_sys::{Error, Result};
 use super::{info, map};
 
 pub const KIND: u32 = libbpf_sys::BPF_MAP_TYPE_ARENA;
-/// What the largest arena holds.
+/// Size of the largest arena.
 pub const LARGEST: u64 = 1 << SHIFT;
-/// The lower half of an address in an arena is the distance from its beginning.
+/// Number of low address bits that hold the distance from the arena's start.
 const SHIFT: u32 = 32;
-/// Addresses between where programs usually lie and where the kernel maps what asks for no address of its own.
+/// Addresses between the usual location of programs and the region of mappings without a requested address.
 const FIRST: u64 = 0x1000;
 const PLACES: u64 = 0x4000;
 
-/// An address that a process is unlikely to use for anything else; two arenas with different seeds can be mapped by one
+/// Returns an address that a process is unlikely to use otherwise; two arenas with different seeds can be mapped by one
 /// process at the same time.
 pub fn address_of(seed: u64) -> u64 {
     (FIRST + seed % PLACES) << SHIFT
 }
 
-/// A new one, of zeroes, which takes memory where it is touched. All processes map it at the address.
+/// Creates a zeroed arena, which uses memory only where it is touched. All processes map it at the address.
 pub fn create(name: &str, length: u64, address: u64) -> io::Result<OwnedFd> {
     let pages = length.div_ceil(page_size() as u64) as u32;
     map::create_with(name, KIND, (0, 0), pages, |opts| {
@@ -38,10 +38,10 @@ pub fn map(arena: BorrowedFd<'_>) -> Result<Mapping> {
     Mapping::of_arena(arena, about.extra, about.max_entries as usize * page_size())
 }
 
-/// Returns when every program that runs at this moment has ended.
+/// Returns when every program that is running now has ended.
 pub fn wait_for_programs() -> Result<()> {
     const NAME: &str = "trawl_wait";
-    // The process that fills a slot of an array of maps waits for that.
+    // Filling a slot of an array of maps waits for that.
     let map = SharedArray::create(NAME, 8, 1)?;
     let slot = create_slot(NAME, map.as_fd())?;
     fill_slot(slot.as_fd(), map.as_fd())
@@ -50,7 +50,7 @@ pub fn wait_for_programs() -> Result<()> {
 
 // Arrays whose memory user space has mapped, and the slots of an array of maps that such arrays are put into.
 
-/// An array map, mapped. Programs may read it and write to it at the same time.
+/// A mapped array map. Programs may read it and write to it at the same time.
 #[derive(Debug)]
 pub struct SharedArray {
     fd: OwnedFd,
@@ -58,7 +58,7 @@ pub struct SharedArray {
 }
 
 impl SharedArray {
-    /// A new one, of zeroes, that fits into an array of maps beside others of any length.
+    /// Creates a zeroed array that fits into an array of maps with others of any length.
     pub fn create(name: &str, value_size: u32, entries: u32) -> Result<Self> {
         let flags = libbpf_sys::BPF_F_MMAPABLE | libbpf_sys::BPF_F_INNER_MAP;
         let fd = map::create(
@@ -75,7 +75,7 @@ impl SharedArray {
         Self::of(fd.map_err(fail)?)
     }
 
-    /// One that exists.
+    /// Opens an existing array.
     pub fn open_by_id(id: u32) -> Result<Self> {
         let fd = map::open_by_id(id).map_err(|e| Error::os(format!("cannot open map {id}"), e))?;
         Self::of(fd)
@@ -104,7 +104,7 @@ impl AsFd for SharedArray {
     }
 }
 
-/// A map with one slot for a map like this one.
+/// Creates a map with one slot for a map like this one.
 pub fn create_slot(name: &str, like: BorrowedFd<'_>) -> Result<OwnedFd> {
     let kind = libbpf_sys::BPF_MAP_TYPE_ARRAY_OF_MAPS;
     map::create_with(name, kind, (4, 4), 1, |opts| {
@@ -113,13 +113,13 @@ pub fn create_slot(name: &str, like: BorrowedFd<'_>) -> Result<OwnedFd> {
     .map_err(|e| Error::os(format!("cannot make the map {name}"), e))
 }
 
-/// Puts a map into the slot. When this returns, no program looks at the one that was there before.
+/// Puts a map into the slot. When this returns, no program uses the previous one.
 pub fn fill_slot(slot: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<()> {
-    // Of arrays of programs and of maps alike, the value is a descriptor.
+    // In arrays of programs and of maps alike, the value is a descriptor.
     super::map::set_program(slot, 0, map)
 }
 
-/// The identifier of the map in the slot.
+/// Returns the identifier of the map in the slot.
 pub fn in_slot(slot: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     super::map::program_in(slot, 0)
 }
@@ -132,7 +132,7 @@ mod tests {
     use crate::probe::Feature;
 
     #[test]
-    fn what_is_written_is_there_when_it_is_mapped_again() {
+    fn written_data_remains_when_the_arena_is_mapped_again() {
         if !root_or_skip() {
             return;
         }
@@ -142,7 +142,7 @@ mod tests {
         let arena = create("trawl_test", 4 * page_size() as u64, address_of(7)).unwrap();
         let mut memory = map(arena.as_fd()).unwrap();
         memory.write(page_size(), &7u64.to_ne_bytes());
-        // One address, one mapping.
+        // An address has room for one mapping.
         assert!(map(arena.as_fd()).is_err());
         drop(memory);
         let memory = map(arena.as_fd()).unwrap();

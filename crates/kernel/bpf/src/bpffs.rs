@@ -1,7 +1,7 @@
-//! The BPF file system: where it is mounted, and what is pinned in it.
+//! The BPF file system: its mount points, and the objects pinned in it.
 //!
-//! A capture pins nothing; it looks for hook maps and for the owners of programs. What is meant to stay when the
-//! command has ended (`trawl xdp load`) is pinned.
+//! A capture pins nothing; it looks for hook maps and for the owners of programs. Objects that outlive the command
+//! (`trawl xdp load`) are pinned.
 
 use std::ffi::CString;
 use std::fs;
@@ -23,20 +23,20 @@ use trawl_sys::{mounts, process};
 use crate::info;
 use crate::owned;
 
-/// Where everyone expects it.
+/// The usual mount point.
 pub const USUAL: &str = "/sys/fs/bpf";
 const MAP: &str = "bpf-map";
 const PROGRAM: &str = "bpf-prog";
 const LINK: &str = "bpf-link";
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
-/// Deeper trees than any tool makes are not walked, nor more entries than a person would look at.
+/// Limits on a walk: deeper trees than any tool makes, and more entries than a user would read.
 const DEEPEST: usize = 8;
 const MOST: usize = 100_000;
 
-/// What [`hold`] holds.
+/// Descriptor held by [`hold`].
 static HELD: OnceLock<OwnedFd> = OnceLock::new();
 
-/// What a pinned file stands for.
+/// The object behind a pinned file.
 #[derive(Clone, Debug)]
 pub enum Object {
     Map(info::MapInfo),
@@ -51,7 +51,7 @@ pub struct Pinned {
     pub object: Object,
 }
 
-/// The mount points of BPF file systems that this process sees, the usual one first.
+/// Returns the mount points of BPF file systems that this process sees, the usual one first.
 pub fn mounts() -> Vec<PathBuf> {
     let all = mounts::of_kind("bpf", "self").into_iter();
     let mut found: Vec<PathBuf> = all.map(|mount| mount.place).collect();
@@ -59,7 +59,7 @@ pub fn mounts() -> Vec<PathBuf> {
     found
 }
 
-/// Mounts a BPF file system at the usual place, for root alone.
+/// Mounts a BPF file system at the usual mount point, for root alone.
 fn mount_usual() -> Result<()> {
     mount("bpf", USUAL, "bpf", MountFlags::empty(), Some(c"mode=0700")).map_err(|e| {
         Error::os(
@@ -72,12 +72,12 @@ fn mount_usual() -> Result<()> {
     })
 }
 
-/// The BPF file system for what is to outlive this process, if there is one: the one at the usual place, by a path
-/// that reaches it from here.
+/// Returns the BPF file system for objects that outlive this process, if one is mounted: the one at the usual mount
+/// point, by a path that leads there from this process.
 ///
-/// `ip netns exec` puts a /sys without it over the real one, for the process it starts. What would be mounted there
-/// would end with that process, so the file system is taken that the first process sees or, where that must not be
-/// looked at, one of those that this process comes from.
+/// `ip netns exec` mounts a /sys without it over the real one, for the process it starts. A file system mounted there
+/// would end with that process, so the first process's is used or, if access to that is denied, one that an ancestor of
+/// this process sees.
 pub fn lasting() -> Option<PathBuf> {
     if is_on_bpffs(Path::new(USUAL)) {
         return Some(USUAL.into());
@@ -88,8 +88,8 @@ pub fn lasting() -> Option<PathBuf> {
     seen_by_ancestors().find(|path| is_on_bpffs(path))
 }
 
-/// The BPF file systems that the processes this one comes from see at the usual place, where something else is mounted
-/// for this process.
+/// Returns the BPF file systems that ancestors of this process see at the usual mount point, if this process sees
+/// another one there.
 pub fn outside() -> Vec<PathBuf> {
     let device = |path: &Path| fs::metadata(path).ok().map(|about| about.dev());
     let own = device(Path::new(USUAL));
@@ -98,8 +98,8 @@ pub fn outside() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Keeps hold of the file system, for a child process that goes on when the processes it comes from have ended: it no
-/// longer finds it by them. The descriptor must stay open in the child; `None`: it is at the usual place.
+/// Holds the file system open for a child process that outlives this one's ancestors, by which it could no longer find
+/// it. The descriptor must stay open in the child; `None` if the usual path leads there.
 pub fn hold() -> Option<RawFd> {
     if HELD.get().is_none() {
         let place = lasting().filter(|place| place != Path::new(USUAL))?;
@@ -109,13 +109,13 @@ pub fn hold() -> Option<RawFd> {
     HELD.get().map(AsRawFd::as_raw_fd)
 }
 
-/// A path as everyone else has it, for one that only leads there from here.
+/// Returns the path that other processes use, for one that is valid only in this process.
 pub fn usual_path(path: &Path) -> PathBuf {
     let rest = lasting().and_then(|mount| Some(path.strip_prefix(mount).ok()?.to_owned()));
     rest.map_or_else(|| path.to_owned(), |rest| Path::new(USUAL).join(rest))
 }
 
-/// A path that leads from here to where the usual one does for everyone else.
+/// Returns the path in this process for one that other processes use.
 pub fn path_from_here(path: &Path) -> PathBuf {
     match (lasting(), path.strip_prefix(USUAL)) {
         (Some(mount), Ok(rest)) => mount.join(rest),
@@ -123,7 +123,7 @@ pub fn path_from_here(path: &Path) -> PathBuf {
     }
 }
 
-/// As [`lasting`]; where there is none yet, it is mounted.
+/// Like [`lasting`]; mounts the file system if none exists.
 pub fn lasting_or_mounted() -> Result<PathBuf> {
     if let Some(found) = lasting() {
         return Ok(found);
@@ -141,13 +141,13 @@ pub fn lasting_or_mounted() -> Result<PathBuf> {
     })
 }
 
-/// The usual place as the processes see it that this one comes from, the first one first.
+/// Returns the usual mount point as each ancestor of this process sees it, the first ancestor first.
 fn seen_by_ancestors() -> impl Iterator<Item = PathBuf> {
     let seen_by = |process: u32| PathBuf::from(format!("/proc/{process}/root{USUAL}"));
     ancestors().into_iter().map(seen_by)
 }
 
-/// The processes that this one comes from, the first one first.
+/// Returns the ancestors of this process, the first one first.
 fn ancestors() -> Vec<u32> {
     let mut found: Vec<u32> = process::ancestors().collect();
     if found.last() != Some(&1) {
@@ -157,15 +157,15 @@ fn ancestors() -> Vec<u32> {
     found
 }
 
-/// Mounts as another process sees them.
+/// Mounts that another process sees.
 struct Mounts {
     namespace: fs::File,
-    /// The process may have a root of its own in there.
+    /// The root of that process, which may differ from the mounts' own.
     root: fs::File,
 }
 
-/// What the farthest ancestor sees that may be looked at and has a place for a BPF file system, if that is not what this
-/// process sees.
+/// Returns the mounts of the most distant accessible ancestor that has a directory for a BPF file system, if these are
+/// not the mounts of this process.
 fn outer_mounts() -> Option<Mounts> {
     let namespace = |process: &str| fs::File::open(format!("/proc/{process}/ns/mnt")).ok();
     let number = |file: &fs::File| file.metadata().map(|meta| meta.ino()).ok();
@@ -186,7 +186,7 @@ fn outer_mounts() -> Option<Mounts> {
         .filter(|outer| number(&outer.namespace) != own)
 }
 
-/// Does something where other mounts are seen, on a thread that ends with it.
+/// Does some work inside other mounts, on a thread that ends with it.
 fn inside_mounts(outer: &Mounts, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     let what = "cannot mount a BPF file system that lasts";
     let fail = |e: rustix::io::Errno| {
@@ -209,7 +209,7 @@ fn inside_mounts(outer: &Mounts, work: impl FnOnce() -> Result<()> + Send) -> Re
     })
 }
 
-/// Gives a map, program or link a name in the BPF file system, which keeps it alive.
+/// Pins a map, program or link in the BPF file system, which keeps it alive.
 pub fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let what = || format!("cannot pin {}", path.display());
     let text = CString::new(path.as_os_str().as_bytes())
@@ -267,7 +267,7 @@ pub fn open_map(path: &Path) -> Result<OwnedFd> {
     }
 }
 
-/// Where that map is pinned, if it is.
+/// Returns the path at which a map is pinned, if it is.
 pub fn path_of_map(id: u32) -> Option<PathBuf> {
     pinned().into_iter().find_map(|pin| match pin.object {
         Object::Map(map) if map.id == id => Some(pin.path),
@@ -275,11 +275,11 @@ pub fn path_of_map(id: u32) -> Option<PathBuf> {
     })
 }
 
-/// All that is pinned in the BPF file systems, by path; what cannot be opened is left out.
+/// Returns all objects pinned in the BPF file systems, by path; those that cannot be opened are left out.
 pub fn pinned() -> Vec<Pinned> {
     let mut files = Vec::new();
     let mut places = mounts();
-    // Out of sight behind the /sys of `ip netns exec`, but there.
+    // Hidden by the /sys of `ip netns exec`, but mounted.
     places.extend(lasting().filter(|path| !places.contains(path)));
     for mount in places {
         walk(&mount, 0, &mut files);
@@ -324,10 +324,10 @@ fn open(path: &Path) -> io::Result<OwnedFd> {
     owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
 }
 
-/// The kernel's word for what a descriptor of BPF is; the call that opens a pin does not tell.
+/// Returns the kernel's name of the kind of a BPF descriptor, which the call that opens a pin does not report.
 fn kind_of(fd: &OwnedFd) -> Option<&'static str> {
     let target = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
-    // Of links there are two spellings.
+    // The kernel spells links in two ways.
     let target = target.to_str()?.replace('_', "-");
     [MAP, PROGRAM, LINK]
         .into_iter()
@@ -337,7 +337,7 @@ fn kind_of(fd: &OwnedFd) -> Option<&'static str> {
 fn explain(what: String, path: &Path, error: io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ENOENT) => {
-            let error = Error::failed(what, "there is no such file");
+            let error = Error::failed(what, "no such file");
             match mounts().is_empty() {
                 true => error.fix(format!(
                     "no BPF file system is mounted: mount -t bpf -o mode=0700 bpf {USUAL}"
@@ -345,7 +345,7 @@ fn explain(what: String, path: &Path, error: io::Error) -> Error {
                 false => error,
             }
         }
-        // The kernel says "not permitted" of files that are no pins.
+        // The kernel says "not permitted" for files that are not pins.
         Some(libc::EPERM | libc::EACCES | libc::EINVAL) if !is_on_bpffs(path) => Error::failed(
             what,
             "it is not a pinned BPF object, but a file of another file system",
@@ -356,7 +356,7 @@ fn explain(what: String, path: &Path, error: io::Error) -> Error {
     }
 }
 
-/// Whether a path is in a BPF file system.
+/// Returns true if a path is in a BPF file system.
 pub fn is_on_bpffs(path: &Path) -> bool {
     statfs(path)
         .is_ok_and(|about| u64::try_from(about.f_type).is_ok_and(|kind| kind == BPF_FS_MAGIC))

@@ -1,4 +1,4 @@
-//! The kernel's own opinion of a classic program, asked by attaching it to a socket that gets nothing.
+//! Checks classic programs by attaching them to a socket that receives nothing.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use trawl_sys::{Error, Result, socket_option};
 /// One instruction of a classic program.
 pub type Instruction = libc::sock_filter;
 
-/// A socket to try classic programs on. It takes no privileges.
+/// A socket to try classic programs on. It requires no privileges.
 #[derive(Debug)]
 pub struct ClassicChecker {
     socket: OwnedFd,
@@ -22,7 +22,7 @@ impl ClassicChecker {
         Ok(Self { socket })
     }
 
-    /// Whether the kernel takes the program; `Err` holds its errno.
+    /// Asks the kernel to accept the program; the error is its errno.
     pub fn check(&self, program: &[Instruction]) -> io::Result<()> {
         let program = libc::sock_fprog {
             len: u16::try_from(program.len())

@@ -1,5 +1,5 @@
-//! A limit of time for the verifier, which else takes minutes for programs with many branches: it gives up when a signal
-//! waits for the thread that loads.
+//! A time limit for the verifier, which otherwise takes minutes for programs with many branches: it stops when a signal
+//! is pending for the loading thread.
 
 use std::cell::Cell;
 use std::sync::Once;
@@ -10,10 +10,10 @@ thread_local! {
     static LIMIT: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-/// Between signals: libbpf tries again several times when one has ended a load.
+/// Interval between signals: libbpf tries again several times after a signal ended a load.
 const AGAIN: Duration = Duration::from_millis(2);
 
-/// Does some work in which no program takes longer to load, on this thread.
+/// Does some work on this thread in which loading a program takes no longer than the limit.
 pub fn limited<T>(limit: Duration, work: impl FnOnce() -> T) -> T {
     struct Restore(Option<Duration>);
     impl Drop for Restore {
@@ -25,12 +25,12 @@ pub fn limited<T>(limit: Duration, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// The limit that holds on this thread.
+/// Returns the limit on this thread.
 pub(super) fn limit() -> Option<Duration> {
     LIMIT.get()
 }
 
-/// Loads on a thread of its own, so that no other work of this one is disturbed; true if the time was up.
+/// Loads on a separate thread, so that signals disturb no other work; returns true if the time was up.
 pub(super) fn within<T: Send>(limit: Duration, load: impl FnOnce() -> T + Send) -> (T, bool) {
     ignore_wakes();
     let (done, is_done) = channel();
@@ -38,10 +38,10 @@ pub(super) fn within<T: Send>(limit: Duration, load: impl FnOnce() -> T + Send) 
     std::thread::scope(|scope| {
         let loader = scope.spawn(move || {
             allow_wakes();
-            // SAFETY: it takes nothing and always answers.
+            // SAFETY: the call takes no arguments and always succeeds.
             let _ = says.send(unsafe { libc::pthread_self() });
             let loaded = load();
-            // Nobody listens any more if the time was up.
+            // The receiver is gone if the time was up.
             let _ = done.send(());
             loaded
         });
@@ -63,14 +63,14 @@ pub(super) fn within<T: Send>(limit: Duration, load: impl FnOnce() -> T + Send) 
     })
 }
 
-/// A signal that nothing else here uses.
+/// Returns a signal that is otherwise unused in this program.
 fn wake() -> libc::c_int {
     libc::SIGRTMIN() + 7
 }
 
 extern "C" fn nothing(_: libc::c_int) {}
 
-/// Gives the signal a handler that does nothing.
+/// Installs an empty handler for the signal.
 fn ignore_wakes() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -83,7 +83,7 @@ fn ignore_wakes() {
     });
 }
 
-/// Lets the signal reach this thread, whatever its creator has blocked.
+/// Unblocks the signal on this thread, whatever its creator has blocked.
 fn allow_wakes() {
     // SAFETY: the set is initialised by sigemptyset before it is used.
     unsafe {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_is_told_by_a_signal() {
+    fn signal_interrupts_work_that_takes_too_long() {
         let (error, is_late) = within(Duration::from_millis(5), || {
             // SAFETY: nothing is polled, and the call has no end but a signal.
             unsafe { libc::poll(std::ptr::null_mut(), 0, -1) };

@@ -1,4 +1,4 @@
-//! The functions of a loaded program by their whole names: the kernel's description of a program cuts its name at 15
+//! The functions of a loaded program by their full names: the kernel's description of a program cuts its name at 15
 //! characters, its type information does not.
 
 use std::ffi::CStr;
@@ -12,11 +12,11 @@ use super::check;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
     pub name: String,
-    /// Its number in the program's type information, by which others attach to it.
+    /// Its number in the program's type information, by which other programs attach to it.
     pub type_id: u32,
 }
 
-/// The functions of a program, the main one first; empty for a program without type information.
+/// Returns the functions of a program, the main one first; empty for a program without type information.
 pub fn of(program: BorrowedFd<'_>) -> io::Result<Vec<Function>> {
     let mut about = libbpf_sys::bpf_prog_info::default();
     fill(program, &mut about)?;
@@ -45,13 +45,13 @@ pub fn of(program: BorrowedFd<'_>) -> io::Result<Vec<Function>> {
         .collect())
 }
 
-/// The program's whole name, as far as it can be told: the kernel gives type information to those alone who may look
-/// at everything.
+/// Returns the program's full name as far as it is known: the kernel gives type information only to privileged
+/// processes.
 pub fn name_of(program: BorrowedFd<'_>) -> io::Result<String> {
     let short = super::info::program(program)?.name;
     let whole = of(program).ok().and_then(|all| all.into_iter().next());
     Ok(match whole {
-        // A program may have been given a name that is not its function's.
+        // A program's name may differ from its function's.
         Some(function) if function.name.starts_with(&short) => function.name,
         _ => short,
     })
@@ -70,7 +70,7 @@ fn fill(program: BorrowedFd<'_>, info: &mut libbpf_sys::bpf_prog_info) -> io::Re
     check(result).map(drop)
 }
 
-/// Type information that the kernel holds.
+/// Type information held by the kernel.
 #[derive(Debug)]
 struct Types(NonNull<libbpf_sys::btf>);
 
@@ -118,7 +118,7 @@ mod tests {
     use trawl_sys::testing::root_or_skip;
 
     #[test]
-    fn names_are_whole_and_missing_ones_are_no_error() {
+    fn names_are_complete_and_missing_ones_no_error() {
         if !root_or_skip() {
             return;
         }

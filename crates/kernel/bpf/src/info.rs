@@ -1,4 +1,4 @@
-//! What the kernel tells of maps, programs and links.
+//! The kernel's descriptions of maps, programs and links.
 
 use std::ffi::CStr;
 use std::io;
@@ -14,7 +14,7 @@ pub struct MapInfo {
     pub value_size: u32,
     pub max_entries: u32,
     pub flags: u32,
-    /// What it means depends on the kind.
+    /// The meaning depends on the kind.
     pub extra: u64,
     pub name: String,
 }
@@ -29,15 +29,15 @@ pub struct ProgramInfo {
     pub btf_id: u32,
     /// The user who loaded it.
     pub user: u32,
-    /// Whether it said that its licence allows it the kernel's GPL-only functions.
+    /// Set if its licence allows it the kernel's GPL-only functions.
     pub gpl_compatible: bool,
     pub run_count: u64,
     pub run_time_ns: u64,
-    /// Times that it was not run, because it was at work on that CPU already.
+    /// Number of runs skipped because it was already running on that CPU.
     pub recursion_misses: u64,
-    /// Instructions that the verifier looked at; 0 on kernels before 5.16.
+    /// Instructions that the verifier processed; 0 on kernels before 5.16.
     pub verified: u32,
-    /// Bytes of machine code; 0 where the kernel interprets the program.
+    /// Bytes of machine code; 0 if the kernel interprets the program.
     pub jited_bytes: u32,
 }
 
@@ -140,7 +140,7 @@ pub fn link(fd: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     })
 }
 
-/// What a kind of map is called, as bpftool calls it.
+/// Returns the name of a kind of map, in bpftool's spelling.
 pub fn map_kind_name(kind: u32) -> String {
     // SAFETY: the call takes a number and returns a constant C string or null.
     let name = unsafe { libbpf_sys::libbpf_bpf_map_type_str(kind) };
@@ -152,7 +152,7 @@ pub fn map_kind_name(kind: u32) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// The memory that a map takes, where the kernel tells.
+/// Returns the memory that a map uses, if the kernel reports it.
 pub fn map_memory(map: BorrowedFd<'_>) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", map.as_raw_fd())).ok()?;
     let line = text
@@ -161,11 +161,11 @@ pub fn map_memory(map: BorrowedFd<'_>) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-// The kernel's count of each program's runs and of the time they take, which is off unless somebody asks for it.
+// The kernel's count of each program's runs and of their duration, which is off unless requested.
 
 const SYSCTL: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
-/// Whether it is on for everybody (`kernel.bpf_stats_enabled`).
+/// Returns true if it is on for all processes (`kernel.bpf_stats_enabled`).
 pub fn statistics_are_on() -> bool {
     std::fs::read_to_string(SYSCTL).is_ok_and(|text| text.trim() == "1")
 }

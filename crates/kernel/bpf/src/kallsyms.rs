@@ -9,21 +9,21 @@ use super::test_run;
 use crate::layout::KernelAddresses;
 
 const PATH: &str = "/proc/kallsyms";
-/// What compilers add to the name of a function that they made a variant of.
+/// Separator before the suffix that compilers add to the name of a function's variant.
 const VARIANT: char = '.';
-/// Marks in front of functions that are no functions themselves.
+/// Prefix of symbols that are not functions themselves.
 const PREFIX: &str = "__pfx_";
 
 /// The functions of the kernel and its modules, in the order of their addresses.
 #[derive(Debug, Default)]
 pub struct Symbols {
     addresses: Vec<u64>,
-    /// Where each one's name begins among the names, which end with a line's end.
+    /// Start of each name among the names, which are terminated by newlines.
     names: Vec<u32>,
     text: String,
 }
 
-/// A place in the kernel's code.
+/// A position in the kernel's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At<'s> {
     pub function: &'s str,
@@ -37,7 +37,7 @@ impl fmt::Display for At<'_> {
 }
 
 impl Symbols {
-    /// As they are now; empty where the kernel does not tell addresses.
+    /// Reads the current functions; empty if the kernel hides addresses.
     pub fn read() -> Self {
         fs::read(PATH).map_or_else(
             |_| Self::default(),
@@ -55,7 +55,7 @@ impl Symbols {
             (is_code && address > 0).then_some((address, name))
         };
         let mut all: Vec<(u64, &str)> = text.lines().filter_map(symbol).collect();
-        // Of several names for one address the first in the kernel's order stays.
+        // Of several names for one address, the first in the kernel's order is kept.
         all.sort_by_key(|(address, _)| *address);
         all.dedup_by_key(|(address, _)| *address);
         let mut symbols = Self::default();
@@ -72,7 +72,7 @@ impl Symbols {
         self.addresses.is_empty()
     }
 
-    /// The function that an address lies in.
+    /// Returns the function that contains an address.
     pub fn find(&self, address: u64) -> Option<At<'_>> {
         let after = self.addresses.partition_point(|one| *one <= address);
         let at = after.checked_sub(1)?;
@@ -82,7 +82,8 @@ impl Symbols {
         })
     }
 
-    /// The addresses of all functions of this name and their variants, from the first to before the next function.
+    /// Returns the address ranges of all functions of this name and their variants, each ending before the next
+    /// function.
     pub fn ranges(&self, name: &str) -> Vec<(u64, u64)> {
         let is_meant = |at: &usize| {
             self.name(*at)
@@ -103,9 +104,10 @@ impl Symbols {
     }
 }
 
-// Where the kernel keeps memory, asked for once: what it takes to find the bytes of a packet's fragments from beside.
+// The kernel's memory layout, read once: needed to locate the bytes of a packet's fragments from outside its program.
 
-/// `None` where the kernel does not tell (before 5.16, which has no such packets), or nobody knows how to use it.
+/// Returns the addresses; `None` if the kernel hides them (before 5.16, which has no such packets), or on an
+/// unsupported architecture.
 pub fn kernel_addresses() -> Option<KernelAddresses> {
     static FOUND: OnceLock<Option<KernelAddresses>> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -134,7 +136,7 @@ ffffffff81000400 T last\t[module]
 ";
 
     #[test]
-    fn an_address_lies_in_the_function_before_it() {
+    fn address_belongs_to_the_function_before_it() {
         let symbols = Symbols::parse(TEXT);
         let at = |address| symbols.find(address).map(|at| at.to_string());
         assert_eq!(at(0xffffffff81000150).as_deref(), Some("veth_poll+0x40"));
@@ -144,7 +146,7 @@ ffffffff81000400 T last\t[module]
     }
 
     #[test]
-    fn a_name_stands_for_its_variants() {
+    fn name_covers_its_variants() {
         let symbols = Symbols::parse(TEXT);
         assert_eq!(
             symbols.ranges("veth_poll"),
@@ -156,10 +158,10 @@ ffffffff81000400 T last\t[module]
         assert_eq!(symbols.ranges("veth"), []);
     }
 
-    /// Both lie in the kernel's half; they are on pages' boundaries.
+    /// Both addresses are in the kernel's half, on page boundaries.
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn they_are_the_kernels() {
+    fn addresses_are_the_kernels() {
         if !root_or_skip() {
             return;
         }

@@ -1,5 +1,5 @@
-//! The kernel's own type information (BTF), of which trawl needs next to nothing: a few structures out of ten thousand,
-//! and the numbers of a few names. libbpf would parse all of it for each object, and search it for each structure.
+//! The kernel's type information (BTF), of which trawl needs little: a few structures out of ten thousand, and the
+//! numbers of a few names. libbpf would parse all of it for each object, and search it for each structure.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -22,7 +22,7 @@ const MAGIC: u16 = 0xeb9f;
 const VERSION: u8 = 1;
 const HEADER_LENGTH: usize = 24;
 const WORD: usize = 4;
-/// Each type begins with its name, its kind and count, and its size or the type that it is made of.
+/// Length of a type's header: its name, its kind and count, and its size or element type.
 const TYPE_LENGTH: usize = 3 * WORD;
 const MEMBER_LENGTH: usize = 3 * WORD;
 
@@ -48,35 +48,35 @@ const DECLARATION_TAG: u8 = 17;
 const TYPE_TAG: u8 = 18;
 const ENUM_64: u8 = 19;
 
-/// What libbpf and the loader need to know for programs that read the kernel's structures.
+/// Data that libbpf and the loader need for programs that read the kernel's structures.
 #[derive(Debug)]
 pub(crate) struct ForPrograms {
-    /// A file with the structures alone.
+    /// A file with only these structures.
     pub path: String,
     _file: OwnedFd,
-    /// The kernel's note of where a packet is redirected to, if it is one of the CPU's variables.
+    /// The kernel's record of a packet's redirect target, if it is a per-CPU variable.
     pub redirect_info: Option<u32>,
 }
 
-/// Read once, for all programs of this process.
+/// Returns the data, read once for all programs of this process.
 pub(crate) fn for_programs() -> io::Result<&'static ForPrograms> {
     static FOUND: OnceLock<ForPrograms> = OnceLock::new();
     once(&FOUND, ForPrograms::read)
 }
 
-/// The number of what has this kind and this name in the kernel.
+/// Returns the number of the kernel's type of this kind and name.
 pub(crate) fn find(kind: u8, name: &str) -> io::Result<Option<u32>> {
     Ok(of_kernel()?.find(kind, name))
 }
 
-/// The names and values of all enumerations whose names end like this, the kernel's own and those of its modules.
+/// Returns the names and values of all enumerations with this suffix, of the kernel and of its modules.
 pub fn enumerations(suffix: &str) -> io::Result<Vec<(String, i64)>> {
     let kernel = of_kernel()?;
     let mut values = kernel.enumerations(suffix, None);
     let directory = std::path::Path::new(PATH).parent();
     let entries = directory.and_then(|directory| std::fs::read_dir(directory).ok());
     for entry in entries.into_iter().flatten().flatten() {
-        // A module may be gone by now; its reasons are numbers then.
+        // A module may have been unloaded; its reasons are then shown as numbers.
         let is_kernel = entry.path() == std::path::Path::new(PATH);
         let bytes = (!is_kernel).then(|| std::fs::read(entry.path()).ok());
         if let Some(module) = bytes.flatten().and_then(KernelTypes::parse) {
@@ -86,7 +86,7 @@ pub fn enumerations(suffix: &str) -> io::Result<Vec<(String, i64)>> {
     Ok(values)
 }
 
-/// What a tracepoint is called with, as far as programs need to know.
+/// The arguments of a tracepoint, as far as programs need them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tracepoint {
     /// Its number in the kernel's type information.
@@ -94,12 +94,13 @@ pub struct Tracepoint {
     pub arguments: usize,
 }
 
-/// `None` if the kernel has no tracepoint of this name.
+/// Returns a tracepoint; `None` if the kernel has none of this name.
 pub fn tracepoint(name: &str) -> io::Result<Option<Tracepoint>> {
     Ok(of_kernel()?.tracepoint(name))
 }
 
-/// How many bytes into one of the kernel's structures a member lies, searched for once; `None` if it is not there, or no whole bytes in.
+/// Returns the byte offset of a member in one of the kernel's structures, searched for once; `None` if it does not
+/// exist, or is a bit field.
 pub fn offset(structure: &str, member: &str) -> io::Result<Option<u32>> {
     static FOUND: Mutex<BTreeMap<(String, String), Option<u32>>> = Mutex::new(BTreeMap::new());
     let key = (structure.to_owned(), member.to_owned());
@@ -112,19 +113,19 @@ pub fn offset(structure: &str, member: &str) -> io::Result<Option<u32>> {
     Ok(offset)
 }
 
-/// Read once, for everyone in this process.
+/// Returns the kernel's types, read once for this process.
 fn of_kernel() -> io::Result<&'static KernelTypes> {
     static FOUND: OnceLock<KernelTypes> = OnceLock::new();
     once(&FOUND, KernelTypes::read)
 }
 
-/// What cannot be had now may be had later: only what was found is kept.
+/// Returns the value, computed until it succeeds once: a failure may be temporary.
 fn once<T>(place: &OnceLock<T>, find: impl FnOnce() -> io::Result<T>) -> io::Result<&T> {
     if let Some(found) = place.get() {
         return Ok(found);
     }
     let found = find()?;
-    // Who comes second has found the same.
+    // Concurrent callers find the same value.
     Ok(place.get_or_init(|| found))
 }
 
@@ -155,7 +156,7 @@ struct KernelTypes {
     strings: Range<usize>,
 }
 
-/// A type's place in the bytes, and its number.
+/// A type's number, and its position in the bytes.
 #[derive(Clone, Copy, Debug)]
 struct TypeOffset {
     id: u32,
@@ -188,14 +189,14 @@ impl KernelTypes {
         })
     }
 
-    /// The number of what has this kind and this name.
+    /// Returns the number of the type of this kind and name.
     fn find(&self, kind: u8, name: &str) -> Option<u32> {
         self.places()
             .find(|place| self.kind(*place) == kind && self.is_called(*place, name))
             .map(|place| place.id)
     }
 
-    /// A module's names go on where the kernel's, `base`, end.
+    /// Returns the values of enumerations with this suffix. A module's names are numbered on from the kernel's, `base`.
     fn enumerations(&self, suffix: &str, base: Option<&Self>) -> Vec<(String, i64)> {
         let before = base.map_or(0, |base| base.strings.len());
         let name = |offset: u32| match (offset as usize).checked_sub(before) {
@@ -216,7 +217,8 @@ impl KernelTypes {
         self.places().filter(is_meant).flat_map(values).collect()
     }
 
-    /// Members without a name are structures and unions whose members count as this one's.
+    /// Returns a member's byte offset. Members without a name are structures and unions whose members count as this
+    /// one's.
     fn offset(&self, structure: &str, member: &str) -> Option<u32> {
         let all: Vec<TypeOffset> = self.places().collect();
         let is_meant = |place: &&TypeOffset| {
@@ -226,7 +228,7 @@ impl KernelTypes {
         while let Some((place, begin)) = open.pop() {
             for number in 0..self.count(place) {
                 let at = place.at + TYPE_LENGTH + number * MEMBER_LENGTH;
-                // Where some members are bit fields, their width stands in the upper byte.
+                // In structures with bit fields, the upper byte holds their width.
                 let bits = begin + (self.word(at + 2 * WORD) & 0x00ff_ffff);
                 let name = self.string(self.word(at))?;
                 if name == member.as_bytes() {
@@ -244,7 +246,7 @@ impl KernelTypes {
         None
     }
 
-    /// A tracepoint is a type by the name of its callback: a pointer to a prototype, whose first argument is the
+    /// Finds a tracepoint by the type named after its callback: a pointer to a prototype, whose first argument is the
     /// callback's own.
     fn tracepoint(&self, name: &str) -> Option<Tracepoint> {
         let name = format!("btf_trace_{name}");
@@ -263,8 +265,8 @@ impl KernelTypes {
         })
     }
 
-    /// These structures, as far as they are there, with all that lies in them, as type information of its own. What
-    /// they only point to is left out: where a field lies does not depend on it.
+    /// Returns the existing ones of these structures, with all types inside them, as separate type information. Targets of
+    /// pointers are left out, since the offsets of fields do not depend on them.
     fn excerpt(&self, structures: &[&str]) -> Option<Vec<u8>> {
         let all: Vec<usize> = self.places().map(|place| place.at).collect();
         let mut excerpt = Excerpt::new(self, &all);
@@ -305,7 +307,7 @@ impl KernelTypes {
         (self.word(place.at + WORD) & 0xffff) as usize
     }
 
-    /// How many bytes it takes; `None` for a kind that nobody knows here.
+    /// Returns a type's length in bytes; `None` for an unknown kind.
     fn length(&self, place: TypeOffset) -> Option<usize> {
         let count = self.count(place);
         let after = match self.kind(place) {
@@ -339,14 +341,14 @@ fn word_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*word))
 }
 
-// Some of the kernel's types as type information of their own.
+// Excerpts of the kernel's types.
 
-/// Type information in the making.
+/// Type information under construction.
 struct Excerpt<'a> {
     from: &'a KernelTypes,
-    /// Where each of the kernel's types is.
+    /// Positions of the kernel's types.
     all: &'a [usize],
-    /// The new numbers of those that were taken over, and what is still to be written of them.
+    /// New numbers of the types in the excerpt, and the types still to be written.
     numbers: HashMap<u32, u32>,
     open: Vec<u32>,
     types: Vec<u8>,
@@ -367,7 +369,7 @@ impl<'a> Excerpt<'a> {
 
     fn add(&mut self, id: u32) -> Option<()> {
         self.number(id);
-        // In the order of their numbers: each is written when it is its turn, and gives numbers to what lies in it.
+        // Types are written in the order of their numbers, and each one numbers the types inside it.
         let mut next = 0;
         while let Some(id) = self.open.get(next).copied() {
             self.write(id)?;
@@ -377,7 +379,7 @@ impl<'a> Excerpt<'a> {
         Some(())
     }
 
-    /// The new number of a type.
+    /// Returns the new number of a type.
     fn number(&mut self, id: u32) -> u32 {
         if id == 0 {
             return 0;
@@ -410,7 +412,7 @@ impl<'a> Excerpt<'a> {
                     member[1] = self.number(member[1]);
                 }
             }
-            // The names of their values are of no use here.
+            // The names of their values are not needed.
             ENUM | ENUM_64 => {
                 words[1] &= !0xffff;
                 words.truncate(3);
@@ -470,7 +472,7 @@ mod tests {
                 .find(|place| self.kind(*place) == kind && self.is_called(*place, name))
         }
 
-        /// A structure's size, and where its members are.
+        /// Returns a structure's size, and the offsets of its members.
         fn outline(&self, place: TypeOffset) -> (u32, Vec<(Vec<u8>, u32)>) {
             let member = |number: usize| {
                 let at = place.at + TYPE_LENGTH + number * MEMBER_LENGTH;
@@ -483,13 +485,13 @@ mod tests {
     }
 
     #[test]
-    fn structures_lie_in_an_excerpt_as_in_the_kernel() {
+    fn excerpt_keeps_the_layout_of_structures() {
         let Some(types) = of_kernel() else {
             return;
         };
         let bytes = types.excerpt(list::STRUCTURES).expect("an excerpt");
         assert!(bytes.len() < types.bytes.len() / 20, "{}", bytes.len());
-        let excerpt = KernelTypes::parse(bytes).expect("what was written can be read");
+        let excerpt = KernelTypes::parse(bytes).expect("a valid excerpt");
         for name in list::STRUCTURES {
             let (there, here) = (types.place(STRUCTURE, name), excerpt.place(STRUCTURE, name));
             assert_eq!(there.is_some(), here.is_some(), "{name}");
@@ -501,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_the_numbers_that_libbpf_finds() {
+    fn names_have_the_numbers_of_libbpf() {
         let Some(types) = of_kernel() else {
             return;
         };
@@ -526,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn members_lie_where_c_puts_them() {
+    fn members_have_the_offsets_of_c() {
         let Some(types) = of_kernel() else {
             return;
         };
@@ -537,7 +539,7 @@ mod tests {
         assert_eq!(types.offset("sk_buff", "no_such_member"), None);
     }
 
-    /// Type information with these words of types and these names.
+    /// Builds type information from these words of types and these names.
     fn made(types: &[u32], names: &[u8]) -> KernelTypes {
         let length = (types.len() * WORD) as u32;
         let mut bytes = MAGIC.to_ne_bytes().to_vec();
@@ -553,9 +555,9 @@ mod tests {
         KernelTypes::parse(bytes).unwrap()
     }
 
-    /// Reasons of modules. Their names go on where the kernel's end, and may be the kernel's.
+    /// A module's reasons, whose names are numbered on from the kernel's, and may be the kernel's.
     #[test]
-    fn enumerations_of_modules_have_names_of_both() {
+    fn module_enumerations_use_names_of_both() {
         let kind = |count: u32| u32::from(ENUM) << 24 | count;
         let kernel = made(&[1, kind(1), 4, 17, 2], b"\0skb_drop_reason\0NO_SOCKET\0");
         let own = 27;
@@ -574,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_refused() {
+    fn malformed_types_are_refused() {
         let Some(types) = of_kernel() else {
             return;
         };
@@ -585,7 +587,7 @@ mod tests {
         for at in 0..bytes.len() {
             let mut wrong = bytes.clone();
             wrong[at] ^= 0xff;
-            // Whatever it makes of it, it comes to an end.
+            // Whatever the parser accepts, the excerpt terminates.
             if let Some(types) = KernelTypes::parse(wrong) {
                 let _ = types.excerpt(&["xdp_buff"]);
             }

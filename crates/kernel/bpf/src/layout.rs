@@ -1,48 +1,48 @@
-//! What user space shares with the BPF programs, generated from their headers by build.rs.
+//! Constants and structures shared with the BPF programs, generated from their headers by build.rs.
 
 include!(concat!(env!("OUT_DIR"), "/layout.rs"));
 
-/// Of the bundled programs: bpf/include/bundled.h.
+/// The bundled programs: bpf/include/bundled.h.
 pub mod bundled {
     include!(concat!(env!("OUT_DIR"), "/bundled.rs"));
 }
 
-/// Of the tap at drops: bpf/include/drop.h.
+/// The tap at drops: bpf/include/drop.h.
 pub mod drop {
     include!(concat!(env!("OUT_DIR"), "/drop.rs"));
 }
 
-/// Of the counts of what XDP lost: bpf/include/xdp_events.h.
+/// Counts of packets that XDP lost: bpf/include/xdp_events.h.
 pub mod xdp_events {
     include!(concat!(env!("OUT_DIR"), "/xdp_events.rs"));
 }
 
-/// Of the load balancer: bpf/include/balance.h.
+/// The load balancer: bpf/include/balance.h.
 pub mod balance {
     include!(concat!(env!("OUT_DIR"), "/balance.rs"));
 }
 
-/// Of the helper for DPDK: dpdk/exchange.h.
+/// The helper for DPDK: dpdk/exchange.h.
 pub mod dpdk {
     include!(concat!(env!("OUT_DIR"), "/exchange.rs"));
 }
 
-/// Of the guard: bpf/include/guard.h.
+/// The guard: bpf/include/guard.h.
 pub mod guard {
     include!(concat!(env!("OUT_DIR"), "/guard.rs"));
 }
 
-/// Of the program that sends: bpf/include/send.h.
+/// The program that sends: bpf/include/send.h.
 pub mod send {
     include!(concat!(env!("OUT_DIR"), "/send.rs"));
 }
 
-/// Of the program that counts stamped packets: bpf/include/receive_layout.h.
+/// The program that counts stamped packets: bpf/include/receive_layout.h.
 pub mod receive {
     include!(concat!(env!("OUT_DIR"), "/receive_layout.rs"));
 }
 
-/// Of the counts of redirected packets: bpf/include/redirect_events.h.
+/// Counts of redirected packets: bpf/include/redirect_events.h.
 pub mod redirect_events {
     include!(concat!(env!("OUT_DIR"), "/redirect_events.rs"));
 }
@@ -58,13 +58,13 @@ pub unsafe trait Shared: Copy {
             .to_vec()
     }
 
-    /// Returns a value of which all bytes are zero.
+    /// Returns a value with all bytes zero.
     fn zeroed() -> Self {
         // SAFETY: integers can be made of any bytes.
         unsafe { std::mem::zeroed() }
     }
 
-    /// `None` where there are too few bytes; what comes after them is left alone.
+    /// Reads a value; `None` if there are too few bytes. Further bytes are ignored.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..size_of::<Self>())?;
         // SAFETY: there are as many bytes as the value has, and integers can be made of any.
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_and_back() {
+    fn value_survives_a_round_trip() {
         let counter = Counter {
             packets: 1,
             bytes: 0x0102_0304_0506_0708,

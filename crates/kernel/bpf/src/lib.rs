@@ -1,4 +1,4 @@
-//! BPF by libbpf and its raw calls: objects, maps, programs and links, pins, and probes for what this kernel can do.
+//! BPF through libbpf and its raw calls: objects, maps, programs and links, pins, and probes of this kernel's features.
 
 pub mod arena;
 pub mod bpffs;
@@ -27,7 +27,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// libbpf reports failures as negative errno values.
+/// Converts libbpf's results, in which failures are negative errno values.
 pub(crate) fn check(result: i32) -> io::Result<i32> {
     if result < 0 {
         Err(io::Error::from_raw_os_error(-result))
@@ -36,13 +36,13 @@ pub(crate) fn check(result: i32) -> io::Result<i32> {
     }
 }
 
-/// The descriptor that a libbpf call returned, or its negative errno as an error.
+/// Returns the descriptor that a libbpf call returned, or its negative errno as an error.
 pub(crate) fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: the call succeeded, so this is a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(check(fd)?) })
 }
 
-/// Kernel names are limited to 15 bytes and plain characters.
+/// Returns a name for the kernel, limited to 15 bytes and plain characters.
 fn c_name(name: &str) -> CString {
     let plain: Vec<u8> = name
         .bytes()

@@ -7,7 +7,7 @@ use trawl_sys::netlink::XdpMode;
 
 use super::{check, opts, owned};
 
-/// Where among the programs on a tcx hook.
+/// Position among the programs on a tcx hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcxPlace {
     First,
@@ -52,7 +52,7 @@ pub fn attach_netfilter(
     create(program, 0, super::program::ATTACH_NETFILTER, &opts)
 }
 
-/// Puts a program (of the extension kind) in the place of a function of another one.
+/// Replaces a function of another program by a program of the extension kind.
 pub fn replace_function(
     program: BorrowedFd<'_>,
     target: BorrowedFd<'_>,
@@ -89,7 +89,7 @@ fn create(
     })
 }
 
-/// Puts another program in a link's place, without a gap. Fails with EPERM if the link's program is not `old`.
+/// Exchanges a link's program without a gap. Fails with EPERM if the link's program is not `old`.
 pub fn replace_program(
     link: BorrowedFd<'_>,
     program: BorrowedFd<'_>,
@@ -103,19 +103,19 @@ pub fn replace_program(
         .map(drop)
 }
 
-/// Ends an attachment even if others hold the link open.
+/// Ends an attachment even if other processes hold the link open.
 pub fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the call takes an open descriptor.
     check(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) }).map(drop)
 }
 
-/// Opens a link that exists in the kernel; holding it keeps the attachment alive.
+/// Opens an existing link; holding it keeps the attachment alive.
 pub fn open_by_id(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes a plain number.
     owned(unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) })
 }
 
-/// The identifiers of all links there are.
+/// Returns the identifiers of all links.
 pub fn all_ids() -> Vec<u32> {
     let mut ids = Vec::new();
     let mut id = 0u32;

@@ -1,5 +1,5 @@
-//! Object files by others and by trawl: opened, set up, and loaded by libbpf; a failure comes back with all that was
-//! said about it.
+//! Object files, trawl's own and others': opened, set up, and loaded by libbpf; a failure comes with all messages about
+//! it.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -15,15 +15,15 @@ use trawl_sys::{Error, Result};
 
 use super::{c_name, check, opts, verifier_log};
 
-/// Room for the verifier's log. Kernels before 6.4 keep its beginning if it is longer, and what is wanted is the end; the
-/// memory is only taken where they write.
+/// Size of the buffer for the verifier's log. Kernels before 6.4 keep the beginning of a longer log, but its end is
+/// needed; memory is used only where they write.
 pub(super) const LOG_SIZE: usize = 256 << 20;
-/// What is kept of it.
+/// Number of bytes of the log to keep.
 const LOG_END: usize = 1 << 20;
 
-/// The end of a log, from the beginning of a line on.
+/// Returns the end of a log, starting at the beginning of a line.
 pub(super) fn end_of_log(log: &[u8]) -> String {
-    // Where the verifier takes lines of its log back it leaves zeroes, and old text after them.
+    // Where the verifier removes lines of its log it leaves zeroes, and old text after them.
     let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
     let log = &log[..end];
     let cut = log.len().saturating_sub(LOG_END);
@@ -34,20 +34,20 @@ pub(super) fn end_of_log(log: &[u8]) -> String {
     String::from_utf8_lossy(&log[cut + line.unwrap_or(0)..]).into_owned()
 }
 
-/// A program as it stands in the file.
+/// A program in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramEntry {
     pub name: String,
     pub section: String,
-    /// `BPF_PROG_TYPE_…`; 0 where the section's name says nothing.
+    /// `BPF_PROG_TYPE_…`; 0 if the section's name implies none.
     pub kind: u32,
-    /// Whether it is loaded unless somebody says otherwise: not one whose section begins with a question mark.
+    /// True if it is loaded by default: a question mark before the section's name prevents it.
     pub is_automatic: bool,
 }
 
 impl ProgramEntry {
-    /// The kind of map that sends packets to it, where an interface does not: its section's name ends with that, and
-    /// began so in libbpf's first versions (`xdp_devmap/egress`).
+    /// Returns the kind of map that sends packets to it, unless an interface does: its section's name ends with that,
+    /// and began with it in libbpf's first versions (`xdp_devmap/egress`).
     pub fn fed_by(&self) -> Option<&'static str> {
         ["devmap", "cpumap"].into_iter().find(|map| {
             self.section.ends_with(&format!("/{map}"))
@@ -56,7 +56,7 @@ impl ProgramEntry {
     }
 }
 
-/// A map as it stands in the file.
+/// A map in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapEntry {
     pub name: String,
@@ -64,7 +64,7 @@ pub struct MapEntry {
     pub key_size: u32,
     pub value_size: u32,
     pub max_entries: u32,
-    /// Holds the program's variables and constants.
+    /// Set if it holds the program's variables and constants.
     pub is_data: bool,
 }
 
@@ -76,30 +76,29 @@ pub type Variable = (String, u64, usize);
 pub struct ObjectFile {
     pub(super) open: OpenObject,
     wanted: Vec<String>,
-    /// Programs that are to know nothing of fragments, whatever their section says.
+    /// Programs to be loaded without support for fragments, whatever their section says.
     pub(super) linear: Vec<String>,
 }
 
-/// An object file that has been loaded; its programs and maps live as long as this, or as long as their pins and
-/// attachments.
+/// A loaded object file; its programs and maps live as long as this, or as long as their pins and attachments.
 #[derive(Debug)]
 pub struct LoadedFile {
     object: libbpf_rs::Object,
 }
 
-/// All that is known of a load that failed.
+/// Everything known about a failed load.
 #[derive(Debug)]
 pub struct LoadFailure {
     pub error: io::Error,
-    /// The verifier's log of the program that it refused; empty if it did not come to that.
+    /// The verifier's log of the program that it refused; empty if none was verified.
     pub log: String,
-    /// libbpf's own complaints.
+    /// libbpf's own messages.
     pub warnings: Vec<String>,
 }
 
 impl ObjectFile {
-    /// Reads an ELF file that a BPF compiler wrote. The error is libbpf's reason. The maps of its variables get this
-    /// name in front of theirs.
+    /// Opens an ELF file written by a BPF compiler. The error is libbpf's reason. The maps of its variables are named
+    /// with this prefix.
     pub fn open(name: &str, bytes: &[u8]) -> Result<Self, LoadFailure> {
         let name = c_name(name);
         let mut opts = opts!(libbpf_sys::bpf_object_open_opts);
@@ -152,7 +151,7 @@ impl ObjectFile {
         self.open.maps().map(entry).collect()
     }
 
-    /// Which programs are to be loaded; all others are left out.
+    /// Selects the programs to load; all others are left out.
     pub fn want(&mut self, names: &[&str]) {
         self.wanted = names.iter().map(|name| (*name).to_owned()).collect();
         for mut one in self.open.progs_mut() {
@@ -165,7 +164,7 @@ impl ObjectFile {
         self.open.progs_mut().find(|one| one.name() == name)
     }
 
-    /// Makes an XDP program of one whose section does not say so.
+    /// Makes a program an XDP program if its section does not.
     pub fn set_xdp(&mut self, name: &str) {
         if let Some(mut one) = self.program(name) {
             one.set_prog_type(ProgramType::Xdp);
@@ -173,7 +172,7 @@ impl ObjectFile {
         }
     }
 
-    /// Leaves out what the section's name says of fragments.
+    /// Ignores the fragments flag in the section's name.
     pub fn set_linear(&mut self, name: &str) {
         self.linear.push(name.to_owned());
         if let Some(mut one) = self.program(name) {
@@ -184,14 +183,14 @@ impl ObjectFile {
         }
     }
 
-    /// Adds `BPF_F_…` flags to those that the section's name stands for.
+    /// Adds `BPF_F_…` flags to those implied by the section's name.
     pub fn set_flags(&mut self, name: &str, flags: u32) {
         if let Some(mut one) = self.program(name) {
             one.set_flags(flags);
         }
     }
 
-    /// Makes a program, and all maps, for one device: its card runs them.
+    /// Makes a program, and all maps, for one device, whose card runs them.
     pub fn offload_to(&mut self, name: &str, ifindex: u32) {
         if let Some(mut one) = self.program(name) {
             one.set_ifindex(ifindex);
@@ -226,7 +225,7 @@ impl ObjectFile {
         .map(drop)
     }
 
-    /// Loads the program without an attach type. One that an extension jumps to must have none either.
+    /// Loads the program without an attach type, as required if an extension jumps to it.
     pub fn drop_attach_type(&mut self, name: &str) -> io::Result<()> {
         match self.program(name) {
             Some(one) => without_attach_type(&one),
@@ -234,7 +233,7 @@ impl ObjectFile {
         }
     }
 
-    /// How many entries a map is to have.
+    /// Sets the number of a map's entries.
     pub fn set_entries(&mut self, map: &str, entries: u32) -> Result<()> {
         let mut found = self.map(map)?;
         found
@@ -242,7 +241,7 @@ impl ObjectFile {
             .map_err(|e| Error::failed(format!("cannot give the map {map} {entries} entries"), e))
     }
 
-    /// Puts an existing map in the place of the file's own.
+    /// Uses an existing map instead of the file's own.
     pub fn reuse(&mut self, map: &str, existing: BorrowedFd<'_>) -> Result<()> {
         let mut found = self.map(map)?;
         found
@@ -250,7 +249,7 @@ impl ObjectFile {
             .map_err(|e| Error::failed(format!("cannot take an existing map for {map}"), e))
     }
 
-    /// Pins a map there when it is loaded, or uses the one that is pinned there already.
+    /// Pins a map at this path when it is loaded, or uses the map already pinned there.
     pub fn pin_at(&mut self, map: &str, path: &Path) -> Result<()> {
         let mut found = self.map(map)?;
         found
@@ -258,7 +257,7 @@ impl ObjectFile {
             .map_err(|e| Error::failed(format!("cannot pin the map {map}"), e))
     }
 
-    /// Where the file itself wants a map pinned (`LIBBPF_PIN_BY_NAME`).
+    /// Returns the path at which the file itself pins a map (`LIBBPF_PIN_BY_NAME`).
     pub fn pin_path(&self, map: &str) -> Option<PathBuf> {
         let found = self.open.maps().find(|one| one.name() == map)?;
         // SAFETY: the map belongs to the object that is borrowed here; the path is copied before anything changes it.
@@ -282,9 +281,9 @@ impl ObjectFile {
         found.ok_or_else(missing)
     }
 
-    /// Loads what was wanted, with its maps. On failure all that was loaded goes again.
+    /// Loads the selected programs with their maps. On failure all of them are unloaded again.
     pub fn load(mut self) -> Result<LoadedFile, LoadFailure> {
-        // One that is to be kept must not be written over by the next program's.
+        // The next program must not overwrite a log that is to be kept.
         let wanted = self.wanted.clone();
         let kept = verifier_log::is_kept();
         let count = if kept { wanted.len().max(1) } else { 1 };
@@ -319,7 +318,7 @@ impl ObjectFile {
         // SAFETY: the object is ours alone.
         let (loaded, warnings) =
             listen(|| check(unsafe { libbpf_sys::bpf_object__load(object.as_ptr()) }));
-        // Those after the one that was refused were not looked at.
+        // The programs after the refused one were not verified.
         let last = logs.iter().rposition(|log| log[0] != 0).unwrap_or(0);
         for (number, name) in wanted.iter().enumerate().take(last + 1) {
             let refusal = loaded.as_ref().err().filter(|_| number == last);
@@ -357,7 +356,7 @@ impl LoadedFile {
         loaded.find_map(|(found, fd)| (found == name).then_some(fd))
     }
 
-    /// All programs that were loaded, by their names in the source.
+    /// Returns all loaded programs, by their names in the source.
     pub fn programs(&self) -> Vec<(String, BorrowedFd<'_>)> {
         let loaded = |one: libbpf_rs::Program<'_>| {
             // SAFETY: the program belongs to the object, which lives.
@@ -375,7 +374,7 @@ impl LoadedFile {
             .find_map(|(found, fd)| (found == name).then_some(fd))
     }
 
-    /// All maps by their names in the source.
+    /// Returns all maps, by their names in the source.
     pub fn maps(&self) -> Vec<(String, BorrowedFd<'_>)> {
         let named = |one: libbpf_rs::Map<'_>| {
             let name = one.name().to_string_lossy().into_owned();
@@ -391,7 +390,7 @@ impl LoadedFile {
 // Variables and other definitions of an object file, by its type information.
 
 impl ObjectFile {
-    /// Gives a global variable or constant (`const volatile`) its first value, by its name in the source.
+    /// Sets the initial value of a global variable or constant (`const volatile`), by its name in the source.
     pub fn set_variable(&mut self, name: &str, value: &[u8]) -> Result<()> {
         let fail = |why: &str| Error::failed(format!("cannot set the variable {name}"), why);
         let (section, offset, size) = self
@@ -417,8 +416,8 @@ impl ObjectFile {
         Err(fail("its section has no contents"))
     }
 
-    /// Numbers that the source gives beside a program: the members, by their names, of the structure `_PROGRAM` in this
-    /// section, written as libbpf's `__uint(name, number)`.
+    /// Returns numbers that the source attaches to a program: the members, by their names, of the structure `_PROGRAM`
+    /// in this section, written as libbpf's `__uint(name, number)`.
     pub fn numbers_beside(&self, program: &str, section: &str) -> Vec<(String, u32)> {
         // SAFETY: the object is alive for as long as the reference is used.
         let object = unsafe { self.open.as_libbpf_object().as_ref() };
@@ -441,7 +440,7 @@ impl ObjectFile {
         else {
             return Vec::new();
         };
-        // A pointer to an array whose length is the number.
+        // The number is the length of an array that the member points to.
         let number = |member: StructMember<'_>| {
             let pointer: Ptr<'_> = types.type_by_id(member.ty)?;
             let array = Array::try_from(pointer.referenced_type()).ok()?;
@@ -451,14 +450,16 @@ impl ObjectFile {
         numbers.iter().filter_map(number).collect()
     }
 
-    /// The variables of a section, by the file's type information; `None` where it has none of the section.
+    /// Returns the variables of a section, by the file's type information; `None` if that does not describe the
+    /// section.
     pub fn variables(&self, section: &str) -> Option<Vec<Variable>> {
         // SAFETY: the object is alive for as long as the reference is used.
         let object = unsafe { self.open.as_libbpf_object().as_ref() };
         variables_in(&Btf::from_bpf_object(object).ok()??, section)
     }
 
-    /// Whether the source says what is in a map from the beginning (`.values = …`): libbpf fills it when it is loaded.
+    /// Returns true if the source gives a map's initial content (`.values = …`), with which libbpf fills it when it is
+    /// loaded.
     pub fn is_filled_by_source(&self, map: &str) -> bool {
         const MAPS: &str = ".maps";
         // SAFETY: the object is alive for as long as the reference is used.
@@ -483,7 +484,7 @@ impl ObjectFile {
         })
     }
 
-    /// Section, offset and size, by the file's type information.
+    /// Returns a variable's section, offset and size, by the file's type information.
     fn find_variable(&self, name: &str) -> Option<(String, usize, usize)> {
         // SAFETY: the object is alive for as long as the reference is used.
         let object = unsafe { self.open.as_libbpf_object().as_ref() };
@@ -500,7 +501,8 @@ impl ObjectFile {
     }
 }
 
-/// The variables of a section of a program that the kernel runs; `None` where it has no types of it.
+/// Returns the variables of a section of a loaded program; `None` if its type information does not describe the
+/// section.
 pub fn variables_of(program: u32, section: &str) -> Option<Vec<Variable>> {
     variables_in(&Btf::from_prog_id(program).ok()?, section)
 }
@@ -517,7 +519,7 @@ fn variables_in(types: &Btf<'_>, section: &str) -> Option<Vec<Variable>> {
     Some(places.collect())
 }
 
-// What libbpf says while it works.
+// Messages of libbpf.
 
 thread_local! {
     static WARNINGS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -529,11 +531,11 @@ unsafe extern "C" {
     fn vsnprintf(to: *mut c_char, size: usize, format: *const c_char, list: *mut c_void) -> c_int;
 }
 
-/// The longest message that is kept of libbpf.
+/// Length of the longest libbpf message that is kept.
 const LONGEST_MESSAGE: usize = 4096;
 
-/// Takes a message of libbpf's. libbpf-rs' own callback panics where a name in it is not UTF-8, and a panic may not
-/// leave a function that C calls.
+/// Receives a message of libbpf. libbpf-rs' own callback panics if a name in it is not UTF-8, and a panic may not leave
+/// a function called by C.
 unsafe extern "C" fn collect(level: u32, format: *const c_char, list: *mut c_void) -> c_int {
     if level != libbpf_sys::LIBBPF_WARN {
         return 0;
@@ -545,7 +547,7 @@ unsafe extern "C" fn collect(level: u32, format: *const c_char, list: *mut c_voi
     let text = String::from_utf8_lossy(&bytes[..length])
         .trim_end()
         .to_owned();
-    // A message that comes while another one is taken is left out.
+    // A message that arrives while another one is being stored is dropped.
     WARNINGS.with(|all| {
         if let Ok(mut all) = all.try_borrow_mut() {
             all.push(text);
@@ -554,7 +556,7 @@ unsafe extern "C" fn collect(level: u32, format: *const c_char, list: *mut c_voi
     0
 }
 
-/// Collects what libbpf says on this thread, instead of letting it write to the terminal.
+/// Collects libbpf's messages on this thread, instead of letting it write to the terminal.
 pub(crate) fn listen<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
     // SAFETY: the two types differ in how the C compiler's list of arguments is called only: a pointer on all machines
     // that trawl is built for.
@@ -572,7 +574,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_long_log_is_kept_in_whole_lines() {
+    fn end_of_a_long_log_is_kept_in_complete_lines() {
         let mut log = "a line of the log\n".repeat(100_000).into_bytes();
         log.extend_from_slice(b"the reason\n\0\0old text");
         let kept = end_of_log(&log);

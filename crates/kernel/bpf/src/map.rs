@@ -1,4 +1,4 @@
-//! Maps: making them, and reading and writing their entries.
+//! Maps: creating them, and reading and writing their entries.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ pub const DEVMAP_HASH: u32 = libbpf_sys::BPF_MAP_TYPE_DEVMAP_HASH;
 pub const CPUMAP: u32 = libbpf_sys::BPF_MAP_TYPE_CPUMAP;
 pub const XSKMAP: u32 = libbpf_sys::BPF_MAP_TYPE_XSKMAP;
 
-/// Whether every key of such a map has a value from the beginning, which is zero then.
+/// Returns true if every key of such a map has a value from the start, which is zero then.
 pub fn is_array(kind: u32) -> bool {
     matches!(
         kind,
@@ -22,7 +22,7 @@ pub fn is_array(kind: u32) -> bool {
     )
 }
 
-/// Whether the keys of such a map can be listed.
+/// Returns true if the keys of such a map can be listed.
 pub fn has_keys(kind: u32) -> bool {
     !matches!(
         kind,
@@ -46,7 +46,7 @@ pub(crate) fn create(
     create_with(name, kind, sizes, entries, |opts| opts.map_flags = flags)
 }
 
-/// With what the options say beside the flags, too.
+/// Creates a map with further options.
 pub(super) fn create_with(
     name: &str,
     kind: u32,
@@ -63,7 +63,7 @@ pub(super) fn create_with(
     })
 }
 
-/// An array whose memory user space can map.
+/// Creates an array whose memory user space can map.
 pub fn create_mmapable_array(name: &str, value_size: u32, entries: u32) -> Result<OwnedFd> {
     create(
         name,
@@ -80,14 +80,14 @@ pub fn create_mmapable_array(name: &str, value_size: u32, entries: u32) -> Resul
     })
 }
 
-/// A hash map that lets go of the entries used least recently when it is full.
+/// Creates a hash map that drops the least recently used entries when it is full.
 pub fn create_lru(name: &str, key_size: u32, value_size: u32, entries: u32) -> Result<OwnedFd> {
     let kind = libbpf_sys::BPF_MAP_TYPE_LRU_HASH;
     create(name, kind, (key_size, value_size), entries, 0)
         .map_err(|e| Error::os(format!("cannot create the map {name}"), e))
 }
 
-/// An array of programs to jump to.
+/// Creates an array of programs to jump to.
 pub fn create_prog_array(name: &str, entries: u32) -> Result<OwnedFd> {
     create(
         name,
@@ -99,7 +99,7 @@ pub fn create_prog_array(name: &str, entries: u32) -> Result<OwnedFd> {
     .map_err(|e| Error::os(format!("cannot create the program array {name}"), e))
 }
 
-/// An array of maps that are like this one.
+/// Creates an array of maps like this one.
 pub fn create_array_of_maps(name: &str, like: &OwnedFd, entries: u32) -> Result<OwnedFd> {
     let kind = libbpf_sys::BPF_MAP_TYPE_ARRAY_OF_MAPS;
     create_with(name, kind, (4, 4), entries, |opts| {
@@ -123,13 +123,13 @@ pub fn set_program(map: BorrowedFd<'_>, slot: u32, program: BorrowedFd<'_>) -> i
     check(result).map(drop)
 }
 
-/// Gives a queue of a map of AF_XDP sockets its socket.
+/// Assigns a socket to a queue of a map of AF_XDP sockets.
 pub fn set_socket(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-    // The kernel takes a descriptor for either kind of map.
+    // The kernel accepts a descriptor for either kind of map.
     set_program(map, queue, socket)
 }
 
-/// Empties a slot; one that is empty already is fine.
+/// Empties a slot; succeeds if it is empty already.
 pub fn clear_program(map: BorrowedFd<'_>, slot: u32) -> io::Result<()> {
     // SAFETY: the key is four bytes.
     let result =
@@ -140,7 +140,7 @@ pub fn clear_program(map: BorrowedFd<'_>, slot: u32) -> io::Result<()> {
     }
 }
 
-/// Puts a program into a slot, or none.
+/// Puts a program into a slot, or empties it.
 pub fn put_program(
     map: BorrowedFd<'_>,
     slot: u32,
@@ -152,7 +152,7 @@ pub fn put_program(
     }
 }
 
-/// The identifier of the program in a slot, if there is one.
+/// Returns the identifier of the program in a slot, if it has one.
 pub fn program_in(map: BorrowedFd<'_>, slot: u32) -> io::Result<Option<u32>> {
     let mut id = 0u32;
     // SAFETY: key and value are four bytes each.
@@ -170,7 +170,7 @@ pub fn program_in(map: BorrowedFd<'_>, slot: u32) -> io::Result<Option<u32>> {
     }
 }
 
-/// Puts another program, or none, wherever one is in an array.
+/// Replaces a program wherever it is in an array, or removes it.
 pub fn replace_program(
     map: BorrowedFd<'_>,
     own: u32,
@@ -202,7 +202,7 @@ pub fn write<T: Shared>(map: BorrowedFd<'_>, slot: u32, value: &T) -> io::Result
     check(result).map(drop)
 }
 
-/// The bytes of an array's entry.
+/// Returns the bytes of an array's entry.
 pub fn read(map: BorrowedFd<'_>, slot: u32) -> io::Result<Vec<u8>> {
     // The kernel rounds values of arrays up to eight bytes, and copies as many as the map was made with.
     let mut value = vec![0; (info(map)?.value_size as usize).next_multiple_of(8)];
@@ -217,13 +217,13 @@ pub fn read(map: BorrowedFd<'_>, slot: u32) -> io::Result<Vec<u8>> {
     check(result).map(|_| value)
 }
 
-/// Opens a map that exists in the kernel.
+/// Opens an existing map.
 pub fn open_by_id(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes a plain number.
     owned(unsafe { libbpf_sys::bpf_map_get_fd_by_id(id) })
 }
 
-/// The kernel's own description of a map.
+/// Returns the kernel's description of a map.
 pub fn info(map: impl AsFd) -> io::Result<super::info::MapInfo> {
     super::info::map(map.as_fd())
 }

@@ -1,5 +1,5 @@
-//! Tap programs out of the compiled objects: configuration filled in, shared maps put in place, each program's
-//! instructions relocated and then loaded by trawl itself, so that flags and spliced instructions are ours to choose.
+//! Tap programs from the compiled objects: configuration and shared maps are filled in, each program's instructions are
+//! relocated, and trawl itself loads them, so that it controls the flags and can splice in instructions.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -26,7 +26,7 @@ use crate::probe;
 #[derive(Clone, Copy, Debug)]
 pub struct Taps {
     bytes: &'static [u8],
-    /// Whether they read the kernel's own structures, those of bpf/include/kernel_types.h.
+    /// True if they read the kernel's own structures, listed in bpf/include/kernel_types.h.
     read_kernel: bool,
 }
 
@@ -40,12 +40,12 @@ pub const TC: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o")),
     read_kernel: false,
 };
-/// The end of polls.
+/// The tap at the end of polls.
 pub const POLL: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_poll.bpf.o")),
     read_kernel: false,
 };
-/// The taps at programs that are attached already.
+/// The taps at programs that are already attached.
 pub const TRACE: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_trace.bpf.o")),
     read_kernel: true,
@@ -55,7 +55,7 @@ pub const DROP: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_drop.bpf.o")),
     read_kernel: true,
 };
-/// What packets come to on their way through the network stack.
+/// The taps that follow packets through the network stack.
 pub const FOLLOW: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_follow.bpf.o")),
     read_kernel: true,
@@ -74,7 +74,7 @@ pub const GUARD_IN_ARRAY: &[u8] =
 pub const SEND: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/send.bpf.o"));
 pub const RECEIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/receive.bpf.o"));
 
-/// Where the kernel keeps memory.
+/// The program that reads the addresses of the kernel's memory.
 pub(crate) const KERNEL_ADDRESSES: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/kernel_addresses.bpf.o"));
 
@@ -88,7 +88,7 @@ pub const VERDICT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_verdict
 pub const REDIRECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_redirect.bpf.o"));
 pub const ROUTE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_route.bpf.o"));
 
-/// Every object there is, by the name of its source.
+/// All objects, by the names of their sources.
 mod list {
     include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 }
@@ -99,7 +99,8 @@ pub use list::ALL;
 pub struct TapProgram {
     object: NonNull<libbpf_sys::bpf_object>,
     instructions: Vec<Insn>,
-    /// The places for filters that no packet reaches with this configuration, as with verdicts of which none is wanted.
+    /// Insertion points for filters that no packet reaches with this configuration, for example because none of its
+    /// verdicts is wanted.
     unreachable: Vec<i32>,
 }
 
@@ -183,12 +184,12 @@ impl TapProgram {
         Ok(prepared)
     }
 
-    /// Puts a filter into the program.
+    /// Inserts a filter into the program.
     pub fn filter(&mut self, block: &[Insn]) -> Result<()> {
         self.splice(splice::FILTER, block)
     }
 
-    /// The same with a filter's quick version, in a program that has a place for it.
+    /// Inserts a filter's quick version into a program with an insertion point for it.
     pub fn quick_filter(&mut self, block: &[Insn]) -> Result<()> {
         self.splice(splice::QUICK_FILTER, block)
     }
@@ -211,7 +212,7 @@ impl TapProgram {
         program::load(&self.instructions, options)
     }
 
-    /// The descriptor of one of the object's own maps; valid as long as this program is.
+    /// Returns the descriptor of one of the object's own maps; valid as long as this program is.
     pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
         let name = std::ffi::CString::new(name).ok()?;
         // SAFETY: the object is live; the descriptor stays open while it is, which the returned borrow ensures.
@@ -238,7 +239,7 @@ const MOVE_IMMEDIATE: u8 = op::ALU | op::MOV | op::K;
 fn unfit(why: Unfit) -> Error {
     let fail = |why: String| Error::failed("cannot put the filter into the program", why);
     match why {
-        Unfit::NoPlace => fail("it keeps no place for one".to_owned()),
+        Unfit::NoPlace => fail("it has no insertion point for one".to_owned()),
         Unfit::TooLong { instructions } => fail(format!(
             "its {instructions} instructions are more than a jump can pass over"
         ))
@@ -247,7 +248,7 @@ fn unfit(why: Unfit) -> Error {
     }
 }
 
-/// Works out how long the constant parts of a record are.
+/// Computes the lengths of a record's constant parts.
 fn with_lengths(record: RecordConfig, config: &TapConfig) -> RecordConfig {
     let options = [
         (config.write_flags != 0, FLAGS_LENGTH),
@@ -268,7 +269,7 @@ fn with_lengths(record: RecordConfig, config: &TapConfig) -> RecordConfig {
     }
 }
 
-/// Writes a configuration's fields where the program names them.
+/// Writes a configuration's fields into the instructions that name them.
 fn write_config(instructions: &mut [Insn], config: &TapConfig) {
     let config = TapConfig {
         first: with_lengths(config.first, config),
@@ -290,14 +291,14 @@ fn write_config(instructions: &mut [Insn], config: &TapConfig) {
     }
 }
 
-/// The name under which the map that counts rejected packets is handed over. No object declares it: its address goes
-/// straight into the instructions.
+/// Name of the map that counts rejected packets. No object declares it: its address is written directly into the
+/// instructions.
 pub const REJECTIONS: &str = "rejections";
-/// Where it goes: REJECTIONS_MARK in bpf/include/filter.h.
+/// Mark of its address: REJECTIONS_MARK in bpf/include/filter.h.
 const REJECTIONS_MARK: i32 = 0x7477_fffd;
 
-/// Writes the address of a map's value where a program asks for it. How far into the value it points stands in the
-/// upper half, which the configuration has filled in.
+/// Writes the address of a map's value into the marked instructions. The upper half, which the configuration has filled
+/// in, holds the offset in the value.
 fn write_address(instructions: &mut [Insn], map: BorrowedFd<'_>) {
     for instruction in instructions {
         if instruction.code == LOAD_IMMEDIATE
@@ -318,14 +319,15 @@ const MARKED_CALLS: [(i32, &str); 2] = [
 ];
 const CAST_FUNCTION: &str = "bpf_cast_to_kern_ctx";
 
-/// Whether programs at XDP and tc can look at the kernel's own structure of a packet: since 6.2.
+/// Returns true if programs at XDP and tc can read the kernel's own structure of a packet: since 6.2.
 pub fn can_cast() -> bool {
-    // The kernel's types are many, and each program of each interface asks.
+    // The kernel's types are many, and each program of each interface needs the answer.
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| probe::kernel_function(CAST_FUNCTION).is_ok())
 }
 
-/// Makes it a call of the kernel's function. Programs with such a call are loaded only where the kernel has that.
+/// Turns a marked call into one of the kernel's function. Programs with such a call are loaded only if the kernel has
+/// that.
 fn write_call(instructions: &mut [Insn], mark: i32, function: &str) {
     let is_marked = |one: &&mut Insn| one.code == op::CALL_CODE && one.imm == mark;
     let mut marked = instructions.iter_mut().filter(is_marked).peekable();
@@ -339,11 +341,10 @@ fn write_call(instructions: &mut [Insn], mark: i32, function: &str) {
     }
 }
 
-/// Where a program asks for the address of the kernel's note of a redirect: REDIRECT_INFO_MARK in
-/// bpf/include/redirect.h.
+/// Mark of the address of the kernel's redirect record: REDIRECT_INFO_MARK in bpf/include/redirect.h.
 const REDIRECT_INFO_MARK: i32 = 0x7477_fffa;
 
-/// Writes the number of a kernel's variable there, which the kernel makes its address of; or zero if it has none.
+/// Writes the number of a kernel variable, which the kernel turns into its address; or zero if it has none.
 fn write_variable(instructions: &mut [Insn], variable: Option<u32>) {
     for at in places(instructions).collect::<Vec<_>>() {
         let first = &mut instructions[at];
@@ -358,12 +359,12 @@ fn write_variable(instructions: &mut [Insn], variable: Option<u32>) {
     }
 }
 
-/// libbpf's own messages would appear beside trawl's, which say the same in words for people.
+/// Silences libbpf's own messages, which would repeat trawl's in other terms.
 pub fn quiet_libbpf() {
     libbpf_rs::set_print(None);
 }
 
-/// Programs whose names end so are loaded without an expected attach type, as older loaders do.
+/// Suffix of programs that are loaded without an expected attach type, as older loaders do.
 const WITHOUT_ATTACH_TYPE: &str = "_old";
 
 /// A program that needs no configuration, loaded by libbpf as it is.

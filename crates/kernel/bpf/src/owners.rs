@@ -1,10 +1,10 @@
-//! Which processes hold a BPF program or link open.
+//! Processes that hold a BPF program or link open.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Processes by what they hold, as /proc tells.
+/// Processes by the objects that they hold, from /proc.
 #[derive(Debug, Default)]
 pub struct Owners {
     programs: BTreeMap<u32, Vec<String>>,
@@ -12,7 +12,7 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Looks through all descriptors of all processes (those that may be looked at).
+    /// Reads all descriptors of all accessible processes.
     pub fn look() -> Self {
         let mut owners = Self::default();
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_read_from_a_descriptor_s_lines() {
+    fn ids_are_read_from_the_lines_of_a_descriptor() {
         let text = "pos:\t0\nflags:\t02000002\nlink_type:\txdp\nlink_id:\t7\nprog_id:\t42\n";
         assert_eq!(
             (field(text, "link_id:"), field(text, "prog_id:")),

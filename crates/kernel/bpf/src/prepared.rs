@@ -1,5 +1,6 @@
-//! Programs that libbpf has prepared but not loaded yet: maps made, references resolved, subprograms appended. Here
-//! their instructions are read, measured by the verifier and replaced, with function and line records kept in step.
+//! Programs prepared by libbpf but not loaded yet: maps created, references resolved, subprograms appended. This module
+//! reads their instructions, measures them with the verifier, and replaces them, keeping function and line records in
+//! step.
 
 use std::ffi::CString;
 use std::io;
@@ -14,17 +15,17 @@ use super::loader::{LOG_SIZE, LoadFailure, ObjectFile, end_of_log, listen};
 use super::program::{LoadOptions, Types, try_load};
 use super::{check, verifier_log};
 
-/// Asks the verifier for its statistics, and nothing else.
+/// Log level of the verifier's statistics alone.
 const LOG_STATISTICS: u32 = 4;
-/// Asks it for all that it looks at.
+/// Log level of all steps of the verifier.
 const LOG_STEPS: u32 = 1;
 const STATISTICS_SIZE: usize = 64 << 10;
-/// Before the stack depths of a program's functions, in the verifier's statistics.
+/// Text before the stack depths of a program's functions in the verifier's statistics.
 const STACK_DEPTH: &str = "stack depth ";
 const FRAGS_SECTION: &str = "xdp.frags";
 const GPL: &str = "GPL";
 
-/// A program as other instructions: for each old one, and for the end, where it stands now.
+/// A program with other instructions, and the new position of each old one and of the end.
 #[derive(Clone, Debug)]
 pub struct Edited {
     pub instructions: Vec<Insn>,
@@ -38,11 +39,11 @@ pub struct Prepared<'o> {
     linear: &'o [String],
 }
 
-/// What the kernel is told of functions or lines: records that begin with the instruction they speak of.
+/// Function or line records for the kernel, each with the number of the instruction at which it begins.
 #[derive(Clone, Debug, Default)]
 struct Records<T>(Vec<T>);
 
-/// Everything it takes to load a program once more beside the one that libbpf loads.
+/// Everything needed to load a program a second time, in addition to libbpf's load.
 #[derive(Debug)]
 pub struct Twin {
     name: String,
@@ -56,7 +57,7 @@ pub struct Twin {
 }
 
 impl ObjectFile {
-    /// Lets libbpf do all that comes before loading; [`Self::load`] goes on from there.
+    /// Runs libbpf's preparation for loading; [`Self::load`] continues from there.
     pub fn prepare(&mut self) -> Result<Prepared<'_>, LoadFailure> {
         let Self { open, linear, .. } = self;
         let (prepared, warnings) = listen(|| {
@@ -89,27 +90,27 @@ impl Prepared<'_> {
         })
     }
 
-    /// The program's instructions, and after them those of its subprograms.
+    /// Returns the instructions of the program and then of its subprograms.
     pub fn instructions(&self, name: &str) -> Result<Vec<Insn>> {
         let program = self.find(name)?;
         Ok(instructions_of(program).to_vec())
     }
 
-    /// Whether the object has a map of this name.
+    /// Returns true if the object has a map of this name.
     pub fn has_map(&self, name: &str) -> bool {
         self.open.maps().any(|map| map.name() == name)
     }
 
-    /// The kernel's tag of the program as it stands; `None` where only libbpf can load it.
+    /// Returns the kernel's tag of the program in its present form; `None` if only libbpf can load it.
     pub fn tag(&self, name: &str) -> Option<String> {
         use std::os::fd::AsFd;
-        // A tag is made of the instructions alone, whatever the licence.
+        // A tag depends on the instructions alone, not on the licence.
         let loaded = self.twin_of(name).ok()?.try_load(GPL, None).ok()?;
         Some(super::info::program(loaded.as_fd()).ok()?.tag)
     }
 
-    /// How deep the stack of each of the program's functions is, the main one first: what the verifier found. `None`
-    /// where it does not say; an error where it refuses the program.
+    /// Returns the stack depth of each of the program's functions, the main one first, as measured by the verifier.
+    /// `None` if it does not report it; an error if it refuses the program.
     pub fn stack_depths(&self, name: &str) -> Result<Option<Vec<u32>>, LoadFailure> {
         let twin = self.twin_of(name).map_err(|e| LoadFailure {
             error: io::Error::other(e.to_string()),
@@ -117,13 +118,13 @@ impl Prepared<'_> {
             warnings: Vec::new(),
         })?;
         let mut log = vec![0u8; STATISTICS_SIZE];
-        // Nothing but the measure is taken of this one: the program's own licence is asked when it is loaded to run.
+        // Only the measurement is used: the program's own licence is checked when it is loaded to run.
         twin.try_load(GPL, Some((&mut log, LOG_STATISTICS)))
             .map_err(|e| twin.failure(e))?;
         Ok(stack_depths_in(&String::from_utf8_lossy(&log)))
     }
 
-    /// The program with other instructions, ready to be loaded beside the one that libbpf loads.
+    /// Returns the program with other instructions, ready to be loaded in addition to libbpf's load.
     pub fn twin(&self, name: &str, edited: &Edited) -> Result<Twin> {
         let mut twin = self.twin_of(name)?;
         twin.instructions = edited.instructions.clone();
@@ -132,7 +133,7 @@ impl Prepared<'_> {
         Ok(twin)
     }
 
-    /// Gives the program other instructions before libbpf loads it.
+    /// Replaces the program's instructions before libbpf loads it.
     pub fn replace(&mut self, name: &str, edited: &Edited) -> Result<()> {
         let program = self.find(name)?;
         let mut instructions = edited.instructions.clone();
@@ -167,7 +168,7 @@ impl Prepared<'_> {
                 std::ffi::CStr::from_ptr(libbpf_sys::bpf_program__section_name(program.as_ptr())),
             )
         };
-        // What libbpf itself adds while it loads.
+        // Flags that libbpf itself adds while loading.
         let linear = self.linear.iter().any(|one| one == name);
         let frags = match section.to_string_lossy().starts_with(FRAGS_SECTION) && !linear {
             true => super::program::HAS_FRAGS,
@@ -196,7 +197,7 @@ impl Prepared<'_> {
 }
 
 impl Twin {
-    /// Loads it under the licence that the program has, which its own loaded program tells of.
+    /// Loads it under the licence of the original, read from its loaded program.
     pub fn load(&self, original: BorrowedFd<'_>) -> Result<OwnedFd, LoadFailure> {
         let about = super::info::program(original).map_err(|e| self.failure(e))?;
         let license = if about.gpl_compatible {
@@ -207,19 +208,19 @@ impl Twin {
         self.try_load(license, None).map_err(|e| self.failure(e))
     }
 
-    /// Asks the verifier, and not why.
+    /// Returns true if the verifier accepts it, without a log.
     pub fn is_taken(&self) -> bool {
         self.try_load(GPL, None).is_ok()
     }
 
-    /// Asks the verifier, and nothing more.
+    /// Verifies it without keeping it loaded.
     pub fn verify(&self) -> Result<(), LoadFailure> {
         self.try_load(GPL, None)
             .map(drop)
             .map_err(|e| self.failure(e))
     }
 
-    /// Has it verified once more for the log.
+    /// Verifies it once more to get the log.
     fn failure(&self, error: io::Error) -> LoadFailure {
         let mut log = vec![0u8; LOG_SIZE];
         let level = match verifier_log::is_kept() {
@@ -252,11 +253,12 @@ impl Twin {
     }
 }
 
-/// A record that begins with the number of the instruction it speaks of.
+/// A record that begins with the number of an instruction.
 trait AtInstruction {
     fn instruction(&mut self) -> &mut u32;
 
-    /// What spoke of the program's very beginning still does, since the kernel wants a record there.
+    /// Moves a record with its instruction. One at the program's start stays there, since the kernel requires a record
+    /// there.
     fn move_by(&mut self, moved: &[u32]) {
         let at = self.instruction();
         if *at > 0
@@ -332,7 +334,7 @@ fn stack_depths_in(log: &str) -> Option<Vec<u32>> {
     let line = log
         .lines()
         .find_map(|line| line.strip_prefix(STACK_DEPTH))?;
-    // Kernels since 6.15 may add more in words.
+    // Kernels since 6.15 may append text.
     let numbers = line.split_whitespace().next()?;
     numbers.split('+').map(|depth| depth.parse().ok()).collect()
 }
@@ -342,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn depths_are_found_among_the_statistics() {
+    fn stack_depths_are_found_in_the_statistics() {
         let log =
             "verification time 61 usec\nstack depth 64+0+128\nprocessed 12 insns (limit 1000000)\n";
         assert_eq!(stack_depths_in(log), Some(vec![64, 0, 128]));

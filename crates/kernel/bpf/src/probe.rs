@@ -1,7 +1,7 @@
-//! What this kernel and these privileges allow, found out by trying.
+//! Probes of features that this kernel and these privileges allow.
 //!
-//! Versions tell little: features are ported back, compiled out, or forbidden by a policy. So each one
-//! is tried, once in the life of the process, and the answer says which of the three it was.
+//! Versions say little: features are backported, compiled out, or forbidden by a policy. So each one is tried, once per
+//! process, and the answer tells these cases apart.
 
 pub mod attached;
 mod attempt;
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 pub use attempt::kernel_function;
 
-/// What came of trying a feature.
+/// Result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Supported,
@@ -19,7 +19,7 @@ pub enum Answer {
     NotSupported {
         why: String,
     },
-    /// The kernel may have it, but said no: privileges or a policy.
+    /// The kernel may have it, but refused: privileges or a policy.
     Refused {
         errno: i32,
         why: String,
@@ -31,7 +31,7 @@ impl Answer {
         *self == Self::Supported
     }
 
-    /// The reason, if it was not "yes".
+    /// Returns the reason, if it is not supported.
     pub fn why(&self) -> Option<&str> {
         match self {
             Self::Supported => None,
@@ -43,7 +43,7 @@ impl Answer {
         Self::NotSupported { why: why.into() }
     }
 
-    /// Reads a failed attempt: permission errors are refusals, the rest means there is no such thing.
+    /// Interprets a failed attempt: permission errors are refusals, all others mean that the feature is missing.
     fn from_error(error: &io::Error) -> Self {
         let errno = error.raw_os_error().unwrap_or(0);
         match errno {
@@ -70,7 +70,7 @@ fn words(errno: i32) -> String {
         .to_owned()
 }
 
-/// Why something was not permitted: a missing capability, or a policy that stands above them.
+/// Explains a refusal: a missing capability, or a policy that overrides them.
 fn refusal() -> String {
     let missing: Vec<_> = missing_capabilities(&Capability::FOR_BPF)
         .into_iter()
@@ -83,46 +83,45 @@ fn refusal() -> String {
     }
 }
 
-/// Whether XDP programs may read the wall clock: `bpf_ktime_get_tai_ns`, since 6.1.
+/// Returns true if XDP programs may read the wall clock: `bpf_ktime_get_tai_ns`, since 6.1.
 pub fn has_tai_helper() -> bool {
     Feature::TaiClock.probe().is_supported()
 }
 
-/// Whether jumps of 32 bits are there, since 6.6.
+/// Returns true if the kernel has jumps of 32 bits, since 6.6.
 pub fn has_far_jumps() -> bool {
     !is_unwanted("far-jumps") && Feature::FarJumps.probe().is_supported()
 }
 
-/// Whether the person wants trawl to do without a feature that has a fall-back, although the kernel has it:
-/// `TRAWL_WITHOUT=tcx`, several with commas between them. For kernels where it does not work as it should, and to try
-/// the fall-backs.
+/// Returns true if the user disabled a feature that has a fallback: `TRAWL_WITHOUT=tcx`, several separated by commas.
+/// This is for kernels on which the feature is broken, and for testing the fallbacks.
 pub fn is_unwanted(feature: &str) -> bool {
     std::env::var("TRAWL_WITHOUT")
         .is_ok_and(|list| list.split(',').any(|one| one.trim() == feature))
 }
 
-/// For what the kernel does wrong in some versions, which no question to it would bring to light.
+/// Compares the kernel's version, for bugs of some versions that no probe would reveal.
 pub fn kernel_is_at_least(major: u32, minor: u32) -> bool {
     version_of(&kernel_release()) >= Some((major, minor))
 }
 
-/// The first two numbers of a release.
+/// Returns the first two numbers of a release.
 fn version_of(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// The running kernel's release, as `uname -r` shows it.
+/// Returns the running kernel's release, as `uname -r` shows it.
 pub fn kernel_release() -> String {
     let read = std::fs::read_to_string("/proc/sys/kernel/osrelease");
     read.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
-// The features by name: what each is for, and its cached answer.
+// The features by name, each with its purpose and its cached answer.
 
 macro_rules! features {
     ($($(#[$about:meta])* $variant:ident, $since:expr, $name:literal, $purpose:literal, $attempt:ident;)*) => {
-        /// Something of the kernel that trawl uses where it is there.
+        /// A feature of the kernel that trawl uses if it is present.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Feature {
             $($(#[$about])* $variant,)*
@@ -137,21 +136,21 @@ macro_rules! features {
                 }
             }
 
-            /// What trawl does with it.
+            /// Returns trawl's use of it.
             pub fn purpose(self) -> &'static str {
                 match self {
                     $(Self::$variant => $purpose,)*
                 }
             }
 
-            /// The first version of Linux that has it, unless it was left out when the kernel was built.
+            /// Returns the first version of Linux that has it, unless it was compiled out.
             pub fn since(self) -> (u32, u32) {
                 match self {
                     $(Self::$variant => $since,)*
                 }
             }
 
-            /// Tries it; the first answer holds for the life of the process.
+            /// Tries it; the first answer is kept for the life of the process.
             pub fn probe(self) -> &'static Answer {
                 match self {
                     $(Self::$variant => {
@@ -190,8 +189,8 @@ features! {
 }
 
 impl Feature {
-    /// Why a test that needs it cannot run here; `None` where it can. What the running kernel is new enough for, and
-    /// no policy forbids, has to be there.
+    /// Returns the reason why a test that needs it cannot run; `None` if it can. A feature that the running kernel is
+    /// new enough for, and that no policy forbids, has to be present.
     ///
     /// # Panics
     ///
@@ -211,9 +210,9 @@ impl Feature {
     }
 }
 
-// The capabilities of this process, as far as capturing needs any.
+// The capabilities of this process that matter for capturing.
 
-/// A capability that something in trawl needs.
+/// A capability that trawl uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
     Bpf,
@@ -233,7 +232,7 @@ impl Capability {
         Self::SysAdmin,
         Self::SysResource,
     ];
-    /// What loading and attaching network programs takes.
+    /// Capabilities needed to load and attach network programs.
     pub const FOR_BPF: [Self; 3] = [Self::Bpf, Self::Perfmon, Self::NetAdmin];
 
     pub fn name(self) -> &'static str {
@@ -247,7 +246,7 @@ impl Capability {
         }
     }
 
-    /// What it is good for here.
+    /// Returns trawl's use of it.
     pub fn purpose(self) -> &'static str {
         match self {
             Self::Bpf => "create maps, load programs",
@@ -271,7 +270,7 @@ impl Capability {
     }
 }
 
-/// Whether this process has it in effect. CAP_SYS_ADMIN stands in for the two that were split from it.
+/// Returns true if it is in effect for this process. CAP_SYS_ADMIN includes the two that were split from it.
 pub fn has_capability(capability: Capability) -> bool {
     let effective = effective();
     let has = |c: Capability| effective >> c.bit() & 1 != 0;
@@ -283,7 +282,7 @@ pub fn missing_capabilities(of: &[Capability]) -> Vec<Capability> {
     of.iter().copied().filter(|c| !has_capability(*c)).collect()
 }
 
-/// What is missing of these, as a reason and what to do; `None` where nothing is.
+/// Returns the missing capabilities as a reason and a remedy; `None` if none is missing.
 pub fn lack_of(capabilities: &[Capability]) -> Option<(String, String)> {
     let missing = missing_capabilities(capabilities);
     let purposes: Vec<String> = missing
@@ -318,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_release_begins_with_two_numbers() {
+    fn version_is_read_from_a_release() {
         assert_eq!(version_of("6.1.0-56-amd64"), Some((6, 1)));
         assert_eq!(version_of("6.18.5"), Some((6, 18)));
         assert_eq!(version_of("7.0-rc1"), Some((7, 0)));
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_is_new_enough_for_is_there_or_refused() {
+    fn features_of_the_kernels_version_are_present_or_refused() {
         if !root_or_skip() {
             return;
         }
@@ -341,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn tracing_is_there_or_refused_but_never_unknown() {
+    fn tracing_is_present_or_refused_but_never_unknown() {
         if !root_or_skip() {
             return;
         }
@@ -357,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_apart() {
+    fn feature_names_are_unique() {
         let mut names: Vec<_> = Feature::ALL.iter().map(|f| f.name()).collect();
         names.sort_unstable();
         names.dedup();
@@ -365,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mask_is_found_among_the_lines() {
+    fn capability_mask_is_found_among_the_lines() {
         let status = "Name:\tx\nCapPrm:\t0000000000000000\nCapEff:\t0000008000001000\n";
         assert_eq!(parse_effective(status), Some(1 << 39 | 1 << 12));
         assert_eq!(parse_effective("Name:\tx\n"), None);

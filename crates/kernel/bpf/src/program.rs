@@ -1,4 +1,4 @@
-//! Programs: loading finished instructions, and opening ones that exist.
+//! Programs: loading finished instructions, and opening existing ones.
 
 use std::ffi::CString;
 use std::io;
@@ -16,7 +16,7 @@ pub const SCHED_CLS: u32 = libbpf_sys::BPF_PROG_TYPE_SCHED_CLS;
 pub const SOCKET_FILTER: u32 = libbpf_sys::BPF_PROG_TYPE_SOCKET_FILTER;
 pub const RAW_TRACEPOINT: u32 = libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT;
 pub const TRACING: u32 = libbpf_sys::BPF_PROG_TYPE_TRACING;
-/// In the place of a function of another program.
+/// In place of a function of another program.
 pub const EXTENSION: u32 = libbpf_sys::BPF_PROG_TYPE_EXT;
 pub const ATTACH_FENTRY: u32 = libbpf_sys::BPF_TRACE_FENTRY;
 pub const ATTACH_FEXIT: u32 = libbpf_sys::BPF_TRACE_FEXIT;
@@ -28,14 +28,14 @@ pub const ATTACH_TCX_EGRESS: u32 = libbpf_sys::BPF_TCX_EGRESS;
 pub const ATTACH_NETFILTER: u32 = libbpf_sys::BPF_NETFILTER;
 /// At netfilter's hooks: since 6.4.
 pub const NETFILTER: u32 = libbpf_sys::BPF_PROG_TYPE_NETFILTER;
-/// The program copes with packets that are not in one piece.
+/// The program accepts packets in several pieces.
 pub const HAS_FRAGS: u32 = 1 << 5;
-/// The verifier refuses a program on which it contradicts itself (since 6.8), in place of a warning in the kernel's log.
+/// The verifier refuses a program on which it contradicts itself (since 6.8), instead of warning in the kernel's log.
 pub const TEST_REG_INVARIANTS: u32 = 1 << 7;
 /// The program runs on one device only, and may ask it for its metadata.
 pub const DEVICE_BOUND: u32 = 1 << 6;
 
-/// Everything a load call needs beside the instructions.
+/// Parameters of a load call in addition to the instructions.
 #[derive(Clone, Debug)]
 pub struct LoadOptions<'a> {
     pub name: &'a str,
@@ -51,7 +51,7 @@ pub struct LoadOptions<'a> {
 }
 
 impl<'a> LoadOptions<'a> {
-    /// Under the licence that lets a program call all helpers, and for any place that suits its kind.
+    /// Returns options with a licence for all helpers, for any attach type that suits the kind.
     pub fn new(name: &'a str, kind: u32) -> Self {
         Self {
             name,
@@ -65,13 +65,13 @@ impl<'a> LoadOptions<'a> {
         }
     }
 
-    /// Loads a small program that the verifier has nothing to say about; the error is the kernel's errno.
+    /// Loads a small program that is known to be valid; the error is the kernel's errno.
     pub fn load(&self, instructions: &[Insn]) -> io::Result<OwnedFd> {
         try_load(instructions, self, None)
     }
 }
 
-/// The program that only returns this.
+/// Returns a program that only returns this value.
 pub fn returning(value: i32) -> [Insn; 2] {
     [op::alu_imm(op::MOV, 0, value), op::exit()]
 }
@@ -84,7 +84,7 @@ pub struct Types<'a> {
     pub(crate) lines: &'a [libbpf_sys::bpf_line_info],
 }
 
-/// What a tracing program looks at.
+/// The target of a tracing program.
 #[derive(Clone, Copy, Debug)]
 pub struct Traced<'a> {
     /// `None`: the kernel itself.
@@ -116,7 +116,7 @@ pub fn load(instructions: &[Insn], options: &LoadOptions<'_>) -> Result<OwnedFd>
                 let why = format!("the verifier did not finish within {limit:?}");
                 return Err(Error::failed(what, why).refused(Refusal::TooSlow));
             }
-            // What the verifier had to say takes as long again, and is that the program is too large.
+            // Writing the verifier's log takes as long again, and it would only say that the program is too large.
             if loaded
                 .as_ref()
                 .is_err_and(|e| e.raw_os_error() == Some(libc::E2BIG))
@@ -139,8 +139,8 @@ pub fn load(instructions: &[Insn], options: &LoadOptions<'_>) -> Result<OwnedFd>
     }
 }
 
-/// One attempt, which is the only caller of the kernel's load: the error is its errno, and what the verifier says stands
-/// in the log where one is given, at that level.
+/// Makes one attempt, and is the only caller of the kernel's load: the error is its errno, and the verifier's messages
+/// are written to the log, if one is given, at that level.
 pub(super) fn try_load(
     instructions: &[Insn],
     options: &LoadOptions<'_>,
@@ -194,10 +194,10 @@ pub(super) fn try_load(
     })
 }
 
-/// The line of the verifier's log that tells the reason: the last one before its statistics.
+/// Returns the line of the verifier's log with the reason: the last one before its statistics.
 fn reason_in(log: &[u8]) -> Option<String> {
-    // Where the verifier takes lines of its log back it leaves zeroes. What stands after them may be the rest of
-    // the log, or what an earlier attempt to verify a branch left there: the part with the statistics is the end.
+    // Where the verifier removes lines of its log it leaves zeroes. The text after them may be the rest of the log, or
+    // remains of an earlier attempt to verify a branch: the part with the statistics is the end.
     let text = String::from_utf8_lossy(log);
     let is_end = |part: &&str| part.lines().any(|line| line.starts_with("processed "));
     let text = match text.split('\0').find(is_end) {
@@ -232,13 +232,13 @@ fn explain(name: &str, error: io::Error, log: &[u8]) -> Error {
     }
 }
 
-/// Opens a program that exists in the kernel.
+/// Opens an existing program.
 pub fn open_by_id(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes a plain number.
     owned(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })
 }
 
-/// The identifier of an open program.
+/// Returns the identifier of an open program.
 pub fn id(program: &OwnedFd) -> io::Result<u32> {
     use std::os::fd::AsFd;
     super::info::program(program.as_fd()).map(|info| info.id)
@@ -257,7 +257,7 @@ mod tests {
     use super::reason_in;
 
     #[test]
-    fn the_reason_is_found_among_what_the_log_took_back() {
+    fn reason_is_found_despite_removed_lines() {
         let stale: &[u8] =
             b"0: exit\nR0 !read_ok\nprocessed 2 insns (limit 1000000)\n\0from 1 to 9: safe\n\0\0\0";
         assert_eq!(reason_in(stale).as_deref(), Some("R0 !read_ok"));

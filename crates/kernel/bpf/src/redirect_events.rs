@@ -1,4 +1,5 @@
-//! What the kernel's XDP tracepoints tell of all interfaces, counted by bpf/redirect_events.bpf.c: loaded, attached and read.
+//! Events of the kernel's XDP tracepoints on all interfaces, counted by bpf/redirect_events.bpf.c: loaded, attached and
+//! read.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +16,7 @@ use layout::XdpEventKey;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redirect_events.bpf.o"));
 
-/// Programs and the tracepoints that they are for.
+/// Programs and their tracepoints.
 const PROGRAMS: [(&str, &str); 6] = [
     ("trawl_redirect_err", "xdp_redirect_err"),
     ("trawl_map_err", "xdp_redirect_map_err"),
@@ -25,26 +26,26 @@ const PROGRAMS: [(&str, &str); 6] = [
     ("trawl_kthread", "xdp_cpumap_kthread"),
 ];
 
-/// What happened.
+/// Kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A redirect failed with this error.
     RedirectError(u32),
     /// A packet was aborted, had no valid verdict, or could not be sent back: with this verdict.
     Exception(u32),
-    /// Packets were handed to a device, which gave this error for those that it dropped.
+    /// Packets were handed to a device, which dropped some of them with this error.
     Devmap(u32),
     /// Packets were handed to this CPU.
     CpumapEnqueue(u32),
-    /// This CPU took packets that had been handed to it.
+    /// This CPU processed packets that had been handed to it.
     CpumapKthread(u32),
 }
 
-/// Where it happened.
+/// Location of an event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventSource {
     pub kind: Kind,
-    /// Identifier of the map, where one was asked.
+    /// Identifier of the map, if one was used.
     pub map: u32,
     /// Inode number of the namespace of the device that packets came from.
     pub netns: u32,
@@ -60,7 +61,7 @@ pub struct RedirectEvents {
 }
 
 impl RedirectEvents {
-    /// Counts from now on.
+    /// Begins to count.
     pub fn watch() -> Result<Self> {
         let fail = |why: &dyn std::fmt::Display| {
             Error::failed("cannot watch the XDP tracepoints", why.to_string())
@@ -91,7 +92,7 @@ impl RedirectEvents {
         })
     }
 
-    /// All counts so far, for each place by CPU.
+    /// Returns all counts so far, for each source by CPU.
     pub fn read(&self) -> io::Result<Vec<(EventSource, Vec<Count>)>> {
         let mut found = Vec::new();
         for bytes in self.table.keys()? {
@@ -138,7 +139,7 @@ mod tests {
     use trawl_sys::testing::root_or_skip;
 
     #[test]
-    fn the_tracepoints_are_there() {
+    fn tracepoints_exist() {
         if !root_or_skip() {
             return;
         }

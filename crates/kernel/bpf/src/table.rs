@@ -10,12 +10,12 @@ use super::info::{self, MapInfo};
 pub const ANY: u64 = libbpf_sys::BPF_ANY as u64;
 pub const NEW_ONLY: u64 = libbpf_sys::BPF_NOEXIST as u64;
 
-/// An open map with its measures.
+/// An open map with its key and value sizes.
 #[derive(Debug)]
 pub struct Table {
     fd: OwnedFd,
     about: MapInfo,
-    /// Bytes that a value takes in user space: of a per-CPU map, those of all CPUs.
+    /// Bytes of a value in user space: in a per-CPU map, of all CPUs together.
     value_length: usize,
 }
 
@@ -37,7 +37,7 @@ impl Table {
         super::map::open_by_id(id).and_then(Self::new)
     }
 
-    /// An array of one value: these bytes.
+    /// Creates an array with one value: these bytes.
     pub fn holding(name: &str, bytes: &[u8]) -> io::Result<Self> {
         let too_long = |_| io::Error::from_raw_os_error(libc::E2BIG);
         let length = u32::try_from(bytes.len()).map_err(too_long)?;
@@ -47,7 +47,7 @@ impl Table {
         Ok(table)
     }
 
-    /// A hash map, empty.
+    /// Creates an empty hash map.
     pub fn hash(name: &str, (key, value): (usize, usize), entries: u32) -> io::Result<Self> {
         let sizes = (key as u32, value as u32);
         super::map::create(name, libbpf_sys::BPF_MAP_TYPE_HASH, sizes, entries, 0)
@@ -58,7 +58,7 @@ impl Table {
         &self.about
     }
 
-    /// Puts a value under a key; per-CPU maps take the values of all possible CPUs, each padded to eight bytes.
+    /// Writes a value under a key; per-CPU maps expect the values of all possible CPUs, each padded to eight bytes.
     pub fn update(&self, key: &[u8], value: &[u8], flags: u64) -> io::Result<()> {
         self.check_key(key)?;
         if value.len() != self.value_length {
@@ -76,7 +76,7 @@ impl Table {
         check(result).map(drop)
     }
 
-    /// The value under a key, if there is one; of per-CPU maps all values, each padded to eight bytes.
+    /// Returns the value under a key, if it has one; from per-CPU maps all values, each padded to eight bytes.
     pub fn lookup(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         self.check_key(key)?;
         let mut value = vec![0u8; self.value_length];
@@ -95,7 +95,7 @@ impl Table {
         }
     }
 
-    /// Takes an entry out; whether there was one.
+    /// Removes an entry; returns true if it existed.
     pub fn delete(&self, key: &[u8]) -> io::Result<bool> {
         self.check_key(key)?;
         // SAFETY: the key is as long as the kernel reads.
@@ -108,7 +108,7 @@ impl Table {
         }
     }
 
-    /// All keys there are; entries that come and go meanwhile may be missing.
+    /// Returns all keys; entries that are added or removed meanwhile may be missing.
     pub fn keys(&self) -> io::Result<Vec<Vec<u8>>> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         loop {
@@ -123,7 +123,7 @@ impl Table {
                 )
             };
             match check(result) {
-                // A key that went away meanwhile sends the kernel back to the first one.
+                // A key that was removed meanwhile sends the kernel back to the first one.
                 Ok(_) if keys.len() > self.about.max_entries as usize => return Ok(keys),
                 Ok(_) => keys.push(next),
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(keys),
@@ -132,7 +132,7 @@ impl Table {
         }
     }
 
-    /// Whether there is any entry; arrays have all of theirs.
+    /// Returns true if the map has any entry; arrays always have all of theirs.
     pub fn has_entries(&self) -> io::Result<bool> {
         let mut first = vec![0u8; self.about.key_size as usize];
         // SAFETY: without a key the kernel gives the first one, for which there is room.
@@ -174,7 +174,7 @@ fn is_per_cpu(kind: u32) -> bool {
     )
 }
 
-/// CPUs that there could be: per-CPU values exist for each of them.
+/// Returns the number of possible CPUs, for each of which per-CPU values exist.
 pub fn possible_cpus() -> io::Result<usize> {
     // SAFETY: the call takes nothing and returns a number.
     let count = check(unsafe { libbpf_sys::libbpf_num_possible_cpus() })?;

@@ -1,4 +1,4 @@
-//! Test runs: a loaded program asked about a packet without any interface (BPF_PROG_TEST_RUN).
+//! Test runs of a loaded program on a packet without any interface (BPF_PROG_TEST_RUN).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -7,23 +7,23 @@ use std::time::Duration;
 use super::{check, opts};
 use crate::layout::Shared;
 
-/// How much longer a program may make a frame.
+/// Number of bytes by which a program may lengthen a frame.
 const ROOM_TO_GROW: usize = 64;
 
-/// What a program answered.
+/// Result of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What it returned.
+    /// Its return value.
     pub value: u32,
-    /// How long a run took, on average over the repetitions.
+    /// Average duration of a run over the repetitions.
     pub duration: Duration,
 }
 
 /// Runs an XDP program on a frame.
 ///
-/// The kernel takes no frame shorter than an Ethernet header. What is more than a page holds is put into
-/// fragments; so is all after the first `linear` bytes if that is given (kernel 6.18 and later, an older one
-/// answers EINVAL). Whether the program was loaded for fragments is not looked at.
+/// The kernel accepts no frame shorter than an Ethernet header. Bytes beyond a page are put into fragments; so are all
+/// after the first `linear` bytes if that is given (kernel 6.18 and later; an older one answers EINVAL). The kernel
+/// does not check that the program was loaded for fragments.
 pub fn xdp(
     program: BorrowedFd<'_>,
     frame: &[u8],
@@ -34,13 +34,12 @@ pub fn xdp(
         data_end: linear.unwrap_or(frame.len()).min(frame.len()) as u32,
         ..Default::default()
     };
-    // Without a context the kernel chooses, which kernels of all ages can.
+    // Without a context the kernel chooses one, which kernels of all versions can.
     run(program, frame, linear.map(|_| &context), repeat, &mut []).map(|(answer, _)| answer)
 }
 
-/// Runs an XDP program once on a frame that is said to have come in by an interface of the calling thread's namespace,
-/// which has to have a program for that; returns the frame as the program left it, too. What the program redirects
-/// goes nowhere.
+/// Runs an XDP program once on a frame that claims to have arrived by an interface of the calling thread's namespace,
+/// which must have a program for that; returns also the frame as the program left it. Redirected frames are not sent.
 pub fn xdp_from(
     program: BorrowedFd<'_>,
     frame: &[u8],
@@ -57,20 +56,20 @@ pub fn xdp_from(
     Ok((answer, left))
 }
 
-/// What became of a frame, beside the answer.
+/// A frame after a run, in addition to the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestRunAnswer {
     pub value: u32,
-    /// All bytes after the program, the metadata in front of the frame included.
+    /// All bytes after the run, including the metadata in front of the frame.
     pub bytes: Vec<u8>,
-    /// How many of them are metadata.
+    /// Number of bytes of metadata.
     pub metadata: u32,
 }
 
-/// Room for what a program may put before and after a frame.
+/// Room for bytes that a program adds before and after a frame.
 const GROWTH: usize = 4096;
 
-/// Runs an XDP program on a frame once, and gives back the frame as the program left it.
+/// Runs an XDP program on a frame once, and returns the frame as the program left it.
 pub fn xdp_outcome(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<TestRunAnswer> {
     let context = libbpf_sys::xdp_md {
         data_end: u32::try_from(frame.len())
@@ -99,13 +98,14 @@ pub fn xdp_outcome(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<TestRunA
     })
 }
 
-/// Runs a tc program on a frame, which must be longer than an Ethernet header and fit a page. It has no tag
-/// beside it and is all in one piece: kernels of today let nobody ask for anything else.
+/// Runs a tc program on a frame, which must be longer than an Ethernet header and fit a page. It has no tag outside the
+/// packet and is in one piece: current kernels support nothing else.
 pub fn tc(program: BorrowedFd<'_>, frame: &[u8], repeat: u32) -> io::Result<Answer> {
     run(program, frame, None, repeat, &mut []).map(|(answer, _)| answer)
 }
 
-/// Runs a program that makes system calls (BPF_PROG_TYPE_SYSCALL): its context, all zero at first, as it left that.
+/// Runs a program that makes system calls (BPF_PROG_TYPE_SYSCALL) on a zeroed context, and returns the context as it
+/// left it.
 pub fn system<T: Shared>(program: BorrowedFd<'_>) -> io::Result<T> {
     let mut bytes = vec![0u8; size_of::<T>()];
     let mut opts = opts!(libbpf_sys::bpf_test_run_opts);
@@ -116,7 +116,7 @@ pub fn system<T: Shared>(program: BorrowedFd<'_>) -> io::Result<T> {
     T::from_bytes(&bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Also tells how much of `left`, if there is any, was filled with the frame as it was left.
+/// Runs a program; returns also the number of bytes of `left`, if given, that were filled with the resulting frame.
 fn run(
     program: BorrowedFd<'_>,
     frame: &[u8],

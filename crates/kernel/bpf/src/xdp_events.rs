@@ -1,5 +1,5 @@
-//! What XDP lost without a socket buffer: exceptions, failed redirects, and what devmaps and cpumaps threw away, as the
-//! kernel's tracepoints tell.
+//! Packets that XDP lost without a socket buffer: exceptions, failed redirects, and drops by devmaps and cpumaps, from
+//! the kernel's tracepoints.
 
 use libbpf_rs::{Link, MapCore, MapFlags, ObjectBuilder};
 use trawl_sys::{Error, Result};
@@ -13,16 +13,16 @@ use crate::layout::xdp_events::{
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/watch_xdp.bpf.o"));
 const MAP: &str = "xdp_events";
-/// The function that runs programs of veth on socket buffers, and those that run programs in skb mode.
+/// The functions that run programs of veth on socket buffers, and programs in skb mode.
 const VETH_ON_BUFFERS: &str = "veth_xdp_rcv_skb";
 const IN_SKB_MODE: [&str; 3] = [
     "do_xdp_generic",
     "netif_receive_generic_xdp",
     "bpf_prog_run_generic_xdp",
 ];
-/// What the kernel says of a redirect without a map.
+/// Map fields of a redirect without a map.
 const NO_MAP: [u32; 2] = [0, i32::MAX as u32];
-/// What the tracepoint itself consists of.
+/// Functions of the tracepoint itself.
 const OF_TRACEPOINT: [&str; 5] = [
     "bpf_prog_",
     "bpf_trace_run",
@@ -31,29 +31,29 @@ const OF_TRACEPOINT: [&str; 5] = [
     "trace_",
 ];
 
-/// What became of a packet.
+/// Outcome of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum What {
-    /// The verdict was XDP_ABORTED, or none that the kernel knows.
+    /// The verdict was XDP_ABORTED, or unknown to the kernel.
     Exception { verdict: u32 },
-    /// The redirect that the program asked for failed.
+    /// The redirect that the program requested failed.
     Redirect { errno: u32, map: Option<u32> },
-    /// The interface that it was redirected to did not take it.
+    /// The target interface refused the packet.
     Devmap { errno: u32 },
-    /// The queue of the CPU that it was redirected to was full.
+    /// The target CPU's queue was full.
     Cpumap { map: u32, cpu: u32 },
 }
 
-/// Packets with the same end.
+/// Packets with the same outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Event {
     pub what: What,
-    /// The number of the network namespace's inode, and the interface; 0: none is concerned.
+    /// The inode number of the network namespace, and the interface; 0 if none is involved.
     pub netns: u32,
     pub ifindex: u32,
-    /// The program's number; 0: not known.
+    /// The program's number; 0 if unknown.
     pub program: u32,
-    /// The function that it happened in; empty: not known.
+    /// The function in which it happened; empty if unknown.
     pub function: String,
     /// The program ran in skb mode.
     pub skb_mode: bool,
@@ -93,7 +93,7 @@ impl XdpEvents {
         })
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> Result<Vec<(Event, u64)>> {
         let Some(map) = self.object.maps().find(|map| map.name() == MAP) else {
             return Ok(Vec::new());
@@ -107,7 +107,7 @@ impl XdpEvents {
             let Some((event, packets)) = self.event(&key).zip(packets) else {
                 continue;
             };
-            // The same by another way.
+            // Another path leads to the same event.
             match counts.iter_mut().find(|(known, _)| *known == event) {
                 Some((_, sum)) => *sum += packets,
                 None => counts.push((event, packets)),
@@ -141,7 +141,7 @@ impl XdpEvents {
             .filter(|name| !OF_TRACEPOINT.iter().any(|part| name.starts_with(part)))
             .collect();
         let skb_mode = led_there.iter().any(|name| IN_SKB_MODE.contains(name));
-        // Of a redirect that fails veth frees the memory alone.
+        // For a failed redirect, veth frees only the memory.
         let is_exception = matches!(what, What::Exception { .. });
         let by_veth = is_exception && led_there.contains(&VETH_ON_BUFFERS);
         Some(Event {

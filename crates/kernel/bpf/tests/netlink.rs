@@ -1,4 +1,4 @@
-//! The netlink calls tried in namespaces of their own.
+//! Tests netlink calls in separate namespaces.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -41,7 +41,7 @@ fn pair() -> Pair {
 fn wait_for(monitor: &mut LinkMonitor) -> Vec<LinkEvent> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
-        assert!(Instant::now() < deadline, "nothing was told within 5 s");
+        assert!(Instant::now() < deadline, "no event within 5 s");
         monitor.wait(Duration::from_secs(5)).unwrap();
         let events = monitor.events().unwrap();
         if !events.is_empty() {
@@ -51,7 +51,7 @@ fn wait_for(monitor: &mut LinkMonitor) -> Vec<LinkEvent> {
 }
 
 #[test]
-fn a_pair_is_made_in_two_namespaces_as_asked() {
+fn pair_is_created_in_two_namespaces() {
     if !root_or_skip() {
         return;
     }
@@ -77,7 +77,7 @@ fn a_pair_is_made_in_two_namespaces_as_asked() {
 }
 
 #[test]
-fn an_unknown_interface_is_answered_with_those_that_exist() {
+fn unknown_interface_error_lists_existing_ones() {
     if !root_or_skip() {
         return;
     }
@@ -97,7 +97,7 @@ fn an_unknown_interface_is_answered_with_those_that_exist() {
 }
 
 #[test]
-fn addresses_neighbours_and_routes_are_taken() {
+fn addresses_neighbours_and_routes_are_accepted() {
     if !root_or_skip() {
         return;
     }
@@ -163,7 +163,7 @@ fn addresses_neighbours_and_routes_are_taken() {
 }
 
 #[test]
-fn the_monitor_tells_of_down_up_rename_move_and_removal() {
+fn monitor_reports_down_up_rename_move_and_removal() {
     if !root_or_skip() {
         return;
     }
@@ -227,7 +227,7 @@ fn clsact_is_added_once_and_filters_come_and_go() {
 }
 
 #[test]
-fn a_veth_has_native_xdp_only_with_enough_receive_queues() {
+fn veth_has_native_xdp_only_with_enough_receive_queues() {
     if !root_or_skip() {
         return;
     }
@@ -240,7 +240,7 @@ fn a_veth_has_native_xdp_only_with_enough_receive_queues() {
             .index;
         xdp_abilities(Some(&scratch.namespace), index).unwrap()
     };
-    // Two receive queues cannot take what three transmit queues of the peer send.
+    // Two receive queues cannot handle the packets of the peer's three transmit queues.
     let (Some(fewer), Some(more)) = (abilities(&a), abilities(&b)) else {
         eprintln!("SKIPPED: this kernel has no netdev netlink family");
         return;
@@ -253,7 +253,7 @@ fn a_veth_has_native_xdp_only_with_enough_receive_queues() {
 }
 
 #[test]
-fn the_other_end_of_a_veth_is_found_in_its_namespace() {
+fn other_end_of_a_veth_is_found_in_its_namespace() {
     if !root_or_skip() {
         return;
     }
@@ -268,7 +268,7 @@ fn the_other_end_of_a_veth_is_found_in_its_namespace() {
 }
 
 #[test]
-fn a_vlan_tells_its_tag_and_the_interface_below_it() {
+fn vlan_reports_its_tag_and_the_interface_below_it() {
     if !root_or_skip() {
         return;
     }

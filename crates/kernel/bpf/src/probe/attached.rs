@@ -1,4 +1,4 @@
-//! Which tcx programs an interface has.
+//! The tcx programs of an interface.
 
 use std::io;
 
@@ -9,11 +9,11 @@ pub struct TcxProgram {
     pub link_id: Option<u32>,
 }
 
-/// Far more than anyone attaches; the kernel itself allows 63.
+/// Room for programs; the kernel itself allows 63.
 const MOST: usize = 64;
 
-/// The tcx programs of an interface of the calling thread's namespace, in the order they run.
-/// Empty where the kernel has no tcx.
+/// Returns the tcx programs of an interface of the calling thread's namespace, in the order they run; none if the
+/// kernel has no tcx.
 pub fn tcx(index: u32, ingress: bool) -> io::Result<Vec<TcxProgram>> {
     let hook = if ingress {
         libbpf_sys::BPF_TCX_INGRESS
@@ -32,7 +32,7 @@ pub fn tcx(index: u32, ingress: bool) -> io::Result<Vec<TcxProgram>> {
     let result = unsafe { libbpf_sys::bpf_prog_query_opts(index as i32, hook, &raw mut options) };
     match -result {
         0 => {}
-        // The kernel does not know the hook.
+        // The kernel has no such hook.
         libc::EINVAL => return Ok(Vec::new()),
         errno => return Err(io::Error::from_raw_os_error(errno)),
     }

@@ -1,4 +1,4 @@
-//! The attempts that tell whether a feature is there: each makes the real thing, small, and lets it go again.
+//! Attempts behind the probes: each creates a small instance of the feature, and releases it.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ const TC_NEXT: i32 = -1;
 const LOOPBACK: u32 = 1;
 const NAME: &str = "trawl_probe";
 const LARGE_MAP: u32 = 16 << 20;
-/// Exists in every kernel that can trace functions with BPF, for tests like this one.
+/// A function in every kernel that can trace functions with BPF, for tests like this one.
 const TRACEABLE: &str = "bpf_fentry_test1";
 
 fn map(kind: u32, key: u32, value: u32, entries: u32, flags: u32) -> io::Result<OwnedFd> {
@@ -48,7 +48,8 @@ pub fn btf_in_kernel() -> Answer {
     }
 }
 
-/// The switch is not shown in network namespaces other than the first: there a program of ours tells.
+/// Tests the JIT. Its switch is hidden in all network namespaces but the first: there a program of trawl's shows the
+/// answer.
 pub fn jit() -> Answer {
     if fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").is_ok_and(|text| text.trim() == "0")
     {
@@ -85,7 +86,7 @@ pub fn mmapable_array() -> Answer {
     Answer::from_result(mapped)
 }
 
-/// Memory for a ring. Kernels before 5.11 count it against RLIMIT_MEMLOCK.
+/// Tries memory for a ring. Kernels before 5.11 count it against RLIMIT_MEMLOCK.
 pub fn large_map() -> Answer {
     match map(libbpf_sys::BPF_MAP_TYPE_ARRAY, 4, LARGE_MAP, 1, 0) {
         Err(e) if e.raw_os_error() == Some(libc::EPERM) && bpf().is_supported() => {
@@ -106,7 +107,7 @@ pub fn xdp_frags() -> Answer {
     Answer::from_result(xdp(&returning(XDP_PASS), libbpf_sys::BPF_F_XDP_HAS_FRAGS))
 }
 
-/// One that a program may write to, counters that several CPUs share among it (kernel 6.10).
+/// Tries an arena that a program may write to, and that CPUs can share for counters (kernel 6.10).
 pub fn arena() -> Answer {
     let used = arena::create(NAME, 1, arena::address_of(0)).and_then(|map| {
         let [first, second] = op::load_immediate(op::MAP, 1, map.as_raw_fd());
@@ -126,7 +127,7 @@ pub fn arena() -> Answer {
     Answer::from_result(used)
 }
 
-/// A link on the loopback interface of a namespace that exists only for this.
+/// Tries a link on the loopback interface of a temporary namespace.
 pub fn xdp_link() -> Answer {
     let program = match xdp(&returning(XDP_PASS), 0) {
         Ok(program) => program,
@@ -167,8 +168,8 @@ pub fn fexit() -> Answer {
     tracing(libbpf_sys::BPF_TRACE_FEXIT)
 }
 
-/// Attaches to a BPF program, as the xdp tap does, and to a kernel function where that fails for want of
-/// a program to attach to.
+/// Attaches to a BPF program, as the xdp tap does, or to a kernel function if that fails for lack of a program to
+/// attach to.
 fn tracing(attach_type: u32) -> Answer {
     let code = returning(0);
     let attempt = |program: Option<BorrowedFd<'_>>, function| {
@@ -215,7 +216,7 @@ pub fn ring_buffer() -> Answer {
     Answer::from_result(map(libbpf_sys::BPF_MAP_TYPE_RINGBUF, 0, 0, page, 0))
 }
 
-/// One live frame, dropped by the program that makes it.
+/// Sends one live frame, dropped by the program that makes it.
 pub fn live_frames() -> Answer {
     let frame = [0u8; 64];
     let run = xdp(&returning(XDP_DROP), 0).and_then(|program| {
@@ -249,7 +250,7 @@ fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A socket's refusal is about CAP_NET_RAW, not about BPF.
+/// Interprets a socket's refusal, which is about CAP_NET_RAW, not about BPF.
 fn from_socket<T>(result: io::Result<T>) -> Answer {
     match Answer::from_result(result) {
         Answer::Refused { errno, .. } => Answer::Refused {
@@ -289,7 +290,7 @@ pub fn tai_clock() -> Answer {
 }
 
 pub fn far_jumps() -> Answer {
-    // To the next instruction: what matters is whether the verifier knows it.
+    // A jump to the next instruction: only its acceptance by the verifier matters.
     let code = [
         op::alu_imm(op::MOV, 0, XDP_PASS),
         op::goto_far(0),
@@ -313,8 +314,8 @@ pub fn xdp_load_bytes() -> Answer {
     Answer::from_result(xdp(&code, 0))
 }
 
-// Type information for the probes: looked up in the kernel's own, and made by hand for a small program,
-// because tracing programs attach to nothing that has none.
+// Type information for the probes: looked up in the kernel's own, and built by hand for a small program, because
+// tracing programs can only attach to programs that have some.
 
 const KIND_INT: u32 = 1;
 const KIND_PTR: u32 = 2;
@@ -324,18 +325,18 @@ const KIND_FUNC_PROTO: u32 = 13;
 const LINKAGE_GLOBAL: u32 = 1;
 const SIGNED: u32 = 1 << 24;
 
-/// Whether the kernel carries its own type information.
+/// Returns true if the kernel has its own type information.
 pub fn in_kernel() -> bool {
     Path::new(kernel_types::PATH).exists()
 }
 
-/// The number of a kernel function's type.
+/// Returns the number of a kernel function's type.
 pub fn kernel_function(name: &str) -> io::Result<u32> {
     let found = kernel_types::find(kernel_types::FUNCTION, name)?;
     found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
 }
 
-/// An XDP program with type information: something for tracing programs to attach to.
+/// An XDP program with type information, as a target for tracing programs.
 #[derive(Debug)]
 pub struct Target {
     program: OwnedFd,
@@ -345,7 +346,7 @@ pub struct Target {
 /// The type number of the target's only function.
 const TARGET_FUNCTION: u32 = 5;
 
-/// What a program that is this one function has to say of its types.
+/// Returns the type information of a program that consists of this one function.
 fn one_function(btf: BorrowedFd<'_>) -> Types<'_> {
     const FUNCTION: &[libbpf_sys::bpf_func_info] = &[libbpf_sys::bpf_func_info {
         insn_off: 0,
@@ -388,7 +389,7 @@ fn load_types() -> io::Result<OwnedFd> {
     owned(fd)
 }
 
-/// `int trawl_probe(struct xdp_md *ctx)`, as the kernel's BTF documentation lays it out.
+/// Encodes `int trawl_probe(struct xdp_md *ctx)` in the format of the kernel's BTF documentation.
 fn types_of_target() -> Vec<u8> {
     let mut names = vec![0u8];
     let mut name = |text: &str| {
