@@ -172,7 +172,7 @@ impl Filter {
             return Ok(None);
         };
         if options.link != LinkType::ETHERNET {
-            let why = "only Ethernet frames are looked into";
+            let why = "only Ethernet frames are supported";
             return Err(Error::failed("cannot look inside tunnels", why));
         }
         compile_filters();

@@ -1,4 +1,4 @@
-//! Classic BPF programs: what libpcap compiles to and what `tcpdump -ddd` prints.
+//! Classic BPF programs: the output of libpcap's compiler and of `tcpdump -ddd`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use crate::error::FilterError;
 use crate::table::Table;
 
-/// Most instructions of a raw program, as the kernel's `BPF_MAXINSNS`.
+/// Maximum number of instructions of a raw program, as the kernel's `BPF_MAXINSNS`.
 pub const MAX_RAW: usize = 4096;
-/// Most instructions of a program compiled by libpcap; far beyond what a hook can run.
+/// Maximum number of instructions of a program compiled by libpcap; far beyond the capacity of a hook.
 pub const MAX_COMPILED: usize = 65_535;
-/// Cells of scratch memory.
+/// Number of cells of scratch memory.
 pub const MEMORY_CELLS: usize = 16;
-/// Backward jumps a packet may take before the filter gives up with "no match", as in newer
-/// libpcap. Only `protochain` jumps backward, once for each header of the chain.
+/// Maximum number of backward jumps of a packet before the filter gives up with "no match", as in newer libpcap. Only
+/// `protochain` jumps backward, once for each header of the chain.
 pub const MAX_BACKWARD_JUMPS: u32 = 64;
 
 /// Opcodes, by the names of `<linux/bpf_common.h>`.
@@ -66,7 +66,7 @@ pub mod op {
     pub const TXA: u16 = 0x80;
 }
 
-/// Offsets from which Linux reads not packet bytes but facts about the packet (`SKF_AD_OFF`…).
+/// Offsets from which Linux reads facts about the packet instead of its bytes (`SKF_AD_OFF`…).
 pub mod ancillary {
     /// First ancillary offset, -4096.
     pub const AD_OFF: u32 = 0xffff_f000;
@@ -75,9 +75,9 @@ pub mod ancillary {
     /// Offsets from here to [`NET_OFF`] count from the link header, -2097152.
     pub const LL_OFF: u32 = 0xffe0_0000;
 
-    /// The offset in an Ethernet frame. The network header is taken to be right after the 14 bytes
-    /// of the Ethernet header; a Linux socket has it there too, once a tag is taken off the frame.
-    /// Ancillary fields are nowhere in it.
+    /// Returns the offset in an Ethernet frame. The network header is assumed right after the 14 bytes of the Ethernet
+    /// header, which is also its position on a Linux socket once a tag is removed from the frame. Ancillary fields have no
+    /// offset.
     pub fn offset(k: u32) -> Option<u32> {
         Some(match k {
             AD_OFF.. => return None,
@@ -102,12 +102,12 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    /// An instruction from its four fields.
+    /// Creates an instruction from its four fields.
     pub const fn new(code: u16, jt: u8, jf: u8, k: u32) -> Self {
         Self { code, jt, jf, k }
     }
 
-    /// The instruction's class: load, store, arithmetic, jump, return, other.
+    /// Returns the class: load, store, arithmetic, jump, return, other.
     pub const fn class(self) -> u16 {
         self.code & 0x07
     }
@@ -117,13 +117,13 @@ impl Instruction {
     }
 }
 
-/// A checked classic program: it ends, stays within itself and touches nothing that it should not.
+/// A checked classic program: it ends, stays within itself and accesses only permitted memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Classic {
     instructions: Vec<Instruction>,
     /// Offsets below zero count from the packet's headers, as in the kernel's programs.
     counts_from_headers: bool,
-    /// Comparisons that are look-ups, by their numbers, and in which of the tables.
+    /// Comparisons that are table look-ups: instruction number and table index.
     finds: BTreeMap<usize, usize>,
     tables: Arc<[Table]>,
 }
@@ -138,7 +138,7 @@ impl Classic {
         }
     }
 
-    /// A program of libpcap's compiler in which some comparisons look a value up in a table.
+    /// Creates a program of libpcap's compiler in which some comparisons look up a table.
     pub(crate) fn with_tables(
         instructions: Vec<Instruction>,
         finds: Vec<(usize, usize)>,
@@ -152,7 +152,7 @@ impl Classic {
         })
     }
 
-    /// Whether long lists in it are looked up in tables, which a classic program as such cannot say.
+    /// Returns true if long lists in it are tables, which a plain classic program cannot express.
     pub fn has_tables(&self) -> bool {
         !self.tables.is_empty()
     }
@@ -165,7 +165,7 @@ impl Classic {
         Arc::clone(&self.tables)
     }
 
-    /// The offset in the packet that a load's constant means, if any.
+    /// Returns the packet offset for a load's constant, if any.
     pub(crate) fn offset(&self, k: u32) -> Option<u32> {
         match k {
             ancillary::LL_OFF.. if !self.counts_from_headers => None,
@@ -173,24 +173,24 @@ impl Classic {
         }
     }
 
-    /// Whether the sum of X and a load's constant has 32 bits, as in the kernel. libpcap's interpreter, which judges by the
-    /// programs of its compiler, finds nothing there.
+    /// Returns true if the sum of X and a load's constant has 32 bits, as in the kernel. libpcap's interpreter, which defines
+    /// programs of its compiler, finds no byte there.
     pub(crate) fn wraps(&self) -> bool {
         self.counts_from_headers
     }
 
-    /// The table that an instruction looks A up in.
+    /// Returns the table in which an instruction looks A up.
     pub(crate) fn find_at(&self, index: usize) -> Option<usize> {
         self.finds.get(&index).copied()
     }
 
-    /// Takes a raw program if the kernel's classic checker (`bpf_check_classic`) would.
+    /// Accepts a raw program if the kernel's classic checker (`bpf_check_classic`) would.
     pub fn new(instructions: Vec<Instruction>) -> Result<Self, FilterError> {
         check(&instructions, Source::Raw)?;
         Ok(Self::plain(instructions))
     }
 
-    /// Takes a program of libpcap's compiler: longer, and with the backward jumps of `protochain`.
+    /// Accepts a program of libpcap's compiler: longer, and with the backward jumps of `protochain`.
     pub fn from_compiler(instructions: Vec<Instruction>) -> Result<Self, FilterError> {
         check(&instructions, Source::Compiler)?;
         Ok(Self {
@@ -199,29 +199,29 @@ impl Classic {
         })
     }
 
-    /// Reads a program as `tcpdump -ddd` prints it, with newlines or with commas.
+    /// Parses a program in the format of `tcpdump -ddd`, with newlines or commas.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
         Self::new(parse(text)?)
     }
 
-    /// The instructions.
+    /// Returns the instructions.
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
     }
 
-    /// Whether the program loops; the kernel takes no such program on a socket.
+    /// Returns true if the program loops; the kernel refuses such programs on a socket.
     pub fn has_backward_jumps(&self) -> bool {
         self.instructions
             .iter()
             .any(|i| i.is_jump_always() && (i.k as i32) < 0)
     }
 
-    /// Whether a Linux socket takes the program: no loop, and no longer than the kernel allows.
+    /// Returns true if a Linux socket accepts the program: no loop, and within the kernel's limit.
     pub fn fits_socket(&self) -> bool {
         self.instructions.len() <= MAX_RAW && !self.has_backward_jumps() && !self.has_tables()
     }
 
-    /// The program as `tcpdump -ddd` prints it, on one line with commas.
+    /// Formats the program like `tcpdump -ddd`, on one line with commas.
     pub fn to_ddd(&self) -> String {
         print(&self.instructions)
     }
@@ -233,22 +233,22 @@ impl Classic {
         self.evaluate(bytes, length).value
     }
 
-    /// The same, and whether the program had to be stopped. Older libpcap does not stop such a
-    /// program at all: `protochain` can go round for ever there on a packet made for it.
+    /// Runs the program, and returns whether it had to be stopped. Older libpcap does not stop such a program: `protochain`
+    /// can loop there for ever on a crafted packet.
     pub fn evaluate(&self, bytes: &[u8], length: u32) -> ClassicAnswer {
         run(self, bytes, length)
     }
 
-    /// Whether the packet has more headers than a program in the kernel follows.
+    /// Returns true if the packet has more headers than a program in the kernel follows.
     pub fn exceeds_kernel(&self, bytes: &[u8], length: u32) -> bool {
         self.has_backward_jumps() && run_within(self, bytes, length, MAX_BACKWARD_JUMPS).gave_up
     }
 }
 
-// Classic programs as `tcpdump -d` shows them, to the column.
+// Output in the exact format of `tcpdump -d`.
 
 impl fmt::Display for Classic {
-    /// One line for each instruction, exactly as `tcpdump -d` (libpcap's `bpf_image`).
+    /// Writes one line for each instruction, exactly like `tcpdump -d` (libpcap's `bpf_image`).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, &instruction) in self.instructions().iter().enumerate() {
             writeln!(f, "{}", line(index, instruction))?;
@@ -271,7 +271,7 @@ fn line(index: usize, i: Instruction) -> String {
     }
 }
 
-/// The instruction in a message: name and operand only.
+/// Formats the instruction for a message: name and operand only.
 fn text(index: usize, i: Instruction) -> String {
     let (name, operand) = parts(index, i);
     format!("{name} {operand}").trim_end().to_owned()
@@ -340,9 +340,9 @@ fn operation(i: Instruction) -> (&'static str, String) {
     (name, operand)
 }
 
-// Classic programs as text: `COUNT,CODE JT JF K,…`, as tcpdump -ddd and iptables -m bpf have it.
+// Text form of classic programs: `COUNT,CODE JT JF K,…`, as in tcpdump -ddd and iptables -m bpf.
 
-/// Much may stand where an instruction should.
+/// Shortens a text, which may be long.
 fn beginning(text: &str) -> String {
     text.chars().take(60).collect()
 }
@@ -354,13 +354,15 @@ fn error(reason: &'static str, text: &str) -> FilterError {
     }
 }
 
-/// Reads the text form. Only its shape is checked here.
+/// Parses the text form. Only its syntax is checked here.
 fn parse(text: &str) -> Result<Vec<Instruction>, FilterError> {
     let mut lines = text
         .split([',', '\n'])
         .map(str::trim)
         .filter(|line| !line.is_empty());
-    let first = lines.next().ok_or_else(|| error("nothing there", text))?;
+    let first = lines
+        .next()
+        .ok_or_else(|| error("the program is empty", text))?;
     let count: usize = first
         .parse()
         .map_err(|_| error("the number of instructions is missing", first))?;
@@ -411,11 +413,11 @@ fn number<T: TryFrom<u32>>(text: &str) -> Result<T, &'static str> {
         Some(hex) => u32::from_str_radix(hex, 16),
         None => text.parse(),
     }
-    .map_err(|_| "one of its fields is no number of 32 bits")?;
+    .map_err(|_| "one of its fields is not a 32-bit number")?;
     T::try_from(value).map_err(|_| "a number is too large for its field")
 }
 
-/// Writes the text form.
+/// Formats the text form.
 fn print(instructions: &[Instruction]) -> String {
     let mut text = instructions.len().to_string();
     for i in instructions {
@@ -424,14 +426,14 @@ fn print(instructions: &[Instruction]) -> String {
     text
 }
 
-// Which classic programs are taken: what the kernel's `bpf_check_classic` takes, so that a raw
-// program means the same on a socket and at a hook.
+// Accepted classic programs: the ones that the kernel's `bpf_check_classic` accepts, so that a raw program means the same on
+// a socket and at a hook.
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// A person or another program wrote it: the kernel's rules.
+    /// Written by a person or another program: the kernel's rules apply.
     Raw,
-    /// libpcap made it: loops and more instructions are fine.
+    /// Compiled by libpcap: loops and more instructions are permitted.
     Compiler,
 }
 
@@ -501,7 +503,7 @@ fn check_one(i: Instruction, source: Source) -> Result<(), &'static str> {
     match i.class() {
         LD => match i.code & !0x07 {
             x if [W | ABS, H | ABS, B | ABS].contains(&x) => {
-                // libpcap takes any number for an offset, and finds no byte there.
+                // libpcap accepts any number as an offset, and finds no byte there.
                 if source == Source::Raw
                     && i.k >= ancillary::AD_OFF
                     && crate::lower::ancillary::Ancillary::at(i.k).is_none()
@@ -555,10 +557,10 @@ fn cell(k: u32) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Refuses a read of a scratch cell that some path leaves unwritten, as the kernel does.
+/// Refuses a read of a scratch cell that is unwritten on some path, as the kernel does.
 fn check_memory(program: &[Instruction]) -> Result<(), FilterError> {
-    // For each instruction, the cells written on every path to it. Jumps go forward only, so one
-    // pass in order sees each instruction after all that lead to it.
+    // For each instruction, the cells written on every path to it. Jumps go forward only, so one pass in order sees each
+    // instruction after all its predecessors.
     let mut written_at = vec![u16::MAX; program.len()];
     let mut written: u16 = 0;
     for (index, &i) in program.iter().enumerate() {
@@ -569,7 +571,7 @@ fn check_memory(program: &[Instruction]) -> Result<(), FilterError> {
                 return Err(FilterError::Instruction {
                     index,
                     text: text(index, i),
-                    reason: format!("M[{}] is read before anything was stored in it", i.k),
+                    reason: format!("M[{}] is read before any value was stored in it", i.k),
                 });
             }
             op::JMP => {
@@ -584,10 +586,9 @@ fn check_memory(program: &[Instruction]) -> Result<(), FilterError> {
     Ok(())
 }
 
-// A plain interpreter with libpcap's semantics, and the kernel's where programs come from elsewhere, as a second opinion
-// and for files.
+// A plain interpreter with libpcap's semantics, and the kernel's for programs from elsewhere, as a reference and for files.
 
-/// Big-endian value of the `size` bytes at `offset`, if they are all there.
+/// Returns the big-endian value of the `size` bytes at `offset`, if all exist.
 fn load(bytes: &[u8], offset: u64, size: u16) -> Option<u32> {
     let width = match size {
         op::W => 4,
@@ -599,18 +600,18 @@ fn load(bytes: &[u8], offset: u64, size: u16) -> Option<u32> {
     Some(field.iter().fold(0, |value, &b| value << 8 | u32::from(b)))
 }
 
-/// What a program said of a packet.
+/// A program's answer for a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassicAnswer {
-    /// What it returned; 0 is "no match".
+    /// Return value; 0 is "no match".
     pub value: u32,
-    /// Whether it was stopped because it jumped backward too often.
+    /// True if stopped because of too many backward jumps.
     pub gave_up: bool,
 }
 
 /// Runs the program.
 fn run(program: &Classic, bytes: &[u8], length: u32) -> ClassicAnswer {
-    // Each turn of libpcap's loops goes on to a header at least eight bytes after the one before; there are few loops.
+    // Each turn of libpcap's loops moves on by at least eight bytes, and loops are few.
     let most = MAX_BACKWARD_JUMPS.max(bytes.len() as u32);
     run_within(program, bytes, length, most)
 }
@@ -633,7 +634,7 @@ fn step_through(
     backward: &mut u32,
 ) -> Option<u32> {
     use op::*;
-    // Ancillary fields are not known in a file.
+    // Ancillary fields are unknown in a file.
     let fixed = |k: u32| classic.offset(k).map(u64::from);
     let program = classic.instructions();
     let (mut a, mut x) = (0u32, 0u32);
@@ -697,7 +698,7 @@ fn step_through(
                 if let Some(table) = classic.find_at(pc - 1) {
                     let table = &classic.tables()[table];
                     let next = table.look_up(if table.is_first { 0 } else { state }, a);
-                    // The last word leads to nothing: another may be looked up under the same state.
+                    // The last word has no next state: another word may be looked up under the same state.
                     if !table.is_last {
                         state = next;
                     }
@@ -732,7 +733,7 @@ mod tests {
     const IP: &str = "4,40 0 0 12,21 0 1 2048,6 0 0 262144,6 0 0 0";
 
     #[test]
-    fn an_ill_formed_instruction_is_named() {
+    fn errors_name_the_malformed_instruction() {
         for line in [
             "21 0 1",
             "21 0 1 2 3",
@@ -750,7 +751,7 @@ mod tests {
     }
 
     #[test]
-    fn both_separators_and_a_trailing_comma_are_taken() {
+    fn both_separators_and_a_trailing_comma_are_accepted() {
         let commas = Classic::parse(IP).unwrap();
         assert_eq!(commas.to_ddd(), IP);
         let newlines = Classic::parse(&IP.replace(',', "\n")).unwrap();
@@ -759,7 +760,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_shapes_name_the_piece() {
+    fn errors_name_the_malformed_text() {
         for (text, piece) in [
             ("", ""),
             ("x,6 0 0 0", "x"),
@@ -795,7 +796,7 @@ mod tests {
     }
 
     #[test]
-    fn the_failing_instruction_is_named() {
+    fn errors_name_the_refused_instruction() {
         for (text, index, reason) in [
             ("2,0 0 0 1,0 0 0 1", 1, "return"),
             ("2,21 5 0 1,6 0 0 0", 0, "outside"),
@@ -821,7 +822,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_takes_is_taken() {
+    fn programs_valid_in_the_kernel_are_accepted() {
         for text in [
             "1,6 0 0 0",
             "1,22 0 0 0",

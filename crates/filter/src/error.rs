@@ -1,74 +1,72 @@
-//! What can be wrong with a filter, in words that a person can act on.
+//! Errors of filters, with actionable messages.
 
 use std::ops::Range;
 
 use crate::expression::Unavailable;
 
-/// Why a filter could not be compiled, read or lowered.
+/// Reason for which a filter could not be compiled, read or lowered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
     /// libpcap refused the expression.
     #[error("{message}")]
     Expression {
-        /// libpcap's own words.
+        /// libpcap's own message.
         message: String,
-        /// The bytes of the expression that the message is about, where they could be found.
+        /// Bytes of the expression that the message is about, if found.
         at: Option<Range<usize>>,
     },
-    /// Nothing compiles expressions here.
+    /// No compiler for expressions is available.
     #[error("{}: {}{}", .0.what, .0.why, .0.fix.as_ref().map_or(String::new(), |fix| format!("; {fix}")))]
     NoCompiler(Unavailable),
     /// The text of a raw classic program could not be read.
     #[error(
-        "raw filter program: {reason} at `{text}`; expected `COUNT,CODE JT JF K,…` as `tcpdump -ddd` prints it"
+        "raw filter program: {reason} at `{text}`; expected `COUNT,CODE JT JF K,…` as printed by `tcpdump -ddd`"
     )]
     Text {
-        /// What was wrong.
+        /// The defect.
         reason: &'static str,
-        /// The piece of text that was wrong.
+        /// The malformed piece of text.
         text: String,
     },
     /// The kernel's classic checker would refuse this program.
     #[error("filter instruction {index} ({text}): {reason}")]
     Instruction {
-        /// The instruction's number, from 0, as `tcpdump -d` counts.
+        /// Number of the instruction, from 0, as in `tcpdump -d`.
         index: usize,
-        /// The instruction as `tcpdump -d` shows it.
+        /// The instruction in the format of `tcpdump -d`.
         text: String,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
-    /// The filter has no instruction, or more than the limit.
+    /// The filter has no instructions, or more than the limit.
     #[error("a filter program of {len} instructions: it must have 1 to {max}")]
     Length {
         /// Number of instructions given.
         len: usize,
-        /// Most that are taken.
+        /// The limit.
         max: usize,
     },
-    /// The lowered program is longer than jumps can reach.
-    #[error(
-        "the filter becomes {len} eBPF instructions, more than the {max} that jumps can reach here"
-    )]
+    /// The lowered program is longer than the range of jumps.
+    #[error("the filter becomes {len} eBPF instructions, beyond the range of jumps here ({max})")]
     TooLong {
         /// Number of eBPF instructions needed.
         len: usize,
-        /// Most that the target takes.
+        /// The target's limit.
         max: usize,
     },
-    /// The filter asks for something that the hook does not know.
+    /// The filter needs a fact that is unknown at the hook.
     #[error("the filter asks for {part}, which is not known at {hook}")]
     NotAtHook {
-        /// What the filter asks for.
+        /// The fact.
         part: &'static str,
-        /// The hook, in words.
+        /// Name of the hook.
         hook: &'static str,
-        /// What could answer.
+        /// The alternative.
         instead: Instead,
     },
 }
 
-/// What answers where a hook does not.
+/// An alternative to a hook that lacks a fact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Instead {
     /// Name the interface, or use the tap packet or tc.
@@ -86,14 +84,14 @@ pub enum Instead {
 }
 
 impl FilterError {
-    /// The expression with a caret under the failing place, where it is known.
+    /// Returns the expression with a caret under the error's position, if known.
     pub fn caret(&self, expression: &str) -> Option<String> {
         let FilterError::Expression { at: Some(at), .. } = self else {
             return None;
         };
         let start = expression.get(..at.start)?.chars().count();
         let width = expression.get(at.clone())?.chars().count().max(1);
-        // A tab or newline would put the caret elsewhere than under its token.
+        // A tab or newline would misplace the caret.
         let shown: String = expression
             .chars()
             .map(|c| if c.is_control() { ' ' } else { c })

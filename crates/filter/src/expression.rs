@@ -1,4 +1,4 @@
-//! Expressions: libpcap's compiler, and the place in the text that an error is about.
+//! Expressions: libpcap's compiler, and the position of an error in the text.
 
 use std::cell::Cell;
 use std::net::Ipv4Addr;
@@ -20,7 +20,7 @@ mod locate;
 mod operands;
 mod split;
 
-/// How the packets that a filter sees begin: a DLT number of libpcap.
+/// Link type of the filtered packets: a DLT number of libpcap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LinkType(pub i32);
 
@@ -31,24 +31,24 @@ impl LinkType {
     pub const RAW_IP: LinkType = LinkType(12);
 }
 
-/// What libpcap is told beside the expression.
+/// Parameters of libpcap's compiler besides the expression.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// How packets begin.
+    /// Link type of the packets.
     pub link: LinkType,
-    /// What a match returns; on a socket, how many bytes are kept.
+    /// Return value of a match; on a socket, the number of bytes kept.
     pub snaplen: u32,
     /// The interface's IPv4 netmask, for `ip broadcast`. Without it, as with a file in tcpdump,
     /// only 0.0.0.0 and 255.255.255.255 are broadcast addresses.
     pub netmask: Option<Ipv4Addr>,
-    /// Whether libpcap's optimiser runs.
+    /// True if libpcap's optimiser runs.
     pub optimise: bool,
-    /// The packets are those of a file. libpcap then asks nothing that is not in them, and takes account of who may
-    /// have written it: BSD's loopback headers hold that system's numbers in its own order of bytes.
+    /// Byte order of the packets' file, if any. libpcap then uses only facts in the packets, and considers the system that
+    /// wrote them: BSD's loopback headers contain that system's numbers in its own byte order.
     pub file: Option<ByteOrder>,
 }
 
-/// Of the machine that wrote a capture file.
+/// Byte order of the machine that wrote a capture file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ByteOrder {
     Little,
@@ -67,7 +67,7 @@ impl Default for Options {
     }
 }
 
-/// libpcap's compiler keeps state of its own before 1.8, and its name look-ups always do.
+/// Lock for libpcap's compiler, which has global state before 1.8, and whose name look-ups always have.
 static COMPILER: Mutex<()> = Mutex::new(());
 
 /// Compiles an expression as tcpdump would.
@@ -81,7 +81,7 @@ pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterErr
     let run = |piece: &str, is_plain: bool| {
         compiler.compile(piece, if is_plain { &plain } else { options })
     };
-    // Names are asked for in frames of which it is known where the addresses are.
+    // Names are resolved in Ethernet frames, where the position of the addresses is known.
     let on_ethernet = Options {
         link: LinkType::ETHERNET,
         ..plain
@@ -107,7 +107,7 @@ pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterErr
     }
 }
 
-/// Whether libpcap takes an expression that is not taken apart.
+/// Returns true if libpcap accepts an expression in one piece.
 pub fn compiles_whole(expression: &str) -> bool {
     let options = Options {
         optimise: false,
@@ -116,8 +116,8 @@ pub fn compiles_whole(expression: &str) -> bool {
     ready().is_ok_and(|compiler| compiler.compile(expression, &options).is_ok())
 }
 
-/// Finding a place asks libpcap some hundred times, and each answer takes more time the longer the text is: so many bytes
-/// of text are asked about. A wrong expression of some hundred terms has no place then.
+/// Limit of the text given to libpcap to locate an error, which needs some hundred calls that take longer with longer text.
+/// Errors in expressions of some hundred terms get no position.
 const MOST_ASKED: usize = 32 << 10;
 
 fn place(
@@ -133,7 +133,7 @@ fn place(
     let asked = Cell::new(0);
     let at = locate::locate(expression, message, |text| {
         asked.set(asked.get() + text.len());
-        // Whatever is found after that is thrown away.
+        // Results beyond the limit are discarded.
         asked.get() > MOST_ASKED
             || match compiler.compile(text, options) {
                 Ok(_) => true,
@@ -143,7 +143,7 @@ fn place(
     at.filter(|_| asked.get() <= MOST_ASKED)
 }
 
-/// The error for a piece of a long expression, with its place in the whole.
+/// Returns the error for a piece of a long expression, with its position in the whole.
 fn refused_piece(
     refused: split::Refused,
     compiler: &dyn Compiler,
@@ -161,18 +161,18 @@ fn refused_piece(
     }
 }
 
-// Who compiles expressions: a libpcap that another crate has loaded, since this one makes no system calls.
+// The compiler of expressions: a libpcap that another crate has loaded, since this one makes no system calls.
 
 /// libpcap's compiler.
 pub trait Compiler: Send + Sync {
-    /// Makes sure that there is a library; it may be loaded by this.
+    /// Makes sure that a library is loaded; may load it.
     fn ready(&self) -> Result<(), Unavailable>;
 
-    /// Compiles an expression as libpcap does; an error is libpcap's own words. Matches return the snaplen.
+    /// Compiles an expression as libpcap does; an error is libpcap's own message. Matches return the snaplen.
     fn compile(&self, expression: &str, options: &Options) -> Result<Vec<Instruction>, String>;
 }
 
-/// Why there is no compiler.
+/// Reason for which no compiler is available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unavailable {
     pub what: String,
@@ -182,19 +182,19 @@ pub struct Unavailable {
 
 static CHOSEN: OnceLock<&'static dyn Compiler> = OnceLock::new();
 
-/// All expressions of this process are compiled by this one. The first call decides.
+/// Sets the compiler of all expressions of this process. The first call decides.
 pub fn compile_with(compiler: &'static dyn Compiler) {
     CHOSEN.get_or_init(|| compiler);
 }
 
-/// The compiler, with its library loaded.
+/// Returns the compiler, with its library loaded.
 fn ready() -> Result<&'static dyn Compiler, FilterError> {
     #[cfg(test)]
     compile_with(&tests::System);
     let compiler = *CHOSEN.get().ok_or_else(|| {
         FilterError::NoCompiler(Unavailable {
             what: "cannot compile the filter".to_owned(),
-            why: "this program has not said which libpcap to use".to_owned(),
+            why: "this program has not chosen a libpcap".to_owned(),
             fix: None,
         })
     })?;
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_of_a_mistake_costs_a_bounded_amount_of_text() {
+    fn locating_an_error_uses_a_bounded_amount_of_text() {
         let terms = |count: usize| "host 10.0.0.1 or ".repeat(count) + "and udp";
         for (count, has_place) in [(3, true), (300, false), (3000, false)] {
             let (text, asked) = (terms(count), Counting::default());
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_what_tcpdump_shows() {
+    fn programs_are_printed_like_tcpdump() {
         let ip = compile("ip and greater 100", &Options::default()).unwrap();
         assert_eq!(
             ip.to_string(),
@@ -267,11 +267,11 @@ mod tests {
     }
 
     #[test]
-    fn the_place_of_a_mistake_is_found() {
+    fn errors_are_located() {
         for (expression, message, place) in [
             ("ip &&& tcp", "syntax error", Some("&")),
             ("tcp port", "syntax error", Some("")),
-            // This had no end.
+            // This once did not terminate.
             ("port 53]", "syntax error", Some("]")),
             ("host 1.2.3.4 zz", "syntax error", Some("zz")),
             ("tcp and and udp", "syntax error", Some("and")),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn carets_stand_under_the_place() {
+    fn carets_are_under_the_error() {
         let expression = "tcp port 80 zz";
         let error = compile(expression, &Options::default()).unwrap_err();
         assert_eq!(
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn netmask_changes_what_broadcast_is() {
+    fn netmask_defines_broadcast_addresses() {
         let mut packet = [0u8; 60];
         packet[12] = 8;
         packet[30..34].copy_from_slice(&[10, 1, 2, 255]);
@@ -344,9 +344,9 @@ mod tests {
         }
     }
 
-    /// 255.255.255.255 is libpcap's word for a netmask that is not known.
+    /// 255.255.255.255 means an unknown netmask in libpcap.
     #[test]
-    fn a_netmask_of_all_ones_is_none() {
+    fn a_netmask_of_all_ones_is_unknown() {
         let options = Options {
             netmask: Some(Ipv4Addr::BROADCAST),
             ..Options::default()
@@ -359,7 +359,7 @@ mod tests {
         assert!(compile("tcp or ether broadcast", &options).is_ok());
     }
 
-    /// libpcap takes them, and no packet has such bytes.
+    /// libpcap accepts them, and no packet has such bytes.
     #[test]
     fn constant_negative_offsets_match_nothing() {
         for text in [
@@ -378,11 +378,11 @@ mod tests {
     }
 
     #[test]
-    fn nul_characters_are_no_panic() {
+    fn nul_characters_are_refused() {
         assert!(compile("ip\0", &Options::default()).is_err());
     }
 
-    /// The system's libpcap. The crate that loads it is built on another instance of this one.
+    /// The system's libpcap. The crate that loads it is built against another instance of this one.
     pub struct System;
 
     impl Compiler for System {

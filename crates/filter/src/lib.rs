@@ -1,13 +1,13 @@
-//! Filter expressions: text to classic BPF to eBPF instructions. No root, no loading.
+//! Filter expressions: text to classic BPF to eBPF instructions. Needs no root, loads nothing.
 //!
-//! A packet filter goes through three shapes here:
+//! A packet filter has three forms here:
 //!
-//! 1. text, as tcpdump takes it. libpcap's own compiler turns it into
+//! 1. text, in tcpdump's syntax. libpcap's own compiler turns it into
 //! 2. a classic BPF program ([`Classic`]), which can also come from `tcpdump -ddd`, and which
 //!    [`lower()`] turns into
 //! 3. a block of eBPF instructions ([`trawl_ebpf::Insn`]) that another crate splices into a program at a hook.
 //!
-//! The contract between the block and the program around it stands at the top of [`mod@lower`].
+//! The contract between the block and the program around it is at the top of [`mod@lower`].
 //!
 //! A filter that was compiled elsewhere, run on a packet's bytes and turned into an XDP program:
 //!
@@ -34,8 +34,8 @@
 //! # Ok::<(), trawl_filter::FilterError>(())
 //! ```
 //!
-//! [`compile`] takes expressions. libpcap's compiler is found at run time by the crate `trawl-io`, which this crate
-//! does not use: a program names it with [`expression::compile_with`].
+//! [`compile`] accepts expressions. libpcap's compiler is loaded at run time by the crate `trawl-io`, which this crate does
+//! not use: a program sets it with [`expression::compile_with`].
 
 pub mod classic;
 pub mod error;

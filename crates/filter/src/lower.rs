@@ -2,7 +2,7 @@
 //!
 //! # The splice contract
 //!
-//! [`lower`] gives a straight block of instructions that replaces a placeholder in a program.
+//! [`lower`] returns a straight block of instructions that replaces a placeholder in a program.
 //!
 //! On entry:
 //!
@@ -10,40 +10,37 @@
 //! |---|---|---|
 //! | r1 | the context (`xdp_md`, `__sk_buff`) | anything |
 //! | r2 | the packet's `data` | a buffer of `buffer` bytes |
-//! | r3 | the packet's `data_end` | how many bytes of the buffer are packet bytes |
+//! | r3 | the packet's `data_end` | number of packet bytes in the buffer |
 //! | r4 | nothing | the packet's length, as 32 bits |
 //! | r5 | [`SCRATCH_SIZE`] bytes of stack, 8-aligned, need not be initialised | the same |
 //!
-//! - At the first two the block asks for the length by itself, and only where it needs it: most
-//!   packets are judged by their first bytes. It counts bytes in fragments too, and the four bytes
-//!   of a tag beside the packet where [`Target::vlan_out_of_band`] is set: the filter sees the frame
-//!   with its tag put back.
-//! - [`Hook::Socket`] is as tc, but r2 and r3 may hold anything: a socket filter may not read packet
+//! - At the first two the block reads the length itself, and only if needed: the first bytes decide
+//!   most packets. The length includes bytes in fragments, and the four bytes of an out-of-band tag if
+//!   [`Target::vlan_out_of_band`] is set: the filter sees the frame with its tag restored.
+//! - [`Hook::Socket`] is like tc, but r2 and r3 may hold anything: a socket filter may not read packet
 //!   memory.
-//! - At [`Hook::Copy`] the buffer lies in a map's value (the verifier takes only aligned reads of a
-//!   stack, and fields are not aligned). It is the packet's beginning; a filter that looks beyond r3 finds
-//!   no match, as libpcap does in a file with short snapshots. r3 is trusted to be no more than
-//!   `buffer` only in what it means: every access is checked against `buffer` too.
+//! - At [`Hook::Copy`] the buffer is in a map's value (the verifier permits only aligned reads of a
+//!   stack, and fields are not aligned). It is the packet's beginning; a filter that reads beyond r3 finds
+//!   no match, as libpcap does in a file with short snapshots. r3 is not trusted to be at most `buffer`:
+//!   every access is checked against `buffer` too.
 //!
-//! On exit r0 is 0 for "no match" and otherwise what the classic program returned, and control
-//! falls off the end of the block. r1 to r9 and the scratch may have changed; r10 is untouched.
-//! The block reads nothing that it has not been given or written itself. Jumps stay inside it.
+//! On exit r0 is 0 for "no match" and otherwise the classic program's return value, and control falls off the end of the
+//! block. r1 to r9 and the scratch may have changed; r10 is untouched. The block reads only its inputs and its own writes.
+//! Jumps stay inside it.
 //!
-//! # What a filter means
+//! # Semantics
 //!
-//! The same as in libpcap's interpreter on the whole packet: 32-bit arithmetic, a load beyond the
-//! packet's end is "no match", and so is a division by zero; a shift by 32 or more gives 0; `X + k`
-//! does not wrap. Ancillary loads, of which libpcap's interpreter knows nothing, mean what they do
-//! on a Linux socket, where the hook can tell.
+//! The same as libpcap's interpreter on the whole packet: 32-bit arithmetic, a load beyond the packet's end is "no match",
+//! and so is a division by zero; a shift by 32 or more gives 0; `X + k` does not wrap. Ancillary loads, unknown to libpcap's
+//! interpreter, mean the same as on a Linux socket, if the hook has the fact.
 //!
-//! # How packets are read
+//! # Reading packets
 //!
-//! Twice: a *fast* version reads packet memory with as few comparisons with `data_end` as it
-//! can, and a *slow* version of the same program reads each field with the kernel's load helper,
-//! which reaches bytes beyond the linear part. The fast one goes over to the slow one, at the
-//! instruction it has come to, when a comparison fails and the packet is long enough to match; it
-//! never comes back. The slow version is exact for itself, so the comparisons may ask for a little
-//! more than the next load needs. At [`Hook::Socket`] there is only the slow version.
+//! Twice: a *fast* version reads packet memory with as few comparisons with `data_end` as possible, and a *slow* version of
+//! the same program reads each field with the kernel's load helper, which reaches bytes beyond the linear part. When a
+//! comparison fails and the packet is long enough to match, the fast version jumps to the same instruction of the slow one,
+//! and never returns. The slow version is exact, so the comparisons may require slightly more bytes than the next load. At
+//! [`Hook::Socket`] only the slow version exists.
 
 pub(crate) mod ancillary;
 mod assembler;
@@ -67,7 +64,7 @@ use trawl_ebpf::{Insn, helper};
 /// Bytes of stack below r5 that a block may use.
 pub const SCRATCH_SIZE: i16 = 256;
 
-/// Where a block runs, which decides what the registers hold.
+/// The hook of a block, which defines the contents of the registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     /// An XDP program, on packet memory.
@@ -94,25 +91,24 @@ impl Hook {
     }
 }
 
-/// What a block is made for.
+/// Properties of a block's destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
     /// The hook.
     pub hook: Hook,
-    /// A VLAN tag may stand beside the packet instead of in it (tc and sockets only).
+    /// A VLAN tag may be out of band (tc and sockets only).
     pub vlan_out_of_band: bool,
-    /// The kernel has the helper that reads bytes beyond the linear part. XDP has it since 5.18,
-    /// which is also since when there are such bytes there.
+    /// The kernel has the helper that reads bytes beyond the linear part. XDP has it since 5.18, like the bytes themselves.
     pub load_helper: bool,
     /// The kernel has jumps of 32 bits (since 6.6).
     pub gotol: bool,
-    /// Packets that a loop (`protochain`) cannot be followed through to its end match: somebody else looks at them again.
-    /// Otherwise they do not match.
+    /// Packets that exceed a loop's limit (`protochain`) match, for a second filter in user space. Otherwise they do not
+    /// match.
     pub accepts_unfinished: bool,
 }
 
 impl Target {
-    /// XDP on a kernel of 5.18 or later.
+    /// Returns the target for XDP on a kernel of 5.18 or later.
     pub fn xdp() -> Self {
         Target {
             hook: Hook::Xdp,
@@ -123,7 +119,7 @@ impl Target {
         }
     }
 
-    /// tc, where tags stand beside the packet.
+    /// Returns the target for tc, with out-of-band tags.
     pub fn tc() -> Self {
         Target {
             hook: Hook::Tc,
@@ -134,7 +130,7 @@ impl Target {
         }
     }
 
-    /// A packet socket, whose packets have their tags beside them as well.
+    /// Returns the target for a packet socket, with out-of-band tags.
     pub fn socket() -> Self {
         Target {
             hook: Hook::Socket,
@@ -142,7 +138,7 @@ impl Target {
         }
     }
 
-    /// A copy of the packet's first bytes in a buffer of this size.
+    /// Returns the target for a copy of the packet's first bytes in a buffer of this size.
     pub fn copy(buffer: u16) -> Self {
         Target {
             hook: Hook::Copy { buffer },
@@ -157,13 +153,13 @@ impl Target {
         match self.hook {
             Hook::Xdp if self.load_helper => Some(helper::XDP_LOAD_BYTES),
             Hook::Tc if self.load_helper => Some(helper::SKB_LOAD_BYTES),
-            // Older than any kernel with such helpers to choose from, and the only way to read there.
+            // Older than any kernel with a choice of helpers, and the only method of reading here.
             Hook::Socket => Some(helper::SKB_LOAD_BYTES),
             _ => None,
         }
     }
 
-    /// The context is an `__sk_buff`.
+    /// Returns true if the context is an `__sk_buff`.
     fn has_skb(&self) -> bool {
         matches!(self.hook, Hook::Tc | Hook::Socket)
     }
@@ -178,11 +174,11 @@ impl Target {
 pub struct Stats {
     /// Classic instructions.
     pub classic: usize,
-    /// eBPF instructions, all versions together.
+    /// Number of eBPF instructions of all versions.
     pub ebpf: usize,
-    /// eBPF instructions of the fast versions, which is what ordinary packets meet.
+    /// Number of eBPF instructions of the fast versions, which ordinary packets execute.
     pub fast: usize,
-    /// Comparisons with the packet's end in the fast versions.
+    /// Number of comparisons with the packet's end in the fast versions.
     pub checks: usize,
 }
 
@@ -191,14 +187,14 @@ pub struct Stats {
 pub struct Lowered {
     /// The block to splice in.
     pub insns: Vec<Insn>,
-    /// What it looks values up in. An instruction that loads the address of a map's value names the table by its
-    /// number, and needs the descriptor of an array map that holds the table's bytes in its place.
+    /// Its tables. An instruction that loads the address of a map's value contains the table's number, to be replaced by the
+    /// descriptor of an array map with the table's bytes.
     pub tables: Vec<Table>,
     /// Its sizes.
     pub stats: Stats,
 }
 
-/// Lowers a classic program to a block that keeps the splice contract.
+/// Lowers a classic program to a block that fulfils the splice contract.
 pub fn lower(classic: &Classic, target: &Target) -> Result<Lowered, FilterError> {
     emit::program(classic, target)
 }

@@ -1,5 +1,5 @@
-//! Which packets of a file are wanted, by what is in them: a filter run in user space, on the same classic program that
-//! a capture's filter is made from.
+//! Selection of a file's packets by content: a filter run in user space, on the same classic program that a capture's filter
+//! is made from.
 
 use std::collections::HashMap;
 
@@ -8,41 +8,42 @@ use crate::error::FilterError;
 use crate::{Classic, Inner, LinkType, Options, compile};
 use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET};
 
-/// A filter as a person gave it.
+/// A filter as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// An expression as tcpdump takes it.
+    /// An expression in tcpdump's syntax.
     Expression(String),
-    /// The same, about the packet inside a tunnel.
+    /// An expression about the packet inside a tunnel.
     Inner(String),
-    /// A classic program as `tcpdump -ddd` prints it.
+    /// A classic program in the format of `tcpdump -ddd`.
     Classic(String),
 }
 
-/// Why a filter cannot be put to the packets of a file.
+/// Reason for which a filter cannot be applied to the packets of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum SelectError {
     #[error(transparent)]
     Filter(#[from] FilterError),
-    /// The kernel knows the packet's direction, interface, mark and the like; a file's bytes do not hold them.
+    /// The filter needs the packet's direction, interface, mark or a similar fact, which the kernel knows but a file does not
+    /// contain.
     #[error(
         "the filter asks for the packet's direction, its interface or something else that is not among its bytes"
     )]
     NotInFiles,
-    #[error("only Ethernet frames are looked into")]
+    #[error("only Ethernet frames are supported")]
     NotEthernet,
 }
 
-/// How a file's packets begin, and the order of bytes of who wrote them.
+/// Link type of a file's packets, and the byte order of their writer.
 pub type Kind = (u16, ByteOrder);
 
-/// The programs of one filter, one for each kind of packet that was met.
+/// The programs of one filter, one for each kind of packet encountered.
 #[derive(Debug)]
 pub struct Selector {
     question: Question,
     options: Options,
     programs: HashMap<Kind, Matcher>,
-    /// The kind of the packet before: most files have one only.
+    /// Kind of the previous packet: most files have only one.
     last: Option<(Kind, Matcher)>,
 }
 
@@ -56,7 +57,7 @@ impl Selector {
         }
     }
 
-    /// Whether the packet matches. It is asked about as far as it was captured, and by its true length, as tcpdump does.
+    /// Returns true if the packet matches. Only the captured bytes and the true length count, as in tcpdump.
     pub fn matches(
         &mut self,
         kind: Kind,
@@ -67,7 +68,7 @@ impl Selector {
         Ok(program.is_none_or(|program| program.run(captured, length) != 0))
     }
 
-    /// Whether the packet has more headers than a program in the kernel follows.
+    /// Returns true if the packet has more headers than a program in the kernel follows.
     pub fn exceeds_kernel(
         &mut self,
         kind: Kind,
@@ -78,7 +79,7 @@ impl Selector {
         Ok(program.is_some_and(|program| program.exceeds_kernel(captured, length)))
     }
 
-    /// The program for packets of a kind, which is looked up only where the kind changes.
+    /// Returns the program for packets of a kind, which is looked up only if the kind changes.
     fn program(&mut self, kind: Kind) -> Result<Option<&Matcher>, SelectError> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != kind) {
             self.prepare(kind)?;
@@ -86,7 +87,7 @@ impl Selector {
         Ok(self.last.as_ref().map(|(_, program)| program))
     }
 
-    /// Makes the program for packets of a kind: a mistake in the filter is told although no packet was met.
+    /// Compiles the program for packets of a kind: an error in the filter is reported even without packets.
     pub fn prepare(&mut self, kind: Kind) -> Result<(), SelectError> {
         let program = match self.programs.remove(&kind) {
             Some(program) => program,
@@ -99,7 +100,7 @@ impl Selector {
     }
 }
 
-/// What each packet is put to.
+/// The program for each packet.
 #[derive(Debug)]
 enum Matcher {
     Whole(Classic),
@@ -117,7 +118,7 @@ impl Matcher {
     fn exceeds_kernel(&self, bytes: &[u8], length: u32) -> bool {
         match self {
             Self::Whole(classic) => classic.exceeds_kernel(bytes, length),
-            // What lies inside is found anew.
+            // Inner packets are located again.
             Self::Inside(_) => true,
         }
     }
@@ -140,7 +141,7 @@ fn program(
     let asks_for_fact = |i: &Instruction| {
         i.class() == op::LD && i.code & 0xe0 == op::ABS && i.k >= ancillary::AD_OFF
     };
-    // In an expression such an offset is a negative one, as in `ether[-31:2]`: libpcap finds no byte there.
+    // In an expression such an offset is negative, as in `ether[-31:2]`: libpcap finds no byte there.
     if let (Question::Classic(_), Matcher::Whole(classic)) = (question, &program)
         && classic.instructions().iter().any(asks_for_fact)
     {
@@ -149,7 +150,7 @@ fn program(
     Ok(program)
 }
 
-/// The options by which a filter is compiled for packets of a kind.
+/// Returns the compiler's options for packets of a kind.
 pub fn options_for(options: Options, (link_type, order): Kind) -> Options {
     Options {
         link: dlt(link_type),
@@ -161,8 +162,8 @@ pub fn options_for(options: Options, (link_type, order): Kind) -> Options {
     }
 }
 
-/// libpcap's number for a file's link type. They are the same but for the oldest, which systems
-/// number differently; these are Linux's.
+/// Returns libpcap's number for a file's link type. They are the same except for the oldest, which differ between systems;
+/// these are Linux's.
 fn dlt(link_type: u16) -> LinkType {
     LinkType(match link_type {
         100 => 11,
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fact_about_the_packet_is_refused() {
+    fn facts_about_packets_are_refused() {
         let kind = (LINKTYPE_ETHERNET, ByteOrder::Little);
         let mark = "2,32 0 0 4294963220,6 0 0 65535".to_owned();
         let mut selector = Selector::new(Question::Classic(mark), Options::default());

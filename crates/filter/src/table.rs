@@ -1,40 +1,40 @@
-//! Lists too long for comparisons, as sorted tables that a search of few steps looks values up in.
+//! Lists too long for comparisons, as sorted tables for a search of few steps.
 //!
-//! A list is searched a word at a time: an IPv4 address or a port has one word, an IPv6 address four. What a word leads
-//! to is the state that the next word is looked up with, so a table's entries are ranges of words under a state. A list
-//! of prefixes and ranges is a list of such entries as well, and so is one of combinations: the words of an address, then
-//! those of a port.
+//! A list is searched a word at a time: an IPv4 address or a port has one word, an IPv6 address four. A word leads to a
+//! state, under which the next word is looked up, so a table's entries are ranges of words under a state. A list of prefixes
+//! and ranges is a list of such entries as well, and so is a list of combinations: the words of an address, then the words of
+//! a port.
 
 use std::collections::HashMap;
 
-/// The words from one to another, under a state.
+/// A range of words under a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     state: u32,
     from: u32,
     to: u32,
-    /// The state that follows; 0 is for what is not in the list.
+    /// The next state; 0 for values outside the list.
     next: u32,
 }
 
-/// The state after the last word of what is in the list.
+/// State after the last word of a value in the list.
 const FOUND: u32 = 1;
 
-/// One word's table, in ascending order of states and words.
+/// The table of one word, in ascending order of states and words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     entries: Vec<Entry>,
-    /// Words before this one have been looked up.
+    /// True for the first word.
     pub(crate) is_first: bool,
-    /// More words follow.
+    /// True for the last word.
     pub(crate) is_last: bool,
 }
 
-/// Bytes of an entry: its state and first word as one number of 64 bits, how many words follow that, the next state.
+/// Size of an entry: its state and first word as one number of 64 bits, the number of further words, the next state.
 pub(crate) const ENTRY_SIZE: usize = 16;
 
 impl Table {
-    /// What a word leads to.
+    /// Returns the next state of a word.
     pub(crate) fn look_up(&self, state: u32, word: u32) -> u32 {
         let after = self
             .entries
@@ -45,13 +45,13 @@ impl Table {
         }
     }
 
-    /// Steps of a search: a power of two is as many entries.
+    /// Returns the number of steps of a search, which is the logarithm of the number of entries.
     pub(crate) fn steps(&self) -> u32 {
-        // One more, which every word comes after.
+        // One additional entry precedes all words.
         (self.entries.len() + 1).next_power_of_two().ilog2().max(1)
     }
 
-    /// As the search in the kernel expects it, in the host's order of bytes.
+    /// Returns the bytes for the search in the kernel, in the host's byte order.
     pub fn bytes(&self) -> Vec<u8> {
         let count = 1 << self.steps();
         let mut bytes = Vec::with_capacity(count * ENTRY_SIZE);
@@ -72,15 +72,15 @@ impl Table {
     }
 }
 
-/// Rows that all states together may be led to by; more take seconds and hundreds of megabytes.
+/// Maximum number of rows over all states; more would need seconds and hundreds of megabytes.
 const MOST_LED_TO: usize = 1 << 24;
 
-/// Tables for rows of this many words, each from a first one to a last one. Nothing if rows lie in each other so often
-/// that the tables would be much longer than their list.
+/// Builds tables for rows of this many words, each a range. `None` if rows overlap so often that the tables would be much
+/// longer than their list.
 pub(crate) fn tables(words: usize, cells: &[(u32, u32)]) -> Option<Vec<Table>> {
     let rows = cells.len() / words;
     let cell = |row: u32, word: usize| cells[row as usize * words + word];
-    // After which word nothing more is asked of a row.
+    // The word after which a row needs no further look-up.
     let settled: Vec<usize> = (0..rows as u32)
         .map(|row| {
             let asks = |word: &usize| cell(row, *word) != (0, u32::MAX);
@@ -128,7 +128,7 @@ pub(crate) fn tables(words: usize, cells: &[(u32, u32)]) -> Option<Vec<Table>> {
             })?;
         }
         if word > 0 {
-            // What was found by fewer words stays found.
+            // Values found by fewer words stay found.
             entries.push(Entry {
                 state: FOUND,
                 from: 0,
@@ -151,7 +151,7 @@ pub(crate) fn tables(words: usize, cells: &[(u32, u32)]) -> Option<Vec<Table>> {
 }
 
 impl Entry {
-    /// Whether these words and those from another one lead to the same.
+    /// Returns true if an entry continues this one with the same next state.
     fn goes_on(&self, state: u32, from: u32, next: u32) -> bool {
         self.state == state && self.next == next && self.to.checked_add(1) == Some(from)
     }
@@ -162,12 +162,12 @@ impl Entry {
 struct Range {
     from: u32,
     to: u32,
-    /// Nothing if it is settled by this word.
+    /// `None` if this word settles the row.
     row: Option<u32>,
 }
 
-/// Cuts ranges that lie in each other into such as do not, and says of each in ascending order which rows it has: none
-/// where a row is settled. Ends early, with nothing, if the caller does not go on.
+/// Divides overlapping ranges into disjoint ones, and calls `each` in ascending order with the rows of each: none if a row is
+/// settled. Returns `None` early if the caller stops.
 fn segments(mut ranges: Vec<Range>, mut each: impl FnMut(u32, u32, &[u32]) -> bool) -> Option<()> {
     ranges.sort_unstable();
     let mut active: Vec<Range> = Vec::new();
@@ -246,7 +246,7 @@ mod tests {
             }
         }
 
-        /// Ranges of each word, which lie in each other as they like.
+        /// Ranges of each word, with arbitrary overlaps.
         #[test]
         fn combinations_are_found(
             rows in prop::collection::vec([any_range(), any_range(), any_range()], 1..9),
@@ -271,7 +271,7 @@ mod tests {
         ]
     }
 
-    /// A list that would take a table of its square is none.
+    /// A list with a table of quadratic size is refused.
     #[test]
     fn tables_have_a_bound() {
         let cells: Vec<(u32, u32)> = (0..8000)

@@ -1,4 +1,4 @@
-//! What libpcap makes of expressions for files, where it compiles otherwise than for an interface.
+//! Expressions for files, which libpcap compiles differently than for an interface.
 
 use crate::classic::Classic;
 use crate::expression::{ByteOrder, LinkType, Options, compile};
@@ -30,7 +30,7 @@ fn loopback_headers_are_of_the_system_that_wrote_the_file() {
 }
 
 #[test]
-fn what_no_file_tells_is_refused_in_libpcaps_words() {
+fn facts_missing_in_files_are_refused_with_libpcaps_message() {
     for (expression, words) in [
         (
             "tcp and inbound",
@@ -49,7 +49,7 @@ fn what_no_file_tells_is_refused_in_libpcaps_words() {
 }
 
 #[test]
-fn ethernet_is_the_same_either_way() {
+fn ethernet_programs_are_the_same_for_files() {
     for expression in ["tcp port 80", "vlan 5 and ip6", "pppoes and host 10.0.0.1"] {
         let live = compiled(expression, LinkType::ETHERNET, None);
         let file = compiled(expression, LinkType::ETHERNET, Some(ByteOrder::Little));

@@ -1,13 +1,11 @@
-//! Long lists of hosts, networks or ports under one qualifier, and of combinations of them, as tables in place of
-//! comparisons.
+//! Long lists of hosts, networks or ports under one qualifier, and of combinations of them, as tables instead of comparisons.
 //!
-//! A list is compiled by libpcap as if it had one member, without the optimiser, which would draw conclusions from that
-//! member's number. Compiled for two different members, the programs differ in the comparisons with them, and nowhere
-//! else; there the table is looked up.
+//! libpcap compiles a list as if it had one member, without the optimiser, which would draw conclusions from that member's
+//! number. Programs compiled for two different members differ only in the comparisons with them, which become table look-ups.
 //!
-//! In a combination (`host A and port P`) a part is looked up under what the part before it led to. An address that may
-//! be either side's leads to two such states, so a list of combinations is one program for each choice of sides; only
-//! the last part, which leads to nothing more, can have both sides in one.
+//! In a combination (`host A and port P`) a part is looked up under the state of the part before it. An address of either
+//! side leads to two such states, so a list of combinations is one program for each choice of sides; only the last part,
+//! without a next state, can combine both sides in one program.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -16,27 +14,27 @@ use super::operands::Node;
 use crate::classic::{Instruction, op};
 use crate::table::{self, Table};
 
-/// Shorter lists are as fast as comparisons, and are judged as libpcap does on frames cut short too. Alternating ones
-/// are long programs otherwise.
+/// Minimum length of a list. Shorter ones are as fast as comparisons, and agree with libpcap on truncated frames too.
+/// Alternating lists would be long programs.
 const LEAST: usize = 100;
-/// Combinations are many comparisons each.
+/// Minimum length of a list of combinations, which are many comparisons each.
 const LEAST_COMBINED: usize = 32;
 
-/// Choices of sides: each doubles the program.
+/// Maximum number of parts with a choice of sides: each doubles the program.
 const MOST_SIDED: usize = 3;
 const MOST_PARTS: usize = 8;
-/// Combinations that one operand stands for: `host A and (port P or port Q)` stands for two.
+/// Maximum number of combinations of one operand: `host A and (port P or port Q)` stands for two.
 const MOST_OF_ONE: usize = 64;
 
-/// What an operand asks for.
+/// A condition of an operand.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Part {
     Member(Family),
-    /// The same words for all in the list.
+    /// Text common to all operands of the list.
     Same(String),
 }
 
-/// An operand's parts, which `and` joins, and its members in their order.
+/// An operand's parts, joined by `and`, and its members in order.
 type Combination = (Vec<Part>, Vec<Span>);
 
 /// A list in an expression.
@@ -46,24 +44,24 @@ pub(super) struct List {
     rows: Vec<Vec<Span>>,
 }
 
-/// A program in which comparisons are look-ups.
+/// A program with table look-ups.
 pub(super) struct Compiled {
     pub(super) code: Vec<Instruction>,
-    /// Which instructions look up which of the tables.
+    /// Instructions that are look-ups, with their tables.
     pub(super) finds: Vec<(usize, usize)>,
     pub(super) tables: Vec<Table>,
 }
 
-/// A program, and which of its instructions look up which of the tables.
+/// A program, and its look-ups with their tables.
 type Program = (Vec<Instruction>, Vec<(usize, usize)>);
 
-/// A list's programs, of which one has to match, and the tables of all.
+/// A list's programs, one of which has to match, and the tables of all.
 pub(super) struct Pieces {
     pub(super) programs: Vec<Program>,
     pub(super) tables: Vec<Table>,
 }
 
-/// Puts lists in the place of operands that are one: under `or`, or each negated and under `and`.
+/// Replaces operands that form a list: joined by `or`, or each negated and joined by `and`.
 pub(super) fn gather(node: Node, expression: &str) -> Node {
     match node {
         Node::Not(inner) => Node::Not(Box::new(gather(*inner, expression))),
@@ -72,7 +70,7 @@ pub(super) fn gather(node: Node, expression: &str) -> Node {
     }
 }
 
-/// The most members of one kind that stand in one row.
+/// Returns the maximum number of members of one kind in a row.
 pub(super) fn longest(node: &Node, expression: &str) -> usize {
     let (first, rest) = match node {
         Node::Chain(first, rest) => (&**first, &rest[..]),
@@ -94,7 +92,7 @@ pub(super) fn longest(node: &Node, expression: &str) -> usize {
     inside.max(members.into_values().max().unwrap_or_default())
 }
 
-/// Whether there are lists of combinations, which as comparisons would be more than the kernel's verifier follows.
+/// Returns true if the node has lists of combinations, which as comparisons would exceed the verifier's limits.
 pub(super) fn has_combinations(node: &Node) -> bool {
     match node {
         Node::Leaf { .. } => false,
@@ -107,7 +105,7 @@ pub(super) fn has_combinations(node: &Node) -> bool {
 }
 
 fn chain(first: Node, rest: Vec<(bool, Node)>, expression: &str) -> Node {
-    // Operands that one operator joins may change places, as far as the operator stays the same.
+    // Operands with the same operator between them may be reordered.
     let mut runs: Vec<(bool, Vec<Node>)> = Vec::new();
     let first_or = rest.first().is_none_or(|(or, _)| *or);
     runs.push((first_or, vec![first]));
@@ -122,12 +120,12 @@ fn chain(first: Node, rest: Vec<(bool, Node)>, expression: &str) -> Node {
         .flat_map(|(or, nodes)| run(or, nodes, expression).into_iter().map(move |n| (or, n)));
     match operands.next() {
         Some((_, first)) => Node::Chain(Box::new(first), operands.collect()),
-        // Each run has an operand at least.
+        // Each run has at least one operand.
         None => unreachable!("a chain has a first operand"),
     }
 }
 
-/// The operands under one operator, those of a list in the place of the first of them.
+/// Returns the operands under one operator, with each list at the position of its first member.
 fn run(or: bool, nodes: Vec<Node>, expression: &str) -> Vec<Node> {
     let asked: Vec<Vec<Combination>> = nodes
         .iter()
@@ -188,7 +186,7 @@ fn run(or: bool, nodes: Vec<Node>, expression: &str) -> Vec<Node> {
         .collect()
 }
 
-/// What an operand asks for, as combinations of which one has to hold.
+/// Returns an operand's combinations, one of which has to hold.
 fn combinations(node: &Node, expression: &str) -> Option<Vec<Combination>> {
     let (first, rest): (&Node, &[(bool, Node)]) = match node {
         Node::Chain(first, rest) if rest.iter().all(|(or, _)| !or) => (first, rest),
@@ -215,7 +213,7 @@ fn combinations(node: &Node, expression: &str) -> Option<Vec<Combination>> {
     all.iter().all(is_fit).then_some(all)
 }
 
-/// What one part of an operand asks for: one thing, or members of which `or` joins some.
+/// Returns the choices for one part of an operand: a single condition, or members joined by `or`.
 fn choices(node: &Node, expression: &str) -> Option<Vec<(Part, Option<Span>)>> {
     let of_member = |text: &str| {
         let (family, span) = member(text)?;
@@ -239,7 +237,7 @@ fn choices(node: &Node, expression: &str) -> Option<Vec<(Part, Option<Span>)>> {
     }
 }
 
-/// The parts of which each side makes a program.
+/// Returns the parts with a program for each side.
 fn sided(parts: &[Part]) -> impl Iterator<Item = usize> {
     let members = parts.iter().filter(|part| matches!(part, Part::Member(_)));
     let last = members.count() - 1;
@@ -253,14 +251,14 @@ fn sided(parts: &[Part]) -> impl Iterator<Item = usize> {
     members
         .enumerate()
         .filter(move |(number, (_, family))| {
-            // A list of single members leads to nothing more; one word leads on from the state that it is asked under.
+            // A list of single members has no next state; a single word leads on from the state it is looked up under.
             family.has_sides() && (*number < last || last > 0 && family.kind.words() > 1)
         })
         .map(|(_, (at, _))| at)
 }
 
 impl List {
-    /// Compiles it with libpcap's help; an error is libpcap's.
+    /// Compiles the list with libpcap; an error is libpcap's.
     pub(super) fn compile(
         &self,
         run: impl Fn(&str) -> Result<Vec<Instruction>, String>,
@@ -286,7 +284,7 @@ impl List {
         })
     }
 
-    /// One program, and its look-ups.
+    /// Returns one program, and its look-ups.
     fn program(
         &self,
         parts: &[Part],
@@ -318,7 +316,7 @@ impl List {
                 .position(|pair| pair == (&one.k, &two.k));
             match table {
                 Some(table) if one.code == op::JMP | op::JEQ | op::K => finds.push((at, table)),
-                _ => return Err(format!("a list of `{text}` is nothing to look up")),
+                _ => return Err(format!("a list of `{text}` cannot be looked up")),
             }
         }
         Ok((code, finds))
@@ -339,29 +337,29 @@ impl List {
     }
 }
 
-// What the operands say that lists are made of: an address, a network or a port, and the words before it.
+// Operands that lists consist of: an address, a network or a port, and the qualifiers before it.
 
-/// What a list's members are.
+/// Kind of a list's members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Ipv4,
     Ipv6,
     Port,
-    /// An Ethernet address, with its last four bytes first: so libpcap asks for them.
+    /// An Ethernet address, with its last four bytes first, in libpcap's order of comparison.
     Mac,
 }
 
-/// A leaf's words before its number, and what the number is.
+/// A leaf's qualifiers, and the kind of its number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Family {
     pub(super) qualifiers: String,
     pub(super) kind: Kind,
 }
 
-/// Members from a first one to a last one.
+/// A range of members, both ends included.
 pub(super) type Span = (u128, u128);
 
-/// The words of a number of a kind, in the order in which libpcap asks for them.
+/// The 32-bit words of a number, in libpcap's order of comparison.
 type Words = Vec<u32>;
 
 impl Kind {
@@ -377,13 +375,13 @@ impl Kind {
         self.shifts().len()
     }
 
-    /// A span's words, each from a first one to a last one. A span is one number, a prefix, or has one word.
+    /// Returns the ranges of a span's words. A span is a single number or a prefix, or has one word.
     pub(super) fn ranges(self, (from, to): Span) -> impl Iterator<Item = (u32, u32)> {
         let shifts = self.shifts().iter();
         shifts.map(move |shift| ((from >> shift) as u32, (to >> shift) as u32))
     }
 
-    /// A member that stands for all, in libpcap's words, and its words. Each place in an operand has two of its own.
+    /// Returns a representative member in libpcap's syntax, and its words. Each position in an operand has two of its own.
     pub(super) fn stand_in(self, place: usize, second: bool) -> (String, Words) {
         let own = 2 * place as u32 + u32::from(second);
         match self {
@@ -417,7 +415,7 @@ impl Kind {
 }
 
 impl Family {
-    /// Neither source nor destination: a member matches as either.
+    /// Returns true if neither source nor destination is given: a member matches as either.
     pub(super) fn has_sides(&self) -> bool {
         let mut words = self.qualifiers.split_whitespace();
         !words.any(|word| word == "src" || word == "dst")
@@ -431,7 +429,7 @@ impl Family {
     }
 }
 
-/// What a leaf says, if it is one that lists are made of.
+/// Parses a leaf as a member of a list, if possible.
 pub(super) fn member(leaf: &str) -> Option<(Family, Span)> {
     let mut words: Vec<&str> = leaf.split_whitespace().collect();
     let number = words.pop()?;
@@ -457,7 +455,7 @@ pub(super) fn member(leaf: &str) -> Option<(Family, Span)> {
         }
         _ => return None,
     };
-    // One member has to be on both sides; that each side has some member says less. `or` is what no side says.
+    // With `and`, one member has to be on both sides, which a list cannot express. `or` equals no side.
     if words.iter().any(|word| ["and", "&&"].contains(word)) {
         return None;
     }
@@ -468,7 +466,7 @@ pub(super) fn member(leaf: &str) -> Option<(Family, Span)> {
     (span.0 <= span.1).then_some((Family { qualifiers, kind }, span))
 }
 
-/// An address or a network. What libpcap refuses is left for it to refuse.
+/// Parses an address or a network. Values that libpcap refuses are left to libpcap.
 fn address(text: &str, is_net: bool) -> Option<(Kind, Span)> {
     let (address, length) = match text.split_once('/') {
         Some((address, length)) if is_net => (address, Some(length.parse::<u32>().ok()?)),
@@ -482,7 +480,7 @@ fn address(text: &str, is_net: bool) -> Option<(Kind, Span)> {
             (Kind::Ipv6, u128::from(address), 128)
         }
     };
-    // A network without a length is that of its class, or of no use for IPv6.
+    // A network without a length has its class's length, or is useless for IPv6.
     let length = match length {
         Some(length) => length,
         None if is_net => return None,
@@ -494,7 +492,7 @@ fn address(text: &str, is_net: bool) -> Option<(Kind, Span)> {
     (value & host == 0).then_some((kind, (value, value | host)))
 }
 
-/// Six bytes in libpcap's usual way of writing them, with the last four before the others.
+/// Parses six bytes in libpcap's usual notation, with the last four before the others.
 fn mac(text: &str) -> Option<u128> {
     let mut bytes = [0u8; 6];
     let mut parts = text.split(':');
@@ -523,9 +521,9 @@ fn port(text: &str) -> Option<u128> {
 mod tests {
     use crate::Options;
 
-    /// A source of A and a destination of B are on both sides neither of them.
+    /// With different addresses as source and destination, neither is on both sides.
     #[test]
-    fn src_and_dst_is_no_list() {
+    fn src_and_dst_is_not_a_list() {
         let host = |n: usize| format!("src and dst host 10.0.{}.{}", n / 250, n % 250);
         let list = (0..300).map(host).collect::<Vec<_>>().join(" or ");
         let program = crate::compile(&list, &Options::default()).unwrap();

@@ -1,16 +1,14 @@
-//! Where in an expression libpcap's complaint points to.
+//! Position in an expression of a libpcap error.
 //!
-//! libpcap says what is wrong but not where. For a complaint that quotes a word of the expression,
-//! the word's place is taken. For a bare "syntax error" the first word is looked for that no
-//! ending can save: a beginning of the expression is *viable* when, with one of a few endings put
-//! after it, libpcap has something other than a syntax error to say. Beginnings of a viable
-//! beginning are viable, so the place is found by halving. The endings close open brackets and
-//! supply what a dangling keyword asks for; an exotic keyword they do not know (`rulenum`) puts
-//! the caret one word early.
+//! libpcap reports the error but not its position. If the message quotes a word of the expression, the word's position is
+//! used. For a bare "syntax error" the first word is found that no ending can complete: a beginning of the expression is
+//! *viable* if, with one of a few endings appended, libpcap reports anything other than a syntax error. Beginnings of a
+//! viable beginning are viable, so the position is found by bisection. The endings close open brackets and complete a
+//! dangling keyword; an exotic keyword unknown to them (`rulenum`) puts the caret one word early.
 
 use std::ops::Range;
 
-/// What can follow a beginning: a whole primitive, an operand of each kind, a comparison.
+/// Endings of a beginning: a whole primitive, an operand of each kind, a comparison.
 const ENDINGS: [&str; 14] = [
     "",
     "ip",
@@ -32,7 +30,7 @@ pub(super) fn is_syntax_error(message: &str) -> bool {
     message.contains("syntax error")
 }
 
-/// The bytes that the message is about, where they can be told.
+/// Returns the bytes that the message is about, if they can be determined.
 pub(super) fn locate(
     expression: &str,
     message: &str,
@@ -49,7 +47,7 @@ pub(super) fn locate(
         0 => 0,
         _ => tokens[count - 1].end,
     };
-    // The greatest number of leading words that is viable.
+    // The maximum number of leading words that is viable.
     let (mut low, mut high) = (0, tokens.len());
     while low < high {
         let middle = (low + high).div_ceil(2);
@@ -93,7 +91,7 @@ fn closers(beginning: &str) -> String {
     open.iter().rev().collect()
 }
 
-/// Words and signs, roughly as libpcap's scanner cuts them.
+/// Returns words and signs, roughly like libpcap's scanner.
 fn tokens(expression: &str) -> Vec<Range<usize>> {
     let is_word = |c: char| c.is_alphanumeric() || "._:-/\\".contains(c);
     let mut found = Vec::new();
@@ -104,7 +102,7 @@ fn tokens(expression: &str) -> Vec<Range<usize>> {
             continue;
         }
         let mut end = start + c.len_utf8();
-        // In an index, signs such as `:` and `-` stand for themselves.
+        // In an index, signs such as `:` and `-` are tokens of their own.
         let part = |c: char| is_word(c) && (depth == 0 || c.is_alphanumeric() || c == '-');
         if part(c) {
             while let Some(&(at, next)) = rest.peek() {
@@ -139,8 +137,7 @@ fn tokens(expression: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// The place of a complaint that names no word of the expression, if it is one of those that are known; a known one may still
-/// have no place.
+/// Returns the position for a known message that quotes no word of the expression; even a known one may have no position.
 fn known(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<Option<Range<usize>>> {
     let text = |at: &Range<usize>| &expression[at.clone()];
     let behind = |signs: &[&str], test: &dyn Fn(&str) -> bool| {
@@ -179,7 +176,7 @@ fn known(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<Opt
         let subject = message.split_whitespace().next().unwrap_or_default();
         return Some(
             first(&|word| word == subject.trim_matches('\''))
-                // It is written `on`, or `hopc`, and called by another name.
+                // The keyword is `on`, or `hopc`, but the message names it differently.
                 .or_else(|| first(&|word| word == "on" && subject == "ifname"))
                 .or_else(|| {
                     first(&|word| word.strip_prefix('h') == Some(subject.trim_matches('\'')))
@@ -208,7 +205,7 @@ fn known(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<Opt
     None
 }
 
-/// The last word of the message that is also a word of the expression.
+/// Returns the last word of the message that is also a word of the expression.
 fn quoted(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<Range<usize>> {
     let in_quotes = message
         .split(['\'', '"'])
@@ -224,7 +221,7 @@ fn quoted(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<Ra
             .find(|at| {
                 let token = &expression[(*at).clone()];
                 let rest = token.strip_prefix('\\').unwrap_or(token).strip_prefix(word);
-                // An address that is none is cut at its first colon.
+                // An invalid address is cut at its first colon.
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
             })
             .cloned()

@@ -1,4 +1,4 @@
-//! A long expression's operands and operators, as far as they can be told without libpcap.
+//! Operands and operators of a long expression, as far as they can be parsed without libpcap.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -13,23 +13,23 @@ enum Word {
     Not,
     Open,
     Close,
-    /// A word after which the rest of the expression is about what lies inside of a header.
+    /// A keyword after which the rest of the expression is about the inside of a header.
     Inwards,
-    /// Of arithmetic.
+    /// An arithmetic sign.
     Sign,
     Other,
 }
 
-/// What stands before the operands of a long expression, and changes how they are read: `vlan 5`.
+/// The beginning of a long expression that changes the meaning of the operands: `vlan 5`.
 #[derive(Debug, Default)]
 pub(super) struct Context<'a> {
     pub(super) text: &'a str,
-    /// Where the operands begin.
+    /// Start of the operands.
     end: usize,
 }
 
-/// The part of an expression that must hold before the rest is asked, if it reads the rest as about something else.
-/// Nothing where that cannot be told apart.
+/// Returns the part of an expression that must hold before the rest is evaluated, and changes the meaning of the rest. `None`
+/// if it cannot be separated.
 pub(super) fn context(expression: &str) -> Option<Context<'_>> {
     let words = words(expression)?;
     let Some(last) = words.iter().rposition(|(word, _)| *word == Word::Inwards) else {
@@ -47,17 +47,17 @@ pub(super) fn context(expression: &str) -> Option<Context<'_>> {
     }
     let mut after = operators.into_iter().skip_while(|(at, _)| *at < last);
     let (cut, _) = after.next().filter(|(_, word)| *word == Word::And)?;
-    // What `or` joins later would be asked although the context does not hold.
+    // Later operands of `or` would be evaluated without the context.
     after.all(|(_, word)| word == Word::And).then(|| Context {
         text: expression[..words[cut].1.start].trim_end(),
         end: words[cut].1.end,
     })
 }
 
-/// An expression taken apart.
+/// A parsed expression.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Node {
-    /// Text for libpcap: the bytes in the expression, after qualifiers that it inherits.
+    /// Text for libpcap: the bytes in the expression, after inherited qualifiers.
     Leaf {
         inherited: String,
         text: Range<usize>,
@@ -65,12 +65,12 @@ pub(super) enum Node {
     Not(Box<Node>),
     /// Operands that are looked up together.
     List(super::lists::List),
-    /// The first operand, then each with whether `or` joins it.
+    /// The first operand, then each further one with true for `or`.
     Chain(Box<Node>, Vec<(bool, Node)>),
 }
 
 impl Node {
-    /// A leaf's qualifiers and text, and whether it is negated.
+    /// Returns a leaf's negation, qualifiers and text.
     pub(super) fn leaf(&self) -> Option<(bool, &str, Range<usize>)> {
         match self {
             Node::Leaf { inherited, text } => Some((false, inherited, text.clone())),
@@ -81,7 +81,7 @@ impl Node {
         }
     }
 
-    /// A leaf as libpcap is given it.
+    /// Returns a leaf in libpcap's syntax.
     pub(super) fn text(&self, expression: &str) -> Option<String> {
         let (not, inherited, text) = self.leaf()?;
         let not = if not { "not " } else { "" };
@@ -89,7 +89,7 @@ impl Node {
     }
 }
 
-/// Takes what follows a context apart; nothing if it has fewer operators, or what cannot be taken apart.
+/// Parses the operands after a context; `None` if it has fewer operators, or parts that cannot be parsed.
 pub(super) fn parse(
     expression: &str,
     context: &Context<'_>,
@@ -109,7 +109,7 @@ pub(super) fn parse(
         words: &words,
         at: 0,
         depth: 0,
-        // A bare number after a context is a question for libpcap.
+        // The meaning of a bare number after a context is left to libpcap.
         qualifiers: context.text.is_empty().then(String::new),
         ask,
     };
@@ -117,7 +117,7 @@ pub(super) fn parse(
     (parser.at == words.len()).then_some(node)
 }
 
-/// How many operators an expression has, or nearly: in words as libpcap cuts them at most these.
+/// Returns at least the number of operators, when split into words by libpcap.
 pub(super) fn operators(expression: &str) -> usize {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric());
     let spelled = words.filter(|word| ["and", "or"].contains(word)).count();
@@ -125,7 +125,7 @@ pub(super) fn operators(expression: &str) -> usize {
     spelled + signs.iter().sum::<usize>()
 }
 
-/// Words, brackets and operators; nothing if the expression has what cannot be cut.
+/// Splits into words, brackets and operators; `None` if that is not possible.
 fn words(expression: &str) -> Option<Vec<(Word, Range<usize>)>> {
     let mut words = Vec::new();
     let bytes = expression.as_bytes();
@@ -151,7 +151,7 @@ fn words(expression: &str) -> Option<Vec<(Word, Range<usize>)>> {
             b'&' | b'|' | b'!' | b'<' | b'>' | b'=' | b'+' | b'*' | b'%' | b'^' => Word::Sign,
             b']' => return None,
             _ => {
-                // The first byte always belongs to the word, so each turn of this loop goes on.
+                // The first byte always belongs to the word, so each turn of this loop advances.
                 at += 1;
                 while at < bytes.len()
                     && !bytes[at].is_ascii_whitespace()
@@ -181,7 +181,7 @@ fn words(expression: &str) -> Option<Vec<(Word, Range<usize>)>> {
     Some(words)
 }
 
-/// From an opening bracket to the one that closes it.
+/// Returns the length from an opening bracket to the closing one.
 fn length_in_brackets(bytes: &[u8]) -> Option<usize> {
     let mut depth = 0usize;
     for (at, byte) in bytes.iter().enumerate() {
@@ -195,7 +195,7 @@ fn length_in_brackets(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// Words that an operand can begin with to say what its name or number is.
+/// First words of an operand that qualify its name or number.
 const QUALIFIERS: [&str; 27] = [
     "src",
     "dst",
@@ -226,10 +226,10 @@ const QUALIFIERS: [&str; 27] = [
     "greater",
 ];
 
-/// Qualifiers with which a list of names or numbers can go on after `or` and `and`.
+/// Qualifiers that further names or numbers inherit after `or` and `and`.
 const INHERITABLE: [&str; 6] = ["host", "net", "port", "portrange", "src", "dst"];
 
-/// Nesting that the stack of a thread carries.
+/// Maximum nesting for the stack of a thread.
 const DEEPEST: usize = 2048;
 
 struct Parser<'a> {
@@ -237,7 +237,7 @@ struct Parser<'a> {
     words: &'a [(Word, Range<usize>)],
     at: usize,
     depth: usize,
-    /// Qualifiers of the operand before, if it is of a kind that others inherit from.
+    /// Qualifiers of the previous operand, if others may inherit them.
     qualifiers: Option<String>,
     ask: Ask<'a>,
 }
@@ -248,8 +248,8 @@ impl Parser<'_> {
     }
 
     fn chain(&mut self) -> Option<Node> {
-        // A group at the beginning goes on as a chain; one of the same operator only adds its operands. So what is
-        // nested in text alone is not nested here.
+        // A group at the beginning continues as a chain; a group of the same operator only adds its operands. So parentheses
+        // without a meaning do not nest here.
         let (first, mut rest) = match self.operand()? {
             Node::Chain(first, rest) => (*first, rest),
             other => (other, Vec::new()),
@@ -274,7 +274,7 @@ impl Parser<'_> {
 
     fn operand(&mut self) -> Option<Node> {
         match self.peek()? {
-            // Deeper nesting is libpcap's to judge.
+            // Deeper nesting is left to libpcap.
             _ if self.depth > DEEPEST => None,
             Word::Not => {
                 self.at += 1;
@@ -292,7 +292,7 @@ impl Parser<'_> {
                 }
                 self.at += 1;
                 self.depth -= 1;
-                // What a name after a group inherits is a question for libpcap.
+                // Inheritance of a name after a group is left to libpcap.
                 self.qualifiers = None;
                 Some(inner)
             }
@@ -331,7 +331,8 @@ impl Parser<'_> {
         let opening = &self.expression[self.words[first].1.clone()];
         let looks_bare = opening.starts_with(|c: char| c.is_ascii_digit()) || opening.contains(':');
         if is_arithmetic {
-            // A comparison of numbers. One that begins with a number, and what could inherit from it, is left to libpcap.
+            // A comparison of numbers. One that begins with a number, and operands that could inherit from it, are left to
+            // libpcap.
             self.qualifiers = None;
             let text = text.clone();
             return (!looks_bare).then_some(Node::Leaf {
@@ -341,7 +342,7 @@ impl Parser<'_> {
         }
         let is_keyword = QUALIFIERS.contains(&opening);
         if first + 1 == self.at && !is_keyword && !looks_bare {
-            // One word: a protocol, or a name that inherits. Other keywords are left to libpcap.
+            // A single word: a protocol, or a name that inherits. Other keywords are left to libpcap.
             const ALONE: [&str; 14] = [
                 "igmp",
                 "igrp",
@@ -374,7 +375,7 @@ impl Parser<'_> {
         })
     }
 
-    /// The operand's words but the last, if they say of what kind the last one is.
+    /// Returns the operand's words except the last, if they are qualifiers of the last one.
     fn inheritable(&self, first: usize) -> Option<String> {
         let last = self.at - 1;
         let start = self.words[first].1.start;
@@ -387,19 +388,19 @@ impl Parser<'_> {
     }
 }
 
-// Names of hosts in long lists: libpcap is asked for their addresses, so that these can be in tables.
+// Names of hosts in long lists: libpcap resolves their addresses, which can then be in tables.
 
-/// Asks libpcap to compile an expression for Ethernet, without its optimiser.
+/// Compiles an expression with libpcap for Ethernet, without its optimiser.
 pub(super) type Ask<'a> = &'a dyn Fn(&str) -> Result<Vec<Instruction>, String>;
 
-/// Fewer names are no list, and asking for each takes time.
+/// Minimum number of names: resolving each takes time.
 const LEAST: usize = 32;
 
-/// Where in an IPv6 frame the words of the source address are, and that of an IPv4 frame.
+/// Offsets of the source address's words in an IPv6 frame, and of the source address in an IPv4 frame.
 const IPV6_SOURCE: [u32; 4] = [22, 26, 30, 34];
 const IPV4_SOURCE: u32 = 26;
 
-/// Whether a word that follows `or` or `and` can be a name: keywords are refused where a name has to stand.
+/// Returns true if a word after `or` or `and` can be a name: libpcap refuses keywords at the position of a name.
 pub(super) fn can_be_name(word: &str, ask: Ask<'_>) -> bool {
     match ask(&format!("ip proto {word}")) {
         Ok(_) => true,
@@ -407,7 +408,7 @@ pub(super) fn can_be_name(word: &str, ask: Ask<'_>) -> bool {
     }
 }
 
-/// Puts addresses in the place of names, where there are many. What has none is left for libpcap to refuse.
+/// Replaces many names by addresses. Names without any are left for libpcap to refuse.
 pub(super) fn resolve(node: Node, expression: &str, ask: Ask<'_>) -> Node {
     match count(&node, expression) {
         LEAST.. => replace(node, expression, ask),
@@ -427,7 +428,7 @@ fn count(node: &Node, expression: &str) -> usize {
     }
 }
 
-/// The words before the name of a host, and the name.
+/// Returns the words before the name of a host, and the name.
 fn named(leaf: &Node, expression: &str) -> Option<(String, String)> {
     let text = leaf.text(expression)?;
     let (before, name) = text.trim_end().rsplit_once(char::is_whitespace)?;
@@ -473,7 +474,7 @@ fn replace(node: Node, expression: &str, ask: Ask<'_>) -> Node {
     }
 }
 
-/// All addresses that libpcap takes a name for after these words.
+/// Returns all addresses of a name after these words, according to libpcap.
 fn addresses(before: &str, name: &str, ask: Ask<'_>) -> Vec<String> {
     let has = |word| before.split_whitespace().any(|other| other == word);
     let mut found = Vec::new();
@@ -498,7 +499,7 @@ fn addresses(before: &str, name: &str, ask: Ask<'_>) -> Vec<String> {
     found
 }
 
-/// The words of a packet that a program compares as they are: where they are, and with what.
+/// Returns the offsets of words that a program compares unchanged, and the constants.
 fn compared(program: &[Instruction]) -> impl Iterator<Item = (u32, u32)> {
     program.windows(2).filter_map(|pair| {
         let [load, jump] = [pair[0], pair[1]];
@@ -511,7 +512,7 @@ fn compared(program: &[Instruction]) -> impl Iterator<Item = (u32, u32)> {
 mod tests {
     use super::*;
 
-    /// A program that compares these words with those.
+    /// Returns a program that compares these words with constants.
     fn comparing(words: &[(u32, u32)]) -> Vec<Instruction> {
         let of_word = |&(at, word): &(u32, u32)| {
             [

@@ -1,15 +1,14 @@
-//! Long expressions, piece by piece.
+//! Compilation of long expressions in pieces.
 //!
-//! libpcap's optimiser takes time in the square of an expression's length and worse: minutes for a
-//! thousand hosts. So a long expression is taken apart here into its operands, runs of them are
-//! compiled by libpcap, and the programs are joined by jumps. `and` and `or` bind equally and from
-//! the left, as in libpcap, so an expression is a fold over its operands; a group in brackets is
-//! taken apart in the same way.
+//! libpcap's optimiser needs at least quadratic time in an expression's length: minutes for a thousand hosts. So a long
+//! expression is split into its operands, libpcap compiles runs of them, and the programs are joined by jumps. `and` and `or`
+//! have equal precedence and are left-associative, as in libpcap, so an expression is a fold over its operands; a group in
+//! brackets is split in the same way.
 //!
-//! This is done only where it is certain to mean the same. Keywords that change how the rest of
-//! an expression is read (`vlan`, `mpls`, `pppoes`, `geneve`) may stand before it with `and`: they are compiled with
-//! each piece again, and first of all alone, so that a piece is asked only where they hold. Elsewhere they, and anything
-//! that does not look like operands and operators, leave the whole to libpcap.
+//! This is done only if the meaning is certain to be the same. Keywords that change the meaning of the rest of an expression
+//! (`vlan`, `mpls`, `pppoes`, `geneve`) may precede it with `and`: they are compiled again with each piece, and first alone,
+//! so that a piece is evaluated only if they hold. In other positions they leave the whole to libpcap, as does anything that
+//! does not look like operands and operators.
 
 use super::lists::{self, Compiled};
 
@@ -17,20 +16,20 @@ use super::operands::{self, Node};
 use crate::classic::{Instruction, op};
 use crate::table::Table;
 
-/// Expressions with fewer operators are compiled whole: the program is the one that tcpdump shows. It takes 0.1 s.
+/// Number of operators below which expressions are compiled whole, to the program that tcpdump shows. It takes 0.1 s.
 pub(crate) const LONG: usize = 150;
-/// Longer ones too, as far as libpcap's optimiser is done with them in about a second. It goes through the program once
-/// for each member of the longest list, and each time takes the square of its length.
+/// Longer expressions are compiled whole too, if libpcap's optimiser needs no more than about a second. It processes the
+/// program once for each member of the longest list, each time in quadratic time.
 const MOST_WORK: usize = 8_000_000;
-/// A list of this many members is taken apart.
+/// Number of members from which a list is split.
 pub const APART: usize = 201;
 const _: () = assert!(APART * APART * APART > MOST_WORK);
-/// Operands that are given to libpcap together: enough to share loads, too few to take long.
+/// Number of operands that libpcap compiles together: enough to share loads, few enough to be fast.
 const TOGETHER: usize = 32;
 
-/// What became of an expression.
+/// Result of splitting an expression.
 pub(super) enum Split {
-    /// It is to be compiled whole, with libpcap's optimiser or without.
+    /// To be compiled whole, with or without libpcap's optimiser.
     Whole {
         optimise: bool,
     },
@@ -38,11 +37,11 @@ pub(super) enum Split {
     Refused(Refused),
 }
 
-/// A piece that libpcap refused: its complaint, and where the piece lies in the expression.
+/// A piece that libpcap refused: the message, and the piece's position in the expression.
 pub(super) struct Refused {
     pub(super) message: String,
     pub(super) piece: String,
-    /// Where the piece's text begins in the expression, and in the piece after what it inherited.
+    /// Start of the piece's text in the expression, and in the piece after its inherited part.
     pub(super) start: usize,
     pub(super) inherited: usize,
 }
@@ -121,16 +120,16 @@ enum Item {
     Goto(Label),
 }
 
-/// Operands that are looked at together.
+/// Operands that are compiled together.
 struct Group<'a> {
-    /// How the group is joined to what stands before it.
+    /// True if `or` joins the group to its predecessor.
     joined_by_or: bool,
-    /// How its nodes are joined; the same, except in the first group.
+    /// True if `or` joins its nodes; the same, except in the first group.
     or: bool,
     nodes: Vec<&'a Node>,
 }
 
-/// Cuts a chain into runs of leaves under one operator and single other nodes.
+/// Divides a chain into runs of leaves under one operator and single other nodes.
 fn groups<'a>(first: &'a Node, rest: &'a [(bool, Node)]) -> Vec<Group<'a>> {
     let is_leaf = |node: &Node| node.leaf().is_some();
     let mut groups = vec![Group {
@@ -163,7 +162,7 @@ fn groups<'a>(first: &'a Node, rest: &'a [(bool, Node)]) -> Vec<Group<'a>> {
 struct Joiner<'a, F> {
     expression: &'a str,
     run: &'a F,
-    /// A context and a bracket, which stand before each piece that libpcap is given.
+    /// A context and a bracket, which precede each piece given to libpcap.
     before: &'a str,
     code: Vec<Item>,
     places: Vec<usize>,
@@ -188,18 +187,17 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
             Node::List(list) => self.list(list, yes, no),
             Node::Chain(first, rest) => {
                 let groups = groups(first, rest);
-                // Where the fold's value so far leads: to the next group, or past all those that
-                // cannot change it.
-                let mut ways = vec![(yes, no, None)];
+                // Targets for the fold's value so far: the next group, or the first one that can still change it.
+                let mut targets = vec![(yes, no, None)];
                 for group in groups.iter().skip(1).rev() {
-                    let (yes, no, _) = ways[ways.len() - 1];
+                    let (yes, no, _) = targets[targets.len() - 1];
                     let next = self.label();
-                    ways.push(match group.joined_by_or {
+                    targets.push(match group.joined_by_or {
                         true => (yes, next, Some(next)),
                         false => (next, no, Some(next)),
                     });
                 }
-                for (group, &(yes, no, next)) in groups.iter().zip(ways.iter().rev()) {
+                for (group, &(yes, no, next)) in groups.iter().zip(targets.iter().rev()) {
                     match group.nodes[..] {
                         [single] => self.node(single, yes, no)?,
                         _ => self.leaves(&group.nodes, group.or, yes, no)?,
@@ -213,7 +211,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
         }
     }
 
-    /// Compiles leaves that `or` or `and` joins, all in one piece.
+    /// Compiles leaves joined by `or` or `and`, all in one piece.
     fn leaves(&mut self, leaves: &[&Node], or: bool, yes: Label, no: Label) -> Result<(), Refused> {
         let texts: Vec<String> = (leaves.iter())
             .filter_map(|leaf| leaf.text(self.expression))
@@ -258,7 +256,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
         Ok(())
     }
 
-    /// Finds the one leaf that is to blame.
+    /// Finds the leaf that libpcap refuses.
     fn refusal(&self, message: String, leaves: &[&Node], texts: Vec<String>) -> Refused {
         for (node, piece) in leaves.iter().zip(texts) {
             if let Err(message) = (self.run)(&piece, false)
@@ -322,7 +320,7 @@ mod tests {
             .collect()
     }
 
-    /// The most operators in one piece that libpcap's optimiser is given; all of them where it is given the whole.
+    /// Returns the maximum number of operators in a piece for libpcap's optimiser; all of them if it gets the whole.
     fn most_optimised(expression: &str) -> usize {
         let options = Options {
             netmask: Some([255, 255, 255, 0].into()),
@@ -352,9 +350,9 @@ mod tests {
         }
     }
 
-    /// The optimiser takes the square of a piece's length and worse, so that the pieces are short.
+    /// The optimiser needs at least quadratic time in a piece's length, so the pieces are short.
     #[test]
-    fn the_optimiser_is_given_short_pieces() {
+    fn optimiser_gets_short_pieces() {
         let hosts = hosts(1000);
         let mut nested = "port 1".to_owned();
         for port in 2..2000 {
@@ -381,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_long_expressions_are_found() {
+    fn errors_in_long_expressions_are_located() {
         let mut hosts = hosts(APART);
         hosts[70] = "10.0.0.999".into();
         let expression = format!("host {}", hosts.join(" or "));
@@ -398,7 +396,7 @@ mod tests {
 
     #[test]
     fn folds_go_from_the_left() {
-        // Each `and` cuts away all that stands before it, each `or` adds to it.
+        // Each `and` restricts the whole expression before it, each `or` extends it.
         let long = "port 1".to_owned() + &" or port 1".repeat(APART);
         let mut frame = [0u8; 60];
         frame[12] = 8;

@@ -1,13 +1,13 @@
-//! Ancillary loads: offsets below zero that Linux answers with facts about the packet.
+//! Ancillary loads: negative offsets for which Linux returns facts about the packet.
 //!
-//! libpcap emits a few of them (`inbound`, `outbound`, `ifindex`, and `vlan` for a live handle); a
-//! raw program may hold any. Each is given its meaning at the hook or refused with a reason.
+//! libpcap emits a few of them (`inbound`, `outbound`, `ifindex`, and `vlan` for a live handle); a raw program may contain
+//! any. Each is translated for the hook or refused with a reason.
 
 use super::{Hook, Target};
 use crate::classic::ancillary::AD_OFF;
 use crate::error::{FilterError, Instead};
 
-/// A fact about a packet, by its place in `<linux/filter.h>`.
+/// A fact about a packet, in the order of `<linux/filter.h>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ancillary {
     Protocol,
@@ -27,7 +27,7 @@ pub(crate) enum Ancillary {
     VlanProtocol,
 }
 
-/// How a hook answers.
+/// A hook's source of a fact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
     /// 32 bits of the context at this offset.
@@ -36,9 +36,9 @@ pub(crate) enum Answer {
     ContextBigEndian(i16),
     /// A helper without arguments.
     Helper(i32),
-    /// Always this.
+    /// A constant.
     Constant(u32),
-    /// 0, good only for comparing with "outgoing".
+    /// 0, for comparison with "outgoing" only.
     NotOutgoing,
     /// The Ethernet type in the packet.
     EtherType,
@@ -46,11 +46,11 @@ pub(crate) enum Answer {
     XorX,
 }
 
-/// `PACKET_OUTGOING` of `<linux/if_packet.h>`: the one packet type that libpcap asks for.
+/// `PACKET_OUTGOING` of `<linux/if_packet.h>`, the only packet type in libpcap's programs.
 pub(crate) const PACKET_OUTGOING: u32 = 4;
 
 impl Ancillary {
-    /// What stands at this offset, if the kernel has anything there.
+    /// Returns the fact at this offset, if the kernel has one.
     pub(crate) fn at(k: u32) -> Option<Self> {
         use Ancillary::*;
         Some(match k.checked_sub(AD_OFF)? {
@@ -73,7 +73,7 @@ impl Ancillary {
         })
     }
 
-    /// Whether a program that asks for this expects tags beside the packet, not in it.
+    /// Returns true if a program with this fact expects out-of-band tags.
     pub(crate) fn is_vlan(self) -> bool {
         matches!(
             self,
@@ -108,7 +108,7 @@ impl Ancillary {
 
             (Interface, Hook::Xdp) => Answer::Context(12),
             (Queue, Hook::Xdp) => Answer::Context(16),
-            // At XDP the tag is in the packet, so none stands beside it.
+            // At XDP the tag is in the packet, never out of band.
             (VlanTag | VlanPresent | VlanProtocol, _) => Answer::Constant(0),
             (Protocol, _) => Answer::EtherType,
             (PacketType, _) => Answer::NotOutgoing,
@@ -136,7 +136,7 @@ impl Ancillary {
         })
     }
 
-    /// Why the packet's type as such is unknown before the stack has looked at the packet.
+    /// Returns the error for the packet's type, which is unknown before the stack has processed the packet.
     pub(crate) fn packet_type_refusal(target: &Target) -> FilterError {
         FilterError::NotAtHook {
             part: "the packet's type (to this host, to another, broadcast)",

@@ -1,25 +1,25 @@
-//! Labels and jumps: instructions whose distances are known only once all are laid out.
+//! Labels and jumps: instructions whose distances are known only after layout.
 
 use crate::error::FilterError;
 use trawl_ebpf::{Insn, op};
 
-/// A place in the block, possibly one not laid out yet.
+/// A position in the block, possibly not yet placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Label(usize);
 
 #[derive(Debug, Clone, Copy)]
 enum Item {
     Insn(Insn),
-    /// A jump; its instruction's distance is filled in at the end.
+    /// A jump; its distance is set at the end.
     Jump(Insn, Label),
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     items: Vec<Item>,
-    /// For each label the item it stands before, once placed.
+    /// For each label the index of its item, once placed.
     places: Vec<Option<usize>>,
-    /// Whether anything jumps there.
+    /// True for labels that are jump targets.
     used: Vec<bool>,
 }
 
@@ -54,12 +54,12 @@ impl Assembler {
         self.jump(Insn::new(op::JMP | op::JA, 0, 0, 0, 0), to);
     }
 
-    /// A jump if the 64 bits of the register compare so with a constant (of 31 bits).
+    /// Emits a jump if the 64 bits of the register satisfy a comparison with a constant (of 31 bits).
     pub(super) fn jump_if(&mut self, test: u8, dst: u8, imm: u32, to: Label) {
         self.jump(Insn::new(op::JMP | test | op::K, dst, 0, 0, imm as i32), to);
     }
 
-    /// A jump if the lower 32 bits of the register compare so with a constant.
+    /// Emits a jump if the lower 32 bits of the register satisfy a comparison with a constant.
     pub(super) fn jump_if32(&mut self, test: u8, dst: u8, imm: u32, to: Label) {
         self.jump(
             Insn::new(op::JMP32 | test | op::K, dst, 0, 0, imm as i32),
@@ -67,12 +67,12 @@ impl Assembler {
         );
     }
 
-    /// A jump if the 64 bits of two registers compare so.
+    /// Emits a jump if the 64 bits of two registers satisfy a comparison.
     pub(super) fn jump_if_reg(&mut self, test: u8, dst: u8, src: u8, to: Label) {
         self.jump(Insn::new(op::JMP | test | op::X, dst, src, 0, 0), to);
     }
 
-    /// A jump if the lower 32 bits of two registers compare so.
+    /// Emits a jump if the lower 32 bits of two registers satisfy a comparison.
     pub(super) fn jump_if_reg32(&mut self, test: u8, dst: u8, src: u8, to: Label) {
         self.jump(Insn::new(op::JMP32 | test | op::X, dst, src, 0, 0), to);
     }
@@ -82,7 +82,7 @@ impl Assembler {
         self.items.push(Item::Jump(insn, to));
     }
 
-    /// The finished block.
+    /// Returns the finished block.
     pub(super) fn link(mut self, gotol: bool) -> Result<Vec<Insn>, FilterError> {
         self.tidy();
         let mut widths = vec![1usize; self.items.len()];
@@ -102,7 +102,7 @@ impl Assembler {
                         });
                     }
                     let long = long_form(insn).len();
-                    // A `gotol` is as wide as a `goto`, so width alone does not say it changed.
+                    // A `gotol` is as wide as a `goto`, so the width alone does not show a change.
                     if long != widths[index] {
                         widths[index] = long;
                         grown = true;
@@ -146,7 +146,7 @@ impl Assembler {
         block
     }
 
-    /// Drops jumps to the next instruction and turns `if c goto next; goto else` round.
+    /// Removes jumps to the next instruction and inverts `if c goto next; goto else`.
     fn tidy(&mut self) {
         loop {
             let mut labelled = vec![false; self.items.len() + 1];
@@ -229,7 +229,7 @@ fn invert(insn: Insn) -> Option<Insn> {
     })
 }
 
-/// A jump whose last instruction reaches 32 bits far.
+/// Returns a jump whose last instruction has a distance of 32 bits.
 fn long_form(insn: Insn) -> Vec<Insn> {
     let far = Insn::new(op::JMP32 | op::JA, 0, 0, 0, 0);
     if is_always(insn) {
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn needless_jumps_go() {
+    fn needless_jumps_are_removed() {
         let mut asm = Assembler::default();
         let (next, end) = (asm.label(), asm.label());
         asm.jump_if32(op::JEQ, 7, 1, next);

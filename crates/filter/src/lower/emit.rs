@@ -1,4 +1,4 @@
-//! From blocks of operations to instructions: both versions of a program, and what joins them.
+//! From blocks of operations to instructions: both versions of a program, and the transitions between them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ pub(super) mod skb {
     pub const VLAN_PROTO: i16 = 28;
 }
 
-/// How the packet's bytes lie in memory.
+/// Layout of the packet's bytes in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum View {
-    /// As the filter sees them.
+    /// As seen by the filter.
     Plain,
-    /// With the four bytes from offset 12 beside them.
+    /// Without the four bytes from offset 12, which are out of band.
     Tagged,
 }
 
@@ -55,16 +55,16 @@ impl Mode {
     }
 }
 
-/// Where a program's result goes.
+/// Use of a program's result.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Returns {
     /// It is the block's result.
     Result,
-    /// The code that follows uses it in r0, unless it is 0.
+    /// The following code uses it in r0, unless it is 0.
     To { fast: Label, slow: Label },
 }
 
-/// What is returned for packets that a loop could not be followed through: on a socket, how many bytes are kept.
+/// Return value for packets that exceed a loop's limit: on a socket, the number of bytes kept.
 const UNFINISHED: u32 = 0x4_0000;
 
 /// One program in one view, ready to be emitted in both modes.
@@ -74,13 +74,13 @@ pub(super) struct Version {
     x_bounds: Vec<Vec<u32>>,
     start: LiveAtStart,
     pub(super) view: View,
-    /// The number of its program's first table among those of all.
+    /// Index of its program's first table among all tables.
     pub(super) first_table: usize,
-    /// Greatest offset at which the packet that the program sees can begin in the real one.
+    /// Maximum offset of the program's packet in the real one.
     pub(super) greatest_base: Option<u32>,
     returns: Returns,
     fast: Vec<Label>,
-    /// Places of the slow version that something leads to.
+    /// Entry points of the slow version.
     pub(super) slow: BTreeMap<(usize, usize), Label>,
     pub(super) slow_start: Label,
 }
@@ -90,18 +90,18 @@ pub(super) struct Emitter<'a> {
     pub(super) target: &'a Target,
     pub(super) no_match: Label,
     end: Label,
-    /// One tail for each constant that is returned.
+    /// One tail for each constant return value.
     tails: BTreeMap<u32, Label>,
     pub(super) versions: Vec<Version>,
     pub(super) stubs: Vec<slow::Stub>,
     checks: usize,
-    /// Those of all versions.
+    /// Tables of all versions.
     pub(super) tables: Vec<Table>,
-    /// Whether the fast versions have the packet's length in a register.
+    /// True if the fast versions have the packet's length in a register.
     pub(super) keeps_length: bool,
-    /// Where a loop leads that comes to the end of a copy.
+    /// Target of a loop that reaches the end of a copy.
     pub(super) end_of_copy: Option<Label>,
-    /// Where a quick version goes with packets that it cannot judge.
+    /// Target of a quick version for undecided packets.
     pub(super) undecided: Option<Label>,
 }
 
@@ -161,7 +161,7 @@ impl<'a> Emitter<'a> {
         Ok(graph)
     }
 
-    /// Analyses a program; says by which number it is known here.
+    /// Analyses a program, and returns its version number.
     pub(super) fn version(
         &mut self,
         graph: &Graph,
@@ -208,7 +208,7 @@ impl<'a> Emitter<'a> {
         Ok(self.versions.len() - 1)
     }
 
-    /// Goes elsewhere if the packet's tag stands beside it.
+    /// Emits a jump for packets with an out-of-band tag.
     pub(super) fn go_if_tagged(&mut self) -> Label {
         let to = self.asm.label();
         self.emit(op::load(op::W, reg::TMP, reg::CONTEXT, skb::VLAN_PRESENT));
@@ -216,7 +216,7 @@ impl<'a> Emitter<'a> {
         to
     }
 
-    /// Puts the tag into the scratch as its bytes would lie in the frame.
+    /// Stores the tag's bytes in the scratch, in the frame's order.
     pub(super) fn store_tag(&mut self) {
         self.emit(op::load(op::W, reg::TMP, reg::CONTEXT, skb::VLAN_PROTO));
         self.emit(op::store(op::H, reg::SCRATCH, slot::TAG, reg::TMP));
@@ -235,7 +235,7 @@ impl<'a> Emitter<'a> {
             self.emit(op::store_imm(op::DW, mode.scratch(), slot::LOOPS, left));
         }
         let LiveAtStart { a, x, memory } = self.versions[version].start;
-        // libpcap's programs may read what they have not stored; newer versions of it begin with zeroes as well.
+        // libpcap's programs may read cells before storing to them; newer versions of libpcap start with zeroes as well.
         for cell in (0..16).filter(|cell| memory & 1 << cell != 0) {
             let at = slot::MEMORY + 8 * cell;
             self.emit(op::store_imm(op::DW, mode.scratch(), at, 0));
@@ -248,8 +248,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Emits what comes first of a version: its fast one, or the way into the slow one where packet
-    /// memory may not be read.
+    /// Emits the first part of a version: its fast one, or the transition to the slow one if packet memory may not be read.
     pub(super) fn begin(&mut self, version: usize) {
         if !self.is_slow_only() {
             return self.fast(version);
@@ -259,13 +258,13 @@ impl<'a> Emitter<'a> {
         self.asm.goto(to);
     }
 
-    /// Emits a fast version, with the way into it first.
+    /// Emits a fast version, after its initialisation.
     pub(super) fn fast(&mut self, version: usize) {
         self.initialise(version, Mode::Fast);
         let count = self.versions[version].graph.blocks.len();
         let mut wanted = vec![false; count];
         wanted[0] = true;
-        // Jumps that matter go forward, so a block's turn comes after all that lead to it.
+        // Relevant jumps go forward, so a block comes after all its predecessors.
         for block in 0..count {
             if wanted[block] && self.fast_block(version, block) {
                 for next in self.versions[version].graph.blocks[block].successors() {
@@ -275,7 +274,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Emits a block; false if control never comes to its end.
+    /// Emits a block; returns false if control never reaches its end.
     fn fast_block(&mut self, version: usize, block: usize) -> bool {
         if self.tail_of(version, Mode::Fast, block).is_some() && block != 0 {
             return true;
@@ -336,7 +335,7 @@ impl<'a> Emitter<'a> {
                 let yes = self.block_label(version, mode, yes);
                 let no = self.block_label(version, mode, no);
                 match value {
-                    // Of a copy: what the verifier learns of bits may contradict the ranges it knows, of which it warns.
+                    // On a copy: the verifier's knowledge of bits may contradict the ranges it knows, which causes a warning.
                     Value::K(k) if test == op::JSET => {
                         self.emit(op::mov32(reg::TMP, reg::A));
                         self.emit(op::alu32_imm(op::AND, reg::TMP, k));
@@ -383,7 +382,7 @@ impl<'a> Emitter<'a> {
         *self.tails.entry(k).or_insert_with(|| asm.label())
     }
 
-    /// Where a loop leads that goes on for too long.
+    /// Returns the target of a loop that exceeds its limit.
     pub(super) fn unfinished(&mut self) -> Label {
         match self.target.accepts_unfinished {
             true => self.tail(UNFINISHED),
@@ -391,7 +390,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// The tail that a block amounts to, if it does nothing but return a constant.
+    /// Returns the tail that is equivalent to a block, if the block only returns a constant.
     pub(super) fn tail_of(&mut self, version: usize, _mode: Mode, block: usize) -> Option<Label> {
         let v = &self.versions[version];
         let b = &v.graph.blocks[block];
@@ -415,17 +414,16 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Emits what follows the fast versions, which are all there now; says how many instructions
-    /// they have.
+    /// Emits the code after the fast versions, which are complete; returns the number of their instructions.
     pub(super) fn finish_fast(&mut self) -> usize {
-        // Right after the fast code, so that its last block falls into one of them.
+        // Right after the fast code, so that its last block falls through into one of them.
         self.emit_tails();
         let fast = self.asm.len();
         self.emit_stubs();
         fast
     }
 
-    /// Emits those tails that something leads to and that are not there yet.
+    /// Emits the used tails that have not been placed.
     fn emit_tails(&mut self) {
         let mut tails = vec![(0, self.no_match)];
         tails.extend(self.tails.iter().map(|(&k, &label)| (k, label)));
@@ -438,7 +436,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Links it all.
+    /// Links everything.
     pub(super) fn finish(mut self, fast: usize, classic: usize) -> Result<Lowered, FilterError> {
         self.emit_tails();
         self.asm.place(self.end);
@@ -457,7 +455,7 @@ impl<'a> Emitter<'a> {
         })
     }
 
-    /// The same for a quick version. The verifier refuses code that nothing leads to.
+    /// Links a quick version. The verifier refuses unreachable code.
     pub(super) fn finish_quick(mut self) -> Result<Vec<Insn>, FilterError> {
         let tails = std::mem::take(&mut self.tails).into_values();
         let ends = [
@@ -488,7 +486,7 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// A point of a version.
+/// A position in a version.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EmitPoint {
     pub(super) version: usize,
@@ -543,12 +541,12 @@ impl Emitter<'_> {
     fn alu(&mut self, operation: u8, value: Value) {
         match (operation, value) {
             (_, Value::K(k)) => self.emit(op::alu32_imm(operation, reg::A, k)),
-            // The kernel's division by zero gives 0; a classic filter's ends it.
+            // The kernel's division by zero gives 0; a classic filter's ends the filter.
             (op::DIV | op::MOD, Value::X) => {
                 self.asm.jump_if32(op::JEQ, reg::X, 0, self.no_match);
                 self.emit(op::alu32(operation, reg::A, reg::X));
             }
-            // The processor takes a shift modulo 32; libpcap shifts everything out.
+            // The processor shifts modulo 32; libpcap shifts out all bits.
             (op::LSH | op::RSH, Value::X) => {
                 let (within, done) = (self.asm.label(), self.asm.label());
                 self.asm.jump_if32(op::JLT, reg::X, 32, within);
@@ -587,23 +585,23 @@ impl Emitter<'_> {
                     }
                 }
             }
-            // Settled before: these are no fields any more.
+            // Replaced before: these are no longer fields.
             Answer::Constant(_) | Answer::NotOutgoing | Answer::EtherType | Answer::XorX => {}
         }
     }
 
-    /// Makes the verifier forget what it knows of X. Each way round a loop would otherwise leave X
-    /// with other bounds, and each of them be followed round again: too many for its patience.
+    /// Makes the verifier forget the bounds of X. Each turn of a loop would otherwise leave X with different bounds, each of
+    /// which the verifier would follow, until it gives up.
     pub(super) fn forget_x(&mut self, scratch: u8) {
         let top = if cfg!(target_endian = "big") { 0 } else { 7 };
         self.emit(op::store(op::DW, scratch, slot::STAGING, reg::X));
-        // X has 32 bits, so this byte is zero already; but a slot written in part has no bounds.
+        // X has 32 bits, so this byte is zero already; but a partly written slot has no bounds.
         self.emit(op::store_imm(op::B, scratch, slot::STAGING + top, 0));
         self.emit(op::load(op::DW, reg::X, scratch, slot::STAGING));
     }
 }
 
-/// Where the lower half of an eight-byte slot lies.
+/// Returns the offset of the lower half of an eight-byte slot.
 fn slot_low_word(at: i16) -> i16 {
     if cfg!(target_endian = "big") {
         at + 4
@@ -616,9 +614,9 @@ fn kept_slot(register: u8) -> i16 {
     slot::KEPT + 8 * i16::from(register - reg::CONTEXT)
 }
 
-// Registers of a block, and where things lie in its scratch.
+// Registers of a block, and the layout of its scratch.
 
-/// Registers of the block, beside r1 to r5 of the contract.
+/// Registers of the block, in addition to r1 to r5 of the contract.
 pub(super) mod reg {
     /// A temporary, and the result at the end.
     pub const TMP: u8 = 0;
@@ -627,33 +625,33 @@ pub(super) mod reg {
     pub const DATA_END: u8 = 3;
     pub const LENGTH: u8 = 4;
     pub const SCRATCH: u8 = 5;
-    /// In the slow version, which calls helpers, the scratch lives in a register that calls keep.
+    /// In the slow version, which calls helpers, the scratch is in a register that calls preserve.
     pub const SLOW_SCRATCH: u8 = 6;
     pub const A: u8 = 7;
     pub const X: u8 = 8;
-    /// In the fast version, the packet's data at X.
+    /// In the fast version, the pointer to the packet's data at X.
     pub const POINTER: u8 = 9;
     /// In the slow version, the context.
     pub const SLOW_CONTEXT: u8 = 9;
 }
 
-/// Where things lie in the scratch.
+/// Layout of the scratch.
 pub(super) mod slot {
     /// The sixteen cells of scratch memory, eight bytes each so that the verifier keeps bounds.
     pub const MEMORY: i16 = 0;
-    /// Where the load helper puts a field.
+    /// Destination of the load helper.
     pub const STAGING: i16 = 128;
     pub const LENGTH: i16 = 136;
     /// Backward jumps left.
     pub const LOOPS: i16 = 144;
-    /// Where the inner packet begins.
+    /// Start of the inner packet.
     pub const BASE: i16 = 152;
-    /// The frame's first twenty bytes with its tag put back; the tag itself is always there.
+    /// The frame's first twenty bytes with the tag restored; the tag itself is always present.
     pub const IMAGE: i16 = 160;
     pub const TAG: i16 = IMAGE + 12;
-    /// Registers kept over a helper call; the first also holds an offset in the slow version.
+    /// Registers saved over a helper call; the first slot also holds an offset in the slow version.
     pub const KEPT: i16 = 184;
-    /// The state that the search of a table ended in, in the upper half.
+    /// Final state of a table search, in the upper half.
     pub const STATE: i16 = KEPT + 5 * 8;
 }
 

@@ -1,30 +1,29 @@
-//! Where the fast version compares with the packet's end, and for how many bytes.
+//! Positions and sizes of comparisons with the packet's end in the fast version.
 //!
-//! Two questions are answered for each block. *Needed*: how many bytes must the packet have if
-//! the filter is to match from here? A return of 0 needs infinitely many, because a packet that
-//! is too short gets the same answer; so the least need of the ways onward can be asked for early,
-//! and a packet that fails is rejected exactly. *Known*: how many bytes have been compared for on
-//! every way to here? A comparison is made where need is greater than knowledge.
+//! Two values are computed for each block. *Needed*: the number of bytes without which the filter cannot match from here. A
+//! return of 0 needs infinitely many, because a packet that is too short gets the same answer; so the least need of all paths
+//! onward can be checked early, and a packet that fails is rejected exactly. *Known*: the number of bytes already checked on
+//! every path to here. A comparison is made if the need exceeds the knowledge.
 //!
-//! The same is done for bytes after X, as long as X stays what it is.
+//! The same is done for bytes after X, while X is unchanged.
 
 use super::graph::{At, Block, End, Graph, NO_MATCH, Op, Reg, Return};
 
-/// Needed by a way that cannot match.
+/// Need of a path that cannot match.
 const NEVER: u32 = u32::MAX;
 
-/// Bytes that a comparison may ask for beyond what is needed, when some way onward wants them: it
-/// covers an address or a port that is looked at right after, which no sound packet cuts off.
+/// Bytes that a comparison may require beyond the need, if some path onward reads them: enough for an address or a port that
+/// is read right after, which no valid packet cuts off.
 const AHEAD: u32 = 4;
 
 /// A comparison with the packet's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Check {
-    /// Bytes known to be there afterwards.
+    /// Bytes known to exist afterwards.
     pub(super) bytes: u32,
     /// Bytes without which the filter cannot match.
     pub(super) needed: u32,
-    /// For a comparison after X: whether the pointer to there has to be made.
+    /// For a comparison after X: true if the pointer to X must be computed.
     pub(super) fresh: bool,
 }
 
@@ -32,16 +31,16 @@ pub(super) struct Check {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct BlockPlan {
     pub(super) start: Option<Check>,
-    /// For each operation, the comparison after X before it.
+    /// For each operation, the comparison after X that precedes it.
     pub(super) ops: Vec<Option<Check>>,
 }
 
-/// What kind of reader the plan is for.
+/// Properties of the plan's reader.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reader {
-    /// Whether a failed comparison is taken up by the slow version.
+    /// True if the slow version continues after a failed comparison.
     pub(super) has_slow: bool,
-    /// Loads after X from offsets below this are checked one by one.
+    /// Minimum offset after X for combined checks; loads below are checked one by one.
     pub(super) least_indirect: u32,
 }
 
@@ -84,7 +83,7 @@ impl Reader {
     }
 }
 
-/// The least and the greatest number of bytes that ways onward ask for.
+/// The minimum and the maximum number of bytes that paths onward need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Need {
     least: u32,
@@ -120,7 +119,7 @@ impl Need {
     }
 }
 
-/// Solves a need for all blocks, from the last to the first until nothing changes.
+/// Solves a need for all blocks, from the last to the first, until nothing changes.
 fn solve(graph: &Graph, through: impl Fn(&Block, Need) -> Need) -> Vec<Need> {
     let mut needs = vec![Need::NO_WAY; graph.blocks.len()];
     loop {
@@ -145,7 +144,7 @@ fn fixed_needs(graph: &Graph) -> Vec<Need> {
     })
 }
 
-/// Makes blocks from which no way leads to a match say so at once.
+/// Replaces blocks without a path to a match by "no match".
 pub(super) fn cut_hopeless(graph: &mut Graph) {
     let needs = fixed_needs(graph);
     for (block, need) in graph.blocks.iter_mut().zip(&needs) {
@@ -158,11 +157,11 @@ pub(super) fn cut_hopeless(graph: &mut Graph) {
     }
 }
 
-/// What is known at a point of the program.
+/// Knowledge at a point of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Known {
     fixed: u32,
-    /// Bytes after X, if the pointer to there is at hand.
+    /// Bytes after X, if the pointer to X is available.
     after_x: Option<u32>,
 }
 
@@ -209,7 +208,7 @@ pub(super) fn plan(graph: &Graph, reader: Reader) -> Checks {
                 };
                 if known[next] != Some(joined) {
                     known[next] = Some(joined);
-                    // Later blocks are still to come in this pass; only a loop asks for another.
+                    // Later blocks follow in this pass; only a loop requires another.
                     changed |= next <= index;
                 }
             }
@@ -222,7 +221,7 @@ pub(super) fn plan(graph: &Graph, reader: Reader) -> Checks {
 
 fn step_back_after_x(need: Need, operation: &Op, reader: Reader) -> Need {
     let need = if changes_x(operation) {
-        // What is needed after another X says nothing about this one, except that there is a way.
+        // Needs after another X say nothing about this one, except that a path exists.
         Need::NONE
     } else {
         need
@@ -284,7 +283,7 @@ impl Planner<'_> {
         (plan, known)
     }
 
-    /// Loads that are checked one by one use the pointer's register for themselves.
+    /// Returns true for loads that are checked one by one, which use the pointer's register themselves.
     fn takes_pointer(&self, operation: &Op) -> bool {
         match bytes_at(operation) {
             Some((At::Ind(k), _)) => k < self.reader.least_indirect,
@@ -293,7 +292,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The need after X before each operation of a block.
+    /// Returns the need after X before each operation of a block.
     fn needs_after_x(&self, block: &Block) -> Vec<Need> {
         let mut need = Need::of_end(block, self.after_x);
         let mut needs: Vec<Need> = block

@@ -1,4 +1,4 @@
-//! A classic program as blocks of operations, each classic instruction taken apart once.
+//! A classic program as blocks of operations, each classic instruction decoded once.
 
 use std::sync::Arc;
 
@@ -24,63 +24,63 @@ pub(super) enum Value {
     X,
 }
 
-/// Where a load reads.
+/// Position of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum At {
     /// At this offset.
     Abs(u32),
     /// At X plus this offset, a sum below 2^32.
     Ind(u32),
-    /// At X plus this offset in 32 bits: the sum may come to less than X, as in the kernel.
+    /// At X plus this offset in 32 bits: the sum may wrap around, as in the kernel.
     Wrap(u32),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
-    /// A big-endian field into A. `raw`: as it lies in the packet, because its only use is to be
-    /// compared with constants that can be swapped instead.
+    /// Loads a big-endian field into A. `raw`: in the packet's byte order, for comparisons only, whose constants are swapped
+    /// instead.
     Load {
         width: u8,
         at: At,
         raw: bool,
     },
-    /// A load whose value nobody reads: the packet must still be that long.
+    /// A load without a use of its value: the packet must still be that long.
     Touch {
         width: u8,
         at: At,
     },
-    /// Four times the low half of a byte, into X.
+    /// Loads four times the low half of a byte into X.
     HeaderLength(u32),
-    /// A fact about the packet into A.
+    /// Loads a fact about the packet into A.
     Field(Answer),
     Length(Reg),
     Imm(Reg, u32),
     Recall(Reg, u8),
     Store(Reg, u8),
-    /// One of the arithmetic operations of `ebpf::op`, which are numbered as the classic ones.
+    /// One of the arithmetic operations of `ebpf::op`, which have the numbers of the classic ones.
     Alu(u8, Value),
     Neg,
     Tax,
     Txa,
-    /// Looks A up in a table; A becomes the state it leads to, or 0.
+    /// Looks A up in a table; A becomes the next state, or 0.
     Find(usize),
-    /// A division by X whose result nobody reads: X must still not be zero.
+    /// A division by X without a use of its result: X must still not be zero.
     NonZeroX,
 }
 
-/// What a program returns.
+/// Return value of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Return {
     K(u32),
     A,
 }
 
-/// How a block ends. Blocks are named by their index.
+/// End of a block. Blocks are identified by their index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Return(Return),
     Goto(usize),
-    /// A jump backward, of which a packet may take only a limited number.
+    /// A jump backward, whose number is limited for each packet.
     Back(usize),
     Branch {
         /// A comparison of `ebpf::op`.
@@ -89,7 +89,7 @@ pub(super) enum End {
         yes: usize,
         no: usize,
     },
-    /// Whether A is in one of the graph's sets.
+    /// A membership test of A in one of the graph's sets.
     Among {
         set: usize,
         yes: usize,
@@ -116,13 +116,13 @@ impl Block {
     }
 }
 
-/// The program. Block 0 is its beginning; except for [`End::Back`], jumps go to higher indices.
+/// A program. Block 0 is its beginning; except for [`End::Back`], jumps go to higher indices.
 #[derive(Debug, Clone)]
 pub(super) struct Graph {
     pub(super) blocks: Vec<Block>,
-    /// Each belongs to the end of one block.
+    /// Each set belongs to the end of one block.
     pub(super) sets: Vec<Ranges>,
-    /// Those of [`Op::Find`].
+    /// Tables of [`Op::Find`].
     pub(super) tables: Arc<[Table]>,
 }
 
@@ -143,10 +143,10 @@ impl Graph {
     }
 }
 
-/// No packet is that long, so a load there never succeeds; the verifier refuses a larger offset into a packet.
+/// Length of no packet: a load there never succeeds, and the verifier refuses a larger offset into a packet.
 pub(super) const BEYOND_ANY_PACKET: u32 = 1 << 29;
 
-/// What the decoder has to know beside the program.
+/// Parameters of the decoder besides the program.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Decoder<'a> {
     pub(super) target: &'a Target,
@@ -211,7 +211,7 @@ impl Decoder<'_> {
         Ok(Block { ops, end })
     }
 
-    /// The operation, or nothing if it is a load that can never succeed.
+    /// Returns the operation, or `None` for a load that can never succeed.
     fn operation(&self, classic: &Classic, i: Instruction) -> Result<Option<Op>, FilterError> {
         use op::*;
         let width = match i.code & 0x18 {
@@ -280,13 +280,13 @@ impl Decoder<'_> {
     }
 }
 
-/// The offset in the packet; offsets below zero count from one of its headers, as on a socket.
+/// Returns the offset in the packet; negative offsets count from one of its headers, as on a socket.
 fn offset(classic: &Classic, k: u32) -> Option<u32> {
     let k = classic.offset(k)?;
     (k < BEYOND_ANY_PACKET).then_some(k)
 }
 
-/// Whether the program was written for frames whose tags were taken off them.
+/// Returns true if the program was written for frames without their tags.
 pub(super) fn expects_tags_beside(classic: &Classic, hook: Hook) -> bool {
     matches!(hook, Hook::Tc | Hook::Socket)
         && classic.instructions().iter().any(|i| {
@@ -296,7 +296,7 @@ pub(super) fn expects_tags_beside(classic: &Classic, hook: Hook) -> bool {
         })
 }
 
-/// For each instruction that starts a reachable block, the block's index.
+/// Returns the block's index for each instruction that starts a reachable block.
 fn block_starts(program: &[Instruction]) -> Vec<Option<usize>> {
     let mut starts = vec![false; program.len() + 1];
     starts[0] = true;
@@ -370,7 +370,7 @@ fn control(i: Instruction, index: usize, index_of: &[Option<usize>]) -> End {
 }
 
 impl Graph {
-    /// Lets jumps to an empty block that only jumps on go straight to where it leads.
+    /// Redirects jumps to an empty block that only jumps onward to its target.
     fn thread_jumps(&mut self) {
         // From the last block to the first, so that chains are followed to their ends.
         for index in (0..self.blocks.len()).rev() {

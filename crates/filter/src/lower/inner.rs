@@ -1,9 +1,8 @@
 //! Filters on the packet inside a tunnel: VXLAN, GENEVE, GRE, IP in IP.
 //!
-//! The way to the inner packet is itself a classic program (see `locator`), lowered like any
-//! other; what it returns is the inner packet's offset and kind. The expression, compiled once for
-//! Ethernet frames and once for bare IP packets, then runs on a packet that begins there. The
-//! outermost tunnel is the one that counts.
+//! The inner packet is located by a classic program (see `locator`), lowered like any other; its result is the inner packet's
+//! offset and kind. The expression, compiled once for Ethernet frames and once for bare IP packets, then runs on a packet
+//! that begins there. The outermost tunnel counts.
 
 use std::collections::HashMap;
 
@@ -18,7 +17,7 @@ use crate::classic::{Classic, Instruction};
 use crate::error::FilterError;
 use crate::expression::{LinkType, Options, compile};
 
-/// Greatest offset at which an inner packet is looked for; headers and options end before.
+/// Maximum offset of an inner packet; headers and options end before.
 const GREATEST_BASE: u32 = 1023;
 
 /// An expression for inner packets.
@@ -30,7 +29,7 @@ pub struct Inner {
     pub raw: Classic,
 }
 
-/// An inner packet's place.
+/// Position and kind of an inner packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Found {
     base: usize,
@@ -38,8 +37,8 @@ struct Found {
 }
 
 impl Inner {
-    /// Compiles an expression for inner packets of both kinds. What libpcap cannot ask of a bare IP
-    /// packet (`ether host`, `arp`) matches none.
+    /// Compiles an expression for inner packets of both kinds. An expression that libpcap cannot compile for bare IP packets
+    /// (`ether host`, `arp`) matches none.
     pub fn compile(expression: &str, options: &Options) -> Result<Self, FilterError> {
         let with = |link| Options { link, ..*options };
         let ethernet = compile(expression, &with(LinkType::ETHERNET))?;
@@ -67,10 +66,10 @@ impl Inner {
     }
 }
 
-/// Lowers a filter for inner packets to a block that keeps the splice contract.
+/// Lowers a filter for inner packets to a block that fulfils the splice contract.
 ///
-/// At [`Hook::Copy`] an inner packet is found in the first half of the buffer only, because the
-/// verifier must be shown that all of the rest is still inside.
+/// At [`Hook::Copy`] an inner packet is found in the first half of the buffer only, because the verifier must see that the
+/// rest is within the buffer.
 pub fn lower_inner(inner: &Inner, target: &Target) -> Result<Lowered, FilterError> {
     let greatest = match target.hook {
         Hook::Copy { buffer } => GREATEST_BASE.min(u32::from(buffer) / 2),
@@ -133,7 +132,7 @@ pub fn lower_inner(inner: &Inner, target: &Target) -> Result<Lowered, FilterErro
 }
 
 impl Emitter<'_> {
-    /// Makes the inner packet, which r0 tells of, the packet that is looked at.
+    /// Switches to the inner packet that r0 describes.
     fn enter(&mut self, mode: Mode, view: View, greatest: u32, to_ethernet: Label, to_raw: Label) {
         let base = match mode {
             Mode::Fast => reg::POINTER,
@@ -169,16 +168,16 @@ impl Emitter<'_> {
     }
 }
 
-// The classic program that finds the packet inside a tunnel.
+// The classic program that locates the packet inside a tunnel.
 
-/// Bits of the result that are the inner packet's offset.
+/// Bits of the result that contain the inner packet's offset.
 const OFFSET: u32 = 0xffff;
 /// Set if the inner packet is an Ethernet frame.
 const ETHERNET: u32 = 0x1_0000;
 /// Set if the inner packet is bare IP.
 const RAW: u32 = 0x2_0000;
 
-/// VLAN tags that are passed over, and IPv6 extension headers.
+/// Maximum numbers of VLAN tags and of IPv6 extension headers that are skipped.
 const TAGS: u32 = 2;
 const EXTENSIONS: usize = 2;
 
@@ -191,7 +190,7 @@ const TEB: u32 = 0x6558;
 const IPV4: u32 = 0x0800;
 const IPV6: u32 = 0x86dd;
 
-/// Puts a program together whose jumps are by name.
+/// A builder of programs with named jump targets.
 #[derive(Default)]
 struct Builder {
     code: Vec<(Instruction, &'static str, &'static str)>,
@@ -207,7 +206,7 @@ impl Builder {
         self.code.push((Instruction::new(code, 0, 0, k), "", ""));
     }
 
-    /// Jumps by name; the empty name is the next instruction.
+    /// Adds a jump by name; the empty name is the next instruction.
     fn jump(&mut self, code: u16, k: u32, yes: &'static str, no: &'static str) {
         self.code
             .push((Instruction::new(JMP | code, 0, 0, k), yes, no));
@@ -238,7 +237,7 @@ impl Builder {
     }
 }
 
-/// The program: 0, or the inner packet's offset and kind.
+/// Returns the program, whose result is 0, or the inner packet's offset and kind.
 fn program() -> Result<Classic, FilterError> {
     let mut b = Builder::default();
     link(&mut b);
@@ -256,7 +255,7 @@ fn program() -> Result<Classic, FilterError> {
     b.finish()
 }
 
-/// Past Ethernet and tags: X is the network header's offset.
+/// Skips Ethernet and tags: X is the network header's offset.
 fn link(b: &mut Builder) {
     let after_tag = ["tag 1", "tag 2"];
     for tag in 0..=TAGS {
@@ -281,7 +280,7 @@ fn link(b: &mut Builder) {
     }
 }
 
-/// Past IP: X is the transport header's offset, A its protocol.
+/// Skips IP: X is the transport header's offset, A its protocol.
 fn network(b: &mut Builder) {
     b.place("v4");
     b.add(LD | B | IND, 9);
@@ -305,7 +304,7 @@ fn network(b: &mut Builder) {
     b.add(MISC | TAX, 0);
     b.add(LD | MEM, PROTOCOL);
     for extension in ["extension 1", "extension 2"].into_iter().take(EXTENSIONS) {
-        // Hop-by-hop options, routing, destination options; anything else is looked at below.
+        // Hop-by-hop options, routing, destination options; anything else is handled below.
         b.jump_equal(
             &[(0, extension), (43, extension), (60, extension)],
             "transport",
@@ -335,7 +334,7 @@ fn transport(b: &mut Builder) {
     b.jump_equal(&[(4789, "vxlan"), (6081, "geneve")], "none");
 
     b.place("vxlan");
-    // Without this flag there is no network identifier, and it is something else.
+    // Without this flag the header has no network identifier and is not VXLAN.
     b.add(LD | B | IND, 8);
     b.jump(JSET, 0x08, "", "none");
     b.add(MISC | TXA, 0);
@@ -410,7 +409,7 @@ mod tests {
     ];
 
     #[test]
-    fn tunnels_are_found_where_they_end() {
+    fn tunnels_are_located_with_their_payload() {
         let vxlan = [0, 0, 0x12, 0xb5, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 11, 0];
         assert_eq!(found(&[&MACS, &[8, 0], &V4_UDP, &vxlan]), ETHERNET | 50);
         let tags = [0x81, 0, 0, 1, 0x88, 0xa8, 0, 2, 8, 0];

@@ -1,5 +1,4 @@
-//! Loads: straight from the packet, from a copy, or by the kernel's helper; with and without a tag
-//! that has to be put back.
+//! Loads: directly from the packet, from a copy, or by the kernel's helper; with and without a tag to restore.
 
 use super::Hook;
 use super::emit::{EmitPoint, Emitter, Mode, View};
@@ -8,17 +7,17 @@ use super::flow::Check;
 use super::graph::At;
 use trawl_ebpf::op;
 
-/// Where the tag's bytes begin in the frame that the filter sees.
+/// Offset of the tag's bytes in the frame that the filter sees.
 const TAG: u32 = 12;
-/// The first byte after the tag.
+/// Offset of the first byte after the tag.
 pub(super) const AFTER_TAG: u32 = TAG + 4;
 
-/// Greatest distance in one load instruction; what is farther is left to the slow version.
+/// Maximum distance in one load instruction; the slow version handles larger ones.
 const FARTHEST: u32 = 0x7fff;
-/// Greatest variable part of a packet pointer that the verifier follows.
+/// Maximum variable part of a packet pointer that the verifier follows.
 const FARTHEST_VARIABLE: u32 = 0xffff;
 
-/// A piece of a field that lies in one place.
+/// A contiguous piece of a field.
 #[derive(Debug, Clone, Copy)]
 enum Piece {
     /// In the packet at this offset.
@@ -35,7 +34,7 @@ fn size(width: u8) -> u8 {
     }
 }
 
-/// Cuts a field into pieces of 1, 2 or 4 bytes that each lie in one place.
+/// Divides a field into contiguous pieces of 1, 2 or 4 bytes.
 fn pieces(view: View, offset: u32, width: u8) -> Vec<(Piece, u8)> {
     let place = |at: u32| match view {
         View::Plain => Piece::Packet(at),
@@ -51,7 +50,7 @@ fn pieces(view: View, offset: u32, width: u8) -> Vec<(Piece, u8)> {
             View::Tagged if at < AFTER_TAG => end.min(AFTER_TAG),
             _ => end,
         };
-        // The verifier wants accesses to the stack, where the tag is kept, aligned.
+        // The verifier requires aligned accesses to the stack, which contains the tag.
         let is_tag = matches!(place(at), Piece::Tag(_));
         let width = match border - at {
             length if is_tag && at % 2 == 1 => length.min(1),
@@ -69,7 +68,7 @@ impl Emitter<'_> {
         self.versions[version].view
     }
 
-    /// The packet's bytes in memory that make up this many bytes as the filter sees them.
+    /// Returns the number of bytes in memory for this many bytes seen by the filter.
     fn real(&self, version: usize, bytes: u32) -> u32 {
         match self.view(version) {
             View::Tagged if bytes > TAG => bytes.saturating_sub(4).max(TAG),
@@ -77,7 +76,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Bytes of the buffer, at a copy, that the program may count on.
+    /// Returns the number of the buffer's bytes, at a copy, that the program may rely on.
     fn buffer(&self, version: usize) -> u32 {
         let Hook::Copy { buffer } = self.target.hook else {
             return 0;
@@ -85,7 +84,7 @@ impl Emitter<'_> {
         u32::from(buffer).saturating_sub(self.versions[version].greatest_base.unwrap_or(0))
     }
 
-    /// Compares with the packet's end; false if that always fails.
+    /// Emits a comparison with the packet's end; returns false if it always fails.
     pub(super) fn check_fixed(
         &mut self,
         version: usize,
@@ -112,7 +111,7 @@ impl Emitter<'_> {
         true
     }
 
-    /// Makes the pointer to the data at X and compares with the packet's end.
+    /// Emits the pointer to the data at X, and a comparison with the packet's end.
     pub(super) fn check_after_x(
         &mut self,
         version: usize,
@@ -144,7 +143,7 @@ impl Emitter<'_> {
             return true;
         }
         self.bound(reg::X, x_bound, room - bytes, leave);
-        // A pointer made under a looser bound of X does not reach this far, for the verifier.
+        // A pointer computed under a looser bound of X does not reach this far, for the verifier.
         if check.fresh || x_bound > room - bytes {
             self.emit(op::mov(reg::POINTER, reg::DATA));
             self.emit(op::alu(op::ADD, reg::POINTER, reg::X));
@@ -166,7 +165,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// A field into A.
+    /// Emits a load of a field into A.
     pub(super) fn load(&mut self, place: EmitPoint, mode: Mode, at: At, width: u8, raw: bool) {
         match (at, mode) {
             (At::Abs(k), _) => self.fixed(place.version, mode, reg::A, k, width, raw),
@@ -191,14 +190,14 @@ impl Emitter<'_> {
         }
     }
 
-    /// From the packet's byte order to the host's.
+    /// Converts from the packet's byte order to the host's.
     fn order(&mut self, register: u8, width: u8, raw: bool) {
         if width > 1 && !raw {
             self.emit(op::be(register, 8 * i32::from(width)));
         }
     }
 
-    /// A field at a fixed offset. In the fast version the bytes are known to be there.
+    /// Emits a load at a fixed offset. In the fast version the bytes are known to exist.
     pub(super) fn fixed(
         &mut self,
         version: usize,
@@ -223,7 +222,7 @@ impl Emitter<'_> {
             }
         }
         if raw {
-            // Only now is it a number; its uses expect it as in the packet.
+            // Only now is it a number; its uses expect the packet's byte order.
             self.order(into, width, false);
         }
     }
@@ -258,14 +257,14 @@ impl Emitter<'_> {
         }
     }
 
-    /// Calls the load helper, with the offset in r2. A failure is no match.
+    /// Emits a call of the load helper, with the offset in r2. A failure is no match.
     fn call_load(&mut self, to: i16, width: u8) {
         self.emit(op::mov32_imm(4, u32::from(width)));
         self.call_load_sized(to);
     }
 
     fn call_load_sized(&mut self, to: i16) {
-        // Slow versions exist only where there is a helper.
+        // Slow versions require a helper.
         let Some(helper) = self.target.helper() else {
             return;
         };
@@ -276,8 +275,8 @@ impl Emitter<'_> {
         self.asm.jump_if(op::JNE, reg::TMP, 0, self.no_match);
     }
 
-    /// In the fast version of a tagged frame, a load after X that may touch the tag or what is
-    /// before it: such loads are odd, so only those after the tag are done here.
+    /// Emits a load after X in the fast version of a tagged frame, which may touch the tag or bytes before it. Such loads are
+    /// rare, so only those after the tag are done here.
     fn after_tag_or_leave(&mut self, place: EmitPoint, k: u32, width: u8) {
         let leave = self.leave(place.version, place.block, place.op, 0);
         let least = AFTER_TAG - k;
@@ -288,23 +287,23 @@ impl Emitter<'_> {
         self.emit(op::alu_imm(op::ADD, reg::TMP, -(least as i32)));
         self.emit(op::mov(reg::POINTER, reg::DATA));
         self.emit(op::alu(op::ADD, reg::POINTER, reg::TMP));
-        // X + k is 16 for the least X, which is at 12 in memory.
+        // X + k is 16 for the minimum X, which is at 12 in memory.
         self.check_pointer(TAG + u32::from(width), leave);
         self.emit(op::load(size(width), reg::A, reg::POINTER, TAG as i16));
     }
 
-    /// In the fast version, a load at X plus `k` in 32 bits, which is checked by itself.
+    /// Emits a load at X plus `k` in 32 bits in the fast version, with a check of its own.
     fn wrapped_or_leave(&mut self, place: EmitPoint, k: u32, width: u8) {
         let leave = self.leave(place.version, place.block, place.op, 0);
         let room = match self.is_copy() {
             true => self.buffer(place.version),
             false => FARTHEST_VARIABLE - self.versions[place.version].greatest_base.unwrap_or(0),
         };
-        // X comes second: kernels from 6.10 on take a sum that began as a copy of X for X at a distance, and refuse a
-        // large distance in a pointer.
+        // X is the second operand: kernels from 6.10 on treat a sum that began as a copy of X as X at a distance, and refuse
+        // a large distance in a pointer.
         self.emit(op::mov32_imm(reg::TMP, k));
         self.emit(op::alu32(op::ADD, reg::TMP, reg::X));
-        // The first offset that is too far.
+        // The first offset beyond the range.
         let end = (room + 1).saturating_sub(u32::from(width));
         self.asm.jump_if(op::JGE, reg::TMP, end, leave);
         if self.view(place.version) == View::Tagged {
@@ -325,7 +324,7 @@ impl Emitter<'_> {
 
     fn slow_indirect(&mut self, version: usize, at: At, width: u8) {
         self.emit(op::mov32(2, reg::X));
-        // The least offset that there may be.
+        // The minimum offset.
         let least = match at {
             At::Wrap(k) => {
                 self.emit(op::alu32_imm(op::ADD, 2, k));
@@ -338,7 +337,7 @@ impl Emitter<'_> {
                 k
             }
         };
-        // The helper takes 32 bits of offset: more must not wrap into the packet.
+        // The helper accepts 32 bits of offset: larger ones must not wrap into the packet.
         self.asm.jump_if(op::JGT, 2, 0x7fff_ffff, self.no_match);
         let done = self.asm.label();
         if self.view(version) == View::Tagged {
@@ -364,15 +363,15 @@ impl Emitter<'_> {
         self.asm.place(done);
     }
 
-    /// A field that begins before the tag's end, at the offset in r2: the frame's beginning is put
-    /// together with its tag, and read from there.
+    /// Emits a load of a field that begins before the tag's end, at the offset in r2: the frame's beginning is assembled with
+    /// its tag, and read from there.
     fn load_from_image(&mut self, width: u8) {
         let scratch = reg::SLOW_SCRATCH;
         self.emit(op::store(op::DW, scratch, slot::KEPT, 2));
         self.emit(op::store_imm(op::W, scratch, slot::IMAGE + 16, 0));
         self.emit(op::mov32_imm(2, 0));
         self.call_load(slot::IMAGE, TAG as u8);
-        // Up to four bytes after the tag, as far as the frame has them.
+        // Up to four bytes after the tag, if the frame has them.
         let (filled, few) = (self.asm.label(), self.asm.label());
         self.emit(op::load(op::DW, 4, scratch, slot::LENGTH));
         self.asm.jump_if(op::JLE, 4, AFTER_TAG, filled);
@@ -390,18 +389,18 @@ impl Emitter<'_> {
         self.asm.jump_if_reg(op::JGT, reg::TMP, 3, self.no_match);
         self.emit(op::mov(1, scratch));
         self.emit(op::alu(op::ADD, 1, 2));
-        // Byte by byte, because the offset may be odd and the verifier wants aligned stack reads.
+        // Byte by byte, because the offset may be odd and the verifier requires aligned stack reads.
         self.emit(op::load(op::B, reg::A, 1, slot::IMAGE));
         for at in 1..i16::from(width) {
             self.emit(op::load(op::B, reg::TMP, 1, slot::IMAGE + at));
             self.emit(op::alu32_imm(op::LSH, reg::A, 8));
             self.emit(op::alu32(op::OR, reg::A, reg::TMP));
         }
-        // Now a number, but what follows expects it as it lies in the packet.
+        // Now a number, but its uses expect the packet's byte order.
         self.order(reg::A, width, false);
     }
 
-    /// A field whose value nobody reads, but without which there is no match.
+    /// Emits a check for a field without a use of its value: a packet without it does not match.
     pub(super) fn touch(&mut self, version: usize, mode: Mode, at: At, width: u8) {
         let one_by_one = match at {
             At::Abs(_) => false,
@@ -409,7 +408,7 @@ impl Emitter<'_> {
             At::Wrap(_) => true,
         };
         let length = match mode {
-            // The comparison has been made before.
+            // The comparison was made before.
             Mode::Fast if !one_by_one => return,
             Mode::Fast if self.is_copy() => reg::DATA_END,
             Mode::Fast => reg::LENGTH,

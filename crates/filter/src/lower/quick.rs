@@ -1,6 +1,5 @@
-//! A filter's quick version: it judges a packet by what lies in its linear part, in registers that nobody has to save,
-//! so that a program can be done with a packet that it rejects before it has begun any work. What it cannot judge it
-//! leaves to the whole filter.
+//! A filter's quick version: it decides by the packet's linear part, in registers that need not be saved, so that a program
+//! can finish with a rejected packet before any other work. Undecided packets are left to the whole filter.
 
 use super::emit::reg;
 use super::emit::{Emitter, Returns, View};
@@ -8,26 +7,26 @@ use super::{Hook, Target};
 use crate::classic::Classic;
 use trawl_ebpf::{Insn, op};
 
-/// What a quick version leaves in r0.
+/// Result of a quick version in r0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quick {
     /// The packet does not match.
     Rejected = 0,
     /// It matches.
     Matched = 1,
-    /// The whole filter has to look at it.
+    /// The whole filter must decide.
     Undecided = 2,
 }
 
-/// A longer filter costs so much by itself that what is saved around it does not count.
+/// Maximum length: a longer filter is so slow that the savings around it do not matter.
 const LONGEST: usize = 256;
 
-/// Where the registers of a fast version go that calls keep: what the contract's r4 and r5 hold is not needed here.
+/// Replacements for registers of a fast version that calls preserve: r4 and r5 of the contract are unused here.
 const INSTEAD: [(u8, u8); 3] = [(reg::A, 4), (reg::X, 5), (reg::POINTER, 6)];
 
-/// Lowers a classic program to a block that finds the XDP context in r1, the packet's `data` in r2 and its `data_end` in
-/// r3, leaves one of [`Quick`]'s numbers in r0, and changes nothing but r0 and r2 to r6. `None` if it takes more than
-/// that: scratch memory, the packet's length, a helper.
+/// Lowers a classic program to a block that expects the XDP context in r1, the packet's `data` in r2 and its `data_end` in
+/// r3, leaves one of [`Quick`]'s numbers in r0, and changes only r0 and r2 to r6. `None` if it requires more than that:
+/// scratch memory, the packet's length, a helper.
 pub fn lower_quick(classic: &Classic, target: &Target) -> Option<Vec<Insn>> {
     if target.hook != Hook::Xdp || classic.instructions().len() > LONGEST {
         return None;
@@ -53,7 +52,7 @@ pub fn lower_quick(classic: &Classic, target: &Target) -> Option<Vec<Insn>> {
         .collect()
 }
 
-/// The instruction in the registers that are free here.
+/// Returns the instruction with the registers that are free here.
 fn moved(mut insn: Insn) -> Option<Insn> {
     let class = insn.code & 0x07;
     let calls = matches!(class, op::JMP | op::JMP32) && insn.code & 0xf0 == op::CALL;

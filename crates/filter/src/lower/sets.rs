@@ -1,8 +1,8 @@
 //! Comparisons of one value with many constants: gathers them into sets, and searches a set as a tree.
 //!
-//! libpcap asks the members of a list in the order in which they were written: the source and the destination of the
-//! first host, those of the second one, and so on. Comparisons that lead to the same block when they hold may change
-//! places, as long as none of them can fail for want of bytes; so those of one value become a single question.
+//! libpcap compares the members of a list in the order of the expression: the source and the destination of the first host,
+//! then of the second one, and so on. Comparisons with the same target may be reordered, as long as none of them can fail for
+//! lack of bytes; so the comparisons of one value become a single test.
 
 use trawl_ebpf::{Insn, op};
 
@@ -13,7 +13,7 @@ use super::graph::{At, Block, End, Graph, Op, Value};
 use super::values;
 use crate::table::ENTRY_SIZE;
 
-/// A set of 32-bit numbers as ranges, both ends included: sorted, apart, and never touching.
+/// A set of 32-bit numbers as ranges, both ends included: sorted, disjoint, and never adjacent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ranges(Vec<(u32, u32)>);
 
@@ -36,25 +36,24 @@ impl Ranges {
     }
 }
 
-/// A comparison whose answer `yes` leaves the chain: the operations that work out its value, none for the A that the
-/// chain begins with, and its constant.
+/// A comparison that leaves the chain if it holds: the operations that compute its value, none for the A at the chain's
+/// beginning, and its constant.
 struct Link {
     value: Vec<Op>,
     constant: u32,
 }
 
-/// One question of a gathered chain.
+/// One test of a gathered chain.
 struct Question {
-    /// What its block does first: nothing where A holds the value already, more than the value in a chain's first block.
+    /// First operations of its block: none if A holds the value already, more than the value in a chain's first block.
     ops: Vec<Op>,
     value: Vec<Op>,
     constants: Vec<u32>,
 }
 
-/// Puts one question in the place of comparisons of one value with several constants, as far as they stand in a chain
-/// in which all lead to the same block.
+/// Replaces comparisons of one value with several constants by one test, within a chain in which all have the same target.
 pub(super) fn gather(graph: &mut Graph) {
-    // How many jumps lead to each block, from blocks that are reached themselves.
+    // Number of jumps to each block from reachable blocks.
     let mut leading = vec![0; graph.blocks.len()];
     leading[0] = 1;
     let mut open = vec![0];
@@ -67,7 +66,7 @@ pub(super) fn gather(graph: &mut Graph) {
         }
     }
     let needs_a = values::needs_a(graph);
-    // libpcap returns a match in more than one block where its jumps do not reach that far.
+    // libpcap returns a match in several blocks if its jumps do not reach far enough.
     let same: Vec<usize> = (graph.blocks.iter().enumerate())
         .map(|(at, block)| {
             graph
@@ -98,7 +97,7 @@ pub(super) fn gather(graph: &mut Graph) {
         }
         let last = links.last().map(|link| link.value.clone());
         let questions = reordered(&graph.blocks[first].ops, links);
-        // Libpcap lets lists share their ends, which compare the value that was compared last.
+        // libpcap lets lists share their ends, which compare the value that was compared last.
         let keeps_a = questions.last().map(|one| &one.value) == last.as_ref();
         if questions.len() < members.len() && (keeps_a || !needs_a[next]) {
             graph.replace(&members, questions, out, next);
@@ -106,7 +105,7 @@ pub(super) fn gather(graph: &mut Graph) {
     }
 }
 
-/// The value that a block compares with a constant, the constant, and the blocks that follow if it is equal and if not.
+/// Returns the value that a block compares with a constant, the constant, and the next blocks if equal and if not.
 fn link(block: &Block, before: Option<&Link>) -> Option<(Vec<Op>, u32, usize, usize)> {
     let End::Branch {
         test: op::JEQ,
@@ -134,13 +133,13 @@ fn link(block: &Block, before: Option<&Link>) -> Option<(Vec<Op>, u32, usize, us
     is_plain.then_some((value, constant, yes, no))
 }
 
-/// The questions of a chain. A value's first comparison stays in its place, since a packet may end before that value;
-/// the others of all values that were loaded before are gathered.
+/// Returns the tests of a chain. A value's first comparison stays in position, since a packet may end before that value; the
+/// others of all values loaded before are gathered.
 fn reordered(first_ops: &[Op], links: Vec<Link>) -> Vec<Question> {
     let mut questions: Vec<Question> = Vec::new();
     let mut waiting: Vec<Question> = Vec::new();
     let flush = |questions: &mut Vec<Question>, waiting: &mut Vec<Question>| {
-        // The value that A holds comes first and needs no load.
+        // The value in A comes first and needs no load.
         if let Some(last) = questions.last_mut()
             && let Some(at) = waiting.iter().position(|one| one.value == last.value)
         {
@@ -185,7 +184,7 @@ impl Block {
 }
 
 impl Graph {
-    /// Writes the questions into the first of these blocks; nothing leads to the rest any more.
+    /// Writes the tests into the first of these blocks; the rest become unreachable.
     fn replace(&mut self, members: &[usize], questions: Vec<Question>, out: usize, after: usize) {
         let count = questions.len();
         for (at, question) in questions.into_iter().enumerate() {
@@ -223,13 +222,13 @@ impl Graph {
     }
 }
 
-/// This many ranges are tried one after the other.
+/// Maximum number of ranges that are tested one after the other.
 const IN_A_ROW: usize = 3;
 
 impl Emitter<'_> {
     pub(super) fn among(&mut self, set: &Ranges, yes: Label, no: Label) {
         let ranges = set.ranges();
-        // Most values lie outside of it all.
+        // Most values are outside of all ranges.
         if let (Some(&(least, _)), Some(&(_, greatest))) = (ranges.first(), ranges.last())
             && ranges.len() > IN_A_ROW
         {
@@ -240,7 +239,7 @@ impl Emitter<'_> {
         self.asm.goto(no);
     }
 
-    /// Jumps if A is in one of the ranges; otherwise goes on after it, or jumps there already.
+    /// Emits jumps if A is in one of the ranges; otherwise control continues after them, or at `no`.
     fn search(&mut self, ranges: &[(u32, u32)], yes: Label, no: Label) {
         if ranges.len() <= IN_A_ROW {
             for &(from, to) in ranges {
@@ -265,24 +264,24 @@ impl Emitter<'_> {
     }
 }
 
-// A look-up in a table: a search that halves what is left, without a jump, so that the verifier follows one way.
+// A look-up in a table: a binary search without a jump, so that the verifier follows a single path.
 
-/// Loads the address of a place in a map's value; the map's descriptor is put in when the map has been made.
+/// Loads an address in a map's value; the map's descriptor is inserted once the map exists.
 const LOAD_ADDRESS: u8 = op::LOAD_IMMEDIATE;
 
-/// Where in an entry its parts are.
+/// Offsets of an entry's fields.
 const SPAN: i16 = 8;
 const NEXT: i16 = 12;
 
 impl Emitter<'_> {
-    /// A becomes the state that it leads to, or 0.
+    /// Emits a look-up: A becomes the next state, or 0.
     pub(super) fn find(&mut self, version: usize, mode: Mode, table: usize) {
         let table = self.versions[version].first_table + table;
         let (steps, is_first, is_last) = {
             let table = &self.tables[table];
             (table.steps(), table.is_first, table.is_last)
         };
-        // A register that nothing else is in: the slow version keeps what it needs in those that calls keep.
+        // An unused register: the slow version keeps its values in registers that calls preserve.
         let found = match mode {
             Mode::Fast => reg::SLOW_SCRATCH,
             Mode::Slow => reg::CONTEXT,
@@ -292,7 +291,7 @@ impl Emitter<'_> {
             self.emit(op::load(op::DW, reg::TMP, mode.scratch(), slot::STATE));
             self.emit(op::alu(op::OR, reg::A, reg::TMP));
         }
-        // The last entry whose key is less than A plus one.
+        // Finds the last entry with a key less than A plus one.
         self.emit(op::alu_imm(op::ADD, reg::A, 1));
         self.emit(op::mov32_imm(found, 0));
         for step in (0..steps).rev() {

@@ -1,5 +1,5 @@
-//! The slow version of a program, which reads each field with a helper; the ways into it, and the packet's length, which
-//! only it and few programs beside it have to know.
+//! The slow version of a program, which reads each field with a helper; the transitions to it, and the packet's length, which
+//! only it and few other programs need.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use trawl_ebpf::{helper, op};
 
 const TAG_LENGTH: i32 = 4;
 
-/// The way out of a fast version.
+/// The exit of a fast version.
 pub(super) struct Stub {
     label: Label,
     version: usize,
@@ -21,17 +21,17 @@ pub(super) struct Stub {
     needed: u32,
 }
 
-/// Whether the fast version of a program has to know how long the packet is.
+/// Returns true if the fast version of a program needs the packet's length.
 pub(super) fn asks_length(graph: &Graph, view: View) -> bool {
     graph.blocks.iter().flat_map(|block| &block.ops).any(|op| {
         matches!(op, Op::Length(_) | Op::Touch { at: At::Wrap(_), .. })
-            // Such a load is checked by itself, see `touch`.
+            // Such a load has a check of its own, see `touch`.
             || view == View::Tagged && matches!(op, Op::Touch { at: At::Ind(_), .. })
     })
 }
 
 impl Emitter<'_> {
-    /// Puts the packet's length into a register, in the fast version.
+    /// Emits the computation of the packet's length in the fast version.
     pub(super) fn ask_length(&mut self, view: View) {
         match self.target.hook {
             Hook::Copy { .. } => {}
@@ -51,7 +51,7 @@ impl Emitter<'_> {
                     self.emit(op::mov(register, keeper));
                 }
             }
-            // Kernels without the load helper have no length helper either, nor packets in pieces.
+            // Kernels without the load helper have no length helper either, and no fragmented packets.
             Hook::Xdp => {
                 self.emit(op::mov(reg::LENGTH, reg::DATA_END));
                 self.emit(op::alu(op::SUB, reg::LENGTH, reg::DATA));
@@ -75,7 +75,7 @@ impl Emitter<'_> {
             .or_insert_with(|| asm.label())
     }
 
-    /// Where a fast version goes when it cannot say that the bytes are there.
+    /// Returns the target of a fast version if the bytes may not exist.
     pub(super) fn leave(&mut self, version: usize, block: usize, op: usize, needed: u32) -> Label {
         if let Some(undecided) = self.undecided {
             return undecided;
@@ -104,7 +104,7 @@ impl Emitter<'_> {
         *self.end_of_copy.get_or_insert_with(|| asm.label())
     }
 
-    /// The beginning of a slow version, for something that is in slow mode already.
+    /// Returns the beginning of a slow version, for code already in slow mode.
     pub(super) fn slow_start(&mut self, version: usize) -> Label {
         self.slow_label(version, 0, 0);
         self.versions[version].slow_start
@@ -113,7 +113,7 @@ impl Emitter<'_> {
     pub(super) fn emit_stubs(&mut self) {
         if let Some(label) = self.end_of_copy {
             self.asm.place(label);
-            // The packet goes on where the copy does not.
+            // The packet continues after the copy's end.
             let unfinished = self.unfinished();
             self.asm
                 .jump_if_reg(op::JGT, reg::LENGTH, reg::DATA_END, unfinished);
@@ -135,8 +135,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Puts things where a slow version, which calls helpers, keeps them; says in which register
-    /// the packet's length is.
+    /// Emits the transition to a slow version, which calls helpers; returns the register of the packet's length.
     pub(super) fn go_slow(&mut self, version: usize) -> u8 {
         self.emit(op::mov(reg::SLOW_SCRATCH, reg::SCRATCH));
         self.emit(op::mov(reg::SLOW_CONTEXT, reg::CONTEXT));
@@ -157,9 +156,9 @@ impl Emitter<'_> {
         length
     }
 
-    /// Emits what is reached of a slow version.
+    /// Emits the reachable part of a slow version.
     pub(super) fn slow(&mut self, version: usize) {
-        // The verifier refuses code that nothing leads to, so first find what is led to.
+        // The verifier refuses unreachable code, so the reachable blocks are found first.
         let mut open: Vec<(usize, usize)> = self.versions[version].slow.keys().copied().collect();
         let mut seen = BTreeSet::new();
         while let Some((block, _)) = open.pop() {

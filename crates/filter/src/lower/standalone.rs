@@ -4,7 +4,7 @@ use super::emit::reg;
 use super::{Hook, SCRATCH_SIZE, Target};
 use trawl_ebpf::{Insn, helper, op};
 
-/// What the whole program returns.
+/// Return values of the whole program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdicts {
     /// For a match.
@@ -13,7 +13,7 @@ pub struct Verdicts {
     pub unmatched: u32,
 }
 
-/// The verdicts of [`standalone`] at a hook: XDP_PASS and XDP_DROP, or 1 and 0.
+/// Returns the verdicts of [`standalone`] at a hook: XDP_PASS and XDP_DROP, or 1 and 0.
 pub fn verdicts(target: &Target) -> Verdicts {
     match target.hook {
         Hook::Xdp => Verdicts {
@@ -27,10 +27,10 @@ pub fn verdicts(target: &Target) -> Verdicts {
     }
 }
 
-/// Wraps a block as a complete program that keeps the splice contract and returns the result.
+/// Wraps a block into a complete program that fulfils the splice contract and returns the result.
 ///
-/// For [`Hook::Copy`] it is a tc program that copies the packet's beginning into the first value
-/// of an array map, whose descriptor must be given and whose values must have the buffer's size.
+/// For [`Hook::Copy`] it is a tc program that copies the packet's beginning into the first value of an array map, whose
+/// descriptor must be given and whose values must have the buffer's size.
 pub fn standalone(block: &[Insn], target: &Target, buffer_map: Option<i32>) -> Option<Vec<Insn>> {
     let mut program = vec![op::mov(6, 1)];
     match target.hook {
@@ -66,7 +66,7 @@ pub fn standalone(block: &[Insn], target: &Target, buffer_map: Option<i32>) -> O
     Some(program)
 }
 
-/// Copies as many bytes as there are, at most the buffer's size.
+/// Copies the packet, at most the buffer's size.
 fn copy_prologue(buffer: u16, map: i32) -> Vec<Insn> {
     /// Loads the address of a map's first value, in two instructions.
     const LOAD_ADDRESS: u8 = 0x18;

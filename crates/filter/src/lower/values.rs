@@ -1,4 +1,4 @@
-//! What values are used for: dead operations, fields that need no byte swap, and how large X is.
+//! Uses of values: dead operations, fields that need no byte swap, and bounds of X.
 
 use super::Target;
 use super::ancillary::{Ancillary, Answer, PACKET_OUTGOING};
@@ -7,7 +7,7 @@ use super::sets::Ranges;
 use crate::error::FilterError;
 use trawl_ebpf::op;
 
-/// A set of more numbers is compared with as numbers: how they lie tells more than a swap costs.
+/// Maximum size of a set compared in the packet's byte order: for larger sets, ranges of numbers save more than a swap costs.
 const MOST_RAW: usize = 4;
 
 /// A set of the classic machine's cells: A, X and scratch memory, a bit each.
@@ -40,7 +40,7 @@ fn at_reads(at: super::graph::At) -> Cells {
     }
 }
 
-/// What an operation reads and writes.
+/// Returns the cells that an operation reads and writes.
 fn effects(operation: &Op) -> (Cells, Cells) {
     match *operation {
         Op::Load { at, .. } => (at_reads(at), A),
@@ -67,7 +67,7 @@ fn end_reads(end: &End) -> Cells {
     }
 }
 
-/// What is left of an operation whose result nobody reads.
+/// Returns the remainder of an operation whose result is unused.
 fn remains(operation: Op) -> Option<Op> {
     match operation {
         Op::Load { width, at, .. } => Some(Op::Touch { width, at }),
@@ -88,7 +88,7 @@ pub(super) fn needs_a(graph: &Graph) -> Vec<bool> {
         .collect()
 }
 
-/// Cells that are read before they are written, at the beginning of each block.
+/// Returns the cells that are read before they are written, at the beginning of each block.
 fn live(graph: &Graph) -> Vec<Cells> {
     let mut live = vec![0; graph.blocks.len()];
     loop {
@@ -104,7 +104,7 @@ fn live(graph: &Graph) -> Vec<Cells> {
     }
 }
 
-/// Goes through a block from its end, showing each operation with what is live after it.
+/// Visits the operations of a block from its end, with the live cells after each.
 fn walk_back(block: &Block, live: &[Cells], mut see: impl FnMut(usize, Cells)) -> Cells {
     let mut now = end_reads(&block.end);
     for next in block.successors() {
@@ -118,7 +118,7 @@ fn walk_back(block: &Block, live: &[Cells], mut see: impl FnMut(usize, Cells)) -
     now
 }
 
-/// Which registers hold a value that matters before the program has written them.
+/// Registers and cells read before the program has written them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LiveAtStart {
     pub(super) a: bool,
@@ -127,7 +127,7 @@ pub(super) struct LiveAtStart {
     pub(super) memory: u16,
 }
 
-/// Removes operations whose results nobody reads; says which registers must start as zero.
+/// Removes operations with unused results; returns the registers and cells that must start as zero.
 pub(super) fn remove_dead(graph: &mut Graph) -> LiveAtStart {
     loop {
         let live = live(graph);
@@ -142,7 +142,7 @@ pub(super) fn remove_dead(graph: &mut Graph) -> LiveAtStart {
             });
             changed |= !dead.is_empty();
             let block = &mut graph.blocks[index];
-            // Positions come last first, so removing one leaves the others in place.
+            // Positions are in descending order, so removing one keeps the others valid.
             for at in dead {
                 match remains(block.ops[at]) {
                     Some(left) => block.ops[at] = left,
@@ -162,16 +162,16 @@ pub(super) fn remove_dead(graph: &mut Graph) -> LiveAtStart {
     }
 }
 
-/// Values of A that flow together, and what is done with them.
+/// Connected values of A, and their uses.
 #[derive(Debug, Clone, Copy)]
 struct Web {
     parent: usize,
-    /// Width of the loads that make the value; 0 if none does, 255 if anything else does too.
+    /// Width of the loads that define the value; 0 for none, 255 for mixed definitions.
     width: u8,
     has_packet_type: bool,
-    /// Every use compares with a constant for which byte order does not matter.
+    /// True if every use compares with a constant for which byte order does not matter.
     only_compared: bool,
-    /// Every use asks whether it is `PACKET_OUTGOING`.
+    /// True if every use compares with `PACKET_OUTGOING`.
     only_outgoing: bool,
 }
 
@@ -220,7 +220,7 @@ impl Webs {
         let root = self.find(web);
         let web = &mut self.0[root];
         let (compared, outgoing) = match end {
-            // Only single numbers, and few of them: ranges are of numbers as they are meant.
+            // Only single numbers, and few of them: ranges require the numbers themselves.
             Some(&End::Among { set, .. }) => (
                 sets[set].ranges().len() <= MOST_RAW
                     && sets[set]
@@ -244,12 +244,12 @@ impl Webs {
     }
 }
 
-/// Marks loads that can stay in the packet's byte order, swaps the constants they are compared
-/// with, and settles what the packet's type is where only "outgoing or not" is known.
+/// Marks loads that can stay in the packet's byte order, swaps the constants they are compared with, and replaces the
+/// packet's type if only "outgoing or not" is known.
 pub(super) fn settle_loads(graph: &mut Graph, target: &Target) -> Result<(), FilterError> {
     let live = live(graph);
     let mut webs = Webs::default();
-    // The web of A at each block's beginning; block 0 begins with the zero of the start.
+    // The web of A at each block's beginning; block 0 begins with the initial zero.
     let at_start: Vec<usize> = graph.blocks.iter().map(|_| webs.add(0, false)).collect();
     let zero = webs.add(255, false);
     webs.join(at_start[0], zero);
@@ -331,7 +331,7 @@ fn is_raw(web: &Web) -> bool {
     web.only_compared && matches!(web.width, 2 | 4)
 }
 
-/// Greatest values, as the kernel's verifier can know them, of A, X and scratch memory.
+/// Maximum values, as known to the kernel's verifier, of A, X and scratch memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bounds {
     a: u32,
@@ -351,7 +351,7 @@ impl Bounds {
     fn step(&mut self, operation: &Op) {
         const UNKNOWN: u32 = u32::MAX;
         match *operation {
-            // The verifier forgets what it knew about a value whose bytes are swapped.
+            // The verifier forgets the bounds of a value whose bytes are swapped.
             Op::Load { width, .. } => self.a = if width == 1 { 0xff } else { UNKNOWN },
             Op::HeaderLength(_) => self.x = 60,
             Op::Field(_) => self.a = UNKNOWN,
@@ -387,7 +387,7 @@ impl Bounds {
     }
 }
 
-/// For each operation of each block, the greatest value X can have before it.
+/// Returns the maximum value of X before each operation of each block.
 pub(super) fn bounds_of_x(graph: &Graph) -> Vec<Vec<u32>> {
     let unknown = Bounds {
         a: u32::MAX,
@@ -401,7 +401,7 @@ pub(super) fn bounds_of_x(graph: &Graph) -> Vec<Vec<u32>> {
     };
     let mut at_start: Vec<Option<Bounds>> = vec![None; graph.blocks.len()];
     at_start[0] = Some(start);
-    // A loop's values may grow each time round, so nothing is known where one begins.
+    // A loop's values may grow on each turn, so nothing is known at its beginning.
     for block in &graph.blocks {
         if let End::Back(to) = block.end {
             at_start[to] = Some(unknown);

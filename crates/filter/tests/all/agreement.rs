@@ -1,7 +1,7 @@
-//! Every reader of a filter gives libpcap's answer: the interpreter, and the lowered block at each
-//! hook with packets cut into a linear part and the rest, with tags in the frame and beside it.
+//! Every reader of a filter gives libpcap's answer: the interpreter, and the lowered block at each hook with packets divided
+//! into a linear part and the rest, with tags in the frame and out of band.
 //!
-//! `TRAWL_FILTER_FRAMES` sets how many frames each expression meets.
+//! `TRAWL_FILTER_FRAMES` sets the number of frames for each expression.
 
 use crate::support::machine::{Scene, run};
 use crate::support::oracle::{Oracle, oracle};
@@ -29,7 +29,7 @@ impl Readers {
             Target::copy(128),
             Target::copy(1024),
         ];
-        // Tables are maps, which are in the kernel: the tests of crates/capture ask there.
+        // Tables are maps in the kernel: the tests of crates/capture cover them.
         let blocks = match program.has_tables() {
             true => Vec::new(),
             false => targets.map(|t| (t, lowered(&program, &t))).to_vec(),
@@ -41,13 +41,13 @@ impl Readers {
         }
     }
 
-    /// libpcap's answer, except where this libpcap would never give one.
+    /// Returns libpcap's answer, unless this libpcap would never give one.
     pub fn ask(&self, oracle: &Oracle, frame: &[u8]) -> Option<bool> {
         let endless = self.program.evaluate(frame, frame.len() as u32).gave_up;
         (!endless).then(|| oracle.matches(frame))
     }
 
-    /// Compares all readers on one frame; `expected` is libpcap's answer if it was asked.
+    /// Compares all readers on one frame; `expected` is libpcap's answer, if known.
     pub fn compare(
         &self,
         what: &str,
@@ -152,8 +152,8 @@ fn expressions_agree_with_libpcap() {
     println!("{pairs} pairs of program and packet");
 }
 
-/// libpcap 1.10.3 itself reads what its stack held, so it is no oracle here: the interpreter, which
-/// begins with zeroes as newer versions do, is; and the machine that runs blocks stops at what was not stored.
+/// libpcap 1.10.3 itself reads uninitialised stack, so it is no oracle here: the interpreter, which starts with zeroes as
+/// newer versions do, is; and the machine that runs blocks stops at uninitialised reads.
 #[test]
 fn scratch_memory_begins_at_zero() {
     for expression in [
@@ -169,7 +169,7 @@ fn scratch_memory_begins_at_zero() {
     }
 }
 
-/// What is in the linear part of a long packet is judged at once by nearly all that people ask for.
+/// Nearly all usual filters decide on the linear part of a long packet at once.
 #[test]
 fn usual_filters_have_a_quick_version_that_decides() {
     let usual = [
@@ -207,7 +207,7 @@ fn usual_filters_have_a_quick_version_that_decides() {
 }
 
 #[test]
-fn filters_that_take_more_than_registers_have_no_quick_version() {
+fn filters_that_need_more_than_registers_have_no_quick_version() {
     let has_none = |program: &Classic| lower_quick(program, &Target::xdp()).is_none();
     assert!(has_none(&classic("len > 100")));
     let returns_a = Classic::parse("2,48 0 0 14,22 0 0 0").expect("it is well formed");
@@ -219,7 +219,7 @@ fn filters_that_take_more_than_registers_have_no_quick_version() {
 
 #[test]
 fn every_expression_matches_something_and_not_everything() {
-    // A corpus that never matches proves little: most expressions must tell frames apart.
+    // A corpus that never matches proves little: most expressions must distinguish frames.
     let mut always_alike = Vec::new();
     let corpus = frames(7, 4000);
     let expressions = expressions();
@@ -244,8 +244,7 @@ fn unoptimised_programs_agree_too() {
         ..trawl_filter::Options::default()
     };
     for (index, expression) in expressions().iter().enumerate() {
-        // libpcap takes minutes over long expressions, and without its optimiser the result is
-        // longer than jumps reach.
+        // libpcap needs minutes for long expressions, and without its optimiser the result exceeds the range of jumps.
         if expression.len() > 500 {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Facts that are not in the packet's bytes: what each hook answers, and what it refuses.
+//! Facts outside the packet's bytes: each hook's answers and refusals.
 
 use crate::support::machine::{Scene, run};
 use crate::support::{classic, lowered};
@@ -13,7 +13,7 @@ fn result(program: &Classic, target: &Target) -> u32 {
     run(&lowered(program, target), target, &scene).unwrap()
 }
 
-/// A program that returns one ancillary field.
+/// Returns a program that returns one ancillary field.
 fn field(offset: u32) -> Classic {
     Classic::parse(&format!("2,32 0 0 {},22 0 0 0", 0xffff_f000 + offset)).unwrap()
 }
@@ -61,7 +61,7 @@ fn fields_come_from_the_context() {
 }
 
 #[test]
-fn what_a_hook_cannot_know_is_refused_with_a_way_out() {
+fn facts_unknown_to_a_hook_are_refused() {
     for (offset, target) in [
         (4, Target::xdp()),
         (20, Target::xdp()),
@@ -85,7 +85,7 @@ fn what_a_hook_cannot_know_is_refused_with_a_way_out() {
 
 #[test]
 fn fields_survive_the_helpers_that_answer_them() {
-    // A random number, then fields of the packet, an address after X among them.
+    // A random number, then fields of the packet, including an address after X.
     let program = Classic::parse(
         "8,177 0 0 14,32 0 0 4294963256,7 0 0 0,40 0 0 12,1 0 0 4,80 0 0 10,20 0 0 0,22 0 0 0",
     )
@@ -106,7 +106,7 @@ fn fields_survive_the_helpers_that_answer_them() {
 
 #[test]
 fn programs_for_stripped_frames_see_stripped_frames() {
-    // As a live socket has it: the tag is asked of the kernel, and lengths are without it.
+    // As on a live socket: the kernel provides the tag, and lengths exclude it.
     let program = Classic::parse("3,32 0 0 4294963244,84 0 0 4095,22 0 0 0").unwrap();
     let scene = Scene {
         bytes: &[0; 60],

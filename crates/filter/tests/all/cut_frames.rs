@@ -1,4 +1,4 @@
-//! Frames that a snapshot cut short: expressions of all lengths say of them what libpcap says.
+//! Frames truncated by a snapshot: expressions of all lengths agree with libpcap on them.
 
 use trawl_io::libpcap::{FilterRequest, compile_filter};
 
@@ -8,10 +8,10 @@ use crate::support::classic;
 use crate::support::oracle::oracle;
 use crate::support::packets::{Random, frames};
 
-/// From this many operators on expressions are taken apart.
+/// Number of operators from which expressions are split.
 const LONG: usize = 150;
 
-/// An expression of this many operators, in groups as people write them.
+/// Returns an expression of this many operators, in typical groups.
 fn expression(r: &mut Random, operators: usize) -> String {
     let mut text = primitive(r);
     let mut left = operators;
@@ -41,11 +41,11 @@ fn libpcap_takes(text: &str) -> bool {
     compile_filter(text, &request).is_ok()
 }
 
-/// From a length on libpcap's optimiser takes minutes: such expressions are compiled in pieces, and only
-/// whole frames are compared.
+/// For long expressions libpcap's optimiser needs minutes: such expressions are compiled in pieces, and only whole frames are
+/// compared.
 #[test]
-fn frames_cut_short_are_judged_as_by_libpcap() {
-    // Operators, expressions, frames, whether libpcap's optimiser is asked.
+fn truncated_frames_agree_with_libpcap() {
+    // Number of operators, of expressions and of frames, and true for libpcap's optimiser.
     for (operators, count, of_each, optimise) in [
         (1, 40, 25, true),
         (48, 6, 25, true),
@@ -58,7 +58,7 @@ fn frames_cut_short_are_judged_as_by_libpcap() {
         for seed in 0..count {
             let mut r = Random::new(seed * 1000 + operators as u64);
             let text = expression(&mut r, operators);
-            // libpcap refuses what it finds never to match.
+            // libpcap refuses expressions that it finds never to match.
             if optimise && !libpcap_takes(&text) {
                 continue;
             }
@@ -81,9 +81,9 @@ fn frames_cut_short_are_judged_as_by_libpcap() {
     }
 }
 
-/// What goes into the kernel says the same as the program that it is made of.
+/// The lowered block agrees with the program it is made from.
 #[test]
-fn lowered_long_expressions_judge_cut_frames_alike() {
+fn lowered_long_expressions_agree_on_truncated_frames() {
     for operators in [LONG, 400] {
         let mut r = Random::new(32);
         let text = expression(&mut r, operators);

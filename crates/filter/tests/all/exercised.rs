@@ -1,4 +1,4 @@
-//! The fuzzer's expressions: its seeds, and any words.
+//! The fuzzer's expressions: its seeds, and arbitrary words.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,4 @@
-//! Filters on inner packets: the lowered block, the interpreter and libpcap on the inner packet's
-//! own bytes agree.
+//! Filters on inner packets: the lowered block, the interpreter and libpcap on the inner packet's own bytes agree.
 
 use crate::support::machine::{Scene, run};
 use crate::support::packets::{Random, tunnel_frame};

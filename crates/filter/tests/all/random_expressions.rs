@@ -1,5 +1,5 @@
-//! Random expressions that ask for the same few things again and again, in all orders: what the
-//! optimiser gathers, threads and leaves out must not change an answer, least of all on short packets.
+//! Random expressions that repeat the same few conditions in all orders: the optimiser's gathering, threading and removal
+//! must not change an answer, least of all on short packets.
 
 use crate::agreement::Readers;
 use crate::support::compile;
@@ -75,7 +75,7 @@ fn expression(r: &mut Random, depth: usize) -> String {
     }
 }
 
-/// libpcap finds that some expressions can never match.
+/// Compiles an expression; `None` if libpcap finds that it can never match.
 fn compiled(text: &str) -> Option<Classic> {
     match compile(text, &Options::default()) {
         Ok(program) => Some(program),

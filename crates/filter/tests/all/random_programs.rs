@@ -1,5 +1,5 @@
-//! Random classic programs: whatever the checker takes, the lowered block answers as the
-//! interpreter does, and the interpreter as libpcap's rules say.
+//! Random classic programs: for every program that the checker accepts, the lowered block agrees with the interpreter, and
+//! the interpreter with libpcap's rules.
 
 use crate::support::machine::{Scene, run};
 use crate::support::packets::{Random, frames};
@@ -7,7 +7,7 @@ use crate::support::{lowered, quick_agrees, whole};
 use proptest::prelude::*;
 use trawl_filter::{Classic, Hook, Instruction, Target, lower_quick};
 
-/// Offsets near the borders of packets, headers and tags, and a few far ones.
+/// Generates offsets near the borders of packets, headers and tags, and a few far ones.
 fn offset() -> impl Strategy<Value = u32> {
     prop_oneof![
         12 => 0u32..70,
@@ -40,7 +40,7 @@ fn constant() -> impl Strategy<Value = u32> {
     ]
 }
 
-/// An instruction that is no jump; jumps are put in with distances that fit.
+/// Generates an instruction other than a jump; jumps are inserted with distances that fit.
 fn operation() -> impl Strategy<Value = Instruction> {
     let loads = (
         prop::sample::select(vec![0x20u16, 0x28, 0x30, 0x40, 0x48, 0x50, 0xb1]),
@@ -88,7 +88,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Sets X, loads at X plus an offset, and returns what is there and 1.
+/// Sets X, loads at X plus an offset, and returns the value and 1.
 fn load_at_x(set_x: &[(u16, u32)], code: u16, k: u32) -> Classic {
     let steps = [(code, k), (0x44, 1), (0x16, 0)];
     let insns = set_x.iter().chain(&steps);
@@ -96,8 +96,8 @@ fn load_at_x(set_x: &[(u16, u32)], code: u16, k: u32) -> Classic {
     Classic::new(insns.collect()).expect("a program")
 }
 
-/// Guards offsets that pass 2^32, which begin at 0 again in the kernel: with X as a constant, as the length of the packet,
-/// and as bytes of the packet less or more a constant.
+/// Guards offsets beyond 2^32, which wrap around in the kernel: with X as a constant, as the length of the packet, and as
+/// bytes of the packet minus or plus a constant.
 #[test]
 fn offsets_wrap_as_in_the_kernel() {
     for k in [
@@ -132,7 +132,7 @@ fn offsets_wrap_as_in_the_kernel() {
     assert_eq!(program.run(&[], 0), 0);
 }
 
-/// Fits jumps into the program's length and stores what is read before it was stored.
+/// Fits jumps into the program's length, and replaces reads of unwritten cells.
 fn program(steps: Vec<Step>) -> Option<Classic> {
     let length = steps.len() + 1;
     let mut instructions: Vec<Instruction> = steps
@@ -140,7 +140,7 @@ fn program(steps: Vec<Step>) -> Option<Classic> {
         .enumerate()
         .map(|(index, step)| {
             let room = length - index - 1;
-            // Most jumps are short, so that programs are not left after three instructions.
+            // Most jumps are short, so that programs do not end after three instructions.
             let fit = |distance: u8| (usize::from(distance % 8).min(room - 1)) as u8;
             match *step {
                 Step::Plain(instruction) => instruction,
@@ -153,7 +153,7 @@ fn program(steps: Vec<Step>) -> Option<Classic> {
         .collect();
     instructions.push(Instruction::new(0x16, 0, 0, 0));
     Classic::new(instructions.clone()).ok().or_else(|| {
-        // Reads of cells that some path leaves empty become reads of constants.
+        // Reads of cells that are unwritten on some path become reads of constants.
         for i in &mut instructions {
             if i.code == 0x60 || i.code == 0x61 {
                 i.code &= 1;
@@ -275,7 +275,7 @@ proptest! {
     }
 
     #[test]
-    fn text_is_never_a_panic(text in ".{0,200}") {
+    fn arbitrary_text_does_not_panic(text in ".{0,200}") {
         let _ = Classic::parse(&text);
     }
 

@@ -1,32 +1,32 @@
-//! An eBPF interpreter that is as strict as the verifier at run time: it stops at uninitialised
-//! registers and stack bytes, at reads outside the packet's linear part, and at bad pointers.
+//! An eBPF interpreter that is as strict as the verifier, at run time: it stops at uninitialised registers and stack bytes,
+//! at reads outside the packet's linear part, and at bad pointers.
 
 use trawl_ebpf::Insn;
 use trawl_filter::{Hook, Target};
 
-/// What a register holds.
+/// Contents of a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Value {
     Uninitialised,
     Number(u64),
     Context,
-    /// Into the packet, or the copy of its beginning.
+    /// Pointer into the packet, or into the copy of its beginning.
     Packet(i64),
     PacketEnd,
-    /// Into the scratch.
+    /// Pointer into the scratch.
     Scratch(i64),
 }
 
 use Value::*;
 
-/// A packet as a hook sees it.
+/// A packet as seen by a hook.
 #[derive(Debug, Clone)]
 pub struct Scene<'a> {
-    /// The bytes in memory, without a tag that is beside them.
+    /// Bytes in memory, without an out-of-band tag.
     pub bytes: &'a [u8],
-    /// How many of them are linear.
+    /// Number of linear bytes.
     pub linear: usize,
-    /// The tag beside the packet: protocol and control information.
+    /// The out-of-band tag: protocol and control information.
     pub tag: Option<(u16, u16)>,
 }
 
@@ -37,7 +37,7 @@ struct Machine<'a> {
     target: &'a Target,
     registers: [Value; 11],
     scratch: [Option<u8>; SCRATCH],
-    /// Pointers kept in the scratch, by slot.
+    /// Pointers stored in the scratch, by slot.
     kept: [Option<Value>; SCRATCH / 8],
 }
 
@@ -46,7 +46,7 @@ pub fn run(block: &[Insn], target: &Target, scene: &Scene) -> Result<u32, String
     let length = scene.bytes.len() as u64;
     let mut registers = [Uninitialised; 11];
     registers[1] = Context;
-    // A socket filter must not so much as look at the packet's memory.
+    // A socket filter must not access the packet's memory.
     registers[2] = match target.hook {
         Hook::Socket => Uninitialised,
         _ => Packet(0),
@@ -183,7 +183,7 @@ impl Machine<'_> {
                 0x00 => a.wrapping_add(b),
                 0x10 => a.wrapping_sub(b),
                 0x20 => a.wrapping_mul(b),
-                // Zero must have been dealt with: the kernel's answer is not a filter's.
+                // Zero must have been handled before: the kernel's answer differs from a filter's.
                 0x30 => a.checked_div(b).ok_or("divides by zero")?,
                 0x90 => a.checked_rem(b).ok_or("divides by zero")?,
                 0x40 => a | b,
@@ -285,7 +285,7 @@ impl Machine<'_> {
             (Hook::Tc | Hook::Socket, 24) => tag.map_or(0, |(_, tci)| tci.into()),
             (Hook::Tc | Hook::Socket, 28) => tag.map_or(0, |(protocol, _)| protocol.to_be().into()),
             (Hook::Tc | Hook::Socket, 0) => self.scene.bytes.len() as u32,
-            // Facts that tests ask for are told apart by their offsets.
+            // Facts are identified by their offsets.
             (Hook::Tc | Hook::Socket, 4 | 8 | 12 | 40 | 68) | (Hook::Xdp, 12 | 16) => {
                 0x100 + off as u32
             }
@@ -332,7 +332,7 @@ impl Machine<'_> {
             (Hook::Xdp, 189) | (Hook::Tc | Hook::Socket, 26) => self.load_bytes()?,
             (Hook::Xdp, 188) => self.scene.bytes.len() as u64,
             (_, 7 | 8) => 3,
-            _ => return Err("a helper that is not there".into()),
+            _ => return Err("a helper that the hook does not have".into()),
         };
         self.registers[0] = Number(result);
         self.registers[1..=5].fill(Uninitialised);

@@ -1,4 +1,4 @@
-//! What the tests of lowered filters share.
+//! Common parts of the tests of lowered filters.
 
 pub mod machine;
 pub mod oracle;
@@ -8,7 +8,7 @@ use machine::{Scene, run};
 use trawl_ebpf::Insn;
 use trawl_filter::{Classic, FilterError, Options, Quick, Target, lower};
 
-/// The expressions of the data file.
+/// Returns the expressions of the data file.
 pub fn expressions() -> Vec<&'static str> {
     include_str!("../data/expressions.txt")
         .lines()
@@ -27,14 +27,14 @@ pub fn classic(expression: &str) -> Classic {
     compile(expression, &Options::default()).unwrap_or_else(|e| panic!("{expression}: {e}"))
 }
 
-/// Lowers, or says what went wrong on what.
+/// Lowers a program, or panics with the error and the program.
 pub fn lowered(program: &Classic, target: &Target) -> Vec<Insn> {
     lower(program, target)
         .unwrap_or_else(|e| panic!("{e}:\n{program}"))
         .insns
 }
 
-/// A packet that is all in one piece.
+/// Returns a packet with a linear part only.
 pub fn whole(bytes: &[u8]) -> Scene<'_> {
     Scene {
         bytes,
@@ -43,7 +43,7 @@ pub fn whole(bytes: &[u8]) -> Scene<'_> {
     }
 }
 
-/// Whether a quick version says nothing else than the filter, whose answer this is.
+/// Checks that a quick version does not contradict the filter's answer.
 pub fn quick_agrees(quick: &[Insn], scene: &Scene<'_>, answer: u32) -> Result<(), String> {
     let result = run(quick, &Target::xdp(), scene);
     let right = match &result {

@@ -1,4 +1,4 @@
-//! libpcap's own opinion, from its own compiler, optimiser and interpreter.
+//! libpcap's own answer, from its own compiler, optimiser and interpreter.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ impl Oracle {
     }
 }
 
-/// For Ethernet frames.
+/// Compiles an expression for Ethernet frames.
 pub fn oracle(expression: &str, optimise: bool) -> Oracle {
     let request = FilterRequest {
         link_type: 1,

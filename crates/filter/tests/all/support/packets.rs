@@ -1,7 +1,7 @@
-//! Packets that filters can trip over: every header that an expression can ask for, cut at every
-//! length around its borders, and noise. The same ones on every run.
+//! Difficult packets for filters: every header that an expression can read, truncated at every length around its borders, and
+//! noise. The same packets on every run.
 
-/// A small generator of numbers (SplitMix64) with a seed of its own.
+/// A small random number generator (SplitMix64) with a seed of its own.
 pub struct Random(u64);
 
 impl Random {
@@ -17,7 +17,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
@@ -58,7 +58,7 @@ fn v6(which: usize) -> [u8; 16] {
 
 const PORTS: [u16; 10] = [53, 80, 443, 22, 1024, 60_000, 6081, 4789, 100, 50];
 
-/// A transport header and its protocol number.
+/// Returns a transport header and its protocol number.
 fn transport(r: &mut Random) -> (u8, Vec<u8>) {
     let ports = [r.pick(&PORTS).to_be_bytes(), r.pick(&PORTS).to_be_bytes()].concat();
     let payload_length = r.below(40);
@@ -189,7 +189,7 @@ fn mac(r: &mut Random) -> [u8; 6] {
     }
 }
 
-/// An Ethernet type and what it announces.
+/// Returns an Ethernet type and its payload.
 fn network(r: &mut Random, depth: usize) -> (u16, Vec<u8>) {
     if depth < 4 {
         match r.below(14) {
@@ -263,7 +263,7 @@ fn pppoe(r: &mut Random) -> Vec<u8> {
     ])
 }
 
-/// An IPv4 packet with another packet in it.
+/// Returns an IPv4 packet with another packet in it.
 fn tunnel(r: &mut Random, depth: usize) -> Vec<u8> {
     let ethernet = frame_at(r, depth + 2);
     let (protocol, body) = match r.below(6) {
@@ -277,7 +277,7 @@ fn tunnel(r: &mut Random, depth: usize) -> Vec<u8> {
         _ => (17, udp(6081, &geneve(r, &ethernet))),
     };
     if r.below(3) == 0 {
-        // Not IPv4, but after an Ethernet type that says so half of the time anyway.
+        // Not IPv4, but half of the time after an Ethernet type that announces it.
         return ipv6_with(r, protocol, &body);
     }
     ipv4_with(r, protocol, &body)
@@ -350,7 +350,7 @@ fn frame_at(r: &mut Random, depth: usize) -> Vec<u8> {
     join(&[&mac(r), &mac(r), &kind.to_be_bytes(), &body])
 }
 
-/// A whole Ethernet frame, often with something odd in it.
+/// Returns a whole Ethernet frame, often with a defect.
 pub fn frame(r: &mut Random) -> Vec<u8> {
     let mut frame = frame_at(r, 0);
     if r.below(8) == 0 {
@@ -360,7 +360,7 @@ pub fn frame(r: &mut Random) -> Vec<u8> {
     frame
 }
 
-/// A frame that carries another.
+/// Returns a frame that carries another.
 pub fn tunnel_frame(r: &mut Random) -> Vec<u8> {
     let body = tunnel(r, 0);
     let kind: [u8; 2] = if body[0] >> 4 == 6 {
@@ -375,7 +375,7 @@ pub fn tunnel_frame(r: &mut Random) -> Vec<u8> {
     join(&[&frame, &kind, &body])
 }
 
-/// Frames in every length: whole, cut short, and noise.
+/// Returns frames of all lengths: whole, truncated, and noise.
 pub fn frames(seed: u64, count: usize) -> Vec<Vec<u8>> {
     let mut r = Random::new(seed);
     (0..count)
@@ -389,7 +389,7 @@ pub fn frames(seed: u64, count: usize) -> Vec<Vec<u8>> {
                 _ => frame(&mut r),
             };
             match index % 4 {
-                // Cut at any place, or close to where headers end.
+                // Truncated anywhere, or close to the end of a header.
                 0 => frame.truncate(r.below(201)),
                 1 => frame.truncate(r.pick(&[
                     13, 14, 15, 16, 17, 18, 20, 22, 23, 24, 26, 30, 33, 34, 36, 37, 38, 40, 42, 46,
