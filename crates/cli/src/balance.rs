@@ -58,7 +58,7 @@ enum BackendCommand {
     Weight(Weight),
 }
 
-/// Which balancer.
+/// The options that select a balancer.
 #[derive(Debug, clap::Args)]
 struct BalancerArgs {
     /// The balancer on this interface, NAME or NAMESPACE:NAME [default: the only one in the namespace]
@@ -87,9 +87,9 @@ impl BalancerArgs {
             (Some(last), _) => {
                 let names: Vec<&str> = all.iter().map(|one| one.site.label()).collect();
                 Err(Error::usage(
-                    "which balancer is not clear",
+                    "the balancer to use is ambiguous",
                     format!(
-                        "there are several: {}, {}",
+                        "several are loaded: {}, {}",
                         names.join(", "),
                         last.site.label()
                     ),
@@ -138,7 +138,7 @@ struct VipAdd {
     /// tcp, udp or quic, address and port, as tcp:192.0.2.1:80 or udp:[2001:db8::1]:53; all ports without a port
     #[arg(value_name = "VIP")]
     vip: Service,
-    /// How packets are forwarded to its backends
+    /// Forwarding of packets to its backends
     #[arg(long, value_parser = choice(&FORWARDS), default_value = "ipip")]
     forward: Forward,
     /// The UDP port of the backends' tunnels, with --forward gue
@@ -154,7 +154,7 @@ struct VipAdd {
 /// Removes a virtual address with its backends
 #[derive(Debug, clap::Args)]
 struct VipRemove {
-    /// As `trawl balance vip list` shows it
+    /// The virtual address, as `trawl balance vip list` shows it
     #[arg(value_name = "VIP")]
     vip: Service,
     #[command(flatten)]
@@ -187,7 +187,7 @@ struct BackendAdd {
 /// A backend of a virtual address.
 #[derive(Debug, clap::Args)]
 struct BackendArgs {
-    /// As `trawl balance vip list` shows it
+    /// The virtual address, as `trawl balance vip list` shows it
     #[arg(value_name = "VIP")]
     vip: Service,
     /// The backend's own address

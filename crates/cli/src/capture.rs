@@ -1,4 +1,4 @@
-//! `trawl capture`: from the arguments to the account at the end.
+//! `trawl capture`: from the arguments to the final summary.
 
 pub(crate) mod args;
 mod beside;
@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     carry_out(&plan, &display, sites)
 }
 
-/// Prints a plan without what was not asked for: on several lines for people, on one for machines.
+/// Prints a plan without the options that were not given: on several lines for people, on one for machines.
 fn show_plan(plan: &CapturePlan, on_one_line: bool) -> Result<ExitCode> {
     let fail = |e| Error::failed("cannot print the plan", e);
     let mut plan = serde_json::to_value(plan).map_err(fail)?;
@@ -110,7 +110,7 @@ fn show_plan(plan: &CapturePlan, on_one_line: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Captures as planned, and draws up the account.
+/// Captures as planned, and compiles the summary.
 fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> Result<ExitCode> {
     let options = &plan.options;
     let series = series_of(plan)?;
@@ -126,7 +126,7 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
         None => Vec::new(),
     };
     let attached = session::attach(&sites, options, Host::this(), &mut observer);
-    // A namespace that is deleted ends when nobody holds it: the session lets go of those that left.
+    // A deleted namespace ends once no process holds it: the session releases the namespaces of vanished interfaces.
     drop(sites);
     let checked = attached.and_then(|attached| {
         check_link_types(plan, attached.session())?;
@@ -173,7 +173,8 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
     Ok(if is_stored { code } else { ExitCode::FAILURE })
 }
 
-/// The series of files that packets go to, if there is one: a file that has the name as it was given stays.
+/// Returns the series of files that packets are written to, if one is planned. A file with the name as given is left
+/// alone.
 fn series_of(plan: &CapturePlan) -> Result<Option<SeriesPlan>> {
     let is_file = |output: &&OutputPlan| {
         !output::is_open_already(&output.path)
@@ -198,7 +199,7 @@ fn series_of(plan: &CapturePlan) -> Result<Option<SeriesPlan>> {
             "cannot write a series of files to {}",
             output.path.display()
         );
-        return Err(Error::usage(what, "the name is not UTF-8").fix("name it otherwise"));
+        return Err(Error::usage(what, "the name is not UTF-8").fix("choose a name in UTF-8"));
     }
     Ok(Some(series).filter(SeriesPlan::is_asked_for))
 }
@@ -239,12 +240,12 @@ impl Run<'_> {
         self.run_several(attached, &said, first, others, observer)
     }
 
-    /// From here on the capture has only the rights that it needs.
+    /// Drops all rights that the capture does not need.
     fn confine(&self, attached: Attached) -> Result<Confined> {
         attached.confine(output::user_of(self.plan)?, Capabilities::empty())
     }
 
-    /// Runs with the first output, and with those that are named after it.
+    /// Records to the first output and to the ones after it.
     fn run_several(
         &self,
         attached: Attached,
@@ -294,7 +295,8 @@ impl Run<'_> {
             Ok(file)
         };
         let user = output::user_of(self.plan)?;
-        // A command is the user's own, and may need what trawl does not; as somebody else it has what that one has.
+        // A command is the user's own, and may need more rights than trawl; run as another user, it has that user's
+        // rights.
         let kept = (user.is_some() || series.rotation.command.is_none()).then(|| Kept {
             capabilities: match user {
                 Some(_) => Capabilities::empty(),
@@ -331,7 +333,7 @@ impl Run<'_> {
 /// The outputs after the first.
 type Others = Vec<(OutputPlan, Output)>;
 
-/// Reports the losses of an output, and returns its account.
+/// Reports the losses of an output, and returns its summary.
 fn account_of(fate: Fate) -> OutputSummary {
     let output = OutputSummary {
         name: fate.name,
@@ -363,14 +365,14 @@ fn report(
         Ended::Signal | Ended::Duration | Ended::Count | Ended::Size | Ended::Triggers => {
             ExitCode::SUCCESS
         }
-        // The reader has seen enough: no failure of ours.
+        // The reader closed the pipe, which is not a failure.
         Ended::Output(error) if error.errno() == Some(errno::EPIPE) => ExitCode::SUCCESS,
         Ended::Output(error) => {
             let error = error.to_string();
             json::event(&Event::OutputFailed { error });
             ExitCode::FAILURE
         }
-        // The observer has said so already, unless it was to be quiet.
+        // The observer has reported it already, unless it is quiet.
         Ended::NoInterface(gone) => {
             if display.quiet {
                 json::event(&Event::Gone(gone.clone()));

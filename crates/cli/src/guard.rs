@@ -1,4 +1,4 @@
-//! `trawl guard`: drops what rules deny, before the stack sees it.
+//! `trawl guard`: drops packets by rules, before the stack sees them.
 
 mod change;
 mod show;
@@ -21,11 +21,11 @@ use crate::program_args::{self, AttachArgs, Change, Choice, Consent, choice};
 /// Drops packets by rules before the stack sees them: by address, protocol, port and rate
 ///
 /// Rules hold for every guarded interface of the network namespace, unless --on names one, and may be given before an
-/// interface is guarded. Which rule decides about a packet: the one with the longest source prefix; among those the
-/// longest destination prefix; among those the one with --on, then the one with MAC addresses (whole ones first), then the
-/// narrowest ports (a type of ICMP counts as one port), then the narrowest source ports, then the one with --syn or --established; a limit before a rule that denies, and that before one that
-/// allows. If none decides, it is the interface's default. No state is kept: answers to what this host asked for need
-/// a rule too where the default is deny.
+/// interface is guarded. A packet is decided by the rule with the longest source prefix; among those the longest
+/// destination prefix; among those the one with --on, then the one with MAC addresses (complete ones first), then the
+/// narrowest ports (a type of ICMP counts as one port), then the narrowest source ports, then the one with --syn or
+/// --established; a limit before a rule that denies, and that before one that allows. If none decides, it is the
+/// interface's default. No state is kept: replies to this host's requests need a rule too if the default is deny.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -37,11 +37,11 @@ enum Command {
     Load(Load),
     /// Adds a rule that drops packets
     ///
-    /// With --rate it drops what is above the rate from each source, and leaves the rest to the other rules.
+    /// With --rate it drops packets above the rate from each source, and leaves the rest to the other rules.
     Deny(Rule),
     /// Adds a rule that lets packets pass
     ///
-    /// With --rate it drops what is above the rate from each source.
+    /// With --rate it drops packets above the rate from each source.
     Allow(Rule),
     Preset(PresetRule),
     Remove(Remove),
@@ -64,7 +64,7 @@ impl NamespaceArgs {
         self.netns.as_deref().map(Namespace::open).transpose()
     }
 
-    /// The namespace that is meant, and the name of an interface that may say it too: NAME or NAMESPACE:NAME.
+    /// Returns the namespace, which an interface's name may also give, and the name alone: NAME or NAMESPACE:NAME.
     fn with<'a>(&self, interface: Option<&'a str>) -> Result<(Option<Namespace>, Option<&'a str>)> {
         let Some((namespace, name)) = interface.and_then(|text| text.split_once(':')) else {
             return Ok((self.namespace()?, interface));
@@ -80,7 +80,7 @@ impl NamespaceArgs {
     }
 }
 
-/// How rules are changed.
+/// Options for changing rules.
 #[derive(Debug, clap::Args)]
 struct ChangeArgs {
     /// Print the result as JSON
@@ -93,7 +93,7 @@ struct ChangeArgs {
 }
 
 impl ChangeArgs {
-    /// Changes the rules of a namespace, for a time if that was asked for.
+    /// Changes the rules of a namespace, temporarily if requested.
     fn make<R>(
         &self,
         namespace: Option<&Namespace>,
@@ -106,7 +106,7 @@ impl ChangeArgs {
 
 const ACTIONS: [Choice<Action>; 2] = [("allow", "", Action::Allow), ("deny", "", Action::Deny)];
 
-/// Guards an interface, or changes the default of one that is guarded
+/// Guards an interface, or changes the default of a guarded one
 ///
 /// ARP, neighbour discovery and packets other than IP always pass.
 #[derive(Debug, clap::Args)]
@@ -156,7 +156,7 @@ struct Rule {
     /// TCP packets that belong to a connection
     #[arg(long)]
     established: bool,
-    /// Packets a second from each source (an address, or an IPv6 network of 64 bits); k and M are understood
+    /// Packets per second from each source (an address, or an IPv6 network of 64 bits); k and M are understood
     #[arg(long, value_name = "PPS", value_parser = values::rate)]
     rate: Option<u64>,
     /// The rule ends after this time, for example 10m
@@ -172,13 +172,13 @@ struct Rule {
     how: ChangeArgs,
 }
 
-/// Adds ready-made rules against a flood: ping-flood, udp-flood or syn-flood
+/// Adds preset rules against a flood: ping-flood, udp-flood or syn-flood
 #[derive(Debug, clap::Args)]
 struct PresetRule {
-    /// ping-flood (10 a second), udp-flood (5000) or syn-flood (100)
+    /// ping-flood (10 per second), udp-flood (5000) or syn-flood (100)
     #[arg(value_name = "NAME")]
     name: Preset,
-    /// Packets a second from each source
+    /// Packets per second from each source
     #[arg(long, value_name = "PPS", value_parser = values::rate)]
     rate: Option<u64>,
     /// On this interface only, NAME or NAMESPACE:NAME
@@ -191,7 +191,7 @@ struct PresetRule {
 /// Removes rules by their numbers, or all
 #[derive(Debug, clap::Args)]
 struct Remove {
-    /// As `trawl guard list` shows them
+    /// The rules' numbers, as `trawl guard list` shows them
     #[arg(
         value_name = "ID",
         required_unless_present = "all",
@@ -205,16 +205,16 @@ struct Remove {
     how: ChangeArgs,
 }
 
-/// Replaces all rules by those of a file, atomically
+/// Replaces all rules by the rules of a file, atomically
 ///
-/// If anything in the file is wrong, nothing is changed. Rules about the same packets as before keep their numbers and
+/// If anything in the file is wrong, nothing is changed. Rules for the same packets as before keep their numbers and
 /// hits.
 #[derive(Debug, clap::Args)]
 struct Apply {
     /// Rules in TOML; `-` for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Check the file only
+    /// Only check the file
     #[arg(long)]
     check: bool,
     /// Accept a rule that denies every packet without `all = true`
@@ -227,12 +227,12 @@ struct Apply {
 /// Shows the rules with their hits, and the defaults
 #[derive(Debug, clap::Args)]
 struct List {
-    /// What holds on this interface, NAME or NAMESPACE:NAME [default: on all]
+    /// The rules on this interface, NAME or NAMESPACE:NAME [default: on all]
     #[arg(value_name = "IF")]
     interface: Option<String>,
     #[command(flatten)]
     place: NamespaceArgs,
-    /// Again and again [default: every second]
+    /// Show them repeatedly [default: every second]
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = values::duration)]
     watch: Option<Duration>,
     /// Print JSON
@@ -240,7 +240,7 @@ struct List {
     json: bool,
 }
 
-/// Shows what became of the packets of guarded interfaces
+/// Shows the packets of guarded interfaces by outcome
 #[derive(Debug, clap::Args)]
 struct Stats {
     /// These interfaces [default: all that are guarded]
@@ -253,7 +253,7 @@ struct Stats {
     json: bool,
 }
 
-/// Prints the rules and defaults as a file that `trawl guard apply` takes
+/// Prints the rules and defaults as a file for `trawl guard apply`
 #[derive(Debug, clap::Args)]
 struct Save {
     #[command(flatten)]
@@ -265,12 +265,12 @@ struct Save {
 struct Confirm {
     #[command(flatten)]
     place: NamespaceArgs,
-    /// Say what was confirmed as JSON
+    /// Print the confirmed change as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Takes the guard off an interface; with the last one of a namespace go the rules
+/// Removes the guard from an interface, and with the last one of a namespace the rules
 #[derive(Debug, clap::Args)]
 struct Unload {
     /// The interfaces, NAME or NAMESPACE:NAME
@@ -284,7 +284,7 @@ struct Unload {
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    // Commands that only look change nothing.
+    // Commands that only read change nothing.
     if !matches!(
         args.command,
         Command::List(_) | Command::Stats(_) | Command::Save(_)

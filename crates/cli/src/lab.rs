@@ -1,4 +1,4 @@
-//! `trawl lab`: networks of namespaces for trying things out.
+//! `trawl lab`: networks of namespaces for experiments.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Makes namespaces joined by veths for native XDP: two, a preset, or those of a file
+    /// Makes namespaces joined by veths for native XDP: two, a preset, or the nodes of a file
     Up(Up),
     /// Runs a command in a node of a lab
     Exec {
@@ -44,7 +44,7 @@ enum Command {
     },
     /// Draws a lab: its nodes, links and addresses
     Show {
-        /// Its name
+        /// The lab's name
         #[arg(default_value = DEFAULT_NAME)]
         name: String,
         /// Print JSON
@@ -53,7 +53,7 @@ enum Command {
     },
     /// Removes a lab
     Down {
-        /// Its name
+        /// The lab's name
         #[arg(default_value = DEFAULT_NAME)]
         name: String,
         /// Print the removed lab as JSON
@@ -62,7 +62,7 @@ enum Command {
     },
     /// Removes the labs of killed processes
     Clean {
-        /// Also labs in use, and every namespace named trawl-…
+        /// Also remove labs in use, and every namespace named trawl-…
         #[arg(long)]
         all: bool,
         /// Print JSON
@@ -84,7 +84,7 @@ const DEFAULT_NAME: &str = "lab";
 
 #[derive(Debug, clap::Args)]
 struct Up {
-    /// Its name (the namespaces are trawl-NAME-NODE), or FILE.toml, which describes it and names it
+    /// The lab's name (the namespaces are trawl-NAME-NODE), or FILE.toml, which describes and names it
     #[arg(default_value = DEFAULT_NAME)]
     name: String,
     /// The file that describes the lab
@@ -104,7 +104,7 @@ struct Up {
     /// Leave GRO off: a veth then receives no XDP frames until a program is attached to it
     #[arg(long)]
     no_gro: bool,
-    /// Keep the traffic of the hosts' own (link-local addresses, neighbour and multicast discovery)
+    /// Keep the hosts' own traffic (link-local addresses, neighbour and multicast discovery)
     #[arg(long)]
     chatty: bool,
 }
@@ -126,7 +126,7 @@ struct Send {
     netns: NetnsArg,
     #[arg(long, value_name = "N")]
     count: u64,
-    /// Frames a second [default: as fast as possible]
+    /// Frames per second [default: as fast as possible]
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1..))]
     rate: Option<u64>,
     /// Length of each frame, without the frame check sequence
@@ -170,13 +170,16 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A lab of a file or a preset; `None`: the plain pair.
+/// Makes a lab of a file or a preset; returns `None` for the plain pair.
 fn up_by_plan(up: &Up) -> Result<Option<String>> {
     let as_file = up.name.ends_with(".toml").then(|| PathBuf::from(&up.name));
     let file = up.file.as_ref().or(as_file.as_ref());
     let (id, topology) = match (file, up.preset.as_deref()) {
         (Some(_), Some(_)) => {
-            return Err(Error::usage("--preset", "a file says itself what to make"));
+            return Err(Error::usage(
+                "--preset",
+                "a file describes the lab completely",
+            ));
         }
         (Some(path), None) => {
             let text = text_file::read(path)?;
@@ -219,7 +222,7 @@ fn up_by_plan(up: &Up) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// Commands that balance connections in the lab, by IPIP where the kernel has devices for it.
+/// Returns commands that balance connections in the lab, by IPIP if the kernel has devices for it.
 fn try_balance(id: &str) -> Result<String> {
     let server = Namespace::by_name(&namespace(id, "s1"))?;
     let has_tunnels = Netlink::inside(&server)?.find_link(IPIP_DEVICE)?.is_some();
@@ -261,7 +264,7 @@ fn show(id: &str, as_json: bool) -> Result<String> {
     if as_json {
         return json::line(&lab);
     }
-    // A plain pair carries no plan: it is drawn by its namespaces.
+    // A plain pair has no plan, and is drawn from its namespaces.
     Ok(match &lab.topology {
         Some(topology) => topology.draw(id),
         None => {
@@ -326,7 +329,7 @@ fn make(up: &Up) -> Result<String> {
     Ok(text)
 }
 
-/// Removes what programs and rules that were loaded in a lab have left outside.
+/// Removes leftovers, outside a lab, of programs and rules loaded in it.
 fn clear_away() {
     trawl_program::unload::clear_away();
     trawl_guard::state::sweep();

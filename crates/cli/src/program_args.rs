@@ -49,7 +49,7 @@ pub struct SiteArgs {
     /// These interfaces, NAME or NAMESPACE:NAME [default: all that have an XDP program]
     #[arg(value_name = "IF")]
     interfaces: Vec<String>,
-    /// The same, as trawl capture takes them
+    /// The same, in the form that trawl capture accepts
     #[arg(short = 'i', long = "interface", value_name = "IF", action = ArgAction::Append, num_args = 1..)]
     more_interfaces: Vec<String>,
     /// In these network namespaces: names, paths or process ids

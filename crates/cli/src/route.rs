@@ -33,9 +33,9 @@ enum Command {
 
 /// Makes interfaces ports of the router, or updates ports with new addresses and VLANs
 ///
-/// Packets are forwarded between the ports and the VLANs on them. All that takes more than a look-up goes to the stack
-/// unchanged: what is for this host, has no neighbour yet, is too large, has options, or leaves by another interface.
-/// Firewall rules, traffic control and connection tracking do not see what is forwarded here.
+/// Packets are forwarded between the ports and the VLANs on them. Packets that need more than a look-up go to the stack
+/// unchanged: for this host, without a known neighbour, too large, with options, or leaving by another interface.
+/// Firewall rules, traffic control and connection tracking do not see packets forwarded here.
 #[derive(Debug, clap::Args)]
 struct Load {
     /// The interfaces, NAME or NAMESPACE:NAME, all in one namespace
@@ -48,10 +48,10 @@ struct Load {
     attach: AttachArgs,
 }
 
-/// Shows what the router forwarded, and what it left to the stack and why
+/// Shows the packets that the router forwarded or left to the stack, by reason
 #[derive(Debug, clap::Args)]
 struct Stats {
-    /// These ports only
+    /// Only these ports
     #[arg(value_name = "IF")]
     interfaces: Vec<String>,
     #[command(flatten)]
@@ -60,7 +60,7 @@ struct Stats {
     how: How,
 }
 
-/// Takes ports off the router, or all of it
+/// Removes ports from the router, or all of it
 #[derive(Debug, clap::Args)]
 struct Unload {
     /// These ports [default: all in the namespace]
@@ -139,7 +139,7 @@ fn describe(port: &Port) -> String {
     format!("{} (id {}, {mode})", port.site.label(), port.installed.id())
 }
 
-/// What `route load --json` prints.
+/// The JSON output of `route load`.
 #[derive(Debug, Serialize)]
 struct LoadDocument<'a> {
     ports: Vec<PortDocument<'a>>,
@@ -165,7 +165,7 @@ impl<'a> PortDocument<'a> {
     }
 }
 
-/// What `route unload --json` prints.
+/// The JSON output of `route unload`.
 #[derive(Debug, Serialize)]
 struct UnloadDocument<'a> {
     unloaded: Vec<&'a str>,

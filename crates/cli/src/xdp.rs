@@ -1,4 +1,4 @@
-//! `trawl xdp`: XDP programs on interfaces shown, loaded and taken off.
+//! `trawl xdp`: shows, loads and removes XDP programs on interfaces.
 
 mod load;
 pub mod stats;
@@ -37,7 +37,7 @@ enum Command {
     Confirm(Confirm),
 }
 
-/// Takes XDP programs off an interface
+/// Removes XDP programs from an interface
 #[derive(Debug, clap::Args)]
 struct Unload {
     /// The interface, NAME or NAMESPACE:NAME
@@ -46,7 +46,7 @@ struct Unload {
     /// The program's number, as status shows it [default: the one that trawl loaded]
     #[arg(value_name = "ID")]
     id: Option<u32>,
-    /// All programs, those loaded by other tools too
+    /// All programs, including those loaded by other tools
     #[arg(long, conflicts_with = "id")]
     all: bool,
     #[command(flatten)]
@@ -101,7 +101,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `xdp unload --json` prints.
+/// The JSON output of `xdp unload`.
 #[derive(Debug, Serialize)]
 struct Unloaded<'a> {
     interface: &'a str,
@@ -128,7 +128,7 @@ fn unload(args: &Unload) -> Result<()> {
     json::print_as(args.json, &document, || gone.iter().map(line).collect())
 }
 
-/// What `xdp maps --json` prints.
+/// The JSON output of `xdp maps`.
 #[derive(Debug, Serialize)]
 struct MapsDocument<'a> {
     maps: &'a [Map],

@@ -132,7 +132,7 @@ fn advice_never_opens_a_firewall() {
     let loaded = trawl(&[&load[..], &["--keep-maps", "--tappable"]].concat());
     let said = String::from_utf8_lossy(&loaded.stderr).into_owned();
     assert!(loaded.status.success(), "{said}");
-    assert!(said.contains("is the program that ran"), "{said}");
+    assert!(said.contains("is the program that was running"), "{said}");
     assert!(
         said.contains("maps kept: ") && !said.contains("without a match"),
         "{said}"

@@ -90,7 +90,7 @@ fn a_pod_is_captured_at_the_hosts_end_of_its_veth() {
     assert_eq!(rows, vec![vec![host.interface.clone()]; 7]);
     for (name, why) in [
         ("default/node", "it uses the host's network"),
-        ("default/gone", "it does not run"),
+        ("default/gone", "it is not running"),
         ("default/web-1", "no such pod"),
         ("other/web-0", "neither its network namespace nor a process"),
     ] {

@@ -482,7 +482,7 @@ fn what_cannot_be_waited_for_is_refused() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     for (arguments, words) in [
-        (&["--pre-trigger", "10s"][..], "no event is named"),
+        (&["--pre-trigger", "10s"][..], "no event is given"),
         (&["--on-verdict", "gone"], "--on-verdict"),
         (
             &["--on-verdict", "drop", "--meta", "none"],

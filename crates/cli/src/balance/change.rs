@@ -1,4 +1,4 @@
-//! What puts a balancer on an interface, changes its table, and takes it off.
+//! Commands that put a balancer on an interface, change its table, and remove it.
 
 use serde::Serialize;
 use trawl_balance::balancer::Done;
@@ -17,7 +17,7 @@ use super::{
 use crate::json;
 use crate::terminal;
 
-/// What a change left in force.
+/// The state in force after a change, in JSON.
 #[derive(Debug, Serialize)]
 struct DoneDocument<'a> {
     interface: &'a str,
@@ -144,7 +144,7 @@ pub fn remove_backend(args: &BackendRemove) -> Result<()> {
     })
 }
 
-/// Changes a backend that is in the table.
+/// Changes a backend of the table.
 fn set(which: &BackendArgs, said: String, set: impl FnOnce(&mut Backend)) -> Result<()> {
     change(&which.place, said, |table| {
         table.backend_mut(&which.vip, which.backend).map(set)
@@ -166,7 +166,7 @@ pub fn weight(args: &Weight) -> Result<()> {
     set(&args.which, said, |one| one.weight = args.weight)
 }
 
-/// What `balance unload --json` prints.
+/// The JSON output of `balance unload`.
 #[derive(Debug, Serialize)]
 struct UnloadDocument<'a> {
     unloaded: Vec<&'a str>,

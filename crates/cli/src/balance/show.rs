@@ -1,4 +1,4 @@
-//! What shows a balancer: its table, its counts, and the health of its backends.
+//! Commands that show a balancer: its table, its counts, and the health of its backends.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ struct VipDocument {
     vip: String,
     address: IpAddr,
     protocol: Protocol,
-    /// `None`: all ports.
+    /// `None` for all ports.
     port: Option<u16>,
     forward: &'static str,
     backends: Vec<BackendDocument>,
@@ -117,7 +117,7 @@ struct StatsDocument<'a> {
 pub fn stats(args: &Stats) -> Result<()> {
     let balancer = args.place.balancer()?;
     loop {
-        // What comes in between is in the account of all at least.
+        // Packets that arrive between the two readings are counted at least in the total.
         let vips = balancer.by_vip()?;
         let document = StatsDocument {
             interface: balancer.site.label(),
@@ -178,7 +178,7 @@ fn for_people(document: &StatsDocument<'_>) -> String {
 #[derive(Debug, Serialize)]
 struct HealthDocument<'a> {
     interface: &'a str,
-    /// What changed in the table, with --apply.
+    /// Number of changes in the table, with --apply.
     changed: usize,
     backends: Vec<HealthOfBackend>,
 }
@@ -192,7 +192,7 @@ struct HealthOfBackend {
     seconds: Option<f64>,
     /// The path of the SYN to the virtual address: `direct`, `ipip` or `gue`.
     path: &'static str,
-    /// The port of the backend's own address that was asked besides.
+    /// The port of the backend's own address that was checked as well.
     own_port: Option<u16>,
     /// `no_path`, `timed_out`, `refused`, `http_status` or `other`.
     failure: Option<&'static str>,
@@ -245,7 +245,7 @@ pub fn check(args: &Check) -> Result<ExitCode> {
         |path: &String| path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
     if args.http.as_ref().is_some_and(|path| !is_path(path)) {
         return Err(Error::usage(
-            "cannot ask by HTTP",
+            "cannot check by HTTP",
             "the path does not begin with / or has characters that a request cannot have",
         ));
     }
@@ -291,7 +291,7 @@ fn apply(balancer: Balancer, found: &[Health]) -> Result<usize> {
     let mut changed = 0;
     balancer.change(Care::Without, |table| {
         for health in found {
-            // Removed while it was asked.
+            // The backend was removed during the check.
             let Ok(backend) = table.backend_mut(&health.service, health.backend) else {
                 continue;
             };

@@ -32,7 +32,7 @@ use super::trigger::{self, TriggerArgs};
 use crate::args::{LineArgs, NetnsArg, VerifierLog, filter_in_file};
 use crate::{habits, terminal, units};
 
-/// A record's size as a rule, in bytes.
+/// Typical size of a record, in bytes.
 const USUAL_RECORD: u64 = 2048;
 
 /// Records packets at XDP, tc or a socket to a file for Wireshark, or shows them as lines
@@ -44,16 +44,16 @@ pub struct Args {
     interfaces: Vec<String>,
     #[command(flatten)]
     netns: NetnsArg,
-    /// Where to see the packets; tc may be combined with xdp or hook, drop with any: xdp,tc,drop
+    /// Tap to capture with; tc may be combined with xdp or hook, drop with any: xdp,tc,drop
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     tap: Vec<TapName>,
-    /// Which way the packets go [default: in for the xdp and hook taps, inout for tc and packet]
+    /// Direction of the packets [default: in for the xdp and hook taps, inout for tc and packet]
     #[arg(short = 'Q', long, value_enum, value_name = "WAY")]
     direction: Option<DirectionName>,
-    /// Which of the attached XDP programs to look at: a name, an id, or all
+    /// Attached XDP program to capture at: a name, an id, or all
     #[arg(long, visible_alias = "prog", value_name = "NAME|ID|all")]
     program: Option<String>,
-    /// At which end of the XDP program to record [default: exit]
+    /// End of the XDP program to record at [default: exit]
     #[arg(long, value_enum)]
     at: Option<AtName>,
     /// Record only packets with these verdicts: aborted, drop, pass, tx, redirect
@@ -73,7 +73,7 @@ pub struct Args {
     /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
     #[arg(long, value_enum)]
     format: Option<FormatName>,
-    /// Permissions of created files, in octal [default: 600, less what the umask takes away]
+    /// Permissions of created files, in octal [default: 600, restricted by the umask]
     #[arg(long, value_name = "MODE", value_parser = units::file_mode)]
     file_mode: Option<u32>,
     /// Bytes to keep of each packet; 0 for all
@@ -101,27 +101,27 @@ pub struct Args {
     /// List the interfaces, and the tap that a capture on each would use
     #[arg(short = 'D', long)]
     pub(super) list_interfaces: bool,
-    /// Show figures on standard error this often
+    /// Show statistics on standard error at this interval
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     stats: Option<Duration>,
     /// Change to this user once the capture is set up; files belong to it, and -z runs as it
     ///
-    /// Interfaces that appear later and fit a pattern of -i are not captured then.
+    /// Interfaces that appear later and match a pattern of -i are not captured then.
     #[arg(short = 'Z', long = "relinquish-privileges", value_name = "USER", value_parser = user)]
     user: Option<User>,
-    /// Write the account as JSON to this file, or to standard output with '-'
+    /// Write the summary as JSON to this file, or to standard output with '-'
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
-    /// Print what would be captured, and where to, as JSON for --plan; captures nothing
+    /// Print the plan of the capture, as JSON for --plan, and capture nothing
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Capture as this file says, which --dry-run printed, or standard input with '-'
+    /// Capture by the plan in this file, which --dry-run printed, or on standard input with '-'
     #[arg(long, value_name = "FILE")]
     pub(super) plan: Option<PathBuf>,
-    /// How to attach trawl's own XDP program [default: native, and skb where the driver cannot]
+    /// Mode of trawl's own XDP program [default: native, and skb if the driver does not support it]
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
-    /// The clock for time stamps, and how often it is read
+    /// Clock for time stamps, and its reading interval
     #[arg(long = "time", value_enum, default_value_t = TimeName::Auto)]
     clock: TimeName,
     /// Show packets as JSON, one object a line
@@ -131,7 +131,7 @@ pub struct Args {
     /// a redirect, at tc and where it is dropped
     #[arg(long, conflicts_with = "write")]
     id: bool,
-    /// Print errors and the account only
+    /// Print only errors and the summary
     #[arg(short = 'q', long)]
     quiet: bool,
     #[command(flatten)]
@@ -152,7 +152,7 @@ pub struct Args {
     pub(super) lines: LineArgs,
     #[command(flatten)]
     pub(super) tcpdump: TcpdumpArgs,
-    /// Which packets, as tcpdump takes it: 'tcp port 80 and host 10.0.0.1'. Options may follow it
+    /// Filter in tcpdump's syntax: 'tcp port 80 and host 10.0.0.1'. Options may follow it
     #[arg(
         value_name = "EXPRESSION",
         help_heading = "Arguments",
@@ -161,7 +161,7 @@ pub struct Args {
     expression: Vec<String>,
 }
 
-/// Which packets are recorded.
+/// Options that select the packets to record.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Filtering")]
 struct ChoiceArgs {
@@ -174,7 +174,7 @@ struct ChoiceArgs {
     /// Apply the expression to the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP
     #[arg(long, conflicts_with = "cbpf")]
     inner: bool,
-    /// Where the filter sees the packet: as it arrived at the XDP program, or as it left it
+    /// Packet that the filter sees: as it arrived at the XDP program, or as it left it
     #[arg(long, value_enum, value_name = "END")]
     filter_at: Option<FilterEnd>,
     /// Only packets of this receive or transmit queue
@@ -183,10 +183,10 @@ struct ChoiceArgs {
     /// Only packets that are handled on this CPU
     #[arg(long, alias = "cpus", value_name = "N")]
     cpu: Option<u32>,
-    /// One packet in N of those that match, chosen by chance
+    /// One in N matching packets, chosen at random
     #[arg(long, value_name = "1/N", value_parser = units::one_in, conflicts_with = "sample_every")]
     sample: Option<u32>,
-    /// Every Nth packet of those that match, counted on each CPU by itself
+    /// Every Nth matching packet, counted on each CPU separately
     #[arg(long, value_name = "N", value_parser = units::one_in)]
     sample_every: Option<u32>,
     /// Record at most this many packets a second, and count the others
@@ -214,7 +214,7 @@ pub(crate) enum TapName {
     Drop,
 }
 
-/// Directions that -Q takes.
+/// Directions for -Q.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DirectionName {
     In,
@@ -243,7 +243,7 @@ enum ModeName {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum TimeName {
-    /// The system's, for the first packets of each poll of the device and every 1 to 2 µs after them, where that can be
+    /// The system's, for the first packets of each poll of the device and every 1 to 2 µs after them, if possible
     Auto,
     /// The system's, for each packet
     #[value(alias = "system")]
@@ -274,7 +274,7 @@ impl From<AtName> for At {
     }
 }
 
-/// The facts of a machine that a plan made there depends on.
+/// The facts about a machine that a plan made there depends on.
 pub(super) struct Environment {
     /// Bytes of memory.
     available_memory: u64,
@@ -330,7 +330,7 @@ impl Taps {
     }
 }
 
-/// The options of a capture for which nothing was said but the taps.
+/// Returns the default options of a capture with these taps.
 pub(crate) fn usual(taps: &Taps) -> Options {
     Options {
         with_tc: taps.with_tc,
@@ -341,7 +341,7 @@ pub(crate) fn usual(taps: &Taps) -> Options {
     }
 }
 
-/// `trawl capture` without any option.
+/// `trawl capture` without options.
 #[derive(Debug, clap::Parser)]
 struct Bare {
     #[command(flatten)]
@@ -358,7 +358,7 @@ impl Args {
         let environment = &Environment::here();
         let is_bare = self.planned(environment)? == bare.planned(environment)?;
         if !is_bare || self.remote.are_named() {
-            let why = "other options say something else";
+            let why = "other options conflict with it";
             return Err(Error::usage(what(), why)
                 .fix("change the file, or leave out --plan or the other options"));
         }
@@ -368,8 +368,11 @@ impl Args {
         };
         let text = std::fs::read_to_string(source).map_err(|e| Error::os(what(), e))?;
         serde_json::from_str(&text).map_err(|e| {
-            Error::usage(what(), format!("it is no plan of this trawl: {e}"))
-                .fix("trawl capture --dry-run … prints one")
+            Error::usage(
+                what(),
+                format!("it is not a plan of this version of trawl: {e}"),
+            )
+            .fix("trawl capture --dry-run … prints one")
         })
     }
 
@@ -414,7 +417,7 @@ impl Args {
         }
     }
 
-    /// Says which packets of a plan are shown on the terminal, and how.
+    /// Returns how the packets of a plan are shown on the terminal.
     pub(super) fn display(&self, plan: &CapturePlan) -> Display {
         let is_written = !plan.outputs.is_empty() || plan.store.is_some();
         Display {
@@ -469,7 +472,7 @@ impl Args {
             .fix("name one with -i (--interface); trawl capture -D lists them"))
     }
 
-    /// The format of an output that names none: from --format, else from the file's extension.
+    /// Returns the format of an output without one of its own: from --format, else from the file's extension.
     fn format_of(&self, path: &Path) -> Format {
         let name = path.to_string_lossy();
         let packed = [".zst", ".lz4", ".gz"];
@@ -481,7 +484,7 @@ impl Args {
         }
     }
 
-    /// The outputs as they were named. Where one keeps more of a packet than -s says, the others are cut to that.
+    /// Returns the outputs in the order given. If one keeps more of a packet than -s, the others are cut to that.
     fn outputs(&self, kept: u32) -> Result<Vec<OutputPlan>> {
         let common = recording::snaplen(self.snaplen)?;
         let is_longer = kept > common;
@@ -503,7 +506,8 @@ impl Args {
         planned.collect()
     }
 
-    /// As much of packets is kept as the longest output wants, and all for an expression that decides about events.
+    /// Returns the bytes to keep of a packet: as many as the longest output keeps, or all if an expression triggers on
+    /// events.
     fn kept(&self) -> Result<u32> {
         let common = recording::snaplen(self.snaplen)?;
         if self.trigger.looks_at_packets() {
@@ -525,7 +529,7 @@ impl Args {
             None if expression.is_empty() && self.choice.inner => {
                 return Err(Error::usage(
                     "cannot look inside tunnels",
-                    "--inner needs an expression to ask there",
+                    "--inner needs an expression",
                 ));
             }
             None if expression.is_empty() => None,
@@ -602,7 +606,8 @@ impl Args {
         })
     }
 
-    /// Packets that are printed need little memory at first, and a number of packets what these fill.
+    /// Returns the memory to use: little at first for printed packets, and for a limited number of packets as much as
+    /// they fill.
     fn memory(&self) -> Memory {
         let size = self.recording.memory(self.tcpdump.buffer());
         let is_printed = self.write.is_empty() && !self.store.is_asked_for();

@@ -1,4 +1,4 @@
-//! The outputs of a capture, opened before anything is attached, and what writes to those after the first.
+//! The outputs of a capture, opened before anything is attached, and the writers of all but the first.
 
 use trawl_capture::event::Event;
 use trawl_capture::plan::CapturePlan;
@@ -14,11 +14,11 @@ use super::output::{self, Output};
 use super::progress::Terminal;
 use super::shown::{Shown, origins};
 
-/// What is written to, opened before anything is attached: a named pipe makes trawl wait for its reader.
+/// The outputs of a capture, opened before anything is attached: a named pipe makes trawl wait for its reader.
 #[derive(Default)]
 pub(super) struct Outputs {
     pub(super) account: Option<Output>,
-    /// Not where packets go to a series of files.
+    /// `None` if packets are written to a series of files.
     pub(super) first: Option<Output>,
     pub(super) others: Vec<(OutputPlan, Output)>,
 }
@@ -75,7 +75,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Refuses two outputs to one place, where each would destroy what the other writes.
+    /// Refuses two outputs to one file, which would destroy each other's data.
     fn check_apart(&self, prints: bool) -> Result<()> {
         let others = self.others.iter().map(|(_, output)| output);
         let mut known: Vec<(u64, u64)> = Vec::new();
@@ -88,7 +88,7 @@ impl Outputs {
             };
             if known.contains(&place) {
                 let what = format!("cannot write to {} as well", output.name);
-                let why = "another output goes there";
+                let why = "another output writes to it";
                 return Err(Error::usage(what, why).fix("name another file"));
             }
             known.push(place);
@@ -96,7 +96,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Says how files are written, and fails where it cannot be as asked for.
+    /// Reports how files are written, and fails if the requested mode is impossible.
     pub(super) fn check_io(
         &self,
         plan: &CapturePlan,
@@ -117,7 +117,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Nothing was captured: files made for it are not left behind.
+    /// Removes the files made for a capture that recorded nothing.
     pub(super) fn discard(&self) {
         let others = self.others.iter().map(|(_, output)| output);
         let all = self.account.iter().chain(&self.first).chain(others);
@@ -125,7 +125,7 @@ impl Outputs {
     }
 }
 
-/// Starts what writes to them, and what shows packets next to that.
+/// Starts the writers of the outputs, and the display of packets in addition to them.
 pub(super) fn start(
     opened: Vec<(OutputPlan, Output)>,
     session: &Session,

@@ -1,4 +1,4 @@
-//! Whether what is to be written can be written: link types, the account, a terminal.
+//! Checks before a capture: link types, the summary's file, a terminal.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use super::display::{Display, Form};
 use super::output;
 use crate::terminal;
 
-/// A library tells its link types only when the devices are open.
+/// Checks the link types, which a library reports only once the devices are open.
 pub(super) fn check_link_types(plan: &CapturePlan, session: &Session) -> Result<()> {
     one_link_type(plan, session.interfaces().iter().map(|one| one.link_type))
 }
@@ -26,7 +26,7 @@ fn one_link_type(plan: &CapturePlan, mut all: impl Iterator<Item = u16>) -> Resu
     Ok(())
 }
 
-/// Refuses an account that would go where packets go.
+/// Refuses a summary in the same file as packets.
 fn check_account(plan: &CapturePlan, display: &Display, account: &Path) -> Result<()> {
     let mut others: Vec<PathBuf> = plan.outputs.iter().map(|one| one.path.clone()).collect();
     let shows_json = matches!(display.form, Some(Form::Json)) && plan.outputs.is_empty();
@@ -34,13 +34,11 @@ fn check_account(plan: &CapturePlan, display: &Display, account: &Path) -> Resul
     match others.iter().find(|other| output::are_same(other, account)) {
         Some(other) => {
             let what = format!(
-                "cannot write packets and the account to {}",
+                "cannot write packets and the summary to {}",
                 other.display()
             );
-            Err(
-                Error::usage(what, "the one would be in the middle of the other")
-                    .fix("name another file for --summary"),
-            )
+            Err(Error::usage(what, "each would overwrite the other")
+                .fix("name another file for --summary"))
         }
         None => Ok(()),
     }

@@ -6,13 +6,13 @@ use trawl_view::print::PrintOptions;
 
 #[derive(Clone, Debug)]
 pub(super) struct Display {
-    /// Packets are shown on standard output in this form.
+    /// Form in which packets are shown on standard output.
     pub form: Option<Form>,
-    /// Notices are for a machine.
+    /// Notices are written as JSON.
     pub json: bool,
     pub quiet: bool,
     pub verbose: bool,
-    /// How often figures are shown on standard error, if that was said.
+    /// Interval of statistics on standard error, if requested.
     pub stats: Option<Duration>,
 }
 

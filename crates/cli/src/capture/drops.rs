@@ -1,4 +1,4 @@
-//! What is asked of the tap at drops, and the list of the kernel's reasons.
+//! Options of the tap at drops, and the list of the kernel's reasons.
 
 use std::process::ExitCode;
 
@@ -9,11 +9,11 @@ use trawl_sys::{Error, Result};
 const ALL: &str = "all";
 const HELP: &str = "help";
 
-/// Which of the packets that the kernel drops are recorded (--tap drop).
+/// Options that select the packets dropped by the kernel to record (--tap drop).
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Drops")]
 pub(super) struct DropArgs {
-    /// Only drops for these reasons, as the kernel names them; all: what is no loss as well; help: list them
+    /// Only drops for these reasons, as the kernel names them; all: non-losses as well; help: list them
     #[arg(long, value_name = "LIST|all", value_delimiter = ',')]
     reason: Vec<String>,
     /// Include drops that are not losses: queues of closing sockets, and groups that no socket has joined
@@ -41,7 +41,7 @@ impl DropArgs {
         }
     }
 
-    /// Where the tap is not asked for, neither is anything of it.
+    /// Refuses the options without the tap.
     pub(super) fn refuse(&self) -> Result<()> {
         let given = [
             ("--reason", !self.reason.is_empty()),
@@ -51,7 +51,7 @@ impl DropArgs {
         match given.iter().find(|(_, given)| *given) {
             Some((name, _)) => Err(Error::usage(
                 format!("cannot use {name} without the drop tap"),
-                "only drops have a reason and a place",
+                "only drops have a reason and a stack",
             )
             .fix("add --tap drop")),
             None => Ok(()),
@@ -59,7 +59,7 @@ impl DropArgs {
     }
 }
 
-/// The reasons that the running kernel has, one a line.
+/// Lists the reasons of the running kernel, one per line.
 pub(super) fn list_reasons() -> Result<ExitCode> {
     let reasons = Reasons::of_kernel()?;
     let text: String = reasons.all().map(|name| format!("{name}\n")).collect();

@@ -1,4 +1,4 @@
-//! How an output is written: its form, its compression, directly or not.
+//! Options for writing an output: its format, its compression, direct writes.
 
 use std::fs::File;
 use std::io;
@@ -18,13 +18,13 @@ use trawl_sys::{Error, Result, create};
 use super::output;
 use super::progress::Terminal;
 
-/// How files are written.
+/// Options for writing files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct How {
     form: Form,
     io: Io,
     compression: Option<Compression>,
-    /// How large a file may become, where that is known.
+    /// Maximum size of a file, if known.
     pub(super) largest: Option<u64>,
 }
 
@@ -46,7 +46,7 @@ impl How {
         }
     }
 
-    /// Opens the writer of a file with whole bytes, or of a pipe or terminal without.
+    /// Opens the writer of a file with committed lengths, or of a pipe or terminal without them.
     pub(super) fn open_any(
         self,
         file: File,
@@ -59,7 +59,7 @@ impl How {
         })
     }
 
-    /// Opens the writer of an empty file, as was asked for or as its file system can.
+    /// Opens the writer of an empty file, directly if requested or if its file system supports it.
     pub(super) fn open(
         self,
         file: File,
@@ -77,7 +77,7 @@ impl How {
             match DirectFile::new(again, name.clone(), whole.clone()) {
                 Ok(direct) => return Ok(Box::new(direct.up_to(self.largest))),
                 Err(error) if self.io == Io::Direct => return Err(refused(&name, error)),
-                // Said before the capture began.
+                // Reported before the capture began.
                 Err(_) => {}
             }
         }
@@ -95,8 +95,8 @@ fn refused(name: &str, error: io::Error) -> Error {
     Error::os(what, error).fix("use --io auto or --io buffered")
 }
 
-/// Says under -v why a file goes through the page cache; fails where it must not. Without a file it is one of a series,
-/// like one that is made for a moment where they are to be.
+/// Explains under -v why a file is written through the page cache; fails if that is not allowed. Without a file, a
+/// temporary one in the series' directory is tried.
 pub(super) fn check_io(
     output: &OutputPlan,
     file: Option<&File>,
@@ -126,7 +126,7 @@ pub(super) fn check_io(
     Ok(())
 }
 
-/// A file where those of a series are to be, if one can be made there by now.
+/// Creates a temporary file in the directory of a series, if that is possible already.
 fn example(output: &OutputPlan, plan: &CapturePlan) -> Result<Option<File>> {
     let directory = match output.path.parent() {
         Some(parent) if parent != Path::new("") => parent,

@@ -1,4 +1,4 @@
-//! The interfaces of a capture: those of its plan and of pods, what joins later, and the list that -D shows.
+//! The interfaces of a capture, from its plan and from pods, including later ones; and the list for -D.
 
 use std::collections::HashSet;
 use std::process::ExitCode;
@@ -23,12 +23,12 @@ pub(crate) fn find(plan: &CapturePlan) -> Result<Vec<CaptureSite>> {
     plan.sources.find(plan.options.tap, of_pods)
 }
 
-/// What a capture joins while it goes on.
+/// Sources of interfaces that a capture joins while it runs.
 #[derive(Debug)]
 pub(super) struct Joining {
     plan: CapturePlan,
     pods: Option<PodWatcher>,
-    /// The interfaces of the pods, when they were last asked for.
+    /// The interfaces of the pods at the last query.
     of_pods: Option<Vec<String>>,
 }
 
@@ -41,7 +41,7 @@ impl Joining {
         }
     }
 
-    /// Interfaces that match and that are not known yet.
+    /// Returns matching interfaces that are not known yet.
     pub fn appeared(
         &mut self,
         known: &[CaptureSite],
@@ -56,7 +56,7 @@ impl Joining {
         found
     }
 
-    /// A pod that is started again has other interfaces. The runtime is asked as long as one is missing.
+    /// Returns the new interfaces of restarted pods. The runtime is queried as long as one is missing.
     fn pods_that_came_back(&mut self, known: &HashSet<&str>) -> Vec<CaptureSite> {
         let is_known = |name: &String| known.contains(name.as_str());
         let Some(pods) = &self.pods else {
@@ -89,9 +89,9 @@ struct Row {
     driver: Option<String>,
     /// The XDP program on it.
     xdp_program: Option<u32>,
-    /// What a capture without --tap would use.
+    /// Taps of a capture without --tap.
     taps: Vec<&'static str>,
-    /// Why no tap can be used without more options.
+    /// Reason why no tap can be used without more options.
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<String>,
 }

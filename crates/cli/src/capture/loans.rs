@@ -1,4 +1,4 @@
-//! `trawl capture --tappable FILE.o`: hooks in the XDP programs that run, for the time of a capture.
+//! `trawl capture --tappable FILE.o`: hooks in the running XDP programs for the duration of a capture.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use trawl_program::Site;
 use trawl_program::swap::Loan;
 use trawl_sys::Result;
 
-/// Puts hooks into the program on each interface. What was put in goes again if one of them has to do without.
+/// Inserts hooks into the program on each interface. If one of them fails, all are removed again.
 pub(super) fn take(
     sources: &Sources,
     file: &Path,
@@ -37,7 +37,7 @@ pub(super) fn take(
     Ok(loans)
 }
 
-/// Puts the programs without hooks back.
+/// Restores the programs without hooks.
 pub(super) fn give_back(loans: Vec<Loan>, observer: &mut dyn Observer) {
     for loan in loans {
         let interface = loan.label().to_owned();

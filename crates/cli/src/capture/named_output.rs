@@ -9,7 +9,7 @@ use trawl_sys::{Error, Result};
 use super::recording::snaplen;
 use crate::args::Packing;
 
-/// An output as it was named.
+/// An output as given.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NamedOutput {
     pub(super) path: PathBuf,
@@ -19,7 +19,7 @@ pub(super) struct NamedOutput {
 }
 
 impl NamedOutput {
-    /// A part after a comma that does not look like an option belongs to the name.
+    /// Parses an output. A part after a comma that does not look like an option belongs to the name.
     pub(super) fn parse(text: &Path) -> Result<Self> {
         let mut wanted = Self::default();
         let Some(mut rest) = text.to_str().map(str::to_owned) else {

@@ -1,4 +1,4 @@
-//! The file or pipe that a capture goes to.
+//! The file or pipe that a capture is written to.
 
 use std::fs::{File, Metadata};
 use std::os::fd::AsFd;
@@ -13,12 +13,12 @@ use trawl_sys::{Error, Result};
 
 use crate::outfile;
 
-/// Whether the name stands for standard output.
+/// Returns true if the name stands for standard output.
 pub(super) fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Whether the name stands for a file that is open, as /dev/stdout does: nothing else gets that name.
+/// Returns true if the name stands for an open file, as /dev/stdout does: it is never given to another file.
 pub(super) fn is_open_already(path: &Path) -> bool {
     let is_link = || {
         path.symlink_metadata()
@@ -27,12 +27,12 @@ pub(super) fn is_open_already(path: &Path) -> bool {
     is_stdout(path) || ((path.starts_with("/dev") || path.starts_with("/proc")) && is_link())
 }
 
-/// Whether it is a pipe that is opened when it has a reader.
+/// Returns true for a named pipe, which can only be opened once it has a reader.
 pub(super) fn is_named_pipe(path: &Path) -> bool {
     !is_open_already(path) && std::fs::metadata(path).is_ok_and(|about| about.file_type().is_fifo())
 }
 
-/// Which file it is. Devices take what comes from many.
+/// Returns the identity of a file. Devices have none, since they accept several writers.
 fn place_of(about: &Metadata) -> Option<(u64, u64)> {
     (!about.file_type().is_char_device()).then(|| (about.dev(), about.ino()))
 }
@@ -43,7 +43,7 @@ pub(super) fn place_of_stdout() -> Option<(u64, u64)> {
     place_of(&std::fs::metadata(STDOUT).ok()?)
 }
 
-/// Whether two names are of one file, or of one that is not there yet.
+/// Returns true if two names are of the same file, existing or not.
 pub(super) fn are_same(one: &Path, other: &Path) -> bool {
     let about = |path: &Path| match is_stdout(path) {
         true => std::fs::metadata(STDOUT),
@@ -55,7 +55,7 @@ pub(super) fn are_same(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// The user that files are made as, if not this one.
+/// Returns the user that owns created files, if it is not this one.
 pub(super) fn user_of(plan: &CapturePlan) -> Result<Option<User>> {
     plan.user.as_deref().map(User::find).transpose()
 }
@@ -64,13 +64,13 @@ pub(super) fn user_of(plan: &CapturePlan) -> Result<Option<User>> {
 pub(super) struct Output {
     pub(super) file: File,
     pub(super) name: String,
-    /// Set for a file that was not there before.
+    /// Set for a file that did not exist before.
     created: Option<PathBuf>,
     pub(super) regular: bool,
 }
 
 impl Output {
-    /// Opens without touching what may be there: the capture may still fail to start.
+    /// Opens without changing existing contents: the capture may still fail to start.
     pub(super) fn open(path: &Path, plan: &CapturePlan) -> Result<Self> {
         let mode = plan.files.mode;
         match user_of(plan)? {
@@ -111,18 +111,18 @@ impl Output {
         })
     }
 
-    /// Which file it is, if it is no device.
+    /// Returns the identity of the file; `None` for a device.
     pub(super) fn place(&self) -> Option<(u64, u64)> {
         place_of(&self.file.metadata().ok()?)
     }
 
-    /// Frames and their table are put where they belong, which a pipe does not let one do.
+    /// Refuses compression of a pipe, since the frame table has to be written at a fixed position.
     pub(super) fn check_compression(&self, compression: Option<Compression>) -> Result<()> {
         let is_device = self.place().is_none();
         if compression.is_none() || self.regular || is_device {
             return Ok(());
         }
-        let what = format!("cannot compress what goes to {}", self.name);
+        let what = format!("cannot compress the output to {}", self.name);
         Err(Error::usage(what, "it is not a file that is named")
             .fix("name a file, or compress after it: trawl capture -w - | zstd"))
     }
@@ -137,7 +137,7 @@ impl Output {
         WholeBytes::new().map(Some)
     }
 
-    /// Nothing was captured: a file made for it is not left behind.
+    /// Removes a file made for a capture that recorded nothing.
     pub(super) fn discard(&self) {
         if let Some(path) = &self.created {
             let _ = std::fs::remove_file(path);

@@ -1,4 +1,4 @@
-//! Arguments of the taps that other people's libraries and mechanisms serve.
+//! Arguments of the taps that use other projects' libraries and mechanisms.
 
 use std::path::PathBuf;
 
@@ -12,10 +12,10 @@ pub struct PeerArgs {
     /// The libpcap that compiles the filter, and that --tap pcap uses; loaded only for these [default: the system's]
     #[arg(long, value_name = "PATH")]
     pub libpcap: Option<PathBuf>,
-    /// Which DPDK application --tap dpdk captures: the --file-prefix that it was started with [default: rte]
+    /// Prefix of the DPDK application that --tap dpdk captures, as in its --file-prefix option [default: rte]
     #[arg(long, value_name = "PREFIX")]
     pub file_prefix: Option<String>,
-    /// Let a tap take the packets away from the network stack, as netmap and PF_RING ZC do
+    /// Let a tap take packets away from the network stack, as netmap and PF_RING ZC do
     #[arg(long)]
     pub steal: bool,
 }
@@ -29,7 +29,7 @@ impl PeerArgs {
         }
     }
 
-    /// What is asked of another tap than the one chosen would have no effect.
+    /// Refuses options of other taps than the chosen one, since they would have no effect.
     pub fn check(&self, tap: Choice) -> Result<()> {
         if self.file_prefix.is_some() && tap != Choice::Dpdk {
             return Err(Error::usage(

@@ -14,14 +14,14 @@ use trawl_sys::netns::Namespace;
 use trawl_sys::privilege::{Capabilities, Kept};
 use trawl_sys::{Error, Result};
 
-/// Which runtime is asked, and for which pods.
+/// The container runtime, and the pods to query it for.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Kubernetes")]
 pub(super) struct PodArgs {
     /// Capture at the host's end of this pod's interfaces; may be given several times
     #[arg(long = "pod", value_name = "NAMESPACE/NAME", value_parser = PodName::parse)]
     pub(super) pods: Vec<PodName>,
-    /// The container runtime's socket [default: CONTAINER_RUNTIME_ENDPOINT, or that of containerd, CRI-O, k3s or
+    /// The container runtime's socket [default: CONTAINER_RUNTIME_ENDPOINT, or the socket of containerd, CRI-O, k3s or
     /// cri-dockerd]
     #[arg(long, value_name = "PATH", requires = "pods")]
     pub(super) cri_socket: Option<PathBuf>,
@@ -51,7 +51,7 @@ impl PodName {
     }
 }
 
-/// The sockets of container runtimes: crictl knows all but that of k3s by itself.
+/// The sockets of container runtimes: crictl knows all but k3s's.
 const SOCKETS: [&str; 4] = [
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",
@@ -91,7 +91,7 @@ struct Status {
     info: Info,
 }
 
-/// The part of a sandbox's status that the runtime itself words.
+/// The part of a sandbox's status whose form depends on the runtime.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Info {
@@ -118,7 +118,7 @@ struct NamespaceSpec {
     path: String,
 }
 
-/// Finds the names of the interfaces on the host, of all pods that are asked for.
+/// Returns the host's interfaces of all requested pods.
 pub(super) fn interfaces(sources: &Sources) -> Result<Vec<String>> {
     if sources.pods.is_empty() {
         return Ok(Vec::new());
@@ -136,7 +136,7 @@ pub(super) fn interfaces(sources: &Sources) -> Result<Vec<String>> {
 
 /// Runs crictl and parses its answer.
 fn crictl<T: DeserializeOwned>(sources: &Sources, command: &[&str]) -> Result<T> {
-    let what = "cannot ask the container runtime";
+    let what = "cannot query the container runtime";
     let mut crictl = Command::new("crictl");
     crictl.args(["--timeout", "10s"]).stdin(Stdio::null());
     let is_configured = std::env::var_os(ENDPOINT).is_some() || Path::new(CONFIGURATION).exists();
@@ -167,7 +167,7 @@ fn crictl<T: DeserializeOwned>(sources: &Sources, command: &[&str]) -> Result<T>
 #[derive(Debug)]
 pub(super) struct PodWatcher(Helper);
 
-/// Opening the network namespace of a pod needs these.
+/// Capabilities needed to open the network namespace of a pod.
 const KEPT: Capabilities = Capabilities::SYS_ADMIN
     .union(Capabilities::SYS_PTRACE)
     .union(Capabilities::DAC_READ_SEARCH);
@@ -216,7 +216,7 @@ fn trouble(pod: &PodName) -> String {
     format!("cannot capture at the pod {}/{}", pod.namespace, pod.name)
 }
 
-/// The running one among those of a pod's name; a pod that was restarted leaves older ones.
+/// Returns the running sandbox of a pod; a restarted pod leaves older ones.
 fn choose<'a>(pod: &PodName, sandboxes: &'a [Sandbox]) -> Result<&'a Sandbox> {
     let of_name = |sandbox: &&Sandbox| {
         let Metadata { name, namespace } = &sandbox.metadata;
@@ -229,7 +229,7 @@ fn choose<'a>(pod: &PodName, sandboxes: &'a [Sandbox]) -> Result<&'a Sandbox> {
         return Ok(newest);
     }
     let why = match sandboxes.iter().any(|one| of_name(&one)) {
-        true => "it does not run",
+        true => "it is not running",
         false => "the container runtime of this host has no such pod",
     };
     Err(Error::failed(trouble(pod), why).fix(format!(
@@ -242,11 +242,11 @@ fn namespace_of(pod: &PodName, info: &Info) -> Result<Namespace> {
     let namespaces = &info.runtime_spec.linux.namespaces;
     let network = namespaces.iter().find(|one| one.r#type == "network");
     let path = network.map_or("", |one| one.path.as_str());
-    // In a container with the host's processes the path may not be there.
+    // In a container that shares the host's processes the path may not exist.
     let namespace = match (path.is_empty() || !Path::new(path).exists(), info.pid) {
         (false, _) => Namespace::from_path(Path::new(path))?,
         (true, 0) => {
-            let why = "the runtime tells neither its network namespace nor a process in it";
+            let why = "the runtime reports neither its network namespace nor a process in it";
             return Err(Error::failed(trouble(pod), why));
         }
         (true, pid) => Namespace::of_pid(pid)?,
@@ -304,7 +304,7 @@ mod tests {
         let pod = PodName::parse("default/web").expect("a name");
         let refused = |all: &[Sandbox]| choose(&pod, all).expect_err("none runs").to_string();
         assert_eq!(choose(&pod, &all).expect("one runs").id, "b");
-        assert!(refused(&all[2..]).contains("does not run"));
+        assert!(refused(&all[2..]).contains("is not running"));
         assert!(refused(&[]).contains("no such pod"));
     }
 }

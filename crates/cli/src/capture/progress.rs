@@ -1,4 +1,4 @@
-//! What is said on standard error while a capture runs.
+//! Messages on standard error while a capture runs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,26 +17,26 @@ use super::interfaces::Joining;
 use crate::published::{Kind, Published, RunningCapture};
 use crate::{json, published, terminal};
 
-/// How often the live line is shown anew.
+/// Interval between updates of the live line.
 const LIVE: Duration = Duration::from_secs(1);
 
-/// What is said on standard error while the capture runs.
+/// Writer of messages on standard error while the capture runs.
 pub(super) struct Terminal {
     quiet: bool,
-    /// Notices are for a machine.
+    /// Notices are written as JSON.
     json: bool,
     verbose: bool,
     stats: Option<Duration>,
-    /// The file that is written.
+    /// The output file.
     file: Option<PathBuf>,
     live_line: bool,
     /// All events, for the summary.
     said: Vec<Event>,
     previous: Option<(f64, u64)>,
     joining: Joining,
-    /// For `trawl serve`.
+    /// Live statistics for `trawl serve`.
     published: Option<Published>,
-    /// The store's copy of the accounts.
+    /// The store's copy of the summaries.
     accounts: Option<Accounts>,
 }
 
@@ -46,7 +46,7 @@ impl Terminal {
             quiet: display.quiet,
             json: display.json,
             verbose: display.verbose,
-            // Somebody looks on, and packets are not shown.
+            // By default, for a user at a terminal who is not shown packets.
             stats: display.stats.or_else(|| {
                 let looks_on = !plan.outputs.is_empty() && terminal::stderr_is_terminal();
                 (looks_on && !display.quiet).then_some(LIVE)
@@ -61,12 +61,12 @@ impl Terminal {
         }
     }
 
-    /// Has a store know the accounts from time to time.
+    /// Reports the statistics to a store from time to time.
     pub(super) fn tell_accounts(&mut self, accounts: Accounts) {
         self.accounts = Some(accounts);
     }
 
-    /// Returns all events up to now.
+    /// Returns all events so far.
     pub(super) fn said(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.said)
     }
@@ -81,7 +81,7 @@ impl Terminal {
 impl Observer for Terminal {
     fn event(&mut self, event: &Event) {
         self.said.push(event.clone());
-        // What a capture does not see is no chatter.
+        // Gaps in a capture are reported even if it is quiet.
         if !self.quiet || matches!(event, Event::Blind(_) | Event::SeesAgain(_)) {
             self.finish();
             match self.json {

@@ -1,4 +1,4 @@
-//! The arguments about records: how much memory they have on their way, and what is written of each packet.
+//! Arguments about records: their memory, and the data written for each packet.
 
 use std::path::Path;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(super) struct RecordingArgs {
     /// Metadata to write for each packet: full, none, or a list of flags, queue, id, verdict
     #[arg(long, value_name = "full|none|LIST", default_value = "full")]
     meta: String,
-    /// How to write a pcapng file: directly from the ring to the disk, or through the page cache
+    /// Mode of writing a pcapng file: directly from the ring to the disk, or through the page cache
     #[arg(long, value_enum, default_value_t = IoName::Auto)]
     io: IoName,
     /// Show packets as lines, in addition to writing them
@@ -46,13 +46,13 @@ pub(super) struct RecordingArgs {
     /// Maximum size of a file of the series: millions of bytes, or a size such as 64MiB
     #[arg(short = 'C', value_name = "SIZE", value_parser = file_size)]
     file_size: Option<u64>,
-    /// Begin a new file after this many seconds; -w then takes strftime(3)'s conversions
+    /// Begin a new file after this many seconds; -w then expands strftime(3)'s conversions
     #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     file_seconds: Option<u64>,
     /// Keep the latest N files
     #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
     files: Option<u64>,
-    /// Keep the latest files, this many bytes in total; without -C a file has an eighth of it at most
+    /// Keep the latest files, this many bytes in total; without -C a file has at most an eighth of it
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     max_disk: Option<u64>,
     /// Run this with the name of each finished file
@@ -72,7 +72,7 @@ impl RecordingArgs {
         }
     }
 
-    /// When files end, and what is done with them. Refuses sizes that cannot be held.
+    /// Returns the rules for ending and keeping files. Refuses sizes that cannot be observed.
     pub(super) fn rotation(&self) -> Result<Rotation> {
         self.command.as_deref().map_or(Ok(()), check_command)?;
         let rotation = Rotation {
@@ -100,12 +100,12 @@ impl RecordingArgs {
         Ok(rotation)
     }
 
-    /// As was said of this output, or of all, or as its name ends.
+    /// Returns an output's compression: its own, or the general one, or by the extension of its name.
     pub(super) fn compression(&self, path: &Path, own: Option<Packing>) -> Option<Compression> {
         compression(own.or(self.compress), path)
     }
 
-    /// As asked for here, or by tcpdump's word for a CPU's share.
+    /// Returns the memory option, or tcpdump's option for a CPU's share.
     pub(super) fn memory(&self, buffer: Option<u64>) -> MemorySize {
         match (self.memory, self.ring_size.or(buffer)) {
             (Some(bytes), _) => MemorySize::Total(bytes),
@@ -130,7 +130,7 @@ impl RecordingArgs {
                 "full" | "none" => {
                     return Err(Error::usage(
                         "cannot understand --meta",
-                        format!("'{word}' stands alone, without other words"),
+                        format!("'{word}' cannot be combined with others"),
                     ));
                 }
                 _ => {
@@ -145,7 +145,7 @@ impl RecordingArgs {
     }
 }
 
-/// Refuses the rotation of what is no file.
+/// Refuses the rotation of an output that is not a file.
 pub(super) fn refuse_rotation(rotation: &Rotation) -> Result<()> {
     let own = [
         ("-C", rotation.size.is_some()),
@@ -164,7 +164,7 @@ pub(super) fn refuse_rotation(rotation: &Rotation) -> Result<()> {
     }
 }
 
-/// Zero means all, as it does for tcpdump.
+/// Returns the bytes to keep of a packet. Zero means all, as for tcpdump.
 pub(crate) fn snaplen(asked: u64) -> Result<u32> {
     match u32::try_from(asked) {
         Ok(0) => Ok(RECORD_MAX_CAPTURED as u32),

@@ -1,5 +1,5 @@
-//! A capture on other hosts: trawl runs at each by ssh, the packets come back as one timeline, and each host has its row
-//! in the account.
+//! A capture on other hosts: trawl runs on each by ssh, the packets are merged into one timeline, and each host has its
+//! row in the summary.
 
 mod account;
 mod far;
@@ -24,7 +24,7 @@ use output::Output;
 
 use crate::terminal;
 
-/// Which hosts, and how they are reached.
+/// Options for other hosts and their connections.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Other hosts")]
 pub(super) struct HostArgs {
@@ -50,10 +50,10 @@ pub(super) struct HostArgs {
     ssh: String,
 }
 
-/// How long a packet waits for those of hosts that have sent nothing: an idle host's packets are on their way no longer.
+/// Time that a packet waits for earlier ones from silent hosts: an idle host's packets have all arrived by then.
 const HOLD: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(50);
-/// How often the hosts are asked for their clocks: first answers wait for the connection.
+/// Interval between queries of the hosts' clocks: the first answers wait for the connection.
 const CLOCK: Duration = Duration::from_secs(5);
 const FIRST_CLOCKS: Duration = Duration::from_millis(300);
 const FIRST: u32 = 8;
@@ -104,7 +104,7 @@ pub(super) fn run(hosts: &HostArgs, plan: &CapturePlan, display: &Display) -> Re
 }
 
 impl HostArgs {
-    /// Whether another trawl started this one, and reads what it says.
+    /// Returns true if another trawl started this one, and reads its output.
     pub(super) fn is_collected(&self) -> bool {
         self.collected
     }
@@ -113,7 +113,7 @@ impl HostArgs {
         !self.on.is_empty()
     }
 
-    /// Each host's name, how it is reached, and what trawl is called there.
+    /// Returns each host's name, its connection, and its trawl command.
     fn hosts(&self) -> Result<Vec<(String, Ssh, String)>> {
         let program: Vec<String> = self.ssh.split_whitespace().map(str::to_owned).collect();
         let local = match self.push {
@@ -124,7 +124,7 @@ impl HostArgs {
         for destination in &self.on {
             if destination.starts_with('-') || destination.is_empty() {
                 let what = format!("cannot capture on '{destination}'");
-                return Err(Error::usage(what, "that is no host").fix("--on USER@HOST"));
+                return Err(Error::usage(what, "it is not a host").fix("--on USER@HOST"));
             }
             let ssh = Ssh {
                 program: program.clone(),
@@ -145,7 +145,7 @@ impl HostArgs {
     }
 }
 
-/// Copies the binary into a directory that only the user can write.
+/// Copies the binary into a directory that only the user can write to.
 fn pushed(ssh: &Ssh, local: &Path) -> Result<String> {
     let directory = ssh.run("umask 077; mkdir -p ~/.cache/trawl && cd ~/.cache/trawl && pwd")?;
     let path = format!("{directory}/trawl");
@@ -153,7 +153,7 @@ fn pushed(ssh: &Ssh, local: &Path) -> Result<String> {
     Ok(path)
 }
 
-/// The host's name without user and port.
+/// Returns the host's name without user and port.
 fn short_name(destination: &str) -> &str {
     let rest = destination.trim_start_matches("ssh://");
     let host = rest.rsplit('@').next().unwrap_or(rest);
@@ -167,10 +167,10 @@ fn short_name(destination: &str) -> &str {
     }
 }
 
-/// The hosts' packets on their way to one output.
+/// The merge of the hosts' packets into one output.
 struct Timeline {
     hosts: Vec<Far>,
-    /// Packets still wanted, if there is a limit.
+    /// Number of packets still wanted, if there is a limit.
     remaining: Option<u64>,
     wake: Wake,
     signals: Signals,
@@ -208,7 +208,7 @@ impl Timeline {
         }
     }
 
-    /// Goes on in what a host has sent, up to its next packet; whether there was anything.
+    /// Advances to a host's next packet; returns false if nothing has arrived.
     fn advance(&mut self, index: usize, mut output: Option<&mut Output>) -> bool {
         let mut went_on = false;
         while self.hosts[index].state == State::Waiting {
@@ -228,7 +228,7 @@ impl Timeline {
         went_on
     }
 
-    /// The host whose packet is the next: none while a host that is silent may still send an earlier one.
+    /// Returns the host with the next packet; `None` while a silent host may still send an earlier one.
     fn due(&self) -> Option<usize> {
         let times = self.hosts.iter().enumerate();
         let (time, index) = times
@@ -265,7 +265,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// The first asks the hosts to end, the third waits for them no longer.
+    /// Handles signals: the first asks the hosts to end, the third stops waiting for them.
     fn heed_signals(&mut self) {
         while let Some(signal) = self.signals.next() {
             if signal == Signal::Report {

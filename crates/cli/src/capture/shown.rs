@@ -1,4 +1,4 @@
-//! The writer that shows packets on standard output, in whichever form.
+//! The writer that shows packets on standard output, in any form.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use trawl_sys::{Error, Result};
 use trawl_view::Show;
 use trawl_view::record::{BlockOrigin, RingBlocks, Source, add_places};
 
-/// The interface and the hook of each interface block that a capture begins with.
+/// Returns the interface and the hook of each interface block at the start of a capture.
 pub(crate) fn origins(session: &Session) -> Vec<BlockOrigin> {
     session
         .interfaces()

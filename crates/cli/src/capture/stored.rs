@@ -1,4 +1,4 @@
-//! A capture that goes to a store: its arguments, and what became of its packets.
+//! A capture into a store: its arguments, and the outcome for its packets.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::progress::Terminal;
 use crate::json;
 use crate::units;
 
-/// Where chunks go, and where they wait.
+/// Options for the store of chunks, and for the spool.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Storing")]
 pub(super) struct StoreArgs {
@@ -25,28 +25,29 @@ pub(super) struct StoreArgs {
     /// The capture's name in the store
     #[arg(long, value_name = "NAME", default_value = "trawl", requires = "store")]
     store_name: String,
-    /// Where chunks wait until they are stored [default: /var/lib/trawl/spool]
+    /// Directory in which chunks wait until they are stored [default: /var/lib/trawl/spool]
     #[arg(long, value_name = "DIR", requires = "store")]
     spool: Option<PathBuf>,
-    /// Bytes that may wait
+    /// Maximum size of the spool
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "4GiB", requires = "store")]
     spool_size: u64,
-    /// When the spool is full: end the capture, or remove the oldest chunk, whose manifest stays
+    /// Action when the spool is full: end the capture, or remove the oldest chunk, whose manifest stays
     #[arg(long, value_enum, default_value_t = FullName::Stop, requires = "store")]
     spool_full: FullName,
     /// Seal a chunk at this size
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "64MiB", requires = "store")]
     chunk_size: u64,
-    /// Seal a chunk after this time, whether packets came or not
+    /// Seal a chunk after this time, with or without new packets
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "10s", requires = "store")]
     chunk_time: Duration,
-    /// Index each chunk as it is stored, as trawl index does; this takes CPU time of the thread that stores, which has no rights to BPF
+    /// Index each chunk as it is stored, as trawl index does; this uses CPU time of the thread that stores, which has
+    /// no rights to BPF
     #[arg(long, requires = "store")]
     store_index: bool,
-    /// End after this many recorded bytes, as they are before compression
+    /// End after this many recorded bytes, before compression
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, requires = "store")]
     store_size: Option<u64>,
-    /// How long the end of the capture may wait for the store; what is not stored by then stays in the spool
+    /// Time that the end of the capture may wait for the store; chunks not stored by then stay in the spool
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "30s", requires = "store")]
     store_wait: Duration,
 }
@@ -57,7 +58,7 @@ enum FullName {
     Evict,
 }
 
-/// Readers hold a chunk in memory.
+/// Maximum size of a chunk, which readers hold in memory.
 const CHUNK_MOST: u64 = 1 << 30;
 
 impl StoreArgs {
@@ -103,7 +104,7 @@ fn config(plan: &StorePlan) -> Config {
     }
 }
 
-/// Captures into the store; the outcome is there even where the capture's end is not a good one.
+/// Captures into the store; returns the outcome even if the capture ends with an error.
 pub(super) fn record(
     confined: Confined,
     plan: &StorePlan,
@@ -132,7 +133,7 @@ pub(super) fn record(
     Ok((summary, ended, outcome))
 }
 
-/// One line about the store; `false` if not all of it is there.
+/// Prints a line about the store; returns `false` if it does not have all packets.
 pub(super) fn tell(outcome: &StoredCapture, url: &str) -> bool {
     let StoredCapture {
         recorded,

@@ -1,4 +1,4 @@
-//! tcpdump's options that need no doing here, have another name, or show something in place of a capture.
+//! tcpdump's options that trawl does not need, names differently, or uses to show something instead of capturing.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -13,32 +13,32 @@ use trawl_sys::{Error, Result};
 
 use crate::terminal::write_out;
 
-/// tcpdump's options that need no doing here, or have another name.
+/// tcpdump's options that trawl does not need or names differently.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Accepted from tcpdump")]
 pub(super) struct TcpdumpArgs {
-    /// Show each packet as it comes; trawl always does
+    /// Show each packet as it arrives; trawl always does
     #[arg(short = 'l')]
     line_buffered: bool,
-    /// Write each packet as it comes; trawl always does
+    /// Write each packet as it arrives; trawl always does
     #[arg(short = 'U', long)]
     packet_buffered: bool,
-    /// Deliver packets as they come; trawl always does
+    /// Deliver packets as they arrive; trawl always does
     #[arg(long)]
     immediate_mode: bool,
-    /// Do not optimise the filter; trawl's compiler has one way
+    /// Do not optimise the filter; ignored
     #[arg(short = 'O', long)]
     no_optimize: bool,
     /// Show numbers for foreign addresses; trawl always does
     #[arg(short = 'f')]
     foreign_numeric: bool,
-    /// AS numbers in ASDOT, NFS handles as they are, and 802.11s: trawl shows none of them
+    /// AS numbers in ASDOT, raw NFS handles, and 802.11s: trawl shows none of them
     #[arg(short = 'b', short_aliases = ['u', 'H'], action = ArgAction::Count)]
     not_shown: u8,
-    /// Memory for packets on their way, in KiB, for each CPU: as --ring-size
+    /// Memory for packets that are not written yet, in KiB, for each CPU: as --ring-size
     #[arg(short = 'B', long, value_name = "KIB", conflicts_with = "ring_size")]
     buffer_size: Option<u64>,
-    /// Whose clock stamps the packets: host is --time system, adapter and adapter_unsynced are --time hw
+    /// Clock that stamps the packets: host is --time system, adapter and adapter_unsynced are --time hw
     #[arg(
         short = 'j',
         long = "time-stamp-type",
@@ -65,7 +65,7 @@ pub(super) struct TcpdumpArgs {
     /// Files to read, by their list: trawl read FILE…
     #[arg(short = 'V', value_name = "FILE", hide = true)]
     read_list: Option<PathBuf>,
-    /// What trawl does not have of tcpdump is refused by name.
+    /// Options of tcpdump that trawl lacks are refused by name.
     #[arg(short = 'E', value_name = "KEY", hide = true)]
     decrypt: Option<String>,
     #[arg(short = 'M', value_name = "SECRET", hide = true)]
@@ -91,7 +91,7 @@ impl TcpdumpArgs {
         self.buffer_size.map(|kib| kib.saturating_mul(1024))
     }
 
-    /// Refuses what is for other commands, and what trawl does not have.
+    /// Refuses options for other commands, and options that trawl lacks.
     pub(super) fn refuse(&self) -> Result<()> {
         if let Some(file) = self.read.as_ref().or(self.read_list.as_ref()) {
             let what = format!("cannot read {} with trawl capture", file.display());
@@ -113,7 +113,7 @@ impl TcpdumpArgs {
             (
                 self.packet_type.is_some(),
                 "-T",
-                "trawl tells protocols by their ports and contents",
+                "trawl recognizes protocols by their ports and contents",
             ),
             (
                 self.monitor_mode,
@@ -123,19 +123,19 @@ impl TcpdumpArgs {
         ];
         match missing.into_iter().find(|(is_given, ..)| *is_given) {
             Some((_, option, why)) => {
-                let what = format!("cannot do what tcpdump does for {option}");
+                let what = format!("cannot use tcpdump's option {option}");
                 Err(Error::usage(what, why).fix(format!("leave out {option}")))
             }
             None => Ok(()),
         }
     }
 
-    /// Whether something is to be shown in place of a capture.
+    /// Returns true if an option shows something instead of capturing.
     pub(super) fn only_shows(&self) -> bool {
         self.list_time_stamp_types || self.list_data_link_types || self.dump > 0
     }
 
-    /// Shows it.
+    /// Shows the requested information.
     pub(super) fn show(&self, sites: &[CaptureSite], filter: Option<&Filter>) -> Result<ExitCode> {
         let mut text = String::new();
         for site in sites {
@@ -143,7 +143,7 @@ impl TcpdumpArgs {
             if self.list_time_stamp_types {
                 let _ = writeln!(
                     text,
-                    "Time stamp types for {label} (use option -j to set):\n  host\n  adapter (where the card stamps packets)"
+                    "Time stamp types for {label} (use option -j to set):\n  host\n  adapter (if the card stamps packets)"
                 );
             }
             if self.list_data_link_types {
@@ -165,7 +165,7 @@ impl TcpdumpArgs {
     }
 }
 
-/// Refuses interfaces whose packets begin otherwise than -y says.
+/// Refuses interfaces with another link type than -y requests.
 pub(super) fn check_link_type(wanted: &str, sites: &[CaptureSite]) -> Result<()> {
     let differs =
         |site: &&CaptureSite| !name_of(site.interface.link_type).eq_ignore_ascii_case(wanted);
@@ -174,12 +174,12 @@ pub(super) fn check_link_type(wanted: &str, sites: &[CaptureSite]) -> Result<()>
             format!("cannot capture on {} with link type {wanted}", site.label),
             format!("its packets are {}", name_of(site.interface.link_type)),
         )
-        .fix("leave out -y; -L lists what an interface has")),
+        .fix("leave out -y; -L lists an interface's types")),
         None => Ok(()),
     }
 }
 
-/// libpcap's name for the way an interface's packets begin.
+/// Returns libpcap's name of a link type.
 fn name_of(link_type: u16) -> &'static str {
     match link_type {
         LINKTYPE_ETHERNET => "EN10MB",

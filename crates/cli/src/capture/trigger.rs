@@ -1,4 +1,4 @@
-//! The arguments about events: packets are kept in memory, and written around what is waited for.
+//! Arguments about events: packets are kept in memory, and written only around an event.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(super) struct TriggerArgs {
     trigger_count: Option<u64>,
 }
 
-/// A time, or none.
+/// Parses a time, which may be zero.
 fn time(text: &str) -> std::result::Result<Duration, String> {
     match text {
         "0" | "0s" | "0ms" | "0us" => Ok(Duration::ZERO),
@@ -57,7 +57,7 @@ impl TriggerArgs {
         self.trigger.is_some() || self.on_verdict.is_some() || self.on_signal
     }
 
-    /// An expression looks at whole packets, however much of them is written.
+    /// Returns true if an expression needs whole packets, even if less of them is written.
     pub(super) fn looks_at_packets(&self) -> bool {
         self.trigger.is_some()
     }
@@ -82,7 +82,7 @@ impl TriggerArgs {
             return match without.iter().find(|(is_given, _)| *is_given) {
                 Some((_, name)) => Err(Error::usage(
                     format!("cannot use {name}"),
-                    "no event is named that packets are to be written around",
+                    "no event is given",
                 )
                 .fix("name one: --trigger EXPRESSION, --on-verdict LIST or --on-signal")),
                 None => Ok(None),
@@ -104,7 +104,7 @@ impl TriggerArgs {
         if memory < MEMORY_MIN {
             return Err(Error::usage(
                 format!("cannot keep packets in {memory} bytes of memory"),
-                "it is too little for a few of the largest",
+                "it is too small for a few packets of maximum size",
             )
             .fix("choose --trigger-memory 1MiB or more"));
         }
@@ -125,7 +125,7 @@ impl TriggerArgs {
     }
 }
 
-/// Refuses what else was asked for if it means nothing around events, or lets none happen.
+/// Refuses other options that mean nothing around events, or prevent them.
 pub(super) fn check(plan: &TriggerPlan, kept: Option<&Set>, count: Option<u64>) -> Result<()> {
     if count.is_some() {
         let why = "packets are written around events";

@@ -1,4 +1,4 @@
-//! What changes the rules, and where they hold.
+//! Commands that change the rules and the guarded interfaces.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use crate::json::{self, Remark};
 use crate::program_args::{Change, find_all};
 use crate::terminal::write_out;
 
-/// What `guard load` did on an interface, in JSON.
+/// The effect of `guard load` on an interface, in JSON.
 #[derive(Serialize)]
 struct Guarded<'a> {
     interface: &'a str,
@@ -44,10 +44,10 @@ pub fn load(args: &Load) -> Result<()> {
     };
     if attach.consent.confirm.is_some() && others.iter().any(|other| !other.is_beside(first)) {
         return Err(Error::usage(
-            "cannot take back a change of several network namespaces",
-            "--confirm is for one",
+            "cannot revert a change of several network namespaces",
+            "--confirm works in one namespace",
         )
-        .fix("one command for each namespace"));
+        .fix("run one command for each namespace"));
     }
     let replaced = if attach.replace { &sites[..] } else { &[] };
     let change = Change::Guard(first.namespace(), replaced);
@@ -190,7 +190,7 @@ pub fn preset(args: &PresetRule) -> Result<()> {
     add_drafts(namespace.as_ref(), drafts, &args.how)
 }
 
-/// A rule that was added, in JSON.
+/// An added rule, in JSON.
 #[derive(Serialize)]
 struct Added {
     id: u32,
@@ -239,7 +239,7 @@ struct Removed {
 
 pub fn remove(args: &Remove) -> Result<()> {
     let namespace = args.how.place.namespace()?;
-    let none = || Error::failed("cannot remove rules", "there are none");
+    let none = || Error::failed("cannot remove rules", "no rules exist");
     let removed = args.how.make(namespace.as_ref(), || {
         let guard = Guard::find(namespace.as_ref())?.ok_or_else(none)?;
         guard.change(args.how.consent.care(), |set| {
@@ -263,7 +263,7 @@ pub fn remove(args: &Remove) -> Result<()> {
     })
 }
 
-/// The rules of a file, with the interfaces of the namespace, each of which is looked for once.
+/// Returns the rules of a file, with each interface looked up once.
 fn drafts(file: &RuleFile, path: &Path, namespace: Option<&Namespace>) -> Result<Vec<Draft>> {
     let mut known: HashMap<&str, On> = HashMap::new();
     let mut all = Vec::with_capacity(file.rules.len());
@@ -292,23 +292,23 @@ fn drafts(file: &RuleFile, path: &Path, namespace: Option<&Namespace>) -> Result
 #[derive(Serialize)]
 struct Applied {
     rules: usize,
-    /// Only looked at, with --check.
+    /// Set if the file was only checked, with --check.
     checked_only: bool,
     default: Option<&'static str>,
     #[serde(flatten)]
     would: Option<Would>,
 }
 
-/// What `guard apply --check` finds that the file would change.
+/// Changes that `guard apply --check` finds in the file.
 #[derive(Serialize)]
 struct Would {
     changes: Changes,
-    /// Packets within a second that rules and defaults decided about which would be removed or changed.
+    /// Packets within a second that were decided by rules and defaults to be removed or changed.
     packets_affected_per_second: Option<u64>,
 }
 
 impl Would {
-    /// Compares the file with what is in force, for a second where that is more than additions.
+    /// Compares the file with the rules in force, measuring for a second if it does more than add rules.
     fn look(namespace: Option<&Namespace>, replace: impl FnOnce(&mut RuleSet)) -> Result<Self> {
         let in_force = || match Guard::look(namespace)? {
             Some(guard) => guard.rules(),
@@ -367,7 +367,7 @@ impl Would {
         if let Some(packets) = self.packets_affected_per_second {
             let _ = writeln!(
                 text,
-                "packets in the last second that what is removed or changed decided about: {packets}"
+                "packets in the last second decided by removed or changed rules: {packets}"
             );
         }
         text

@@ -1,4 +1,4 @@
-//! What the guard shows of itself: its rules, and what became of packets.
+//! Commands that show the guard: its rules, and its packets by outcome.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -99,7 +99,7 @@ fn for_people(set: &RuleSet, reverted: Option<&Reverted>) -> String {
     text
 }
 
-/// What `guard list --json` prints.
+/// The JSON output of `guard list`.
 #[derive(Serialize)]
 struct Listed<'a> {
     rules: Vec<ListedRule>,
@@ -176,7 +176,7 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// What becomes of packets that pass, and of those that are dropped: their places among the totals.
+/// Outcomes of passed and of dropped packets, and their indices in the totals.
 const PASSED: &[Named] = counters! {
     GUARD_RULE_ALLOWED "rule_allowed" "allowed by a rule";
     GUARD_DEFAULT_ALLOWED "default_allowed" "allowed by default";
@@ -190,7 +190,7 @@ const DROPPED: &[Named] = counters! {
     GUARD_MALFORMED "malformed" "malformed";
 };
 
-/// What `guard stats --json` prints.
+/// The JSON output of `guard stats`.
 #[derive(Serialize)]
 struct Counts<'a> {
     interfaces: Vec<Counted<'a>>,

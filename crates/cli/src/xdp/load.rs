@@ -1,4 +1,4 @@
-//! `trawl xdp load`: a program out of an object file, or a bundled one, put on an interface for good.
+//! `trawl xdp load`: puts a program from an object file, or a bundled one, on an interface permanently.
 
 use std::path::{Path, PathBuf};
 
@@ -26,26 +26,26 @@ pub struct Args {
     /// bundled program: drop, pass, aborted, tx or redirect
     #[arg(value_names = ["IF", "FILE.o|NAME"], num_args = 1..=2, required = true)]
     words: Vec<PathBuf>,
-    /// The interface, as trawl capture takes it
+    /// The interface, in the form that trawl capture accepts
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     interface: Option<String>,
-    /// Which of several programs in the file, by the name of its function or section
+    /// One of several programs in the file, by the name of its function or section
     #[arg(long, value_name = "NAME")]
     prog: Option<String>,
-    /// Where it runs [default: native, and skb where the driver has no XDP]
+    /// Mode of the program [default: native, and skb if the driver has no XDP]
     #[arg(long, value_parser = choice(&MODES))]
     mode: Option<XdpMode>,
-    /// Its priority in a chain: programs with lower numbers run first [default: what the file says, else 50]
+    /// Its priority in a chain: programs with lower numbers run first [default: from the file, else 50]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     prio: Option<u32>,
-    /// In a chain: the next program runs after these verdicts, as in pass,drop [default: what the file says, else pass]
+    /// In a chain: the next program runs after these verdicts, as in pass,drop [default: from the file, else pass]
     #[arg(long, value_name = "LIST", value_parser = Actions::parse)]
     on: Option<Actions>,
     /// Replace all programs on the interface, including a whole chain
     #[arg(long)]
     replace: bool,
-    /// Give the program the maps of the attached one, matched by name, type and size: the one that --replace replaces, or else
-    /// the one of the same name
+    /// Give the program the maps of the attached one, matched by name, type and size: of the program that --replace
+    /// replaces, or else of the one with the same name
     #[arg(long)]
     keep_maps: bool,
     #[command(flatten)]
@@ -68,7 +68,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// The interface, and the file or the bundled program's name.
+    /// Returns the interface, and the file or the bundled program's name.
     fn place_and_file(&self) -> Result<(String, &Path)> {
         match (&self.interface, self.words.as_slice()) {
             (Some(interface), [file]) => Ok((interface.clone(), file)),
@@ -99,7 +99,7 @@ fn load(args: &Args, site: &Site, file: &Path) -> Result<()> {
     if let Some((bundled, touch)) = args.bundled.bundled(file)? {
         return load_bundled(args, site, &bundled, touch);
     }
-    let mut source = Source::read(file).map_err(|why| what_was_meant(file, why))?;
+    let mut source = Source::read(file).map_err(|why| hint_bundled(file, why))?;
     source.choose(args.prog.as_deref())?;
     if let Some(directory) = &args.pin_maps {
         source.pin_maps(directory);
@@ -145,7 +145,7 @@ fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Re
     tell(args, site, &put)
 }
 
-/// What `--json` prints.
+/// The JSON output.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     interface: &'a str,
@@ -154,7 +154,7 @@ struct Report<'a> {
     mode: &'a str,
     source: &'a str,
     notices: &'a [String],
-    /// `null` without `--keep-maps`, or where no program ran.
+    /// `null` without `--keep-maps`, or if no program was running.
     maps: Option<&'a Inherited>,
 }
 
@@ -191,19 +191,24 @@ fn tell(args: &Args, site: &Site, put: &Put) -> Result<()> {
     ))
 }
 
-/// What became of the maps, for people.
+/// Describes the result for the maps, for people.
 pub(crate) fn about_maps(file: &str, inherited: &Inherited) -> Vec<String> {
     let old = format!("{} (id {})", inherited.from_name, inherited.from_id);
     let mut lines = Vec::new();
     lines.push(match inherited.same_program {
-        Some(true) => format!("{file} is the program that ran: {old} has the same tag"),
-        Some(false) => format!("{file} is not the program that ran: {old} has another tag"),
-        None => format!("{old} has hooks in it: its tag does not tell whether {file} is the same"),
+        Some(true) => format!("{file} is the program that was running: {old} has the same tag"),
+        Some(false) => format!("{file} is not the program that was running: {old} has another tag"),
+        None => {
+            format!("{old} has hooks: its tag does not show whether {file} is the same program")
+        }
     });
     for (maps, what) in [
         (&inherited.kept, "maps kept"),
-        (&inherited.new, "maps that nothing fits, new"),
-        (&inherited.without_match, "maps without a match, not kept"),
+        (&inherited.new, "new maps without a match"),
+        (
+            &inherited.without_match,
+            "old maps without a match, not kept",
+        ),
     ] {
         if !maps.is_empty() {
             lines.push(format!("{what}: {}", maps.join(", ")));
@@ -239,31 +244,31 @@ enum ThenName {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Bundled programs")]
 struct Options {
-    /// What a bundled program does with each packet before its verdict [default: none]
+    /// Access of a bundled program to each packet before its verdict [default: none]
     #[arg(long, value_parser = choice(&TOUCHES), value_name = "HOW")]
     touch: Option<Touch>,
     /// redirect: the interface that packets leave by; several get a copy each
     #[arg(long, value_name = "IF", value_delimiter = ',')]
     to: Vec<String>,
-    /// redirect: by which of the kernel's ways [default: helper; to several: devmap]
+    /// redirect: the kernel's mechanism [default: helper; to several: devmap]
     #[arg(long, value_parser = choice(&BY), value_name = "WAY")]
     by: Option<By>,
-    /// redirect to several: not to the one that the packet came in by
+    /// redirect to several: skip the interface that the packet arrived on
     #[arg(long)]
     exclude_ingress: bool,
     /// redirect: the CPUs that process the packets; packets of a flow go to the same CPU
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     to_cpu: Vec<u32>,
-    /// redirect to CPUs: what becomes of the packets there [default: pass; with --to: redirect]
+    /// redirect to CPUs: verdict on the packets there [default: pass; with --to: redirect]
     #[arg(long, value_enum, value_name = "VERDICT", requires = "to_cpu")]
     then: Option<ThenName>,
-    /// redirect to CPUs: how many packets wait for each at most
+    /// redirect to CPUs: maximum number of packets queued for each
     #[arg(long, value_name = "N", requires = "to_cpu", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=16384))]
     cpu_queue: u32,
 }
 
-/// A bare name that is no file was meant to be a bundled program.
-fn what_was_meant(name: &Path, why: Error) -> Error {
+/// Adds a hint to an error about a bare name that is not a file, which was meant as a bundled program.
+fn hint_bundled(name: &Path, why: Error) -> Error {
     let is_bare = name.components().count() == 1 && !name.exists();
     match name.to_str() {
         Some(name @ ("route" | "guard")) if is_bare => why.fix(format!("trawl {name} load IF")),
@@ -275,7 +280,7 @@ fn what_was_meant(name: &Path, why: Error) -> Error {
 }
 
 impl Options {
-    /// The bundled program of that name, if it is one; a file has to be told apart by its path.
+    /// Returns the bundled program of that name; a file of the same name needs a path.
     fn bundled(&self, name: &Path) -> Result<Option<(Bundled, Touch)>> {
         let Some(name) = name.to_str().filter(|name| NAMES.contains(name)) else {
             return match self.given() {
@@ -326,9 +331,9 @@ impl Options {
                 (Some(ThenName::Pass) | None, []) => Then::Pass,
                 (Some(ThenName::Redirect) | None, [interface]) => Then::Redirect(interface.clone()),
                 (Some(ThenName::Redirect), _) => {
-                    return wrong("--then redirect takes one interface: --to IF");
+                    return wrong("--then redirect needs one interface: --to IF");
                 }
-                (_, _) => return wrong("--to is for --then redirect, and takes one interface"),
+                (_, _) => return wrong("--to is for --then redirect, with one interface"),
             };
             return Ok(Target::Cpus {
                 cpus: self.to_cpu.clone(),
@@ -337,7 +342,7 @@ impl Options {
             });
         }
         match (self.to.as_slice(), self.by) {
-            ([], _) => wrong("it takes --to IF or --to-cpu CPU"),
+            ([], _) => wrong("it needs --to IF or --to-cpu CPU"),
             ([_], _) if self.exclude_ingress => {
                 wrong("--exclude-ingress is for redirecting to several interfaces")
             }

@@ -1,4 +1,4 @@
-//! `trawl xdp stats`: what the bundled programs counted, once or again and again with rates.
+//! `trawl xdp stats`: counts of the bundled programs, once or repeatedly with rates.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -16,13 +16,13 @@ use crate::json::{self, Remark, rounded_option};
 use crate::terminal::write_to_reader;
 use crate::{terminal, units};
 
-/// Shows what the bundled programs counted: packets and bytes by outcome
+/// Shows the counts of the bundled programs: packets and bytes by outcome
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// These interfaces, NAME or NAMESPACE:NAME [default: all that have a bundled program]
     #[arg(value_name = "IF")]
     interfaces: Vec<String>,
-    /// The same, as trawl capture takes them
+    /// The same, in the form that trawl capture accepts
     #[arg(short = 'i', long = "interface", value_name = "IF", action = ArgAction::Append)]
     more_interfaces: Vec<String>,
     #[command(flatten)]
@@ -31,7 +31,7 @@ pub struct Args {
     how: How,
 }
 
-/// How counts are shown.
+/// Options for showing counts.
 #[derive(Debug, clap::Args)]
 pub struct How {
     /// Print JSON; with --watch one line each time
@@ -48,7 +48,7 @@ pub struct How {
     watch: Option<Duration>,
 }
 
-/// One interface's account at one moment.
+/// One interface's counts at one moment.
 #[derive(Debug)]
 pub struct Counted {
     pub interface: String,
@@ -56,7 +56,7 @@ pub struct Counted {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    // What a program lacks is said once, not each time that it is looked at.
+    // A program's missing settings are reported once, not at each reading.
     let mut is_said = false;
     args.how.show(|| {
         let say = |site: &Site, installed: &Installed| {
@@ -115,7 +115,7 @@ fn read(args: &Args, look: impl Fn(&Site, &Installed)) -> Result<Vec<Counted>> {
 }
 
 impl How {
-    /// Prints what `read` finds, once or until it is interrupted.
+    /// Prints the counts that `read` returns, once or until it is interrupted.
     pub fn show(&self, mut read: impl FnMut() -> Result<Vec<Counted>>) -> Result<ExitCode> {
         let mut before = read()?;
         let mut looked = Instant::now();
@@ -134,7 +134,7 @@ impl How {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// False when nobody reads any more.
+    /// Prints a reading; returns false if the reader is gone.
     fn print(&self, now: &[Counted], before: Option<(&[Counted], Duration)>) -> Result<bool> {
         let rate = |one: &Counted| {
             let (earlier, took) = before?;
@@ -210,7 +210,7 @@ fn for_people(counted: &[Counted], rates: &[Option<Rate>], how: &How) -> String 
             );
         }
         text.push('\n');
-        // The total needs no repetition under a name that says nothing.
+        // A total under a generic name needs no repetition.
         let is_total = |one: &NamedCount| one.name == "any" && account.outcomes.len() == 1;
         let outcomes = account.outcomes.iter().filter(|one| !is_total(one));
         for outcome in outcomes.chain(&account.far) {
@@ -224,7 +224,7 @@ fn for_people(counted: &[Counted], rates: &[Option<Rate>], how: &How) -> String 
             let _ = writeln!(
                 text,
                 "    {:<52} {not_there:>14} packets",
-                "waiting for the other CPU, or lost there for lack of room"
+                "waiting for the other CPU, or lost in its full queue"
             );
         }
         for queue in account.queues.iter().filter(|_| how.queues) {

@@ -1,4 +1,4 @@
-//! `trawl xdp status`: which programs are on which interfaces.
+//! `trawl xdp status`: lists the XDP programs on interfaces.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::program_args::SiteArgs;
 use crate::terminal::folded;
 use crate::units;
 
-/// Shows the XDP programs on interfaces, their chains, and where they redirect packets to
+/// Shows the XDP programs on interfaces, their chains, and the targets of their redirects
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     sites: SiteArgs,
-    /// Measure for this time how often and how long each program runs
+    /// Measure for this time the number and duration of each program's runs
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     measure: Option<Duration>,
     /// Print JSON
@@ -27,7 +27,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What `--json` prints.
+/// The JSON output.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     interfaces: &'a [Status],
@@ -75,7 +75,7 @@ fn add_program(text: &mut String, attached: &Attached, interface: &str) {
     );
     let About { source, helps, .. } = &attached.program;
     let whose = match (attached.kind, source, helps) {
-        (Kind::Dispatcher, ..) => "libxdp's dispatcher, which runs those below".to_owned(),
+        (Kind::Dispatcher, ..) => "libxdp's dispatcher, which runs the programs below".to_owned(),
         (_, Some(source), _) => format!("loaded by trawl from {source}"),
         (_, _, Some(other)) => format!("put there by trawl for {other}"),
         _ => "not loaded by trawl".to_owned(),
@@ -103,7 +103,7 @@ fn add_program(text: &mut String, attached: &Attached, interface: &str) {
             }
         );
         let _ = writeln!(text, "          {}", headline(&member.program));
-        // All of the first one has been said where it is attached itself.
+        // The details of the first member are shown with the attached program.
         if member.program.id == attached.program.id {
             continue;
         }
@@ -147,7 +147,7 @@ fn add_details(text: &mut String, program: &About) {
     }
 }
 
-/// More of a map's targets are told by number only.
+/// Maximum number of a map's targets that are listed.
 const SHOWN: usize = 16;
 
 fn redirect_in_words(redirect: &Redirect) -> String {

@@ -1,4 +1,4 @@
-//! What became of the packets of all hosts, and how far their clocks can be trusted.
+//! The summary of all hosts: their packets, and the accuracy of their clocks.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ use super::File;
 use crate::json;
 use crate::terminal;
 
-/// How far a host's clock is ahead of this one's, and how wrong that may be: half of the time that the question took.
+/// Offset of a host's clock from this one's, and its uncertainty: half of the round-trip time of the query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Clock {
     pub offset_ns: i64,
@@ -20,7 +20,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// The host read `there` between these two times.
+    /// Computes the offset from a reading by the host between these two times.
     pub fn between(asked: u64, answered: u64, there: u64) -> Self {
         let error_ns = answered.saturating_sub(asked) / 2;
         Self {
@@ -29,7 +29,7 @@ impl Clock {
         }
     }
 
-    /// The narrower one while both agree, else the later: one of the clocks was set.
+    /// Returns the more precise offset if both agree, else the later one: one of the clocks was set.
     pub fn or_better(self, later: Self) -> Self {
         let agree = self.offset_ns.abs_diff(later.offset_ns) <= self.error_ns + later.error_ns;
         match agree && self.error_ns <= later.error_ns {
@@ -39,25 +39,25 @@ impl Clock {
     }
 }
 
-/// One host's part.
+/// One host's part of the summary.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     host: String,
-    /// Absent where the host's account did not come: then nobody knows what was seen there.
+    /// Absent if the host's summary did not arrive; its packets are then unknown.
     #[serde(flatten)]
     counts: Option<Account>,
-    /// Packets that came here; none do where the host keeps them in a store.
+    /// Packets received here; `None` if the host keeps them in a store.
     received: Option<u64>,
     clock: Option<Clock>,
     error: Option<String>,
-    /// What trawl there had to say on the way.
+    /// Notices of trawl on the host.
     notices: Vec<Event>,
-    /// The host's own account, by interface.
+    /// The host's own summary, by interface.
     interfaces: Value,
 }
 
 impl Report {
-    /// `packets`: how many came here, and how many more came than were wanted.
+    /// Builds a report; `packets`: the number received here, and the number received beyond the limit.
     pub fn new(
         host: String,
         packets: Option<(u64, u64)>,
@@ -92,7 +92,7 @@ impl Report {
         let counts = match &self.counts {
             Some(counts) => counts.to_string(),
             None => format!(
-                "{} received; its account did not come: what it saw is unknown",
+                "{} received; its summary did not arrive: what it saw is unknown",
                 self.received.unwrap_or(0)
             ),
         };
@@ -115,12 +115,12 @@ impl Report {
 struct All<'a> {
     #[serde(flatten)]
     total: Account,
-    /// Hosts whose account did not come.
+    /// Number of hosts whose summary did not arrive.
     unknown_hosts: usize,
     hosts: &'a [Report],
 }
 
-/// Tells each host's account and that of all; whether every host ended well.
+/// Prints the summary of each host and of all; returns true if every host ended without errors.
 pub(super) fn tell(reports: &[Report], summary: Option<File>) -> Result<bool> {
     let mut total = Account::default();
     reports
@@ -139,7 +139,7 @@ pub(super) fn tell(reports: &[Report], summary: Option<File>) -> Result<bool> {
     }
     terminal::say(&match unknown_hosts {
         0 => total.to_string(),
-        unknown => format!("{total}, without {unknown} hosts whose account did not come"),
+        unknown => format!("{total}, without {unknown} hosts whose summary did not arrive"),
     });
     if let Some(mut file) = summary {
         let text = json::line(&All {
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_did_not_come_is_lost() {
+    fn packets_that_did_not_arrive_are_lost() {
         let summary = json!({
             "seen": 10, "filtered_out": 1, "recorded": 8, "lost": {"ring_full": 1}, "interfaces": [],
         });
@@ -175,7 +175,7 @@ mod tests {
             Vec::new(),
             None,
         );
-        let counts = report.counts.expect("it came");
+        let counts = report.counts.expect("a summary");
         assert_eq!(
             counts.to_string(),
             "10 seen, 1 filtered out, 5 recorded, 4 lost (after the last wanted: 1, on the way: 2, ring full: 1)"
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_narrowest_answer_counts_until_a_clock_is_set() {
+    fn most_precise_offset_counts_until_a_clock_is_set() {
         let wide = Clock::between(1000, 3000, 2500);
         assert_eq!(
             wide,

@@ -1,4 +1,4 @@
-//! trawl at another host: its packets, what it says, its clock, and its end.
+//! trawl on another host: its packets, its messages, its clock, and its end.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -22,7 +22,7 @@ use crate::capture::display::Display;
 use crate::json::{self, Said};
 use crate::terminal;
 
-/// Bytes that are taken from a host at once, and how many such pieces may wait here: 256 MiB for each host.
+/// Size of a read from a host, and number of such pieces that may be queued: 256 MiB for each host.
 const PIECE: usize = 64 << 10;
 const PIECES: usize = 4096;
 
@@ -31,9 +31,9 @@ const ACCOUNT: &str = "trawl-account ";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nothing has come since its last packet.
+    /// No data has arrived since its last packet.
     Waiting,
-    /// Has come to a packet of this time, which has not been taken.
+    /// A packet with this time has arrived and has not been used yet.
     At(u64),
     Ended,
 }
@@ -43,24 +43,24 @@ pub(super) struct Far {
     pub state: State,
     pub reader: Option<CaptureReader<Pieces>>,
     pub received: u64,
-    /// Packets that came after the last one that was wanted.
+    /// Packets that arrived after the last wanted one.
     pub unwanted: u64,
-    /// The packets stay there, in a store.
+    /// The packets stay on the host, in a store.
     stored: bool,
-    /// Taken until the reader begins.
+    /// `None` once the reader has begun.
     pieces: Option<Pieces>,
     child: Child,
-    /// While it is open, trawl goes on there: it ends when this end is gone, however that happens.
+    /// While it is open, trawl keeps running on the host: it ends when this end is closed, however that happens.
     stdin: Option<ChildStdin>,
     told: Arc<Mutex<Told>>,
     listener: Option<JoinHandle<()>>,
     error: Option<String>,
 }
 
-/// What a host has said on its standard error.
+/// State read from a host's standard error.
 #[derive(Debug, Default)]
 struct Told {
-    /// When the questions were asked that have no answer yet, by the wall clock here.
+    /// Times of the unanswered clock queries, by the wall clock here.
     asked: VecDeque<u64>,
     clock: Option<Clock>,
     summary: Option<Value>,
@@ -132,7 +132,7 @@ impl Far {
         })
     }
 
-    /// The next packet or block of what has come.
+    /// Returns the next packet or block that has arrived.
     pub fn step(&mut self) -> Option<Step> {
         let step = self.try_step();
         match step {
@@ -176,7 +176,7 @@ impl Far {
         }
     }
 
-    /// How far the host's clock is ahead of ours.
+    /// Returns the offset of the host's clock from the local one.
     pub fn clock_offset(&self) -> i64 {
         of(&self.told).clock.map_or(0, |clock| clock.offset_ns)
     }
@@ -194,12 +194,12 @@ impl Far {
         }
     }
 
-    /// Asks trawl there to end; what it has recorded still comes.
+    /// Asks trawl on the host to end; everything recorded still arrives.
     pub fn stop(&mut self) {
         self.stdin = None;
     }
 
-    /// Waits no longer for the host.
+    /// Stops waiting for the host.
     pub fn give_up(&mut self) {
         self.stop();
         let _ = self.child.kill();
@@ -207,7 +207,7 @@ impl Far {
 
     pub fn report(mut self) -> Report {
         self.stop();
-        // Nobody reads what is still to come: the thread that carries it ends.
+        // The remaining data is discarded: the thread that carries it ends.
         drop((self.reader.take(), self.pieces.take()));
         let status = self.child.wait();
         if let Some(listener) = self.listener.take() {
@@ -234,10 +234,10 @@ impl Far {
     }
 }
 
-/// The file that the account of a host goes to: the script opens it.
+/// The file for the summary of a host, opened by the script.
 const ACCOUNT_FILE: &str = "/dev/fd/4";
 
-/// Makes the plan of a host's part: packets come here, unless they stay there in a store.
+/// Makes the plan of a host's part: packets are sent here, unless they stay on the host in a store.
 pub(super) fn plan(whole: &CapturePlan) -> CapturePlan {
     let stdout = OutputPlan {
         path: "-".into(),
@@ -259,7 +259,7 @@ pub(super) fn plan(whole: &CapturePlan) -> CapturePlan {
     plan
 }
 
-/// Runs trawl until it ends or standard input does, and answers with the clock to each line of that.
+/// Runs trawl until it or standard input ends, and answers each input line with the clock.
 fn script(trawl: &str, plan: &CapturePlan, quiet: bool) -> Result<String> {
     let plan = serde_json::to_string(plan)
         .map_err(|e| Error::failed("cannot send the plan to another host", e))?;
@@ -283,7 +283,7 @@ fn script(trawl: &str, plan: &CapturePlan, quiet: bool) -> Result<String> {
     ))
 }
 
-/// Takes all that a host sends, so that its own rings need not hold it.
+/// Receives everything that a host sends, so that its rings need not hold it.
 fn carry(mut stdout: impl Read, sender: &SyncSender<Vec<u8>>, wake: &Wake) {
     loop {
         let mut piece = vec![0; PIECE];
@@ -300,7 +300,7 @@ fn carry(mut stdout: impl Read, sender: &SyncSender<Vec<u8>>, wake: &Wake) {
     wake.ring();
 }
 
-/// Takes what a host says on its standard error, and passes on what is for people.
+/// Reads a host's standard error, and forwards the messages for people.
 fn listen(stderr: impl Read, say: &dyn Fn(Option<&Event>, &str), told: &Mutex<Told>) {
     for line in BufReader::new(stderr)
         .split(b'\n')
@@ -325,7 +325,7 @@ fn listen(stderr: impl Read, say: &dyn Fn(Option<&Event>, &str), told: &Mutex<To
             told.last = Some(text);
         } else {
             let words = line.strip_prefix("trawl: ").unwrap_or(line);
-            // Its account is told with those of the others.
+            // Its summary is printed with the others'.
             let is_account = words.contains(" seen, ") && words.contains(" filtered out, ");
             if !is_account && !words.is_empty() {
                 of(told).last = Some(words.to_owned());
@@ -335,7 +335,7 @@ fn listen(stderr: impl Read, say: &dyn Fn(Option<&Event>, &str), told: &Mutex<To
     }
 }
 
-/// The bytes that have come from a host.
+/// The bytes that have arrived from a host.
 pub(super) struct Pieces {
     receiver: Receiver<Vec<u8>>,
     rest: Vec<u8>,
@@ -343,7 +343,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// A reader of captures wants the first bytes at once.
+    /// Waits for the first bytes, which a reader of captures needs at once.
     fn wait_for_header(&mut self) -> io::Result<()> {
         while self.rest.len() < 4 {
             match self.receiver.try_recv() {

@@ -1,4 +1,4 @@
-//! Where the packets of all hosts go: one pcapng, lines, or JSON.
+//! Output of the packets of all hosts: one pcapng, lines, or JSON.
 
 use std::io::{self, Write};
 
@@ -17,7 +17,7 @@ use super::far::Pieces;
 use crate::capture::display::{Display, Form as Shown};
 use crate::terminal;
 
-/// Packets are gathered up to this many bytes.
+/// Number of bytes that are collected before a write.
 const GATHER: usize = 256 << 10;
 
 enum Form {
@@ -30,7 +30,7 @@ pub(super) struct Output {
     form: Form,
     bytes: Vec<u8>,
     text: String,
-    /// A file without packets is still a valid file.
+    /// Set once the header is written: a file without packets is still a valid file.
     is_begun: bool,
 }
 
@@ -60,7 +60,7 @@ impl Output {
             _ => {
                 return Err(Error::usage(
                     "cannot write captures of other hosts to several files",
-                    "one is possible",
+                    "only one file is possible",
                 ));
             }
         };
@@ -72,7 +72,7 @@ impl Output {
         })
     }
 
-    /// Nothing was captured.
+    /// Discards an output without packets.
     pub fn discard(&self) {
         if let Form::File(_, file) = &self.form {
             file.discard();
@@ -86,7 +86,7 @@ impl Output {
         }
     }
 
-    /// Takes a packet; false when nobody reads any more.
+    /// Writes a packet; returns false if the reader is gone.
     pub fn packet(&mut self, host: usize, reader: &CaptureReader<Pieces>) -> Result<bool> {
         match &mut self.form {
             Form::File(rewriter, file) => {
@@ -115,7 +115,7 @@ impl Output {
         }
     }
 
-    /// Writes what was gathered; false when nobody reads any more.
+    /// Writes the collected bytes; returns false if the reader is gone.
     pub fn flush(&mut self) -> Result<bool> {
         let Form::File(_, file) = &mut self.form else {
             let taken = terminal::write_to_reader(&self.text)?;
