@@ -1,4 +1,4 @@
-//! Compiles the BPF programs of tests/programs and tests/objects, which the tests load as a person's own.
+//! Compiles the BPF programs of tests/programs and tests/objects, which the tests load like a user's own.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::{env, fs};
 
 fn main() {
     println!("cargo:rerun-if-env-changed=CLANG");
-    // Programs that can be loaded, and objects for the cases around loading.
+    // Loadable programs, and objects for the error cases of loading.
     write_list("programs", "PROGRAMS");
     write_list("objects", "OBJECTS");
 }

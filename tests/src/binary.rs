@@ -1,9 +1,9 @@
-//! Where the binary under test is.
+//! Path of the binary under test.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// `TRAWL_BIN`, or the `trawl` that was built beside this test.
+/// Returns `TRAWL_BIN`, or the `trawl` built with this test.
 pub fn path() -> &'static Path {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
     FOUND.get_or_init(|| {
@@ -17,7 +17,7 @@ pub fn path() -> &'static Path {
     })
 }
 
-/// Tests lie in `deps`, binaries in the directory above.
+/// Returns the directory of the binaries: the parent of `deps`, which contains the tests.
 fn beside_this_test() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     let directory = test

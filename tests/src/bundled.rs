@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::trawl;
 use crate::wait::wait_until;
 
-/// Runs trawl; the end has to be a good one.
+/// Runs trawl, which has to succeed.
 #[track_caller]
 pub fn done(arguments: &[&str]) -> String {
     let output = trawl(arguments);
@@ -14,7 +14,7 @@ pub fn done(arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &said
 }
 
-/// Runs trawl, which has to refuse with this exit status; returns what it says.
+/// Runs trawl, which has to refuse with this exit status; returns its message.
 #[track_caller]
 pub fn refused(arguments: &[&str], status: i32) -> String {
     let output = trawl(arguments);
@@ -28,18 +28,18 @@ pub fn refused(arguments: &[&str], status: i32) -> String {
     said
 }
 
-/// What one program counted.
+/// Counters of a program.
 #[derive(Clone, Debug)]
 pub struct Counts(Value);
 
 impl Counts {
-    /// Of the bundled program on an interface.
+    /// Reads the counters of the bundled program on an interface.
     #[track_caller]
     pub fn of(place: &str) -> Self {
         Self::read(&["xdp", "stats", place, "--json"])
     }
 
-    /// Of one port of a router.
+    /// Reads the counters of a router's port.
     #[track_caller]
     pub fn of_port(place: &str) -> Self {
         Self::read(&["route", "stats", place, "--json"])
@@ -54,7 +54,7 @@ impl Counts {
         Self(all["interfaces"][0].clone())
     }
 
-    /// Waits until this many packets were counted, and returns that: more would be a mistake.
+    /// Waits until this many packets were counted, and returns the counters: more would be a bug.
     #[track_caller]
     pub fn wait(read: impl Fn() -> Self, packets: u64) -> Self {
         let mut last = read();
@@ -74,7 +74,7 @@ impl Counts {
         self.0["bytes"].as_u64().expect("a number")
     }
 
-    /// Packets under one outcome, here or on another CPU; 0 where there is none of that name.
+    /// Returns the packets under an outcome, on this or another CPU; 0 for an unknown outcome.
     pub fn outcome(&self, name: &str) -> u64 {
         self.one(name)
             .map_or(0, |one| one["packets"].as_u64().expect("a number"))
@@ -94,12 +94,12 @@ impl Counts {
             .find(|one| one["text"] == name)
     }
 
-    /// Those that went to another CPU and have not got there.
+    /// Returns the packets that were sent to another CPU and have not arrived.
     pub fn not_there(&self) -> u64 {
         self.0["not_there"].as_u64().unwrap_or(0)
     }
 
-    /// The names of the outcomes that there were any of.
+    /// Returns the names of the outcomes with packets.
     pub fn names(&self) -> Vec<String> {
         let outcomes = self.0["outcomes"].as_array().expect("a list");
         let name = |one: &Value| one["text"].as_str().expect("a text").to_owned();

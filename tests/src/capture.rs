@@ -1,4 +1,4 @@
-//! The binary under test: run to its end, or started and told when to stop.
+//! The binary under test: run to its end, or started and stopped by the test.
 
 use std::io::Read;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
@@ -15,7 +15,7 @@ use crate::pcapng::Contents;
 use crate::summary::Summary;
 use crate::wait::{patience, wait_until};
 
-/// Set for each trawl that is started, and so for the processes it starts.
+/// Variable set for each started trawl, and so for its child processes.
 const MARK: &str = "TRAWL_TESTS_MARK";
 
 /// Runs trawl to its end.
@@ -23,7 +23,7 @@ pub fn trawl(arguments: &[&str]) -> Output {
     trawl_in(&[], arguments)
 }
 
-/// As [`trawl`], with variables in its environment.
+/// Runs [`trawl`] with variables in its environment.
 pub fn trawl_in(environment: &[(&str, &str)], arguments: &[&str]) -> Output {
     let mut command = Command::new(binary::path());
     command.args(arguments).stdin(Stdio::null());
@@ -31,7 +31,7 @@ pub fn trawl_in(environment: &[(&str, &str)], arguments: &[&str]) -> Output {
     command.output().expect("trawl runs")
 }
 
-/// Where memory is slow to come by, TRAWL_TESTS_RING tells how large rings are of which a test does not say it.
+/// Returns the ring size from TRAWL_TESTS_RING for tests that set none: some machines are slow to provide memory.
 fn ring_size(arguments: &[&str]) -> Vec<String> {
     let says = arguments
         .iter()
@@ -40,7 +40,7 @@ fn ring_size(arguments: &[&str]) -> Vec<String> {
     told.map_or_else(Vec::new, |size| vec!["--ring-size".to_owned(), size])
 }
 
-/// What comes out of a pipe, as it comes.
+/// Output of a pipe, collected as it arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     bytes: Mutex<(Vec<u8>, bool)>,
@@ -67,7 +67,7 @@ impl Stream {
         stream
     }
 
-    /// Waits until `done` of all that came so far, or the end of the stream; tells which.
+    /// Waits until `done` of all output so far, or the end of the stream; returns whether it is done.
     pub(crate) fn wait(&self, mut done: impl FnMut(&[u8]) -> bool) -> bool {
         let deadline = Instant::now() + patience();
         let mut state = self.bytes.lock().expect("no panic while it is held");
@@ -101,7 +101,7 @@ impl Stream {
     }
 }
 
-/// A `trawl capture` that is at work.
+/// A running `trawl capture`.
 #[derive(Debug)]
 pub struct Capture {
     child: Child,
@@ -111,7 +111,7 @@ pub struct Capture {
     mark: String,
 }
 
-/// A capture that is over.
+/// A capture that has ended.
 #[derive(Debug)]
 pub struct Finished {
     pub status: ExitStatus,
@@ -121,7 +121,7 @@ pub struct Finished {
 }
 
 impl Capture {
-    /// The first packets, a number of them, that the stack of a station gets while they are sent, recorded to this file.
+    /// Records the first packets that the stack of a station receives while they are sent, up to a number, to this file.
     pub fn received(
         lab: &impl Files,
         at: &Station,
@@ -130,7 +130,7 @@ impl Capture {
         send: impl FnOnce(),
     ) -> Contents {
         let (place, count) = (place(at), count.to_string());
-        // The stacks on the line have multicasts of their own to send, which must not take the place of a frame.
+        // The stacks on the line send multicasts of their own, which must not count as frames.
         let what = [
             "-i",
             &place,
@@ -150,27 +150,27 @@ impl Capture {
         Contents::read(file)
     }
 
-    /// Starts `trawl capture` with these arguments (and `--summary`); returns once it says that it is capturing.
+    /// Starts `trawl capture` with these arguments (and `--summary`); returns once it reports that it is capturing.
     pub fn start(lab: &impl Files, arguments: &[&str]) -> Self {
         Self::start_without("", lab, arguments)
     }
 
-    /// As [`Self::start`], where the kernel's features that are named are to be done without.
+    /// Starts like [`Self::start`], without the named kernel features.
     pub fn start_without(features: &str, lab: &impl Files, arguments: &[&str]) -> Self {
         Self::start_with(("TRAWL_WITHOUT", features), lab, arguments)
     }
 
-    /// As [`Self::start`], with a variable in its environment.
+    /// Starts like [`Self::start`], with a variable in its environment.
     pub fn start_with(variable: (&str, &str), lab: &impl Files, arguments: &[&str]) -> Self {
         Self::start_in(&[variable], lab, arguments)
     }
 
-    /// As [`Self::start`], with variables in its environment.
+    /// Starts like [`Self::start`], with variables in its environment.
     pub fn start_in(environment: &[(&str, &str)], lab: &impl Files, arguments: &[&str]) -> Self {
         Self::launch(Command::new(binary::path()), environment, lab, arguments).followed()
     }
 
-    /// As [`Self::start`], on what takes itself for a host of that name.
+    /// Starts like [`Self::start`], under this host name.
     pub fn start_on_host(host: &str, lab: &impl Files, arguments: &[&str]) -> Self {
         let mut command = Command::new("unshare");
         let renamed = r#"echo "$0" >/proc/sys/kernel/hostname && exec "$@""#;
@@ -179,12 +179,12 @@ impl Capture {
         Self::launch(command, &[], lab, arguments).followed()
     }
 
-    /// As [`Self::start`], in the network namespace of a station.
+    /// Starts like [`Self::start`], in the network namespace of a station.
     pub fn start_inside(at: &Station, lab: &impl Files, arguments: &[&str]) -> Self {
         Self::start_inside_with(&[], at, lab, arguments)
     }
 
-    /// As [`Self::start_inside`], with variables in its environment.
+    /// Starts like [`Self::start_inside`], with variables in its environment.
     pub fn start_inside_with(
         environment: &[(&str, &str)],
         at: &Station,
@@ -205,7 +205,7 @@ impl Capture {
         self
     }
 
-    /// As [`Self::start`], with standard output as a pipe that the test reads itself.
+    /// Starts like [`Self::start`], with standard output as a pipe that the test reads itself.
     pub fn start_piped(lab: &impl Files, arguments: &[&str]) -> (Self, ChildStdout) {
         let command = Command::new(binary::path());
         let mut capture = Self::launch(command, &[], lab, arguments);
@@ -226,7 +226,7 @@ impl Capture {
         let summary = lab.file(&format!("summary-{number}.json"));
         let mut child = command
             .arg("capture")
-            // In front: an expression takes all that follows.
+            // In front: an expression includes everything after it.
             .args(["--summary", &summary])
             .args(ring_size(arguments))
             .args(arguments)
@@ -256,19 +256,19 @@ impl Capture {
         );
     }
 
-    /// All that was said on standard error so far.
+    /// Returns the standard error so far.
     pub fn said(&self) -> String {
         String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
     }
 
-    /// Waits for words on standard error.
+    /// Waits for a text on standard error.
     #[track_caller]
     pub fn wait_said(&self, words: &str) {
         let said = self.stderr.wait(|bytes| contains(bytes, words));
         assert!(said, "trawl did not say {words:?}, but: {}", self.said());
     }
 
-    /// Waits until what was printed on standard output so far satisfies `done`, and returns it.
+    /// Waits until the standard output so far satisfies `done`, and returns it.
     #[track_caller]
     pub fn wait_printed(&self, done: impl Fn(&str) -> bool) -> String {
         let stdout = self.stdout.as_ref().expect("standard output is followed");
@@ -299,7 +299,7 @@ impl Capture {
         kill_process(process, signal).expect("trawl runs");
     }
 
-    /// Stops the reading side; returns when it stands still.
+    /// Stops the reading process; returns once it is stopped.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
         let stat = format!("/proc/{}/stat", self.id());
@@ -312,13 +312,13 @@ impl Capture {
         self.signal(Signal::CONT);
     }
 
-    /// Asks for figures until this many packets were seen in all.
+    /// Requests figures until this many packets were seen in all.
     #[track_caller]
     pub fn wait_seen(&self, count: u64) {
         self.wait_figure("seen", count);
     }
 
-    /// Asks for figures until this many packets were recorded in all.
+    /// Requests figures until this many packets were recorded in all.
     #[track_caller]
     pub fn wait_recorded(&self, count: u64) {
         self.wait_figure("recorded", count);
@@ -331,7 +331,7 @@ impl Capture {
         });
     }
 
-    /// Asks for figures, and returns the one of this name (`seen`, `recorded`) over all interfaces.
+    /// Requests figures, and returns the one of this name (`seen`, `recorded`), summed over all interfaces.
     #[track_caller]
     pub fn figure(&self, name: &str) -> u64 {
         let before = self.stderr.so_far().len();
@@ -355,13 +355,13 @@ impl Capture {
         self.wait()
     }
 
-    /// Interrupts it; the end is a good one.
+    /// Interrupts it; it has to end successfully.
     #[track_caller]
     pub fn stop_well(self) -> Summary {
         self.stop().summary_of_success()
     }
 
-    /// Kills it and waits until the process that cleans up after it is done.
+    /// Kills it and waits for the end of the process that cleans up after it.
     pub fn kill(self) -> Finished {
         let family = marked_processes(&self.mark);
         self.signal(Signal::KILL);
@@ -372,7 +372,7 @@ impl Capture {
         finished
     }
 
-    /// Kills it as `pkill -9 trawl` does.
+    /// Kills it like `pkill -9 trawl`.
     pub fn kill_by_name(self) -> Finished {
         self.kill_those(|process| {
             let name = std::fs::read_to_string(format!("/proc/{process}/comm"));
@@ -380,7 +380,7 @@ impl Capture {
         })
     }
 
-    /// Kills all its processes, those first that would clean up after it.
+    /// Kills all its processes, the ones that would clean up first.
     pub fn kill_all(self) -> Finished {
         self.kill_those(|_| true)
     }
@@ -397,7 +397,7 @@ impl Capture {
         self.kill()
     }
 
-    /// Waits for an end that comes by itself.
+    /// Waits for it to end on its own.
     pub fn wait(mut self) -> Finished {
         let mut status = None;
         wait_until("trawl ends", || {
@@ -425,7 +425,7 @@ impl Drop for Capture {
 }
 
 impl Finished {
-    /// The account, checked to add up, and the same as in the last line on standard error.
+    /// Returns the summary, after checking that it adds up and equals the last line on standard error.
     #[track_caller]
     pub fn summary(&self) -> Summary {
         let text = self
@@ -471,14 +471,14 @@ fn contains(bytes: &[u8], words: &str) -> bool {
     String::from_utf8_lossy(bytes).contains(words)
 }
 
-/// The number before a word in an account's line.
+/// Returns the number before a name in a summary line.
 fn figure(line: &str, name: &str) -> Option<u64> {
     let words: Vec<&str> = line.split([' ', ',']).collect();
     let at = words.iter().position(|word| *word == name)?;
     words.get(at.checked_sub(1)?)?.parse().ok()
 }
 
-/// A capture and the processes it started.
+/// Returns the processes of a capture.
 fn marked_processes(mark: &str) -> Vec<u32> {
     let wanted = format!("{MARK}={mark}");
     let is_marked = |process: &u32| {
@@ -492,7 +492,7 @@ fn marked_processes(mark: &str) -> Vec<u32> {
     processes.filter(is_marked).collect()
 }
 
-/// Gone, or a zombie: a process becomes one after it has closed all it had open.
+/// Returns whether a process is gone or a zombie: it becomes one after it has closed all its files.
 fn is_over(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
     stat.map_or(true, |stat| stat.contains(") Z ") || stat.contains(") X "))

@@ -1,4 +1,4 @@
-//! Frames to send, from the sending end of a lab to the receiving one.
+//! Frames from the sending end of a lab to the receiving one.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,31 +12,31 @@ const TO4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const FROM6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 1);
 const TO6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 2);
 
-/// Nobody answers it.
+/// Returns a frame that no stack answers.
 pub fn silent(length: usize) -> Vec<u8> {
     sender::experimental(FROM, TO, length)
 }
 
-/// One whose first payload bytes say which it is, so that copies can be told apart.
+/// Returns a frame with a number in its first payload bytes, so that copies are distinguishable.
 pub fn numbered(number: u32, length: usize) -> Vec<u8> {
     let mut bytes = silent(length);
     bytes[18..22].copy_from_slice(&number.to_be_bytes());
     bytes
 }
 
-/// The number in a frame made by [`numbered`].
+/// Returns the number in a frame made by [`numbered`].
 pub fn number_of(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[18..22].try_into().expect("four bytes"))
 }
 
-/// One that the lab's choosing program meets with this action.
+/// Returns a frame that the lab's choosing program answers with this action.
 pub fn choosing(action: u16) -> Vec<u8> {
     let mut bytes = silent(64);
     bytes[14..16].copy_from_slice(&action.to_be_bytes());
     bytes
 }
 
-/// One of which no two bytes next to each other are alike, so that shifted or repeated bytes are noticed.
+/// Returns a frame without two equal adjacent bytes, so that shifted or repeated bytes are noticed.
 pub fn patterned(length: usize) -> Vec<u8> {
     let mut bytes = silent(length);
     for (at, byte) in bytes.iter_mut().enumerate().skip(18) {
@@ -53,7 +53,7 @@ fn ipv4() -> Template {
     ethernet().ipv4(FROM4, TO4)
 }
 
-/// One of each kind that people look at, and every length where a copy could go wrong.
+/// Returns one frame of each common kind, and of every length where a copy could go wrong.
 pub fn assorted() -> Vec<Vec<u8>> {
     let mut frames: Vec<Vec<u8>> = [
         60, 61, 62, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1513, 1514,
@@ -95,7 +95,7 @@ pub fn assorted() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Fails unless these are the same frames, in whatever order; tells what is missing and what is too much.
+/// Fails unless these are the same frames, in any order; lists the missing and the extra ones.
 #[track_caller]
 pub fn assert_same(got: &[&[u8]], wanted: &[Vec<u8>]) {
     let text = |frame: &[u8]| {
@@ -121,12 +121,12 @@ pub fn assert_same(got: &[&[u8]], wanted: &[Vec<u8>]) {
     );
 }
 
-/// With as many VLAN tags.
+/// Returns a template with this many VLAN tags.
 fn tagged(tags: u16) -> Template {
     (0..tags).fold(ethernet(), |frame, tag| frame.vlan(100 + tag))
 }
 
-/// A UDP datagram of 64 bytes or the least that there can be, after this number of VLAN tags.
+/// Returns a UDP datagram of 64 bytes or the minimum, after this number of VLAN tags.
 pub fn ipv4_udp(tags: u16) -> Vec<u8> {
     let frame = tagged(tags).ipv4(FROM4, TO4).udp(40_000, 9);
     frame.payload(b"four").frame_len(64).build()
@@ -140,7 +140,7 @@ pub fn ipv6_udp(tags: u16) -> Vec<u8> {
         .build()
 }
 
-/// A UDP datagram with this payload.
+/// Returns a UDP datagram with this payload.
 pub fn udp(payload: &[u8]) -> Vec<u8> {
     udp_to(9, payload)
 }
@@ -149,7 +149,7 @@ pub fn udp_to(port: u16, payload: &[u8]) -> Vec<u8> {
     ipv4().udp(40_000, port).payload(payload).build()
 }
 
-/// A ping, which the receiving end's stack answers.
+/// Returns a ping, which the receiving end's stack answers.
 pub fn echo_request(sequence: u16) -> Vec<u8> {
     ipv4()
         .icmp(Icmp::echo_request(7, sequence))

@@ -1,4 +1,4 @@
-//! `trawl gen` as tests run it: the real binary, out of one end of a lab.
+//! `trawl gen` in tests: the real binary, sending out of one end of a lab.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::lab::Lab;
 use crate::witness::{ip_link, output};
 use crate::{trawl, wait_until};
 
-/// Runs `trawl gen KIND -i …` out of a lab's sender to its end, which has to be a good one, and returns its summary.
+/// Runs `trawl gen KIND -i …` out of a lab's sender, which has to succeed, and returns its summary.
 #[track_caller]
 pub fn generate(lab: &Lab, kind: &str, arguments: &[&str]) -> Value {
     let sender = lab.sender();
@@ -21,7 +21,7 @@ pub fn generate(lab: &Lab, kind: &str, arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {said}"))
 }
 
-/// Runs `trawl gen` where it has to fail, and returns its exit status and what it said.
+/// Runs `trawl gen`, which has to fail, and returns its exit status and message.
 #[track_caller]
 pub fn refused(arguments: &[&str]) -> (i32, String) {
     let output = trawl(&[&["gen"], arguments].concat());
@@ -36,7 +36,7 @@ pub fn refused(arguments: &[&str]) -> (i32, String) {
     (code, said)
 }
 
-/// Packets that the receiving end of a lab has counted, as `ip -s link` tells.
+/// Returns the packets that the receiving end of a lab has counted, as in `ip -s link`.
 pub fn received(lab: &Lab) -> u64 {
     let station = &lab.pair.b;
     let shown = output(
@@ -56,7 +56,7 @@ pub fn received(lab: &Lab) -> u64 {
     all[0]["stats64"]["rx"]["packets"].as_u64().unwrap_or(0)
 }
 
-/// Waits until the receiving end has counted just this many more than before.
+/// Waits until the receiving end has counted exactly this many more than before.
 #[track_caller]
 pub fn wait_received(lab: &Lab, before: u64, count: u64) {
     wait_until(&format!("{count} packets are received"), || {
@@ -66,7 +66,7 @@ pub fn wait_received(lab: &Lab, before: u64, count: u64) {
     assert!(ip_link(&lab.pair.b).is_some());
 }
 
-/// The values of these fields in each packet of a file, all checksums being looked at.
+/// Returns the values of these fields in each packet of a file, with all checksums validated.
 #[track_caller]
 pub fn dissect(file: &str, fields: &[&str]) -> Vec<Vec<String>> {
     let mut arguments = vec!["-n", "-r", file];

@@ -1,4 +1,4 @@
-//! A lab and a directory for one test, gone when the test is over.
+//! A lab and a directory for one test, removed after the test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::root_or_skip;
 use crate::turn::Turn;
 use crate::witness::{output, run};
 
-/// Traffic goes from `pair.a` to `pair.b`, where it is captured.
+/// A pair of namespaces: traffic goes from `pair.a` to `pair.b`, where it is captured.
 #[derive(Debug)]
 pub struct Lab {
     pub pair: Pair,
@@ -20,7 +20,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// `None` where the test has to be skipped, which has been said then.
+    /// Opens a lab; `None` if the test has to be skipped, which is reported.
     pub fn open() -> Option<Self> {
         Self::with(PairOptions::default())
     }
@@ -29,7 +29,7 @@ impl Lab {
         root_or_skip().then(|| Self::taking(Turn::shared(), options))
     }
 
-    /// With the machine for this test alone.
+    /// Opens a lab with the machine reserved for this test.
     pub fn alone() -> Option<Self> {
         root_or_skip().then(|| Self::taking(Turn::alone(), PairOptions::default()))
     }
@@ -43,32 +43,32 @@ impl Lab {
         }
     }
 
-    /// Where packets arrive, as `-i` takes it.
+    /// Returns the receiving interface in the syntax of `-i`.
     pub fn receiver(&self) -> String {
         place(&self.pair.b)
     }
 
-    /// Where packets are sent, as `-i` takes it.
+    /// Returns the sending interface in the syntax of `-i`.
     pub fn sender(&self) -> String {
         place(&self.pair.a)
     }
 
-    /// A path in this test's own directory.
+    /// Returns a path in this test's own directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.0.join(name)
     }
 
-    /// As text, for an argument.
+    /// Returns a path as text, for an argument.
     pub fn file(&self, name: &str) -> String {
         self.path(name).to_str().expect("a plain path").to_owned()
     }
 
-    /// Sends frames from a to b, in turn until there were `count`, and returns when the interface took the last.
+    /// Sends `count` frames from a to b, in turn, and returns once the interface accepted the last.
     pub fn send(&self, frames: &[Vec<u8>], count: u64) {
         send_from(&self.pair.a, frames, count, Engine::Live, None, None);
     }
 
-    /// Each of them once, by a packet socket: any length that the MTU allows.
+    /// Sends each frame once, by a packet socket: any length that the MTU allows.
     pub fn send_long(&self, frames: &[Vec<u8>]) {
         send_from(
             &self.pair.a,
@@ -80,7 +80,7 @@ impl Lab {
         );
     }
 
-    /// From two CPUs at once, which makes two queues busy, `count` by each.
+    /// Sends `count` frames from each of two CPUs at once, so that two queues are busy.
     pub fn send_from_two_cpus(&self, frames: &[Vec<u8>], count: u64) {
         std::thread::scope(|scope| {
             for cpu in 0..2 {
@@ -92,7 +92,7 @@ impl Lab {
     }
 }
 
-/// A file system in memory that is mounted for the length of a test.
+/// A file system in memory, mounted for the duration of a test.
 #[derive(Debug)]
 pub struct Mounted {
     pub path: String,
@@ -114,7 +114,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Sends out of one end of a lab; fails the test when not all were taken.
+/// Sends out of one end of a lab; fails the test if not all frames were accepted.
 pub fn send_from(
     from: &Station,
     frames: &[Vec<u8>],
@@ -136,9 +136,9 @@ pub fn send_from(
     assert_eq!(sent.packets, count);
 }
 
-/// Where a test keeps its files.
+/// The directory of a test's files.
 pub trait Files {
-    /// A path in the test's own directory, as text for an argument.
+    /// Returns a path in the test's own directory, as text for an argument.
     fn file(&self, name: &str) -> String;
 }
 
@@ -148,7 +148,7 @@ impl Files for Lab {
     }
 }
 
-/// A line of three namespaces and a directory for one test, gone when the test is over.
+/// A line of three namespaces and a directory for one test, removed after the test.
 #[derive(Debug)]
 pub struct LineLab {
     pub line: Line,
@@ -157,7 +157,7 @@ pub struct LineLab {
 }
 
 impl LineLab {
-    /// `None` where the test has to be skipped, which has been said then.
+    /// Opens a line; `None` if the test has to be skipped, which is reported.
     pub fn with(options: &LineOptions) -> Option<Self> {
         root_or_skip().then(|| Self {
             line: Line::new(options).unwrap_or_else(|e| panic!("no lab for the test: {e}")),
@@ -170,7 +170,7 @@ impl LineLab {
         Self::with(&LineOptions::default())
     }
 
-    /// With packets of several buffers.
+    /// Opens a line for packets of several buffers.
     pub fn jumbo() -> Option<Self> {
         Self::with(&LineOptions {
             mtu: 9000,
@@ -178,12 +178,12 @@ impl LineLab {
         })
     }
 
-    /// Sends frames from a, in turn until there were `count`, and returns when the interface took the last.
+    /// Sends `count` frames from a, in turn, and returns once the interface accepted the last.
     pub fn send(&self, frames: &[Vec<u8>], count: u64) {
         send_from(&self.line.a, frames, count, Engine::Live, None, None);
     }
 
-    /// Each of them once, by a packet socket.
+    /// Sends each frame once, by a packet socket.
     pub fn send_packets(&self, frames: &[Vec<u8>]) {
         let count = frames.len() as u64;
         send_from(&self.line.a, frames, count, Engine::Packet, None, None);
@@ -197,12 +197,12 @@ impl Files for LineLab {
     }
 }
 
-/// As `-i` takes it.
+/// Returns a station's interface in the syntax of `-i`.
 pub fn place(station: &Station) -> String {
     format!("{}:{}", station.name, station.interface)
 }
 
-/// Where a test keeps its files: gone with it.
+/// A directory for a test's files, removed after the test.
 #[derive(Debug)]
 pub struct Directory(PathBuf);
 

@@ -1,5 +1,5 @@
-//! What the end-to-end tests stand on: a lab for each test, the real binary started and stopped, its account read,
-//! and other people's tools as witnesses.
+//! The base of the end-to-end tests: a lab for each test, the real binary started and stopped, its summary parsed, and other
+//! tools as witnesses.
 
 pub mod binary;
 pub mod bundled;
@@ -30,15 +30,15 @@ use std::io::Write;
 
 use trawl_bpf::probe::Feature;
 
-/// Says that a test cannot run here, past the capture of output by the test runner: a skip that nobody sees is as
-/// bad as a test that passes without testing.
+/// Reports that a test cannot run here, bypassing the test runner's capture of output: an unnoticed skip is as bad as a test that
+/// passes without testing.
 pub fn skip(reason: &str) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("a test");
     let _ = writeln!(std::io::stderr().lock(), "SKIPPED: {name}: {reason}");
 }
 
-/// Whether this process is root; says that the test is skipped where it is not.
+/// Returns whether this process is root; otherwise reports that the test is skipped.
 pub fn root_or_skip() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -47,8 +47,8 @@ pub fn root_or_skip() -> bool {
     root
 }
 
-/// Whether the kernel takes tracing programs here; says that the test is skipped where it does not. Those tests run
-/// in the virtual machine.
+/// Returns whether the kernel supports tracing programs; otherwise reports that the test is skipped. Such tests run in the
+/// virtual machine.
 pub fn tracing_or_skip() -> bool {
     if !root_or_skip() {
         return false;
@@ -58,7 +58,7 @@ pub fn tracing_or_skip() -> bool {
         .all(feature_or_skip)
 }
 
-/// Whether the kernel has the feature; says that the test is skipped where it is too old or a policy forbids it.
+/// Returns whether the kernel has the feature; reports that the test is skipped if it is too old or a policy forbids it.
 pub fn feature_or_skip(feature: Feature) -> bool {
     match feature.reason_to_skip() {
         None => true,
@@ -69,7 +69,7 @@ pub fn feature_or_skip(feature: Feature) -> bool {
     }
 }
 
-/// Whether other people's programs are installed that the test needs; says that it is skipped where one is missing.
+/// Returns whether the programs that the test needs are installed; reports that it is skipped if one is missing.
 pub fn tools_or_skip(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there =

@@ -1,4 +1,4 @@
-//! A reader of pcapng that shares nothing with trawl's: blocks, options and packets, strict about all of them.
+//! A strict reader of pcapng that shares no code with trawl's: blocks, options and packets.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ impl Options {
             .map(|value| u64::from_le_bytes(value.try_into().expect("eight bytes")))
     }
 
-    /// Two words, the high one first, as the format has its times.
+    /// Returns a time of two 32-bit halves, the high one first, as in the format.
     pub fn time(&self, code: u16) -> Option<u64> {
         self.bytes(code)
             .map(|value| high_low(word(value, 0), word(value, 4)))
@@ -85,7 +85,7 @@ impl Packet {
         self.options.u32(6)
     }
 
-    /// Kind and value.
+    /// Returns kind and value.
     pub fn verdict(&self) -> Option<(u8, u64)> {
         let (kind, value) = self.options.bytes(7)?.split_first()?;
         Some((
@@ -103,7 +103,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Since when the counts are: the high half comes first.
+    /// Returns the start of the counts: the high half comes first.
     pub fn start(&self) -> u64 {
         let start = self.options.u64(2).expect("a time at which it began");
         start.rotate_left(32)
@@ -128,7 +128,7 @@ impl Contents {
         Self::parse(&bytes)
     }
 
-    /// Panics at anything that is not as the format asks for.
+    /// Parses a file; panics on anything that the format forbids.
     #[track_caller]
     pub fn parse(bytes: &[u8]) -> Self {
         let mut contents = Self::default();
@@ -189,7 +189,7 @@ impl Contents {
                 time: high_low(word(body, 4), word(body, 8)),
                 options: options(&body[12..]),
             }),
-            // Local use: fills a piece of the file up to what the disk takes.
+            // Local use: pads a piece of the file to the disk's alignment.
             FILLING => self.fillings += 1,
             other => panic!("a block of type {other}"),
         }
@@ -202,7 +202,7 @@ impl Contents {
             .collect()
     }
 
-    /// The packets of one interface block.
+    /// Returns the packets of an interface block.
     pub fn of(&self, interface: u32) -> Vec<&Packet> {
         self.packets
             .iter()
@@ -210,7 +210,7 @@ impl Contents {
             .collect()
     }
 
-    /// No packet of an interface came before its statistics begin.
+    /// Checks that no packet of an interface precedes the start of its statistics.
     #[track_caller]
     pub fn assert_statistics_begin_first(&self) {
         assert!(!self.statistics.is_empty(), "the file has statistics");

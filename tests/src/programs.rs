@@ -1,5 +1,4 @@
-//! BPF programs as people write them, compiled from tests/programs and tests/objects: the names of the files with the
-//! objects.
+//! BPF programs like users write them, compiled from tests/programs and tests/objects: file names and objects.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -14,7 +13,7 @@ use crate::{Lab, frames};
 include!(concat!(env!("OUT_DIR"), "/programs.rs"));
 include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 
-/// The object compiled from the file of that name.
+/// Returns the object compiled from the file of that name.
 #[track_caller]
 pub fn object(name: &str) -> &'static [u8] {
     let mut all = PROGRAMS.iter().chain(OBJECTS);
@@ -24,7 +23,7 @@ pub fn object(name: &str) -> &'static [u8] {
         .1
 }
 
-/// The object as a file of the test's, `NAME.o`.
+/// Writes the object to a file of the test, `NAME.o`.
 #[track_caller]
 pub fn object_file(lab: &Lab, name: &str) -> String {
     let path = lab.file(&format!("{name}.o"));
@@ -32,8 +31,8 @@ pub fn object_file(lab: &Lab, name: &str) -> String {
     path
 }
 
-/// What the program `tail_calls` asks of these frames leads to each of its exits, those of the programs it jumps to
-/// included: with the verdicts.
+/// Returns frames that lead the program `tail_calls` to each of its exits, including the ones of the programs it jumps to, with
+/// the verdicts.
 pub fn tail_call_exits() -> [(Vec<u8>, u64); 6] {
     let frame = |first: u8, second: u8, third: u8| {
         let mut frame = frames::silent(64);
@@ -52,7 +51,7 @@ pub fn tail_call_exits() -> [(Vec<u8>, u64); 6] {
     ]
 }
 
-/// One of them on an interface; gone when dropped.
+/// A program on an interface, detached when dropped.
 #[derive(Debug)]
 pub struct Attached {
     object: Plain,
@@ -60,7 +59,7 @@ pub struct Attached {
 }
 
 impl Drop for Attached {
-    /// At once: a process that another test is about to start has the link too, and holds it a moment longer.
+    /// Detaches at once: a process that another test is starting would hold the link a moment longer.
     fn drop(&mut self) {
         // The interface may be gone, and the link with it.
         let _ = link::detach(self.link.as_fd());
@@ -68,13 +67,13 @@ impl Drop for Attached {
 }
 
 impl Attached {
-    /// `program` out of the file of that name, in the driver.
+    /// Attaches `program` of the file of that name natively.
     #[track_caller]
     pub fn native(file: &str, program: &str, station: &Station) -> Self {
         Self::attach(file, program, station, XdpMode::Native)
     }
 
-    /// The same, after the driver.
+    /// Attaches it in skb mode.
     #[track_caller]
     pub fn skb(file: &str, program: &str, station: &Station) -> Self {
         Self::attach(file, program, station, XdpMode::Skb)
@@ -93,7 +92,7 @@ impl Attached {
         Self { object, link }
     }
 
-    /// Another program in its place, without a gap.
+    /// Exchanges it for another program, without a gap.
     #[track_caller]
     pub fn replace(&mut self, file: &str, program: &str) {
         let other = Plain::load(object(file), program).unwrap_or_else(|e| panic!("{e}"));
@@ -106,7 +105,7 @@ impl Attached {
         self.object.program()
     }
 
-    /// Its number, as other tools show it.
+    /// Returns its id, as other tools show it.
     pub fn id(&self) -> u32 {
         let about = trawl_bpf::info::program(self.program());
         about.expect("a program of ours").id

@@ -1,4 +1,4 @@
-//! A trawl command that goes on until it is told to stop, and what it leaves.
+//! A trawl command that runs until it is stopped, and its output.
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct Running {
     stderr: Arc<Stream>,
 }
 
-/// One that is over.
+/// A command that has ended.
 #[derive(Debug)]
 pub struct Done {
     pub status: ExitStatus,
@@ -26,7 +26,7 @@ pub struct Done {
 }
 
 impl Running {
-    /// Starts trawl with these arguments; returns once it says these words on standard error.
+    /// Starts trawl with these arguments; returns once this text is on standard error.
     #[track_caller]
     pub fn start(arguments: &[&str], ready: &str) -> Self {
         let mut child = Command::new(binary::path())
@@ -45,7 +45,7 @@ impl Running {
         running
     }
 
-    /// Waits for words on standard error.
+    /// Waits for a text on standard error.
     #[track_caller]
     pub fn wait_said(&self, words: &str) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -54,12 +54,12 @@ impl Running {
         assert!(said, "trawl did not say {words:?}, but: {all}");
     }
 
-    /// What it said on standard error so far.
+    /// Returns the standard error so far.
     pub fn said(&self) -> String {
         String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
     }
 
-    /// What was printed on standard output so far.
+    /// Returns the standard output so far.
     pub fn shown(&self) -> String {
         String::from_utf8_lossy(&self.stdout.so_far()).into_owned()
     }
@@ -83,7 +83,7 @@ impl Running {
         self.wait()
     }
 
-    /// Waits for an end that comes by itself.
+    /// Waits for it to end on its own.
     pub fn wait(mut self) -> Done {
         let mut status = None;
         wait_until("trawl ends", || {
@@ -107,7 +107,7 @@ impl Drop for Running {
 }
 
 impl Done {
-    /// What it printed with `--json`, having ended well.
+    /// Returns its output with `--json`, after a successful end.
     #[track_caller]
     pub fn json(&self) -> Value {
         assert_eq!(self.status.code(), Some(0), "{}", self.stderr);

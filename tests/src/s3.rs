@@ -1,5 +1,5 @@
-//! An S3 server of others (moto, from PyPI) with a proxy before it that makes faults, one connection a request. Google's XML
-//! interface is that of S3 with other headers, which the proxy renames.
+//! An S3 server (moto, from PyPI) behind a proxy that injects faults, with one connection per request. Google's XML interface is
+//! S3's with other headers, which the proxy renames.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,35 +12,35 @@ use crate::{binary, skip, trawl};
 
 pub const BUCKET: &str = "trawl";
 
-/// Objects are private; the server takes any signature.
+/// Objects are private; the server accepts any signature.
 const AUTHORIZATION: &str = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
 
-/// What happens to the requests that create an object.
+/// Fault of the requests that create an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// Each connection is closed at once, whatever it asks for.
+    /// Each connection is closed at once, whatever the request.
     Partition,
-    /// Nothing is forwarded until this is over: [`Server::set`].
+    /// Nothing is forwarded until [`Server::set`] ends the fault.
     Slow,
-    /// The request is answered with this status, and not done.
+    /// The request is answered with this status, and not executed.
     Status(u16),
-    /// The request is done, and the connection closed before its answer.
+    /// The request is executed, and the connection closed before its answer.
     LostReply,
-    /// The request is done twice; the second answer is given.
+    /// The request is executed twice; the second answer is returned.
     Doubled,
 }
 
 #[derive(Debug)]
 struct Proxy {
     target: AtomicU16,
-    /// The fault and how many requests it meets.
+    /// The fault and the number of requests that meet it.
     fault: Mutex<(Fault, u64)>,
     met: AtomicU64,
     ended: AtomicBool,
 }
 
-/// The server and its proxy; both end with this.
+/// The server and its proxy, stopped when dropped.
 #[derive(Debug)]
 pub struct Server {
     moto: Child,
@@ -60,13 +60,13 @@ print(server.get_host_and_port()[1], flush=True)
 sys.stdin.read()
 ";
 
-/// Where `make test` puts what it takes from PyPI.
+/// Returns the directory of the packages that `make test` installs from PyPI.
 pub fn python_packages() -> PathBuf {
     let target = binary::path().parent().and_then(std::path::Path::parent);
     target.expect("a target directory").join("python")
 }
 
-/// The server, and its port.
+/// Starts the server and returns its port.
 fn moto() -> Option<(Child, u16)> {
     let mut child = Command::new("python3")
         .args(["-c", START])
@@ -88,7 +88,7 @@ fn moto() -> Option<(Child, u16)> {
     Some((child, target))
 }
 
-/// One request to an S3 server: status and body.
+/// Sends a request to an S3 server and returns the answer, status and body.
 fn ask(port: u16, request: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.write_all(request)?;
@@ -98,9 +98,9 @@ fn ask(port: u16, request: &[u8]) -> std::io::Result<Vec<u8>> {
 }
 
 impl Server {
-    /// Says that the test is skipped where trawl or Python lack what it needs.
+    /// Starts the server; reports that the test is skipped if trawl or Python lack support.
     pub fn open() -> Option<Self> {
-        // Without a bucket: refused before anything is asked.
+        // A URL without a bucket is refused before any request.
         let probe = trawl(&["store", "ls", "s3://"]);
         if String::from_utf8_lossy(&probe.stderr).contains("for file:// stores only") {
             skip("this trawl has no S3: cargo build --bin trawl --features cloud");
@@ -134,13 +134,13 @@ impl Server {
         assert_eq!(self.request("PUT", "", &[]).0, 200);
     }
 
-    /// Kills the server with all that it holds; the proxy closes each connection.
+    /// Kills the server with its data; the proxy closes each connection.
     pub fn kill(&mut self) {
         self.moto.kill().expect("it runs");
         self.moto.wait().expect("it ends");
     }
 
-    /// Another one takes its place, with an empty bucket.
+    /// Starts a new server in its place, with an empty bucket.
     pub fn restart(&mut self) {
         let (moto, target) = moto().expect("it started before");
         self.moto = moto;
@@ -148,18 +148,18 @@ impl Server {
         self.make_bucket();
     }
 
-    /// The next requests that create objects, or all there are, meet a fault.
+    /// Makes the next requests that create objects, or all of them, meet a fault.
     pub fn set(&self, fault: Fault, times: u64) {
         *self.proxy.fault.lock().expect("no panic") = (fault, times);
         self.proxy.met.store(0, Ordering::Release);
     }
 
-    /// How many requests met the fault.
+    /// Returns the number of requests that met the fault.
     pub fn met(&self) -> u64 {
         self.proxy.met.load(Ordering::Acquire)
     }
 
-    /// What trawl's environment has to say.
+    /// Returns the environment for trawl.
     pub fn environment(&self) -> Vec<(String, String)> {
         let endpoint = format!("http://127.0.0.1:{}", self.port);
         [
@@ -175,7 +175,7 @@ impl Server {
         .to_vec()
     }
 
-    /// As [`Server::environment`], for Google's interface, whose requests the proxy turns into those of S3.
+    /// Returns the environment for Google's interface, whose requests the proxy translates to S3's.
     pub fn environment_of_google(&self) -> Vec<(String, String)> {
         let endpoint = format!("http://127.0.0.1:{}", self.port);
         [
@@ -188,7 +188,7 @@ impl Server {
         .to_vec()
     }
 
-    /// Asks the server itself, past the proxy: status and body.
+    /// Sends a request to the server, bypassing the proxy; returns status and body.
     pub fn request(&self, method: &str, key: &str, body: &[u8]) -> (u16, Vec<u8>) {
         let mut request = format!(
             "{method} /{BUCKET}/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nAuthorization: {AUTHORIZATION}\r\nContent-Length: {}\r\n\r\n",
@@ -210,7 +210,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.proxy.ended.store(true, Ordering::Release);
-        // The listener's thread looks when a connection comes.
+        // Wakes the listener's thread by a connection.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         let _ = self.moto.kill();
         let _ = self.moto.wait();
@@ -258,7 +258,7 @@ impl Proxy {
             if lower.starts_with("authorization: bearer") {
                 head.push_str(&format!("Authorization: {AUTHORIZATION}\r\n"));
             } else if lower.starts_with("x-goog-if-generation-match: 0") {
-                // What Google calls `If-None-Match: *`.
+                // Google's equivalent of `If-None-Match: *`.
                 head.push_str("If-None-Match: *\r\n");
             } else if !lower.starts_with("connection:") {
                 head.push_str(&line);

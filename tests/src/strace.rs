@@ -1,25 +1,25 @@
-//! The system calls of a command, by strace, and the command killed at one of them.
+//! The system calls of a command by strace, and the command killed at one of them.
 
 use std::collections::HashMap;
 
-/// One system call of a run that was traced.
+/// A system call of a traced run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     pub name: String,
-    /// Which of those with the name it is, from 1 on: so strace counts.
+    /// Its number among the calls of that name, from 1 on, as strace counts.
     ordinal: usize,
-    /// As strace writes it.
+    /// The call in strace's notation.
     pub text: String,
 }
 
 impl Call {
-    /// strace's argument that kills a command as it enters this call.
+    /// Returns strace's argument that kills a command as it enters this call.
     pub fn killing(&self) -> String {
         format!("inject={}:signal=SIGKILL:when={}", self.name, self.ordinal)
     }
 }
 
-/// The calls in what strace wrote of one thread.
+/// Parses strace's output for one thread.
 pub fn calls(trace: &str) -> Vec<Call> {
     let mut counts: HashMap<&str, usize> = HashMap::new();
     trace

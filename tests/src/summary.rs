@@ -1,4 +1,4 @@
-//! The account as `--summary` writes it.
+//! The summary as written by `--summary`.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ pub struct Summary {
     pub seen: u64,
     pub filtered_out: u64,
     pub recorded: u64,
-    /// Recorded into memory only.
+    /// Packets recorded into memory only.
     #[serde(default)]
     pub not_kept: u64,
     pub lost: BTreeMap<String, u64>,
     pub seconds: f64,
     pub ended: String,
     pub interfaces: Vec<Interface>,
-    /// Those beside the first.
+    /// Outputs after the first.
     #[serde(default)]
     pub outputs: Vec<serde_json::Value>,
-    /// The events that a capture waited for.
+    /// Events that a capture waited for.
     #[serde(default)]
     pub triggers: Option<serde_json::Value>,
-    /// When packets went by unseen.
+    /// Times at which packets went unseen.
     #[serde(default)]
     pub unseen: Vec<serde_json::Value>,
 }
@@ -37,11 +37,11 @@ pub struct Interface {
     pub seen: u64,
     pub filtered_out: u64,
     pub recorded: u64,
-    /// Recorded into memory only.
+    /// Packets recorded into memory only.
     #[serde(default)]
     pub not_kept: u64,
     pub lost: BTreeMap<String, u64>,
-    /// The figures of a library that reads the packets.
+    /// Figures of a library that reads the packets.
     #[serde(default)]
     pub library: Option<serde_json::Value>,
     #[serde(default)]
@@ -70,7 +70,7 @@ impl Summary {
         self.lost.get(reason).copied().unwrap_or_default()
     }
 
-    /// Checked of each summary that a test reads: in total, under each interface, and the one by the other.
+    /// Checks that the totals, each interface, and their sums add up: done for each summary that a test reads.
     fn assert_adds_up(&self) {
         let adds_up = |seen: u64, others: [u64; 3], lost: &BTreeMap<String, u64>| {
             let others = others.iter().sum::<u64>();
@@ -93,7 +93,7 @@ impl Summary {
         assert_eq!(self.lost, lost, "{self:#?}");
     }
 
-    /// All of them, and nothing else.
+    /// Checks that all packets were recorded, and nothing else.
     #[track_caller]
     pub fn assert_all_recorded(&self, count: u64) {
         let figures = (

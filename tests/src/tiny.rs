@@ -1,4 +1,4 @@
-//! A file system that is soon full.
+//! A file system that is quickly full.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::witness::run;
 pub struct TinyDisk(PathBuf);
 
 impl TinyDisk {
-    /// One that holds this many bytes (in whole pages), under the test's own directory.
+    /// Mounts a file system of this many bytes (in whole pages), under the test's own directory.
     pub fn mount(lab: &Lab, bytes: u64) -> Self {
         let path = lab.path("tiny");
         std::fs::create_dir(&path).expect("a directory");

@@ -4,12 +4,12 @@ use std::process::Command;
 
 use crate::{skip, wait_until};
 
-/// A terminal of tmux's own, on a server of its own.
+/// A terminal on a tmux server of its own.
 #[derive(Debug)]
 pub struct Tmux(String);
 
 impl Tmux {
-    /// `None` where there is no tmux, which has been said then.
+    /// Opens a terminal; `None` without tmux, which is reported.
     #[must_use]
     pub fn start(name: &str, command: &str) -> Option<Self> {
         let socket = format!("trawl-test-{}-{name}", std::process::id());

@@ -1,21 +1,21 @@
-//! Whose turn it is: tests run side by side, but for those that need the machine for themselves.
+//! Turns of tests: most run in parallel, some need the machine for themselves.
 
 use std::fs::File;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Held for as long as a test runs.
+/// Held as long as a test runs.
 #[derive(Debug)]
 pub struct Turn(#[allow(dead_code, reason = "the lock is what counts")] File);
 
 impl Turn {
-    /// Beside others.
+    /// Waits for a turn in parallel with others.
     pub fn shared() -> Self {
         let file = Self::file();
         file.lock_shared().expect("a lock that can be shared");
         Self(file)
     }
 
-    /// Alone: for what changes the whole machine, such as its clock.
+    /// Waits for the whole machine, for tests that change it, such as its clock.
     pub fn alone() -> Self {
         let file = Self::file();
         file.lock().expect("a lock");
@@ -32,9 +32,9 @@ impl Turn {
     }
 }
 
-/// For tests that load all CPUs: one at a time, so that two CPUs suffice.
+/// Waits for the turn of tests that load all CPUs: one at a time, so that two CPUs suffice.
 pub fn heavy() -> MutexGuard<'static, ()> {
     static HEAVY: Mutex<()> = Mutex::new(());
-    // Another heavy test that failed is no reason for this one to.
+    // Another heavy test's failure does not fail this one.
     HEAVY.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,18 +1,18 @@
-//! Waiting for something to become true, with an end; and how much of a thing suffices.
+//! Waiting with a time limit; and packet counts scaled to the machine.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Nothing that is waited for takes nearly so long on a machine that works. On an emulated one, which is slow, and for
-/// tests of a great many packets, the variable TRAWL_TESTS_PATIENCE tells the seconds.
+/// Returns the time limit, which exceeds every wait on a healthy machine by far. For slow, emulated machines and tests of many
+/// packets, the variable TRAWL_TESTS_PATIENCE sets the seconds.
 pub fn patience() -> Duration {
     static SECONDS: OnceLock<u64> = OnceLock::new();
     let told = || std::env::var("TRAWL_TESTS_PATIENCE").ok()?.parse().ok();
     Duration::from_secs(*SECONDS.get_or_init(|| told().unwrap_or(20)))
 }
 
-/// How many packets to send where it takes many. On an emulated machine the variable TRAWL_TESTS_FEWER tells by what
-/// they are divided.
+/// Returns the number of packets to send in tests that need many. The variable TRAWL_TESTS_FEWER is a divisor for emulated
+/// machines.
 pub fn amount(packets: u64) -> u64 {
     let told = std::env::var("TRAWL_TESTS_FEWER").ok();
     packets / told.and_then(|told| told.parse().ok()).unwrap_or(1).max(1)
@@ -20,7 +20,7 @@ pub fn amount(packets: u64) -> u64 {
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Returns once `true_now` is; fails the test with `what` if it never is.
+/// Returns once `true_now` is true; fails the test with `what` after the time limit.
 pub fn wait_until(what: &str, mut true_now: impl FnMut() -> bool) {
     let deadline = Instant::now() + patience();
     while !true_now() {

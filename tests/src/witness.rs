@@ -1,4 +1,4 @@
-//! Other people's tools, asked what they see.
+//! Other tools as witnesses.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use trawl_lab::Station;
 
 use crate::wait_until;
 
-/// Runs a command that has to succeed, and returns what it wrote.
+/// Runs a command that has to succeed, and returns its output.
 #[track_caller]
 pub fn run(program: &str, arguments: &[&str]) -> String {
     let output = output(program, arguments);
@@ -28,7 +28,7 @@ pub fn output(program: &str, arguments: &[&str]) -> Output {
     })
 }
 
-/// One row for each packet with the values of these fields. Fails when tshark finds anything to complain about.
+/// Returns a row for each packet with the values of these fields. Fails if tshark reports any problem.
 #[track_caller]
 pub fn tshark(file: &str, fields: &[&str]) -> Vec<Vec<String>> {
     let mut arguments = vec!["-n", "-r", file, "-T", "fields"];
@@ -49,7 +49,7 @@ pub fn tshark(file: &str, fields: &[&str]) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// What capinfos says of a file under this heading.
+/// Returns capinfos' value for a file under this heading.
 #[track_caller]
 pub fn capinfos(file: &str, heading: &str) -> String {
     let text = run("capinfos", &[file]);
@@ -64,7 +64,7 @@ pub fn capinfos(file: &str, heading: &str) -> String {
         .to_owned()
 }
 
-/// The lines that tcpdump prints for a file.
+/// Returns the lines that tcpdump prints for a file.
 #[track_caller]
 pub fn tcpdump(file: &str, options: &[&str]) -> Vec<String> {
     let mut arguments = vec!["-n", "-r", file];
@@ -75,7 +75,7 @@ pub fn tcpdump(file: &str, options: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// `ip -j -d link show` of a station's interface; `None` where it is gone.
+/// Returns `ip -j -d link show` of a station's interface; `None` if it is gone.
 pub fn ip_link(station: &Station) -> Option<Value> {
     let output = output(
         "ip",
@@ -94,7 +94,7 @@ pub fn ip_link(station: &Station) -> Option<Value> {
     all.get(0).cloned()
 }
 
-/// The id of the XDP program on an interface, and the mode it is attached in, as ip shows them.
+/// Returns the id of the XDP program on an interface, and its mode, as shown by ip.
 pub fn xdp_on(station: &Station) -> Option<(u64, String)> {
     let link = ip_link(station)?;
     let xdp = link.get("xdp")?;
@@ -106,14 +106,14 @@ pub fn xdp_on(station: &Station) -> Option<(u64, String)> {
     Some((xdp["prog"]["id"].as_u64()?, mode.to_owned()))
 }
 
-/// Whether the interface is in promiscuous mode, no matter who asked for it.
+/// Returns the promiscuity count of the interface, of all users.
 pub fn promiscuity(station: &Station) -> u64 {
     ip_link(station)
         .and_then(|link| link["promiscuity"].as_u64())
         .unwrap_or_default()
 }
 
-/// What `bpftool net` lists in a station's namespace: all XDP, tc and tcx programs there.
+/// Returns `bpftool net`'s list of a station's namespace: all XDP, tc and tcx programs.
 #[track_caller]
 pub fn attached_in(station: &Station) -> Vec<Value> {
     let namespace = format!("--net=/run/netns/{}", station.name);
@@ -128,7 +128,7 @@ pub fn attached_in(station: &Station) -> Vec<Value> {
         .collect()
 }
 
-/// The ids of all loaded programs that have this name.
+/// Returns the ids of all loaded programs of this name.
 #[track_caller]
 pub fn is_loaded(program: u64) -> bool {
     output("bpftool", &["prog", "show", "id", &program.to_string()])
@@ -136,7 +136,7 @@ pub fn is_loaded(program: u64) -> bool {
         .success()
 }
 
-/// The occupied slots of a program array: slot and program id, as bpftool dumps them.
+/// Returns the occupied slots of a program array, as slot and program id, by bpftool.
 #[track_caller]
 pub fn slots(map: u32) -> Vec<(u64, u64)> {
     let text = run("bpftool", &["-j", "map", "dump", "id", &map.to_string()]);
@@ -156,13 +156,13 @@ pub fn slots(map: u32) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// The number in a pinned map of one value, as bpftool dumps it.
+/// Returns the number in a pinned map of one value, by bpftool.
 #[track_caller]
 pub fn number_at(pin: &str) -> u64 {
     number_of(&["pinned", pin])
 }
 
-/// The number in a map of one value, by its id.
+/// Returns the number in a map of one value, by its id.
 #[track_caller]
 pub fn number_in(map: u64) -> u64 {
     number_of(&["id", &map.to_string()])
@@ -177,8 +177,7 @@ fn number_of(map: &[&str]) -> u64 {
         .unwrap_or_else(|| panic!("no number in {text}"))
 }
 
-/// Waits until nothing is attached to a station's interface any more, as ip and bpftool see it, and its qdiscs are
-/// what they were.
+/// Waits until ip and bpftool show nothing attached to a station's interface any more, and its original qdiscs.
 #[track_caller]
 pub fn nothing_attached(station: &Station) {
     assert_eq!(xdp_on(station), None);
@@ -203,7 +202,7 @@ pub fn nothing_attached(station: &Station) {
     assert!(!qdiscs.contains("clsact"), "{qdiscs}");
 }
 
-/// Waits until the kernel has let go of a program: it does so a little after its last user.
+/// Waits until the kernel has freed a program, which happens a little after its last user.
 pub fn wait_unloaded(program: u64) {
     wait_until(&format!("program {program} is unloaded"), || {
         !is_loaded(program)
@@ -214,7 +213,7 @@ pub fn size_of(file: &Path) -> u64 {
     std::fs::metadata(file).map_or(0, |about| about.len())
 }
 
-/// The BPF programs and links that a process holds, as kind and number for `bpftool`.
+/// Returns the BPF programs and links that a process holds, as kind and number for `bpftool`.
 pub fn bpf_objects(process: u32) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let entries = std::fs::read_dir(format!("/proc/{process}/fdinfo"));
@@ -237,7 +236,7 @@ fn value_of(text: &str, name: &str) -> Option<String> {
         .map(|(_, value)| value.trim().to_owned())
 }
 
-/// Whether the kernel still has one of those.
+/// Returns whether the kernel still has this object.
 pub fn has_bpf_object((kind, number): &(&'static str, String)) -> bool {
     let shown = std::process::Command::new("bpftool")
         .args([kind, "show", "id", number])
@@ -245,7 +244,7 @@ pub fn has_bpf_object((kind, number): &(&'static str, String)) -> bool {
     shown.expect("bpftool runs").status.success()
 }
 
-/// The packets that others find in a file, packed or not.
+/// Returns the number of packets that Wireshark's tools find in a file, compressed or not.
 pub fn packets_in(file: &str) -> u64 {
     let program = [(".gz", "gzip"), (".zst", "zstd"), (".lz4", "lz4")];
     let program = program.iter().find(|(end, _)| file.ends_with(end));

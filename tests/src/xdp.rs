@@ -1,4 +1,4 @@
-//! `trawl xdp` as a test runs it: what status tells, and whether anything is left.
+//! `trawl xdp` in tests: its status, and checks for leftovers.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use trawl_sys::netns::Mark;
 use crate::lab::place;
 use crate::{Lab, trawl, witness};
 
-/// Runs a command that has to succeed, and returns what it printed.
+/// Runs a command that has to succeed, and returns its output.
 #[track_caller]
 pub fn succeeds(arguments: &[&str]) -> String {
     let output = trawl(arguments);
@@ -18,7 +18,7 @@ pub fn succeeds(arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The command fails with this status, and says these words without a panic.
+/// Checks that the command fails with this status and these texts, without a panic.
 #[track_caller]
 pub fn fails(arguments: &[&str], status: i32, words: &[&str]) {
     let output = trawl(arguments);
@@ -30,7 +30,7 @@ pub fn fails(arguments: &[&str], status: i32, words: &[&str]) {
     }
 }
 
-/// What `trawl xdp status` tells of an interface.
+/// Returns `trawl xdp status` of an interface.
 #[track_caller]
 pub fn status_of(interface: &str) -> Value {
     let text = succeeds(&["xdp", "status", "-i", interface, "--json"]);
@@ -38,7 +38,7 @@ pub fn status_of(interface: &str) -> Value {
     all["interfaces"][0].clone()
 }
 
-/// The programs that do the work: those on the interface, or those behind its dispatcher.
+/// Returns the effective programs: the ones on the interface, or the ones behind its dispatcher.
 #[track_caller]
 pub fn programs_on(interface: &str) -> Vec<Value> {
     let status = status_of(interface);
@@ -53,7 +53,7 @@ pub fn programs_on(interface: &str) -> Vec<Value> {
     attached.into_iter().flat_map(behind).collect()
 }
 
-/// The number of the only program that does the work.
+/// Returns the id of the only effective program.
 #[track_caller]
 pub fn only_program(interface: &str) -> u64 {
     let programs = programs_on(interface);
@@ -61,13 +61,13 @@ pub fn only_program(interface: &str) -> u64 {
     programs[0]["id"].as_u64().expect("a number")
 }
 
-/// The directory of what trawl has pinned for a station's interface.
+/// Returns the directory of trawl's pins for a station's interface.
 pub fn pins_of(station: &Station) -> String {
     let namespace = Mark::of(Some(&station.namespace)).expect("a mark");
     format!("/sys/fs/bpf/trawl/{namespace}-{}", station.index)
 }
 
-/// Nothing is on the interface any more, and of these programs and maps nothing is left.
+/// Checks that nothing is on the interface any more, and these programs and maps are gone.
 #[track_caller]
 pub fn all_gone(lab: &Lab, programs: &[u64], maps: &[u64]) {
     witness::nothing_attached(&lab.pair.b);
@@ -85,7 +85,7 @@ pub fn all_gone(lab: &Lab, programs: &[u64], maps: &[u64]) {
     assert!(left.is_empty(), "{}", String::from_utf8_lossy(&left));
 }
 
-/// Takes everything off the receiving end when the test is over, however it ends.
+/// Removes all programs from the receiving end at the end of the test, even after a failure.
 #[derive(Debug)]
 pub struct CleanUp(pub String);
 
@@ -101,7 +101,7 @@ impl Drop for CleanUp {
     }
 }
 
-/// What libxdp's own tool prints, run in a namespace. One at a time: two stumble over the file that it locks.
+/// Runs libxdp's own tool in a namespace. One at a time: two collide on its lock file.
 #[track_caller]
 pub fn xdp_loader(namespace: &str, arguments: &[&str]) -> String {
     static TURN: Mutex<()> = Mutex::new(());

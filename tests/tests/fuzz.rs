@@ -1,6 +1,6 @@
-//! Each parser of strangers' bytes over its seeds with bytes changed, the same ones in each run; for a fixed time where
-//! TRAWL_FUZZ_SECONDS says how long (`make fuzz`). What a parser panics at is kept in a file, to become a seed. The
-//! targets are those of fuzz/, which is for libFuzzer.
+//! Runs each parser of untrusted bytes over mutated seeds, the same ones in each run; for a fixed time if TRAWL_FUZZ_SECONDS is
+//! set (`make fuzz`). An input that causes a panic is kept in a file, to become a seed. The targets are shared with fuzz/, which
+//! uses libFuzzer.
 
 #[path = "../../fuzz/exercise/balance_table.rs"]
 mod balance_table;
@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 
 use trawl_store::manifest::{Begin, End, Manifest, Sealed, Tombstone};
 
-/// Longer inputs take longer and show no more.
+/// Longest input: longer ones take longer and find no more.
 const LONGEST: usize = 64 << 10;
-/// Numbers at which lengths and counts go wrong.
+/// Numbers that break lengths and counts.
 const ODD: [u32; 12] = [
     0,
     1,
@@ -41,7 +41,7 @@ const ODD: [u32; 12] = [
     0xffff_ffff,
 ];
 
-/// Numbers that are the same in each run.
+/// Pseudo-random numbers, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -53,7 +53,7 @@ impl Numbers {
         (self.0 >> 33) as usize % limit.max(1)
     }
 
-    /// A seed with one to eight changes.
+    /// Returns a seed with one to eight changes.
     fn changed(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = seeds[self.below(seeds.len())].clone();
         for _ in 0..=self.below(8) {
@@ -105,7 +105,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The seeds of the fuzz target of this name, and further ones; as many runs as take about a second in the ordinary tests.
+/// Runs the fuzz target of this name over its seeds and further ones, about a second long in ordinary tests.
 fn fuzz(target: &str, count: usize, more: Vec<Vec<u8>>, run: fn(&[u8])) {
     let mut seeds = more;
     let corpus = root().join("fuzz/corpus").join(target);
@@ -113,7 +113,7 @@ fn fuzz(target: &str, count: usize, more: Vec<Vec<u8>>, run: fn(&[u8])) {
         .unwrap_or_else(|error| panic!("{}: {error}", corpus.display()))
         .map(|entry| entry.expect("an entry").path())
         .collect();
-    // A directory has no order, and runs are to be the same.
+    // A directory is unordered, and runs must be reproducible.
     files.sort();
     seeds.extend(
         files
@@ -125,7 +125,7 @@ fn fuzz(target: &str, count: usize, more: Vec<Vec<u8>>, run: fn(&[u8])) {
     let begin = Instant::now();
     let mut numbers = Numbers(17);
     if time.is_some() {
-        // Each timed run is another one, and says which.
+        // Each timed run differs, and prints its seed.
         let seed = std::process::id();
         eprintln!("{target}: seed {seed}");
         numbers = Numbers(seed.into());
@@ -150,7 +150,7 @@ fn fuzz(target: &str, count: usize, more: Vec<Vec<u8>>, run: fn(&[u8])) {
     );
 }
 
-/// All crafted packets, each as the printer's target takes it: with all details.
+/// Returns all crafted packets in the form of the printer's target, with all details.
 fn crafted() -> Vec<Vec<u8>> {
     const ALL_DETAILS: u8 = 0x1c;
     let kind = |link_type| match link_type {
@@ -191,7 +191,7 @@ fn expression() {
     fuzz("expression", 60, Vec::new(), expressions::expression);
 }
 
-/// Runs each seed of a target, cut at each place.
+/// Runs each seed of a target, cut at each length.
 fn cut_anywhere(target: &str, run: fn(&[u8])) {
     let corpus = root().join("fuzz/corpus").join(target);
     for seed in std::fs::read_dir(&corpus).expect("the seeds are part of the source") {
@@ -237,8 +237,8 @@ fn program() {
     fuzz("program", 20_000, Vec::new(), expressions::program);
 }
 
-/// Texts of others: the words of the comments of dropped packets, files of agents and labs, records of a store. And what a
-/// dispatcher of XDP programs was loaded with, and the stamps of packets that are received.
+/// Untrusted texts: comments of dropped packets, files of agents and labs, records of a store, arguments of a dispatcher, and
+/// stamps of received packets.
 #[test]
 fn documents() {
     fuzz("documents", 10_000, Vec::new(), |bytes| {

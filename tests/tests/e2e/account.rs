@@ -1,4 +1,4 @@
-//! The account: what was seen, left out, recorded and lost adds up, and agrees with the file.
+//! The summary: seen, filtered, recorded and lost packets add up, and agree with the file.
 
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::pcapng::{Contents, Packet};
@@ -6,7 +6,7 @@ use trawl_tests::turn::heavy;
 use trawl_tests::witness::capinfos;
 use trawl_tests::{Capture, Lab, amount, frames, wait_until};
 
-/// As many as are sent are seen and recorded, by this tap.
+/// Checks that this tap sees and records every sent packet.
 fn all_of_many(tap: &str, program: Option<Does>) {
     let count = amount(50_000);
     let Some(lab) = Lab::open() else { return };
@@ -49,7 +49,7 @@ fn the_packet_tap_sees_all() {
     all_of_many("packet", None);
 }
 
-/// The reading side stands still while more is sent than a small ring holds.
+/// Stops the reading process while more is sent than a small ring holds.
 fn losses_are_exact(arguments: &[&str], program: Option<Does>) {
     let count = amount(100_000);
     let Some(lab) = Lab::open() else { return };
@@ -73,7 +73,7 @@ fn losses_are_exact(arguments: &[&str], program: Option<Does>) {
     capture.wait_seen(count);
     let lost_so_far = count - Contents::read(&file).packets.len() as u64;
     assert_ne!(lost_so_far, 0);
-    // One more on each CPU, once there is room, tells what was lost before it.
+    // One more packet on each CPU, once the ring has space, reports the preceding losses.
     let (mut sent, mut looks) = (count, 0);
     wait_until("all packets are recorded or told", || {
         if looks % 100 == 0 {
@@ -110,23 +110,23 @@ fn losses_are_exact(arguments: &[&str], program: Option<Does>) {
 }
 
 #[test]
-fn what_a_full_ring_cost_the_xdp_tap_is_told_exactly() {
+fn losses_of_a_full_ring_are_exact_with_the_xdp_tap() {
     losses_are_exact(&["--tap", "xdp"], None);
 }
 
 #[test]
-fn what_a_full_ring_cost_the_hook_tap_is_told_exactly() {
+fn losses_of_a_full_ring_are_exact_with_the_hook_tap() {
     losses_are_exact(&["--tap", "hook"], Some(Does::DropWithHook));
 }
 
 #[test]
-fn what_a_full_ring_cost_the_tc_tap_is_told_exactly() {
+fn losses_of_a_full_ring_are_exact_with_the_tc_tap() {
     losses_are_exact(&["--tap", "tc"], None);
 }
 
-/// The kernel's socket tells of what it lost with the next packet that it takes.
+/// The kernel's socket reports losses with the next packet that it accepts.
 #[test]
-fn what_a_full_socket_cost_the_packet_tap_is_told_exactly() {
+fn losses_of_a_full_socket_are_exact_with_the_packet_tap() {
     let count = amount(100_000);
     let Some(lab) = Lab::open() else { return };
     let _heavy = heavy();
@@ -146,7 +146,7 @@ fn what_a_full_socket_cost_the_packet_tap_is_told_exactly() {
         lab.send_from_two_cpus(&[frames::silent(64)], 1);
         sent += 2;
         capture.wait_seen(sent);
-        // A loss is told by a record: both packets have to be among those.
+        // A record reports the loss: both packets have to be recorded.
         capture.figure("recorded") == recorded + 2
     });
     let summary = capture.stop_well();
@@ -159,7 +159,7 @@ fn what_a_full_socket_cost_the_packet_tap_is_told_exactly() {
 }
 
 #[test]
-fn what_no_verdict_was_asked_for_is_filtered_out_and_counted() {
+fn unrequested_verdicts_are_filtered_out_and_counted() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
     let file = lab.file("file.pcapng");
@@ -185,9 +185,9 @@ fn what_no_verdict_was_asked_for_is_filtered_out_and_counted() {
     );
 }
 
-/// Slots of verdicts that nobody asked for have no use for a filter.
+/// Hook slots of unrequested verdicts need no filter.
 #[test]
-fn a_verdict_and_a_filter_hold_together() {
+fn verdict_and_filter_apply_together() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
     let (receiver, file) = (lab.receiver(), lab.file("file.pcapng"));
@@ -205,7 +205,7 @@ fn a_verdict_and_a_filter_hold_together() {
 }
 
 #[test]
-fn a_verdict_that_trawls_own_program_never_has_leaves_nothing() {
+fn verdict_that_the_program_never_returns_records_nothing() {
     let Some(lab) = Lab::open() else { return };
     let (receiver, file) = (lab.receiver(), lab.file("file.pcapng"));
     let fixed = ["-i", &receiver, "--tap", "xdp"];
@@ -223,7 +223,7 @@ fn a_verdict_that_trawls_own_program_never_has_leaves_nothing() {
     }
 }
 
-/// With two CPUs at it, `-c` is exact in the account and in the file.
+/// Checks that `-c` is exact in the summary and in the file, with two CPUs receiving.
 fn count_is_exact(arguments: &[&str], program: Option<Does>) {
     const COUNT: usize = 1001;
     let Some(lab) = Lab::open() else { return };
@@ -273,7 +273,7 @@ fn a_count_is_exact_with_the_packet_tap() {
 }
 
 #[test]
-fn a_count_of_one_from_one_cpu() {
+fn count_of_one_is_exact_from_one_cpu() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let capture = Capture::start(
@@ -296,7 +296,7 @@ fn a_count_of_one_from_one_cpu() {
 }
 
 #[test]
-fn figures_are_shown_on_the_way() {
+fn figures_are_shown_while_running() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let capture = Capture::start(
@@ -309,9 +309,9 @@ fn figures_are_shown_on_the_way() {
     capture.stop_well().assert_all_recorded(3);
 }
 
-/// Of sizes that alternate, a sample has all.
+/// A sample of alternating sizes includes both.
 #[test]
-fn a_sample_of_alternating_sizes() {
+fn sample_includes_alternating_sizes() {
     let Some(lab) = Lab::open() else { return };
     for tap in ["xdp", "tc", "packet"] {
         let file = lab.file(&format!("{tap}.pcapng"));

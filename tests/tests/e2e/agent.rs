@@ -13,7 +13,7 @@ use trawl_tests::{Lab, Running, binary, frames, skip, tools_or_skip, trawl, wait
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// NKeys of the tests' own: seed and public key.
+/// The tests' own NKeys: seed and public key.
 const ALPHA: [&str; 2] = [
     "SUAN2GQQA5IYTSDLTRGLAZT6MWI2S4RPJZNWKSWX5PD2PVOA6XYBYTXIAQ",
     "UAO3HXW4KW6FNA2PUH4IS4FRNIZYAR7KGMWJO4T6EPXG4X5G72FLVGDQ",
@@ -28,7 +28,7 @@ const OPERATOR: [&str; 2] = [
 ];
 
 const PASSWORD: &str = "not-to-be-printed";
-/// In agent/operator.creds.
+/// The key in agent/operator.creds.
 const OPERATOR_BY_CREDENTIALS: &str = "UBVI5A7GAF2WKRS5EQC7GTLUIUANXW6FH2IMUGVUWTMAOQZUWAXMU2MX";
 
 fn report(path: &str) -> Value {
@@ -52,7 +52,7 @@ fn children(process: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Captures of the host under these names, at the receiver.
+/// Returns a desired state with captures of these names, at the receiver.
 fn state(lab: &Lab, names: &[&str], more: &str) -> String {
     let capture = |name: &&str| {
         format!(
@@ -72,7 +72,7 @@ fn agent(lab: &Lab, more: &[&str]) -> Running {
 }
 
 #[test]
-fn an_agent_follows_its_file() {
+fn agent_follows_its_file() {
     let Some(lab) = Lab::open() else { return };
     let (file, path) = (lab.file("agent.toml"), lab.file("report"));
     fs::write(&file, state(&lab, &["one"], "index = true")).expect("a file");
@@ -82,11 +82,11 @@ fn an_agent_follows_its_file() {
     wait_until("it counts", || {
         report(&path)["captures"][0]["account"]["recorded"] == 100
     });
-    // What cannot be read leaves all as it is.
+    // An unreadable file changes nothing.
     fs::write(&file, "[[capture").expect("a file");
     wait_until("it says so", || report(&path)["error"].is_string());
     assert_eq!(phases(&report(&path)), ["running"]);
-    // A capture that is bounded ends by itself and stays so.
+    // A bounded capture ends on its own and stays ended.
     fs::write(&file, state(&lab, &["one"], "packets = 10")).expect("a file");
     wait_until("it is finished", || {
         lab.send(&[frames::silent(64)], 50);
@@ -99,7 +99,7 @@ fn an_agent_follows_its_file() {
     let url = format!("file://{}", lab.file("store"));
     let listing = trawl(&["store", "verify", &url]);
     assert!(listing.status.success(), "{listing:?}");
-    // The first capture indexed what it stored, the second did not.
+    // The first capture indexed its chunks, the second did not.
     let indexed = trawl(&["index", "--json", &url]);
     let indexed: Value = serde_json::from_slice(&indexed.stdout).expect("JSON");
     assert!(indexed["there"].as_u64() > Some(0), "{indexed}");
@@ -107,7 +107,7 @@ fn an_agent_follows_its_file() {
 }
 
 #[test]
-fn a_policy_bounds_what_is_desired() {
+fn policy_bounds_the_desired_captures() {
     let Some(lab) = Lab::open() else { return };
     let (file, path, policy) = (
         lab.file("agent.toml"),
@@ -141,7 +141,7 @@ fn a_policy_bounds_what_is_desired() {
 }
 
 #[test]
-fn an_agent_that_is_killed_leaves_nothing_and_its_captures_do_not_double() {
+fn killed_agent_leaves_nothing_and_its_captures_do_not_double() {
     let Some(lab) = Lab::open() else { return };
     let (file, path) = (lab.file("agent.toml"), lab.file("report"));
     fs::write(&file, state(&lab, &["one"], "")).expect("a file");
@@ -160,7 +160,7 @@ fn an_agent_that_is_killed_leaves_nothing_and_its_captures_do_not_double() {
     nothing_attached(&lab.pair.b);
 }
 
-/// A NATS server with a key for each host, which must show a certificate as well.
+/// A NATS server with a key for each host, which must also present a certificate.
 struct Nats {
     server: Option<Child>,
     directory: String,
@@ -182,7 +182,7 @@ fn openssl(directory: &str, arguments: &str) {
     assert!(done.expect("openssl").success(), "{arguments}");
 }
 
-/// The accounts of docs/internals/agents.md, with the keys of the tests.
+/// Returns the accounts in docs/internals/agents.md, with the tests' keys.
 fn documented_accounts() -> String {
     let text = include_str!("../../../docs/internals/agents.md");
     let start = text.find("accounts {").expect("the example");
@@ -202,7 +202,7 @@ impl Nats {
         tools_or_skip(&["nats-server", "openssl"])
     }
 
-    /// With users by credentials instead, and without TLS.
+    /// Starts it with users by credentials instead, and without TLS.
     fn with_accounts(lab: &Lab) -> Option<Self> {
         if !Self::is_there() {
             return None;
@@ -232,7 +232,7 @@ impl Nats {
         Some(nats)
     }
 
-    /// Without TLS; hosts log in with their names and a password.
+    /// Starts it without TLS; hosts log in with their names and a password.
     fn with_passwords(lab: &Lab, accounts: &str) -> Option<Self> {
         if !Self::is_there() {
             return None;
@@ -329,7 +329,7 @@ impl Nats {
         kill_process(Pid::from_child(server), signal).expect("it runs");
     }
 
-    /// How to get there as one of these: with a key and a certificate, or with credentials.
+    /// Returns the arguments to connect as one of these: with a key and a certificate, or with credentials.
     fn place(&self, who: &str) -> Vec<String> {
         let at = |name: &str| format!("{}/{name}", self.directory);
         let address = self.url.strip_prefix("nats://");
@@ -382,7 +382,7 @@ impl Nats {
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
-    /// An agent as this host, with the key of that one.
+    /// Starts an agent as this host, with the key of another.
     fn agent(&self, lab: &Lab, host: &str, key: &str) -> Running {
         let (spool, memory, policy) = (
             lab.file(&format!("spool-{host}")),
@@ -419,7 +419,7 @@ fn recorded(status: &Value, host: &str) -> u64 {
     account.map_or(0, |account| account["recorded"].as_u64().unwrap_or(0))
 }
 
-/// What `fleet watch --json` has printed: a line for each change.
+/// Parses the output of `fleet watch --json`: a line for each change.
 fn changes(stdout: &str) -> Vec<Value> {
     let lines = stdout.lines();
     lines
@@ -427,10 +427,10 @@ fn changes(stdout: &str) -> Vec<Value> {
         .collect()
 }
 
-/// What was generated is compared with what hosts report and stores hold, through the death of the bus, a partition from it
-/// and the death of an agent.
+/// Compares the generated packets with the hosts' reports and the stores, across the death of the bus, a partition from it and
+/// the death of an agent.
 #[test]
-fn a_fleet_is_started_and_stopped_over_nats_and_outlives_it() {
+fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     let Some(lab) = Lab::open() else { return };
     let Some(mut nats) = Nats::up(&lab) else {
         return;
@@ -460,7 +460,7 @@ fn a_fleet_is_started_and_stopped_over_nats_and_outlives_it() {
         generate(&lab, "udp", &["--dst", "10.77.0.2", "--count", count]);
     };
     send("300");
-    // Without the bus the capture goes on.
+    // The capture goes on without the bus.
     nats.kill();
     alpha.wait_said("captures continue");
     assert_eq!(children(alpha.id()).len(), 2, "the capture and trawl-bus");
@@ -469,7 +469,7 @@ fn a_fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     wait_until("the account is told to the bus that is back", || {
         recorded(&nats.status("alpha"), "alpha") == 500
     });
-    // A server that does not answer is as one that cannot be reached.
+    // An unresponsive server counts as an unreachable one.
     nats.signal(Signal::STOP);
     send("70");
     let report = lab.file("report-alpha");
@@ -480,7 +480,7 @@ fn a_fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     wait_until("the account is told after the partition", || {
         recorded(&nats.status("alpha"), "alpha") == 570
     });
-    // An agent that starts again starts what is desired again.
+    // An agent that restarts also restarts the desired captures.
     alpha.kill();
     fs::remove_file(&report).expect("a report");
     let alpha = nats.agent(&lab, "alpha", "alpha");
@@ -488,7 +488,7 @@ fn a_fleet_is_started_and_stopped_over_nats_and_outlives_it() {
         phases(&self::report(&report)) == ["running"]
     });
     send("50");
-    // A command that comes before the agent is back is found by it.
+    // An agent that restarts finds a command issued meanwhile.
     nats.kill();
     nats.start();
     wait_until("the server takes commands", || {
@@ -530,7 +530,7 @@ fn a_fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     );
 }
 
-/// Users of an operator's account, whose rights are in their credentials.
+/// Users of an operator's account, with their rights in their credentials.
 #[test]
 fn credentials_open_the_bus() {
     let Some(lab) = Lab::open() else { return };
@@ -561,7 +561,7 @@ fn credentials_open_the_bus() {
 }
 
 #[test]
-fn a_host_has_no_rights_to_another_ones_subjects() {
+fn host_has_no_rights_to_subjects_of_another() {
     let Some(lab) = Lab::open() else { return };
     let Some(nats) = Nats::up(&lab) else { return };
     let impostor = nats.agent(&lab, "beta", "alpha");
@@ -571,7 +571,7 @@ fn a_host_has_no_rights_to_another_ones_subjects() {
     );
     impostor.signal(Signal::TERM);
     impostor.wait();
-    // Neither a key that the server does not know nor a connection without a certificate is let in.
+    // The server rejects an unknown key as well as a connection without a certificate.
     let key = format!("{}/operator", nats.directory);
     let ca = format!("{}/ca.pem", nats.directory);
     let refused = trawl(&[
@@ -580,7 +580,7 @@ fn a_host_has_no_rights_to_another_ones_subjects() {
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
 }
 
-/// A connection of somebody who speaks the protocol by hand.
+/// A connection of an attacker who speaks the protocol by hand.
 struct Attacker(BufReader<TcpStream>);
 
 impl Attacker {
@@ -602,7 +602,7 @@ impl Attacker {
         line.trim_end().to_owned()
     }
 
-    /// Returns the server's answer to this one; keeps alive meanwhile.
+    /// Sends a request and returns the server's answer; answers pings meanwhile.
     fn send(&mut self, text: &str) -> String {
         self.0.get_mut().write_all(text.as_bytes()).expect("sent");
         loop {
@@ -620,7 +620,7 @@ impl Attacker {
     }
 }
 
-/// What is desired of a host, as `fleet status` shows it.
+/// Returns the revision of a host's desired state, as shown by `fleet status`.
 fn revision_of(nats: &Nats, host: &str) -> u64 {
     let status = nats.status(host);
     status["hosts"][0]["revision"].as_u64().unwrap_or(0)
@@ -636,10 +636,9 @@ fn start_capture(nats: &Nats, lab: &Lab, host: &str) {
     });
 }
 
-/// A host with its documented rights, and one where all share an account, neither removes nor forges
-/// what is desired of another.
+/// A host can neither remove nor forge another's desired state, with its documented rights or in a shared account.
 #[test]
-fn a_host_cannot_command_another() {
+fn host_cannot_command_another() {
     let login = |host: &str| format!("user: {host}, password: \"{PASSWORD}\"");
     let documented = documented_accounts()
         .replace(&format!("nkey: {}", ALPHA[1]), &login("alpha"))
@@ -687,7 +686,7 @@ fn a_host_cannot_command_another() {
             forged.starts_with("-ERR 'Permissions Violation"),
             "{forged}"
         );
-        // What the server answered has arrived by the time that a change has.
+        // The server's answer precedes the change.
         let stopped = nats.fleet(&["stop", "alpha"]);
         assert!(stopped.status.success(), "{stopped:?}");
         wait_until("alpha ends its capture", || {
@@ -717,7 +716,7 @@ fn a_host_cannot_command_another() {
     }
 }
 
-/// Whoever may write to the bus commands nobody without the operator's key.
+/// Write access to the bus is not enough to command a host: it takes the operator's key.
 #[test]
 fn unsigned_and_old_commands_are_ignored() {
     let Some(lab) = Lab::open() else { return };
@@ -760,7 +759,7 @@ fn unsigned_and_old_commands_are_ignored() {
     }
     alpha.wait_said("a desired state is ignored: it is not signed");
     assert_eq!(phase_of(&nats.status("alpha"), "alpha"), "none");
-    // Nor is an old command followed by an agent that starts again.
+    // A restarted agent does not follow an old command either.
     assert_eq!(alpha.stop().status.code(), Some(0));
     let text = format!("PUB $KV.trawl.cmd.alpha {}\r\n{signed}\r\n", signed.len());
     attacker
@@ -777,7 +776,7 @@ fn unsigned_and_old_commands_are_ignored() {
 
 /// The key that policies name.
 #[test]
-fn an_operator_is_told_the_public_key() {
+fn operator_can_print_the_public_key() {
     let Some(lab) = Lab::open() else { return };
     if !Nats::is_there() {
         return;

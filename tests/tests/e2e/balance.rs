@@ -1,4 +1,4 @@
-//! The load balancer: what arrives at a backend, what is refused, and what is counted.
+//! The load balancer: packets at the backends, refusals, and counters.
 
 mod backends;
 mod beside_ipvs;
@@ -22,7 +22,7 @@ fn ip(station: &Station, arguments: &str) {
     run("ip", &[&["-n", &station.name][..], &words].concat());
 }
 
-/// Segments to the virtual address, of as many flows.
+/// Returns TCP segments to the virtual address, one for each flow.
 fn to_vip(line: &Line, flows: u16, set: u8) -> Vec<Vec<u8>> {
     let one = |flow| {
         let tcp = Tcp {
@@ -47,7 +47,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{arguments:?}: {said}"))
 }
 
-/// Stats once they count this many packets for virtual addresses and others.
+/// Returns the stats once they count this many packets for virtual addresses and others.
 fn counted(left: &str, packets: u64) -> Value {
     let mut last = Value::Null;
     wait_until(&format!("{packets} packets are counted"), || {
@@ -93,7 +93,7 @@ fn tunnelled_packets_arrive_whole() {
         let line = &lab.line;
         let left = place(&line.left);
         done(&["balance", "load", &left]);
-        // Backends at another interface are reached by way of it, which has to be ready for that.
+        // Backends behind another interface are reached through it, which has to be ready for that.
         add(&left, line, forward);
         done(&["balance", "load", &left, "--tappable"]);
         let sent = to_vip(line, 20, flags::SYN);
@@ -124,7 +124,7 @@ fn tunnelled_packets_arrive_whole() {
 }
 
 #[test]
-fn direct_return_changes_the_addresses_of_the_link_only() {
+fn direct_return_changes_only_the_link_addresses() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);
@@ -154,7 +154,7 @@ fn counters_add_up() {
     let ethernet = || Template::new().ethernet(line.a.mac, line.left.mac);
     let mut sent = to_vip(line, 30, flags::SYN);
     sent.extend(to_vip(line, 30, flags::ACK));
-    // To the virtual address, but not its port; and an echo request.
+    // To the virtual address with a wrong port, and an echo request.
     sent.push(
         ethernet()
             .ipv4(line.a.ipv4, VIP)
@@ -186,7 +186,7 @@ fn counters_add_up() {
     assert_eq!(outcome(&counts, "to_stack_not_ip"), 1, "{counts}");
     assert_eq!(counts["vips"][0]["packets"], 60);
     assert_eq!(counts["vips"][0]["backends"][0]["packets"], 60);
-    // Draining leaves nobody for new flows; those there are go on.
+    // Draining leaves no backend for new flows; existing ones go on.
     let backend = line.b.ipv4.to_string();
     done(&[
         "balance",
@@ -240,7 +240,7 @@ fn packets_too_big_for_the_tunnel_are_answered() {
 }
 
 #[test]
-fn a_table_that_is_wrong_changes_nothing() {
+fn invalid_table_changes_nothing() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);
@@ -280,14 +280,14 @@ fn a_table_that_is_wrong_changes_nothing() {
 }
 
 #[test]
-fn backends_that_do_not_answer_are_taken_out() {
+fn unresponsive_backends_are_disabled() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);
     done(&["balance", "load", &left]);
     add(&left, line, "direct");
     ip(&line.b, "address add 192.0.2.80 dev lo");
-    // Nobody listens there.
+    // No process listens at the backend's port.
     let found = json(&["balance", "check", "--on", &left]);
     assert_eq!(found["backends"][0]["failure"], "refused", "{found}");
     assert_eq!(found["backends"][0]["path"], "direct", "{found}");
@@ -341,7 +341,7 @@ fn a_backend_without_a_tunnel_device_is_not_healthy() {
 }
 
 #[test]
-fn gone_with_its_interface_and_without_routes() {
+fn balancer_needs_routes_and_goes_with_its_interface() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);
@@ -365,7 +365,7 @@ fn gone_with_its_interface_and_without_routes() {
 }
 
 #[test]
-fn ipv6_goes_by_ip6ip6_and_too_big_is_answered() {
+fn ipv6_is_tunnelled_by_ip6ip6_and_too_big_is_answered() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);
@@ -398,7 +398,7 @@ fn ipv6_goes_by_ip6ip6_and_too_big_is_answered() {
     let sent = [udp(100)];
     let b = Capture::received(&lab, &line.b, &file, 1, || lab.send_packets(&sent));
     let frame = &b.frames()[0];
-    // Outside, next header 41 to the backend; the packet as it was.
+    // The outer header has next header 41 and the backend's address; the inner packet is unchanged.
     assert_eq!((frame[20], &frame[38..54]), (41, &line.b.ipv6.octets()[..]));
     assert_eq!(frame[54..], sent[0][14..]);
     let (file, a) = (lab.file("answer.pcapng"), place(&line.a));
@@ -415,7 +415,7 @@ fn ipv6_goes_by_ip6ip6_and_too_big_is_answered() {
 }
 
 #[test]
-fn captures_look_in_at_a_tappable_balancer() {
+fn captures_see_packets_at_a_tappable_balancer() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);

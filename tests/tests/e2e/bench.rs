@@ -1,11 +1,11 @@
-//! `trawl bench run`, `resume`, `list`, `peers`: figures hang on the machine; that they are whole does not.
+//! `trawl bench run`, `resume`, `list`, `peers`: figures depend on the machine, but must be complete.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use trawl_tests::{root_or_skip, trawl};
 
-/// A directory of its own that is gone at the end.
+/// A directory that is removed at the end.
 pub struct Directory(pub PathBuf);
 
 impl Directory {
@@ -33,7 +33,7 @@ pub fn results(directory: &Path) -> Value {
 }
 
 #[test]
-fn a_tiny_run_has_a_figure_for_every_point_and_is_resumed_without_running_again() {
+fn tiny_run_has_a_figure_for_every_point_and_resumes_without_repeats() {
     if !root_or_skip() {
         return;
     }
@@ -111,9 +111,9 @@ fn a_tiny_run_has_a_figure_for_every_point_and_is_resumed_without_running_again(
     assert_eq!(onto.status.code(), Some(1), "results are never overwritten");
 }
 
-/// Each way to the disk beside its ceilings, and a judgement of what is reached.
+/// Reports each kind of disk output next to its ceilings, with a verdict.
 #[test]
-fn captures_on_the_disk_are_measured_beside_their_ceilings() {
+fn captures_on_the_disk_are_measured_against_their_ceilings() {
     if !root_or_skip() {
         return;
     }
@@ -146,7 +146,7 @@ fn captures_on_the_disk_are_measured_beside_their_ceilings() {
             .as_str()
             .is_some_and(|name| name.starts_with("trawl"))
     };
-    // Four loads of the smallest frames, and those at full speed of large ones too.
+    // Four loads of the smallest frames, and one at full speed of large ones too.
     assert_eq!(runs.iter().filter(ours).count(), 6, "{disk}");
     for run in runs.iter().filter(ours) {
         assert_eq!(run["claim"]["wrong"], false, "{run}");
@@ -174,7 +174,7 @@ fn captures_on_the_disk_are_measured_beside_their_ceilings() {
 }
 
 #[test]
-fn what_a_run_lacks_is_measured_when_it_is_resumed() {
+fn missing_points_are_measured_when_a_run_is_resumed() {
     if !root_or_skip() {
         return;
     }
@@ -231,7 +231,7 @@ fn what_a_run_lacks_is_measured_when_it_is_resumed() {
 }
 
 #[test]
-fn a_missing_peer_is_shown_as_that_and_not_as_a_figure() {
+fn missing_peer_is_shown_as_missing() {
     if !root_or_skip() {
         return;
     }
@@ -284,7 +284,7 @@ fn a_missing_peer_is_shown_as_that_and_not_as_a_figure() {
 }
 
 #[test]
-fn names_keys_and_peers_that_do_not_exist_are_wrong_usage() {
+fn unknown_names_keys_and_peers_are_wrong_usage() {
     for arguments in [
         &["run", "capture-bandwith"][..],
         &["run"],
@@ -312,9 +312,9 @@ fn names_keys_and_peers_that_do_not_exist_are_wrong_usage() {
     );
 }
 
-/// Storing, indexing and searching are measured; nothing that was recorded is hidden, and the needle is found.
+/// Storing, indexing and searching are measured; losses are reported, and the needle is found.
 #[test]
-fn the_store_is_measured() {
+fn store_is_measured() {
     if !root_or_skip() {
         return;
     }
@@ -349,7 +349,7 @@ fn the_store_is_measured() {
     assert!(value(1, "mpps") > 0.0);
     let bytes = value(1, "bytes_per_packet");
     assert!(bytes > 0.0 && bytes < 21.0, "{bytes}");
-    // Nothing is left of what was made up.
+    // No generated data is left.
     let left = std::fs::read_dir(&directory.0)
         .expect("a directory")
         .flatten();

@@ -1,5 +1,4 @@
-//! What a capture hangs on is taken away while it runs. It says so, attaches again where it can, and
-//! ends with 1 where it cannot.
+//! Removes objects that a running capture depends on. It reports this, attaches again if it can, and ends with 1 if it cannot.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -9,7 +8,7 @@ use trawl_tests::summary::Summary;
 use trawl_tests::witness::{nothing_attached, run, xdp_on};
 use trawl_tests::{Capture, Lab, frames, trawl};
 
-/// Detaches the link of a program, as anybody with bpftool can.
+/// Detaches the link of a program, like bpftool.
 fn detach_link_of(program: u64) {
     let links: Value =
         serde_json::from_str(&run("bpftool", &["-j", "link", "show"])).expect("JSON");
@@ -19,7 +18,7 @@ fn detach_link_of(program: u64) {
     run("bpftool", &["link", "detach", "id", &id]);
 }
 
-/// Sends some that are seen, has `harm` done, and sends some more that are seen when the tap is attached again.
+/// Sends packets that are seen, runs `harm`, and sends more that are seen once the tap is attached again.
 fn sees_again(lab: &Lab, capture: Capture, harm: impl FnOnce()) -> Summary {
     lab.send(&[frames::silent(64)], 10);
     capture.wait_seen(10);
@@ -53,7 +52,7 @@ fn ended_blind(finished: &Finished, words: &str) {
 }
 
 #[test]
-fn a_detached_xdp_link() {
+fn detached_xdp_link_is_reattached() {
     let Some(lab) = Lab::open() else { return };
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "xdp"]);
     let (program, _) = xdp_on(&lab.pair.b).expect("trawl's own");
@@ -62,7 +61,7 @@ fn a_detached_xdp_link() {
 }
 
 #[test]
-fn a_detached_xdp_link_that_two_captures_share() {
+fn detached_xdp_link_of_two_captures_is_reattached() {
     let Some(lab) = Lab::open() else { return };
     let arguments = ["-i", &lab.receiver(), "--tap", "xdp"];
     let (first, second) = (
@@ -84,10 +83,10 @@ fn a_detached_xdp_link_that_two_captures_share() {
 }
 
 #[test]
-fn a_detached_tcx_link() {
+fn detached_tcx_link_is_reattached() {
     let Some(lab) = Lab::open() else { return };
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "tc", "-Q", "in"]);
-    // Debian's bpftool does not list what is at tcx; the kernel tells of each descriptor what it is.
+    // Debian's bpftool does not list tcx programs; the kernel describes each descriptor.
     let descriptors = format!("/proc/{}/fdinfo", capture.id());
     let link = std::fs::read_dir(descriptors)
         .expect("its descriptors")
@@ -111,7 +110,7 @@ fn a_detached_tcx_link() {
 }
 
 #[test]
-fn a_deleted_clsact() {
+fn deleted_clsact_is_restored() {
     let Some(lab) = Lab::open() else { return };
     let arguments = ["-i", &lab.receiver(), "--tap", "tc", "-Q", "in"];
     let capture = Capture::start_without("tcx", &lab, &arguments);
@@ -127,7 +126,7 @@ fn a_deleted_clsact() {
 }
 
 #[test]
-fn an_emptied_slot_of_the_hook_map() {
+fn emptied_slot_of_the_hook_map_is_refilled() {
     let Some(lab) = Lab::open() else { return };
     let owner = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "hook"]);
@@ -153,7 +152,7 @@ fn hook_map(owner: &Loaded) -> String {
 }
 
 #[test]
-fn an_unloaded_program() {
+fn unloaded_program_ends_the_capture() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     trawl_tests::xdp::succeeds(&["xdp", "load", &place, "drop", "--tappable"]);
@@ -169,7 +168,7 @@ fn an_unloaded_program() {
 }
 
 #[test]
-fn a_program_that_is_loaded_once_more() {
+fn reloaded_program_is_reattached() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     let load = ["xdp", "load", &place, "drop", "--tappable"];
@@ -189,7 +188,7 @@ fn a_program_that_is_loaded_once_more() {
 }
 
 #[test]
-fn a_killed_warden() {
+fn killed_warden_is_replaced() {
     let Some(lab) = Lab::open() else { return };
     let capture = Capture::start_without("tcx", &lab, &["-i", &lab.receiver(), "--tap", "tc"]);
     let children = format!("/proc/{0}/task/{0}/children", capture.id());

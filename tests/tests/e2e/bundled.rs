@@ -9,7 +9,7 @@ use trawl_tests::{Capture, Lab, binary, frames, tools_or_skip};
 
 const EACH: u64 = 250;
 
-/// One of each kind, with the name that it is counted under.
+/// Returns a frame of each kind, with the name of its counter.
 fn kinds() -> Vec<(Vec<u8>, &'static str)> {
     vec![
         (frames::ipv4_udp(0), "IPv4"),
@@ -34,7 +34,7 @@ fn all_kinds_are_counted(verdict: &str, mode: &str) {
     let kinds = kinds();
     let (mut packets, mut bytes) = (0, 0);
     for (frame, _) in &kinds {
-        // Live frames come round again with what the receiving stack did to them.
+        // Live frames come round again with the receiving stack's changes.
         let repeated = vec![frame.clone(); EACH as usize];
         lab.send_long(&repeated);
         packets += EACH;
@@ -97,7 +97,7 @@ fn tx_counts_skb() {
     all_kinds_are_counted("tx", "skb");
 }
 
-/// Sends to a program and records what the stack of that end gets.
+/// Sends to a program and records the frames that the stack of that end receives.
 fn passed_up(arguments: &[&str], sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let Some(lab) = Lab::open() else {
         return sent.to_vec();
@@ -122,7 +122,7 @@ fn passed_up(arguments: &[&str], sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_only_looks_changes_nothing() {
+fn reading_only_changes_nothing() {
     let sent = frames::assorted();
     for touch in ["none", "read", "parse"] {
         let got = passed_up(&["--touch", touch], &sent);
@@ -131,10 +131,10 @@ fn what_only_looks_changes_nothing() {
 }
 
 #[test]
-fn swapped_addresses_are_swapped() {
+fn touch_swap_swaps_addresses() {
     let sent = frames::assorted();
     let expected: Vec<_> = sent.iter().map(|frame| swapped(frame)).collect();
-    // To somebody else's address: the packet socket still gets it.
+    // To another host's address: the packet socket still receives it.
     assert!(passed_up(&["--touch", "swap"], &sent) == expected);
 }
 
@@ -143,7 +143,7 @@ fn swapped(frame: &[u8]) -> Vec<u8> {
 }
 
 fn comes_back(mode: &str) {
-    // Without GRO the sending end takes no XDP frames: it is made to.
+    // Without GRO the sending end accepts no XDP frames until trawl prepares it.
     let Some(lab) = Lab::with(PairOptions {
         gro: mode == "skb",
         ..PairOptions::default()
@@ -225,7 +225,7 @@ fn jumbo_frames_are_counted_whole() {
 }
 
 #[test]
-fn counts_are_of_all_cpus() {
+fn counts_cover_all_cpus() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     done(&["xdp", "load", &place, "drop"]);
@@ -235,7 +235,7 @@ fn counts_are_of_all_cpus() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn inconsistent_options_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     let load = |more: &[&str]| refused(&[&["xdp", "load", &place], more].concat(), 2);
@@ -256,9 +256,9 @@ fn what_makes_no_sense_is_refused() {
     nothing_attached(&lab.pair.b);
 }
 
-/// The program on the other end belongs to the one that goes as much as to the one that comes.
+/// The program on the other end is used by the old one and the new one.
 #[test]
-fn tx_in_the_place_of_tx_still_sends_back() {
+fn tx_replaced_by_tx_still_sends_back() {
     let Some(lab) = Lab::with(PairOptions {
         gro: false,
         ..PairOptions::default()
@@ -285,7 +285,7 @@ fn tx_in_the_place_of_tx_still_sends_back() {
     nothing_attached(&lab.pair.b);
 }
 
-/// All that is pinned is read for it, which takes its time where much is.
+/// Finding counters reads all pins, which takes time if many exist.
 #[test]
 fn counters_are_looked_for_once() {
     if !tools_or_skip(&["strace"]) {
@@ -303,9 +303,9 @@ fn counters_are_looked_for_once() {
     done(&["xdp", "unload", &place]);
 }
 
-/// What would be taken for one in a tunnel of IP is the packet's own beginning.
+/// In an IP tunnel, the packet's own first bytes would be taken for an Ethernet header.
 #[test]
-fn ethernet_headers_are_not_made_up() {
+fn ethernet_headers_are_not_assumed() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (name, place) = (&lab.pair.b.name, lab.receiver());
@@ -333,7 +333,7 @@ fn ethernet_headers_are_not_made_up() {
 
 /// Counts by receive queue. The sender's two CPUs make two queues busy.
 #[test]
-fn counts_are_told_by_queue() {
+fn counts_are_listed_by_queue() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     done(&["xdp", "load", &place, "drop"]);

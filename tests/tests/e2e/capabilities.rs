@@ -1,4 +1,4 @@
-//! Without a capability that is needed, that is what is said.
+//! Missing capabilities are named in the error.
 
 use std::process::{Command, Stdio};
 
@@ -7,7 +7,7 @@ use trawl_tests::witness::nothing_attached;
 use trawl_tests::xdp::{CleanUp, succeeds};
 use trawl_tests::{Lab, binary};
 
-/// In the namespace of the receiving end, without these capabilities.
+/// Runs trawl in the namespace of the receiving end, without these capabilities.
 fn refused(lab: &Lab, without: &str, arguments: &[&str]) -> String {
     let without: Vec<String> = without.split(',').map(|one| format!("-{one}")).collect();
     let without = without.join(",");
@@ -30,7 +30,7 @@ fn refused(lab: &Lab, without: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_capability_is_named() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let interface = lab.pair.b.interface.as_str();
@@ -51,7 +51,7 @@ fn what_is_missing_is_said() {
         assert!(said.contains(missing), "{missing}: {said}");
     }
     nothing_attached(&lab.pair.b);
-    // Of a program that it may not open a capture knows nothing, and so advises nothing about it.
+    // A capture without the right to open a program gives no advice about it.
     succeeds(&["guard", "load", &lab.receiver()]);
     for tap in ["xdp", "hook"] {
         let said = refused(
@@ -70,9 +70,9 @@ fn what_is_missing_is_said() {
     }
 }
 
-/// Where another user may not look, nothing is said to be absent.
+/// Nothing is reported as absent where another user has no access.
 #[test]
-fn another_user_is_not_told_that_there_is_nothing() {
+fn inaccessible_programs_are_not_reported_as_absent() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     succeeds(&["guard", "load", &lab.receiver(), "--default", "deny"]);

@@ -1,4 +1,4 @@
-//! Several programs on one interface by jumps from one to the next: their order, what leads on, and what captures see.
+//! Several programs on one interface by jumps from one to the next: their order, the continuing verdicts, and captures.
 
 mod killed;
 
@@ -15,12 +15,12 @@ use trawl_tests::{Capture, Lab, frames, programs, trawl, wait_until};
 const PASS: u8 = 2;
 const DROP: u8 = 1;
 const TX: u8 = 3;
-/// Where the test programs find their answers, and leave their notes.
+/// Offset of the test programs' answers, and of their notes.
 const ANSWERS: usize = 14;
 const COUNT: usize = 20;
 const NOTES: usize = 21;
 
-/// Of the program that was loaded.
+/// Returns the id of the loaded program.
 #[track_caller]
 fn number_in(output: &Output) -> u64 {
     let said = String::from_utf8_lossy(&output.stderr);
@@ -34,7 +34,7 @@ fn number_in(output: &Output) -> u64 {
         .unwrap_or_else(|| panic!("no number: {told}"))
 }
 
-/// A lab whose chains are trawl's own, whatever the kernel could do besides.
+/// A lab whose chains are trawl's own, even if the kernel supports dispatchers.
 struct Chained(Lab);
 
 impl Chained {
@@ -47,13 +47,13 @@ impl Chained {
         Self(lab)
     }
 
-    /// Tappable programs never go behind a dispatcher, so that this is the same on all kernels.
+    /// Loads a tappable program, which never joins a dispatcher, so that all kernels behave alike.
     #[track_caller]
     fn load(&self, number: u32, arguments: &[&str]) -> u64 {
         number_in(&self.try_load(number, arguments))
     }
 
-    /// As often as the chain is another one when it is about to be joined.
+    /// Loads again as long as the chain changes between reading and joining it.
     fn load_at_last(&self, number: u32, arguments: &[&str]) -> u64 {
         loop {
             let output = self.try_load(number, arguments);
@@ -81,8 +81,7 @@ impl Chained {
         );
     }
 
-    /// Lets a frame with these answers of the programs run through the chain that is attached: who was there, and the
-    /// verdict.
+    /// Runs a frame with these answers through the attached chain. Returns the programs that ran, and the verdict.
     #[track_caller]
     fn run(&self, answers: [u8; 4]) -> (Vec<u8>, u32) {
         let (id, _) = xdp_on(&self.0.pair.b).expect("a program");
@@ -96,7 +95,7 @@ impl Chained {
         (outcome.bytes[NOTES..NOTES + count].to_vec(), outcome.value)
     }
 
-    /// The chain as `trawl xdp status` shows it: names, priorities, actions.
+    /// Returns the chain as shown by `trawl xdp status`: names, priorities, actions.
     #[track_caller]
     fn status(&self) -> Vec<(String, u64, String)> {
         let output = trawl(&["xdp", "status", "-i", &self.0.receiver(), "--json"]);
@@ -125,9 +124,9 @@ fn row(name: &str, priority: u64, actions: &str) -> (String, u64, String) {
 }
 
 #[test]
-fn the_order_is_by_priority_and_the_verdict_leads_on() {
+fn order_follows_priority_and_verdicts_continue() {
     let Some(lab) = Chained::open() else { return };
-    // The default is 50; the second one's source says 20, and that it goes on after drop too.
+    // The default is 50; the second one's source sets 20, and continues after drop too.
     lab.load(1, &[]);
     assert_eq!(lab.run([PASS; 4]), (vec![1], 2));
     lab.load(2, &[]);
@@ -142,19 +141,19 @@ fn the_order_is_by_priority_and_the_verdict_leads_on() {
             row("step_1", 50, "pass")
         ]
     );
-    // What is not among a program's actions is the end, and the last one's answer is what comes out.
+    // A verdict outside of a program's actions ends the chain, and the last verdict is returned.
     assert_eq!(lab.run([PASS, DROP, PASS, 0]), (vec![2, 3, 1], 2));
     assert_eq!(lab.run([PASS, TX, PASS, 0]), (vec![2], 3));
     assert_eq!(lab.run([PASS, PASS, DROP, 0]), (vec![2, 3], 1));
     assert_eq!(lab.run([TX, PASS, PASS, 0]), (vec![2, 3, 1], 3));
     assert_eq!(lab.run([DROP, DROP, PASS, 0]), (vec![2, 3, 1], 1));
-    // A verdict that is none leads nowhere.
+    // An invalid verdict ends the chain.
     assert_eq!(lab.run([PASS, 7, PASS, 0]), (vec![2], 7));
     lab.unload("--all");
     nothing_attached(&lab.0.pair.b);
 }
 
-/// Each finds the chain as another one has left it: the link goes from program to program meanwhile.
+/// Each command finds the chain as changed by another: the link moves between programs meanwhile.
 #[test]
 fn many_commands_come_and_go_at_once() {
     let Some(lab) = Chained::open() else { return };
@@ -175,9 +174,9 @@ fn many_commands_come_and_go_at_once() {
     }
 }
 
-/// What one finds first on the interface may be another's program when its turn comes.
+/// The first program on the interface may be another command's by the time that the lock is taken.
 #[test]
-fn all_are_taken_off_while_others_come() {
+fn all_programs_are_removed_while_others_join() {
     let Some(lab) = Chained::open() else { return };
     let lab = &lab;
     let place = lab.0.receiver();
@@ -192,7 +191,7 @@ fn all_are_taken_off_while_others_come() {
                 scope.spawn(|| {
                     let output = trawl(&["xdp", "unload", &place, "--all"]);
                     let said = String::from_utf8_lossy(&output.stderr);
-                    // The other one was quicker.
+                    // The other command was faster.
                     let is_late = said.contains("no XDP program is on it");
                     assert!(output.status.success() || is_late, "{said}");
                 });
@@ -205,7 +204,7 @@ fn all_are_taken_off_while_others_come() {
 }
 
 #[test]
-fn among_equals_who_came_first_goes_first() {
+fn equal_priorities_run_in_order_of_loading() {
     let Some(lab) = Chained::open() else { return };
     for number in [3, 1, 2] {
         lab.load(number, &["--prio", "9"]);
@@ -215,7 +214,7 @@ fn among_equals_who_came_first_goes_first() {
 }
 
 #[test]
-fn each_one_may_leave() {
+fn each_program_may_leave() {
     let Some(lab) = Chained::open() else { return };
     for leaving in 0..3 {
         let mut ids = Vec::new();
@@ -231,7 +230,7 @@ fn each_one_may_leave() {
             .collect();
         assert_eq!(lab.run([PASS; 4]).0, left);
         wait_until("the program is gone", || !is_loaded(ids[leaving]));
-        // And the others, in whatever order.
+        // And the other programs, in any order.
         for id in ids.iter().rev().filter(|id| **id != ids[leaving]) {
             lab.unload(&id.to_string());
         }
@@ -243,7 +242,7 @@ fn each_one_may_leave() {
 }
 
 #[test]
-fn who_takes_the_place_of_all_takes_the_whole_chain() {
+fn replacing_all_replaces_the_whole_chain() {
     let Some(lab) = Chained::open() else { return };
     let ids: Vec<u64> = (1..=2).map(|number| lab.load(number, &[])).collect();
     lab.load(3, &["--replace"]);
@@ -257,7 +256,7 @@ fn who_takes_the_place_of_all_takes_the_whole_chain() {
 }
 
 #[test]
-fn fragments_are_for_all_or_for_none() {
+fn fragments_need_support_by_all_programs() {
     let Some(lab) = Chained::open() else { return };
     lab.load(1, &[]);
     let output = lab.try_load(4, &[]);
@@ -268,7 +267,7 @@ fn fragments_are_for_all_or_for_none() {
         "{said}"
     );
     lab.unload("--all");
-    // The other way round those that could take them do without.
+    // In reverse order, programs that could accept fragments go without.
     lab.load(4, &[]);
     lab.load(1, &[]);
     assert_eq!(lab.run([PASS; 4]).0, [4, 1]);
@@ -276,7 +275,7 @@ fn fragments_are_for_all_or_for_none() {
 }
 
 #[test]
-fn what_is_in_the_way_is_told() {
+fn conflicting_programs_are_named() {
     let Some(lab) = Chained::open() else { return };
     lab.load(1, &["--mode", "skb"]);
     let output = lab.try_load(2, &["--mode", "native"]);
@@ -285,7 +284,7 @@ fn what_is_in_the_way_is_told() {
         !output.status.success() && said.contains("--mode skb"),
         "{said}"
     );
-    // Without a wish it goes where the others are.
+    // Without an option it joins the existing chain.
     lab.load(2, &[]);
     assert_eq!(lab.run([PASS; 4]).0, [2, 1]);
     for number in 0..8 {
@@ -302,9 +301,9 @@ fn what_is_in_the_way_is_told() {
     nothing_attached(&lab.0.pair.b);
 }
 
-/// The chain changes all the time while packets come: each packet is met by whole chains only.
+/// The chain changes constantly while packets arrive: each packet meets a whole chain.
 #[test]
-fn no_packet_sees_half_a_chain() {
+fn packets_see_whole_chains_only() {
     let Some(lab) = Chained::open() else { return };
     lab.load(1, &["--prio", "10"]);
     lab.load(3, &["--prio", "30"]);
@@ -332,7 +331,7 @@ fn no_packet_sees_half_a_chain() {
     });
     capture.wait_seen(2 * COUNT_SENT);
     capture.stop_well().assert_all_recorded(2 * COUNT_SENT);
-    // The last one's exit tells whom the packet met.
+    // The last one's exit shows the programs that the packet met.
     let notes = |bytes: &[u8]| bytes[NOTES..NOTES + usize::from(bytes[COUNT])].to_vec();
     let contents = Contents::read(&file);
     let mut met = std::collections::BTreeMap::<Vec<u8>, u64>::new();
@@ -348,7 +347,7 @@ fn no_packet_sees_half_a_chain() {
 }
 
 #[test]
-fn a_capture_sees_each_program_of_the_chain() {
+fn capture_sees_each_program_of_the_chain() {
     let Some(lab) = Chained::open() else { return };
     lab.load(1, &["--prio", "10"]);
     lab.load(2, &["--prio", "20"]);
@@ -391,7 +390,7 @@ fn a_capture_sees_each_program_of_the_chain() {
     lab.unload("--all");
 }
 
-/// Beyond that the kernel would not let a packet into the next program, and the chain would end there.
+/// The kernel would refuse further jumps, and the chain would end early.
 #[test]
 fn more_jumps_than_the_kernel_allows_are_refused() {
     let Some(lab) = Chained::open() else { return };
@@ -400,10 +399,10 @@ fn more_jumps_than_the_kernel_allows_are_refused() {
     }
     let place = lab.0.receiver();
     let fixed = ["capture", "-i", &place, "--tap", "hook", "-Q", "in"];
-    // How many captures there may be depends on how the kernel counts; each is refused or leaves the chain whole.
+    // The kernel's count limits the number of captures; each is refused or leaves the chain whole.
     let mut captures = Vec::new();
     for at in ["both", "exit", "exit"] {
-        // Where it is refused it ends at once, else it goes on for as long as it is let.
+        // A refused capture ends at once, another one goes on as long as the limit allows.
         let refused = trawl(&[&fixed[..], &["--at", at, "--duration", "1ms"]].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         match refused.status.success() {
@@ -435,10 +434,10 @@ fn more_jumps_than_the_kernel_allows_are_refused() {
     lab.unload("--all");
 }
 
-/// Without hooks for captures as well, where the kernel has no other chains: a program whose exits cannot be rewritten
-/// is still loaded, and can be the last one.
+/// Also without hooks, on kernels without other chains: a program whose exits cannot be rewritten still loads, and can be the
+/// last one.
 #[test]
-fn what_cannot_be_followed_goes_last() {
+fn program_without_rewritable_exits_goes_last() {
     let Some(lab) = Chained::open() else { return };
     if trawl_bpf::probe::Feature::Freplace.probe().is_supported() {
         trawl_tests::skip("this kernel makes chains by a dispatcher");
@@ -468,7 +467,7 @@ fn what_cannot_be_followed_goes_last() {
 }
 
 #[test]
-fn an_interface_that_goes_takes_its_chain_along() {
+fn chain_goes_with_its_interface() {
     let Some(lab) = Chained::open() else { return };
     let ids: Vec<u64> = (1..=3).map(|number| lab.load(number, &[])).collect();
     let pair = &lab.0.pair;
@@ -476,7 +475,7 @@ fn an_interface_that_goes_takes_its_chain_along() {
         "ip",
         &["-n", &pair.b.name, "link", "delete", &pair.b.interface],
     );
-    // The next load, wherever it is, tidies up.
+    // The next load, on any interface, cleans up.
     let Some(other) = Chained::open() else { return };
     other.load(1, &[]);
     for id in ids {

@@ -1,4 +1,4 @@
-//! Time stamps: right across a step of the wall clock, and told which clock they are of.
+//! Time stamps: correct across a step of the wall clock, and labelled with their clock.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,14 +12,14 @@ fn since_1970() -> Duration {
         .expect("after 1970")
 }
 
-/// Sets the wall clock, and sets it right again when dropped.
+/// Steps the wall clock, and restores it when dropped.
 struct Step {
     wall: Duration,
     steady: Instant,
 }
 
 impl Step {
-    /// `None` where the clock may not be set.
+    /// Steps the clock; `None` if that is not permitted.
     fn by(step: Duration) -> Option<Self> {
         let before = Self {
             wall: since_1970(),
@@ -111,7 +111,7 @@ fn hardware_stamps_are_kept_apart_or_refused() {
     }
     let capture = Capture::start(&lab, &arguments);
     let before = since_1970().as_nanos() as u64;
-    // A live frame has no stamp; one that went through the sender's stack may have.
+    // A live frame has no stamp; one from the sender's stack may have.
     lab.send(&[frames::silent(64)], 1);
     lab.send_long(&[frames::silent(64)]);
     let summary = capture.wait().summary_of_success();

@@ -1,4 +1,4 @@
-//! The tc tap's way on kernels without tcx: filters on the clsact qdisc, which the kernel keeps until they are removed.
+//! The tc tap on kernels without tcx: filters on the clsact qdisc, which the kernel keeps until they are removed.
 
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{nothing_attached, run};
@@ -21,7 +21,7 @@ fn filters(lab: &Lab, side: &str) -> String {
 }
 
 #[test]
-fn both_ways_are_recorded_and_nothing_is_left() {
+fn both_directions_are_recorded_and_nothing_is_left() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let capture = Capture::start_without(
@@ -50,7 +50,7 @@ fn a_killed_capture_leaves_no_filter() {
 }
 
 #[test]
-fn a_qdisc_that_was_there_stays() {
+fn existing_qdisc_stays() {
     let Some(lab) = Lab::open() else { return };
     let station = &lab.pair.b;
     let device = ["dev", station.interface.as_str()];
@@ -75,7 +75,7 @@ fn a_qdisc_that_was_there_stays() {
 }
 
 #[test]
-fn two_captures_share_it() {
+fn two_captures_share_the_qdisc() {
     let Some(lab) = Lab::open() else { return };
     let arguments = ["-i", &lab.receiver(), "--tap", "tc", "-Q", "in"];
     let first = Capture::start_without("tcx", &lab, &arguments);

@@ -1,11 +1,11 @@
-//! Completions as a person gets them: in a bash with a terminal, by the tab key.
+//! Completions as users see them: in a bash with a terminal, by the tab key.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use trawl_tests::{Lab, binary, trawl};
 
-/// What each of these lines becomes by the tab key.
+/// Returns each of these lines after the tab key.
 fn completed(lab: &Lab, lines: &[&str]) -> Vec<String> {
     let script = lab.file("trawl.bash");
     let registration = trawl(&["completions", "bash"]);
@@ -15,7 +15,7 @@ fn completed(lab: &Lab, lines: &[&str]) -> Vec<String> {
         .expect("a directory")
         .display()
         .to_string();
-    // It gives bash a terminal.
+    // Gives bash a terminal.
     let mut child = Command::new("timeout")
         .args([
             "60",
@@ -35,7 +35,7 @@ fn completed(lab: &Lab, lines: &[&str]) -> Vec<String> {
     let path = format!("PATH={directory}:$PATH; source {script}");
     writeln!(keys, "{path}; bind 'set enable-bracketed-paste off'").expect("bash reads");
     for line in lines {
-        // To the beginning of the line and to its end by keys: the completed words are shown, not run.
+        // Adds `echo` around the line by cursor keys: the completed words are printed, not run.
         writeln!(keys, "{line}\t\u{1}echo \"==\u{5}==\"").expect("bash reads");
     }
     writeln!(keys, "exit").expect("bash reads");
@@ -57,7 +57,7 @@ fn completed(lab: &Lab, lines: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn bash_completes_what_is_here() {
+fn bash_completes_names_of_this_machine() {
     let Some(lab) = Lab::open() else { return };
     std::fs::write(lab.path("packets.pcapng"), "").expect("a file");
     let name = &lab.pair.b.name;

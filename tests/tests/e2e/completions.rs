@@ -1,4 +1,4 @@
-//! Completions in each shell, as somebody types there.
+//! Completions in each shell, typed in a terminal.
 
 use std::process::{Command, Stdio};
 
@@ -6,7 +6,7 @@ use trawl_tests::tmux::Tmux;
 use trawl_tests::xdp::{CleanUp, succeeds};
 use trawl_tests::{Lab, binary, skip, wait_until};
 
-/// An interactive shell with trawl's completions and nothing else of the user's.
+/// Opens an interactive shell with trawl's completions and none of the user's settings.
 fn shell(name: &str, lab: &Lab) -> Option<Tmux> {
     let found = Command::new(name)
         .arg("--version")
@@ -41,7 +41,7 @@ fn shell(name: &str, lab: &Lab) -> Option<Tmux> {
     Some(tmux)
 }
 
-/// Types words and asks for completion, until this is to be seen.
+/// Types words and asks for completion, until this text is visible.
 #[track_caller]
 fn completes(tmux: &Tmux, typed: &str, shown: &str) {
     tmux.run(&["send-keys", "-l", typed]);
@@ -49,7 +49,7 @@ fn completes(tmux: &Tmux, typed: &str, shown: &str) {
     tmux.run(&["send-keys", "Tab"]);
     wait_until(&format!("{shown} is offered"), || {
         let pane = tmux.run(&["capture-pane", "-p"]);
-        // fish lists long names that begin alike by their ends.
+        // fish shortens long names with equal beginnings to their ends.
         pane.contains(shown) || pane.lines().any(|line| line.starts_with('…'))
     });
     tmux.run(&["send-keys", "C-c"]);
@@ -87,13 +87,13 @@ fn in_shell(name: &str) {
         &format!("{whole}:veth0"),
     );
     completes(&tmux, &format!("trawl guard list --netns {begun}"), &whole);
-    // The numbers of the rules there.
+    // The numbers of that guard's rules.
     let remove = format!("trawl guard remove --netns {whole} ");
     tmux.run(&["send-keys", "-l", &remove]);
     tmux.run(&["send-keys", "Tab"]);
     tmux.run(&["send-keys", "Tab"]);
     match name {
-        // It shows numbers alone, among the options.
+        // Bash lists numbers alone, among the options.
         "bash" => wait_until("the numbers are listed", || {
             let pane = tmux.run(&["capture-pane", "-p"]);
             let words: Vec<&str> = pane.split_whitespace().collect();

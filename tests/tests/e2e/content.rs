@@ -1,4 +1,4 @@
-//! What a pcapng file says: of the machine, of each interface, and of each packet.
+//! Contents of a pcapng file: about the machine, each interface, and each packet.
 
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::pcapng::Contents;
@@ -16,7 +16,7 @@ const FIELDS: [&str; 7] = [
 ];
 
 #[test]
-fn tshark_shows_each_packets_place_queue_id_and_verdict() {
+fn tshark_shows_interface_queue_id_and_verdict_of_each_packet() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let capture = Capture::start(
@@ -54,7 +54,7 @@ fn tshark_shows_each_packets_place_queue_id_and_verdict() {
 }
 
 #[test]
-fn the_queue_is_the_one_that_received() {
+fn queue_is_the_receiving_one() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let capture = Capture::start(
@@ -86,11 +86,11 @@ fn the_queue_is_the_one_that_received() {
 }
 
 #[test]
-fn a_hook_tells_each_verdict() {
+fn hook_records_each_verdict() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
     let file = lab.file("file.pcapng");
-    // With nothing said, the hook is found by the program that is attached.
+    // By default, the hook is found through the attached program.
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-c", "4", "-w", &file]);
     assert!(
         capture.said().contains("using tap hook and tc:"),
@@ -119,16 +119,16 @@ fn a_hook_tells_each_verdict() {
 }
 
 #[test]
-fn tc_tells_the_direction_and_its_own_kind_of_verdict() {
+fn tc_records_direction_and_tc_verdicts() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    // Both ends in one capture: what the one sends the other receives.
+    // Both ends in one capture: frames sent by one are received by the other.
     let places = ["-i", &lab.sender(), "-i", &lab.receiver()];
     let capture = Capture::start(
         &lab,
         &[&places[..], &["--tap", "tc", "-c", "4", "-w", &file]].concat(),
     );
-    // A packet socket that bypasses the qdisc bypasses tc egress too: a datagram goes the whole way.
+    // A packet socket that bypasses the qdisc bypasses tc egress too: a datagram passes both.
     let socket = trawl_sys::netns::run_in(&lab.pair.a.namespace, || {
         std::net::UdpSocket::bind((lab.pair.a.ipv4, 0)).expect("a socket")
     });
@@ -155,7 +155,7 @@ fn tc_tells_the_direction_and_its_own_kind_of_verdict() {
     assert_ne!(of(&lab.sender(), "0x00000002"), 0, "{rows:?}");
     assert_ne!(of(&lab.receiver(), "0x00000001"), 0, "{rows:?}");
     for row in &rows {
-        // TC_ACT_UNSPEC: trawl decides nothing.
+        // TC_ACT_UNSPEC: trawl makes no decision.
         assert!(
             ["-1", "18446744073709551615"].contains(&row[2].as_str()),
             "{row:?}"
@@ -168,7 +168,7 @@ fn capture_order(file: &str) {
     assert_eq!(capinfos(file, "Strict time order"), "True");
 }
 
-/// The frames of all kinds and lengths, as the receiving side records them with these arguments.
+/// Checks that the receiving side records frames of all kinds and lengths as sent, with these arguments.
 fn recorded_as_sent(arguments: &[&str], program: Option<Does>) {
     let Some(lab) = Lab::open() else { return };
     let _program = program.map(|does| Loaded::native(does, &lab.pair.b).expect("the program"));
@@ -189,7 +189,7 @@ fn recorded_as_sent(arguments: &[&str], program: Option<Does>) {
         assert_eq!(packet.flags().map(|flags| flags & 3), Some(1));
     }
     assert_eq!(contents.packets.len(), sent.len());
-    // The other reader that trawl itself uses agrees.
+    // trawl's own reader agrees.
     let mut reader =
         trawl_packet::read::CaptureReader::new(std::fs::File::open(&file).expect("the file"))
             .expect("pcapng");
@@ -279,7 +279,7 @@ fn entry_and_exit_of_one_packet_share_their_id() {
         assert_eq!(interface.name(), format!("{} ({end})", lab.receiver()));
     }
     contents.assert_statistics_begin_first();
-    // Lines and JSON say the end by itself.
+    // Lines and JSON report the end too.
     let shown = trawl_tests::trawl(&["read", "--jsonl", "-c", "1", "-i", &lab.receiver(), &file]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(
@@ -342,7 +342,7 @@ fn the_file_describes_machine_and_interface() {
     );
     assert!(description.contains("system clock"), "{description}");
     assert_eq!(interface.options.bytes(6), Some(&lab.pair.b.mac[..]));
-    // What a veth says it does: 10 Gbit/s.
+    // A veth's nominal speed: 10 Gbit/s.
     assert_eq!(interface.options.u64(8), Some(10_000_000_000));
     assert_eq!(interface.options.bytes(9), Some(&[9][..]));
     assert!(
@@ -427,7 +427,7 @@ fn statistics_of_each_interface_end_the_file() {
                 .all(|packet| (start..=end).contains(&packet.time))
         );
     }
-    // XDP_ABORTED is what was filtered out.
+    // The filtered-out packets had XDP_ABORTED.
     assert!(
         contents
             .packets
@@ -436,9 +436,9 @@ fn statistics_of_each_interface_end_the_file() {
     );
 }
 
-/// A filter that the verifier refuses is put to the packets in user space.
+/// A filter that the verifier refuses is applied in user space.
 #[test]
-fn a_filter_that_the_kernel_refuses_chooses_all_the_same() {
+fn refused_filter_still_selects_packets() {
     let Some(lab) = Lab::open() else { return };
     let (file, place) = (lab.file("second.pcapng"), lab.receiver());
     let fixed = ["-i", &place, "--tap", "tc", "-Q", "in", "-w", &file];
@@ -453,7 +453,7 @@ fn a_filter_that_the_kernel_refuses_chooses_all_the_same() {
     assert_eq!(rows, vec![["17"]; 30]);
 }
 
-/// Guards the words by which a file names the program that packets were seen at.
+/// Guards the description by which a file names the tapped program.
 #[test]
 fn file_names_the_attached_program() {
     let Some(lab) = Lab::open() else { return };

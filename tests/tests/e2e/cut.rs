@@ -1,5 +1,5 @@
-//! Files that another process cuts or removes while they are written, and limits of a file's size: the capture ends with
-//! 1, and what it counts as recorded is in the file.
+//! Files that another process cuts or removes while they are written, and limits of a file's size: the capture ends with 1, and
+//! its recorded packets are in the file.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use trawl_tests::capture::Finished;
 use trawl_tests::witness::{nothing_attached, packets_in, size_of};
 use trawl_tests::{Capture, Lab, frames, trawl, wait_until};
 
-/// Captures into a file, which is harmed when it has this many bytes.
+/// Captures into a file, and damages it once it has this many bytes.
 fn harmed(
     lab: &Lab,
     arguments: &[&str],
@@ -24,7 +24,7 @@ fn harmed(
         size_of(watched.as_ref()) > enough
     });
     harm();
-    // Noticed whether more comes or not.
+    // The damage is noticed with or without further packets.
     wait_until("it is noticed", || capture.has_ended());
     let finished = capture.wait();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
@@ -39,7 +39,7 @@ fn cut(file: &str, length: u64) {
 }
 
 #[test]
-fn a_cut_file_of_each_form_holds_what_is_counted() {
+fn cut_file_of_each_format_holds_the_counted_packets() {
     let Some(lab) = Lab::open() else { return };
     for (name, more) in [
         ("a.pcapng", &[][..]),
@@ -68,7 +68,7 @@ fn a_cut_file_of_each_form_holds_what_is_counted() {
 }
 
 #[test]
-fn a_removed_file_is_told_of() {
+fn removed_file_is_reported() {
     let Some(lab) = Lab::open() else { return };
     for name in ["a.pcapng", "b.pcap", "c.pcapng.gz"] {
         let file = lab.file(name);
@@ -84,7 +84,7 @@ fn a_removed_file_is_told_of() {
 }
 
 #[test]
-fn a_cut_file_of_a_series() {
+fn cut_file_of_a_series_ends_the_capture() {
     let Some(lab) = Lab::open() else { return };
     for (name, second) in [("a.pcapng", "a_00002.pcapng"), ("b.pcap", "b_00002.pcap")] {
         let (file, second) = (lab.file(name), lab.file(second));
@@ -106,7 +106,7 @@ fn a_cut_file_of_a_series() {
 }
 
 #[test]
-fn a_cut_file_beside_the_first() {
+fn cut_second_file_ends_the_capture() {
     let Some(lab) = Lab::open() else { return };
     let (first, second) = (lab.file("a.pcapng"), lab.file("b.pcap"));
     let receiver = lab.receiver();
@@ -125,9 +125,9 @@ fn a_cut_file_beside_the_first() {
     assert_eq!(packets_in(&second) + lost, 110, "{summary:?}");
 }
 
-/// RLIMIT_FSIZE, for every form of file.
+/// RLIMIT_FSIZE, for every file format.
 #[test]
-fn a_limit_of_file_size_of_each_form() {
+fn file_size_limit_ends_a_capture_of_each_format() {
     let Some(lab) = Lab::open() else { return };
     let binary = trawl_tests::binary::path().display().to_string();
     for (name, made, more) in [
@@ -150,7 +150,7 @@ fn a_limit_of_file_size_of_each_form() {
         assert!(said.any(|line| line.is_ok_and(|line| line.contains("capturing on"))));
         let mut number = 0;
         wait_until("the file is full", || {
-            // No two are alike, so that they stay long when they are packed.
+            // All different, so that they stay long when compressed.
             let noise: Vec<Vec<u8>> = (0..20).map(|step| noise(20 * number + step)).collect();
             number += 1;
             lab.send(&noise, 20);
@@ -172,7 +172,7 @@ fn a_limit_of_file_size_of_each_form() {
     }
 }
 
-/// A frame that cannot be packed.
+/// Returns an incompressible frame.
 fn noise(number: u64) -> Vec<u8> {
     let mut frame = frames::silent(1000);
     let mut state = number + 1;
@@ -185,9 +185,9 @@ fn noise(number: u64) -> Vec<u8> {
     frame
 }
 
-/// What cannot take the account is refused before anything is attached.
+/// An unwritable summary file is refused before anything is attached.
 #[test]
-fn accounts_that_cannot_be_written() {
+fn unwritable_summaries_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     let directory = lab.file("directory");

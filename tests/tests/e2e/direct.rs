@@ -11,7 +11,7 @@ use trawl_tests::turn::heavy;
 use trawl_tests::witness::{capinfos, output, packets_in, run, size_of, tshark};
 use trawl_tests::{Capture, Lab, frames, skip, tools_or_skip, trawl, wait_until};
 
-/// Bytes of a file that are in the page cache.
+/// Returns the bytes of a file in the page cache.
 fn cached(file: &str) -> Option<u64> {
     let told = output(
         "fincore",
@@ -20,7 +20,7 @@ fn cached(file: &str) -> Option<u64> {
     String::from_utf8_lossy(&told.stdout).trim().parse().ok()
 }
 
-/// Enough for some segments of the ring, in numbered frames.
+/// Records enough numbered frames for some segments of the ring.
 fn record(io: &str, variable: (&str, &str), two_cpus: bool) -> Option<(Lab, String)> {
     const PACKETS: u64 = 60_000;
     let lab = Lab::open()?;
@@ -37,7 +37,7 @@ fn record(io: &str, variable: (&str, &str), two_cpus: bool) -> Option<(Lab, Stri
         PACKETS
     };
     capture.wait_recorded(count);
-    // A few more that come slowly: they are in the file at once.
+    // A few more that arrive slowly: they are in the file at once.
     let before = size_of(file.as_ref());
     lab.send(&frame, 3);
     wait_until("slow packets are written", || {
@@ -57,7 +57,7 @@ fn record(io: &str, variable: (&str, &str), two_cpus: bool) -> Option<(Lab, Stri
 }
 
 #[test]
-fn each_way_to_write_gives_a_file_that_all_tools_read_in_silence() {
+fn each_io_mode_writes_a_file_that_all_tools_accept() {
     let _heavy = heavy();
     for (io, variable) in [
         ("direct", ("TRAWL_WITHOUT", "")),
@@ -87,11 +87,11 @@ fn each_way_to_write_gives_a_file_that_all_tools_read_in_silence() {
 }
 
 #[test]
-fn the_page_cache_stays_as_it_was() {
+fn page_cache_stays_unchanged() {
     let Some((_lab, file)) = record("direct", ("TRAWL_WITHOUT", ""), false) else {
         return;
     };
-    // It was read just now: forgotten, and recorded again.
+    // The file was just read: drop it from the cache, and record again.
     drop(file);
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
@@ -116,7 +116,7 @@ fn the_page_cache_stays_as_it_was() {
 }
 
 #[test]
-fn a_file_that_somebody_cuts_ends_with_a_whole_packet() {
+fn cut_file_ends_with_a_whole_packet() {
     ends_whole_when_cut("direct");
     ends_whole_when_cut("buffered");
 }
@@ -146,15 +146,15 @@ fn ends_whole_when_cut(io: &str) {
     let rows = tshark(&file, &["frame.len"]);
     assert!(rows.len() > 1_000, "{}", rows.len());
     assert_eq!(Contents::read(&file).packets.len(), rows.len());
-    // What was in it counts as lost.
+    // Its previous contents count as lost.
     let summary = finished.summary();
     assert_eq!(summary.recorded, rows.len() as u64, "{summary:#?}");
     assert!(summary.lost_by("file_cut") > 10_000, "{summary:#?}");
 }
 
-/// Killed at any moment, and nobody there to cut the file.
+/// Killed at any moment, without a process left to trim the file.
 #[test]
-fn a_file_is_whole_where_all_of_trawl_is_killed() {
+fn file_is_whole_after_all_processes_are_killed() {
     let _heavy = heavy();
     for (round, two_cpus) in [(1, true), (4, true), (9, true), (4, false)] {
         let Some(lab) = Lab::open() else { return };
@@ -181,7 +181,7 @@ fn a_file_is_whole_where_all_of_trawl_is_killed() {
     }
 }
 
-/// A small file system of its own on a block device whose memory can be sealed: it then gives errors.
+/// A small file system on a block device whose memory can be sealed, which then gives errors.
 struct Small {
     memory: std::os::fd::OwnedFd,
     undo: Vec<(&'static str, Vec<String>)>,
@@ -219,7 +219,7 @@ impl Small {
         Some((small, at))
     }
 
-    /// From here on nothing can be written to it.
+    /// Makes all further writes fail.
     fn breaks(&self) {
         fcntl_add_seals(&self.memory, SealFlags::WRITE).expect("sealed");
     }
@@ -234,7 +234,7 @@ impl Drop for Small {
     }
 }
 
-/// Records until the disk gives an error; the file is whole and what is not in it is lost.
+/// Records until the disk gives an error; the file is whole and all other packets are lost.
 fn ends_with_a_whole_packet(
     way: &[&str],
     (name, disk): (&str, u64),
@@ -256,7 +256,7 @@ fn ends_with_a_whole_packet(
         size_of(file.as_ref()) > first * 1_500
     });
     if breaks {
-        // What is known to be on the disk leaves the page cache.
+        // Data that is on the disk leaves the page cache.
         wait_until("the disk has most of them", || {
             cached(&file).is_none_or(|bytes| bytes < first * 750)
         });
@@ -277,23 +277,23 @@ fn ends_with_a_whole_packet(
     assert_eq!(tshark(&file, &["frame.len"]).len() as u64, summary.recorded);
 }
 
-/// Takes a file out of the page cache: what is read next is what the disk has.
+/// Drops a file from the page cache: the next read shows the disk's data.
 fn forget(file: &str) {
     let file = std::fs::File::open(file).expect("the file");
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("forgotten");
 }
 
 #[test]
-fn a_full_disk_ends_a_file_after_a_whole_packet() {
+fn full_disk_ends_a_file_after_a_whole_packet() {
     if tools_or_skip(&["losetup", "mkfs.ext4"]) {
         let disk = ("file.pcapng", 24 << 20);
         ends_with_a_whole_packet(&["--io", "direct"], disk, 2_000, false, "disk_full");
     }
 }
 
-/// An error of input and output. The page cache would still take what such a disk does not.
+/// An I/O error. The page cache would still accept data that such a disk does not.
 #[test]
-fn a_broken_disk_ends_a_file_after_a_whole_packet() {
+fn broken_disk_ends_a_file_after_a_whole_packet() {
     if !tools_or_skip(&["losetup", "mkfs.ext4"]) {
         return;
     }
@@ -306,9 +306,9 @@ fn a_broken_disk_ends_a_file_after_a_whole_packet() {
     }
 }
 
-/// What the page cache has at the end is not recorded before the disk has it.
+/// Data in the page cache at the end counts as recorded only once it is on the disk.
 #[test]
-fn a_disk_that_breaks_unseen_is_noticed_at_the_end() {
+fn disk_failure_behind_the_cache_is_noticed_at_the_end() {
     if !tools_or_skip(&["losetup", "mkfs.ext4"]) {
         return;
     }
@@ -344,7 +344,7 @@ fn a_disk_that_breaks_unseen_is_noticed_at_the_end() {
         assert!(lost > 0, "{name}: {summary:#?}");
         assert_eq!(summary.recorded + lost, PACKETS, "{name}");
         let file = format!("{at}/{name}");
-        // One of a series that would be empty is not left behind.
+        // An empty file of a series is not left behind.
         let left = Path::new(&file).exists().then(|| {
             forget(&file);
             packets_in(&file)
@@ -353,9 +353,9 @@ fn a_disk_that_breaks_unseen_is_noticed_at_the_end() {
     }
 }
 
-/// Where a file system refuses.
+/// A file system that refuses direct writes.
 #[test]
-fn a_file_system_without_direct_writes_is_told_of() {
+fn file_system_without_direct_writes_is_reported() {
     let Some(lab) = Lab::open() else { return };
     let memory = Mounted::at(&lab, "ramfs", "mode=700");
     let receiver = lab.receiver();

@@ -1,4 +1,4 @@
-//! Every command in README and guide is run as it stands there.
+//! Runs every command in README and guide as written.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use trawl_tests::{binary, programs, root_or_skip, skip};
 
-/// Commands that need what is not on a test's machine, with the reason.
+/// Commands that need more than a test's machine has, with the reason.
 const NOT_RUN: [(&str, &str); 11] = [
     ("trawl agent", "it goes on; tests of its own start agents"),
     (
@@ -36,7 +36,7 @@ const NOT_RUN: [(&str, &str); 11] = [
     ),
 ];
 
-/// The lines of each fenced block that call trawl.
+/// Returns the lines of each fenced block that call trawl.
 fn blocks(text: &str) -> Vec<Vec<String>> {
     let mut blocks = Vec::new();
     let mut block: Option<Vec<String>> = None;
@@ -51,7 +51,7 @@ fn blocks(text: &str) -> Vec<Vec<String>> {
         }
     }
     let commands = |lines: Vec<String>| -> Vec<String> {
-        // Where a prompt stands before commands, all other lines are output.
+        // In a block with prompts, all other lines are output.
         let prompted = lines.iter().any(|line| line.starts_with("# trawl"));
         let command = |line: &String| match prompted {
             true => line.strip_prefix("# ").map(str::to_owned),
@@ -62,7 +62,7 @@ fn blocks(text: &str) -> Vec<Vec<String>> {
     blocks.into_iter().map(commands).collect()
 }
 
-/// The TOML blocks of the guide, by the name that their first line gives them: `# mix.toml`.
+/// Returns the TOML blocks of the guide, by the name in their first line: `# mix.toml`.
 fn files(text: &str) -> Vec<(String, String)> {
     let parts = text.split("```toml\n").skip(1);
     let block = |part: &str| {
@@ -82,7 +82,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(repository().join(path)).expect("a part of the source")
 }
 
-/// A pcap file with four ARP requests, a millisecond apart.
+/// Returns a pcap file with four ARP requests, a millisecond apart.
 fn recording() -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
@@ -101,7 +101,7 @@ fn recording() -> Vec<u8> {
     file
 }
 
-/// A directory with what the commands name.
+/// A directory with the files that the commands name.
 struct Desk(PathBuf);
 
 impl Desk {

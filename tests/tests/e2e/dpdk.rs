@@ -1,4 +1,4 @@
-//! The dpdk tap on testpmd: every packet once, by port and direction, beside dpdk-dumpcap, and with either side killed.
+//! The dpdk tap on testpmd: every packet once, by port and direction, compared with dpdk-dumpcap, and with either side killed.
 
 mod application;
 mod refusals;
@@ -26,7 +26,7 @@ impl Application {
         Capture::start(&self.lab, &all)
     }
 
-    /// A capture of a number of packets that ends well.
+    /// Captures a number of packets; the capture ends successfully.
     fn capture_some(&self, file: &str) -> String {
         let capture = self.capture(&["-i", "dpdk:0", "-Q", "in", "-c", "50", "-w", file]);
         let finished = capture.wait();
@@ -34,12 +34,12 @@ impl Application {
         finished.stderr
     }
 
-    /// dpdk-dumpcap at work on port 0.
+    /// Starts dpdk-dumpcap on port 0.
     fn dumpcap(&self, file: &str, log: &str) -> Child {
         let said = fs::File::create(log).expect("a file");
         let dumpcap = Command::new("dpdk-dumpcap")
             .args(["--file-prefix", &self.prefix, "-i", "0", "-w", file])
-            // Without it, it drops every packet beside testpmd, which has other kinds of pools loaded.
+            // Without it, dpdk-dumpcap drops every packet of testpmd, which has other kinds of pools loaded.
             .env("LD_PRELOAD", "librte_mempool_dpaa.so.23")
             .stdout(said.try_clone().expect("the file again"))
             .stderr(said)
@@ -68,7 +68,7 @@ fn now() -> u64 {
     since.as_nanos() as u64
 }
 
-/// The helper of a capture.
+/// Returns the helper of a capture.
 fn helper_of(capture: &Capture) -> Pid {
     let children = run(
         "pgrep",
@@ -133,7 +133,7 @@ fn dpdk_ports_are_recorded_by_direction() {
     assert_eq!(tshark(&file, &["frame.len"]).len() as u64, 2 * FRAMES);
 }
 
-/// At a rate that it has to keep up with, every packet is recorded.
+/// Every packet is recorded at a sustainable rate.
 #[test]
 #[ignore = "make test-long runs it"]
 fn dpdk_records_400000_packets_at_100_kpps() {
@@ -157,7 +157,7 @@ fn dpdk_records_400000_packets_at_100_kpps() {
     assert_eq!(Contents::read(&file).packets.len() as u64, PACKETS);
 }
 
-/// A filter runs in the application, snaplen cuts there, and what was rejected is counted.
+/// A filter runs in the application, snaplen cuts there, and rejected packets are counted.
 #[test]
 fn dpdk_filters_and_cuts_in_the_application() {
     let Some(application) = Application::on_veths() else {
@@ -180,7 +180,7 @@ fn dpdk_filters_and_cuts_in_the_application() {
     let capture = application.capture(&arguments);
     application.lab.send(&numbered(), FRAMES);
     capture.wait_recorded(100);
-    // The last one sent is rejected: it has been looked at when one that matches has come after it.
+    // The last packet sent is rejected: it has been filtered once a later one that matches has arrived.
     application.lab.send(&[frames::numbered(7, 60)], 1);
     capture.wait_recorded(101);
     let summary = capture.stop_well();
@@ -201,7 +201,7 @@ fn dpdk_filters_and_cuts_in_the_application() {
     );
 }
 
-/// Beside dpdk-dumpcap, which gets the port that trawl has not; both count the same packets.
+/// dpdk-dumpcap runs on the port that trawl does not use; both count the same packets.
 #[test]
 fn dpdk_dumpcap_counts_the_same() {
     let Some(application) = Application::on_veths() else {
@@ -212,7 +212,7 @@ fn dpdk_dumpcap_counts_the_same() {
     let log = application.lab.file("dumpcap.log");
     let mut dumpcap = application.dumpcap(&theirs, &log);
     let capture = application.capture(&["-i", "dpdk:1", "-Q", "out", "-w", &ours]);
-    // One capture on a port is what DPDK allows.
+    // DPDK allows one capture per port.
     let all = [
         "capture",
         "--tap",
@@ -241,7 +241,7 @@ fn dpdk_dumpcap_counts_the_same() {
     assert_eq!(Contents::read(&ours).packets.len() as u64, FRAMES);
 }
 
-/// Whichever side is killed, the other is left in good order.
+/// After either side is killed, the other still ends cleanly.
 #[test]
 fn dpdk_either_side_may_be_killed() {
     let Some(mut application) = Application::on_null() else {
@@ -250,7 +250,7 @@ fn dpdk_either_side_may_be_killed() {
     let file = application.lab.file("killed.pcapng");
     let flood = ["-i", "dpdk:0", "-Q", "in", "-w", &file];
 
-    // The helper ends in good order when trawl is gone.
+    // The helper ends cleanly after trawl is killed.
     let capture = application.capture(&flood);
     let helper = helper_of(&capture);
     capture.kill();
@@ -261,7 +261,7 @@ fn dpdk_either_side_may_be_killed() {
     let said = application.capture_some(&file);
     assert!(!said.contains("killed capture"), "{said}");
 
-    // trawl clears what a killed helper left, and says that the capture has ended.
+    // trawl removes a killed helper's leftovers, and reports that the capture has ended.
     let capture = application.capture(&flood);
     kill_process(helper_of(&capture), Signal::KILL).expect("it runs");
     let finished = capture.wait();
@@ -278,7 +278,7 @@ fn dpdk_either_side_may_be_killed() {
     );
     assert_eq!(application.owners(), 0);
 
-    // Both at once: the next capture finds it.
+    // Both at once: the next capture finds the leftovers.
     let capture = application.capture(&flood);
     let helper = helper_of(&capture);
     capture.signal(Signal::STOP);
@@ -290,7 +290,7 @@ fn dpdk_either_side_may_be_killed() {
     assert_eq!(application.owners(), 0);
     assert!(application.is_alive());
 
-    // The application: what it had copied is recorded, and why the capture ended is said.
+    // The application: copied packets are recorded, and the reason for the end is reported.
     let capture = application.capture(&flood);
     capture.wait_recorded(1);
     application.kill();
@@ -306,7 +306,7 @@ fn dpdk_either_side_may_be_killed() {
 
 /// A killed dpdk-dumpcap leaves its callbacks of both directions; all of them are removed before its memory is freed.
 #[test]
-fn dpdk_clears_what_a_killed_dumpcap_left() {
+fn dpdk_clears_leftovers_of_a_killed_dumpcap() {
     let Some(mut application) = Application::on_null() else {
         return;
     };
@@ -362,7 +362,7 @@ fn dpdk_times_follow_the_kernels_clock() {
         assert!(first + MOST >= began, "{first} is before {began}");
         late.push(first.saturating_sub(ended));
     }
-    // testpmd may wait for a processor: not in each of the last rounds.
+    // testpmd may wait for a CPU: not in each of the last rounds.
     let least = late.iter().skip(late.len() / 2).min();
     assert!(least.is_some_and(|least| *least <= MOST), "{late:?}");
 }

@@ -1,4 +1,4 @@
-//! The drop tap: what the kernel drops, with its reason, place, interface, namespace and bytes.
+//! The drop tap: the kernel's drops, with reason, function, interface, namespace and bytes.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -27,7 +27,7 @@ pub fn nft(station: &Station, hook: &str, rule: &str) {
     inside(station, &["nft", &format!("add rule inet t {hook} {rule}")]);
 }
 
-/// What is dropped in a station's namespace while something is done there, as a file and its packets.
+/// Records the drops in a station's namespace while `act` runs; returns the file and its packets.
 fn dropped_at(
     lab: &Lab,
     station: &Station,
@@ -57,7 +57,7 @@ fn comment(packet: &Packet) -> String {
     packet.options.text(1).expect("a comment")
 }
 
-/// The value of a word in a packet's comment.
+/// Returns the value of a key in a packet's comment.
 fn word(packet: &Packet, key: &str) -> Option<String> {
     let comment = comment(packet);
     let mut words = comment.split(' ').filter_map(|word| word.split_once('='));
@@ -75,9 +75,9 @@ fn udp_frame(lab: &Lab, port: u16) -> Vec<u8> {
         .build()
 }
 
-/// The comment, the interface block and the bytes, as tshark sees them.
+/// tshark shows the comment, the interface block and the bytes.
 #[test]
-fn a_rules_drop_has_its_place_and_its_bytes() {
+fn drop_by_a_rule_has_its_function_and_bytes() {
     let Some(lab) = Lab::open() else { return };
     nft(&lab.pair.b, "input", "udp dport 5555 counter drop");
     let frame = udp_frame(&lab, 5555);
@@ -106,15 +106,15 @@ fn a_rules_drop_has_its_place_and_its_bytes() {
     );
 }
 
-/// What is dropped before it has an Ethernet header is raw IP, on an interface block of its own.
+/// A packet dropped before it has an Ethernet header is raw IP, on an interface block of its own.
 #[test]
-fn an_output_drop_is_raw_ip() {
+fn output_drop_is_raw_ip() {
     let Some(lab) = Lab::open() else { return };
     nft(&lab.pair.b, "output", "udp dport 9 counter drop");
     let to = format!("/dev/udp/{}/9", lab.pair.a.ipv4);
     let send = format!("echo hello > {to}");
     let contents = dropped_at(&lab, &lab.pair.b, &["udp", "dst", "port", "9"], 1, || {
-        // The shell is told that the packet was not permitted.
+        // The shell's ping fails because the packet is not permitted.
         let _ = std::process::Command::new("ip")
             .args(["netns", "exec", &lab.pair.b.name, "bash", "-c", &send])
             .output();
@@ -131,7 +131,7 @@ fn an_output_drop_is_raw_ip() {
     assert_eq!(packet.flags(), Some(2), "it was on its way out");
 }
 
-/// A datagram put together of fragments is a list of socket buffers, and whole in the file.
+/// A reassembled datagram is a list of socket buffers, and whole in the file.
 #[test]
 fn a_list_of_socket_buffers_is_one_whole_record() {
     let Some(lab) = Lab::open() else { return };
@@ -187,7 +187,7 @@ fn a_packet_of_several_segments_is_one_record() {
     drop((stream, listener));
 }
 
-/// Where the kernel refuses tracing programs at tracepoints, a raw tracepoint shows the same.
+/// If the kernel refuses tracing programs at tracepoints, a raw tracepoint records the same.
 #[test]
 fn a_raw_tracepoint_shows_the_same() {
     let Some(lab) = Lab::open() else { return };
@@ -224,9 +224,9 @@ fn a_raw_tracepoint_shows_the_same() {
     );
 }
 
-/// A filter, a list of reasons and a choice of interfaces leave out the others; what is left out counts.
+/// A filter, a list of reasons and a choice of interfaces exclude other drops, which are counted.
 #[test]
-fn what_is_not_asked_for_is_filtered_out() {
+fn unrequested_drops_are_filtered_out() {
     let Some(lab) = Lab::open() else { return };
     let frames: Vec<Vec<u8>> = (0..10).map(|n| udp_frame(&lab, 7000 + n)).collect();
     let receiver = lab.receiver();

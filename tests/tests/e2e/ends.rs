@@ -1,4 +1,4 @@
-//! How a capture ends: asked to, by itself, or because something went away. Nothing stays attached.
+//! Ends of a capture: requested, by a limit, or because something went away. Nothing stays attached.
 
 mod files;
 mod readers;
@@ -47,7 +47,7 @@ fn a_termination() {
 
 #[test]
 fn a_hang_up() {
-    // As after nohup: trawl, as all that is started there, goes on then.
+    // As after nohup: trawl, like all child processes, then goes on.
     if is_ignored(Signal::HUP) {
         eprintln!("SKIPPED: hang-ups are ignored where these tests were started");
         return;
@@ -55,7 +55,7 @@ fn a_hang_up() {
     ends_well_by(Signal::HUP);
 }
 
-/// Whether this process, and so what it starts, ignores a signal.
+/// Returns whether this process, and so its children, ignores a signal.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("a status");
     let mask = status
@@ -106,7 +106,7 @@ fn each_tap_leaves_nothing_attached() {
 }
 
 #[test]
-fn promiscuous_while_it_runs_unless_told_otherwise() {
+fn promiscuous_mode_lasts_while_running_and_is_optional() {
     let Some(lab) = Lab::open() else { return };
     for tap in ["xdp", "tc", "packet"] {
         let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", tap]);
@@ -119,7 +119,7 @@ fn promiscuous_while_it_runs_unless_told_otherwise() {
     }
 }
 
-/// The interface goes away in the middle.
+/// Deletes the interface during the capture.
 fn interface_is_deleted(tap: &str) {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
@@ -196,7 +196,7 @@ fn one_of_two_interfaces_deleted() {
     nothing_attached(&other.pair.b);
 }
 
-/// Kills the capture while packets come in.
+/// Kills the capture while packets arrive.
 fn killed(arguments: &[&str], program: Option<Does>) {
     let Some(lab) = Lab::open() else { return };
     let _heavy = heavy();
@@ -272,9 +272,9 @@ fn killed_with_the_old_format() {
     assert_eq!(tshark(&file, &["frame.len"]).len(), 1_000);
 }
 
-/// Without an XDP program there is no verdict but pass.
+/// Without an XDP program, pass is the only verdict.
 #[test]
-fn a_verdict_that_nothing_gives_is_told() {
+fn verdict_without_a_program_is_reported() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let capture = Capture::start(
@@ -298,9 +298,9 @@ fn a_verdict_that_nothing_gives_is_told() {
     assert_eq!(summary.ended, "signal");
 }
 
-/// On a terminal, a capture into a file shows what it has recorded.
+/// On a terminal, a capture into a file shows its progress.
 #[test]
-fn a_terminal_shows_a_live_line() {
+fn terminal_shows_a_live_line() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let command = format!(
@@ -308,13 +308,13 @@ fn a_terminal_shows_a_live_line() {
         trawl_tests::binary::path().display(),
         lab.receiver()
     );
-    // It gives the command a terminal.
+    // Gives the command a terminal.
     let mut script = Command::new("script");
     script.args(["-qec", &command, "/dev/null"]);
     let output = script.stdin(Stdio::null()).output().expect("script runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    // It is written anew in its place.
+    // The line is rewritten in place.
     let mut lines = said.split("\r\x1b[K").skip(1).peekable();
     assert!(lines.peek().is_some(), "{said:?}");
     let words = [" recorded, ", " lost, ", " a second, file "];

@@ -1,4 +1,4 @@
-//! Wireshark's way of capturing through trawl, as tshark goes it; and figures of a running interface.
+//! Wireshark's extcap interface to trawl, used by tshark; and figures of a running interface.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ impl Drop for Capturing {
     }
 }
 
-/// A folder as tshark names it.
+/// Returns a folder of tshark's by its heading.
 fn folder(name: &str) -> Option<String> {
     let folders = Command::new("tshark").args(["-G", "folders"]).output();
     let folders = String::from_utf8_lossy(&folders.ok()?.stdout).into_owned();
@@ -25,7 +25,7 @@ fn folder(name: &str) -> Option<String> {
     Some(named.trim().to_owned())
 }
 
-/// tshark with trawl installed in a folder of the lab's.
+/// Returns tshark with trawl installed in a folder of the lab.
 fn tshark(lab: &Lab, arguments: &[&str]) -> Option<Command> {
     if Command::new("tshark").arg("--version").output().is_err() {
         skip("tshark is not installed");
@@ -41,7 +41,7 @@ fn tshark(lab: &Lab, arguments: &[&str]) -> Option<Command> {
         &profiles,
     ]);
     assert!(installed.status.success(), "{installed:?}");
-    // For root tshark looks into the machine's folder only: here the lab's is in its place.
+    // As root, tshark reads the machine's folder only: the lab's is mounted over it.
     let shared = folder("Extcap path:").expect("tshark names it");
     let mut command = Command::new("unshare");
     command
@@ -99,9 +99,9 @@ fn tshark_lists_interfaces_and_captures_dropped_packets() {
     );
 }
 
-/// Wireshark 4.0 names its version only where it asks for interfaces, and knows these types of options.
+/// Wireshark 4.0 passes its version only when it lists interfaces, and knows these types of options.
 #[test]
-fn options_have_types_that_every_version_knows_unless_it_names_a_newer_one() {
+fn options_have_types_known_to_the_wireshark_version() {
     const KNOWN: [&str; 5] = ["selector", "multicheck", "unsigned", "boolean", "string"];
     let types = |more: &[&str]| -> Vec<String> {
         let fixed = [
@@ -127,7 +127,7 @@ fn options_have_types_that_every_version_knows_unless_it_names_a_newer_one() {
     assert!(types(&["--extcap-version", "4.4.1"]).contains(&"editselector".to_owned()));
 }
 
-/// Wireshark has no quoting for braces: a name with them would add fields to the list.
+/// Wireshark cannot quote braces: a name with them would add fields to the list.
 #[test]
 fn names_with_braces_are_not_listed() {
     let Some(lab) = Lab::open() else { return };
@@ -173,14 +173,14 @@ fn filters_are_checked_and_options_offered() {
         assert!(config.contains(part), "{part} in {config}");
     }
     assert_eq!(trawl(&["extcap"]).status.code(), Some(2));
-    // Taps that the machine has not are not offered: what `trawl taps` says.
+    // Unavailable taps are not offered, in agreement with `trawl taps`.
     let taps: serde_json::Value =
         serde_json::from_slice(&trawl(&["taps", "--json"]).stdout).expect("JSON");
     let taps = taps["taps"].as_array().expect("a list");
     for tap in taps {
         let name = tap["name"].as_str().expect("a name");
         let offered = config.contains(&format!("{{arg=0}}{{value={name}}}"));
-        // A name may stand for two ways.
+        // A name may stand for two taps.
         let mut ways = taps.iter().filter(|one| one["name"] == name);
         let is_there = ways.any(|one| one["available"] == true);
         assert!(!offered || is_there, "{name} in {config}");
@@ -191,7 +191,7 @@ fn filters_are_checked_and_options_offered() {
     );
 }
 
-/// The button beside the list of programs: what is attached by then.
+/// The button next to the list of programs reloads the attached ones.
 #[test]
 fn attached_programs_are_listed_again() {
     let Some(lab) = Lab::open() else { return };
@@ -220,7 +220,7 @@ fn attached_programs_are_listed_again() {
 }
 
 #[test]
-fn what_is_installed_is_removed_and_other_files_stay() {
+fn uninstall_removes_own_files_only() {
     let Some(lab) = Lab::open() else { return };
     let (extcap, profiles) = (lab.file("extcap"), lab.file("profiles"));
     let places = ["--dir", &extcap, "--profiles", &profiles];
@@ -236,9 +236,9 @@ fn what_is_installed_is_removed_and_other_files_stay() {
     assert_eq!(run("remove").status.code(), Some(1));
 }
 
-/// Who may not write to the machine's folder has one of its own, and is told how Wireshark finds it.
+/// A user without write access to the machine's folder installs into a personal one, and is shown how Wireshark finds it.
 #[test]
-fn a_user_installs_for_itself() {
+fn user_installs_into_a_personal_folder() {
     let Some(lab) = Lab::open() else { return };
     let Some(shared) = folder("Extcap path:") else {
         return skip("tshark is not installed");
@@ -264,7 +264,7 @@ fn a_user_installs_for_itself() {
         "{done:?}"
     );
     let script = lab.path("home/.local/lib/wireshark/extcap/trawl");
-    // Wireshark obeys the variable for users other than root alone, so that what it would run is run here.
+    // Wireshark obeys the variable only for users other than root, so the script is run directly here.
     let listed = Command::new(&script).arg("--extcap-interfaces").output();
     let listed = String::from_utf8_lossy(&listed.expect("the script runs").stdout).into_owned();
     assert!(listed.contains("value=trawl:lo"), "{listed}");
@@ -274,7 +274,7 @@ fn a_user_installs_for_itself() {
 }
 
 #[test]
-fn stat_counts_what_an_interface_sees() {
+fn stat_counts_packets_of_an_interface() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     let running = trawl_tests::Running::start(
@@ -299,7 +299,7 @@ fn stat_counts_what_an_interface_sees() {
     assert_eq!(report["flows"][0]["dst_port"], 9);
 }
 
-/// A message of the toolbar's pipes: 'T', the length in three bytes, the control, the command, the text.
+/// Returns a message of the toolbar's pipes: 'T', the length in three bytes, the control, the command, the text.
 fn toolbar_message(control: u8, command: u8, text: &str) -> Vec<u8> {
     let mut message = (text.len() as u32 + 2).to_be_bytes().to_vec();
     message[0] = b'T';
@@ -322,15 +322,15 @@ fn status_of(pipe: &mut File) -> String {
     String::from_utf8(text).expect("UTF-8")
 }
 
-/// The filter in Wireshark's toolbar, by the protocol of its pipes.
+/// Changes the filter in Wireshark's toolbar, by the protocol of its pipes.
 #[test]
-fn the_toolbar_changes_the_filter_of_a_running_capture() {
+fn toolbar_changes_the_filter_of_a_running_capture() {
     let Some(lab) = Lab::open() else { return };
     let pipe = |name: &str| {
         let path = lab.file(name);
         let made = Command::new("mkfifo").arg(&path).status();
         assert!(made.expect("mkfifo runs").success());
-        // Open both ways, so that no end waits for the other.
+        // Opened for reading and writing, so that neither end waits for the other.
         let file = File::options().read(true).write(true).open(&path);
         (path, file.expect("a pipe"))
     };
@@ -356,7 +356,7 @@ fn the_toolbar_changes_the_filter_of_a_running_capture() {
         }
         captured.clone()
     };
-    // The file's head comes when the capture is attached.
+    // The file header arrives once the capture is attached.
     until(b"veth0");
     let send = |payload: &[u8]| lab.send(&[frames::udp(payload)], 1);
     let mut say = |filter: &str| {

@@ -1,4 +1,4 @@
-//! Which libpcap compiles filters, and that none is needed without one.
+//! The libpcap that compiles filters; captures without a filter need none.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -24,7 +24,7 @@ fn said(done: &Output) -> String {
     String::from_utf8_lossy(&done.stderr).into_owned()
 }
 
-/// A machine without libpcap captures without a filter, and is told what to install for one with.
+/// A machine without libpcap captures without a filter; the error for a filter names the package to install.
 #[test]
 fn libpcap_is_loaded_only_for_filters() {
     let Some(lab) = Lab::open() else { return };
@@ -49,9 +49,9 @@ fn libpcap_is_loaded_only_for_filters() {
     }
 }
 
-/// --libpcap chooses the library for filters as well, so that a newer grammar can be had.
+/// --libpcap also selects the library for filters, for a newer grammar.
 #[test]
-fn another_libpcap_brings_its_grammar() {
+fn chosen_libpcap_brings_its_grammar() {
     let Some(lab) = Lab::open() else { return };
     let library = double(&lab);
     let (receiver, file) = (lab.receiver(), lab.file("file.pcapng"));
@@ -90,9 +90,9 @@ fn another_libpcap_brings_its_grammar() {
     }
 }
 
-/// tcpdump is the judge.
+/// tcpdump is the reference.
 #[test]
-fn negative_offsets_match_what_they_match_in_tcpdump() {
+fn negative_offsets_match_as_in_tcpdump() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("one.pcap");
     let header = [0xa1b2_c3d4_u32, 4 << 16 | 2, 0, 0, 262_144, 1, 0, 0, 60, 60];

@@ -38,7 +38,7 @@ fn steps(way: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// A datagram from one namespace to another where nobody listens.
+/// Steps of a datagram from one namespace to another without a listener.
 const WAY: [&str; 12] = [
     "output",
     "postrouting",
@@ -54,7 +54,7 @@ const WAY: [&str; 12] = [
     "dropped",
 ];
 
-/// Older kernels have not all places to look at.
+/// Returns whether the kernel has this step; older ones lack some.
 fn is_there(step: &str) -> bool {
     match step {
         "output" | "postrouting" | "prerouting" | "routed" | "input" => kernel_is_at_least(6, 4),
@@ -63,12 +63,12 @@ fn is_there(step: &str) -> bool {
     }
 }
 
-/// Other tests' namespaces are left alone.
+/// Returns the option that excludes other tests' namespaces.
 fn within(lab: &Lab) -> String {
     format!("{},{}", lab.pair.a.name, lab.pair.b.name)
 }
 
-/// Follows one datagram of six bytes to a port of the receiver, which is sent then.
+/// Follows one datagram of six bytes to a port of the receiver, and sends it.
 fn follow_datagram(lab: &Lab, port: u16) -> Running {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let arguments = [
@@ -89,11 +89,11 @@ fn follow_datagram(lab: &Lab, port: u16) -> Running {
 }
 
 #[test]
-fn a_packet_is_followed_into_another_namespace() {
+fn packet_is_followed_into_another_namespace() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     if is_there("input") {
-        // Connection tracking takes the last but one priority at the input of IPv6.
+        // Connection tracking has the last priority but one at the input of IPv6.
         let inside =
             |words: &[&str]| run("ip", &[&["netns", "exec", &b.name, "nft"], words].concat());
         inside(&["add table inet t"]);
@@ -121,7 +121,7 @@ fn a_packet_is_followed_into_another_namespace() {
 
 /// A raw socket reads a clone of the reply; the kernel frees the original as if no socket listened.
 #[test]
-fn an_answered_ping_is_delivered() {
+fn answered_ping_is_delivered() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let arguments = [
@@ -144,9 +144,9 @@ fn an_answered_ping_is_delivered() {
     assert_eq!(ways(&done.stdout)[0]["end"], "delivered", "{}", done.stdout);
 }
 
-/// Socket buffers are used again at once, and no packet gets a step of another one.
+/// Socket buffers are reused at once, but a packet never gets a step of another one.
 #[test]
-fn buffers_that_are_used_again_make_no_false_link() {
+fn reused_buffers_make_no_false_link() {
     let Some(lab) = Lab::open() else { return };
     let count = amount(10_000) as u16;
     let receiver = lab.receiver();
@@ -169,7 +169,7 @@ fn buffers_that_are_used_again_make_no_false_link() {
     let ways = ways(&done.stdout);
     assert_eq!(ways.len(), usize::from(count));
     for way in &ways {
-        // Nothing changes these packets on their way: another text would be another packet's step.
+        // The packets do not change on their path: another text would be another packet's step.
         let all = way["steps"].as_array().expect("steps");
         assert!(all.iter().all(|step| step["packet"].is_null()), "{way}");
         let expected: Vec<&str> = WAY.into_iter().filter(|step| is_there(step)).collect();
@@ -188,9 +188,9 @@ fn buffers_that_are_used_again_make_no_false_link() {
     assert_eq!(first.len(), usize::from(count), "each packet once");
 }
 
-/// From an XDP program in native mode over receive offload, tc and netfilter to the socket.
+/// From an XDP program in native mode through receive offload, tc and netfilter to the socket.
 #[test]
-fn a_packet_is_followed_from_an_xdp_program_to_its_socket() {
+fn packet_is_followed_from_an_xdp_program_to_its_socket() {
     let Some(lab) = Lab::open() else { return };
     if !kernel_is_at_least(6, 2) {
         skip("before Linux 6.2 packets cannot be followed at XDP programs");
@@ -248,10 +248,9 @@ fn a_packet_is_followed_from_an_xdp_program_to_its_socket() {
     }
 }
 
-/// What receive offload made of a TCP stream; each segment is told to be part of the packet that has its
-/// place in the stream.
+/// Receive offload of a TCP stream: each segment is reported as a part of the packet with its position in the stream.
 #[test]
-fn segments_are_joined_to_the_packet_that_has_them() {
+fn segments_are_joined_to_their_packet() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     for (station, features) in [
@@ -314,7 +313,7 @@ fn segments_are_joined_to_the_packet_that_has_them() {
 }
 
 #[test]
-fn nothing_is_left_of_a_killed_follow() {
+fn killed_follow_leaves_nothing() {
     let Some(lab) = Lab::open() else { return };
     let arguments = ["follow", "--within", &within(&lab), "udp port 9"];
     let follow = Running::start(&arguments, "following packets on");
@@ -331,7 +330,7 @@ fn nothing_is_left_of_a_killed_follow() {
 }
 
 #[test]
-fn wrong_use_is_told() {
+fn wrong_usage_is_reported() {
     for arguments in [&["follow"][..], &["follow", "no such word"]] {
         assert_eq!(trawl(arguments).status.code(), Some(2), "{arguments:?}");
     }

@@ -96,7 +96,7 @@ fn the_old_format_from_two_cpus_is_in_time_order() {
     assert_eq!(capinfos(&file, "Strict time order"), "True");
 }
 
-/// Captures two datagrams to standard output, and gives that to a program on its standard input.
+/// Captures two datagrams to standard output, and pipes it into a program's standard input.
 fn piped_into(format: &str, reader: &str, arguments: &[&str]) -> Option<String> {
     let lab = Lab::open()?;
     let fixed = ["-i", &lab.receiver(), "--tap", "xdp", "--format", format];
@@ -119,7 +119,7 @@ fn piped_into(format: &str, reader: &str, arguments: &[&str]) -> Option<String> 
 }
 
 #[test]
-fn a_pipe_into_tcpdump() {
+fn tcpdump_reads_a_pipe() {
     for format in ["pcapng", "pcap"] {
         let Some(text) = piped_into(format, "tcpdump", &["-n", "-r", "-"]) else {
             return;
@@ -138,7 +138,7 @@ fn a_pipe_into_tcpdump() {
 }
 
 #[test]
-fn a_pipe_into_tshark() {
+fn tshark_reads_a_pipe() {
     for format in ["pcapng", "pcap"] {
         let arguments = ["-n", "-r", "-", "-T", "fields", "-e", "udp.payload"];
         let Some(text) = piped_into(format, "tshark", &arguments) else {
@@ -149,7 +149,7 @@ fn a_pipe_into_tshark() {
 }
 
 #[test]
-fn a_pipe_shows_packets_while_the_capture_goes_on() {
+fn pipe_shows_packets_while_the_capture_goes_on() {
     let Some(lab) = Lab::open() else { return };
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "xdp", "-w", "-"]);
     for number in 0..3 {
@@ -163,7 +163,7 @@ fn a_pipe_shows_packets_while_the_capture_goes_on() {
 }
 
 #[test]
-fn an_existing_file_is_replaced_only_by_a_capture_that_starts() {
+fn existing_file_is_replaced_only_by_a_capture_that_starts() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     std::fs::File::create(&file)
@@ -180,7 +180,7 @@ fn an_existing_file_is_replaced_only_by_a_capture_that_starts() {
 }
 
 #[test]
-fn interfaces_of_different_kinds_do_not_fit_into_the_old_format() {
+fn mixed_link_types_are_refused_in_the_old_format() {
     let Some(lab) = Lab::open() else { return };
     let name = &lab.pair.b.name;
     run(
@@ -211,7 +211,7 @@ fn interfaces_of_different_kinds_do_not_fit_into_the_old_format() {
     assert!(!lab.path("file.pcap").exists());
 }
 
-/// Packets have the numbers that Wireshark shows, which counts custom blocks and journal entries too.
+/// Packets are numbered as in Wireshark, which counts custom blocks and journal entries too.
 #[test]
 fn packets_have_wiresharks_numbers() {
     let Some(lab) = Lab::open() else { return };

@@ -1,4 +1,4 @@
-//! What `trawl gen` sends, on each engine, as tshark reads it at the other end: checksums, fields, lengths.
+//! Frames of `trawl gen`, on each engine, decoded by tshark at the other end: checksums, fields, lengths.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use trawl_tests::{Capture, Lab};
 
 const ENGINES: [&str; 3] = ["live", "xsk", "packet"];
 
-/// Every kind of frame whose checksums tshark looks at, each with fields that vary.
+/// Every kind of frame with checksums that tshark validates, each with varying fields.
 const WITH_CHECKSUMS: [(&str, &[&str]); 19] = [
     ("udp", &[]),
     ("udp", &["--src-port", "1000-1009", "--dst-port", "random"]),
@@ -233,7 +233,7 @@ fn all_checksums_are_right_on_each_engine() {
     }
 }
 
-/// The values of a field in frames that were sent with these arguments.
+/// Sends frames with these arguments and returns the values of a field.
 fn sent(
     engine: &str,
     kind: &str,
@@ -255,7 +255,7 @@ fn sent(
 }
 
 #[test]
-fn fields_step_and_flows_are_as_many_as_were_asked_for() {
+fn fields_step_and_flows_have_the_requested_number() {
     for engine in ENGINES {
         let fields = ["udp.srcport", "ip.dst"];
         let arguments = [
@@ -288,7 +288,7 @@ fn fields_step_and_flows_are_as_many_as_were_asked_for() {
 }
 
 #[test]
-fn every_nth_frame_is_different_and_sizes_come_in_turn() {
+fn every_nth_frame_differs_and_sizes_alternate() {
     for engine in ENGINES {
         let arguments = ["--every", "5:ethertype=0x1111", "--size", "64,100,1500"];
         let Some(rows) = sent(engine, "udp", 30, &arguments, &["eth.type", "frame.len"]) else {
@@ -307,7 +307,7 @@ fn every_nth_frame_is_different_and_sizes_come_in_turn() {
 }
 
 #[test]
-fn the_same_seed_makes_the_same_frames_on_all_engines() {
+fn same_seed_makes_the_same_frames_on_all_engines() {
     let arguments = [
         "--src-port",
         "random",
@@ -327,7 +327,7 @@ fn the_same_seed_makes_the_same_frames_on_all_engines() {
 }
 
 #[test]
-fn arp_and_raw_frames_are_what_was_asked_for() {
+fn arp_and_raw_frames_have_the_requested_fields() {
     let fields = [
         "arp.opcode",
         "arp.src.hw_mac",

@@ -1,4 +1,4 @@
-//! `trawl gen` from its beginning to its end: which engine, how many, how it ends, what it refuses.
+//! Runs of `trawl gen`: engines, counts, ends, refusals.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use trawl_tests::{Lab, binary, skip, trawl, wait_until};
 const ENGINES: [&str; 3] = ["live", "xsk", "packet"];
 
 #[test]
-fn counts_are_those_of_the_receiving_side() {
+fn counts_match_the_receiving_side() {
     let Some(lab) = Lab::open() else { return };
     for engine in ENGINES {
         for extra in [
@@ -35,7 +35,7 @@ fn counts_are_those_of_the_receiving_side() {
 }
 
 #[test]
-fn a_rate_and_a_time_make_an_exact_count() {
+fn rate_and_duration_make_an_exact_count() {
     let Some(lab) = Lab::open() else { return };
     for engine in ENGINES {
         let before = received(&lab);
@@ -48,7 +48,7 @@ fn a_rate_and_a_time_make_an_exact_count() {
     }
 }
 
-/// A time ends a run whose rate no engine reaches, and the summary says that it was not reached.
+/// A duration ends a run whose rate no engine reaches, and the summary reports the missed rate.
 #[test]
 fn a_rate_beyond_reach_does_not_prolong_a_run() {
     let Some(lab) = Lab::open() else { return };
@@ -80,9 +80,9 @@ fn a_rate_beyond_reach_does_not_prolong_a_run() {
     }
 }
 
-/// `ip netns exec lab trawl gen …` sends as fast as it goes, as `-i lab:IF` does.
+/// `ip netns exec lab trawl gen …` sends at full speed, as `-i lab:IF` does.
 #[test]
-fn inside_a_lab_nothing_holds_it_back() {
+fn rate_is_unlimited_inside_a_lab() {
     let Some(lab) = Lab::open() else { return };
     if Namespace::first().is_none() {
         return skip("neither process 1 nor the kernel's threads may be asked for their namespace");
@@ -96,7 +96,7 @@ fn inside_a_lab_nothing_holds_it_back() {
 }
 
 #[test]
-fn auto_makes_a_veth_take_xdp_frames_and_leaves_nothing_behind() {
+fn auto_prepares_a_veth_for_xdp_frames_and_restores_it() {
     let options = PairOptions {
         gro: false,
         ..PairOptions::default()
@@ -120,7 +120,7 @@ fn auto_makes_a_veth_take_xdp_frames_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn an_engine_that_the_device_takes_nothing_from_is_an_error_and_no_silence() {
+fn engine_that_the_device_refuses_is_an_error() {
     let options = PairOptions {
         gro: false,
         ..PairOptions::default()
@@ -135,7 +135,7 @@ fn an_engine_that_the_device_takes_nothing_from_is_an_error_and_no_silence() {
 }
 
 #[test]
-fn auto_says_why_it_is_not_the_live_engine() {
+fn auto_gives_the_reason_against_the_live_engine() {
     let Some(lab) = Lab::open() else { return };
     let sender = lab.sender();
     let payload = format!("text:{}|text:{}", "a".repeat(900), "b".repeat(900));
@@ -155,7 +155,7 @@ fn auto_says_why_it_is_not_the_live_engine() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_refused_in_words() {
+fn impossible_frames_are_refused_with_a_reason() {
     let Some(lab) = Lab::open() else { return };
     let sender = lab.sender();
     let usage = |arguments: &[&str], words: &str| {
@@ -189,7 +189,7 @@ fn what_cannot_be_sent_is_refused_in_words() {
 }
 
 #[test]
-fn a_template_is_sent_and_its_mistakes_are_shown_where_they_stand() {
+fn template_is_sent_and_its_mistakes_are_located() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("mix.toml");
     let good = "[[frame]]\nkind = \"udp\"\nweight = 3\nsize = [64, 128]\n[[frame]]\nkind = \"icmp\"\n\
@@ -213,7 +213,7 @@ fn a_template_is_sent_and_its_mistakes_are_shown_where_they_stand() {
 }
 
 #[test]
-fn an_interface_with_a_default_route_is_not_flooded_unless_that_is_meant() {
+fn interface_with_a_default_route_is_flooded_only_with_consent() {
     let Some(lab) = Lab::open() else { return };
     let (name, sender) = (&lab.pair.a.name, lab.sender());
     run(
@@ -231,7 +231,7 @@ fn an_interface_with_a_default_route_is_not_flooded_unless_that_is_meant() {
 
 /// Next hops, halves of all addresses, bridge ports and macvlan parents.
 #[test]
-fn what_carries_a_default_route_is_not_flooded() {
+fn interfaces_below_a_default_route_are_not_flooded() {
     let Some(lab) = Lab::open() else { return };
     let (name, sender) = (&lab.pair.a.name, lab.sender());
     let interface = lab.pair.a.interface.as_str();
@@ -273,7 +273,7 @@ fn what_carries_a_default_route_is_not_flooded() {
     is_refused();
 }
 
-/// A generator that goes on until something ends it, once it has sent.
+/// Starts an endless generator; returns once it has sent.
 fn endless(lab: &Lab, engine: &str) -> Child {
     let before = received(lab);
     let child = Command::new(binary::path())
@@ -316,7 +316,7 @@ fn said_by(mut child: Child) -> (Option<i32>, String) {
 }
 
 #[test]
-fn an_interface_that_goes_away_is_a_clear_end() {
+fn vanished_interface_ends_the_run_with_an_error() {
     for engine in ENGINES {
         let Some(lab) = Lab::open() else { return };
         let child = endless(&lab, engine);
@@ -334,7 +334,7 @@ fn an_interface_that_goes_away_is_a_clear_end() {
 }
 
 #[test]
-fn an_interrupt_ends_it_with_its_summary() {
+fn interrupt_ends_a_run_with_its_summary() {
     for engine in ENGINES {
         let Some(lab) = Lab::open() else { return };
         let child = endless(&lab, engine);
@@ -389,7 +389,7 @@ fn real_connections_are_made_and_counted() {
 }
 
 #[test]
-fn no_pacing_option_sends_ten_frames_a_second_for_ten_seconds() {
+fn default_pacing_is_ten_frames_a_second_for_ten_seconds() {
     let Some(lab) = Lab::open() else { return };
     let before = received(&lab);
     let output = trawl(&["gen", "udp", "-i", &lab.sender(), "--json"]);
@@ -402,7 +402,7 @@ fn no_pacing_option_sends_ten_frames_a_second_for_ten_seconds() {
 }
 
 #[test]
-fn flood_is_full_speed_and_ends_where_it_is_asked_to() {
+fn flood_is_full_speed_and_ends_at_its_limit() {
     let Some(lab) = Lab::open() else { return };
     let before = received(&lab);
     let summary = generate(&lab, "udp", &["--flood", "--count", "20000"]);

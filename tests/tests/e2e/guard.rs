@@ -1,4 +1,4 @@
-//! `trawl guard`: floods dropped and counted beside real traffic, rules that come and go, and nothing left behind.
+//! `trawl guard`: floods dropped and counted next to real traffic, rules that come and go, and no leftovers.
 
 mod confirm;
 mod killed;
@@ -41,7 +41,7 @@ impl<'a> Guarded<'a> {
         guarded
     }
 
-    /// Sends frames, and returns when all have been counted.
+    /// Sends frames, and returns once all have been counted.
     fn send(&self, frames: &[Vec<u8>], count: u64) {
         let seen = || self.figures(&["seen"])[0];
         let before = seen();
@@ -62,7 +62,7 @@ impl<'a> Guarded<'a> {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What it says when it refuses.
+    /// Returns the message of a refused command.
     #[track_caller]
     fn refused(&self, status: i32, arguments: &[&str]) -> String {
         let output = self.run(arguments);
@@ -128,7 +128,7 @@ impl<'a> Guarded<'a> {
         &self.lab.pair.b.interface
     }
 
-    /// Where its maps are pinned.
+    /// Returns the directory of the guard's pinned maps.
     fn directory(&self) -> PathBuf {
         let mark = netns::Mark::of(Some(&self.lab.pair.b.namespace)).expect("a mark");
         PathBuf::from(format!("/sys/fs/bpf/trawl/guard-{mark}"))

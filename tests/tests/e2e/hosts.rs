@@ -1,5 +1,5 @@
-//! Other hosts over ssh: `trawl bench run --hosts` and `trawl capture --on`, with two namespaces as
-//! hosts, an ssh server in each.
+//! Other hosts over ssh: `trawl bench run --hosts` and `trawl capture --on`, with two namespaces as hosts, each with an ssh
+//! server.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -53,7 +53,7 @@ fn keygen(path: &Path) {
 }
 
 impl Setup {
-    /// Two hosts with an ssh server each, and a third namespace that reaches both.
+    /// Sets up two hosts with an ssh server each, and a third namespace that reaches both.
     fn up(directory: &Directory) -> Option<Self> {
         if !root_or_skip() {
             return None;
@@ -117,7 +117,7 @@ impl Setup {
         Some(setup)
     }
 
-    /// A command in one of the namespaces.
+    /// Returns a command in one of the namespaces.
     fn at(&self, node: &str, program: &str) -> Command {
         let mut command = Command::new("ip");
         let namespace = format!("trawl-{}-{node}", self.lab);
@@ -127,7 +127,7 @@ impl Setup {
 }
 
 #[test]
-fn a_capture_on_one_host_of_traffic_from_another_is_counted_there() {
+fn traffic_between_hosts_is_counted_at_the_receiver() {
     let directory = Directory::new("hosts");
     let Some(setup) = Setup::up(&directory) else {
         return;
@@ -170,7 +170,7 @@ fn a_capture_on_one_host_of_traffic_from_another_is_counted_there() {
         &text("out"),
     ]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    // A series that there is not is refused before any host is asked.
+    // An unknown series is refused before any host is contacted.
     assert_eq!(output.status.code(), Some(2), "{said}");
     let output = trawl(&[
         "lab",
@@ -253,7 +253,7 @@ fn capture_on(setup: &Setup, directory: &Directory, words: &[&str]) -> Child {
         .expect("trawl starts")
 }
 
-/// Waits until both hosts have said that they capture, and what was said after that.
+/// Waits until both hosts have reported that they capture; returns the later output.
 fn ready(child: &mut Child) -> std::thread::JoinHandle<String> {
     let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
     let mut said = String::new();
@@ -303,7 +303,7 @@ fn no_capture_is_left(setup: &Setup) {
 }
 
 #[test]
-fn packets_of_two_hosts_come_as_one_timeline_with_a_row_for_each() {
+fn packets_of_two_hosts_form_one_timeline_with_a_row_for_each() {
     let directory = Directory::new("on");
     let Some(setup) = Setup::up(&directory) else {
         return;
@@ -345,7 +345,7 @@ fn packets_of_two_hosts_come_as_one_timeline_with_a_row_for_each() {
             (&name.into(), &100.into()),
             "{summary}"
         );
-        // They have one clock, and the answer says how far it can be trusted.
+        // They share a clock, and the answer gives its error bound.
         let clock = &host["clock"];
         let offset = clock["offset_ns"]
             .as_i64()
@@ -356,7 +356,7 @@ fn packets_of_two_hosts_come_as_one_timeline_with_a_row_for_each() {
             "{summary}"
         );
         assert!(said.contains(&format!("{name}: ")), "{said}");
-        // What the hosts said came as data.
+        // The hosts' notices arrived as data.
         let notices = host["notices"].as_array().expect("a list");
         assert!(
             notices.iter().any(|notice| notice["kind"] == "capturing"
@@ -386,7 +386,7 @@ fn packets_of_two_hosts_come_as_one_timeline_with_a_row_for_each() {
 }
 
 #[test]
-fn hosts_stop_when_the_one_that_asked_them_is_gone() {
+fn hosts_stop_when_the_requesting_host_is_gone() {
     let directory = Directory::new("on-killed");
     let Some(setup) = Setup::up(&directory) else {
         return;
@@ -406,12 +406,12 @@ fn hosts_stop_when_the_one_that_asked_them_is_gone() {
 }
 
 #[test]
-fn a_host_that_fails_is_named_and_the_others_go_on() {
+fn failing_host_is_named_and_the_others_go_on() {
     let directory = Directory::new("on-failing");
     let Some(setup) = Setup::up(&directory) else {
         return;
     };
-    // One host has no such interface.
+    // One host lacks the interface.
     let child = capture_on(
         &setup,
         &directory,

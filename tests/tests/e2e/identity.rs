@@ -1,4 +1,4 @@
-//! One packet keeps its identifier at all points of a capture that see it, and no two packets share one.
+//! A packet keeps its identifier at all points of a capture that see it, and two packets never share one.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use trawl_tests::{Capture, Lab, LineLab, skip};
 use trawl_lab::LineOptions;
 use trawl_lab::sender::Engine;
 
-/// Programs find the kernel's own structures of packets since 6.2.
+/// Returns whether programs can read the kernel's packet structures, as since 6.2.
 fn can_link() -> bool {
     let can = probe::kernel_is_at_least(6, 2);
     if !can {
@@ -30,7 +30,7 @@ fn numbered(number: u16) -> Vec<u8> {
         .build()
 }
 
-/// The numbers of the packets by identifier: what shares one has to be the same packet. Returns how many share one.
+/// Returns the number of identifiers that several records share, after checking that they belong to the same packet.
 #[track_caller]
 fn sharing(contents: &Contents) -> usize {
     let mut seen: HashMap<u64, Vec<&[u8]>> = HashMap::new();
@@ -44,7 +44,7 @@ fn sharing(contents: &Contents) -> usize {
     seen.values().filter(|packets| packets.len() > 1).count()
 }
 
-/// Packets from a go by XDP from the router's one interface to b: the two places where they are seen.
+/// Redirects packets from a by XDP at one of the router's interfaces to b; returns the two points that see them.
 fn redirecting(lab: &LineLab) -> (String, String) {
     let (from, to) = (place(&lab.line.left), place(&lab.line.b));
     done(&[
@@ -91,7 +91,7 @@ fn a_packet_keeps_its_identifier_from_xdp_to_tc() {
     keeps_its_identifier(&["--tap", "xdp,tc", "-Q", "in"]);
 }
 
-/// Each packet of 500 is recorded at two points under one identifier.
+/// Checks that each packet of 500 is recorded at two points under one identifier.
 fn keeps_its_identifier(taps: &[&str]) {
     if !can_link() {
         return;
@@ -118,9 +118,9 @@ fn keeps_its_identifier(taps: &[&str]) {
     assert_eq!(sharing(&Contents::read(&file)), 500);
 }
 
-/// The same bytes again and again, in memory that is used again at once: each is a packet of its own.
+/// The same bytes repeatedly, in memory that is reused at once: each is a packet of its own.
 #[test]
-fn the_same_bytes_are_not_the_same_packet() {
+fn equal_bytes_are_different_packets() {
     if !can_link() {
         return;
     }
@@ -134,7 +134,7 @@ fn the_same_bytes_are_not_the_same_packet() {
     assert_eq!(sharing(&Contents::read(&file)), 0);
 }
 
-/// `--id` shows the identifier as CPU and number, in lines of each kind of tap alike.
+/// `--id` shows the identifier as CPU and number, in lines of each kind of tap.
 #[test]
 fn lines_show_the_identifier_in_its_short_form() {
     if !can_link() {

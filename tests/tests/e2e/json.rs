@@ -1,4 +1,4 @@
-//! docs/json.md against what the commands print.
+//! Compares docs/json.md with the commands' output.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 use trawl_tests::xdp::succeeds;
 use trawl_tests::{Capture, Lab, frames, trawl};
 
-/// The keys that the page has under a heading.
+/// Returns the keys that the page lists under a heading.
 fn documented(heading: &str) -> BTreeSet<String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/json.md");
     let page = std::fs::read_to_string(path).expect("a part of the source");
@@ -49,7 +49,7 @@ pub fn holds(heading: &str, text: &[u8]) {
     let mut found = BTreeSet::new();
     keys(&document, "", &mut found);
     let known = documented(heading);
-    // A key without others below it on the page describes all that is below it.
+    // A key without subkeys on the page describes everything below it.
     let is_below = |key: &str, one: &str| {
         key.strip_prefix(one)
             .is_some_and(|rest| rest.starts_with(['.', '[']))
@@ -157,7 +157,7 @@ fn balancer(to: &str, netns: &str) {
     inside(changes, &["backend", "add", vip, "10.77.0.1"]);
     inside("balance vip list", &["vip", "list"]);
     inside("balance stats", &["stats"]);
-    // Exit status 1: a backend that nothing answers from.
+    // Exit status 1: the backend does not answer.
     let checked = trawl(&["balance", "check", "--netns", netns, "--json"]);
     holds("balance check", &checked.stdout);
     prints("balance unload", &["balance", "unload", to, "--json"]);
@@ -173,7 +173,7 @@ fn confirmed(to: &str) {
     prints("xdp unload", &["xdp", "unload", to, "--json"]);
 }
 
-/// Of a recording of a few packets in a store: what reads files and stores.
+/// Commands on files and stores, for a recording of a few packets.
 #[test]
 fn documents_of_files_have_the_keys_of_the_page() {
     let Some(lab) = Lab::open() else { return };
@@ -211,7 +211,7 @@ fn documents_of_files_have_the_keys_of_the_page() {
 }
 
 #[test]
-fn errors_are_documents_too() {
+fn errors_are_json_documents() {
     for arguments in [
         &["xdp", "load", "trawl-nowhere", "drop", "--json"][..],
         &["xdp", "load", "--json", "--no-such-option"],
@@ -222,9 +222,9 @@ fn errors_are_documents_too() {
     }
 }
 
-/// All that commands say with --json.
+/// All notices of commands with --json.
 #[test]
-fn notices_are_documents_too() {
+fn notices_are_json_documents() {
     let Some(lab) = Lab::open() else { return };
     let to = lab.receiver();
     let said = |arguments: &[&str]| -> Vec<Value> {

@@ -1,4 +1,4 @@
-//! A program that takes another one's place has its maps, or says whose contents would be lost.
+//! A program that replaces another one inherits its maps, or the command names the contents that would be lost.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use trawl_tests::{Capture, Lab, trawl, wait_until};
 const BLOCKED: u16 = 53;
 const OPEN: u16 = 54;
 
-/// A firewall that somebody else has put on the receiving end: UDP to port 53 is dropped.
+/// Another tool's firewall on the receiving end: UDP to port 53 is dropped.
 struct Firewall<'l> {
     lab: &'l Lab,
     file: String,
@@ -60,13 +60,13 @@ impl<'l> Firewall<'l> {
         xdp_on(&self.lab.pair.b).expect("a program").0
     }
 
-    /// The number of the map of that name, as bpftool tells it of the program that runs.
+    /// Returns the id of the running program's map of that name, by bpftool.
     #[track_caller]
     fn map(&self, name: &str) -> u64 {
         map_of(self.id(), name).unwrap_or_else(|| panic!("it has no map {name}"))
     }
 
-    /// Port 53 is dropped and 54 is not. What was sent first would have come first.
+    /// Checks that port 53 is dropped and 54 is not. Frames arrive in the order in which they were sent.
     #[track_caller]
     fn assert_blocked(&self) {
         let sender = &self.lab.pair.a;
@@ -102,19 +102,19 @@ fn map_of(program: u64, name: &str) -> Option<u64> {
 }
 
 #[test]
-fn advice_never_opens_a_firewall() {
+fn advice_keeps_a_firewall_closed() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let firewall = Firewall::new(&lab, "xdpdrv");
     let (place, before) = (lab.receiver(), firewall.id());
     let maps = ["ports", ".bss", ".rodata"].map(|name| firewall.map(name));
 
-    // What a capture advises.
+    // The advice of a capture.
     let refused = trawl(&["capture", "-i", &place, "--tap", "hook"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     let advice = format!("trawl xdp load {place} FILE.o --replace --keep-maps --tappable");
     assert!(said.contains(&advice), "{said}");
-    // Without it, nothing is lost unasked.
+    // Without it, no contents are lost without consent.
     let load = ["xdp", "load", &place, &firewall.file, "--replace"];
     for more in [&[][..], &["--tappable"]] {
         let words = [
@@ -144,7 +144,7 @@ fn advice_never_opens_a_firewall() {
     );
     firewall.assert_blocked();
 
-    // A program with other variables, and one map more.
+    // A program with other variables, and one more map.
     let other = object_file(&lab, "drop_ports_otherwise");
     let load = [
         "xdp",
@@ -185,9 +185,9 @@ fn programs_without_contents_are_replaced_without_a_question() {
     assert_ne!(only_program(&place), first);
 }
 
-/// `capture --tappable`: swapped in, recorded, swapped back; also when trawl is killed.
+/// `capture --tappable`: exchanged, recorded, restored; also when trawl is killed.
 #[test]
-fn hooks_for_the_time_of_a_capture() {
+fn hooks_exist_for_the_duration_of_a_capture() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let place = lab.receiver();
@@ -209,7 +209,7 @@ fn hooks_for_the_time_of_a_capture() {
             ],
         );
     }
-    // One that trawl loaded, by a link: the same, and it stays one of trawl's.
+    // A program that trawl loaded, by a link: the same, and it remains trawl's own.
     let file = object_file(&lab, "drop_ports");
     succeeds(&["xdp", "load", &place, &file]);
     let before = only_program(&place);
@@ -219,7 +219,7 @@ fn hooks_for_the_time_of_a_capture() {
     succeeds(&["xdp", "status", "-i", &place]);
     capture.stop_well();
     assert_eq!(only_program(&place), before);
-    // What is not the program that runs is not put in its place.
+    // A program that differs from the running one does not replace it.
     let other = object_file(&lab, "drop_ports_otherwise");
     let refused = ["capture", "-i", &place, "--tappable", &other];
     fails(&refused, 1, &["drop_ports", "another program"]);
@@ -252,7 +252,7 @@ fn look(firewall: &Firewall<'_>, before: u64, ports: u64) {
     }
 }
 
-/// Whatever takes a program's place asks first, and gives it back if nobody confirms.
+/// Every command that replaces a program asks first, and restores it if the change is not confirmed.
 #[test]
 fn each_command_asks_before_contents_are_lost() {
     let Some(lab) = Lab::open() else { return };

@@ -1,11 +1,11 @@
-//! `trawl lab up` from files and presets, `exec`, `show`: judged by ip, tc, ethtool and ping.
+//! `trawl lab up` from files and presets, `exec`, `show`: checked by ip, tc, ethtool and ping.
 
 use serde_json::Value;
 use trawl_tests::{root_or_skip, trawl};
 
 use crate::bench::Directory;
 
-/// A lab that is taken down when the test is over.
+/// A lab that is taken down after the test.
 struct Made(String);
 
 impl Made {
@@ -29,7 +29,7 @@ impl Drop for Made {
 }
 
 #[test]
-fn a_file_says_rates_offloads_sysctls_and_where_packets_are_received() {
+fn file_sets_rates_offloads_sysctls_and_receiving_cpus() {
     if !root_or_skip() {
         return;
     }
@@ -156,7 +156,7 @@ fn hosts_of_a_preset_reach_each_other_over_its_routers() {
 }
 
 #[test]
-fn a_lab_that_cannot_be_made_leaves_nothing() {
+fn failed_lab_leaves_nothing() {
     if !root_or_skip() {
         return;
     }
@@ -190,9 +190,9 @@ fn a_lab_that_cannot_be_made_leaves_nothing() {
     );
 }
 
-/// The second time it said that there is another lab of that name.
+/// The second call used to report another lab of that name.
 #[test]
-fn a_plain_pair_goes_up_twice() {
+fn plain_pair_goes_up_twice() {
     if !root_or_skip() {
         return;
     }
@@ -203,7 +203,7 @@ fn a_plain_pair_goes_up_twice() {
     let again = up(&["--mtu", "1400"]);
     assert_eq!(again.status.code(), Some(0));
     assert!(String::from_utf8_lossy(&again.stdout).contains("was up already"));
-    // Another one of that name is none that is there already.
+    // A different lab of that name conflicts with the existing one.
     assert_eq!(up(&["--mtu", "1500"]).status.code(), Some(1));
     assert_eq!(up(&["--preset", "forward"]).status.code(), Some(1));
     let json: Value =

@@ -1,5 +1,5 @@
-//! Packets of all lengths: those in several pieces are recorded whole, and a snap length cuts what is kept, not what
-//! is told.
+//! Packets of all lengths: packets in several pieces are recorded whole, and a snap length cuts the recorded bytes, not the
+//! reported length.
 
 use trawl_lab::PairOptions;
 use trawl_lab::program::{Does, Loaded};
@@ -7,7 +7,7 @@ use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::tshark;
 use trawl_tests::{Capture, Lab, frames};
 
-/// Up to where a frame of a veth needs several pieces, around its pages, and the longest.
+/// Lengths around the limits at which a veth's frame needs further pieces, around pages, and the longest.
 const LENGTHS: [usize; 12] = [
     1514, 3000, 3500, 3700, 4096, 4097, 5000, 8192, 8193, 9014, 20_000, 60_000,
 ];
@@ -76,7 +76,7 @@ fn the_packet_tap_records_long_frames_whole() {
     long_frames_are_whole(&["--tap", "packet"], None);
 }
 
-/// Captured and true lengths of frames of 60, 61 and 1514 bytes, kept with this snap length.
+/// Returns captured and original lengths of frames of 60, 61 and 1514 bytes, recorded with this snap length.
 fn lengths_with(snaplen: &str, tap: &str) -> Option<Vec<(usize, u32)>> {
     let lab = Lab::open()?;
     let file = lab.file("file.pcapng");
@@ -132,7 +132,7 @@ fn lengths_with(snaplen: &str, tap: &str) -> Option<Vec<(usize, u32)>> {
 }
 
 #[test]
-fn a_snap_length_cuts_what_is_kept() {
+fn snap_length_cuts_the_recorded_bytes() {
     for tap in ["xdp", "tc", "packet"] {
         let Some(lengths) = lengths_with("60", tap) else {
             return;
@@ -142,7 +142,7 @@ fn a_snap_length_cuts_what_is_kept() {
 }
 
 #[test]
-fn a_snap_length_of_one_byte() {
+fn snap_length_of_one_byte_records_one() {
     let Some(lengths) = lengths_with("1", "xdp") else {
         return;
     };
@@ -150,7 +150,7 @@ fn a_snap_length_of_one_byte() {
 }
 
 #[test]
-fn a_snap_length_of_zero_keeps_all() {
+fn snap_length_of_zero_keeps_all() {
     let Some(lengths) = lengths_with("0", "xdp") else {
         return;
     };
@@ -158,7 +158,7 @@ fn a_snap_length_of_zero_keeps_all() {
 }
 
 #[test]
-fn a_snap_length_in_the_middle_of_a_later_piece() {
+fn snap_length_cuts_within_a_later_piece() {
     let Some(lab) = jumbo_lab() else { return };
     let file = lab.file("file.pcapng");
     let arguments = [

@@ -1,4 +1,4 @@
-//! Filters of hundreds of members: in the kernel at each tap, with tcpdump's answer.
+//! Filters of hundreds of members: in the kernel at each tap, with the same result as tcpdump.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -9,7 +9,7 @@ use trawl_tests::{Capture, Lab, binary, frames};
 
 const MEMBERS: usize = 300;
 
-/// Ethernet and IPv4 with UDP from and to these.
+/// Returns a UDP datagram over Ethernet and IPv4 between these addresses and ports.
 fn datagram([source, destination]: [[u8; 4]; 2], ports: [u16; 2]) -> Vec<u8> {
     let mut frame = frames::silent(14);
     frame[12..14].copy_from_slice(&[8, 0]);
@@ -45,7 +45,7 @@ fn list(each: impl Fn(usize) -> String) -> String {
     (0..MEMBERS).map(each).collect::<Vec<_>>().join(" or ")
 }
 
-/// Of each pair: itself, both ways; its host with another's port, and its port with another's host.
+/// Returns datagrams for each pair: itself, in both directions; its host with another's port, and its port with another's host.
 fn about_pairs() -> Vec<Vec<u8>> {
     let nobody = [192, 0, 2, 1];
     (0..MEMBERS)
@@ -63,7 +63,7 @@ fn about_pairs() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Pairs of host and port stay in the kernel.
+/// Pairs of host and port are matched in the kernel.
 #[test]
 fn pairs_are_looked_up_in_the_kernel() {
     let Some(lab) = Lab::open() else { return };
@@ -117,7 +117,7 @@ fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-/// Names are looked up by their addresses.
+/// Names are matched by their addresses.
 #[test]
 fn names_in_long_lists_are_looked_up_in_tables() {
     let Some(lab) = Lab::open() else { return };
@@ -150,7 +150,7 @@ fn names_in_long_lists_are_looked_up_in_tables() {
     for expression in [
         format!("host {}", list(|n| format!("web-{n}.test"))),
         list(|n| format!("src host web{n}")),
-        // tcpdump takes seconds for more.
+        // tcpdump needs seconds for more.
         pairs.join(" or "),
         format!(
             "arp or not (ip6 host {})",
@@ -159,7 +159,7 @@ fn names_in_long_lists_are_looked_up_in_tables() {
     ] {
         let file = lab.file("expression");
         std::fs::write(&file, &expression).unwrap();
-        // In a mount namespace, where other hosts have names.
+        // In a mount namespace with another hosts file.
         let script = r#"mount --bind "$1/hosts" /etc/hosts && tcpdump -Onr "$1/all.pcap" -F "$1/expression" -w - \
             | cat > "$1/theirs.pcap" && "$2" filter --check --hook xdp,tc -F "$1/expression" > "$1/said" \
             && "$2" read "$1/all.pcap" -F "$1/expression" -w "$1/ours.pcap""#;
@@ -179,7 +179,7 @@ fn names_in_long_lists_are_looked_up_in_tables() {
     }
 }
 
-/// Prefix number `n`, of IPv4 or of every fourth of IPv6, an address in it, and one just after it that is in none.
+/// Returns prefix number `n`, of IPv4 or of every fourth of IPv6, an address in it, and the next one, which is in no prefix.
 fn prefix(n: u32) -> (String, Vec<u8>, Vec<u8>) {
     if n % 4 == 3 {
         let at = |place: u8| {
@@ -204,9 +204,9 @@ fn prefix(n: u32) -> (String, Vec<u8>, Vec<u8>) {
     (format!("net {text}/{length}"), inside, outside)
 }
 
-/// 100,000 prefixes of both families and of many lengths are looked up in the kernel.
+/// 100,000 prefixes of both families and of many lengths are matched in the kernel.
 #[test]
-fn a_hundred_thousand_mixed_prefixes() {
+fn hundred_thousand_mixed_prefixes_are_matched() {
     const PREFIXES: u32 = 100_000;
     let Some(lab) = Lab::open() else { return };
     let (receiver, file) = (lab.receiver(), lab.file("file.pcapng"));
@@ -246,7 +246,7 @@ fn a_hundred_thousand_mixed_prefixes() {
     }
 }
 
-/// Guards classic programs whose X plus an offset passes 2^32: the kernel's own filters find the byte at its beginning.
+/// Guards classic programs whose X plus an offset exceeds 2^32: the kernel's own filters wrap to the packet's first bytes.
 #[test]
 fn offset_that_wraps_matches_at_each_tap() {
     let Some(lab) = Lab::open() else { return };

@@ -1,4 +1,4 @@
-//! Commands that only look change nothing: neither what works, nor what others left.
+//! Read-only commands change nothing: neither working objects, nor others' leftovers.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use trawl_tests::witness::run;
 use trawl_tests::xdp::succeeds;
 use trawl_tests::{Lab, LineLab, binary, root_or_skip, tools_or_skip, trawl};
 
-/// What others' tools see of these namespaces, with trawl's pins and run-time files for them.
+/// Returns other tools' view of these namespaces, with trawl's pins and run-time files for them.
 fn state(stations: &[&Station]) -> String {
     let mut all = String::new();
     for station in stations {
@@ -43,7 +43,7 @@ fn changes_nothing(stations: &[&Station], commands: &[&[&str]]) {
     let before = state(stations);
     for command in commands {
         let done = trawl(command);
-        // One that reports a problem does no more either.
+        // A command that reports a problem is read-only too.
         assert!(done.status.code() != Some(2), "{command:?}: {done:?}");
         let after = state(stations);
         assert_eq!(before, after, "{command:?} changed something");
@@ -51,7 +51,7 @@ fn changes_nothing(stations: &[&Station], commands: &[&[&str]]) {
 }
 
 #[test]
-fn status_stats_maps_and_lists() {
+fn status_stats_maps_and_lists_change_nothing() {
     if !root_or_skip() || !tools_or_skip(&["bpftool", "ethtool", "unshare"]) {
         return;
     }
@@ -76,7 +76,7 @@ fn status_stats_maps_and_lists() {
 }
 
 #[test]
-fn a_balancer_that_is_looked_at() {
+fn reading_a_balancer_changes_nothing() {
     let Some(lab) = LineLab::open() else { return };
     let left = &lab.line.left;
     let place = format!("{}:{}", left.name, left.interface);
@@ -94,7 +94,7 @@ fn a_balancer_that_is_looked_at() {
 }
 
 #[test]
-fn a_capture_at_the_program_of_somebody_else() {
+fn capture_at_another_tools_program_changes_nothing() {
     let Some(lab) = Lab::open() else { return };
     let program = Loaded::native(Does::PassWithHook, &lab.pair.b).expect("a program");
     let (near, far) = (&lab.pair.b, &lab.pair.a);

@@ -1,5 +1,5 @@
-//! The virtual machine tier where it cannot run, or its machine does not do what it should: `scripts/test --vm` with
-//! stand-ins for the programs that it calls.
+//! The virtual machine tier on hosts without support, or with a failing machine: `scripts/test --vm` with stand-ins for the
+//! programs that it calls.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,14 +10,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use trawl_tests::lab::Directory;
 use trawl_tests::{tools_or_skip, wait_until};
 
-/// Where the scripts look for programs and leave what they make.
+/// Directories in which the scripts find programs and write their files.
 struct Place {
     directory: Directory,
     path: String,
 }
 
 impl Place {
-    /// With these stand-ins, each a shell script, in front of everything else.
+    /// Prepends these stand-ins, each a shell script, to the path.
     fn new(stand_ins: &[(&str, &str)]) -> Option<Self> {
         let tools = ["bash", "awk", "tee", "mktemp", "flock", "jq", "setpriv"];
         if !tools_or_skip(&tools) {
@@ -36,14 +36,14 @@ impl Place {
         Some(Self { directory, path })
     }
 
-    /// Where all that is installed but QEMU is to be found.
+    /// Hides QEMU from the path, keeping all other programs.
     fn hide_qemu(&mut self) {
         let programs = self.directory.path().join("programs");
         for directory in std::env::split_paths(&std::env::var_os("PATH").expect("a path")) {
             for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
                 let name = entry.file_name();
                 if !name.to_string_lossy().starts_with("qemu") {
-                    // The first of a name is the one that counts.
+                    // The first program of a name counts.
                     let _ = symlink(entry.path(), programs.join(name));
                 }
             }
@@ -55,7 +55,7 @@ impl Place {
         self.directory.path().join("target")
     }
 
-    /// As if the kernel were there, and the programs built.
+    /// Pretends that the kernel exists, and that the programs are built.
     fn have_all(&self) {
         let machine = self.target().join("machine");
         let modules = machine.join("kernel/lib/modules/6.1");
@@ -85,7 +85,7 @@ impl Place {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
             .expect("a directory above");
-        // A shell in the background has SIGINT ignored, and so has all that it starts.
+        // A background shell and its children ignore SIGINT.
         Command::new("env")
             .arg("--default-signal=INT")
             .arg(root.join("scripts/test-vm"))
@@ -116,7 +116,7 @@ impl Place {
         assert!(said.contains("0 failed; 1 ignored"), "{said}");
     }
 
-    /// The process that stands in for QEMU, which has left its number, is gone.
+    /// Checks that the stand-in for QEMU, which has written its process id, is gone.
     #[track_caller]
     fn assert_no_machine(&self) {
         let number = fs::read_to_string(self.target().join("number")).expect("a number");
@@ -136,7 +136,7 @@ impl Place {
 
 const QEMU: &str = "qemu-system-x86_64";
 const CARGO: (&str, &str) = ("cargo", "true");
-/// Says something on its console and then nothing any more.
+/// Prints to its console, and then hangs.
 const HANGS: (&str, &str) = (
     QEMU,
     "echo the last words >\"$CARGO_TARGET_DIR/machine/0/console.log\"\n\
@@ -153,7 +153,7 @@ fn another_architecture_is_skipped() {
 }
 
 #[test]
-fn a_machine_without_qemu_is_skipped() {
+fn host_without_qemu_is_skipped() {
     let Some(mut place) = Place::new(&[]) else {
         return;
     };
@@ -162,7 +162,7 @@ fn a_machine_without_qemu_is_skipped() {
 }
 
 #[test]
-fn a_kernel_that_cannot_be_fetched_is_skipped() {
+fn unavailable_kernel_is_skipped() {
     let stand_ins = [
         (QEMU, "exit 9"),
         ("apt-get", "exit 100"),
@@ -175,7 +175,7 @@ fn a_kernel_that_cannot_be_fetched_is_skipped() {
 }
 
 #[test]
-fn a_machine_that_hangs_fails_with_its_last_words() {
+fn hanging_machine_fails_with_its_last_output() {
     let Some(place) = Place::new(&[CARGO, HANGS]) else {
         return;
     };
@@ -194,7 +194,7 @@ fn a_machine_that_hangs_fails_with_its_last_words() {
 }
 
 #[test]
-fn a_machine_that_ends_too_early_fails_with_its_last_words() {
+fn machine_that_ends_early_fails_with_its_last_output() {
     let ends = "echo the last words >\"$CARGO_TARGET_DIR/machine/0/console.log\"; exit 0";
     let Some(place) = Place::new(&[CARGO, (QEMU, ends)]) else {
         return;
@@ -207,7 +207,7 @@ fn a_machine_that_ends_too_early_fails_with_its_last_words() {
 }
 
 #[test]
-fn nothing_is_left_of_an_interrupted_machine() {
+fn interrupted_machine_leaves_nothing() {
     for (signal, left) in [
         (Signal::INT, true),
         (Signal::TERM, true),

@@ -1,9 +1,9 @@
-//! How much memory a capture takes.
+//! Memory usage of a capture.
 
 use trawl_tests::xdp::succeeds;
 use trawl_tests::{Capture, Lab, frames, wait_until};
 
-/// Resident memory, in MiB.
+/// Returns the resident memory in MiB.
 fn resident(process: u32) -> u64 {
     let path = format!("/proc/{process}/status");
     let status = std::fs::read_to_string(path).expect("it runs");
@@ -13,7 +13,7 @@ fn resident(process: u32) -> u64 {
 }
 
 #[test]
-fn memory_is_taken_as_it_is_needed() {
+fn memory_is_allocated_on_demand() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     let file = lab.file("all.pcapng");
@@ -35,7 +35,7 @@ fn memory_is_taken_as_it_is_needed() {
     }
 }
 
-/// While the capture itself stands still, packets wait in the memory that is added.
+/// While the capture itself is stopped, packets wait in added memory.
 #[test]
 fn memory_grows_while_the_capture_waits() {
     const COUNT: u64 = 20_000;

@@ -1,4 +1,4 @@
-//! Several CPUs, interfaces and namespaces in one file: one time order, and every packet there.
+//! Several CPUs, interfaces and namespaces in one file, complete and in order of time.
 
 use trawl_lab::sender::Engine;
 use trawl_tests::lab::send_from;
@@ -9,14 +9,14 @@ use trawl_tests::{Capture, Lab, frames};
 
 const EACH: u32 = 2_000;
 
-/// Frames with the numbers `from..from + EACH`.
+/// Returns frames with the numbers `from..from + EACH`.
 fn numbered(from: u32) -> Vec<Vec<u8>> {
     (from..from + EACH)
         .map(|number| frames::numbered(number, 64))
         .collect()
 }
 
-/// The numbers of each of these interfaces' packets, sorted.
+/// Returns the numbers of an interface's packets, sorted.
 fn numbers_at(contents: &Contents, interface: u32) -> Vec<u32> {
     let mut numbers: Vec<u32> = contents
         .of(interface)
@@ -54,7 +54,7 @@ fn two_cpus_make_one_time_order() {
     assert_eq!(capinfos(&file, "Strict time order"), "True");
     let contents = Contents::read(&file);
     assert_eq!(numbers_at(&contents, 0), (0..2 * EACH).collect::<Vec<_>>());
-    // What came from one CPU stays in the order it came in.
+    // Packets of one CPU stay in order.
     for queue in 0..2 {
         let of_queue: Vec<u32> = contents
             .packets
@@ -146,7 +146,7 @@ fn both_directions_of_one_interface() {
         &file,
     ];
     let capture = Capture::start(&lab, &arguments);
-    // The request comes in by XDP, the reply of the stack goes out by tc. One after the other.
+    // The request arrives at XDP, the stack's reply leaves at tc. One after the other.
     for sequence in 1..=2 {
         lab.send(&[frames::echo_request(sequence)], 1);
         if sequence == 1 {

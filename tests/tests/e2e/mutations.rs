@@ -1,5 +1,5 @@
-//! Hostile input: object files with changed bytes are loaded or refused, whatever the bytes are, and no command aborts
-//! over them; names cannot steer a terminal.
+//! Hostile input: object files with modified bytes are loaded or refused, but never abort a command; names cannot control a
+//! terminal.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use trawl_tests::witness::nothing_attached;
 use trawl_tests::xdp::CleanUp;
 use trawl_tests::{Lab, binary, trawl};
 
-/// Numbers that are the same in each run.
+/// Pseudo-random numbers, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -20,7 +20,7 @@ impl Numbers {
         (self.0 >> 33) as usize % limit
     }
 
-    /// The object with one to four bytes changed, or cut off somewhere.
+    /// Returns the object with one to four bytes changed, or truncated.
     fn changed(&mut self, object: &[u8]) -> Vec<u8> {
         let mut bytes = object.to_vec();
         for _ in 0..=self.below(4) {
@@ -39,10 +39,10 @@ impl Numbers {
     }
 }
 
-/// Loads a file, and tells whether that was done.
+/// Loads a file, and returns whether it was accepted.
 #[track_caller]
 fn load(lab: &Lab, file: &str, number: usize) -> bool {
-    // `timeout` tells of a command that does not end (124) or that a signal ends (128 and more) by its status.
+    // The exit status of `timeout` shows a command that hangs (124) or dies by a signal (128 and more).
     let mut command = Command::new("timeout");
     command.arg("60").arg(binary::path());
     command.args(["xdp", "load", &lab.receiver(), file, "--replace", "--yes"]);
@@ -79,7 +79,7 @@ fn mutations(count: usize) {
 }
 
 #[test]
-fn some_changed_objects() {
+fn changed_objects_are_loaded_or_refused() {
     mutations(60);
 }
 
@@ -89,9 +89,9 @@ fn changed_objects_2800() {
     mutations(2800);
 }
 
-/// As in: LC_ALL=C sed 's/\.text/\xfftext/g'
+/// As made by: LC_ALL=C sed 's/\.text/\xfftext/g'
 #[test]
-fn names_of_sections_that_are_no_text() {
+fn section_names_that_are_no_text_cause_no_abort() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let whole = std::fs::read(object_file(&lab, "drop_ports")).expect("an object");
@@ -120,7 +120,7 @@ fn names_of_sections_that_are_no_text() {
 }
 
 #[test]
-fn names_of_interfaces_do_not_steer_the_terminal() {
+fn interface_names_do_not_control_the_terminal() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (namespace, name) = (lab.pair.b.name.as_str(), "a\u{1b}[31mb");

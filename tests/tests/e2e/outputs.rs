@@ -1,4 +1,4 @@
-//! Several outputs at once: each has its own form, and loses its own packets alone.
+//! Several outputs at once: each has its own format, and loses only its own packets.
 
 use trawl_lab::sender::Engine;
 use trawl_tests::lab::send_from;
@@ -7,9 +7,9 @@ use trawl_tests::turn::heavy;
 use trawl_tests::witness::{capinfos, output, packets_in, tshark};
 use trawl_tests::{Capture, Lab, Running, frames, trawl};
 
-/// What stands after a name is for that output alone, the first one included.
+/// Options after a name apply to that output alone, including the first one.
 #[test]
-fn each_output_has_its_own_length_format_and_compression() {
+fn outputs_have_their_own_length_format_and_compression() {
     let Some(lab) = Lab::open() else { return };
     let [first, second, third] = ["first", "second", "third"].map(|name| lab.file(name));
     let receiver = lab.receiver();
@@ -52,9 +52,9 @@ fn each_output_has_its_own_length_format_and_compression() {
     }
 }
 
-/// An output whose reader does not read loses its own packets, says so, and takes none from the others.
+/// An output with a stalled reader loses its own packets, reports it, and takes none from the others.
 #[test]
-fn a_pipe_that_is_not_read_takes_nothing_from_the_file() {
+fn unread_pipe_takes_nothing_from_the_file() {
     for is_first in [false, true] {
         beside_a_pipe_that_is_not_read(is_first);
     }
@@ -65,7 +65,7 @@ fn beside_a_pipe_that_is_not_read(is_first: bool) {
     let Some(lab) = Lab::open() else { return };
     let (file, pipe) = (lab.file("whole.pcapng"), lab.file("pipe"));
     output("mkfifo", &[&pipe]);
-    // Open for both, so that nobody waits for anybody; and never read.
+    // Opened for reading and writing, so that neither end blocks; and never read.
     let held = std::fs::File::options().read(true).write(true).open(&pipe);
     let held = held.expect("the pipe");
     let receiver = lab.receiver();
@@ -101,7 +101,7 @@ fn beside_a_pipe_that_is_not_read(is_first: bool) {
 }
 
 #[test]
-fn several_outputs_have_their_own_form_and_length() {
+fn several_outputs_have_their_own_format_and_length() {
     let Some(lab) = Lab::open() else { return };
     let [first, second, third] = ["a.pcapng", "b.pcap", "c.pcapng.gz"].map(|name| lab.file(name));
     let receiver = lab.receiver();
@@ -135,9 +135,9 @@ fn several_outputs_have_their_own_form_and_length() {
     assert_eq!(lengths(&third), ["200", "200"]);
 }
 
-/// The first output's disk is full: the other goes on, and the account of the first is exact.
+/// The first output's disk is full: the other goes on, and the first one's counts are exact.
 #[test]
-fn a_full_disk_of_the_first_output_takes_nothing_from_the_other() {
+fn full_disk_of_the_first_output_takes_nothing_from_the_other() {
     const PACKETS: u64 = 20_000;
     let Some(lab) = Lab::open() else { return };
     let (disk, file, receiver) = (lab.file("disk"), lab.file("whole.pcapng"), lab.receiver());
@@ -161,9 +161,9 @@ fn a_full_disk_of_the_first_output_takes_nothing_from_the_other() {
     assert_eq!(summary.outputs[1]["lost"], 0);
 }
 
-/// A longer one than -s says for the others, and all of a packet.
+/// An output's length overrides -s, even for whole packets.
 #[test]
-fn an_output_may_have_more_of_packets_than_the_others() {
+fn output_may_record_more_bytes_than_the_others() {
     let Some(lab) = Lab::open() else { return };
     let [first, second, third] = ["a.pcapng", "b.pcapng", "c.pcapng"].map(|name| lab.file(name));
     let receiver = lab.receiver();
@@ -213,7 +213,7 @@ fn outputs_that_would_destroy_each_other_are_refused() {
     }
 }
 
-/// Compression that cannot keep up takes nothing from the ring, and the notice says what limits.
+/// Compression that cannot keep up loses nothing from the ring, and the notice names the limit.
 #[test]
 fn compression_that_cannot_keep_up_is_named() {
     const PACKETS: u64 = 400_000;
@@ -244,7 +244,7 @@ fn compression_that_cannot_keep_up_is_named() {
     }
 }
 
-/// The plan that --dry-run prints is carried out by --plan, and other options next to that are refused.
+/// --plan carries out the plan that --dry-run prints, and refuses other options with it.
 #[test]
 fn plan_is_printed_and_carried_out() {
     let Some(lab) = Lab::open() else { return };

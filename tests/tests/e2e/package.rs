@@ -1,4 +1,4 @@
-//! What `make install` and `make deb` put into place, and that it goes again.
+//! Files installed by `make install` and `make deb`, and their removal.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -87,7 +87,7 @@ fn install_and_uninstall_leave_nothing() {
     ] {
         assert!(has(end), "{end} in {files:?}");
     }
-    // The only folders that Wireshark looks into for everybody.
+    // The only folders that Wireshark reads for every user.
     for end in ["/extcap/trawl", "/profiles/trawl/preferences"] {
         let file = files.iter().find(|file| file.ends_with(end));
         let below = file.and_then(|file| file.strip_prefix(&destination));
@@ -104,7 +104,7 @@ fn install_and_uninstall_leave_nothing() {
     assert_eq!(files_below(&destination), Vec::<String>::new());
 }
 
-/// systemd's own judgement of the units: that they hold together, and how much they let a service do.
+/// systemd's verdict on the units: they are consistent, and restrict the services.
 #[test]
 fn units_are_judged_well_by_systemd() {
     if !is_there("systemd-analyze") {
@@ -126,9 +126,9 @@ fn units_are_judged_well_by_systemd() {
                 .args(["verify", "--man=no", "--recursive-errors=no", &file])
                 .env("SYSTEMD_LOG_LEVEL", "warning"),
         );
-        // Of a machine's other units it may complain.
+        // It may complain about the machine's other units.
         assert!(!said.contains("trawl"), "{said}");
-        // 0 is nothing, 10 everything; the command fails above the threshold, here 4.0.
+        // 0 is the safest, 10 the most exposed; the command fails above the threshold, here 4.0.
         succeeds(Command::new("systemd-analyze").args([
             "security",
             "--offline=true",
@@ -152,7 +152,7 @@ fn package(directory: &str, version: &str) -> String {
 
 #[test]
 #[ignore = "make test-long runs it"]
-fn the_package_installs_runs_upgrades_and_goes() {
+fn package_installs_runs_upgrades_and_is_removed() {
     if !root_or_skip() || !is_there("debootstrap") || !is_there("dpkg-deb") {
         return;
     }
@@ -162,7 +162,7 @@ fn the_package_installs_runs_upgrades_and_goes() {
     let suite = release
         .lines()
         .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    // With what the package needs and a minimal system need not have.
+    // With the package's dependencies, which a minimal system may lack.
     let made = Command::new("debootstrap")
         .args(["--variant=minbase", "--include=libelf1,zlib1g,libpcap0.8"])
         .args([suite.unwrap_or("stable"), &root])
@@ -188,7 +188,7 @@ fn the_package_installs_runs_upgrades_and_goes() {
         assert!(said.lines().any(|line| line == step), "{step}: {said}");
     }
     if is_there("lintian") {
-        // As root it says that it should not be.
+        // As root it warns that it should not be.
         let judged = Command::new("lintian")
             .args(["--allow-root", "--fail-on", "error,warning"])
             .arg(format!("{packages}/{later}"))

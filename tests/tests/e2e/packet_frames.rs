@@ -7,7 +7,7 @@ use trawl_tests::{Capture, Lab, frames};
 /// Frames of usual lengths, tagged ones and the longest.
 const LENGTHS: [usize; 9] = [60, 61, 1514, 1900, 1990, 2048, 4096, 9014, 60_000];
 
-/// Byte for byte, with a filter that counts what it rejects.
+/// Byte for byte, with a filter that counts rejected packets.
 #[test]
 fn frames_of_all_lengths_are_recorded_as_sent() {
     let Some(lab) = Lab::with(PairOptions {
@@ -38,7 +38,7 @@ fn frames_of_all_lengths_are_recorded_as_sent() {
     );
 }
 
-/// VLAN tags stand where they stood.
+/// VLAN tags stay in their position.
 #[test]
 fn sockets_of_all_cpus_record_each_packet_once() {
     let Some(lab) = Lab::open() else { return };

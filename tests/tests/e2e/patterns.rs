@@ -1,4 +1,4 @@
-//! Captures of interfaces that are named by a pattern, more than one would type.
+//! Captures of interfaces named by a pattern, more than a user would type.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -12,7 +12,7 @@ use trawl_tests::{Capture, Lab, frames, trawl};
 
 const PAIRS: usize = 60;
 
-/// Carries out a line of `ip` for each of these numbers.
+/// Runs a line of `ip` for each of these numbers.
 fn ip_batch(namespace: &str, numbers: Range<usize>, line: &dyn Fn(usize) -> String) {
     let mut ip = Command::new("ip")
         .args(["-n", namespace, "-batch", "-"])
@@ -26,7 +26,7 @@ fn ip_batch(namespace: &str, numbers: Range<usize>, line: &dyn Fn(usize) -> Stri
     assert!(ip.wait().expect("ip ends").success());
 }
 
-/// More interfaces between the two namespaces of the lab, gone with them.
+/// Adds interfaces between the two namespaces of the lab, removed with them.
 fn add_pairs(lab: &Lab, pairs: usize) {
     add_some(lab, 0..pairs);
 }
@@ -44,11 +44,11 @@ fn add_some(lab: &Lab, numbers: Range<usize>) {
 }
 
 #[test]
-fn a_pattern_names_interfaces_of_several_namespaces() {
+fn pattern_matches_interfaces_of_several_namespaces() {
     let Some(lab) = Lab::open() else { return };
     add_pairs(&lab, PAIRS);
     let name = &lab.pair.b.name;
-    // One letter stands for each of the two namespaces.
+    // A wildcard for the letter in which the two namespaces differ.
     let pattern = format!("{}?:[pv]*", &name[..name.len() - 1]);
     let file = lab.file("all.pcapng");
     let capture = Capture::start(&lab, &["-i", &pattern, "--tap", "xdp", "-w", &file]);
@@ -70,7 +70,7 @@ fn a_pattern_names_interfaces_of_several_namespaces() {
 }
 
 #[test]
-fn a_pattern_that_nothing_matches_is_refused() {
+fn pattern_without_a_match_is_refused() {
     let Some(lab) = Lab::open() else { return };
     let none = format!("{}:wlan*", lab.pair.b.name);
     let output = trawl(&["capture", "-i", &none]);
@@ -100,7 +100,7 @@ fn generate(place: &str, count: &str) {
 }
 
 #[test]
-fn interfaces_that_appear_join_and_those_that_go_leave_their_account() {
+fn new_interfaces_join_and_gone_ones_keep_their_counts() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (lab.pair.a.name.clone(), lab.pair.b.name.clone());
     let add = || {
@@ -128,7 +128,7 @@ fn interfaces_that_appear_join_and_those_that_go_leave_their_account() {
     capture.wait_recorded(7);
     lab.send(&[frames::ipv4_udp(0)], 4);
     capture.wait_recorded(11);
-    // One of the same name is another interface.
+    // A new interface of the same name is another one.
     ip(&["-n", &a, "link", "del", "dev", "new0"]);
     capture.wait_said(&format!("the interface {b}:new0 was removed"));
     add();
@@ -162,7 +162,7 @@ fn interfaces_that_appear_join_and_those_that_go_leave_their_account() {
     assert!(about.contains("Number of packets = 7"), "{about}");
 }
 
-/// The XDP programs on the interfaces of a namespace, and how many interfaces have one.
+/// Returns the XDP programs on the interfaces of a namespace, and the number of interfaces with one.
 fn programs_in(namespace: &str) -> (BTreeSet<u64>, usize) {
     let links = run(
         "ip",
@@ -176,7 +176,7 @@ fn programs_in(namespace: &str) -> (BTreeSet<u64>, usize) {
     (programs.iter().copied().collect(), programs.len())
 }
 
-/// One program serves them all, each has its account and its interface block, and they come and go.
+/// Checks that one program serves all interfaces, each with its own counts and interface block, while they come and go.
 fn many_interfaces(pairs: usize, options: &[&str]) {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (lab.pair.a.name.clone(), lab.pair.b.name.clone());
@@ -240,7 +240,7 @@ fn two_hundred_interfaces_have_one_program() {
     many_interfaces(200, &["--tap", "xdp"]);
 }
 
-/// The packet tap has one group of sockets for them, and a thread for each CPU.
+/// One group of sockets serves all interfaces, with a thread for each CPU.
 #[test]
 fn packet_sockets_serve_two_hundred_interfaces() {
     many_interfaces(200, &["--tap", "packet"]);
@@ -248,11 +248,11 @@ fn packet_sockets_serve_two_hundred_interfaces() {
 
 #[test]
 #[ignore = "make test-long runs it"]
-fn a_thousand_interfaces_have_one_program() {
+fn thousand_interfaces_have_one_program() {
     many_interfaces(1000, &["--tap", "xdp"]);
 }
 
-/// The rings have 2,048 accounts: interfaces that come after that many get those of interfaces that left.
+/// The rings have 2,048 accounts: later interfaces reuse the ones of interfaces that left.
 #[test]
 #[ignore = "make test-long runs it"]
 fn more_interfaces_come_and_go_than_there_are_accounts() {
@@ -301,7 +301,7 @@ fn two_hundred_interfaces_have_filters() {
 
 #[test]
 #[ignore = "make test-long runs it"]
-fn a_thousand_interfaces_have_filters() {
+fn thousand_interfaces_have_filters() {
     many_filters(1000);
 }
 
@@ -321,7 +321,7 @@ fn many_filters(pairs: usize) {
     };
     assert_eq!(qdiscs(), pairs + 1);
     generate(&format!("{a}:{first}"), "3");
-    // By the stack: the generator's engines pass tc by.
+    // Through the stack: the generator's engines bypass tc.
     ip(&["-n", &b, "addr", "add", "192.0.2.2/24", "dev", &last]);
     let neighbour = ["192.0.2.1", "lladdr", "02:00:00:00:00:01", "dev", &last];
     ip(&[&["-n", &b, "neigh", "add"][..], &neighbour].concat());
@@ -341,7 +341,7 @@ fn many_filters(pairs: usize) {
     trawl_tests::wait_until("the warden has deleted them", || qdiscs() == 0);
 }
 
-/// A namespace that was deleted is not kept by the capture, and one that appears is looked into.
+/// A capture does not keep a deleted namespace, and joins a new one.
 #[test]
 fn interfaces_leave_with_their_namespace() {
     let Some(lab) = Lab::open() else { return };
@@ -365,7 +365,7 @@ fn interfaces_leave_with_their_namespace() {
     capture.wait_recorded(6);
     ip(&["netns", "del", &other]);
     capture.wait_said(&format!("the interface {other}:eth7"));
-    // Its end here goes with the namespace, which nobody holds any more.
+    // The near end goes with the namespace, which no process holds any more.
     trawl_tests::wait_until("the other end is gone", || {
         !run("ip", &["-n", &a, "link", "show"]).contains("far@")
     });

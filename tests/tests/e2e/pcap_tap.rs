@@ -1,4 +1,4 @@
-//! The pcap tap: Debian's libpcap, a second build of another version, and one of the tests' own with awkward answers.
+//! The pcap tap: Debian's libpcap, a second build of another version, and a test double with awkward answers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,12 +8,12 @@ use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{capinfos, run, tshark};
 use trawl_tests::{Capture, Lab, frames, skip, trawl};
 
-/// The interface descriptions of a file, as Wireshark's tools show them.
+/// Returns the interface descriptions of a file, as shown by Wireshark's tools.
 fn description(file: &str) -> String {
     capinfos(file, "Description")
 }
 
-/// Compiles the double.
+/// Compiles the test double.
 pub fn double(lab: &Lab) -> String {
     let library = lab.file("libdouble.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/pcap_tap/double.c");
@@ -22,7 +22,7 @@ pub fn double(lab: &Lab) -> String {
     library
 }
 
-/// The directory of the libraries of PyPI's package `libpcap`: one for each of several processors.
+/// Returns the directory of the libraries in PyPI's package `libpcap`: one for each of several processors.
 pub fn other_builds(lab: &Lab) -> Option<PathBuf> {
     let directory = match std::env::var_os("TRAWL_OTHER_LIBPCAP") {
         Some(directory) => PathBuf::from(directory),
@@ -55,7 +55,7 @@ fn at(station: &Station) -> String {
     format!("{}:{}", station.name, station.interface)
 }
 
-/// All frames that come are recorded once, byte for byte, with a filter and without.
+/// Checks that all frames are recorded once, byte for byte, with a filter and without.
 fn records_what_comes(lab: &Lab, library: &[&str], version: &str) {
     let sent: Vec<Vec<u8>> = (0..400)
         .map(|number| frames::numbered(number, 60 + number as usize))
@@ -108,12 +108,12 @@ fn records_what_comes(lab: &Lab, library: &[&str], version: &str) {
 
 /// The system's library, with nanoseconds.
 #[test]
-fn the_systems_libpcap_records_all() {
+fn system_libpcap_records_all() {
     let Some(lab) = Lab::open() else { return };
     records_what_comes(&lab, &[], "libpcap version 1");
 }
 
-/// A second build of another version beside it; those for other processors are refused by name.
+/// A second build of another version; builds for other processors are refused by name.
 #[test]
 fn another_build_of_libpcap_records_all() {
     let Some(lab) = Lab::open() else { return };
@@ -142,7 +142,7 @@ fn another_build_of_libpcap_records_all() {
 
 /// The library's own devices and link types: all interfaces at once, cooked, with the direction.
 #[test]
-fn the_any_device_is_recorded_cooked() {
+fn any_device_is_recorded_cooked() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let what = [
@@ -170,9 +170,9 @@ fn the_any_device_is_recorded_cooked() {
     assert_eq!(tshark(&file, &["sll.etype"]).concat(), vec!["0x88b5"; 50]);
 }
 
-/// Nothing that a library answers is trusted further than it can be checked.
+/// Answers of a library are trusted only as far as they can be verified.
 #[test]
-fn awkward_answers_are_counted_and_told() {
+fn awkward_answers_are_counted_and_reported() {
     let Some(lab) = Lab::open() else { return };
     let library = double(&lab);
     let file = lab.file("file.pcapng");
@@ -218,8 +218,8 @@ fn awkward_answers_are_counted_and_told() {
     assert_eq!(lengths, [60, 60, 60, 0]);
 }
 
-/// What a filter rejects is counted where no kernel filters for the library. The double's packet without bytes has
-/// no first byte.
+/// Packets rejected by a filter are counted even if no kernel filters for the library. The double's packet without bytes has no
+/// first byte.
 #[test]
 fn rejected_packets_of_a_library_are_counted() {
     let Some(lab) = Lab::open() else { return };
@@ -258,7 +258,7 @@ fn rejected_packets_of_a_library_are_counted() {
             .iter()
             .all(|one| one.bytes.len() == 1)
     );
-    // Of a kernel's interface they are not, which is said.
+    // For an interface of the kernel they are not counted, which is reported.
     let place = at(&lab.pair.b);
     let what = ["--tap", "pcap", "-i", &place, "udp"];
     let finished = Capture::start(&lab, &what).stop();
@@ -271,7 +271,7 @@ fn rejected_packets_of_a_library_are_counted() {
 }
 
 #[test]
-fn a_library_that_fails_is_told_in_plain_words() {
+fn library_failure_is_reported_with_its_cause() {
     let Some(lab) = Lab::open() else { return };
     let library = double(&lab);
     for (device, options, why) in [
@@ -327,7 +327,7 @@ fn a_library_that_fails_is_told_in_plain_words() {
     }
 }
 
-/// What is not there is said, with how to get it; netmap needs a word before it takes packets away.
+/// A missing module or library is named with its installation; netmap requires consent before it diverts packets.
 #[test]
 fn missing_modules_and_libraries_are_named() {
     for (arguments, code, why) in [

@@ -1,5 +1,5 @@
-//! The pcap tap on netmap and PF_RING, in the virtual machine. They are on no package registry: the person who runs the tests
-//! names directories with their sources, which scripts/build-peers builds for the machine's kernel (docs/peers.md).
+//! The pcap tap on netmap and PF_RING, in the virtual machine. Package registries do not have them: the user of the tests names
+//! directories with their sources, which scripts/build-peers builds for the machine's kernel (docs/peers.md).
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,8 @@ use trawl_tests::{Capture, Lab, frames, skip};
 
 const FRAMES: u32 = 400;
 
-/// Where scripts/build-peers put a module and its libpcap; says that the test is skipped where it built none, or this is not
-/// the machine for it.
+/// Returns the directory of a module and its libpcap from scripts/build-peers; reports that the test is skipped if it is missing,
+/// or the machine is the wrong one.
 fn built_or_skip(variable: &str, sources: &str) -> Option<PathBuf> {
     if std::env::var_os("TRAWL_TESTS_MACHINE").is_none() {
         skip("kernel modules are loaded in the virtual machine only");
@@ -26,7 +26,7 @@ fn built_or_skip(variable: &str, sources: &str) -> Option<PathBuf> {
     built
 }
 
-/// A module, loaded.
+/// Loads a module.
 fn load(file: &Path) {
     assert!(file.is_file(), "{} is not built", file.display());
     run("insmod", &[&file.display().to_string()]);
@@ -38,7 +38,7 @@ fn numbered() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Every frame that comes is recorded once, byte for byte, by this library.
+/// Checks that this library records every frame once, byte for byte.
 fn records_all(lab: &Lab, library: &Path, device: &str, more: &[&str]) -> String {
     let sent = numbered();
     let file = lab.file("file.pcapng");
@@ -67,9 +67,9 @@ fn records_all(lab: &Lab, library: &Path, device: &str, more: &[&str]) -> String
     capinfos(&file, "Description")
 }
 
-/// Netmap in emulated mode. Its packets have microseconds, which the file says.
+/// Netmap in emulated mode. Its packets have microseconds, as the file declares.
 #[test]
-fn netmap_is_recorded_from() {
+fn netmap_packets_are_recorded() {
     let Some(built) = built_or_skip("TRAWL_TESTS_NETMAP", "TRAWL_NETMAP_SRC") else {
         return;
     };
@@ -81,7 +81,7 @@ fn netmap_is_recorded_from() {
     rejected_are_counted(&lab, &built.join("libpcap.so"), &device);
 }
 
-/// netmap has no filter of its own: what does not match is counted, whatever is recorded of a packet.
+/// netmap has no filter of its own: rejected packets are counted, at any snap length.
 fn rejected_are_counted(lab: &Lab, library: &Path, device: &str) {
     let library = library.display().to_string();
     let file = lab.file("some.pcapng");
@@ -114,7 +114,7 @@ fn rejected_are_counted(lab: &Lab, library: &Path, device: &str) {
 
 /// PF_RING's own libpcap reads a veth by its kernel module.
 #[test]
-fn pf_ring_is_recorded_from() {
+fn pf_ring_packets_are_recorded() {
     let Some(built) = built_or_skip("TRAWL_TESTS_PF_RING", "TRAWL_PF_RING_SRC") else {
         return;
     };

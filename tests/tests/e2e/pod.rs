@@ -1,5 +1,5 @@
-//! `--pod`: a pod's veth is found by asking a container runtime. The `crictl` that asks is a script of the test's own,
-//! pods are network namespaces. No cluster takes part.
+//! `--pod`: asks a container runtime for a pod's veth. `crictl` is a script of the test, and pods are network namespaces; no
+//! cluster is needed.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -10,7 +10,7 @@ use trawl_tests::lab::send_from;
 use trawl_tests::witness::{run, tshark};
 use trawl_tests::{Capture, Lab, frames, trawl};
 
-/// crictl, as far as it is asked: the socket is a file with the pods.
+/// A minimal crictl: the socket is a file with the pods.
 const CRICTL: &str = r#"#!/usr/bin/env python3
 import json, sys
 arguments = sys.argv[1:]
@@ -33,7 +33,7 @@ else:
     print(json.dumps(dict(status=sandbox(found), info=found['info'])))
 "#;
 
-/// Tells the runtime which pods there are, at once.
+/// Updates the runtime's list of pods atomically.
 fn tell(list: &str, pods: &serde_json::Value) {
     let fresh = format!("{list}.new");
     std::fs::write(&fresh, pods.to_string()).expect("the directory is the lab's");
@@ -63,9 +63,9 @@ impl Runtime {
     }
 }
 
-/// The lab's b is the pod, and a the host: trawl runs in a.
+/// The lab's b is the pod, and a the host, where trawl runs.
 #[test]
-fn a_pod_is_captured_at_the_hosts_end_of_its_veth() {
+fn pod_is_captured_at_the_host_end_of_its_veth() {
     let Some(lab) = Lab::open() else { return };
     let (host, pod) = (&lab.pair.a, &lab.pair.b);
     let path = format!("/run/netns/{}", pod.name);
@@ -128,9 +128,9 @@ fn a_pod_is_captured_at_the_hosts_end_of_its_veth() {
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
 }
 
-/// A pod that is started again has another sandbox and another veth.
+/// A restarted pod has another sandbox and another veth.
 #[test]
-fn a_restarted_pod_joins_again() {
+fn restarted_pod_joins_again() {
     let Some(lab) = Lab::open() else { return };
     let (host, pod) = (&lab.pair.a, &lab.pair.b);
     let spec = json!({"linux": {"namespaces": [{"type": "network", "path": format!("/run/netns/{}", pod.name)}]}});

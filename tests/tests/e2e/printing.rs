@@ -1,9 +1,9 @@
-//! Lines on standard output where packets are not written to a file.
+//! Lines on standard output of captures without a file.
 
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::{Capture, Lab, frames};
 
-/// The lines that one datagram makes with these options.
+/// Returns the lines that one datagram makes with these options.
 fn line_of_a_datagram(options: &[&str]) -> Option<String> {
     let lab = Lab::open()?;
     let fixed = ["-i", &lab.receiver(), "--tap", "xdp", "-c", "1"];
@@ -28,7 +28,7 @@ fn is_time(text: &str, template: &str) -> bool {
 }
 
 #[test]
-fn a_line_tells_time_place_verdict_and_what_it_is() {
+fn line_shows_time_interface_verdict_and_contents() {
     let Some(text) = line_of_a_datagram(&[]) else {
         return;
     };
@@ -44,7 +44,7 @@ fn a_line_tells_time_place_verdict_and_what_it_is() {
 }
 
 #[test]
-fn each_line_comes_while_the_capture_goes_on() {
+fn lines_appear_while_the_capture_goes_on() {
     let Some(lab) = Lab::open() else { return };
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "xdp", "-t"]);
     for count in 1..=3 {
@@ -58,7 +58,7 @@ fn each_line_comes_while_the_capture_goes_on() {
 }
 
 #[test]
-fn the_verdict_of_somebody_elses_program_is_shown() {
+fn verdict_of_another_tools_program_is_shown() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-c", "4"]);
@@ -75,7 +75,7 @@ fn the_verdict_of_somebody_elses_program_is_shown() {
 }
 
 #[test]
-fn the_way_of_sent_and_received_packets_is_shown() {
+fn direction_of_packets_is_shown() {
     let Some(lab) = Lab::open() else { return };
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "tc", "-c", "2"]);
     lab.send(&[frames::echo_request(1)], 1);
@@ -100,7 +100,7 @@ fn the_way_of_sent_and_received_packets_is_shown() {
 }
 
 #[test]
-fn times_as_people_ask_for_them() {
+fn times_have_the_requested_format() {
     let Some(none) = line_of_a_datagram(&["-t"]) else {
         return;
     };
@@ -132,7 +132,7 @@ fn times_as_people_ask_for_them() {
 }
 
 #[test]
-fn link_headers_and_bytes_on_demand() {
+fn link_headers_and_bytes_are_shown_on_request() {
     let Some(link) = line_of_a_datagram(&["-e", "-n"]) else {
         return;
     };
@@ -143,7 +143,7 @@ fn link_headers_and_bytes_on_demand() {
     assert!(link.contains("ethertype IPv4 (0x0800)"), "{link}");
 
     let hex = line_of_a_datagram(&["-x"]).expect("root");
-    // The IP header on, without the link layer's.
+    // From the IP header on, without the link layer's.
     assert!(hex.contains("\t0x0000:  4500 0021"), "{hex}");
     let hex = line_of_a_datagram(&["-xx"]).expect("root");
     assert!(hex.contains("\t0x0000:  0274 7261 7702 0274"), "{hex}");
@@ -155,7 +155,7 @@ fn link_headers_and_bytes_on_demand() {
 }
 
 #[test]
-fn more_of_each_header_on_demand() {
+fn verbose_lines_show_more_of_each_header() {
     let Some(text) = line_of_a_datagram(&["-v"]) else {
         return;
     };
@@ -171,7 +171,7 @@ fn more_of_each_header_on_demand() {
 }
 
 #[test]
-fn all_protocols_have_their_words() {
+fn protocols_are_printed_by_name() {
     let Some(lab) = Lab::open() else { return };
     let sent = frames::assorted();
     let count = sent.len().to_string();
@@ -207,10 +207,10 @@ fn all_protocols_have_their_words() {
 }
 
 #[test]
-fn the_summary_can_go_to_standard_output() {
+fn summary_can_go_to_standard_output() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
-    // The harness asks for a file; the word that is said last counts nowhere else, so this one is run by itself.
+    // The harness adds a summary file; this capture runs without it, so that its last line is the only summary.
     let output = trawl_tests::trawl(&[
         "capture",
         "-i",

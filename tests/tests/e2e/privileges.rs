@@ -1,4 +1,4 @@
-//! What a capture gives up once it is set up, and that it goes on without it.
+//! Rights that a capture drops after its setup, and its operation without them.
 
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use trawl_tests::witness::{nothing_attached, run, xdp_on};
 use trawl_tests::xdp::{CleanUp, succeeds};
 use trawl_tests::{Capture, Lab, Running, binary, frames, wait_until};
 
-/// nobody, on every Debian system.
+/// User nobody on every Debian system.
 const NOBODY: u32 = 65534;
 const BPF: u64 = 1 << 39;
 const NET_ADMIN: u64 = 1 << 12;
@@ -37,7 +37,7 @@ impl Status {
         u64::from_str_radix(&self.field("CapEff:"), 16).expect("a number")
     }
 
-    /// No way to gain rights, and none but these.
+    /// Checks that a process cannot gain rights, and has exactly these.
     #[track_caller]
     fn has_only(&self, capabilities: u64) {
         assert_eq!(self.capabilities(), capabilities, "{}", self.0);
@@ -52,7 +52,7 @@ impl Status {
     }
 }
 
-/// The processes beside a capture, by name, once they have given up what they do not need.
+/// Returns the child processes of a capture, by name, once they have dropped their rights.
 fn children_of(pid: u32) -> Vec<(String, u32)> {
     let path = format!("/proc/{pid}/task/{pid}/children");
     let text = std::fs::read_to_string(path).expect("it runs");
@@ -68,18 +68,18 @@ fn children_of(pid: u32) -> Vec<(String, u32)> {
     children.into_iter().map(named).collect()
 }
 
-/// A directory of the lab's that belongs to nobody.
+/// Returns a directory of the lab that belongs to nobody.
 fn nobodys(lab: &Lab) -> PathBuf {
     let directory = lab.path("nobody");
     std::fs::create_dir_all(&directory).expect("a directory");
     chown(&directory, Some(NOBODY), Some(NOBODY)).expect("root may");
-    // The account of the capture is beside it.
+    // The summary file is in the lab's directory.
     chown(lab.path(""), Some(NOBODY), Some(NOBODY)).expect("root may");
     directory
 }
 
 #[test]
-fn each_tap_keeps_what_it_needs() {
+fn taps_keep_exactly_the_rights_they_need() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     let again = BPF | NET_ADMIN | SYS_ADMIN;
@@ -89,7 +89,7 @@ fn each_tap_keeps_what_it_needs() {
         Status::of(capture.id()).has_only(kept);
         for (name, child) in children_of(capture.id()) {
             assert_eq!(name, "warden");
-            // Found by its number, the next program of the hook takes its place; the file is cut after its last block.
+            // The hook's next program is opened by its id; the file is truncated after its last block.
             let status = Status::of(child);
             match status.capabilities() {
                 0 => status.has_only(0),
@@ -110,7 +110,7 @@ fn each_tap_keeps_what_it_needs() {
 
 /// In its own namespace a capture needs no right to enter one.
 #[test]
-fn no_namespace_needs_no_sys_admin() {
+fn own_namespace_needs_no_sys_admin() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("seen.pcapng");
     let mut child = Command::new("nsenter")
@@ -139,7 +139,7 @@ fn no_namespace_needs_no_sys_admin() {
 }
 
 #[test]
-fn files_go_on_after_root_is_given_up() {
+fn files_go_on_after_root_is_dropped() {
     let Some(lab) = Lab::open() else { return };
     let directory = nobodys(&lab);
     let who = lab.file("nobody/who");
@@ -193,9 +193,9 @@ fn files_go_on_after_root_is_given_up() {
     }
 }
 
-/// Who is to be another user does not stay root to attach to what appears later.
+/// A capture that runs as another user does not stay root to attach to new interfaces.
 #[test]
-fn a_pattern_keeps_no_rights_of_a_user() {
+fn pattern_keeps_no_rights_as_another_user() {
     let Some(lab) = Lab::open() else { return };
     let file = nobodys(&lab).join("all.pcapng").display().to_string();
     let pattern = format!("{}:veth*", lab.pair.b.name);
@@ -211,9 +211,9 @@ fn a_pattern_keeps_no_rights_of_a_user() {
     capture.stop_well().assert_all_recorded(5);
 }
 
-/// It attaches to interfaces that appear, with no rights but those that this takes.
+/// It attaches to new interfaces, with the rights for that alone.
 #[test]
-fn a_pattern_joins_with_what_attaching_takes() {
+fn pattern_keeps_only_the_rights_to_attach() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("all.pcapng");
     let (a, b) = (&lab.pair.a.name, &lab.pair.b.name);
@@ -237,9 +237,9 @@ fn a_pattern_joins_with_what_attaching_takes() {
     }
 }
 
-/// The warden gives back what --tappable has lent, so that the capture may be somebody else.
+/// The warden undoes --tappable, so that the capture may run as another user.
 #[test]
-fn hooks_that_are_lent_are_given_back_without_rights() {
+fn lent_hooks_are_removed_without_rights() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let place = lab.receiver();
@@ -262,7 +262,7 @@ fn hooks_that_are_lent_are_given_back_without_rights() {
     }
 }
 
-/// A user's own directory: the capture has not kept the right to write there, its helper has.
+/// A user's own directory: the capture has dropped the right to write to it, its helper has not.
 #[test]
 fn rotation_goes_on_in_a_directory_of_another_user() {
     let Some(lab) = Lab::open() else { return };
@@ -280,7 +280,7 @@ fn rotation_goes_on_in_a_directory_of_another_user() {
 }
 
 #[test]
-fn a_user_may_not_write_where_only_root_may() {
+fn user_cannot_write_to_a_directory_of_root() {
     let Some(lab) = Lab::open() else { return };
     let directory = lab.path("roots");
     std::fs::create_dir(&directory).expect("a directory");
@@ -297,7 +297,7 @@ fn a_user_may_not_write_where_only_root_may() {
     assert_eq!(unknown.status.code(), Some(2));
 }
 
-/// A link that somebody puts where the next file is to be, in a directory that anybody may write to.
+/// A link planted under the next file's name, in a directory that any user may write to.
 #[test]
 fn no_file_of_a_series_follows_a_planted_link() {
     let Some(lab) = Lab::open() else { return };
@@ -327,7 +327,7 @@ fn no_file_of_a_series_follows_a_planted_link() {
     nothing_attached(&lab.pair.b);
 }
 
-/// A capture that is in front of another one leaves as before: the warden has kept the right to hand over.
+/// A capture in front of another one still leaves in order: the warden has kept the right to hand over.
 #[test]
 fn captures_that_share_a_hook_hand_over() {
     let Some(lab) = Lab::open() else { return };

@@ -1,4 +1,4 @@
-//! Search of a store: answers in SQL, the packets of a filter, and one packet at several hosts.
+//! Search of a store: answers in SQL, packets by a filter, and one packet at several hosts.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -9,7 +9,7 @@ use trawl_tests::frames::{assorted, ipv4_udp, ipv6_udp, silent, udp};
 use trawl_tests::witness::{tcpdump, tshark};
 use trawl_tests::{Capture, Lab, binary, skip, trawl};
 
-/// A store with what two hosts saw of the same packets: one at the driver, the other after it.
+/// A store with two hosts' records of the same packets: one host at the driver, the other after it.
 struct Stored {
     lab: Lab,
     url: String,
@@ -80,7 +80,7 @@ fn document(output: &Output) -> Value {
 }
 
 #[test]
-fn sql_is_answered_and_what_is_not_covered_is_said_first() {
+fn sql_answers_follow_a_list_of_uncovered_packets() {
     let Some(stored) = Stored::new() else { return };
     let count = "SELECT host, count(*) AS packets, count(src) AS ip FROM packets GROUP BY host ORDER BY host";
     let empty = stored.query(&[count]);
@@ -106,7 +106,7 @@ fn sql_is_answered_and_what_is_not_covered_is_said_first() {
         String::from_utf8_lossy(&csv.stdout),
         "host,packets,ip\nalpha,300,200\nbeta,300,200\n"
     );
-    // A chunk that goes is known to be missing.
+    // A removed chunk counts as missing.
     fs::remove_file(&stored.chunks()[0]).expect("a chunk");
     let less = document(&stored.query(&[count, "--json"]));
     let unknown = |row: usize| less["coverage"][row]["unknown"].as_u64().unwrap_or(0);
@@ -114,7 +114,7 @@ fn sql_is_answered_and_what_is_not_covered_is_said_first() {
 }
 
 #[test]
-fn a_wrong_query_says_what_is_wrong() {
+fn wrong_query_is_explained() {
     let Some(stored) = Stored::new() else { return };
     stored.index();
     for (query, why) in [
@@ -134,7 +134,7 @@ fn a_wrong_query_says_what_is_wrong() {
     assert_eq!(file.status.code(), Some(2), "{file:?}");
 }
 
-/// Guards root against a program that another user puts next to a copy of trawl.
+/// Guards root against another user's program next to a copy of trawl.
 #[test]
 fn planted_helper_is_not_run_by_root() {
     let Some(lab) = Lab::open() else { return };
@@ -168,7 +168,7 @@ fn planted_helper_is_not_run_by_root() {
 }
 
 #[test]
-fn the_packets_of_a_filter_come_from_all_hosts_in_the_order_of_time() {
+fn filtered_packets_of_all_hosts_are_in_order_of_time() {
     let Some(stored) = Stored::new() else { return };
     stored.index();
     let file = stored.lab.file("found.pcapng");
@@ -191,7 +191,7 @@ fn the_packets_of_a_filter_come_from_all_hosts_in_the_order_of_time() {
             .count();
         assert_eq!(of_alpha, count / 2, "{filter}");
     }
-    // All bytes are those that were stored: tshark judges chunks and answer alike.
+    // The answer has exactly the stored bytes: tshark compares it with the chunks.
     let sql = stored.query(&[
         "SELECT * FROM packets WHERE host = 'beta'",
         "--packets",
@@ -214,7 +214,7 @@ fn the_packets_of_a_filter_come_from_all_hosts_in_the_order_of_time() {
     let mut rows = tshark(&file, &fields);
     rows.sort();
     assert_eq!(rows, expected);
-    // A host, and a time before anything was sent.
+    // By host, and by a time before the first packet.
     let lines = stored.query(&["--filter", "ip6", "--host", "beta"]);
     assert_eq!(String::from_utf8_lossy(&lines.stdout).lines().count(), 100);
     let none = stored.query(&["--filter", "ip6", "--to", "-1h"]);
@@ -228,9 +228,9 @@ fn the_packets_of_a_filter_come_from_all_hosts_in_the_order_of_time() {
     );
 }
 
-/// Whatever the index leaves out of a filter's packets, tcpdump would leave out.
+/// The index leaves out only packets that tcpdump would leave out.
 #[test]
-fn filters_find_in_the_store_what_tcpdump_finds_in_a_file() {
+fn filters_match_in_the_store_as_tcpdump_in_a_file() {
     let frames = assorted();
     let count = frames.len() as u64;
     let Some(stored) = Stored::of(&frames, count) else {
@@ -266,7 +266,7 @@ fn filters_find_in_the_store_what_tcpdump_finds_in_a_file() {
 }
 
 #[test]
-fn a_packet_is_found_at_both_hosts() {
+fn packet_is_found_at_both_hosts() {
     let frames: Vec<Vec<u8>> = (0..100).map(|number| udp(&[number; 8])).collect();
     let Some(stored) = Stored::of(&frames, 100) else {
         return;
@@ -288,7 +288,7 @@ fn a_packet_is_found_at_both_hosts() {
         assert_eq!(hosts[0]["host"], "alpha");
         assert_eq!(hosts[1]["host"], "beta");
         let delay = &way["delays"][0];
-        // Clocks whose error is not known allow no order.
+        // Without known clock errors the order is undefined.
         if delay["error_bound_ns"].is_null() {
             assert_eq!(delay["ordered"], 0);
         }
@@ -302,7 +302,7 @@ fn a_packet_is_found_at_both_hosts() {
 }
 
 #[test]
-fn packets_that_are_alike_are_ambiguous() {
+fn equal_packets_are_ambiguous() {
     let Some(stored) = Stored::of(&[udp(b"again")], 50) else {
         return;
     };

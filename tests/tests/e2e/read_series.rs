@@ -12,7 +12,7 @@ use trawl_tests::{tools_or_skip, trawl};
 
 const PACKETS: u64 = 5000;
 
-/// A pcap file with a packet every millisecond, of many lengths.
+/// Returns a pcap file with a packet every millisecond, of many lengths.
 fn recording(directory: &Directory) -> String {
     let mut bytes = Vec::new();
     pcap::file_header(&mut bytes, 1, 0);
@@ -29,7 +29,7 @@ fn recording(directory: &Directory) -> String {
     path.to_str().expect("a plain path").to_owned()
 }
 
-/// The files of a directory whose names begin like this, in order.
+/// Returns the files of a directory whose names begin like this, in order.
 fn files(directory: &Directory, prefix: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory.path()).expect("a directory");
     let is_its = |path: &PathBuf| {
@@ -49,7 +49,7 @@ fn files(directory: &Directory, prefix: &str) -> Vec<PathBuf> {
     found
 }
 
-/// As capinfos counts them.
+/// Returns the number of packets by capinfos.
 fn count(path: &Path) -> u64 {
     let said = run("capinfos", &["-Tmcr", path.to_str().expect("a plain path")]);
     let number = said.trim().rsplit(',').next().expect("a number");
@@ -69,7 +69,7 @@ fn port(path: &Path, first: bool) -> String {
 }
 
 #[test]
-fn packets_are_spread_over_files_by_size_and_by_time() {
+fn packets_are_split_into_files_by_size_and_time() {
     if !tools_or_skip(&["capinfos"]) {
         return;
     }
@@ -98,7 +98,7 @@ fn packets_are_spread_over_files_by_size_and_by_time() {
         for path in &found {
             assert!(fs::metadata(path).expect("a file").len() <= 300 << 10);
         }
-        // No packet is lost or doubled at a seam.
+        // No packet is lost or duplicated at a file boundary.
         for pair in found.windows(2) {
             let (last, first) = (port(&pair[0], false), port(&pair[1], true));
             let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text}"));
@@ -125,7 +125,7 @@ fn packets_are_spread_over_files_by_size_and_by_time() {
 }
 
 #[test]
-fn the_latest_files_stay_and_names_follow_the_packets() {
+fn latest_files_stay_and_names_follow_the_packets() {
     if !tools_or_skip(&["capinfos"]) {
         return;
     }
@@ -143,7 +143,7 @@ fn the_latest_files_stay_and_names_follow_the_packets() {
     let found = files(&directory, "ring_");
     assert_eq!(found.len(), 2, "{found:?}");
     assert_eq!(port(&found[0], true), "3000");
-    // One file for each second of the recording, called by it; several interfaces and files as one.
+    // One file for each second of the recording, named after it; several interfaces and files become one.
     done(&["read", &all, &all, "-w", &to("at-%s.pcapng"), "-G", "1"]);
     let found = files(&directory, "at-");
     let names: Vec<_> = found
@@ -157,9 +157,9 @@ fn the_latest_files_stay_and_names_follow_the_packets() {
     assert!(found.iter().all(|path| count(path) == 2000));
 }
 
-/// What `trawl capture` refuses, before anything is written.
+/// Refused as by `trawl capture`, before anything is written.
 #[test]
-fn what_cannot_be_a_series_is_refused() {
+fn impossible_series_are_refused() {
     if !tools_or_skip(&["capinfos", "mkfifo"]) {
         return;
     }
@@ -184,7 +184,7 @@ fn what_cannot_be_a_series_is_refused() {
 }
 
 #[test]
-fn files_are_compressed_as_their_names_say() {
+fn files_are_compressed_by_their_suffix() {
     let directory = Directory::new();
     let all = recording(&directory);
     let plain = done(&["read", &all]);
@@ -219,7 +219,7 @@ fn files_are_compressed_as_their_names_say() {
             .iter()
             .for_each(|path| fs::remove_file(path).expect("it is there"));
     }
-    // Asked for by name where the ending says nothing; and nothing of it for a pipe.
+    // Requested by an option if the suffix is neutral; no compression for a pipe.
     let asked = to("asked.pcapng");
     done(&["read", &all, "-w", &asked, "--compress", "zstd"]);
     assert_eq!(
@@ -227,12 +227,12 @@ fn files_are_compressed_as_their_names_say() {
         [0x28, 0xb5, 0x2f, 0xfd]
     );
     refused(&["read", &all, "-w", "-", "-C", "1"], 2);
-    // Without -w there is nothing to spread: as in tcpdump, the packets are shown.
+    // Without -w the packets are printed, as in tcpdump.
     assert_eq!(done(&["read", &all, "-C", "1"]), plain);
 }
 
 #[test]
-fn the_benchmark_of_reading_compares_what_both_made() {
+fn reading_benchmark_compares_both_results() {
     if !tools_or_skip(&["tcpdump"]) {
         return;
     }
@@ -248,11 +248,11 @@ fn the_benchmark_of_reading_compares_what_both_made() {
         ]
         .concat(),
     );
-    // After the document the progress, from standard error.
+    // The first line is the document, progress from standard error follows.
     let said = said.lines().next().expect("a document");
     let outcome: serde_json::Value = serde_json::from_str(said).expect("JSON");
     let outcome = &outcome["experiments"][0];
-    // Who is faster is not a test's affair; that both made the same is.
+    // Speed is not tested; equality of the results is.
     assert_eq!(outcome["failures"], serde_json::json!([]), "{outcome}");
     let runs = outcome["runs"].as_array().expect("a list");
     assert_eq!(runs.len(), 6, "{outcome}");
@@ -276,7 +276,7 @@ fn the_benchmark_of_reading_compares_what_both_made() {
     assert_eq!(left, ["results"]);
 }
 
-/// As long as many frames of a compressed file: a packet every millisecond, of what hardly compresses.
+/// As long as many frames of a compressed file: a packet every millisecond, of nearly incompressible data.
 fn long_recording(directory: &Directory) -> String {
     let mut bytes = Vec::new();
     let mut noise = 1u64;
@@ -302,7 +302,7 @@ fn long_recording(directory: &Directory) -> String {
 }
 
 #[test]
-fn a_span_of_time_reads_its_frames_alone() {
+fn time_span_reads_its_frames_alone() {
     let directory = Directory::new();
     let all = long_recording(&directory);
     for ending in ["zst", "lz4", "gz"] {
@@ -312,7 +312,7 @@ fn a_span_of_time_reads_its_frames_alone() {
         let span = ["read", &packed, "--from", "+8s", "--to", "+8100ms", "-tt"];
         let whole = done(&span);
         assert_eq!(whole.lines().count(), 100);
-        // What nobody wants is damaged, and nobody notices.
+        // Damage in unread frames goes unnoticed.
         let mut bytes = fs::read(&packed).expect("a file");
         let third = bytes.len() / 3;
         bytes[third..third + 300_000].fill(0x55);
@@ -323,7 +323,7 @@ fn a_span_of_time_reads_its_frames_alone() {
 }
 
 #[test]
-fn compressed_files_come_close_to_their_size() {
+fn compressed_files_approximate_their_size() {
     let directory = Directory::new();
     let all = long_recording(&directory);
     let packed = directory.path().join("packed.pcapng.gz");

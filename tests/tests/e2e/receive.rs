@@ -1,4 +1,4 @@
-//! `trawl gen receive`: what came, what did not, in which order and how often, counted exactly.
+//! `trawl gen receive`: received, missing, reordered and duplicated packets, counted exactly.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ fn send_each(lab: &Lab, frames: &[Vec<u8>]) {
     lab.send(frames, frames.len() as u64);
 }
 
-/// These members of an object.
+/// Returns these members of an object.
 fn some(of: &Value, names: &[&str]) -> Value {
     names.iter().map(|name| of[*name].clone()).collect()
 }
@@ -56,9 +56,9 @@ fn losses_duplicates_and_order_are_counted_exactly() {
     let Some(lab) = Lab::open() else { return };
     let receiver = start(&lab, &["--count", "22"]);
     let sequences = [
-        // 4, 5 and 9 are missing; 7 came late; 2 and 8 twice, 3 three times.
+        // 4, 5 and 9 are missing; 7 is late; 2 and 8 arrive twice, 3 three times.
         (1, vec![0, 1, 2, 2, 3, 3, 3, 6, 8, 7, 8, 10]),
-        // Nothing is missing; it began before the receiver was there.
+        // None is missing; the flow began before the receiver.
         (2, vec![1000, 1001, 1002]),
         // All in the wrong order.
         (3, vec![5, 4, 3, 2, 1, 0]),
@@ -91,7 +91,7 @@ fn losses_duplicates_and_order_are_counted_exactly() {
     assert_eq!(found, expected);
     let names: Vec<&Value> = flows.iter().map(|flow| &flow["flow"]).collect();
     assert_eq!(names, ["5a21.1", "5a21.2", "5a21.3", "5a21.4"]);
-    // The frames were stamped before they were sent, on this machine's clock.
+    // The frames were stamped before they were sent, by this machine's clock.
     let latency = &result["latency_ns"];
     assert_eq!(
         (latency["count"].as_u64(), latency["negative"].as_u64()),
@@ -104,7 +104,7 @@ fn losses_duplicates_and_order_are_counted_exactly() {
 }
 
 #[test]
-fn a_flow_that_comes_in_on_two_cpus_is_one_flow() {
+fn flow_across_two_cpus_is_one_flow() {
     let Some(lab) = Lab::open() else { return };
     let receiver = start(&lab, &["--count", "600"]);
     let sent: Vec<Vec<u8>> = (0..300).map(|number| udp(7, number)).collect();
@@ -118,7 +118,7 @@ fn a_flow_that_comes_in_on_two_cpus_is_one_flow() {
 }
 
 #[test]
-fn packets_without_a_stamp_are_counted_apart_and_go_on() {
+fn packets_without_a_stamp_are_counted_separately_and_pass() {
     let Some(lab) = Lab::open() else { return };
     let receiver = start(&lab, &[]);
     let behind = Capture::start(
@@ -176,7 +176,7 @@ fn stamped_packets_pass_on_request() {
     );
 }
 
-/// One of each kind, with a stamp: what is in them and around it does not matter.
+/// Returns a stamped frame of each kind; the contents and layers around the stamp do not matter.
 fn kinds() -> Vec<Vec<u8>> {
     let ethernet = || Template::new().ethernet(FROM, TO);
     let ipv4 = || ethernet().ipv4([10, 77, 0, 1], [10, 77, 0, 2]);
@@ -221,7 +221,7 @@ fn kinds() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn all_kinds_of_packets_carry_stamps_and_their_checksums_are_right() {
+fn stamped_packets_of_all_kinds_have_correct_checksums() {
     let Some(lab) = Lab::open() else { return };
     let sent = kinds();
     let receiver = start(&lab, &["--count", &sent.len().to_string()]);
@@ -282,9 +282,9 @@ fn long_packets_carry_stamps_behind_their_first_page() {
 }
 
 #[test]
-fn where_the_driver_takes_no_program_it_is_behind_the_driver() {
+fn receiver_falls_back_to_skb_mode() {
     let Some(lab) = Lab::open() else { return };
-    // Fewer receive queues than the peer has sending ones.
+    // Fewer receive queues than the peer's transmit queues.
     let namespace = format!("--net=/run/netns/{}", lab.pair.b.name);
     run(
         "nsenter",
@@ -320,7 +320,7 @@ fn where_the_driver_takes_no_program_it_is_behind_the_driver() {
 }
 
 #[test]
-fn nothing_stays_after_a_kill() {
+fn killed_receiver_leaves_nothing() {
     let Some(lab) = Lab::open() else { return };
     let receiver = start(&lab, &[]);
     assert_eq!(
@@ -333,7 +333,7 @@ fn nothing_stays_after_a_kill() {
 }
 
 #[test]
-fn a_program_that_is_there_already_is_named() {
+fn attached_program_is_named() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::Drop, &lab.pair.b).expect("a program");
     let output = trawl(&["gen", "receive", "-i", &lab.receiver()]);
@@ -347,7 +347,7 @@ fn a_program_that_is_there_already_is_named() {
 }
 
 #[test]
-fn an_interface_that_goes_away_ends_it_with_what_was_counted() {
+fn vanished_interface_ends_it_with_the_counts() {
     let Some(lab) = Lab::open() else { return };
     let receiver = start(&lab, &[]);
     send_each(&lab, &[udp(1, 0), udp(1, 1)]);
@@ -367,7 +367,7 @@ fn an_interface_that_goes_away_ends_it_with_what_was_counted() {
 }
 
 #[test]
-fn nothing_received_is_said_with_what_would_be() {
+fn empty_result_explains_which_packets_count() {
     let Some(lab) = Lab::open() else { return };
     let output = trawl(&[
         "gen",
@@ -386,7 +386,7 @@ fn nothing_received_is_said_with_what_would_be() {
 }
 
 #[test]
-fn figures_are_told_on_request() {
+fn figures_are_printed_on_request() {
     let Some(lab) = Lab::open() else { return };
     let receiver = start(&lab, &[]);
     send_each(&lab, &[udp(1, 0), udp(1, 3)]);
@@ -397,7 +397,7 @@ fn figures_are_told_on_request() {
 }
 
 #[test]
-fn what_words_say_is_what_json_says() {
+fn text_output_lists_counts_and_flows() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     let receiver = Running::start(

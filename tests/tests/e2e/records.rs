@@ -1,4 +1,4 @@
-//! What a record holds, what its time is worth, and how much memory records take.
+//! Contents of a record, accuracy of its time, and memory usage of records.
 
 use trawl_lab::sender::Engine;
 use trawl_tests::bundled::done;
@@ -7,7 +7,7 @@ use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{capinfos, nothing_attached, size_of, tshark};
 use trawl_tests::{Capture, Lab, frames, programs, trawl};
 
-/// The length of the first packet's block.
+/// Returns the length of the first packet's block.
 fn first_block(file: &str) -> usize {
     let bytes = std::fs::read(file).expect("a file");
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
@@ -19,7 +19,7 @@ fn first_block(file: &str) -> usize {
 }
 
 #[test]
-fn meta_chooses_what_is_written_of_each_packet() {
+fn meta_selects_the_fields_of_each_packet() {
     let Some(lab) = Lab::open() else { return };
     for (tap, meta, most, there) in [
         ("xdp", "full", 144, [true; 4]),
@@ -53,7 +53,7 @@ fn meta_chooses_what_is_written_of_each_packet() {
         for packet in &Contents::read(&file).packets {
             let has = [
                 packet.flags().is_some(),
-                // A packet socket does not tell it.
+                // A packet socket does not report it.
                 packet.queue().is_some() && tap != "packet",
                 packet.packet_id().is_some(),
                 packet.verdict().is_some(),
@@ -65,7 +65,7 @@ fn meta_chooses_what_is_written_of_each_packet() {
 }
 
 #[test]
-fn a_word_that_meta_does_not_know_is_refused() {
+fn unknown_meta_value_is_refused() {
     let finished = trawl(&["capture", "-i", "lo", "--meta", "flags,colour"]);
     assert_eq!(finished.status.code(), Some(2));
     let said = String::from_utf8_lossy(&finished.stderr).into_owned();
@@ -73,7 +73,7 @@ fn a_word_that_meta_does_not_know_is_refused() {
 }
 
 #[test]
-fn each_way_to_read_the_clock_keeps_the_order_and_tells_its_error() {
+fn each_clock_mode_keeps_the_order_and_reports_its_error() {
     let Some(lab) = Lab::open() else { return };
     for tap in ["xdp", "tc"] {
         for way in ["auto", "precise", "poll"] {
@@ -129,7 +129,7 @@ fn slow_traffic_is_stamped_exactly() {
     }
 }
 
-/// The most records in a row whose stamps are one more than the one before: for which the clock was not read.
+/// Returns the longest run of records whose stamps increase by one: without a reading of the clock.
 fn longest_run_unread(contents: &Contents) -> usize {
     let times: Vec<u64> = contents.packets.iter().map(|packet| packet.time).collect();
     times
@@ -152,13 +152,13 @@ fn readings_of_the_clock_follow_the_traffic() {
         capture.stop_well().assert_all_recorded(count);
         Contents::read(&file)
     };
-    // At full speed: every 16th at least, where `poll` reads once a poll of up to 64.
+    // At full speed, at least one in 16, as `poll` reads the clock once per batch of up to 64.
     done(&["xdp", "load", &place, "drop", "--tappable"]);
     assert!(longest_run_unread(&record("auto", 100_000)) < 16);
     assert!(longest_run_unread(&record("poll", 100_000)) > 16);
     assert_eq!(longest_run_unread(&record("precise", 100_000)), 0);
     done(&["xdp", "unload", &place]);
-    // Each packet takes longer than the time between two readings that is aimed for.
+    // Each packet exceeds the intended interval between two readings.
     let slow = programs::object_file(&lab, "slow");
     done(&["xdp", "load", &place, &slow, "--tappable"]);
     let mut contents = record("auto", 2_000);
@@ -168,7 +168,7 @@ fn readings_of_the_clock_follow_the_traffic() {
 }
 
 #[test]
-fn without_the_tracepoint_the_clock_is_read_for_each() {
+fn clock_is_read_for_each_packet_without_the_tracepoint() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     let arguments = ["-i", &receiver, "--tap", "xdp", "-v"];
@@ -180,7 +180,7 @@ fn without_the_tracepoint_the_clock_is_read_for_each() {
 }
 
 #[test]
-fn memory_does_not_grow_with_the_number_of_cpus() {
+fn memory_is_independent_of_the_number_of_cpus() {
     const MIB: u64 = 1 << 20;
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
@@ -203,9 +203,9 @@ fn memory_does_not_grow_with_the_number_of_cpus() {
     nothing_attached(&lab.pair.b);
 }
 
-/// One CPU's traffic may fill the whole pool while nobody reads.
+/// One CPU's traffic may fill the whole pool while the reader is stopped.
 #[test]
-fn a_busy_cpu_has_all_memory_while_the_reader_stalls() {
+fn busy_cpu_may_use_all_memory_while_the_reader_stalls() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let receiver = lab.receiver();

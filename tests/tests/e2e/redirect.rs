@@ -1,4 +1,4 @@
-//! The bundled programs that redirect: what arrives at the other end, what is counted, and what is put back.
+//! The bundled programs that redirect: packets at the other end, counters, and restored settings.
 
 use trawl_bpf::probe;
 use trawl_lab::sender::Engine;
@@ -10,7 +10,7 @@ use trawl_tests::{Capture, LineLab, frames, wait_until};
 
 mod readiness;
 
-/// A line whose hosts take no XDP frames until they are made to.
+/// Opens a line whose hosts accept no XDP frames until trawl prepares them.
 fn unready() -> Option<LineLab> {
     LineLab::with(&LineOptions {
         gro: false,
@@ -18,7 +18,7 @@ fn unready() -> Option<LineLab> {
     })
 }
 
-/// Records what the stack of a host gets while frames are sent from a; they have to be these, in any order.
+/// Checks that the stack of a host receives exactly the expected frames, in any order, while frames are sent from a.
 fn arrive(lab: &LineLab, at: &Station, sent: &[Vec<u8>], expected: usize, send: impl FnOnce()) {
     let file = lab.file(&format!("{}.pcapng", at.name));
     let arrived = Capture::received(lab, at, &file, expected, send);
@@ -132,8 +132,7 @@ fn jumbo_frames(mode: &str) {
         arrive(&lab, &lab.line.b, &sent, 3, || {
             for (number, frame) in (1..).zip(&sent) {
                 lab.send_packets(std::slice::from_ref(frame));
-                // One by one, since before Linux 6.15 the first of several that wait is all that is redirected in skb
-                // mode.
+                // One by one: before Linux 6.15, in skb mode, only the first of several waiting packets is redirected.
                 wait_until("it is redirected on the other CPU", || {
                     !by_cpu || Counts::of(&from).outcome(far) >= number
                 });
@@ -164,8 +163,8 @@ fn jumbo_frames_are_redirected_whole_skb() {
     jumbo_frames("skb");
 }
 
-/// The kernel copies no packets of several buffers. In skb mode there are none, as the program takes none; natively they
-/// are dropped and counted, unless there is nothing to copy.
+/// The kernel does not copy packets of several buffers. In skb mode none occur, as the program accepts none; natively they are
+/// dropped and counted, unless no copy is needed.
 fn jumbo_frames_to_several(mode: &str, targets: &str, more: &[&str], arrives: bool) {
     let Some(lab) = LineLab::jumbo() else { return };
     let from = place(&lab.line.left);
@@ -184,7 +183,7 @@ fn jumbo_frames_to_several(mode: &str, targets: &str, more: &[&str], arrives: bo
     let dropped = "dropped: packets in several buffers cannot be sent on";
     let lost = if arrives { 0 } else { 2 };
     assert_eq!(counts.outcome(dropped), lost, "{counts:?}");
-    // What is in one piece gets there in any case.
+    // Packets in one piece always arrive.
     let short = vec![frames::patterned(1500)];
     arrive(&lab, &lab.line.b, &short, 1, || lab.send_packets(&short));
     done(&["xdp", "unload", &from]);
@@ -264,11 +263,11 @@ fn to_several_but_not_back_skb() {
     to_several("skb", true);
 }
 
-/// No more than a queue to another CPU holds, and slowly.
+/// At most what a queue to another CPU holds, sent slowly.
 const TO_CPU: u64 = 1000;
 const RATE: u64 = 50_000;
 
-/// Before Linux 6.15 some of them go to the stack in skb mode, if they are not to do so anyway.
+/// Before Linux 6.15 some of them go to the stack in skb mode, unless all do.
 fn to_cpus(mode: &str, cpus: &str, then: &[&str], name: &str) {
     let Some(lab) = LineLab::open() else { return };
     let from = place(&lab.line.left);
@@ -325,7 +324,7 @@ fn another_cpu_redirects() {
 }
 
 #[test]
-fn what_another_cpu_does_is_done() {
+fn verdict_of_another_cpu_is_applied() {
     let Some(lab) = unready() else { return };
     let from = place(&lab.line.left);
     let sent = frames::assorted();
@@ -344,7 +343,7 @@ fn what_another_cpu_does_is_done() {
 }
 
 #[test]
-fn a_target_that_went_away_is_counted() {
+fn vanished_target_is_counted() {
     let Some(lab) = LineLab::open() else { return };
     let from = place(&lab.line.left);
     done(&[

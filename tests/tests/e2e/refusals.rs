@@ -1,4 +1,4 @@
-//! What cannot be done is said clearly, with the right exit status, and leaves nothing behind.
+//! Impossible requests are refused with a clear message and the right exit status, and leave nothing behind.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_tests::witness::{nothing_attached, output, run, slots, xdp_on};
 use trawl_tests::{Capture, Lab, binary, frames, trawl};
 
-/// The command fails with this status and says these words, in one line that is no panic.
+/// Checks that the command fails with this status and these texts, in one line and without a panic.
 #[track_caller]
 fn refused(arguments: &[&str], status: i32, words: &[&str]) {
     let output = trawl(&[&["capture"], arguments].concat());
@@ -26,7 +26,7 @@ fn refused(arguments: &[&str], status: i32, words: &[&str]) {
 }
 
 #[test]
-fn an_interface_that_is_not_there() {
+fn unknown_interface_is_refused() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     refused(&["-i", "trawl-nowhere", "-w", &file], 1, &["trawl-nowhere"]);
@@ -41,7 +41,7 @@ fn an_interface_that_is_not_there() {
         &["nowhere"],
     );
     assert!(!lab.path("file.pcapng").exists());
-    // One of two: the good one is left as it was.
+    // One of two: the valid one stays unchanged.
     refused(
         &["-i", &lab.receiver(), "-i", "trawl-nowhere"],
         1,
@@ -51,7 +51,7 @@ fn an_interface_that_is_not_there() {
 }
 
 #[test]
-fn a_namespace_that_is_not_there() {
+fn unknown_namespace_is_refused() {
     let missing = "trawl-no-such-namespace";
     let fix = format!("ip netns add {missing}");
     refused(
@@ -67,7 +67,7 @@ fn a_namespace_that_is_not_there() {
 }
 
 #[test]
-fn numbers_out_of_range() {
+fn numbers_out_of_range_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     let file = lab.file("file.pcapng");
@@ -106,7 +106,7 @@ fn numbers_out_of_range() {
 }
 
 #[test]
-fn what_a_tap_cannot_do() {
+fn unsupported_options_of_a_tap_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     for tap in ["xdp", "hook"] {
@@ -171,12 +171,12 @@ fn taps_refuse_what_their_table_denies() {
         let missing = facts["missing"].as_array().expect("a list");
         assert_eq!(facts["available"], Value::Bool(missing.is_empty()));
         for (what, arguments) in asked {
-            // Two lines are called xdp: refused is what neither gives.
+            // Two lines are called xdp: only features of neither are refused.
             let mut lines = taps.iter().filter(|tap| tap["name"] == name);
             if lines.any(|line| line["gives"][what] == Value::Bool(true)) {
                 continue;
             }
-            // Its ports are no interfaces; it is refused before an application is looked for.
+            // Its ports are no interfaces; it is refused before an application is searched for.
             let place = if name == "dpdk" { "dpdk:0" } else { &place };
             let all = ["-i", place, "--tap", name, "--duration", "100ms"];
             let word = if what == "sent" { what } else { arguments[0] };
@@ -190,7 +190,7 @@ fn taps_refuse_what_their_table_denies() {
     nothing_attached(&lab.pair.b);
 }
 
-/// A map made with bpftool and pinned; gone when dropped.
+/// A map made with bpftool and pinned, unpinned when dropped.
 struct PinnedMap(PathBuf);
 
 impl PinnedMap {
@@ -228,7 +228,7 @@ impl Drop for PinnedMap {
 }
 
 #[test]
-fn a_hook_of_the_wrong_kind() {
+fn hook_of_the_wrong_kind_is_refused() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let file = lab.file("file.pcapng");
@@ -261,7 +261,7 @@ fn a_hook_of_the_wrong_kind() {
 }
 
 #[test]
-fn a_hook_map_by_its_path() {
+fn hook_map_is_accepted_by_its_path() {
     let Some(lab) = Lab::open() else { return };
     let program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let hook = map::info(program.hook().expect("a hook")).expect("a map");
@@ -280,7 +280,7 @@ fn a_hook_map_by_its_path() {
 }
 
 #[test]
-fn a_hook_where_there_is_no_program() {
+fn hook_tap_needs_a_program() {
     let Some(lab) = Lab::open() else { return };
     refused(
         &["-i", &lab.receiver(), "--tap", "hook"],
@@ -290,7 +290,7 @@ fn a_hook_where_there_is_no_program() {
 }
 
 #[test]
-fn files_that_cannot_be_written() {
+fn unwritable_files_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     let missing = lab.file("no/such/directory.pcapng");
@@ -305,8 +305,8 @@ fn files_that_cannot_be_written() {
 }
 
 #[test]
-fn somebody_elses_program_without_a_hook() {
-    // Where programs can be traced this is no reason to refuse anything.
+fn program_without_a_hook_is_refused() {
+    // A kernel with tracing programs needs no hook.
     if Feature::Fexit.probe().is_supported() {
         return;
     }
@@ -330,9 +330,9 @@ fn somebody_elses_program_without_a_hook() {
 }
 
 #[test]
-fn no_privileges() {
+fn missing_privileges_are_named() {
     let Some(lab) = Lab::open() else { return };
-    // Where every user may run it, no matter who built it.
+    // In a directory open to all users, whatever user built it.
     let copy = lab.file("trawl");
     std::fs::copy(binary::path(), &copy).expect("a copy");
     for path in [copy.as_str(), &lab.file("")] {
@@ -371,7 +371,7 @@ fn no_privileges() {
 }
 
 #[test]
-fn the_loopback_works_behind_its_driver() {
+fn loopback_works_in_skb_mode() {
     let Some(lab) = Lab::open() else { return };
     let place = format!("{}:lo", lab.pair.b.name);
     let file = lab.file("file.pcapng");

@@ -1,4 +1,4 @@
-//! `trawl gen replay`: what was recorded comes out again at the other end, frame by frame.
+//! `trawl gen replay`: recorded frames arrive again at the other end, frame by frame.
 
 use serde_json::{Value, json};
 use trawl_packet::build::{Icmp, Tcp, Template};
@@ -10,7 +10,7 @@ use trawl_tests::{Capture, Lab, Running, frames, trawl};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A pcap file with nanoseconds.
+/// Returns a pcap file with nanoseconds.
 fn recording(link_type: u16, packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     pcap::file_header(&mut bytes, link_type, 0);
@@ -27,7 +27,7 @@ fn recording(link_type: u16, packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
     bytes
 }
 
-/// Written to a file of the lab's, one packet each millisecond.
+/// Writes a file of the lab with one packet each millisecond.
 fn recorded(lab: &Lab, name: &str, packets: &[Vec<u8>]) -> String {
     let times = (0..).map(|n| 1_700_000_000 * SECOND + n * 1_000_000);
     let packets: Vec<_> = times.zip(packets.iter().cloned()).collect();
@@ -39,7 +39,7 @@ fn written(lab: &Lab, name: &str, bytes: &[u8]) -> String {
     lab.file(name)
 }
 
-/// Replays, with a capture of this many packets at the other end; the summary and what was captured.
+/// Replays, with a capture of this many packets at the other end; returns the summary and the captured packets.
 #[track_caller]
 fn replayed(lab: &Lab, count: usize, arguments: &[&str]) -> (Value, Vec<Vec<u8>>) {
     let (output, frames) = captured(lab, count, arguments);
@@ -108,7 +108,7 @@ fn all_frames_come_out_as_they_were_recorded() {
 }
 
 #[test]
-fn a_capture_by_others_is_replayed() {
+fn capture_by_another_tool_is_replayed() {
     let Some(lab) = Lab::open() else { return };
     let sent = frames::assorted();
     let file = recorded(&lab, "file.pcap", &sent);
@@ -121,7 +121,7 @@ fn a_capture_by_others_is_replayed() {
 }
 
 #[test]
-fn in_rounds_from_several_files_and_merged() {
+fn files_are_replayed_in_rounds_and_merged() {
     let Some(lab) = Lab::open() else { return };
     let sent = numbered(4);
     let times = |of: [(u64, usize); 2]| {
@@ -142,7 +142,7 @@ fn in_rounds_from_several_files_and_merged() {
 }
 
 #[test]
-fn until_it_is_interrupted() {
+fn replay_goes_on_until_interrupted() {
     let Some(lab) = Lab::open() else { return };
     let file = recorded(&lab, "file.pcap", &numbered(10));
     let capture = Capture::start(
@@ -161,7 +161,7 @@ fn until_it_is_interrupted() {
 }
 
 #[test]
-fn a_cut_file_is_sent_as_far_as_it_is_good() {
+fn cut_file_is_sent_up_to_the_damage() {
     let Some(lab) = Lab::open() else { return };
     let whole = recorded(&lab, "whole.pcap", &numbered(5));
     let mut bytes = std::fs::read(&whole).expect("the file");
@@ -175,7 +175,7 @@ fn a_cut_file_is_sent_as_far_as_it_is_good() {
         "{said}"
     );
     assert_eq!(numbers(&came), [0, 1, 2, 3]);
-    // The others are still sent.
+    // The other packets are still sent.
     let empty = written(&lab, "empty.pcap", &[]);
     let (output, came) = captured(&lab, 9, &["--speed", "max", &empty, &cut, &whole]);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -188,7 +188,7 @@ fn a_cut_file_is_sent_as_far_as_it_is_good() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_refused_by_name() {
+fn impossible_input_is_refused_by_name() {
     let Some(lab) = Lab::open() else { return };
     let frame = || vec![(0, frames::silent(60))];
     let directory = lab.path("").to_str().expect("a plain path").to_owned();
@@ -240,7 +240,7 @@ fn what_cannot_be_sent_is_refused_by_name() {
 }
 
 #[test]
-fn frames_that_do_not_fit_are_left_out_and_told() {
+fn frames_that_do_not_fit_are_skipped_and_counted() {
     let Some(lab) = Lab::open() else { return };
     let sent = [
         frames::silent(1514),
@@ -268,7 +268,7 @@ fn frames_that_do_not_fit_are_left_out_and_told() {
     );
 }
 
-/// Packets whose checksums tshark can judge.
+/// Returns packets with checksums that tshark validates.
 fn checked() -> Vec<Vec<u8>> {
     let v4 = || {
         Template::new()
@@ -294,7 +294,7 @@ fn checked() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn changed_addresses_and_tags_leave_checksums_right() {
+fn changed_addresses_and_tags_keep_checksums_correct() {
     let Some(lab) = Lab::open() else { return };
     let file = recorded(&lab, "file.pcap", &checked());
     let arguments = [
@@ -360,7 +360,7 @@ fn changed_addresses_and_tags_leave_checksums_right() {
 }
 
 #[test]
-fn the_gaps_are_the_recorded_ones() {
+fn gaps_match_the_recording() {
     let Some(lab) = Lab::open() else { return };
     let times = [0, 1, 30_000_000, 30_000_001, 90_000_000];
     let packets: Vec<_> = times.into_iter().zip(numbered(5)).collect();
@@ -368,14 +368,14 @@ fn the_gaps_are_the_recorded_ones() {
     for (speed, least) in [("1", 0.09), ("3", 0.03)] {
         let (summary, came) = replayed(&lab, 5, &["--speed", speed, &file]);
         assert_eq!(numbers(&came), [0, 1, 2, 3, 4]);
-        // Never faster than asked for; how much slower is the machine's affair, and measured.
+        // Never faster than requested; the delay depends on the machine, and is measured.
         assert!(summary["seconds"].as_f64() >= Some(least), "{summary}");
         assert!(summary["gap_error_ns"]["max"].is_u64(), "{summary}");
     }
 }
 
 #[test]
-fn an_interface_that_goes_away_ends_it() {
+fn vanished_interface_ends_a_replay() {
     let Some(lab) = Lab::open() else { return };
     let file = recorded(&lab, "file.pcap", &numbered(10));
     let sender = lab.sender();

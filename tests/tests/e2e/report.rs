@@ -10,7 +10,7 @@ use trawl_tests::{binary, skip, trawl};
 
 use crate::bench::{Directory, results};
 
-/// Results as a run leaves them, made by hand so that every figure is known.
+/// Writes results as a run would, with known figures.
 fn sample(directory: &Path, factor: f64, is_complete: bool) {
     std::fs::create_dir_all(directory).expect("it can be made");
     let mut runs = Vec::new();
@@ -40,7 +40,7 @@ fn sample(directory: &Path, factor: f64, is_complete: bool) {
 }
 
 #[test]
-fn chromium_draws_as_many_points_as_there_are_and_reports_no_error() {
+fn chromium_draws_every_point_and_reports_no_error() {
     let Some(chromium) = ["/usr/bin/chromium", "/usr/bin/chromium-browser"]
         .into_iter()
         .find(|path| Path::new(path).exists())
@@ -124,7 +124,7 @@ fn chromium_draws_as_many_points_as_there_are_and_reports_no_error() {
     );
 }
 
-/// A plot with one place on its x axis is bars, a figure that repeats another has no plot, and a disturbed run proves nothing.
+/// A plot with a single x value is drawn as bars, a repeated figure has no plot, and a disturbed run proves nothing.
 #[test]
 fn disturbed_runs_have_a_banner_and_single_points_are_bars() {
     let directory = Directory::new("banner");
@@ -158,7 +158,7 @@ fn disturbed_runs_have_a_banner_and_single_points_are_bars() {
 }
 
 #[test]
-fn two_runs_are_compared_and_what_changed_is_marked() {
+fn comparison_of_two_runs_marks_changes() {
     let directory = Directory::new("compared");
     let (before, after) = (directory.0.join("before"), directory.0.join("after"));
     sample(&before, 1.0, true);
@@ -214,7 +214,7 @@ fn two_runs_are_compared_and_what_changed_is_marked() {
 }
 
 #[test]
-fn the_page_of_a_run_in_progress_is_served_and_loads_itself_again() {
+fn page_of_a_run_in_progress_is_served_and_reloads() {
     let directory = Directory::new("served");
     sample(&directory.0, 1.0, false);
     let mut server = Command::new(binary::path())

@@ -1,4 +1,4 @@
-//! `trawl gen rfc2544`: what it finds hangs on the machine; that its figures belong together does not.
+//! `trawl gen rfc2544`: results depend on the machine; their consistency does not.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use trawl_tests::{Lab, Running, trawl};
 
 #[track_caller]
 fn measured(tx: &str, rx: &str, arguments: &[&str]) -> Value {
-    // The line's ends have a default route, over which nothing else goes.
+    // The line's ends have a default route, which carries no other traffic.
     let fixed = ["gen", "rfc2544", "--yes", "--json", "--tx", tx, "--rx", rx];
     let output = trawl(&[&fixed[..], arguments].concat());
     let said = String::from_utf8_lossy(&output.stderr);
@@ -17,7 +17,7 @@ fn measured(tx: &str, rx: &str, arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// What holds for every trial, good or bad.
+/// Checks the properties of every trial, good or bad.
 #[track_caller]
 fn check_trial(trial: &Value) {
     let number = |name: &str| {
@@ -66,7 +66,7 @@ fn check_result(result: &Value, loss_percent: f64) {
 }
 
 #[test]
-fn a_veth_by_itself() {
+fn veth_alone_is_measured() {
     let Some(lab) = Lab::open() else { return };
     let arguments = [
         "--sizes",
@@ -100,7 +100,7 @@ fn a_veth_by_itself() {
 }
 
 #[test]
-fn through_a_router_of_both_families() {
+fn router_is_measured_for_both_families() {
     for family in [&["--sizes", "64"][..], &["-6", "--sizes", "84"]] {
         let Some(lab) = LineLab::open() else { return };
         let (tx, rx) = (place(&lab.line.a), place(&lab.line.b));
@@ -112,9 +112,9 @@ fn through_a_router_of_both_families() {
     }
 }
 
-/// A router rewrites the pages that the live engine's frames come from, and they are sent again.
+/// A router rewrites the pages of the live engine's frames, which are sent again.
 #[test]
-fn the_live_engine_through_a_router() {
+fn router_is_measured_with_the_live_engine() {
     let Some(lab) = LineLab::open() else { return };
     let (tx, rx) = (place(&lab.line.a), place(&lab.line.b));
     let fixed = ["--sizes", "64", "--duration", "1s", "--engine", "live"];
@@ -127,10 +127,10 @@ fn the_live_engine_through_a_router() {
 }
 
 #[test]
-fn a_way_that_is_narrow_is_found_to_be() {
+fn narrow_link_limits_the_throughput() {
     let Some(lab) = LineLab::open() else { return };
     let right = &lab.line.right;
-    // 0.5 Mbit/s is 1000 frames of 60 bytes a second, which any machine sends more of; the queue is short.
+    // 0.5 Mbit/s is 1000 frames of 60 bytes a second, below any machine's rate; the queue is short.
     let shape = ["rate", "500kbit", "burst", "2000", "limit", "3000"];
     let qdisc = [
         "-n",
@@ -163,7 +163,7 @@ fn a_way_that_is_narrow_is_found_to_be() {
 }
 
 #[test]
-fn a_way_that_leads_nowhere_is_told_as_such() {
+fn dead_end_is_reported() {
     let Some(lab) = LineLab::open() else { return };
     let _drop = Loaded::native(Does::Drop, &lab.line.left).expect("a program");
     let (tx, rx) = (place(&lab.line.a), place(&lab.line.b));
@@ -199,7 +199,7 @@ fn a_way_that_leads_nowhere_is_told_as_such() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_before_anything_is_sent() {
+fn impossible_measurements_are_refused_before_sending() {
     let Some(lab) = Lab::open() else { return };
     let (tx, rx) = (lab.sender(), lab.receiver());
     for (arguments, words) in [
@@ -230,7 +230,7 @@ fn what_cannot_be_measured_is_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn it_can_be_interrupted() {
+fn measurement_can_be_interrupted() {
     let Some(lab) = Lab::open() else { return };
     let (tx, rx) = (lab.sender(), lab.receiver());
     let arguments = [

@@ -1,4 +1,4 @@
-//! The router: what arrives on the other side, and ports that come and go.
+//! The router: forwarded packets, and ports that come and go.
 
 use trawl_bpf::probe;
 use trawl_lab::{Line, LineOptions, Station};
@@ -13,7 +13,8 @@ fn ip(station: &Station, arguments: &str) {
     run("ip", &[&["-n", &station.name][..], &words].concat());
 }
 
-/// Frames to the other host: UDP and TCP of both families, of several lengths, with all that a router leaves alone.
+/// Returns frames to the other host: UDP and TCP of both families, of several lengths, with all fields that a router leaves
+/// alone.
 fn to_b(line: &Line) -> Vec<Vec<u8>> {
     let ethernet = || Template::new().ethernet(line.a.mac, line.left.mac);
     let ipv4 = |ttl: u8, tos: u8| {
@@ -38,20 +39,20 @@ fn to_b(line: &Line) -> Vec<Vec<u8>> {
         frames.push(ipv6(255).udp(40_000, 9).payload(vec![7; length]).build());
         frames.push(ipv6(2).tcp(tcp()).payload(vec![7; length]).build());
     }
-    // The checksum of the header wraps for some of them.
+    // The header checksum wraps for some of them.
     frames.extend((1..=255u8).map(|tos| {
         ipv4(tos.max(2), tos)
             .udp(40_000, 9)
             .payload(vec![tos; 8])
             .build()
     }));
-    // Padded, as a card, or a switch that took a tag out, would have it.
+    // Padded, as by a card, or by a switch that removed a tag.
     frames.push(ipv4(64, 0).udp(40_000, 9).frame_len(60).build());
     frames.push(ipv6(64).udp(40_000, 9).frame_len(64).build());
     frames
 }
 
-/// As it is to arrive: from the router to b, with one hop less and a checksum that a sum over the header gives.
+/// Returns the frame as it should arrive: from the router to b, with one hop less and a freshly computed checksum.
 fn forwarded(line: &Line, frame: &[u8]) -> Vec<u8> {
     let mut out = frame.to_vec();
     out[..6].copy_from_slice(&line.b.mac);
@@ -74,7 +75,7 @@ fn forwarded(line: &Line, frame: &[u8]) -> Vec<u8> {
 }
 
 fn arrives(mode: &str) {
-    // In skb mode a veth hands live frames on only if it has GRO; native, the router sees to that.
+    // In skb mode a veth passes live frames on only with GRO; natively, the router enables it.
     let options = LineOptions {
         gro: mode == "skb",
         ..LineOptions::default()
@@ -147,7 +148,7 @@ fn arrives(mode: &str) {
     assert_eq!(gro(&line.b), Some(mode == "skb"), "it is as it was");
 }
 
-/// With checksums looked at, which tshark leaves out by itself.
+/// Runs tshark with checksum validation, which is off by default.
 fn tshark_checking(file: &str, fields: &[&str]) -> Vec<Vec<String>> {
     let mut arguments = vec!["-n", "-r", file, "-T", "fields"];
     for option in [
@@ -166,17 +167,17 @@ fn tshark_checking(file: &str, fields: &[&str]) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn what_is_forwarded_arrives_as_it_should_native() {
+fn forwarded_packets_arrive_correctly_native() {
     arrives("native");
 }
 
 #[test]
-fn what_is_forwarded_arrives_as_it_should_skb() {
+fn forwarded_packets_arrive_correctly_skb() {
     arrives("skb");
 }
 
 #[test]
-fn the_stack_answers_where_a_router_has_to() {
+fn stack_answers_for_the_router() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let (left, right) = (place(&line.left), place(&line.right));
@@ -232,7 +233,7 @@ fn ports_come_and_go() {
     let counts = Counts::wait(|| Counts::of_port(&left), 20);
     assert_eq!(counts.outcome(elsewhere), 10, "{counts:?}");
     assert!(counts.outcome("forwarded, IPv4") > 0, "{counts:?}");
-    // Loading it again only brings it up to date.
+    // Loading again only refreshes it.
     let said = done(&["route", "load", &left, &right]);
     assert!(said.contains("routing between"), "{said}");
     assert_eq!(Counts::of_port(&left).packets(), 20);
@@ -248,7 +249,7 @@ fn ports_come_and_go() {
     assert!(none.contains("no router is loaded"), "{none}");
 }
 
-/// As when a system starts each of them by itself.
+/// As when a system starts each of them separately.
 #[test]
 fn ports_that_are_loaded_at_once_make_one_router() {
     let Some(lab) = LineLab::open() else { return };
@@ -284,7 +285,7 @@ fn forwardable(line: &Line) -> Vec<u8> {
 }
 
 #[test]
-fn what_can_be_no_port_is_refused() {
+fn impossible_ports_are_refused() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let name = &line.left.name;
@@ -306,7 +307,7 @@ fn what_can_be_no_port_is_refused() {
 }
 
 #[test]
-fn what_programs_before_it_pass_is_routed() {
+fn packets_passed_by_earlier_programs_are_routed() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let (left, right) = (place(&line.left), place(&line.right));
@@ -323,7 +324,7 @@ fn what_programs_before_it_pass_is_routed() {
     let counts = Counts::wait(|| Counts::of_port(&left), 20);
     assert!(counts.outcome("forwarded, IPv4") > 10, "{counts:?}");
     assert_eq!(Counts::of(&left).packets(), 20);
-    // Another one between them, that lets nothing through.
+    // A program between them that drops everything.
     done(&["xdp", "load", &left, "drop", "--prio", "20"]);
     lab.send_packets(&vec![forwardable(line); 10]);
     Counts::wait(|| Counts::of(&left), 30);
@@ -336,7 +337,7 @@ fn what_programs_before_it_pass_is_routed() {
     nothing_attached(&line.right);
 }
 
-/// Packets of several buffers are forwarded where the kernel can, and left to the stack where it would lose them.
+/// Packets of several buffers are forwarded if the kernel can, and left to the stack if it would lose them.
 #[test]
 fn jumbo_frames_get_through() {
     for mode in ["native", "skb"] {

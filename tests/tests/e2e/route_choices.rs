@@ -1,4 +1,4 @@
-//! Where there is more than one route: by rules, and over several next hops, the router goes the kernel's way.
+//! With several routes, by rules or over several next hops, the router chooses like the kernel.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,7 +14,7 @@ const REFRESH: &str = "to the stack: so that it looks after the neighbour";
 const FLOWS: u16 = 200;
 const EACH: usize = 3;
 const FIRST_PORT: u16 = 20_000;
-/// The two next hops, which have no hosts behind them: frames to them are seen on the wire.
+/// The two next hops, without hosts: frames to them are seen on the wire.
 const HOPS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 0x71], [2, 0, 0, 0, 0, 0x72]];
 
 fn ip(station: &Station, arguments: &str) {
@@ -45,7 +45,7 @@ fn rules_decide_by_source_and_port() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let (left, right) = (place(&line.left), place(&line.right));
-    // Else the kernel would see neighbours without any address that has to be asked for.
+    // Otherwise the kernel would treat the neighbours as needing no resolution.
     ip(&line.left, "link set right arp on");
     for (family, from, hop) in [
         ("-4", line.a.ipv4.to_string(), line.b.ipv4.to_string()),
@@ -72,7 +72,7 @@ fn rules_decide_by_source_and_port() {
         .into_iter()
         .zip(forwarded)
     {
-        // For IPv6 the kernel does not say what sort of rule it was, and the stack does what that asks for.
+        // For IPv6 the kernel does not report the kind of a rule, and the stack handles kinds that need it.
         let by_rule = |outcome| match to {
             IpAddr::V4(_) => outcome,
             IpAddr::V6(_) => "to the stack: for this host, or no route",
@@ -85,7 +85,7 @@ fn rules_decide_by_source_and_port() {
             ),
             ((40_000, 4002), by_rule("dropped by a blackhole route")),
             ((4003, 9), "dropped by a blackhole route"),
-            // That rule is for the other port.
+            // That rule applies to the other port.
             ((40_000, 4004), forwarded),
         ] {
             let before = Counts::of_port(&left);
@@ -146,7 +146,7 @@ fn over_two_hops(to: IpAddr, hops: [IpAddr; 2]) {
         by_flow.entry(port).or_default().push(mac);
     }
     assert_eq!(by_flow.len(), usize::from(FLOWS));
-    // All packets of a flow go one way, those that went through the stack too.
+    // All packets of a flow use one next hop, including the ones through the stack.
     let ways: Vec<[u8; 6]> = by_flow
         .into_iter()
         .map(|(port, macs)| {
@@ -183,9 +183,9 @@ fn flows_are_spread_over_two_hops_ipv6() {
     over_two_hops(to.into(), [hop(0x71), hop(0x72)]);
 }
 
-/// RFC 5549: there need be no IPv4 addresses between two routers.
+/// RFC 5549: IPv4 addresses are not needed between two routers.
 #[test]
-fn ipv4_goes_on_by_way_of_an_ipv6_next_hop() {
+fn ipv4_is_forwarded_over_an_ipv6_next_hop() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let (left, right) = (place(&line.left), place(&line.right));
@@ -206,7 +206,7 @@ fn ipv4_goes_on_by_way_of_an_ipv6_next_hop() {
         out[..6].copy_from_slice(&HOPS[0]);
         out[6..12].copy_from_slice(&line.right.mac);
         out[22] -= 1;
-        // One less in the upper half of a word makes its checksum one more there: it does not wrap in these.
+        // One less in the upper half of a 16-bit field adds one to the checksum there: it does not wrap in these.
         assert!(out[24] < 0xfe, "a checksum that wraps");
         out[24] += 1;
         out

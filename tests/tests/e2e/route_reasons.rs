@@ -1,4 +1,4 @@
-//! What the router leaves to the stack, and why: each reason counted exactly, and nothing else forwarded.
+//! Packets that the router leaves to the stack: each reason counted exactly, and no other packet forwarded.
 
 use std::net::Ipv4Addr;
 
@@ -9,7 +9,7 @@ use trawl_tests::lab::place;
 use trawl_tests::witness::{nothing_attached, run};
 use trawl_tests::{LineLab, frames};
 
-/// How many of each.
+/// Frames for each reason.
 const EACH: u64 = 20;
 
 fn ethernet(line: &Line) -> Template {
@@ -35,7 +35,7 @@ fn with(mut frame: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
     frame
 }
 
-/// Each frame with the words it is counted under.
+/// Returns each frame with the name of its counter.
 fn frames_for(line: &Line) -> Vec<(Vec<u8>, &'static str)> {
     let to4 = |address: [u8; 4]| ipv4(line, |ip| ip.dst = address.into());
     let from4 = |address: [u8; 4]| ipv4(line, |ip| ip.src = address.into());
@@ -80,7 +80,7 @@ fn frames_for(line: &Line) -> Vec<(Vec<u8>, &'static str)> {
         (from6("fe80::1"), MARTIAN),
         (to6("fe80::1"), MARTIAN),
         (from6("ff02::1"), MARTIAN),
-        // A wrong version, a header longer than there is, more than there is, less, and a wrong checksum.
+        // A wrong version, a header beyond the packet, a length too large, one too small, and a wrong checksum.
         (with(plain4(), 14, 0x55), MALFORMED),
         (with(plain4(), 14, 0x44), MALFORMED),
         (with(plain4(), 16, 0x01), MALFORMED),
@@ -100,7 +100,7 @@ fn frames_for(line: &Line) -> Vec<(Vec<u8>, &'static str)> {
         (to4([203, 0, 113, 7]), LOCAL),
         (to6(&line.left.ipv6.to_string()), LOCAL),
         (to6("2001:db8::1"), LOCAL),
-        // To everyone on the other link.
+        // To the broadcast address of the other link.
         (to4([10, 77, 2, 255]), LOCAL),
         (
             to4([198, 51, 100, 1]),
@@ -123,7 +123,7 @@ fn frames_for(line: &Line) -> Vec<(Vec<u8>, &'static str)> {
             "to the stack: leaves by another interface",
         ),
         (big(line), "to the stack: larger than the MTU"),
-        // Fragments are forwarded as they are; these go first through the stack, which looks after the neighbour.
+        // Fragments are forwarded unchanged; the first ones go through the stack, which resolves the neighbour.
         (ipv4(line, |ip| ip.more_fragments = true), "forwarded, IPv4"),
         (ipv4(line, |ip| ip.fragment_offset = 64), "forwarded, IPv4"),
         (plain4(), "forwarded, IPv4"),
@@ -150,13 +150,13 @@ fn set_routes(line: &Line) {
     ));
     ip("route add unreachable 2001:db8:1::/48");
     ip("route add blackhole 2001:db8:2::/48");
-    // One that is no port, with a neighbour that is known.
+    // An interface that is no port, with a known neighbour.
     ip("link add aside type veth peer name beyond");
     ip("link set beyond up");
     ip("link set aside up");
     ip("address add 192.0.2.1/24 dev aside");
     ip("neighbour replace 192.0.2.9 lladdr 02:00:00:00:00:09 dev aside nud permanent");
-    // Else the kernel would see neighbours without any address that has to be asked for.
+    // Otherwise the kernel would treat the neighbours as needing no resolution.
     ip("link set right arp on");
     for address in [line.b.ipv4.to_string(), line.b.ipv6.to_string()] {
         let mac: Vec<String> = line
@@ -181,7 +181,7 @@ fn reasons(mode: &str) {
     let mut before = Counts::of_port(&left);
     let mut total = before.packets();
     for (number, (frame, words)) in frames_for(line).into_iter().enumerate() {
-        // One by one: a live frame's memory comes round again with what was done to it.
+        // One by one: a live frame's memory comes round again with its changes.
         lab.send_packets(&vec![frame.clone(); EACH as usize]);
         total += EACH;
         let counts = Counts::wait(|| Counts::of_port(&left), total);
@@ -218,7 +218,7 @@ fn each_reason_is_counted_skb() {
 }
 
 #[test]
-fn without_forwarding_all_goes_to_the_stack() {
+fn stack_gets_all_packets_without_forwarding() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let namespace = format!("--net=/run/netns/{}", line.left.name);

@@ -17,13 +17,13 @@ fn ip(station: &Station, arguments: &str) {
     run("ip", &[&["-n", &station.name][..], &words].concat());
 }
 
-/// A connection from a to an address of b that sends without end, and counts what arrives.
+/// A connection from a to an address of b that sends endlessly, and counts the received bytes.
 struct Stream {
     received: AtomicU64,
     over: AtomicBool,
 }
 
-/// Ends the sender when the test does, well or not.
+/// Ends the sender with the test, successful or not.
 struct Ending<'a>(&'a Stream);
 
 impl Drop for Ending<'_> {
@@ -32,7 +32,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// A connection that stands still for longer than anything is waited for is an error, and no test that never ends.
+/// Sets timeouts, so that a stalled connection is an error rather than an endless test.
 fn give_up_in_time(stream: &TcpStream) {
     let most = Some(2 * patience());
     let set = stream
@@ -41,7 +41,7 @@ fn give_up_in_time(stream: &TcpStream) {
     set.expect("a time above zero");
 }
 
-/// The bytes of the stream: never the same for long, so that one that is missing or doubled is noticed.
+/// Returns a byte of the stream, which never repeats for long, so that lost or duplicated bytes are noticed.
 fn byte_at(position: u64) -> u8 {
     (position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -57,7 +57,7 @@ impl Stream {
         stream
             .shutdown(Shutdown::Write)
             .expect("the connection holds");
-        // The other side says that it has seen the end.
+        // The other side confirms the end.
         stream
             .read_to_end(&mut Vec::new())
             .expect("the connection holds");
@@ -81,7 +81,7 @@ impl Stream {
         }
     }
 
-    /// Waits until much more has arrived: the way is open.
+    /// Waits until much more has arrived: the path works.
     fn wait_flowing(&self, after: &str) {
         let start = self.received.load(Ordering::Relaxed);
         wait_until(&format!("bytes flow after {after}"), || {
@@ -91,7 +91,7 @@ impl Stream {
 }
 
 fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
-    // With neighbours that have to be asked for, as in life.
+    // With neighbours that have to be resolved, as in production.
     let options = LineOptions {
         quiet: false,
         gro: false,
@@ -107,7 +107,7 @@ fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
     };
     ip(&line.b, &format!("address add {address}/{prefix} dev lo"));
     ip(&line.left, &format!("route add {address} via {gateway}"));
-    // So that a silent neighbour is noticed in a second and not in many.
+    // A silent neighbour is noticed in a second.
     let namespace = format!("--net=/run/netns/{}", line.right.name);
     for setting in [
         "delay_first_probe_time=1",
@@ -117,7 +117,7 @@ fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
         let setting = format!("net.{family}.neigh.right.{setting}");
         run("nsenter", &[&namespace, "sysctl", "-qw", &setting]);
     }
-    // A router looks for IPv6 neighbours from its link-local address, and has to be sure of that first.
+    // A router resolves IPv6 neighbours from its link-local address, which must not be tentative.
     wait_until("addresses are no longer tentative", || {
         [&line.a, &line.left, &line.b].iter().all(|station| {
             run(
@@ -163,7 +163,7 @@ fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
         );
         stream.wait_flowing("the route came back");
 
-        // Without a word to the router: it finds out because some packets go through the stack.
+        // Without notifying the router: it finds out because some packets go through the stack.
         ip(&line.b, "link set veth0 address 02:00:00:00:0b:0b");
         wait_until("the neighbour has another address", || {
             let right = ["neighbour", "show", "dev", "right"];
@@ -174,7 +174,7 @@ fn tcp_through(address: IpAddr, prefix: u8, drop_route: &str) {
         let later = Counts::of_port(&left).outcome(&forwarded);
         assert!(later > begun + 100, "XDP forwards again: {later}");
 
-        // By another way: through the stack, as it leaves by no port; and back.
+        // By another path, through the stack, as it leaves by no port; and back.
         ip(
             &line.left,
             &format!("neighbour flush dev right to {gateway}"),
@@ -196,7 +196,7 @@ fn tcp_goes_on_while_routes_and_neighbours_change_ipv4() {
 
 #[test]
 fn tcp_goes_on_while_routes_and_neighbours_change_ipv6() {
-    // IPv6 keeps several routes to one place, and would not replace one kind by another without this.
+    // IPv6 keeps several routes to one destination, and would not replace one kind by another without this.
     tcp_through(
         "2001:db8:9::9".parse().expect("an address"),
         128,

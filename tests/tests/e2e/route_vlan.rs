@@ -1,5 +1,5 @@
-//! The router and VLANs: tags taken off and put on, frame by frame, with VLAN interfaces where the kernel has them and
-//! with others in their place where it has not.
+//! The router and VLANs: tags removed and added, frame by frame, with VLAN interfaces if the kernel has them and with substitutes
+//! otherwise.
 
 use std::os::fd::AsFd;
 
@@ -16,11 +16,11 @@ use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{output, run, xdp_on};
 use trawl_tests::{Capture, LineLab, frames, skip};
 
-/// More than there are CPUs.
+/// More than the number of CPUs.
 const TRIES: usize = 1000;
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
-/// `0x8100` and `0x88a8` with a number, as the program has them.
+/// `0x8100` and `0x88a8` with a number, as in the program.
 const CUSTOMER: u32 = 0x8100 << 16;
 const SERVICE: u32 = 0x88a8 << 16;
 
@@ -32,7 +32,7 @@ fn tag(number: u32) -> Vlan {
     }
 }
 
-/// A frame from one address to another with these tags.
+/// Returns a frame from one address to another with these tags.
 fn frame(line: &Line, ends: ([u8; 6], [u8; 6]), tags: [u32; 2], ttl: u8, six: bool) -> Vec<u8> {
     let tags = tags.into_iter().filter(|number| *number != 0);
     let tagged = tags.fold(Template::new().ethernet(ends.0, ends.1), |frame, number| {
@@ -50,7 +50,7 @@ fn frame(line: &Line, ends: ([u8; 6], [u8; 6]), tags: [u32; 2], ttl: u8, six: bo
     packet.udp(40_000, 9).payload(b"hello").build()
 }
 
-/// The maps of the program on an interface, by name.
+/// Opens a map of the program on an interface, by name.
 fn map(program: u32, name: &str) -> Table {
     let fd = program::open_by_id(program).expect("the program");
     let about = info::program(fd.as_fd()).expect("what it is");
@@ -64,10 +64,10 @@ fn map(program: u32, name: &str) -> Table {
         .unwrap_or_else(|| panic!("there is no map {name}"))
 }
 
-/// Each way to come in with each way to leave. Other interfaces stand for the VLANs: left's own and right's own, which
-/// come in and leave untagged as long as nobody says otherwise.
+/// Each kind of arrival with each kind of departure. Other interfaces stand for the VLANs: left's own and right's own, which
+/// arrive and leave untagged unless configured.
 #[test]
-fn tags_come_off_and_go_on() {
+fn tags_are_removed_and_added() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     done(&["route", "load", &place(&line.left), &place(&line.right)]);
@@ -124,7 +124,7 @@ fn tags_come_off_and_go_on() {
                     .expect("the namespace can be entered")
                     .expect("a run")
                 };
-                // On each CPU one goes through the stack now and then for the neighbour's sake, untouched.
+                // On each CPU a packet occasionally goes through the stack to refresh the neighbour, unchanged.
                 let (mut answer, mut left) = ask();
                 for _ in 0..TRIES {
                     if answer.value != XDP_PASS {
@@ -138,7 +138,7 @@ fn tags_come_off_and_go_on() {
             }
         }
     }
-    // Tags that nobody knows.
+    // Unknown tags.
     for unknown in [
         [CUSTOMER | 9, 0],
         [SERVICE | 7, 0],
@@ -241,7 +241,7 @@ fn vlan_interfaces_are_routed() {
         .iter()
         .filter(|frame| tagged(frame))
         .count() as u64;
-    // Now and then one goes by the stack, which keeps the outer tag beside the packet.
+    // Occasionally one goes through the stack, which keeps the outer tag outside of the packet.
     let ports = [&left, &right].map(|port| Counts::of_port(port));
     let counts = ports.each_ref().map(|port| port.outcome("forwarded, IPv4"));
     assert!(counts.iter().all(|count| *count >= 10), "{ports:?}");

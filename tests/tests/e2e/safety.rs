@@ -1,4 +1,4 @@
-//! What would cut the session that a command is typed in, or replace a guard, is refused.
+//! Changes that would cut the session of the command, or replace a guard, are refused.
 
 use std::process::{Command, Output};
 
@@ -7,7 +7,7 @@ use trawl_tests::witness::{nothing_attached, xdp_on};
 use trawl_tests::xdp::{CleanUp, fails, only_program, programs_on, succeeds};
 use trawl_tests::{Lab, binary, trawl, wait_until};
 
-/// As typed in a session that comes in by the lab's receiving end.
+/// Runs trawl as in a session through the lab's receiving end.
 fn in_session(arguments: &[&str]) -> Output {
     Command::new(binary::path())
         .args(arguments)
@@ -27,7 +27,7 @@ fn is_refused(arguments: &[&str], verdict: &str) {
 }
 
 #[test]
-fn what_cuts_the_session_is_refused() {
+fn changes_that_cut_the_session_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, elsewhere) = (lab.receiver(), lab.sender());
@@ -38,7 +38,7 @@ fn what_cuts_the_session_is_refused() {
     }
     is_refused(&[&load[..], &["tx"]].concat(), "tx");
     nothing_attached(&lab.pair.b);
-    // What lets it through is not asked about, nor is what is elsewhere.
+    // Programs that pass the session need no consent, nor do other interfaces.
     assert!(
         in_session(&[&load[..], &["pass"]].concat())
             .status
@@ -56,7 +56,7 @@ fn what_cuts_the_session_is_refused() {
     let output = in_session(&[&load[..], &["drop", "--replace", "--yes"]].concat());
     assert!(output.status.success());
     succeeds(&["xdp", "unload", &place]);
-    // A program of one's own is asked what it does with a packet of the session.
+    // A user's program is run on a packet of the session.
     let ports = object_file(&lab, "drop_ports");
     assert!(
         in_session(&[&load[..], &[&ports]].concat())
@@ -66,7 +66,7 @@ fn what_cuts_the_session_is_refused() {
 }
 
 #[test]
-fn a_guard_is_not_replaced_unasked() {
+fn guard_is_not_replaced_unasked() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let place = lab.receiver();
@@ -86,7 +86,7 @@ fn a_guard_is_not_replaced_unasked() {
 }
 
 #[test]
-fn a_guard_has_the_place_in_a_chain_that_is_asked_for() {
+fn guard_has_the_requested_priority_in_a_chain() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let place = lab.receiver();
@@ -100,12 +100,12 @@ fn a_guard_has_the_place_in_a_chain_that_is_asked_for() {
     assert_eq!(order(), ["trawl_guard", "trawl_pass"]);
     succeeds(&["guard", "load", &place, "--prio", "30"]);
     assert_eq!(order(), ["trawl_pass", "trawl_guard"]);
-    // What is not asked for stays.
+    // An omitted priority stays unchanged.
     succeeds(&["guard", "load", &place, "--default", "allow"]);
     assert_eq!(order(), ["trawl_pass", "trawl_guard"]);
 }
 
-/// The programs of an interface with whose they are: name and kind.
+/// Returns the programs of an interface with owner: name and kind.
 fn status_of(place: &str) -> Vec<(String, String)> {
     let output = trawl(&["xdp", "status", "-i", place, "--json"]);
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -119,9 +119,9 @@ fn status_of(place: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A program that is not confirmed is taken off again, and what it replaced is put back.
+/// An unconfirmed program is removed again, and the one that it replaced is restored.
 #[test]
-fn a_program_that_is_not_confirmed_is_taken_back() {
+fn unconfirmed_program_is_reverted() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let place = lab.receiver();
@@ -133,7 +133,7 @@ fn a_program_that_is_not_confirmed_is_taken_back() {
     );
     wait_until("the program is taken off", || xdp_on(&lab.pair.b).is_none());
 
-    // One of trawl's own is known as that again: it is taken off by itself, with what was made for it.
+    // trawl's own program is recognised again: it can be removed without an id, with its settings.
     for program in ["pass", "tx"] {
         succeeds(&["xdp", "load", &place, program]);
         let before = xdp_on(&lab.pair.b);
@@ -191,14 +191,14 @@ fn unloading_has_the_same_safety() {
         fails(which, 1, &["it is a guard", "trawl guard unload", "--yes"]);
         assert_eq!(xdp_on(&lab.pair.b).expect("a guard"), guard);
     }
-    // Nothing would put its rules back.
+    // Its rules would be lost.
     fails(
         &["xdp", "unload", &place, "--confirm", "1s"],
         1,
         &["it is a guard"],
     );
     succeeds(&["guard", "unload", &place]);
-    // One that sends the session's packets on.
+    // A program that sends the session's packets on.
     succeeds(&["xdp", "load", &place, "tx"]);
     let output = in_session(&["xdp", "unload", &place]);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -208,7 +208,7 @@ fn unloading_has_the_same_safety() {
         "{said}"
     );
     assert!(xdp_on(&lab.pair.b).is_some());
-    // What takes its place takes it off as well.
+    // Replacing it removes it as well.
     let before = xdp_on(&lab.pair.b);
     for command in [
         &["guard", "load", &place][..],
@@ -230,7 +230,7 @@ fn unloading_has_the_same_safety() {
             .status
             .success()
     );
-    // What drops or passes its packets can go.
+    // A program that drops or passes the session's packets may be removed.
     for harmless in ["drop", "pass"] {
         succeeds(&["xdp", "load", &place, harmless]);
         assert!(in_session(&["xdp", "unload", &place]).status.success());
@@ -238,9 +238,9 @@ fn unloading_has_the_same_safety() {
     nothing_attached(&lab.pair.b);
 }
 
-/// The verdict of a chain counts, not that of one program in it.
+/// The verdict of a chain counts, not the verdict of one program in it.
 #[test]
-fn the_verdict_of_the_whole_chain_counts() {
+fn verdict_of_the_whole_chain_counts() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let place = lab.receiver();
@@ -263,7 +263,7 @@ fn the_verdict_of_the_whole_chain_counts() {
     }
 }
 
-/// The router and the balancer take a guard's place as any program does.
+/// The router and the balancer replace a guard like any program.
 #[test]
 fn route_and_balance_do_not_replace_a_guard_unasked() {
     let Some(lab) = Lab::open() else { return };
@@ -278,10 +278,10 @@ fn route_and_balance_do_not_replace_a_guard_unasked() {
     }
 }
 
-/// `ip netns exec` hides the BPF file system, and the process that takes the change back outlives those
-/// by which it could be found.
+/// `ip netns exec` hides the BPF file system, and the process that reverts the change outlives the processes that could lead to
+/// it.
 #[test]
-fn in_ip_netns_exec_it_is_taken_back_as_well() {
+fn unconfirmed_program_is_reverted_in_ip_netns_exec() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let station = &lab.pair.b;
@@ -295,9 +295,9 @@ fn in_ip_netns_exec_it_is_taken_back_as_well() {
     wait_until("the program is taken off", || xdp_on(station).is_none());
 }
 
-/// A router that is not confirmed goes again.
+/// An unconfirmed router is removed.
 #[test]
-fn route_and_balance_are_taken_back_too() {
+fn unconfirmed_route_and_balance_are_reverted() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let place = lab.receiver();
@@ -313,8 +313,7 @@ fn route_and_balance_are_taken_back_too() {
     }
 }
 
-/// The router and the balancer are asked what they do with the session's packets, at load, at replace and
-/// at unload.
+/// The router and the balancer are checked with the session's packets at load, replace and unload.
 #[test]
 fn route_and_balance_do_not_cut_the_session() {
     let Some(lab) = Lab::open() else { return };
@@ -350,7 +349,7 @@ mac = "02:00:00:00:00:05"
     let (status, said) = said_to(&[&load[..], &["--yes"]].concat());
     assert_eq!(status, Some(0), "{said}");
 
-    // It goes on through the balancer by now: nothing takes that away unasked.
+    // The session now passes the balancer: removing it needs consent.
     let before = xdp_on(&lab.pair.b).expect("a balancer");
     for command in [
         &["balance", "unload", &place][..],
@@ -367,7 +366,7 @@ mac = "02:00:00:00:00:05"
         assert!(said.contains(why) && said.contains("--yes"), "{said}");
         assert_eq!(xdp_on(&lab.pair.b).as_ref(), Some(&before), "{command:?}");
     }
-    // For a time, and after that as it was.
+    // Removed for a time, and then restored.
     let (status, said) = said_to(&["balance", "unload", &place, "--confirm", "1s"]);
     assert_eq!(status, Some(0), "{said}");
     wait_until("the balancer is put back", || {
@@ -375,7 +374,7 @@ mac = "02:00:00:00:00:05"
     });
     succeeds(&["xdp", "unload", &place, "--all"]);
 
-    // A router leaves to the stack what is for this host, and the session with it.
+    // A router leaves packets for this host to the stack, and with them the session.
     for command in [&["load"][..], &["load", "--replace"], &["unload"]] {
         let (status, said) = said_to(&[&["route"], command, &[&place]].concat());
         assert_eq!(status, Some(0), "{command:?}: {said}");

@@ -1,5 +1,5 @@
-//! Filters that the kernel does not take, or does not follow to their end: packets are judged in user space, with a
-//! notice, and counted as filtered out.
+//! Filters that the kernel refuses or does not follow to their end: packets are filtered in user space, with a notice, and
+//! counted as filtered out.
 
 use std::fmt::Write as _;
 use std::net::UdpSocket;
@@ -12,7 +12,7 @@ use trawl_tests::{Capture, Lab, frames, trawl};
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 
-/// An IPv6 packet with this many destination options before the last header.
+/// Returns an IPv6 packet with this many destination options before the last header.
 fn chain(headers: usize, last: u8) -> Vec<u8> {
     const OPTIONS: u8 = 60;
     const IPV6: usize = 40;
@@ -24,7 +24,7 @@ fn chain(headers: usize, last: u8) -> Vec<u8> {
     frame.extend([if headers == 0 { last } else { OPTIONS }, 64]);
     frame.extend([0xfd; IPV6 - 8]);
     for number in 1..=headers {
-        // Eight bytes: the next header, a length of none beyond them, six bytes of padding.
+        // Eight bytes: the next header, a length of zero more units, six bytes of padding.
         frame.extend([
             if number == headers { last } else { OPTIONS },
             0,
@@ -40,14 +40,14 @@ fn chain(headers: usize, last: u8) -> Vec<u8> {
     frame
 }
 
-/// Four packets, of which the first two match.
+/// Returns four packets, of which the first two match.
 fn chains() -> Vec<Vec<u8>> {
     vec![chain(69, UDP), chain(3, UDP), chain(69, TCP), chain(3, TCP)]
 }
 
 /// 69 extension headers are too many for a program in the kernel.
 #[test]
-fn long_chains_of_headers_are_judged_right() {
+fn long_chains_of_headers_are_filtered_correctly() {
     let Some(lab) = Lab::open() else { return };
     let (receiver, file) = (lab.receiver(), lab.file("file.pcapng"));
     for (tap, more) in [
@@ -60,7 +60,7 @@ fn long_chains_of_headers_are_judged_right() {
         let filter = ["ip6 protochain 17 and len > 60"];
         let capture = Capture::start(&lab, &[&what[..], more, &filter].concat());
         if tap != "pcap" {
-            // Where the verifier takes too long for the loop, all packets are judged in user space.
+            // If the verifier refuses the loop, all packets are filtered in user space.
             capture.wait_said("trawl filters");
         }
         lab.send(&chains(), 8);
@@ -92,9 +92,9 @@ fn long_chains_of_headers_are_judged_right() {
     assert!(said.contains("4 of 4"), "{said}");
 }
 
-/// Drops by a filter that is judged in user space.
+/// Drops with a filter that runs in user space.
 #[test]
-fn long_chains_of_dropped_packets_are_judged_right() {
+fn long_chains_of_dropped_packets_are_filtered_correctly() {
     let Some(lab) = Lab::open() else { return };
     let namespace = &lab.pair.b.name;
     let file = lab.file("file.pcapng");
@@ -118,9 +118,9 @@ fn long_chains_of_dropped_packets_are_judged_right() {
     assert_eq!(lengths, [chain(3, UDP).len(), chain(69, UDP).len()]);
 }
 
-/// What this host may not send is bare IP, and the filter's Ethernet header is made up for it.
+/// A packet that this host may not send is bare IP, and gets a synthetic Ethernet header for the filter.
 #[test]
-fn refused_filters_judge_bare_ip() {
+fn refused_filters_apply_to_bare_ip() {
     let Some(lab) = Lab::open() else { return };
     let (station, file) = (&lab.pair.b, lab.file("file.pcapng"));
     super::drop::nft(station, "output", "udp dport 9 counter drop");
@@ -138,7 +138,7 @@ fn refused_filters_judge_bare_ip() {
     assert_eq!(contents.packets[0].bytes[28..], *b"hello");
 }
 
-/// Combinations that are no list, which take the verifier minutes.
+/// Returns combinations that are no list, and that the verifier needs minutes for.
 fn refused(count: usize, wanted: &str) -> String {
     let pairs = (0..count).map(|n| {
         let host = format!("10.1.{}.{}", n / 250, n % 250 + 1);
@@ -147,7 +147,7 @@ fn refused(count: usize, wanted: &str) -> String {
     format!("{} or {wanted}", pairs.collect::<Vec<_>>().join(" or "))
 }
 
-/// What the verifier does not take is filtered in user space, with all that a capture can be asked for.
+/// Filters that the verifier refuses run in user space, with all options of a capture.
 #[test]
 #[ignore = "make test-long runs it"]
 fn refused_filters_are_applied_in_user_space() {
@@ -199,9 +199,9 @@ fn refused_filters_are_applied_in_user_space() {
     }
 }
 
-/// A packet's way is not followed in user space, and the command says so before it looks at any.
+/// A packet cannot be followed by a filter in user space, and the command reports this at its start.
 #[test]
-fn a_refused_filter_follows_no_packets() {
+fn refused_filter_follows_no_packets() {
     let Some(lab) = Lab::open() else { return };
     let namespace = &lab.pair.b.name;
     let filter = refused(1000, "arp");

@@ -1,4 +1,4 @@
-//! Series of files, compressed files, and what is done with files that are finished.
+//! Series of files, compressed files, and commands run on finished files.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ use trawl_tests::turn::heavy;
 use trawl_tests::witness::{capinfos, nothing_attached, output, packets_in, size_of, tshark};
 use trawl_tests::{Capture, Lab, frames, tools_or_skip, trawl, wait_until};
 
-/// The files of a test's directory whose name begins like this, in the order of their names.
+/// Returns the files of a test's directory whose names begin like this, sorted by name.
 fn files(lab: &Lab, prefix: &str) -> Vec<PathBuf> {
     let all = std::fs::read_dir(lab.path("")).expect("a directory");
     let mut files: Vec<PathBuf> = all.flatten().map(|entry| entry.path()).collect();
@@ -25,7 +25,7 @@ fn files(lab: &Lab, prefix: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Frames whose numbers go round.
+/// Number of different frames, sent in turn.
 const ROUND: u32 = 1000;
 
 fn numbered() -> Vec<Vec<u8>> {
@@ -34,7 +34,7 @@ fn numbered() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Nothing is lost at a seam, and each file is whole by itself.
+/// Checks that no packet is lost at a file boundary, and each file is valid on its own.
 fn over_seams(arguments: &[&str], seams: usize) {
     const PACKETS: u64 = 250_000;
     let Some(lab) = Lab::open() else { return };
@@ -93,7 +93,7 @@ fn nothing_is_lost_over_seams_of_sealed_files() {
 }
 
 #[test]
-fn a_ring_of_files_keeps_the_latest_and_tells_a_command_of_each() {
+fn ring_of_files_keeps_the_latest_and_runs_a_command_for_each() {
     let Some(lab) = Lab::open() else { return };
     let script = lab.file("finished.sh");
     let list = lab.file("list");
@@ -129,7 +129,7 @@ fn a_ring_of_files_keeps_the_latest_and_tells_a_command_of_each() {
 }
 
 #[test]
-fn all_files_together_stay_below_a_size() {
+fn total_size_of_files_stays_below_a_limit() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("%Y-%m-%d.pcapng");
     let receiver = lab.receiver();
@@ -167,9 +167,9 @@ fn all_files_together_stay_below_a_size() {
     );
 }
 
-/// Without -C too, by however many files it takes.
+/// Without -C too, for any number of files.
 #[test]
-fn a_limit_of_all_files_is_held_alone() {
+fn total_size_limit_works_alone() {
     let Some(lab) = Lab::open() else { return };
     let (file, receiver) = (lab.file("file.pcapng"), lab.receiver());
     let arguments = [
@@ -194,7 +194,7 @@ fn a_limit_of_all_files_is_held_alone() {
 }
 
 #[test]
-fn what_has_the_name_of_a_series_stays() {
+fn files_named_like_the_series_stay() {
     let Some(lab) = Lab::open() else { return };
     let (file, receiver) = (lab.file("file.pcapng"), lab.receiver());
     std::fs::write(&file, "precious").expect("a file");
@@ -210,15 +210,15 @@ fn what_has_the_name_of_a_series_stays() {
             1
         );
     }
-    // A killed one has not touched it either.
+    // A killed capture has not touched it either.
     let sealed = Capture::start(&lab, &[&fixed[..], &["--sealed"]].concat());
     sealed.kill();
     assert_eq!(std::fs::read(&file).expect("it is there"), b"precious");
 }
 
-/// A directory may be named by the time, and files of the same time are told apart by their numbers.
+/// A directory's name may contain the time, and files of the same time are distinguished by a number.
 #[test]
-fn files_of_one_time_have_names_of_their_own() {
+fn files_of_one_time_have_distinct_names() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     let year = output("date", &["+%Y"]).stdout;
@@ -240,7 +240,7 @@ fn files_of_one_time_have_names_of_their_own() {
         .map(|entry| Contents::read(entry.path()).packets.len())
         .sum();
     assert_eq!(there as u64, recorded);
-    // What is read is written to names of their own too.
+    // `trawl read` also writes to distinct names.
     let (first, again) = (
         lab.file(&format!("{year}/of-{year}.pcapng")),
         lab.file("again-%Y.pcapng"),
@@ -248,7 +248,7 @@ fn files_of_one_time_have_names_of_their_own() {
     let second = lab.file(&format!("{year}/of-{year}_00002.pcapng"));
     let read = trawl(&["read", &first, &second, "-w", &again, "-G", "1"]);
     assert!(read.status.success());
-    // Statistics of the first may come before packets of the second.
+    // Statistics of the first may precede packets of the second.
     let copied = files(&lab, "again")
         .into_iter()
         .map(|path| packets_in(&path.to_string_lossy()));
@@ -257,7 +257,7 @@ fn files_of_one_time_have_names_of_their_own() {
 }
 
 #[test]
-fn what_cannot_be_held_or_means_nothing_is_refused() {
+fn inconsistent_series_options_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let (file, receiver) = (lab.file("file.pcapng"), lab.receiver());
     for (options, said) in [
@@ -282,7 +282,7 @@ fn what_cannot_be_held_or_means_nothing_is_refused() {
         assert!(shown.contains(said), "{options:?}: {shown}");
     }
     assert!(files(&lab, "file").is_empty());
-    // Its names would be of other letters.
+    // The names of a series would alter bytes that are not UTF-8.
     let name = OsStr::from_bytes(b"\xff.pcapng");
     let mut command = std::process::Command::new(trawl_tests::binary::path());
     command.args(["capture", "-i", &receiver, "-C", "1", "-w"]);
@@ -295,9 +295,9 @@ fn what_cannot_be_held_or_means_nothing_is_refused() {
     assert!(shown.contains("not UTF-8"), "{shown}");
 }
 
-/// It is the user's own, and hears every signal; nobody waits for it who is interrupted.
+/// The command belongs to the user and gets every signal; an interrupted capture does not wait for it.
 #[test]
-fn a_command_that_hangs_holds_nobody_up() {
+fn hanging_command_delays_no_capture() {
     let Some(lab) = Lab::open() else { return };
     let (script, file, receiver) = (lab.file("hang.sh"), lab.file("file.pcapng"), lab.receiver());
     let process = lab.file("process");
@@ -324,7 +324,7 @@ fn a_command_that_hangs_holds_nobody_up() {
 }
 
 #[test]
-fn a_signal_that_nothing_waits_for_ends_no_capture() {
+fn unused_signal_does_not_end_a_capture() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     let capture = Capture::start(&lab, &["-i", &receiver, "--tap", "xdp"]);
@@ -333,9 +333,9 @@ fn a_signal_that_nothing_waits_for_ends_no_capture() {
     capture.stop_well().assert_all_recorded(5);
 }
 
-/// The capture stops at the first seam without the process that opens files, and says so.
+/// Without the process that opens files, the capture stops at the first boundary, and reports it.
 #[test]
-fn without_the_process_that_opens_files_a_series_fails() {
+fn series_fails_without_the_process_that_opens_files() {
     let Some(lab) = Lab::open() else { return };
     let (file, receiver) = (lab.file("file.pcapng"), lab.receiver());
     let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file, "-C", "64KiB"];
@@ -357,7 +357,7 @@ fn without_the_process_that_opens_files_a_series_fails() {
 }
 
 #[test]
-fn a_sealed_file_has_its_name_once_it_is_finished() {
+fn sealed_file_is_renamed_once_finished() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let receiver = lab.receiver();
@@ -372,7 +372,7 @@ fn a_sealed_file_has_its_name_once_it_is_finished() {
 }
 
 #[test]
-fn a_killed_series_ends_with_a_whole_packet() {
+fn killed_series_ends_with_a_whole_packet() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("part.pcapng");
     let receiver = lab.receiver();
@@ -395,7 +395,7 @@ fn a_killed_series_ends_with_a_whole_packet() {
 }
 
 #[test]
-fn compressed_files_unpack_to_what_was_recorded() {
+fn compressed_files_unpack_to_the_recorded_packets() {
     if !tools_or_skip(&["gzip"]) {
         return;
     }
@@ -425,7 +425,7 @@ fn compressed_files_unpack_to_what_was_recorded() {
 }
 
 #[test]
-fn compressed_files_come_close_to_their_size() {
+fn compressed_files_approximate_their_size() {
     let Some(lab) = Lab::open() else { return };
     for name in ["a.pcapng.gz", "b.pcap.gz"] {
         let count = 60_000;

@@ -18,7 +18,7 @@ fn get(address: &str, target: &str, host: &str) -> String {
     text
 }
 
-/// Prometheus' own judgement, where promtool is installed or was unpacked by scripts/install.
+/// Runs Prometheus' own check, if promtool is installed or was unpacked by scripts/install.
 #[track_caller]
 fn lint(metrics: &str) {
     let target = binary::path().parent().and_then(Path::parent);
@@ -159,7 +159,7 @@ fn serve_gives_metrics_json_and_a_page() {
     assert!(child.wait().expect("trawl ends").success());
 }
 
-/// A service manager's end of its socket.
+/// Returns the messages at a service manager's end of its socket.
 fn notified(lab: &Lab, arguments: &[&str], message: &str) -> Vec<String> {
     let path = lab.file("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
@@ -186,7 +186,7 @@ fn notified(lab: &Lab, arguments: &[&str], message: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_service_manager_is_told() {
+fn service_manager_is_notified() {
     let Some(lab) = Lab::open() else { return };
     let (receiver, file) = (lab.receiver(), lab.file("seen.pcapng"));
     let capture = ["capture", "-q", "-i", &receiver, "-w", &file, "-G", "300"];
@@ -201,9 +201,9 @@ fn a_service_manager_is_told() {
     }
 }
 
-/// Of a router, and of captures and generators that other commands run.
+/// Metrics of a router, and of captures and generators run by other commands.
 #[test]
-fn serve_tells_of_router_and_running_commands() {
+fn serve_lists_router_and_running_commands() {
     let Some(lab) = Lab::open() else { return };
     let _clean = trawl_tests::xdp::CleanUp::of(&lab);
     let (sender, receiver) = (lab.sender(), lab.receiver());
@@ -274,10 +274,10 @@ fn serve_tells_of_router_and_running_commands() {
     lint(text.split_once("\r\n\r\n").expect("a body").1);
     generator.stop();
     capture.stop();
-    // Who could not remove its own file is not told of any more.
+    // A process that could not remove its file is no longer listed.
     wait_until("those that ended are gone", || {
         let text = metrics();
-        // Those of other tests go on.
+        // Other tests' processes go on.
         ![generator_pid, capture_pid]
             .iter()
             .any(|pid| text.contains(&format!("pid=\"{pid}\"")))
@@ -289,9 +289,9 @@ fn serve_tells_of_router_and_running_commands() {
     serve.stop();
 }
 
-/// A client that says nothing has two seconds; others are answered meanwhile.
+/// A silent client has two seconds; other clients are answered meanwhile.
 #[test]
-fn idle_connections_delay_nobody() {
+fn idle_connections_delay_no_other() {
     let running = Running::start(&["serve", "--listen", "127.0.0.1:0"], "serving");
     let said = running.said();
     let address = said.split("http://").nth(1).expect("an address");
@@ -310,7 +310,7 @@ fn idle_connections_delay_nobody() {
     let full: Vec<TcpStream> = (0..64)
         .filter_map(|_| TcpStream::connect(&address).ok())
         .collect();
-    // The answer may be lost where the request was not read.
+    // The answer may be lost if the request was not read.
     let mut stream = TcpStream::connect(&address).expect("it listens");
     let mut refused = String::new();
     let _ = stream.read_to_string(&mut refused);

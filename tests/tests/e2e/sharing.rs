@@ -12,7 +12,7 @@ use trawl_tests::{Capture, Lab, frames, wait_until};
 struct Watch {
     capture: Capture,
     file: String,
-    /// Packets sent so far that it has to have.
+    /// Packets sent so far that it must record.
     due: u64,
 }
 
@@ -49,7 +49,7 @@ impl Scene {
         }
     }
 
-    /// Ten packets that all of these see.
+    /// Sends ten packets that all of these see.
     fn send(&self, watches: &mut [&mut Watch]) {
         self.lab.send(&[frames::silent(64)], 10);
         for watch in watches {
@@ -97,7 +97,7 @@ fn the_second_ends_first(tap: &'static str) {
     scene.send(&mut [&mut first, &mut second]);
     scene.stop(second);
     scene.send(&mut [&mut first]);
-    // Its place can be taken again.
+    // Its slot can be used again.
     let mut third = scene.start();
     scene.send(&mut [&mut first, &mut third]);
     scene.stop(first);
@@ -178,10 +178,10 @@ macro_rules! with_each_tap {
 with_each_tap!(xdp hook tc packet);
 
 #[test]
-fn slots_that_held_somebody_elses_program_are_put_back() {
+fn slots_of_another_tools_program_are_restored() {
     let Some(lab) = Lab::open() else { return };
     let owner = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
-    // Another program of the same kind that somebody else put there.
+    // Another program of the same kind, put into the slot by another tool.
     let other = Loaded::native(Does::DropWithHook, &lab.pair.a).expect("the program");
     let hook = owner.hook().expect("a hook");
     map::set_program(hook, 2, other.program()).expect("the slot takes it");
@@ -209,7 +209,7 @@ fn slots_that_held_somebody_elses_program_are_put_back() {
         assert_eq!(slots(hook_id(&owner)), before);
     }
 
-    // By the last of several, whichever that is.
+    // By the last of several, in either order.
     for first_ends_first in [true, false] {
         let start = || Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "hook"]);
         let (first, second) = (start(), start());
@@ -223,7 +223,7 @@ fn slots_that_held_somebody_elses_program_are_put_back() {
         assert_eq!(slots(hook_id(&owner)), before);
     }
 
-    // After captures that were killed with all their processes, by the next one, which leaves those alone that live on.
+    // After captures were killed with all their processes, by the next one, which leaves running ones alone.
     let start = || Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "hook"]);
     let (lives_on, first, second) = (start(), start(), start());
     first.kill_all();
@@ -235,8 +235,8 @@ fn slots_that_held_somebody_elses_program_are_put_back() {
     lives_on.stop_well();
     next.kill_all();
     assert_eq!(slots(hook_id(&owner)).len(), 5);
-    // What was there before went with the last who knew of it. The kernel takes its time to let go of a dead process's
-    // maps.
+    // The slot's original program is forgotten with the last process that knew it. The kernel frees a dead process's maps with a
+    // delay.
     wait_until("the slots are empty", || {
         start().stop_well();
         slots(hook_id(&owner)).is_empty()
@@ -244,7 +244,7 @@ fn slots_that_held_somebody_elses_program_are_put_back() {
 }
 
 #[test]
-fn captures_may_come_and_go_in_front_of_one_that_stays() {
+fn captures_come_and_go_in_front_of_one_that_stays() {
     let Some(mut scene) = Scene::open("hook") else {
         return;
     };

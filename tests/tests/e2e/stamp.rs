@@ -43,7 +43,7 @@ fn each_engine_stamps_each_frame_once() {
         );
         assert_eq!(summary["frames"], 2000, "{summary}");
         let result = receiver.stop().json();
-        // What the device refused was made anew by some engines, with the next numbers: that is told as lost.
+        // Frames that the device refused were made anew by some engines, with the next numbers, and so count as lost.
         let refused = summary["refused"].as_u64().unwrap_or(0);
         let lost = result["lost"].as_u64().expect("a number");
         assert!(lost <= refused, "{engine}: {result} {summary}");
@@ -78,7 +78,7 @@ fn flows_of_several_threads_have_sequences_of_their_own() {
     sent(&lab, "udp", &arguments);
     let result = receiver.stop().json();
     assert_eq!(some(&result, &WHOLE), json!([600, 0, 0, 0, 0]));
-    // Three flows fall to each thread: two and six have a divisor.
+    // Three flows per thread: two and six have a common divisor.
     let flows = result["flows"].as_array().expect("flows");
     let counts: Vec<&Value> = flows.iter().map(|flow| &flow["received"]).collect();
     assert_eq!(counts, [&json!(100); 6]);
@@ -95,7 +95,7 @@ fn flows_of_several_threads_have_sequences_of_their_own() {
 }
 
 #[test]
-fn sizes_that_vary_carry_stamps_too() {
+fn varying_sizes_carry_stamps() {
     for engine in ["live", "packet"] {
         let Some(lab) = Lab::open() else { return };
         let receiver = receiver(&lab);
@@ -124,7 +124,7 @@ fn sizes_that_vary_carry_stamps_too() {
 }
 
 #[test]
-fn checksums_are_right_with_stamps() {
+fn checksums_are_correct_with_stamps() {
     let Some(lab) = Lab::open() else { return };
     let dst = lab.pair.b.ipv4.to_string();
     let tagged = ["--vlan", "42", "--payload", "random"];
@@ -186,7 +186,7 @@ fn checksums_are_right_with_stamps() {
             ];
             tshark.extend(checks.iter().flat_map(|check| ["-o", check]));
             let said = run("tshark", &tshark);
-            // 1: good; 3: there is none, as outside of VXLAN.
+            // 1: good; 3: no checksum, as outside of VXLAN.
             let verdicts: Vec<&str> = said
                 .split([',', '\t', '\n'])
                 .filter(|v| !v.is_empty())

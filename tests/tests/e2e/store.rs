@@ -1,4 +1,4 @@
-//! Captures into a store: what is stored is what was sent, and all else is accounted for.
+//! Captures into a store: exactly the sent packets are stored, and all others accounted for.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ fn json(output: &Output) -> Value {
         .unwrap_or_else(|e| panic!("{e}: {text}{}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// A store and a spool of the test's own.
+/// A store and a spool of the test.
 struct Places {
     store: PathBuf,
     spool: String,
@@ -103,7 +103,7 @@ fn good(output: Output) -> Value {
     json(&output)
 }
 
-/// What is done with a store once so many UDP packets to the lab's receiver are in it.
+/// Indexes, queries and prunes a store once this many UDP packets to the lab's receiver are in it.
 fn is_indexed_queried_and_pruned(places: &Places, lab: &Lab, packets: u64) {
     let environment = places.environment();
     let indexed = good(trawl_in(&environment, &["index", &places.url, "--json"]));
@@ -132,7 +132,7 @@ fn is_indexed_queried_and_pruned(places: &Places, lab: &Lab, packets: u64) {
 }
 
 #[test]
-fn stored_chunks_hold_what_was_sent() {
+fn stored_chunks_hold_the_sent_packets() {
     let Some(lab) = Lab::open() else { return };
     let places = Places::of(&lab);
     let capture = places.start(&lab, &["--chunk-size", "8KiB"]);
@@ -161,7 +161,7 @@ fn stored_chunks_hold_what_was_sent() {
     nothing_attached(&lab.pair.b);
 }
 
-/// The threads that make chunks and talk to the store keep rights to files alone.
+/// The threads that make chunks and talk to the store keep only rights to files.
 #[test]
 fn the_uploader_has_no_rights_to_bpf() {
     const DAC_OVERRIDE: u64 = 1 << 1;
@@ -207,7 +207,7 @@ fn the_uploader_has_no_rights_to_bpf() {
     assert_eq!(places.account(), [500, 500, 0, 0, 0]);
 }
 
-/// Times that no packet has, in a manifest with the right sum.
+/// Impossible times in a manifest with a correct checksum.
 #[test]
 fn impossible_times_of_a_manifest_are_reported() {
     let Some(lab) = Lab::open() else { return };
@@ -226,7 +226,7 @@ fn impossible_times_of_a_manifest_are_reported() {
 }
 
 #[test]
-fn each_missing_or_changed_piece_is_reported() {
+fn missing_and_modified_pieces_are_reported() {
     let Some(lab) = Lab::open() else { return };
     let places = Places::of(&lab);
     let capture = places.start(&lab, &["--chunk-size", "4KiB"]);
@@ -257,11 +257,11 @@ fn each_missing_or_changed_piece_is_reported() {
 }
 
 #[test]
-fn a_full_spool_evicts_or_stops_as_chosen() {
+fn full_spool_evicts_or_stops_as_chosen() {
     let Some(lab) = Lab::open() else { return };
     for (policy, ends) in [("evict", false), ("stop", true)] {
         let places = Places {
-            // A store that takes nothing: a file stands in the way of its directory.
+            // An unusable store: a file occupies the path of its directory.
             url: format!("file://{}", lab.file(&format!("blocked-{policy}"))),
             ..Places::of(&lab)
         };
@@ -295,7 +295,7 @@ fn a_full_spool_evicts_or_stops_as_chosen() {
         assert_eq!(recorded, stored + spooled + evicted + unknown, "{listed:?}");
         assert_eq!((stored, unknown), (0, 0), "{policy}: {listed:?}");
         assert_eq!(evicted > 0, policy == "evict", "{listed:?}");
-        // The store takes them again.
+        // The store works again.
         fs::remove_file(blocked.join("trawl")).expect("a file");
         assert!(places.command("push", &[]).status.success());
         assert_eq!(places.account(), [recorded, spooled, 0, evicted, 0]);
@@ -304,7 +304,7 @@ fn a_full_spool_evicts_or_stops_as_chosen() {
 }
 
 #[test]
-fn a_kill_loses_nothing_that_was_sealed_and_the_rest_is_unknown() {
+fn kill_loses_no_sealed_chunk_and_the_rest_is_unknown() {
     let Some(lab) = Lab::open() else { return };
     let places = Places::of(&lab);
     for round in 1..=6 {
@@ -331,10 +331,9 @@ fn a_kill_loses_nothing_that_was_sealed_and_the_rest_is_unknown() {
     assert_eq!(packets as u64, places.account()[1]);
 }
 
-/// Manifests have the capture's account while it runs, also where packets are judged in user space before they
-/// reach the store.
+/// Manifests include the capture's counts while it runs, even if packets are filtered in user space before they reach the store.
 #[test]
-fn manifests_count_what_user_space_left_out() {
+fn manifests_count_packets_filtered_in_user_space() {
     let Some(lab) = Lab::open() else { return };
     let places = Places::of(&lab);
     // The kernel follows 64 headers of such a chain.
@@ -356,7 +355,7 @@ fn manifests_count_what_user_space_left_out() {
 }
 
 #[test]
-fn a_doubled_put_has_one_effect() {
+fn repeated_put_has_one_effect() {
     let Some(lab) = Lab::open() else { return };
     let places = Places::of(&lab);
     fs::create_dir_all(&places.store).expect("a directory");
@@ -367,12 +366,12 @@ fn a_doubled_put_has_one_effect() {
     let finished = capture.stop();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     assert_eq!(places.account(), [200, 0, 200, 0, 0]);
-    // The records of the run's beginning and end wait with its chunks.
+    // The records of the run's start and end wait with its chunks.
     let waits = good(places.command("ls", &[]));
     assert_eq!(waits["captures"][0]["ended"], "signal", "{waits}");
     assert_eq!(waits["captures"][0]["interfaces"][0], lab.receiver());
     fs::remove_file(places.store.join("trawl")).expect("the file in the way");
-    // The spool as it was before anything was stored, as after a lost reply.
+    // The spool before anything was stored, as after a lost reply.
     let again = lab.file("again");
     let copied = std::process::Command::new("cp")
         .args(["-a", &places.spool, &again])
@@ -388,7 +387,7 @@ fn a_doubled_put_has_one_effect() {
 }
 
 #[test]
-fn what_is_pruned_leaves_its_manifest() {
+fn pruned_chunks_leave_their_manifest() {
     let Some(lab) = Lab::open() else { return };
     let places = Places::of(&lab);
     let capture = places.start(&lab, &["--chunk-size", "4KiB"]);
@@ -422,7 +421,7 @@ fn what_is_pruned_leaves_its_manifest() {
 }
 
 #[test]
-fn a_store_is_for_its_user_alone_and_follows_no_links_of_others() {
+fn store_is_private_and_follows_no_planted_links() {
     use std::os::unix::fs::PermissionsExt;
     let Some(lab) = Lab::open() else { return };
     let places = Places::of(&lab);
@@ -458,7 +457,7 @@ fn a_store_is_for_its_user_alone_and_follows_no_links_of_others() {
     }
 }
 
-/// A spool with the chunks of a capture whose store cannot be reached.
+/// Returns a spool with the chunks of a capture whose store is unreachable.
 fn left_in_spool(lab: &Lab, places: &Places) -> PathBuf {
     fs::create_dir_all(&places.store).expect("a directory");
     let capture = places.start(lab, &["--chunk-size", "4KiB", "--duration", "1h"]);
@@ -472,9 +471,9 @@ fn left_in_spool(lab: &Lab, places: &Places) -> PathBuf {
     run.expect("a run").expect("it can be read").path()
 }
 
-/// What another user plants in a spool is not read with root's rights and stored where that user reads it.
+/// A file planted in a spool is not read with root's rights and stored where its owner could read it.
 #[test]
-fn a_spool_leads_to_no_files_of_others() {
+fn spool_exposes_no_planted_files() {
     let Some(lab) = Lab::open() else { return };
     let places = Places::of(&lab);
     let run = left_in_spool(&lab, &places);
@@ -492,7 +491,7 @@ fn a_spool_leads_to_no_files_of_others() {
     let holds_secret = |path: &PathBuf| fs::read(path).is_ok_and(|bytes| bytes == b"a secret");
     assert!(!stored.iter().any(holds_secret), "{stored:?}");
 
-    // A run of another user's, in a spool that anybody may write, or that is another user's.
+    // Another user's run, in a spool that any user may write to, or that another user owns.
     fs::remove_dir_all(&places.spool).expect("it can be removed");
     let run = left_in_spool(&lab, &places);
     let refused = |reason: &str| {
@@ -529,7 +528,7 @@ fn a_spool_leads_to_no_files_of_others() {
 }
 
 #[test]
-fn a_chunk_that_was_changed_in_the_spool_is_not_stored() {
+fn chunk_modified_in_the_spool_is_not_stored() {
     let Some(lab) = Lab::open() else { return };
     let places = Places::of(&lab);
     let capture = places.start(&lab, &["--chunk-size", "4KiB", "--store-wait", "1s"]);

@@ -1,15 +1,15 @@
-//! Programs that were loaded with `--tappable`: captures see both ends of them, and they go on as if nothing was.
+//! Programs loaded with `--tappable`: captures see both ends of them, and their behaviour does not change.
 
 use trawl_tests::generator::{generate, received};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{nothing_attached, tshark, xdp_on};
 use trawl_tests::{Capture, Lab, frames, programs, trawl, wait_until};
 
-/// The byte that the program `chosen` changes, and what it changes it to.
+/// Offset of the byte that the program `chosen` changes, and its new value.
 const MARKED: usize = 17;
 const MARK: u8 = 0xee;
 
-/// A lab with the program of that name on its receiving end.
+/// Opens a lab with the program of that name on its receiving end.
 fn lab_with(name: &str, arguments: &[&str]) -> Option<Lab> {
     let lab = Lab::open()?;
     load(&lab, name, arguments);
@@ -81,7 +81,7 @@ fn both_ends_with_verdict_and_one_identifier() {
         assert_eq!(ends[0][2], "", "{rows:?}");
         assert_eq!(ends[1][2], action.to_string(), "{rows:?}");
     }
-    // As the packet came, and as the program left it.
+    // The packet as received, and as left by the program.
     let packets = Contents::read(&file).packets;
     for (ends, sent) in packets.chunks(2).zip(&actions) {
         assert_eq!(&ends[0].bytes, sent);
@@ -92,9 +92,9 @@ fn both_ends_with_verdict_and_one_identifier() {
     unload(&lab);
 }
 
-/// Who comes in the middle of traffic finds packets on their way that it knows nothing of.
+/// A capture that starts amid traffic finds unknown packets in flight.
 #[test]
-fn what_was_on_its_way_before_the_capture_is_not_called_filtered_out() {
+fn packets_in_flight_at_the_start_are_not_filtered_out() {
     let Some(lab) = lab_with("chosen", &[]) else {
         return;
     };
@@ -111,10 +111,10 @@ fn what_was_on_its_way_before_the_capture_is_not_called_filtered_out() {
     unload(&lab);
 }
 
-/// A filter that the kernel does not take is applied in user space to both sightings, and
-/// `--verdict` still holds an entry back until its exit is known.
+/// A filter that the kernel refuses is applied in user space to both sightings, and `--verdict` still holds an entry back until
+/// its exit is known.
 #[test]
-fn a_refused_filter_at_both_ends() {
+fn refused_filter_applies_at_both_ends() {
     let Some(lab) = lab_with("chosen", &[]) else {
         return;
     };
@@ -122,7 +122,7 @@ fn a_refused_filter_at_both_ends() {
         let host = format!("10.1.{}.{}", n / 250, n % 250 + 1);
         format!("(host {host} and port {n} and ip[4:2] = {})", 3000 + n)
     });
-    // Frames of action 1 are dropped, those of action 2 pass; the byte after it stands for what the filter looks at.
+    // Frames of action 1 are dropped, frames of action 2 pass; the filter matches the byte after it.
     let wanted = format!(
         "{} or ether[20] = 7",
         pairs.collect::<Vec<_>>().join(" or ")
@@ -160,7 +160,7 @@ fn a_refused_filter_at_both_ends() {
 }
 
 #[test]
-fn a_filter_looks_at_the_packet_as_it_came() {
+fn filter_applies_to_the_packet_as_received() {
     let Some(lab) = lab_with("chosen", &[]) else {
         return;
     };
@@ -199,7 +199,7 @@ fn verdicts_are_chosen_at_the_exit() {
     lab.send(&actions, 40);
     capture.wait_seen(80);
     let summary = capture.stop_well();
-    // What is seen at the entry waits for the verdict.
+    // The sighting at the entry waits for the verdict.
     assert_eq!((summary.recorded, summary.filtered_out), (40, 40));
     for point in &summary.interfaces {
         assert_eq!((point.seen, point.recorded), (40, 20), "{summary:?}");
@@ -213,9 +213,9 @@ fn verdicts_are_chosen_at_the_exit() {
     unload(&lab);
 }
 
-/// `-c` counts sightings of packets that met the verdict.
+/// `-c` counts sightings of packets with the verdict.
 #[test]
-fn the_count_is_of_packets_with_the_verdict() {
+fn count_includes_only_packets_with_the_verdict() {
     let Some(lab) = lab_with("chosen", &[]) else {
         return;
     };
@@ -232,7 +232,7 @@ fn the_count_is_of_packets_with_the_verdict() {
 }
 
 #[test]
-fn what_a_sample_or_a_rate_leaves_out_it_leaves_out_at_both_ends() {
+fn sample_and_rate_exclude_packets_at_both_ends() {
     let Some(lab) = lab_with("chosen", &[]) else {
         return;
     };
@@ -273,7 +273,7 @@ fn several_captures_at_both_ends() {
     both.wait_recorded(20);
     exit.wait_recorded(10);
     entry.wait_recorded(10);
-    // The first one there goes first, and the others see what comes.
+    // The first capture is in front, and the others see the packets it passes on.
     both.stop_well().assert_all_recorded(20);
     lab.send(&[frames::choosing(1)], 10);
     exit.wait_recorded(20);
@@ -287,7 +287,7 @@ fn several_captures_at_both_ends() {
 }
 
 #[test]
-fn a_killed_capture_leaves_the_program_at_work() {
+fn killed_capture_leaves_the_program_running() {
     let Some(lab) = lab_with("chosen", &[]) else {
         return;
     };
@@ -297,7 +297,7 @@ fn a_killed_capture_leaves_the_program_at_work() {
     first.wait_recorded(20);
     first.kill();
     assert_eq!(xdp_on(&lab.pair.b).as_ref(), Some(&before));
-    // The program still marks and drops, and another capture can come.
+    // The program still marks and drops, and another capture can start.
     let (second, file) = capture(&lab, &["--at", "both"]);
     lab.send(&[frames::choosing(1)], 10);
     second.wait_recorded(20);
@@ -309,7 +309,7 @@ fn a_killed_capture_leaves_the_program_at_work() {
 }
 
 #[test]
-fn a_program_that_jumps_on_is_seen_at_its_end() {
+fn program_with_tail_calls_is_seen_at_its_end() {
     let Some(lab) = lab_with("tail_calls", &["--prog", "tail_calls"]) else {
         return;
     };
@@ -331,14 +331,14 @@ fn a_program_that_jumps_on_is_seen_at_its_end() {
     unload(&lab);
 }
 
-/// Rounds that it makes through an array of its own are no new packets, and cost no jumps of a capture's.
+/// Tail calls through its own array are no new packets, and use up none of a capture's jumps.
 #[test]
-fn a_program_that_jumps_back_is_entered_once() {
+fn program_that_jumps_back_is_entered_once() {
     let Some(lab) = lab_with("itself", &[]) else {
         return;
     };
     let (capture, file) = capture(&lab, &["--at", "both"]);
-    // The first byte says how many rounds to make, the other one what the verdict is.
+    // The first byte is the number of rounds, the other one the verdict.
     let frame = |rounds: u8, verdict: u8| {
         let mut frame = frames::silent(64);
         frame[14] = rounds;
@@ -382,7 +382,7 @@ fn long_packets_are_seen_whole_at_both_ends() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn inconsistent_options_are_refused() {
     let Some(lab) = lab_with("chosen", &[]) else {
         return;
     };
@@ -403,9 +403,9 @@ fn what_makes_no_sense_is_refused() {
     unload(&lab);
 }
 
-/// The hooks of one are not those of the other, which takes packets in pieces.
+/// Hooks of one kind of program do not fit the other, which accepts packets in pieces.
 #[test]
-fn programs_of_both_kinds_in_one_file() {
+fn programs_of_both_kinds_load_from_one_file() {
     for (program, drops) in [("jumping", [50u8, 200]), ("in_pieces", [200, 0])] {
         let Some(lab) = lab_with("both_kinds", &["--prog", program]) else {
             return;

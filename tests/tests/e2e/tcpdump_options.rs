@@ -1,4 +1,4 @@
-//! Tcpdump's letters, options after the expression, and names that mean one thing.
+//! Tcpdump's letters, options after the expression, and equivalent names.
 
 use serde_json::Value;
 use trawl_tests::bundled::done;
@@ -21,7 +21,7 @@ fn options_may_follow_the_expression() {
 }
 
 #[test]
-fn letters_that_need_no_doing() {
+fn letters_without_an_effect_are_accepted() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     let all = "-b -u -H -y EN10MB --time-stamp-precision=micro -l -U -O -f -K -S -p -n -nn -e -v -tttt -B 4096 -j host --immediate-mode --snaplen 96 -c 1";
@@ -37,9 +37,9 @@ fn letters_that_need_no_doing() {
     );
 }
 
-/// As tcpdump prints it, and what trawl does not have is refused by name.
+/// Shown as by tcpdump; letters that trawl lacks are refused by name.
 #[test]
-fn letters_that_show_something_or_are_refused() {
+fn letters_show_something_or_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     for form in ["-d", "-dd", "-ddd"] {
@@ -80,7 +80,7 @@ fn letters_that_show_something_or_are_refused() {
 }
 
 #[test]
-fn the_name_of_the_file_decides_the_format() {
+fn file_suffix_decides_the_format() {
     let Some(lab) = Lab::open() else { return };
     for (name, format, magic) in [
         ("a.pcap", &[][..], 0xa1b2_3c4d_u32),
@@ -99,7 +99,7 @@ fn the_name_of_the_file_decides_the_format() {
 }
 
 #[test]
-fn an_expression_in_a_file() {
+fn expression_is_read_from_a_file() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     let (expression, file) = (lab.file("expression"), lab.file("file.pcapng"));
@@ -179,7 +179,7 @@ fn reading_has_a_command_of_its_own() {
 
 /// An interface in a namespace is NAMESPACE:NAME everywhere.
 #[test]
-fn the_guard_takes_interfaces_with_their_namespace() {
+fn guard_accepts_interfaces_with_their_namespace() {
     use trawl_tests::xdp::{CleanUp, fails, succeeds};
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
@@ -208,9 +208,9 @@ fn the_guard_takes_interfaces_with_their_namespace() {
     );
 }
 
-/// Each letter as tcpdump's users type it, and what tcpdump makes of it.
+/// Each letter in the syntax of tcpdump's users, compared with tcpdump's output.
 #[test]
-fn read_takes_tcpdumps_letters() {
+fn read_accepts_letters_of_tcpdump() {
     if !tools_or_skip(&["tcpdump"]) {
         return;
     }
@@ -258,7 +258,7 @@ fn read_takes_tcpdumps_letters() {
         let output = trawl(&[&["read", "-r", file], &refused[..]].concat());
         assert_eq!(output.status.code(), Some(2), "{refused:?}");
     }
-    // A refused filter leaves no file, and -z runs with the name of each finished one.
+    // A refused filter leaves no file, and -z gets the name of each finished one.
     let written = directory.path().join("written.pcap");
     let written = written.to_str().expect("a plain path");
     let output = trawl(&["read", file, "-w", written, "not", "a", "filter"]);
@@ -269,7 +269,7 @@ fn read_takes_tcpdumps_letters() {
 
 /// The points of a capture are attached one after the other, and begin together.
 #[test]
-fn the_default_sees_requests_and_replies_from_the_first_packet_on() {
+fn default_taps_see_requests_and_replies_from_the_first_packet_on() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let file = lab.file("ping.pcapng");
@@ -291,7 +291,7 @@ fn the_default_sees_requests_and_replies_from_the_first_packet_on() {
         let rows = trawl_tests::witness::tshark(&file, &["icmp.type", "icmp.seq"]);
         let types: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
         let replies = types.iter().filter(|kind| **kind == "0").count();
-        // A ping may be on its way at the beginning and at the end.
+        // A ping may be in flight at the beginning and at the end.
         assert!((9..=11).contains(&replies), "{types:?}");
     }
     ping.kill().expect("kill ping");

@@ -1,4 +1,4 @@
-//! `trawl doctor` and `trawl lab`, as a person runs them.
+//! `trawl doctor` and `trawl lab`, run like by a user.
 
 use std::process::Output;
 
@@ -14,7 +14,7 @@ fn text(output: &Output) -> String {
 }
 
 #[test]
-fn the_doctor_tells_of_the_machine() {
+fn doctor_describes_the_machine() {
     let output = trawl(&["doctor"]);
     let text = text(&output);
     for word in ["kernel", "BTF", "JIT", "bpffs"] {
@@ -32,7 +32,7 @@ fn the_doctor_tells_of_the_machine() {
 }
 
 #[test]
-fn the_doctor_tells_of_an_interface_and_who_is_on_it() {
+fn doctor_describes_an_interface_and_its_programs() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let by_prefix = trawl(&["doctor", "-i", &lab.receiver()]);
@@ -51,7 +51,7 @@ fn the_doctor_tells_of_an_interface_and_who_is_on_it() {
 }
 
 #[test]
-fn the_doctor_speaks_json() {
+fn doctor_prints_json() {
     let Some(lab) = Lab::open() else { return };
     let output = trawl(&["doctor", "-i", &lab.receiver(), "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -74,7 +74,7 @@ fn the_doctor_speaks_json() {
 }
 
 #[test]
-fn the_doctor_refuses_what_is_not_there() {
+fn doctor_refuses_unknown_interfaces() {
     let unknown = trawl(&["doctor", "-i", "trawl-nowhere"]);
     assert_eq!(unknown.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("trawl-nowhere"));
@@ -104,7 +104,7 @@ fn doctor_finds_the_jit_in_any_namespace() {
     assert_eq!(jit(&report), jit(&of_host));
 }
 
-/// What requires root is reported as unknown, and the rest is still reported.
+/// Findings that require root are reported as unknown, all others normally.
 #[test]
 fn doctor_without_root_reports_what_it_can() {
     let Some(lab) = Lab::open() else { return };
@@ -135,7 +135,7 @@ fn tempfile_for_everybody() -> std::path::PathBuf {
     path
 }
 
-/// A lab made by the command, taken down at the end whatever happens.
+/// A lab made by the command, taken down at the end even after a failure.
 struct Made(String);
 
 impl Made {
@@ -169,7 +169,7 @@ impl Drop for Made {
 }
 
 #[test]
-fn a_lab_goes_up_is_listed_and_goes_down() {
+fn lab_goes_up_is_listed_and_goes_down() {
     if !root_or_skip() {
         return;
     }
@@ -194,7 +194,7 @@ fn a_lab_goes_up_is_listed_and_goes_down() {
             .iter()
             .any(|lab| lab["id"].as_str() == Some(&made.0))
     );
-    // It was made to stay: cleaning leaves it alone.
+    // It was made to stay: cleaning keeps it.
     trawl(&["lab", "clean"]);
     assert!(made.exists());
     let twice = trawl(&["lab", "up", &made.0]);
@@ -208,11 +208,11 @@ fn a_lab_goes_up_is_listed_and_goes_down() {
 }
 
 #[test]
-fn what_dead_processes_left_is_cleaned_away() {
+fn leftovers_of_dead_processes_are_cleaned() {
     if !root_or_skip() {
         return;
     }
-    // No process has this id: it is beyond what the kernel gives out.
+    // The id exceeds the kernel's maximum, so no process has it.
     let stray = "trawl-test-4194399-e2e";
     run("ip", &["netns", "add", stray]);
     let cleaned = trawl(&["lab", "clean"]);
@@ -222,7 +222,7 @@ fn what_dead_processes_left_is_cleaned_away() {
 }
 
 #[test]
-fn a_lab_is_ready_for_a_capture() {
+fn lab_is_ready_for_a_capture() {
     if !root_or_skip() {
         return;
     }
@@ -245,7 +245,7 @@ fn a_lab_is_ready_for_a_capture() {
 }
 
 #[test]
-fn a_capture_takes_no_more_memory_than_was_said() {
+fn capture_uses_no_more_memory_than_announced() {
     const MIB: u64 = 1 << 20;
     let Some(lab) = Lab::open() else { return };
     let cpus = run("nproc", &["--all"])
@@ -268,13 +268,13 @@ fn a_capture_takes_no_more_memory_than_was_said() {
                 &file,
             ];
             let capture = Capture::start(&lab, &arguments);
-            // Slowly enough that a small ring is not past them before the reader has begun.
+            // Slowly enough that a small ring does not overflow before the reader has started.
             let long = [frames::patterned(1500)];
             send_from(&lab.pair.a, &long, 20_000, Engine::Live, None, Some(50_000));
-            // What a socket lost is told later: a part of them will do.
+            // Losses of a socket are reported later: a part of the packets suffices.
             capture.wait_recorded(100);
             let used = memory_of(capture.id());
-            // The process, and those that clean up and that open files.
+            // The process, and its children that clean up and open files.
             let promised = ring * cpus + 40 * MIB;
             assert!(
                 used <= promised,
@@ -286,7 +286,7 @@ fn a_capture_takes_no_more_memory_than_was_said() {
     assert!(ip_link(&lab.pair.b).is_some());
 }
 
-/// Memory that a process and its children are the cause of: theirs alone, and the maps and sockets they hold.
+/// Returns the memory that a process and its children cause: their own, and the maps and sockets they hold.
 pub(crate) fn memory_of(process: u32) -> u64 {
     let children = output("pgrep", &["-P", &process.to_string()]);
     let text = String::from_utf8_lossy(&children.stdout).into_owned();
@@ -298,8 +298,8 @@ pub(crate) fn memory_of(process: u32) -> u64 {
     own + maps_memory(process)
 }
 
-/// What is mapped, without the rings of maps and sockets, which count by themselves, and without the binary's own file,
-/// whose size is the build's; what several processes share counts in part for each.
+/// Returns the mapped memory, without the rings of maps and sockets, which count separately, and without the binary's own file,
+/// whose size depends on the build; shared memory counts proportionally.
 fn own_memory(process: u32) -> u64 {
     let smaps =
         std::fs::read_to_string(format!("/proc/{process}/smaps")).expect("a process of ours");

@@ -16,7 +16,7 @@ use trawl_tests::xdp::{CleanUp, succeeds};
 use trawl_tests::{Lab, LineLab, Running, binary, frames, tools_or_skip, trawl, wait_until};
 
 #[test]
-fn top_once_as_json_tells_rates_verdicts_and_flows() {
+fn top_once_as_json_has_rates_verdicts_and_flows() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let receiver = lab.receiver();
@@ -90,7 +90,7 @@ fn top_in_a_terminal_obeys_its_keys() {
 fn top_sorts_all_tables_by_one_key() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
-    // Ports where nothing listens would answer, and `top` sees what is sent too.
+    // Closed ports would cause answers, and `top` sees sent packets too.
     let bind = |port| std::net::UdpSocket::bind((lab.pair.b.ipv4, port)).expect("a port");
     let _listening = run_in(&lab.pair.b.namespace, || [1, 2, 3].map(bind)).expect("the namespace");
     let top = |key: &str| {
@@ -141,7 +141,7 @@ fn top_in_a_small_terminal_cuts_and_scrolls() {
     };
     tmux.wait_shows("softnet:");
     tmux.run(&["resize-window", "-x", "30", "-y", "4"]);
-    // The first line is still that of the state, cut and not wrapped, with the page's beginning below it.
+    // The first line is still the state, cut rather than wrapped, with the page's beginning below it.
     let is_cut = |second: &str| {
         let pane = tmux.run(&["capture-pane", "-p"]);
         let mut lines = pane.lines();
@@ -157,7 +157,7 @@ fn top_in_a_small_terminal_cuts_and_scrolls() {
 }
 
 #[test]
-fn top_of_a_pattern_has_the_interfaces_that_fit() {
+fn top_of_a_pattern_shows_matching_interfaces() {
     let Some(lab) = Lab::open() else { return };
     let namespace = lab.pair.b.name.clone();
     for pattern in ["veth*", "any"] {
@@ -170,7 +170,7 @@ fn top_of_a_pattern_has_the_interfaces_that_fit() {
     }
 }
 
-/// Interfaces of several namespaces are named as -i takes them.
+/// Interfaces of several namespaces are named in the syntax of `-i`.
 #[test]
 fn top_shows_interfaces_of_several_namespaces() {
     let Some(lab) = Lab::open() else { return };
@@ -187,7 +187,7 @@ fn top_shows_interfaces_of_several_namespaces() {
     assert_eq!(names, wanted);
 }
 
-/// What the looks of `trawl top` tell in sum, while these frames arrive, until enough of it came.
+/// Sums the looks of `trawl top` while these frames arrive, until `rows` has reached `enough`.
 fn told(namespace: &str, send: &dyn Fn(), rows: &dyn Fn(&Value) -> u64, enough: u64) -> u64 {
     let mut child = Command::new(binary::path())
         .args(["top", "--json", "--interval", "200ms", "--netns", namespace])
@@ -200,7 +200,7 @@ fn told(namespace: &str, send: &dyn Fn(), rows: &dyn Fn(&Value) -> u64, enough: 
         let line = lines.next().expect("a look").expect("text");
         serde_json::from_str(&line).expect("JSON")
     };
-    // From the first look on everything is counted.
+    // Counting begins with the first look.
     look();
     send();
     let mut packets = 0;
@@ -226,7 +226,7 @@ fn count(row: &Value, name: &str) -> u64 {
 }
 
 #[test]
-fn top_tells_redirects_that_work_and_that_fail() {
+fn top_counts_successful_and_failed_redirects() {
     let Some(lab) = LineLab::open() else { return };
     let (left, right) = (place(&lab.line.left), &lab.line.right);
     let turn = |state| run("ip", &["-n", &right.name, "link", "set", "right", state]);
@@ -255,9 +255,9 @@ fn top_tells_redirects_that_work_and_that_fail() {
     done(&["xdp", "unload", &left]);
 }
 
-/// The kernel's own count is the judge: what is put into a queue for one packet, eight at a time, does not fit.
+/// Compares with the kernel's own count: of batches of eight, a queue for one packet drops most.
 #[test]
-fn top_tells_what_a_cpumap_drops() {
+fn top_counts_drops_of_a_cpumap() {
     if !tools_or_skip(&["bpftool"]) {
         return;
     }
@@ -303,6 +303,6 @@ fn top_tells_what_a_cpumap_drops() {
     assert_eq!(put, 1000);
     assert!(dropped > 0);
     assert_eq!(taken, put - dropped);
-    // The kernel hands over at most 8 at a time.
+    // The kernel passes on at most 8 at a time.
     assert!((125..=1000).contains(&bulks), "{bulks}");
 }

@@ -1,4 +1,4 @@
-//! What only kernels that take tracing programs show: programs that are attached already, looked at from beside.
+//! Features of kernels with tracing programs: attached programs are observed without changing them.
 
 mod chains;
 mod changes;
@@ -10,13 +10,13 @@ mod several;
 use trawl_bpf::probe::Feature;
 use trawl_tests::{Lab, tracing_or_skip, trawl};
 
-/// A lab for a test that traces.
+/// Opens a lab for a test that traces.
 fn lab() -> Option<Lab> {
     tracing_or_skip().then(Lab::open).flatten()
 }
 
 #[test]
-fn the_doctor_finds_tracing() {
+fn doctor_finds_tracing() {
     if !tracing_or_skip() {
         return;
     }

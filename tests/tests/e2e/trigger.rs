@@ -17,7 +17,7 @@ fn numbered(range: std::ops::Range<u32>) -> Vec<Vec<u8>> {
     range.map(|number| frames::numbered(number, 64)).collect()
 }
 
-/// The comments of a file's packets, by their place.
+/// Returns the comments of a file's packets, with the packets' positions.
 fn comments(contents: &Contents) -> Vec<(usize, String)> {
     let packets = contents.packets.iter().enumerate();
     packets
@@ -32,7 +32,7 @@ fn triggers(summary: &Summary) -> (u64, u64) {
 }
 
 #[test]
-fn an_aborted_packet_has_written_what_led_to_it_and_what_followed() {
+fn aborted_packet_writes_the_packets_before_and_after() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
     let file = lab.file("aborted.pcapng");
@@ -83,7 +83,7 @@ fn an_aborted_packet_has_written_what_led_to_it_and_what_followed() {
 }
 
 #[test]
-fn each_event_has_a_file_of_its_own_and_the_rest_is_not_kept() {
+fn events_have_files_of_their_own_and_the_rest_is_not_kept() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("event.pcapng");
     let receiver = lab.receiver();
@@ -111,7 +111,7 @@ fn each_event_has_a_file_of_its_own_and_the_rest_is_not_kept() {
     let figures = (summary.seen, summary.recorded, summary.not_kept);
     assert_eq!(figures, (200, 151, 49), "{summary:#?}");
     assert_eq!(triggers(&summary), (3, 0));
-    // The first one made room: -W 2.
+    // The first file was removed: -W 2.
     assert!(!lab.path("event_00001.pcapng").exists() && !lab.path("event.pcapng").exists());
     for (name, wanted) in [
         ("event_00002.pcapng", 78..121),
@@ -137,7 +137,7 @@ fn each_event_has_a_file_of_its_own_and_the_rest_is_not_kept() {
 }
 
 #[test]
-fn a_signal_is_an_event_for_packets_of_two_cpus() {
+fn signal_is_an_event_for_packets_of_two_cpus() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("signal.pcapng");
     let receiver = lab.receiver();
@@ -162,7 +162,7 @@ fn a_signal_is_an_event_for_packets_of_two_cpus() {
     capture.signal(Signal::USR2);
     capture.wait_said("trigger 1: the signal SIGUSR2 came");
     lab.send(&numbered(0..100), 100);
-    // It ends by itself when the time after its one event is over.
+    // It ends on its own after the time that follows its one event.
     let summary = capture.wait().summary_of_success();
     assert_eq!(summary.ended, "triggers");
     assert_eq!(summary.seen, summary.recorded + summary.not_kept);
@@ -172,21 +172,21 @@ fn a_signal_is_an_event_for_packets_of_two_cpus() {
     contents.assert_in_time_order();
     assert_eq!(capinfos(&file, "Strict time order"), "True");
     let comments = comments(&contents);
-    // Packets may be late for the second after the signal on a busy machine.
+    // Packets may miss the second after the signal on a busy machine.
     assert!(
         comments.len() <= 1 && comments.iter().all(|(at, _)| *at == 40_000),
         "{comments:?}"
     );
 }
 
-/// One aborted packet, all before it, and what comes in a short time after it.
+/// Arguments for one aborted packet, all before it, and a short time after it.
 fn around_aborted<'a>(interface: &'a str, file: &'a str) -> Vec<&'a str> {
     let event = ["--on-verdict", "aborted", "--trigger-count", "1"];
     let times = ["--pre-trigger", ALWAYS, "--post-trigger", "100ms"];
     [&["-i", interface, "-w", file][..], &event, &times].concat()
 }
 
-/// By the clock, the time after an event that came before.
+/// Waits until the time after an earlier event has passed by the clock.
 fn wait_until_it_is_over() {
     let began = Instant::now();
     wait_until("the time after the event is over by the clock", || {
@@ -194,9 +194,9 @@ fn wait_until_it_is_over() {
     });
 }
 
-/// What waits in memory while the reader cannot read is around the event all the same.
+/// Packets that wait in memory while the reader is stopped still belong to the event.
 #[test]
-fn a_reader_that_was_stopped_keeps_what_is_around_an_event() {
+fn stopped_reader_keeps_the_packets_around_an_event() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
     let (file, receiver) = (lab.file("stopped.pcapng"), lab.receiver());
@@ -215,9 +215,9 @@ fn a_reader_that_was_stopped_keeps_what_is_around_an_event() {
     assert_eq!(comments(&Contents::read(&file))[0].0, 500);
 }
 
-/// A reader of a pipe may take what led to an event long after the time that follows it: nothing of it is thrown away.
+/// A pipe's reader may get the packets before an event long after the event's time: none of them is discarded.
 #[test]
-fn a_pipe_that_is_read_late_gets_what_is_around_an_event() {
+fn pipe_that_is_read_late_gets_the_packets_around_an_event() {
     let Some(lab) = Lab::open() else { return };
     let _program = Loaded::native(Does::ChosenWithHook, &lab.pair.b).expect("the program");
     let receiver = lab.receiver();
@@ -238,9 +238,9 @@ fn a_pipe_that_is_read_late_gets_what_is_around_an_event() {
     assert_eq!(comments(&contents)[0].0, 3000);
 }
 
-/// An event in the last moment is one.
+/// An event in the last moment counts.
 #[test]
-fn a_signal_right_before_the_end_is_an_event() {
+fn signal_right_before_the_end_is_an_event() {
     let Some(lab) = Lab::open() else { return };
     let (file, receiver) = (lab.file("last.pcapng"), lab.receiver());
     let arguments = ["-i", &receiver, "--tap", "xdp", "-w", &file, "--on-signal"];
@@ -260,9 +260,9 @@ fn a_signal_right_before_the_end_is_an_event() {
     assert_eq!(packets_in(&file), 100);
 }
 
-/// What led to an event is lost where the disk does not take it, and not "not kept".
+/// Packets before an event that the disk refuses are lost, rather than "not kept".
 #[test]
-fn a_disk_that_is_too_small_for_what_led_to_an_event() {
+fn disk_too_small_for_the_packets_before_an_event_loses_them() {
     let Some(lab) = Lab::open() else { return };
     let small = Mounted::at(&lab, "tmpfs", "size=1m");
     for name in ["event.pcapng", "event.pcap"] {
@@ -293,7 +293,7 @@ fn a_disk_that_is_too_small_for_what_led_to_an_event() {
 }
 
 #[test]
-fn an_event_after_the_time_of_the_one_before_is_another() {
+fn event_after_the_time_of_the_previous_one_is_another() {
     let Some(lab) = Lab::open() else { return };
     let (file, receiver) = (lab.file("three.pcapng"), lab.receiver());
     let arguments = [
@@ -319,9 +319,9 @@ fn an_event_after_the_time_of_the_one_before_is_another() {
     assert_eq!(comments(&Contents::read(&file)).len(), 3);
 }
 
-/// And the packets that are events while others are written are marked too.
+/// Further events among the written packets are marked too.
 #[test]
-fn an_expression_looks_at_more_than_is_written() {
+fn trigger_expression_sees_more_than_is_written() {
     let Some(lab) = Lab::open() else { return };
     let (file, pcap, receiver) = (lab.file("cut.pcapng"), lab.file("cut.pcap"), lab.receiver());
     let arguments = [
@@ -359,7 +359,7 @@ fn an_expression_looks_at_more_than_is_written() {
 }
 
 #[test]
-fn a_dropped_packet_is_an_event() {
+fn dropped_packet_is_an_event() {
     let Some(lab) = Lab::open() else { return };
     let (file, receiver) = (lab.file("drop.pcapng"), lab.receiver());
     let arguments = [
@@ -393,7 +393,7 @@ fn a_dropped_packet_is_an_event() {
 }
 
 #[test]
-fn memory_for_what_leads_to_an_event_is_bounded() {
+fn memory_for_packets_before_an_event_is_bounded() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("bounded.pcapng");
     let receiver = lab.receiver();
@@ -437,7 +437,7 @@ fn memory_for_what_leads_to_an_event_is_bounded() {
 }
 
 #[test]
-fn events_have_packets_shown_as_well() {
+fn events_print_packets_as_well() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     let arguments = [
@@ -465,7 +465,7 @@ fn events_have_packets_shown_as_well() {
 }
 
 #[test]
-fn what_cannot_be_waited_for_is_refused() {
+fn impossible_triggers_are_refused() {
     for (options, said) in [
         (["--trigger", ""], "matches every packet"),
         (["--pre-trigger", "-5s"], "above zero"),

@@ -1,5 +1,4 @@
-//! Programs with hooks put into them do what they did: the same verdicts and the same bytes, packet by packet, from
-//! the kernel's own test runs.
+//! Programs with added hooks behave as before: the same verdicts and the same bytes, packet by packet, in the kernel's test runs.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -13,9 +12,9 @@ use trawl_tests::{programs, root_or_skip};
 
 /// Packets for each program.
 const PACKETS: u64 = 400;
-/// Those that leave no room for hooks, or leave by none: they have tests of their own.
+/// Programs without space for hooks, or without an exit for one: separate tests cover them.
 const APART: [&str; 5] = ["overcrowded", "jump_below", "step_5", "thrown", "enormous"];
-/// What older kernels do not take as it is.
+/// Programs that older kernels refuse even without hooks.
 const NEWER: [&str; 5] = [
     "newest",
     "arena",
@@ -24,10 +23,10 @@ const NEWER: [&str; 5] = [
     "counted_otherwise",
 ];
 const GUARD_IN_ARENA: &str = "xdp_guard";
-/// What the programs that stand in for a capture's answer, beside their slot.
+/// Verdict of the programs that stand in for a capture's, next to their slot.
 const SEEN: u32 = 1000;
 
-/// Numbers that look random and are the same each time.
+/// Pseudo-random numbers, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -43,7 +42,7 @@ impl Numbers {
     }
 }
 
-/// Frames of all sorts and lengths: of several kinds, some of them cut, some longer than a page.
+/// Returns a frame of random kind and length: sometimes cut, sometimes longer than a page.
 fn frame(numbers: &mut Numbers) -> Vec<u8> {
     const TYPES: [u16; 6] = [0x0800, 0x86dd, 0x0806, 0x8100, 0x88a8, 0x88b5];
     let length = match numbers.below(10) {
@@ -85,7 +84,7 @@ fn load(name: &str, bytes: &[u8], program: &str, tappable: bool) -> trawl_sys::R
     source.load(&site)
 }
 
-/// All XDP programs of an object.
+/// Returns all XDP programs of an object.
 fn programs_of(name: &str, bytes: &[u8]) -> Vec<String> {
     let source = Source::embedded(name, bytes).expect("an object");
     source.programs().into_iter().map(|one| one.name).collect()
@@ -102,7 +101,7 @@ fn assert_same(what: &str, original: &Program, tappable: &Program) {
             (Ok(expected), Ok(found)) => {
                 assert_eq!(found, expected, "{what}, packet {packet}: {frame:02x?}");
             }
-            // Longer than a program takes that knows nothing of fragments, or than this kernel's test run does.
+            // Longer than the maximum of a program without fragments, or of this kernel's test run.
             (Err(expected), Err(found)) => {
                 assert_eq!(found.raw_os_error(), expected.raw_os_error(), "{what}");
             }
@@ -111,7 +110,7 @@ fn assert_same(what: &str, original: &Program, tappable: &Program) {
     }
 }
 
-/// An XDP program that only answers.
+/// Loads an XDP program that only returns a verdict.
 fn answering(value: u32, like: (u32, u32)) -> OwnedFd {
     load_block(&[op::mov32_imm(0, value), op::exit()], like)
 }
@@ -125,7 +124,7 @@ fn load_block(instructions: &[Insn], (expected_attach_type, flags): (u32, u32)) 
     program::load(instructions, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Puts programs into the hooks and sees that they are entered, each for its verdict.
+/// Puts programs into the hooks and checks that each is entered for its verdict.
 fn assert_entered(what: &str, original: &Program, tappable: &Program, like: (u32, u32)) {
     let hook = tappable.map(HOOK).expect("a hook");
     let entry = tappable.map(ENTRY).expect("an entry");
@@ -152,7 +151,7 @@ fn assert_entered(what: &str, original: &Program, tappable: &Program, like: (u32
         }
     }
     drop(watchers);
-    // Who enters sees the packet before the program does, and the program does not run unless it is jumped to.
+    // The program at the entry sees the packet first, and the original program runs only if it is jumped to.
     let watcher = answering(SEEN, like);
     map::set_program(entry, 0, watcher.as_fd()).unwrap_or_else(|e| panic!("{what}: {e}"));
     let frame = [7u8; 64];
@@ -161,7 +160,7 @@ fn assert_entered(what: &str, original: &Program, tappable: &Program, like: (u32
     map::clear_program(entry, 0).expect("the slot is emptied");
 }
 
-/// With nobody in its hooks, and with somebody at the entry who only lets the program go on.
+/// Checks a program with empty hooks, and with a program at the entry that only continues.
 fn check(name: &str, bytes: &[u8], program: &str, with_frags: bool) {
     let what = format!("{program} of {name}");
     let original = load(name, bytes, program, false).unwrap_or_else(|e| panic!("{e}"));
@@ -180,7 +179,7 @@ fn check(name: &str, bytes: &[u8], program: &str, with_frags: bool) {
     assert_entered(&what, &original, &tappable, like);
 }
 
-/// Jumps on to the program itself, as a capture at its entry does.
+/// Loads a program that jumps on to the original program, like a capture at its entry.
 fn going_on(entry: BorrowedFd<'_>, like: (u32, u32)) -> OwnedFd {
     use std::os::fd::AsRawFd;
     let [map, upper_half] = op::load_immediate(op::MAP, 2, entry.as_raw_fd());
@@ -205,7 +204,7 @@ fn has_frags(name: &str, bytes: &[u8], program: &str) -> bool {
 }
 
 #[test]
-fn programs_of_different_shapes() {
+fn programs_of_different_shapes_behave_as_before() {
     if !root_or_skip() {
         return;
     }
@@ -227,7 +226,7 @@ fn programs_of_different_shapes() {
 }
 
 #[test]
-fn the_bundled_programs() {
+fn bundled_programs_behave_as_before() {
     if !root_or_skip() {
         return;
     }
@@ -250,7 +249,7 @@ fn the_bundled_programs() {
 }
 
 #[test]
-fn what_leaves_no_room_is_refused_by_its_name() {
+fn program_without_space_for_hooks_is_refused_by_name() {
     if !root_or_skip() {
         return;
     }
@@ -260,7 +259,7 @@ fn what_leaves_no_room_is_refused_by_its_name() {
     assert_not_tappable(&error, &["overcrowded", "512 of 512 bytes"]);
 }
 
-/// The refusal says why in these words, and advises to do without hooks.
+/// Checks that the refusal has this reason, and suggests loading without hooks.
 #[track_caller]
 fn assert_not_tappable(error: &Error, words: &[&str]) {
     let text = error.to_string();
@@ -270,9 +269,9 @@ fn assert_not_tappable(error: &Error, words: &[&str]) {
     assert_eq!(error.how_to_fix(), Some("load it without --tappable"));
 }
 
-/// What leaves by an exception meets no hook; its verdict is the same.
+/// An exit by an exception meets no hook; its verdict is the same.
 #[test]
-fn exceptions_are_told() {
+fn exits_by_exceptions_are_reported() {
     if !root_or_skip() {
         return;
     }
@@ -291,7 +290,7 @@ fn exceptions_are_told() {
 }
 
 #[test]
-fn jumps_that_others_direct_are_told() {
+fn jumps_through_maps_filled_later_are_reported() {
     if !root_or_skip() {
         return;
     }
@@ -310,12 +309,12 @@ fn jumps_that_others_direct_are_told() {
 }
 
 #[test]
-fn a_stack_that_no_jump_is_allowed_on_any_more_is_refused() {
+fn stack_too_deep_for_a_jump_is_refused() {
     if !root_or_skip() {
         return;
     }
     let load = |name: &str, tappable| load(name, programs::object(name), name, tappable);
-    // The deeper ones are too deep for older kernels as they are.
+    // The deeper ones are too deep for older kernels even without hooks.
     let deepest = ["jump_below_240", "jump_below_224", "jump_below_192"]
         .into_iter()
         .find(|name| load(name, false).is_ok())
@@ -324,9 +323,9 @@ fn a_stack_that_no_jump_is_allowed_on_any_more_is_refused() {
     assert_not_tappable(&error, &[deepest, "with hooks put in", "stack"]);
 }
 
-/// With hooks in it is looked through instruction by instruction, as it is without.
+/// With hooks it is verified instruction by instruction, as without.
 #[test]
-fn what_takes_the_verifier_nearly_all_it_may_take() {
+fn program_near_the_verifiers_limit_is_accepted() {
     if !root_or_skip() {
         return;
     }

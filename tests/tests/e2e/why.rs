@@ -37,9 +37,9 @@ fn row<'v>(report: &'v Value, reason: &str) -> &'v Value {
     found.unwrap_or_else(|| panic!("no {reason} in {report}"))
 }
 
-/// Rows add up to what was seen, and counters equal rows.
+/// Rows add up to the total, and counters equal rows.
 #[test]
-fn rows_and_counters_are_the_same() {
+fn rows_and_counters_agree() {
     let Some(lab) = Lab::open() else { return };
     let name = &lab.pair.b.name;
     let inside = |command: &[&str]| run("ip", &[&["netns", "exec", name], command].concat());
@@ -92,9 +92,9 @@ fn rows_and_counters_are_the_same() {
     }
 }
 
-/// The advice names tables of iptables of both kinds, and programs at tc and XDP by number and name.
+/// The advice names iptables tables of both kinds, and programs at tc and XDP by number and name.
 #[test]
-fn advice_names_what_dropped_the_packets() {
+fn advice_names_the_dropping_object() {
     let Some(lab) = Lab::open() else { return };
     let name = &lab.pair.b.name;
     let inside = |command: &str| {
@@ -143,12 +143,12 @@ fn advice_names_what_dropped_the_packets() {
         told.contains(&format!("trawl xdp stats {receiver}")),
         "{told}"
     );
-    // A capture sees verdicts of a program without a hook only where the kernel allows tracing programs.
+    // A capture sees verdicts of a program without a hook only if the kernel allows tracing programs.
     let is_traced = trawl_bpf::probe::Feature::Fexit.probe().is_supported();
     assert_eq!(told.contains("--verdict drop,aborted"), is_traced, "{told}");
 }
 
-/// What `nstat` says in b's namespace.
+/// Returns a counter of `nstat` in b's namespace.
 fn nstat(lab: &Lab, counter: &str) -> u64 {
     let text = run(
         "ip",
@@ -169,7 +169,7 @@ fn counter<'v>(report: &'v Value, name: &str) -> &'v Value {
 
 /// Full receive buffers are rows, full accept queues counters alone; both equal nstat's differences.
 #[test]
-fn receive_buffers_and_accept_queues_are_told_as_nstat_does() {
+fn receive_buffers_and_accept_queues_match_nstat() {
     let Some(lab) = Lab::open() else { return };
     let b = &lab.pair.b;
     let address = b.ipv4;
@@ -191,7 +191,7 @@ fn receive_buffers_and_accept_queues_are_told_as_nstat_does() {
     long[38..42].copy_from_slice(&[0x05, 0x56, 0, 0]);
     sum_up(&mut long);
     lab.send_long(&vec![long; 1000]);
-    // Two are taken; of the others the kernel forgets the first segments.
+    // Two are accepted; of the others the kernel drops the first segments.
     let connections = run_in(&lab.pair.a.namespace, || {
         let connect = |_| {
             let one = rustix::net::socket_with(
@@ -250,7 +250,7 @@ fn receive_buffers_and_accept_queues_are_told_as_nstat_does() {
     drop((socket, listener));
 }
 
-/// The sum over the IP header, put where it belongs.
+/// Stores the checksum of the IP header in the header.
 fn sum_up(frame: &mut [u8]) {
     frame[24..26].fill(0);
     let words = frame[14..34].chunks_exact(2);
@@ -263,10 +263,9 @@ fn sum_up(frame: &mut [u8]) {
     frame[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
-/// What XDP loses without a socket buffer is counted by program, interface, error and mode; what is a socket
-/// buffer is a row.
+/// Drops by XDP without a socket buffer are counted by program, interface, error and mode; drops of a socket buffer are rows.
 #[test]
-fn what_xdp_loses_is_told_once() {
+fn xdp_drops_are_reported_once() {
     let Some(lab) = Lab::open() else { return };
     let (receiver, name) = (lab.receiver(), &lab.pair.b.name);
     let inside = |command: &[&str]| run("ip", &[&["-n", name], command].concat());
@@ -317,7 +316,7 @@ fn what_xdp_loses_is_told_once() {
 }
 
 #[test]
-fn words_name_reason_place_and_flows() {
+fn text_names_reason_function_and_flows() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     let why = Running::start(&["why", "-i", &receiver, "udp"], "looking for drops on");
@@ -336,17 +335,17 @@ fn words_name_reason_place_and_flows() {
 }
 
 #[test]
-fn wrong_use_is_told() {
+fn wrong_usage_is_reported() {
     for arguments in [&["why", "--duration", "x"][..], &["why", "no such word"]] {
         assert_eq!(trawl(arguments).status.code(), Some(2), "{arguments:?}");
     }
 }
 
-/// What `why` reports of a namespace while `traffic` runs in the lab.
+/// Returns `why`'s report on a namespace while `traffic` runs in the lab.
 fn while_running(lab: &Lab, namespace: &str, traffic: impl FnOnce()) -> Value {
     let why = Running::start(&["why", "--netns", namespace, "--json"], "looking");
     traffic();
-    // A drop of a packet that is sure to be lost, and that is recorded after all others.
+    // A certain drop, which is recorded after all others.
     lab.send_long(&[udp(lab, 9)]);
     why.signal(Signal::INT);
     serde_json::from_str(&why.wait().stdout).expect("JSON")
@@ -358,7 +357,7 @@ fn inside(namespace: &str, command: &[&str]) -> Command {
     all
 }
 
-/// Raw sockets read clones of replies, and their filters reject those of each other; the kernel frees the originals.
+/// Raw sockets read clones of replies, and their filters reject each other's; the kernel frees the originals.
 #[test]
 fn answered_pings_are_no_losses() {
     let Some(lab) = Lab::open() else { return };
@@ -402,7 +401,7 @@ fn connections_and_their_ends_are_no_losses() {
             let (mut server, _) = listener.accept().expect("a connection");
             use std::io::{Read, Write};
             server.write_all(b"hello").expect("an answer");
-            // Each side closes first in turn; in every third round with data unread, by a reset.
+            // The sides close first in turn; in every third round by a reset, with data unread.
             let mut answer = [0; 5];
             if round % 3 != 0 {
                 client.read_exact(&mut answer).expect("the answer");
@@ -419,7 +418,7 @@ fn connections_and_their_ends_are_no_losses() {
 }
 
 #[test]
-fn other_namespaces_are_left_out_unless_they_are_asked_for() {
+fn other_namespaces_are_included_only_on_request() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let find = |arguments: &[&str]| -> Vec<Value> {
@@ -437,7 +436,7 @@ fn other_namespaces_are_left_out_unless_they_are_asked_for() {
     assert_eq!(find(&["--all-namespaces", "udp dst port 4321"]).len(), 1);
 }
 
-/// The commands in a line of advice: what follows a colon, up to the next semicolon.
+/// Returns the commands in a line of advice: from a colon up to the next semicolon.
 fn commands(advice: &str) -> Vec<String> {
     let starts = ["trawl ", "ip ", "tc ", "bpftool ", "ss ", "nft "];
     let pieces = advice.split("; ").flat_map(|piece| piece.split(": "));
@@ -445,7 +444,7 @@ fn commands(advice: &str) -> Vec<String> {
     commands.map(str::to_owned).collect()
 }
 
-/// Runs each command of an advice as it is given; captures end by themselves.
+/// Runs each command of an advice as given; captures end on their own.
 fn walk(advice: &str) {
     let all = commands(advice);
     assert!(!all.is_empty(), "no command in: {advice}");
@@ -467,7 +466,7 @@ fn walk(advice: &str) {
 }
 
 #[test]
-fn each_advice_about_an_xdp_program_can_be_followed() {
+fn advice_about_xdp_programs_can_be_followed() {
     let Some(lab) = Lab::open() else { return };
     let b = &lab.pair.b;
     let place = lab.receiver();
@@ -513,11 +512,11 @@ fn each_advice_about_an_xdp_program_can_be_followed() {
 }
 
 #[test]
-fn a_protocol_without_a_handler_has_advice() {
+fn protocol_without_a_handler_has_advice() {
     let Some(lab) = Lab::open() else { return };
     let b = &lab.pair.b;
     let mut frame = udp(&lab, 9);
-    // IP in IP, with the checksum of the header as it is then.
+    // IP in IP, with the matching header checksum.
     frame[23] = 4;
     frame[24..26].copy_from_slice(&[0, 0]);
     let sum: u32 = frame[14..34]

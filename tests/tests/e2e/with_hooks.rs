@@ -1,11 +1,11 @@
-//! A capture that finds a program without hooks names the command that loads it with some, and that command does.
+//! A capture on a program without hooks names the command that reloads it with hooks, and that command works.
 
 use trawl_tests::programs::{Attached, object_file};
 use trawl_tests::witness::output;
 use trawl_tests::xdp::{CleanUp, only_program, programs_on, succeeds};
 use trawl_tests::{Capture, Lab, binary, frames, trawl};
 
-/// What the refused capture advises.
+/// Returns the advice of the refused capture.
 #[track_caller]
 fn advice(arguments: &[&str]) -> String {
     let refused = trawl(&[&["capture"], arguments].concat());
@@ -17,7 +17,7 @@ fn advice(arguments: &[&str]) -> String {
     rest[..end.unwrap_or(rest.len())].trim().to_owned()
 }
 
-/// Does what was advised, as a person would, and then captures.
+/// Follows the advice like a user, and then captures.
 #[track_caller]
 fn follow(lab: &Lab, advice: &str) {
     let trawl = binary::path().to_str().expect("plain");
@@ -35,7 +35,7 @@ fn follow(lab: &Lab, advice: &str) {
 }
 
 #[test]
-fn each_kind_of_program_has_a_command_of_its_own() {
+fn advice_depends_on_the_kind_of_program() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let place = lab.receiver();
@@ -67,7 +67,7 @@ fn each_kind_of_program_has_a_command_of_its_own() {
         let place_alone = ["-i", &place, "--tap", "hook"];
         let told = advice(&place_alone);
         assert_eq!(told, expected);
-        // The namespace may stand beside the interface: the advised command needs it too.
+        // The namespace may be separate from the interface: the advised command needs it too.
         let (namespace, name) = place.split_once(':').expect("both");
         let apart = ["-i", name, "--netns", namespace, "--tap", "hook"];
         assert_eq!(advice(&apart), expected);
@@ -75,7 +75,7 @@ fn each_kind_of_program_has_a_command_of_its_own() {
         only_program(&place);
         succeeds(&["xdp", "unload", &place, "--all", "--yes"]);
     }
-    // One of somebody else's, whose file only the person knows.
+    // Another tool's program, whose file only the user knows.
     let _by_others = Attached::native("chosen", "chosen", &lab.pair.b);
     let told = advice(&["-i", &place, "--tap", "hook"]);
     let expected = format!("trawl xdp load {place} FILE.o --replace --keep-maps --tappable");
@@ -83,9 +83,9 @@ fn each_kind_of_program_has_a_command_of_its_own() {
     follow(&lab, &told.replace("FILE.o", &chosen));
 }
 
-/// The others of a chain stay.
+/// The other programs of a chain stay.
 #[test]
-fn the_first_of_a_chain_is_loaded_once_more() {
+fn first_program_of_a_chain_is_reloaded() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, chosen) = (lab.receiver(), object_file(&lab, "chosen"));
@@ -96,7 +96,7 @@ fn the_first_of_a_chain_is_loaded_once_more() {
         told.contains(&format!("&& trawl xdp unload {place} ")),
         "{told}"
     );
-    // Behind a dispatcher there are no programs with hooks; there, captures need none.
+    // Programs behind a dispatcher have no hooks, and captures need none.
     if trawl_bpf::probe::Feature::Freplace.probe().is_supported() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Machines that lack something: no BPF file system, no right to mount one, a kernel that is older than a feature.
+//! Machines with missing features: no BPF file system, no right to mount one, a kernel older than a feature.
 
 use std::process::{Command, Output};
 
@@ -7,8 +7,8 @@ use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{nothing_attached, run, wait_unloaded, xdp_on};
 use trawl_tests::{Capture, Lab, binary, frames, root_or_skip, tools_or_skip, trawl};
 
-/// Runs a script where no process can see a BPF file system: mounts and process numbers of its own, in a station's
-/// network namespace. `$TRAWL` is the binary.
+/// Runs a script without any visible BPF file system: with its own mounts and process numbers, in a station's network namespace.
+/// `$TRAWL` is the binary.
 fn without_bpffs(lab: &Lab, script: &str) -> Output {
     let network = format!("--net=/run/netns/{}", lab.pair.b.name);
     let own = "unshare --mount --pid --fork --mount-proc --propagation private sh -c";
@@ -35,7 +35,7 @@ fn said(output: &Output) -> String {
 const FIX: &str = "mount -t bpf -o mode=0700 bpf /sys/fs/bpf";
 
 #[test]
-fn the_doctor_tells_that_no_bpf_file_system_is_mounted() {
+fn doctor_reports_a_missing_bpf_file_system() {
     let Some(lab) = Lab::open() else { return };
     let text = said(&without_bpffs(&lab, "$TRAWL doctor"));
     assert!(text.contains("no BPF file system is mounted"), "{text}");
@@ -53,7 +53,7 @@ fn the_doctor_tells_that_no_bpf_file_system_is_mounted() {
 }
 
 #[test]
-fn a_hook_map_cannot_be_found_without_a_bpf_file_system() {
+fn hook_map_cannot_be_found_without_a_bpf_file_system() {
     let Some(lab) = Lab::open() else { return };
     let output = without_bpffs(&lab, "$TRAWL capture -i veth0 --hook /sys/fs/bpf/hook -c 1");
     let text = said(&output);
@@ -62,7 +62,7 @@ fn a_hook_map_cannot_be_found_without_a_bpf_file_system() {
 }
 
 #[test]
-fn a_capture_needs_no_bpf_file_system() {
+fn capture_needs_no_bpf_file_system() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let script = format!(
@@ -77,9 +77,9 @@ fn a_capture_needs_no_bpf_file_system() {
 }
 
 #[test]
-fn what_is_to_stay_has_a_bpf_file_system_mounted() {
+fn loading_a_program_mounts_a_bpf_file_system() {
     let Some(lab) = Lab::open() else { return };
-    // The mount ends with the last process that sees it, and the program with the mount.
+    // The mount ends with its last process, and the program with the mount.
     let script = "$TRAWL xdp load veth0 drop || exit 1\n\
                   mountpoint /sys/fs/bpf || exit 2\n\
                   ip -j -d link show dev veth0 | jq .[0].xdp.prog.id || exit 3\n\
@@ -96,7 +96,7 @@ fn what_is_to_stay_has_a_bpf_file_system_mounted() {
 }
 
 #[test]
-fn where_none_can_be_mounted_the_command_is_told() {
+fn missing_right_to_mount_is_reported_with_the_command() {
     let Some(lab) = Lab::open() else { return };
     if !tools_or_skip(&["setpriv"]) {
         return;
@@ -111,7 +111,7 @@ fn where_none_can_be_mounted_the_command_is_told() {
     }
 }
 
-/// The version of the running kernel: 6, 1 of 6.1.0-56-amd64.
+/// Returns the version of the running kernel: 6, 1 for 6.1.0-56-amd64.
 fn kernel() -> (u32, u32) {
     let release = run("uname", &["-r"]);
     let mut numbers = release
@@ -122,7 +122,7 @@ fn kernel() -> (u32, u32) {
 }
 
 #[test]
-fn a_kernel_without_tcx_is_told_of_and_done_with() {
+fn kernel_without_tcx_is_reported_and_supported() {
     if !root_or_skip() {
         return;
     }

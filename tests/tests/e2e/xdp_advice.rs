@@ -1,5 +1,4 @@
-//! What the kernel refuses comes with the line of the source and with what helps against it, not only with the
-//! verifier's words.
+//! Kernel refusals come with the line of the source and with a fix, besides the verifier's log.
 
 use trawl_tests::Lab;
 use trawl_tests::programs::object_file;
@@ -7,10 +6,10 @@ use trawl_tests::witness::run;
 use trawl_tests::xdp::{CleanUp, all_gone, fails, succeeds};
 
 #[test]
-fn each_mistake_is_met_with_what_helps() {
+fn mistakes_are_reported_with_a_fix() {
     let Some(lab) = Lab::open() else { return };
     let (place, file) = (lab.receiver(), object_file(&lab, "refused"));
-    // The program, a word of its line, and one of the advice.
+    // The program, a part of the reported line, and a part of the advice.
     let cases = [
         ("beyond_the_end", "ethernet->h_proto", "> data_end"),
         (
@@ -54,7 +53,7 @@ fn each_mistake_is_met_with_what_helps() {
 }
 
 #[test]
-fn programs_for_other_places_are_told_apart() {
+fn programs_of_other_types_are_named() {
     let Some(lab) = Lab::open() else { return };
     let (place, file) = (lab.receiver(), object_file(&lab, "redirecting"));
     let refused = |file: &str, name: &str, words: &[&str]| {
@@ -79,7 +78,7 @@ fn programs_for_other_places_are_told_apart() {
 }
 
 #[test]
-fn maps_that_differ_from_the_pinned_ones() {
+fn maps_that_differ_from_the_pinned_ones_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "several"));
@@ -95,7 +94,7 @@ fn maps_that_differ_from_the_pinned_ones() {
         "--pin-maps",
         &directory,
     ];
-    // Directories on the way are made, and go with it.
+    // Missing directories are made, and removed with it.
     succeeds(&load);
     assert!(std::path::Path::new(&pin).exists());
     succeeds(&["xdp", "unload", &place]);
@@ -153,7 +152,7 @@ fn maps_that_differ_from_the_pinned_ones() {
 }
 
 #[test]
-fn interfaces_have_other_names() {
+fn interface_is_found_by_its_alternative_names() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let station = &lab.pair.b;

@@ -1,5 +1,5 @@
-//! Chains by libxdp's protocol: what trawl makes, libxdp's own tools find, change and leave whole, and the other way
-//! round. They need programs that replace functions of others, which not every kernel lets root load.
+//! Chains by libxdp's protocol: libxdp's own tools find, change and keep trawl's chains, and vice versa. They need programs that
+//! replace functions of others, which not every kernel lets root load.
 
 use serde_json::Value;
 use trawl_lab::PairOptions;
@@ -14,7 +14,7 @@ struct Chain {
     lab: Lab,
     place: String,
     members: String,
-    /// Where the members' common map is pinned.
+    /// Directory of the members' common pinned map.
     maps: String,
     _clean: CleanUp,
 }
@@ -49,7 +49,7 @@ impl Chain {
         succeeds(&[&arguments[..], more].concat());
     }
 
-    /// Which members a packet meets, in their order.
+    /// Returns the members that a packet meets, in order.
     #[track_caller]
     fn way_of_a_packet(&self, expected: u64) {
         let trail = || number_at(&format!("{}/trail", self.maps));
@@ -62,7 +62,7 @@ impl Chain {
         });
     }
 
-    /// What libxdp's own tool prints.
+    /// Returns the output of libxdp's own tool.
     fn xdp_loader(&self, arguments: &[&str]) -> String {
         xdp_loader(&self.lab.pair.b.name, arguments)
     }
@@ -87,7 +87,7 @@ fn id_of(programs: &[Value], name: &str) -> u64 {
 }
 
 #[test]
-fn members_run_by_priority_until_a_verdict_ends_it() {
+fn members_run_by_priority_until_a_verdict_ends_the_chain() {
     let Some(chain) = Chain::open(PairOptions::default()) else {
         return;
     };
@@ -95,7 +95,7 @@ fn members_run_by_priority_until_a_verdict_ends_it() {
     chain.way_of_a_packet(3);
     chain.load("copes_with_fragments", &["--prio", "40"]);
     chain.load("passes", &["--prio", "20"]);
-    // This one's file says that it is to be early, and that the chain goes on after a drop.
+    // This one's file sets an early priority, and continues after a drop.
     chain.load("drops_and_goes_on", &[]);
     let members = programs_on(&chain.place);
     assert_eq!(
@@ -131,7 +131,7 @@ fn members_run_by_priority_until_a_verdict_ends_it() {
 }
 
 #[test]
-fn libxdp_s_loader_sees_joins_and_unloads_what_trawl_loaded() {
+fn libxdp_loader_sees_joins_and_unloads_chains_of_trawl() {
     let Some(chain) = Chain::open(PairOptions::default()) else {
         return;
     };
@@ -173,14 +173,14 @@ fn libxdp_s_loader_sees_joins_and_unloads_what_trawl_loaded() {
     assert_eq!(names(&members), ["drops_and_goes_on", "passes"]);
     assert_eq!(members[0]["source"], Value::Null);
     assert_eq!(members[1]["source"], chain.members.as_str());
-    // Theirs has a map of its own.
+    // libxdp's program has a map of its own.
     chain.way_of_a_packet(2);
     let ours = id_of(&members, "passes");
     chain.xdp_loader(&["unload", interface, "-i", &ours.to_string()]);
     wait_unloaded(ours);
     let left = programs_on(&chain.place);
     assert_eq!(names(&left), ["drops_and_goes_on"]);
-    // What trawl kept beside its program is cleared away by the next command that changes something.
+    // The next command that changes something removes the pins that trawl kept for its program.
     succeeds(&["clean"]);
     assert!(!std::path::Path::new(&chain.maps).exists());
     fails(
@@ -199,7 +199,7 @@ fn libxdp_s_loader_sees_joins_and_unloads_what_trawl_loaded() {
 }
 
 #[test]
-fn trawl_joins_and_leaves_what_libxdp_s_loader_loaded() {
+fn trawl_joins_and_leaves_chains_of_the_libxdp_loader() {
     let Some(chain) = Chain::open(PairOptions::default()) else {
         return;
     };
@@ -240,7 +240,7 @@ fn trawl_joins_and_leaves_what_libxdp_s_loader_loaded() {
 }
 
 #[test]
-fn packets_in_pieces_need_every_member_to_cope() {
+fn packets_in_pieces_need_support_by_every_member() {
     let options = PairOptions {
         mtu: 9000,
         ..PairOptions::default()
@@ -257,7 +257,7 @@ fn packets_in_pieces_need_every_member_to_cope() {
         1,
         &["MTU", "xdp.frags", "--mode skb"],
     );
-    // The chain is what it was.
+    // The chain is unchanged.
     assert_eq!(
         names(&programs_on(&chain.place)),
         ["copes_with_fragments", "copes_with_fragments_too"]
@@ -266,7 +266,7 @@ fn packets_in_pieces_need_every_member_to_cope() {
 }
 
 #[test]
-fn a_chain_has_room_for_ten() {
+fn chain_has_at_most_ten_members() {
     let Some(chain) = Chain::open(PairOptions::default()) else {
         return;
     };
@@ -288,7 +288,7 @@ fn a_chain_has_room_for_ten() {
     );
     let before = programs_on(&chain.place);
     assert_eq!(before.len(), 10);
-    // One takes the place of all.
+    // One program replaces all.
     chain.load("drops", &["--replace"]);
     chain.way_of_a_packet(3);
     for one in &before {
@@ -298,7 +298,7 @@ fn a_chain_has_room_for_ten() {
 }
 
 #[test]
-fn no_packet_misses_the_chain_while_it_changes() {
+fn packets_never_miss_a_changing_chain() {
     let Some(chain) = Chain::open(PairOptions::default()) else {
         return;
     };
@@ -339,7 +339,7 @@ fn no_packet_misses_the_chain_while_it_changes() {
     std::fs::remove_file(&pin).expect("the pin");
 }
 
-/// What stands behind a dispatcher is pinned in its directory.
+/// Returns the pins in a dispatcher's directory.
 fn dispatcher_pins(chain: &Chain) -> Vec<std::path::PathBuf> {
     let begins = format!("dispatch-{}-", chain.lab.pair.b.index);
     let own = status_of(&chain.place)["programs"][0]["id"].to_string();
@@ -358,13 +358,13 @@ fn dispatcher_pins(chain: &Chain) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn bundled_programs_join_it_by_their_priority() {
+fn bundled_programs_join_a_chain_by_priority() {
     let Some(chain) = Chain::open(PairOptions::default()) else {
         return;
     };
     let place = chain.place.as_str();
     chain.load("passes", &["--prio", "20"]);
-    // Without one they want the interface for themselves.
+    // Without a priority they require the interface for themselves.
     let said = ["libxdp's protocol", "--prio N", "--replace"];
     fails(&["xdp", "load", place, "drop"], 1, &said);
     let hooks = [
@@ -395,7 +395,7 @@ fn bundled_programs_join_it_by_their_priority() {
     succeeds(&["xdp", "unload", place, &drops.to_string()]);
     wait_unloaded(drops);
     chain.way_of_a_packet(12);
-    // A map of targets is filled before a packet comes to the program.
+    // A map of targets is filled before the program gets a packet.
     let to = chain.interface();
     succeeds(&[
         "xdp", "load", place, "redirect", "--to", to, "--by", "devmap", "--prio", "95",
@@ -417,7 +417,7 @@ fn bundled_programs_join_it_by_their_priority() {
 }
 
 #[test]
-fn what_takes_a_whole_chain_s_place_leaves_nothing_of_it() {
+fn program_that_replaces_a_chain_leaves_nothing_of_it() {
     let Some(chain) = Chain::open(PairOptions::default()) else {
         return;
     };

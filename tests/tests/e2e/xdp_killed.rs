@@ -1,4 +1,4 @@
-//! A load or an unload that is killed at any moment leaves nothing behind that the next command does not remove.
+//! A load or an unload that is killed at any moment leaves nothing that the next command does not remove.
 
 use std::fs;
 use std::path::Path;
@@ -9,12 +9,12 @@ use trawl_tests::witness::output;
 use trawl_tests::xdp::{CleanUp, all_gone, succeeds};
 use trawl_tests::{Lab, binary, tools_or_skip, wait_until};
 
-/// What changes something, or begins a thread that does so in another namespace.
+/// Calls that change something, or begin a thread that does so in another namespace.
 const CALLS: &str = "trace=bpf,ioctl,?unlink,?unlinkat,?rmdir,?mkdir,?mkdirat,?clone3";
-/// Of calls about a device most only ask: this many stand together, of which one is chosen.
+/// Most ioctl calls only query a device: of this many in a row, one is chosen.
 const QUESTIONS: usize = 3;
 
-/// The settings that programs switch on the other end.
+/// Returns the settings that programs change on the other end.
 fn settings(lab: &Lab) -> Vec<bool> {
     let ethtool = lab.pair.a.ethtool().expect("the interface is there");
     let names = [
@@ -27,8 +27,8 @@ fn settings(lab: &Lab) -> Vec<bool> {
     all.map(|one| one.is_some_and(|one| one)).into()
 }
 
-/// The calls at which a command is killed: each that changes something, and those that begin a thread, the first of
-/// some in a row. What other tests have pinned makes them a few more or fewer; then it is killed a little beside.
+/// Returns the calls at which a command is killed: each that changes something, and the first of consecutive ones that begin a
+/// thread. Other tests' pins change their number a little; then the kill is slightly off.
 fn moments(calls: &[Call]) -> Vec<&Call> {
     let changes = |call: &&Call| {
         let words = ["_PIN", "UPDATE", "DELETE", "DETACH", "LINK_"];
@@ -44,7 +44,7 @@ fn moments(calls: &[Call]) -> Vec<&Call> {
     moments
 }
 
-/// Runs a command again and again, killed at another of its calls each time.
+/// Runs a command repeatedly, killed at another of its calls each time.
 fn killed_everywhere(lab: &Lab, before: &[&str], command: &[&str], pins: &str) {
     let as_it_was = settings(lab);
     let trawl = binary::path().to_str().expect("plain");
@@ -57,7 +57,7 @@ fn killed_everywhere(lab: &Lab, before: &[&str], command: &[&str], pins: &str) {
         let strace = ["-qq", "-e", CALLS, "-o", &trace];
         let done = output("strace", &[&strace[..], more, &[trawl], command].concat());
         let at = format!("{command:?}, {more:?}");
-        // Whatever it had come to can be seen, and taken off.
+        // The partial result can be shown and removed.
         succeeds(&["xdp", "status", "-i", &place]);
         let _ = trawl_tests::trawl(&["xdp", "unload", &place, "--all"]);
         wait_until(&format!("nothing is left of {at}"), || {

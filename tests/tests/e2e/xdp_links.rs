@@ -1,5 +1,5 @@
-//! Links name an interface by its number, and interfaces in other namespaces have the same: nobody else's program is
-//! taken off for that.
+//! Links identify an interface by its number, which interfaces in other namespaces share: their programs are not removed by
+//! mistake.
 
 use std::os::fd::OwnedFd;
 
@@ -18,9 +18,9 @@ fn linked(program: &Plain, station: &Station) -> OwnedFd {
     attached.expect("a link")
 }
 
-/// Both ends have the same number in a lab, and the same program here.
+/// Both ends have the same number in a lab, and the same program in this test.
 #[test]
-fn one_program_on_two_interfaces_of_the_same_number() {
+fn interfaces_of_the_same_number_with_one_program_are_distinguished() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     assert_eq!(a.index, b.index);
@@ -47,9 +47,9 @@ fn one_program_on_two_interfaces_of_the_same_number() {
     drop(on_b);
 }
 
-/// Here the other's link looks like this one's, which has none.
+/// The other interface's link looks like one of this interface, which has none.
 #[test]
-fn what_is_attached_by_netlink_is_not_mistaken_for_another_namespaces_link() {
+fn netlink_program_is_not_taken_for_another_namespaces_link() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
     let program = Plain::load(LAB, "lab_drop").unwrap_or_else(|e| panic!("{e}"));

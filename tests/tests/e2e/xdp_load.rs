@@ -1,4 +1,4 @@
-//! Programs that are loaded stay until they are unloaded, and leave nothing then.
+//! Loaded programs stay until they are unloaded, and leave nothing then.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use trawl_tests::xdp::{
 };
 use trawl_tests::{Lab, binary, frames, wait_until};
 
-/// The map of that name that a program uses, as bpftool tells.
+/// Returns the id of a program's map of that name, by bpftool.
 #[track_caller]
 fn map_of(program: u64, name: &str) -> u64 {
     let show = |arguments: &[&str]| -> Value {
@@ -28,7 +28,7 @@ fn map_of(program: u64, name: &str) -> u64 {
 }
 
 #[test]
-fn what_is_loaded_stays_and_runs_until_it_is_unloaded() {
+fn loaded_program_runs_until_it_is_unloaded() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "several"));
@@ -50,9 +50,9 @@ fn what_is_loaded_stays_and_runs_until_it_is_unloaded() {
     fails(&["xdp", "unload", &place], 1, &["no XDP program"]);
 }
 
-/// One of them would not even go with the others.
+/// One of them could not even be loaded with the others.
 #[test]
-fn programs_that_wait_to_be_asked_for_are_not_loaded_along() {
+fn optional_programs_are_not_loaded_with_the_others() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), lab.file("lab.o"));
@@ -63,11 +63,11 @@ fn programs_that_wait_to_be_asked_for_are_not_loaded_along() {
 }
 
 #[test]
-fn it_makes_no_difference_how_the_namespace_is_entered() {
+fn programs_are_found_however_the_namespace_is_entered() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (station, file) = (&lab.pair.b, object_file(&lab, "several"));
-    // ip netns exec puts a /sys without a BPF file system over the real one.
+    // ip netns exec hides the real /sys behind one without a BPF file system.
     let trawl = binary::path().to_str().expect("plain");
     let inside = ["netns", "exec", &station.name, trawl, "xdp"];
     let name = station.interface.as_str();
@@ -96,9 +96,9 @@ fn it_makes_no_difference_how_the_namespace_is_entered() {
     );
     assert!(shown.contains(&format!("\"id\":{program}")), "{shown}");
     assert!(Path::new(&maps).join("calls").exists());
-    // Paths are those that hold everywhere.
+    // Printed paths are valid in every process.
     assert!(!shown.contains("/proc/"), "{shown}");
-    // And unloaded by a third way.
+    // Unloaded from the third kind of environment.
     succeeds(&["xdp", "unload", name, "--netns", &station.name]);
     assert!(!Path::new(&maps).exists());
     all_gone(&lab, &[program], &[]);
@@ -120,7 +120,7 @@ fn one_of_several_programs_is_chosen_by_name() {
         1,
         &[&["no XDP program fourth"], &names[..]].concat(),
     );
-    // Only one is in this section.
+    // Only one program is in this section.
     succeeds(&["xdp", "load", &place, &file, "--prog", "xdp.frags"]);
     assert_eq!(programs_on(&place)[0]["name"], "several_second");
     succeeds(&["xdp", "unload", &place]);
@@ -134,12 +134,12 @@ fn one_of_several_programs_is_chosen_by_name() {
 }
 
 #[test]
-fn a_program_takes_anothers_place_only_if_told_to() {
+fn program_is_replaced_only_on_request() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, station) = (lab.receiver(), &lab.pair.b);
     let file = object_file(&lab, "several");
-    // Somebody else's, by netlink.
+    // Another tool's program, by netlink.
     let theirs = object_file(&lab, "old_section");
     let object = [
         "-n",
@@ -155,7 +155,7 @@ fn a_program_takes_anothers_place_only_if_told_to() {
         "xdp_filter",
     ];
     if !output("ip", &object).status.success() {
-        // iproute2 without libbpf knows only maps of its own sort.
+        // iproute2 without libbpf accepts only its own kind of map.
         let name = station.interface.as_str();
         let pin = format!("/sys/fs/bpf/{}-theirs", station.name);
         run("bpftool", &["prog", "load", &theirs, &pin, "type", "xdp"]);
@@ -192,7 +192,7 @@ fn a_program_takes_anothers_place_only_if_told_to() {
 }
 
 #[test]
-fn what_stands_alone_says_how_to_have_company() {
+fn exclusive_program_explains_how_to_chain_it() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "several"));
@@ -219,7 +219,7 @@ fn what_stands_alone_says_how_to_have_company() {
 }
 
 #[test]
-fn somebody_elses_program_is_taken_off_by_its_number() {
+fn program_of_another_tool_is_removed_by_its_number() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     let held = trawl_lab::program::Loaded::native(trawl_lab::program::Does::Drop, &lab.pair.b)
@@ -263,11 +263,11 @@ fn maps_are_pinned_and_shared_by_name() {
     assert!(shown.contains(&format!("\"id\":{calls},")), "{shown}");
     lab.send(&[frames::silent(64)], 3);
     wait_until("three packets are counted", || number_in(calls) == 3);
-    // The next one goes on with what is there.
+    // The next one continues with the existing contents.
     succeeds(&[&load[..], &["several_first", "--replace"]].concat());
     assert_eq!(map_of(only_program(&place), "calls"), calls);
     assert!(Path::new(&pin).exists());
-    // On another interface too; the last of them takes the pins along.
+    // On another interface too; the last of them removes the pins.
     let other = lab.sender();
     let _clean_other = CleanUp(other.clone());
     succeeds(&[&["xdp", "load", &other][..], &load[3..], &["several_third"]].concat());
@@ -312,15 +312,15 @@ fn program_arrays_stay_filled() {
     all_gone(&lab, &[&targets[..], &[program]].concat(), &[jumps]);
 }
 
-/// Those that are reached by way of others alone, too.
+/// Also arrays that are reached through others only.
 #[test]
-fn program_arrays_of_programs_behind_stay_filled() {
+fn program_arrays_reached_by_jumps_stay_filled() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "onwards"));
     for more in [&[][..], &["--tappable"]] {
         let load = ["xdp", "load", &place, &file, "--prog", "onwards"];
-        // Behind a dispatcher, nothing can jump to what stands in for its function.
+        // Behind a dispatcher, a jump to the program's replaced function is impossible.
         if more.is_empty() && trawl_bpf::probe::Feature::Freplace.probe().is_supported() {
             fails(&load, 1, &["onwards", "dispatcher", "--tappable"]);
             continue;
@@ -339,7 +339,7 @@ fn program_arrays_of_programs_behind_stay_filled() {
 }
 
 #[test]
-fn what_is_left_of_a_vanished_interface_is_cleared_away() {
+fn leftovers_of_a_vanished_interface_are_removed() {
     let Some(lab) = Lab::open() else { return };
     let (place, file) = (lab.receiver(), object_file(&lab, "several"));
     succeeds(&["xdp", "load", &place, &file, "--prog", "several_third"]);
@@ -350,7 +350,7 @@ fn what_is_left_of_a_vanished_interface_is_cleared_away() {
         "ip",
         &["-n", &station.name, "link", "del", &station.interface],
     );
-    // Where it stood by itself, its link tells; behind a dispatcher, only the namespace does.
+    // A program on its own is recognised by its link, one behind a dispatcher only by the namespace.
     if trawl_bpf::probe::Feature::Freplace.probe().is_supported() {
         return;
     }
@@ -365,7 +365,7 @@ fn what_is_left_of_a_vanished_interface_is_cleared_away() {
 }
 
 #[test]
-fn what_is_done_is_told_as_json_too() {
+fn actions_are_reported_as_json_too() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "several"));
@@ -391,14 +391,14 @@ fn what_is_done_is_told_as_json_too() {
 
 /// While a command works on an interface, its pins may look like leftovers to others.
 #[test]
-fn what_another_command_is_working_on_is_not_cleared_away() {
+fn pins_of_a_running_command_are_kept() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let place = lab.receiver();
     succeeds(&["xdp", "load", &place, "drop"]);
     let link = status_of(&place)["programs"][0]["link"].to_string();
     let pins = pins_of(&lab.pair.b);
-    // As a command that changes the mode has it for a moment: detached, and pinned still.
+    // As during a change of the mode: detached and still pinned.
     let name = Path::new(&pins).file_name().expect("a name");
     let name = name.to_str().expect("plain");
     let held = Lock::take(Rank::Interface, name).expect("a lock");
@@ -418,7 +418,7 @@ fn what_another_command_is_working_on_is_not_cleared_away() {
 
 /// `-i` on each of these commands.
 #[test]
-fn interfaces_are_named_by_i_too() {
+fn interfaces_are_accepted_by_i_too() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let place = lab.receiver();
@@ -437,7 +437,7 @@ fn interfaces_are_named_by_i_too() {
 }
 
 #[test]
-fn chain_actions_are_chosen_when_it_is_loaded() {
+fn chain_actions_are_chosen_at_load() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "chosen"));

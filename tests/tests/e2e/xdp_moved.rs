@@ -1,5 +1,5 @@
-//! What programs of trawl need of other interfaces, when these change under them: told by status and stats, and put back
-//! on unload wherever the interface is by then.
+//! Settings of other interfaces that trawl's programs depend on, when these interfaces change: reported by status and stats, and
+//! restored on unload wherever the interface is by then.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -9,7 +9,7 @@ use trawl_tests::witness::{nothing_attached, output, run, xdp_on};
 use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, status_of, succeeds};
 use trawl_tests::{Lab, trawl, wait_until};
 
-/// One more namespace, gone when dropped, with all that is in it.
+/// An additional namespace, removed with its contents when dropped.
 struct Elsewhere(String);
 
 impl Elsewhere {
@@ -27,7 +27,7 @@ impl Elsewhere {
         std::fs::metadata(path).expect("it is there").ino()
     }
 
-    /// The other end of an interface in one of the lab's namespaces.
+    /// Moves the other end of an interface in one of the lab's namespaces here.
     fn joined_to(&self, near: &Station) {
         let (name, there) = (near.name.as_str(), self.0.as_str());
         let numbered = ["index", "77"];
@@ -51,7 +51,7 @@ impl Drop for Elsewhere {
     }
 }
 
-/// Whether ethtool shows a feature to be on.
+/// Returns whether ethtool shows a feature as on.
 fn is_on(namespace: &str, interface: &str, feature: &str) -> bool {
     let shown = run(
         "ip",
@@ -63,7 +63,7 @@ fn is_on(namespace: &str, interface: &str, feature: &str) -> bool {
 }
 
 #[test]
-fn what_helps_a_program_is_told_and_its_loss_too() {
+fn settings_of_a_program_and_their_loss_are_reported() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (near, far) = (lab.receiver(), lab.sender());
@@ -95,7 +95,7 @@ fn what_helps_a_program_is_told_and_its_loss_too() {
     let stats = trawl(&["xdp", "stats", &near]);
     let said = String::from_utf8_lossy(&stats.stderr);
     assert!(stats.status.success() && said.contains("is gone"), "{said}");
-    // A switched feature is one more.
+    // A changed feature is another setting.
     let name = lab.pair.a.interface.as_str();
     run(
         "ip",
@@ -125,7 +125,7 @@ fn what_helps_a_program_is_told_and_its_loss_too() {
 }
 
 #[test]
-fn what_was_switched_is_found_in_another_namespace() {
+fn changed_setting_is_found_in_another_namespace() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let elsewhere = Elsewhere::beside(&lab);
@@ -159,7 +159,7 @@ fn what_was_switched_is_found_in_another_namespace() {
 }
 
 #[test]
-fn a_program_goes_with_its_interface() {
+fn program_moves_with_its_interface() {
     let Some(lab) = Lab::open() else { return };
     let elsewhere = Elsewhere::beside(&lab);
     let (near, station) = (lab.receiver(), &lab.pair.b);
@@ -184,7 +184,7 @@ fn a_program_goes_with_its_interface() {
         (&program["source"], program["id"].as_u64()),
         (&"drop".into(), Some(id))
     );
-    // Looking at the namespace that it left takes nothing away.
+    // Reading the namespace that it left removes nothing.
     succeeds(&["xdp", "status", "--netns", &station.name, &elsewhere.0]);
     let stats = succeeds(&["xdp", "stats", &moved]);
     assert!(stats.contains("drop"), "{stats}");
@@ -195,7 +195,7 @@ fn a_program_goes_with_its_interface() {
 }
 
 #[test]
-fn a_chain_that_got_its_first_program_elsewhere_leaves_nothing() {
+fn moved_chain_leaves_nothing() {
     let Some(lab) = Lab::open() else { return };
     let elsewhere = Elsewhere::beside(&lab);
     let _clean = CleanUp::of(&lab);
@@ -224,13 +224,13 @@ fn a_chain_that_got_its_first_program_elsewhere_leaves_nothing() {
     assert!(!std::path::Path::new(&left).exists(), "{left}");
 }
 
-/// The kernel numbers namespaces anew. A note about one that is gone says nothing about the next with its number.
+/// The kernel reuses numbers of namespaces. A record of a deleted one does not apply to the next with its number.
 #[test]
-fn the_next_namespace_with_the_number_of_a_deleted_one_is_left_alone() {
+fn namespace_with_a_reused_number_is_left_alone() {
     const FEATURE: &str = "tx-checksum-ip-generic";
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
-    // Somebody else may get the number, or clear away the note.
+    // Another process may get the number, or remove the record.
     for attempt in 0..10 {
         let old = Elsewhere::beside(&lab);
         let number = old.number();

@@ -1,4 +1,4 @@
-//! What cannot be loaded is refused with the reason and the command that fixes it, and leaves nothing.
+//! Programs that cannot be loaded are refused with the reason and the command that fixes it, and leave nothing.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -9,7 +9,7 @@ use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, succeeds};
 use trawl_tests::{Lab, binary};
 
 #[test]
-fn files_that_are_no_objects() {
+fn files_that_are_no_objects_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     let refused = |file: &str, words: &[&str]| {
@@ -62,7 +62,7 @@ fn files_that_are_no_objects() {
     all_gone(&lab, &[], &[]);
 }
 
-/// The object without its table of symbols, as `llvm-strip` leaves it: its section header says that nothing is there.
+/// Returns the object without its symbol table, as left by `llvm-strip`: its section header has no data.
 fn without_symbols(object: &[u8]) -> Vec<u8> {
     const SYMBOLS: [u8; 4] = 2u32.to_ne_bytes();
     let mut bytes = object.to_vec();
@@ -70,7 +70,7 @@ fn without_symbols(object: &[u8]) -> Vec<u8> {
         let digits = object[at..at + length].iter().rev();
         digits.fold(0, |number, byte| number << 8 | usize::from(*byte))
     };
-    // Where the section headers are, the size of each, and how many there are.
+    // Offset, size and number of the section headers.
     let (headers, size, count) = (number(40, 8), number(58, 2), number(60, 2));
     for header in (0..count).map(|index| headers + index * size) {
         if bytes[header + 4..header + 8] == SYMBOLS {
@@ -81,7 +81,7 @@ fn without_symbols(object: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn objects_that_are_cut_or_changed_anywhere_do_no_harm() {
+fn cut_and_changed_objects_cause_no_crash() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let place = lab.receiver();
@@ -106,7 +106,7 @@ fn objects_that_are_cut_or_changed_anywhere_do_no_harm() {
 }
 
 #[test]
-fn what_the_verifier_refuses_is_shown_with_its_line() {
+fn verifier_refusal_is_shown_with_its_line() {
     let Some(lab) = Lab::open() else { return };
     let file = object_file(&lab, "out_of_bounds");
     fails(
@@ -124,14 +124,14 @@ fn what_the_verifier_refuses_is_shown_with_its_line() {
 
 /// Captures, and trawl itself, find the hooks by the names of their maps.
 #[test]
-fn maps_that_are_called_as_the_hooks_are() {
+fn maps_named_like_hooks_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "own_names"));
     let words = ["own_names", "it has a map trawl_hook", "another name"];
     fails(&["xdp", "load", &place, &file, "--tappable"], 1, &words);
     all_gone(&lab, &[], &[]);
-    // Without hooks there is nothing that they could be taken for.
+    // Without added hooks the names are unambiguous.
     succeeds(&["xdp", "load", &place, &file]);
     let programs = programs_on(&place);
     assert_eq!(programs[0]["maps"].as_array().map(Vec::len), Some(2));
@@ -146,7 +146,7 @@ fn maps_that_are_called_as_the_hooks_are() {
 }
 
 #[test]
-fn what_is_for_the_gpl_alone_is_not_blamed_on_hooks() {
+fn gpl_only_function_is_not_blamed_on_hooks() {
     let Some(lab) = Lab::open() else { return };
     let (place, file) = (lab.receiver(), object_file(&lab, "no_licence"));
     for more in [&[][..], &["--tappable"], &["--prio", "5"]] {
@@ -174,7 +174,7 @@ fn maps_need_type_information() {
 }
 
 #[test]
-fn interfaces_and_namespaces_that_are_not_there() {
+fn unknown_interfaces_and_namespaces_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let file = object_file(&lab, "several");
     let station = &lab.pair.b;
@@ -210,7 +210,7 @@ fn interfaces_and_namespaces_that_are_not_there() {
 }
 
 #[test]
-fn a_driver_without_xdp() {
+fn driver_without_xdp_falls_back_to_skb_mode() {
     let Some(lab) = Lab::open() else { return };
     let place = format!("{}:lo", lab.pair.b.name);
     let _clean = CleanUp(place.clone());
@@ -221,7 +221,7 @@ fn a_driver_without_xdp() {
         1,
         &["native XDP", "--mode skb"],
     );
-    // Unasked, it goes where it can.
+    // By default, it falls back to skb mode.
     let said = succeeds(&load);
     assert!(said.contains("skb mode"), "{said}");
     succeeds(&["xdp", "unload", &place]);
@@ -243,7 +243,7 @@ fn a_driver_without_xdp() {
 }
 
 #[test]
-fn an_mtu_that_is_too_large_for_native_mode() {
+fn mtu_too_large_for_native_mode_is_refused() {
     let options = PairOptions {
         mtu: 9000,
         ..PairOptions::default()
@@ -264,7 +264,7 @@ fn an_mtu_that_is_too_large_for_native_mode() {
         &["MTU", "9000", &fix, "xdp.frags", "--mode skb"],
     );
     assert_eq!(xdp_on(&lab.pair.b), None);
-    // One that copes with packets in several pieces.
+    // A program that accepts packets in several pieces.
     succeeds(&[&load[..], &["several_second"]].concat());
     assert_eq!(xdp_on(&lab.pair.b).expect("a program").1, "native");
     succeeds(&["xdp", "unload", &place]);
@@ -272,7 +272,7 @@ fn an_mtu_that_is_too_large_for_native_mode() {
 }
 
 #[test]
-fn a_program_on_the_bridge_above() {
+fn program_on_the_bridge_above_is_a_conflict() {
     let Some(lab) = Lab::open() else { return };
     let (name, interface) = (&lab.pair.b.name, &lab.pair.b.interface);
     let make = ["-n", name, "link", "add", "bridge", "type", "bridge"];
@@ -302,7 +302,7 @@ fn a_program_on_the_bridge_above() {
 }
 
 #[test]
-fn too_few_queues_for_native_mode() {
+fn too_few_queues_for_native_mode_are_reported() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, file, station) = (lab.receiver(), object_file(&lab, "several"), &lab.pair.b);
@@ -331,9 +331,9 @@ fn too_few_queues_for_native_mode() {
 }
 
 #[test]
-fn no_privileges() {
+fn missing_privileges_are_named() {
     let Some(lab) = Lab::open() else { return };
-    // Where every user may run it, no matter who built it.
+    // In a directory open to all users, whatever user built it.
     let (copy, file) = (lab.file("trawl"), object_file(&lab, "several"));
     std::fs::copy(binary::path(), &copy).expect("a copy");
     for path in [copy.as_str(), &lab.file(""), &file] {
@@ -359,7 +359,7 @@ fn no_privileges() {
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{said}");
     assert!(said.contains("root") || said.contains("CAP_"), "{said}");
-    // Looking is free.
+    // Reading needs no rights.
     let shown = output(
         "setpriv",
         &[&nobody[..], &[copy.as_str(), "xdp", "status", "-i", "lo"]].concat(),
@@ -370,7 +370,7 @@ fn no_privileges() {
         "{}",
         String::from_utf8_lossy(&shown.stderr)
     );
-    // But what only root can see is not said to be nobody's, or not to be there.
+    // But programs visible to root only are not reported as another tool's, or as absent.
     let _clean = CleanUp::of(&lab);
     succeeds(&["xdp", "load", &lab.receiver(), "drop"]);
     let network = format!("--net=/run/netns/{}", lab.pair.b.name);
@@ -395,9 +395,9 @@ fn no_privileges() {
     }
 }
 
-/// The verifier's whole log on request, of what is refused and of what is accepted.
+/// The verifier's whole log on request, for refused and for accepted programs.
 #[test]
-fn the_verifiers_whole_log_is_written_on_request() {
+fn whole_verifier_log_is_written_on_request() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, log) = (lab.receiver(), lab.file("verifier.log"));
@@ -410,7 +410,7 @@ fn the_verifiers_whole_log_is_written_on_request() {
         &["the verifier refuses it"],
     );
     let text = std::fs::read_to_string(&log).expect("a log");
-    // Each instruction, and the count at the end, which the message leaves out.
+    // Each instruction, and the final count, which the message omits.
     for part in [", refused: Permission denied", "0: (", "processed "] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -1,4 +1,4 @@
-//! What `trawl xdp status` and `trawl xdp maps` tell is what other tools see.
+//! `trawl xdp status` and `trawl xdp maps` agree with other tools.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -18,7 +18,7 @@ fn bpftool(arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn names_tags_and_maps_are_those_that_others_see() {
+fn names_tags_and_maps_agree_with_other_tools() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "members"));
@@ -60,7 +60,7 @@ fn names_tags_and_maps_are_those_that_others_see() {
 }
 
 #[test]
-fn runs_are_counted_while_they_are_measured() {
+fn runs_are_counted_while_measured() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "several"));
@@ -84,7 +84,7 @@ fn runs_are_counted_while_they_are_measured() {
 }
 
 #[test]
-fn programs_of_others_are_told_apart() {
+fn programs_of_other_tools_are_distinguished() {
     let Some(lab) = Lab::open() else { return };
     let program = Loaded::skb(Does::DropLinearWithHook, &lab.pair.b).expect("a program");
     let status = status_of(&lab.receiver());
@@ -113,7 +113,7 @@ fn programs_of_others_are_told_apart() {
 }
 
 #[test]
-fn several_interfaces_and_namespaces_at_once() {
+fn several_interfaces_and_namespaces_are_shown_at_once() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (a, b) = (&lab.pair.a, &lab.pair.b);
@@ -129,12 +129,12 @@ fn several_interfaces_and_namespaces_at_once() {
             .map(|one| one["interface"].as_str().expect("a name").to_owned())
             .collect()
     };
-    // Those that were asked for, with a program or without.
+    // The requested interfaces, with a program or without.
     assert_eq!(
         shown(&["-i", &lab.sender(), &place]),
         [lab.sender(), place.clone()]
     );
-    // Those that have one.
+    // The interfaces with a program.
     assert_eq!(
         shown(&["--netns", &a.name, &b.name]),
         std::slice::from_ref(&place)
@@ -148,9 +148,9 @@ fn several_interfaces_and_namespaces_at_once() {
     assert_eq!(program, only_program(&place));
 }
 
-/// A directory is there for everyone: who took the last program off would find that something is left.
+/// A directory is visible to every process: the command that removes the last program would find it in use.
 #[test]
-fn nothing_is_made_where_it_only_looks() {
+fn read_only_commands_make_no_directory() {
     if !tools_or_skip(&["strace"]) {
         return;
     }
@@ -166,9 +166,9 @@ fn nothing_is_made_where_it_only_looks() {
     assert!(!text.contains("mkdir"), "{text}");
 }
 
-/// On a machine with thousands of them that is what a command would take its time for.
+/// With thousands of processes, a command would spend its time on them.
 #[test]
-fn processes_are_not_looked_through_where_names_are_enough() {
+fn processes_are_not_searched_if_names_suffice() {
     if !tools_or_skip(&["strace"]) {
         return;
     }
@@ -186,13 +186,13 @@ fn processes_are_not_looked_through_where_names_are_enough() {
         run("strace", &traced);
         let text = std::fs::read_to_string(&trace).expect("strace wrote it");
         let looks = text.matches("\"/proc/1/ns/net\"").count();
-        // Once for what others have left, and once for rules.
+        // Once for others' leftovers, and once for rules.
         assert!(looks <= 2, "{command:?}: {looks} times");
     }
 }
 
 #[test]
-fn interfaces_of_any_name() {
+fn interfaces_of_any_name_are_shown() {
     let Some(lab) = Lab::open() else { return };
     let name = "we.ird@-\u{e9}";
     let station = &lab.pair.b;
@@ -211,9 +211,9 @@ fn interfaces_of_any_name() {
     succeeds(&["xdp", "unload", &place]);
 }
 
-/// Interfaces are listed first and looked at then.
+/// Interfaces are listed first and queried then.
 #[test]
-fn an_interface_that_goes_away_meanwhile_is_left_out() {
+fn interface_that_vanishes_meanwhile_is_left_out() {
     let (Some(lab), Some(other)) = (Lab::open(), Lab::open()) else {
         return;
     };
@@ -262,7 +262,7 @@ fn watching_ends_with_its_reader() {
     assert_eq!(status.and_then(|status| status.code()), Some(0));
 }
 
-/// Where a program redirects to, by the kernel's maps.
+/// Targets of a redirecting program, from the kernel's maps.
 #[test]
 fn redirect_targets_are_shown() {
     let Some(lab) = Lab::open() else { return };
@@ -304,7 +304,7 @@ fn redirect_targets_are_shown() {
     assert_eq!(found[0]["type"], "devmap_hash");
     assert_eq!(interfaces(&found[0]), ["out0", "out1"]);
     assert!(text.contains("devmap_hash targets"), "{text}");
-    // As the kernel has them now, by bpftool.
+    // The kernel's current contents, by bpftool.
     let map = found[0]["map_id"].as_u64().expect("a number").to_string();
     let theirs = bpftool(&["map", "dump", "id", &map]);
     assert_eq!(theirs.as_array().map(Vec::len), Some(2), "{theirs}");
@@ -319,9 +319,9 @@ fn redirect_targets_are_shown() {
     );
 }
 
-/// iproute2 cannot replace a program that a link holds: the command that can is named.
+/// iproute2 cannot replace a program that a link holds: the working command is named.
 #[test]
-fn the_command_that_removes_a_program_is_named() {
+fn command_that_removes_a_program_is_named() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     let said = |arguments: &[&str]| {

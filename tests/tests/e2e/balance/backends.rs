@@ -1,4 +1,4 @@
-//! Backends that really serve: the kernel takes the tunnels apart, and answers go to the client directly.
+//! Real backends: the kernel decapsulates the tunnels, and answers go to the client directly.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -16,11 +16,11 @@ use super::{counted, json};
 const PORT: u16 = 7000;
 const GUE_PORT: u16 = 6080;
 
-/// How packets come to the backend, by the versions of IP outside and inside.
+/// Forwarding to the backend, by the outer and inner version of IP.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     forward: &'static str,
-    /// The device of the backend's that takes the inner packets.
+    /// Device of the backend that receives the inner packets.
     device: &'static str,
     outside: Family,
     inside: Family,
@@ -60,7 +60,7 @@ impl Way {
         }
     }
 
-    /// Makes b a backend; the reason where this kernel cannot.
+    /// Makes b a backend; returns the reason if this kernel cannot.
     fn set_up(self, line: &Line) -> Result<(), String> {
         let inside = |words: &str| {
             let all: Vec<&str> = words.split(' ').collect();
@@ -89,7 +89,7 @@ impl Way {
         inside(&format!("address add {} dev lo", self.vip()))?;
         let namespace = format!("--net=/run/netns/{}", line.b.name);
         for of in ["all", "default", "tunnel0"] {
-            // The outer source is made up, so there is no way back to it.
+            // The outer source is synthetic, so no route leads back to it.
             let setting = format!("net.ipv4.conf.{of}.rp_filter=0");
             output("nsenter", &[&namespace, "sysctl", "-qw", &setting]);
         }
@@ -97,7 +97,7 @@ impl Way {
     }
 }
 
-/// A connection and some datagrams, each from a port of its own, to the virtual address and back.
+/// Opens a connection and exchanges datagrams, each from its own port, with the virtual address.
 fn serves(line: &Line, vip: IpAddr) {
     let at = SocketAddr::new(vip, PORT);
     let (tcp, udp) = run_in(&line.b.namespace, || {
@@ -175,7 +175,7 @@ fn served_by(way: Way) {
         done(&["balance", "backend", "add", &vip, &backend, "--on", &left]);
     }
     serves(line, way.vip());
-    // All that the backend got went by way of the balancer.
+    // All packets to the backend passed the balancer.
     let counts = counted(&left, u64::from(DATAGRAMS) + 4);
     let vips = counts["vips"].as_array().expect("a list");
     let udp = vips.iter().find(|one| {

@@ -1,11 +1,11 @@
-//! The experiments that put the load balancer beside IPVS: both forward, or the report says why one does not.
+//! Experiments that compare the load balancer with IPVS: both forward, or the report gives the reason why not.
 
 use serde_json::Value;
 use trawl_tests::lab::Directory;
 use trawl_tests::witness::output;
 use trawl_tests::{root_or_skip, trawl};
 
-/// The runs of an experiment's series that begin like this.
+/// Returns the runs of an experiment whose series begins like this.
 fn runs<'a>(report: &'a Value, experiment: &str, series: &str) -> Vec<&'a Value> {
     let all = report["experiments"].as_array().expect("a list");
     let one = all
@@ -23,7 +23,7 @@ fn value(run: &Value, metric: &str) -> f64 {
 }
 
 #[test]
-fn both_forward_and_what_a_removal_moves_is_told() {
+fn both_forward_and_moved_flows_are_reported() {
     if !root_or_skip() {
         return;
     }
@@ -65,14 +65,14 @@ fn both_forward_and_what_a_removal_moves_is_told() {
     for series in ["trawl", "IPVS"] {
         for run in of_each("load-balance", series) {
             let (sent, reached) = (run["sent"].as_u64(), run["recorded"].as_u64());
-            // More than a few got through, and none came to be on the way.
+            // More than a few packets arrived, and none out of nowhere.
             assert!(reached > Some(1000) && reached <= sent, "{run}");
             println!("{} {} {}", run["series"], run["x"], run["values"]);
         }
         for run in of_each("load-balance-moves", series) {
-            // The backend's own flows, about a fifth, go elsewhere, or nowhere.
+            // The backend's own flows, about a fifth, move or are lost.
             let gone = value(run, "moved_percent") + value(run, "lost_percent");
-            // IPVS by source hashing alone spreads all flows anew.
+            // IPVS by source hashing alone redistributes all flows.
             let most = if series == "trawl" { 60.0 } else { 100.0 };
             assert!((10.0..=most).contains(&gone), "{run}");
             println!("{} {} {}", run["series"], run["x"], run["values"]);

@@ -1,4 +1,4 @@
-//! The lab of a load balancer: a client, the balancer, and three servers that answer directly.
+//! The lab of a load balancer: a client, the balancer, and three servers with direct return.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use super::json;
 
 const CONNECTIONS: usize = 60;
 
-/// A lab that is gone with the test.
+/// A lab that is removed after the test.
 struct Raised(String);
 
 impl Drop for Raised {
@@ -49,7 +49,7 @@ fn connections_are_spread_over_the_servers() {
         table.to_str().expect("a plain path"),
     ]);
     let vip: SocketAddr = "192.0.2.80:80".parse().expect("an address");
-    // They listen until the test ends; the kernel accepts.
+    // They listen until the test ends; the kernel accepts connections.
     let servers = ["s1", "s2", "s3"].map(|node| {
         run_in(&inside(node), || TcpListener::bind(vip))
             .expect("the namespace")

@@ -1,4 +1,4 @@
-//! What the load balancer refuses, leaves to the stack, or limits.
+//! Packets and tables that the load balancer refuses, leaves to the stack, or limits.
 
 use std::fmt::Write as _;
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ use trawl_tests::{LineLab, amount, binary, skip};
 
 use super::{VIP, add, counted, ip, json, outcome, to_vip};
 
-/// As typed in a session that comes in by the balancer's left interface.
+/// Runs trawl as in a session through the balancer's left interface.
 fn in_session(line: &trawl_lab::Line, arguments: &[&str]) -> Output {
     let connection = format!("{} 50000 {} 22", line.a.ipv4, line.left.ipv4);
     let mut command = Command::new(binary::path());
@@ -22,7 +22,7 @@ fn in_session(line: &trawl_lab::Line, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_session_that_it_is_typed_in_is_not_cut() {
+fn session_of_the_command_is_not_cut() {
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
     let left = place(&line.left);
@@ -45,7 +45,7 @@ fn the_session_that_it_is_typed_in_is_not_cut() {
             "{said}"
         );
     };
-    // Loaded with it, changed to it by a file, and changed to it by an address.
+    // Refused in the loaded table, in a changed file, and as an added address.
     is_refused(&["balance", "load", &left, &table]);
     nothing_attached(&line.left);
     let load = ["balance", "load", &left, &harmless];
@@ -55,7 +55,7 @@ fn the_session_that_it_is_typed_in_is_not_cut() {
     is_refused(&["balance", "vip", "add", &vip, "--on", &left]);
     let list = json(&["balance", "vip", "list", "--on", &left]);
     assert_eq!(list["vips"].as_array().map(Vec::len), Some(1), "{list}");
-    // Who says so gets it.
+    // Consent overrides the refusal.
     let add = ["balance", "vip", "add", &vip, "--on", &left, "--yes"];
     assert!(in_session(line, &add).status.success());
 }
@@ -101,7 +101,7 @@ fn answers_to_packets_too_big_are_limited() {
     done(&["balance", "load", &left]);
     add(&left, line, "ipip");
     let mut large = to_vip(line, 1, flags::ACK).remove(0);
-    // As long as the link takes, but not the tunnel.
+    // The link's maximum, which exceeds the tunnel's.
     large.resize(1514, 7);
     large[16..18].copy_from_slice(&1500u16.to_be_bytes());
     let sent = amount(20_000);
@@ -114,7 +114,7 @@ fn answers_to_packets_too_big_are_limited() {
 }
 
 #[test]
-fn more_flows_than_there_is_memory_for_are_refused() {
+fn more_flows_than_memory_holds_are_refused() {
     const MOST: u64 = 67_108_864;
     let Some(lab) = LineLab::open() else { return };
     let line = &lab.line;
@@ -133,7 +133,7 @@ fn more_flows_than_there_is_memory_for_are_refused() {
     assert_eq!(json(&["balance", "vip", "list", "--on", &left]), before);
 }
 
-/// This many virtual addresses with this many backends each, all in 100.64.0.0/10.
+/// Returns a table of this many virtual addresses with this many backends each, all in 100.64.0.0/10.
 fn table(vips: usize, backends: usize) -> String {
     let mut text = String::new();
     for vip in 0..vips {

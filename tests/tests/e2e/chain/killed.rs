@@ -1,4 +1,4 @@
-//! Chains while somebody puts a program in, or takes one out, and is killed in the middle of it.
+//! Chains after a command that adds or removes a program is killed half-way.
 
 use trawl_tests::strace::{self, Call};
 use trawl_tests::witness::output;
@@ -8,13 +8,13 @@ use trawl_tests::{binary, tools_or_skip};
 use super::*;
 
 const CALLS: &str = "bpf,?mkdir,?mkdirat,?unlink,?unlinkat,?rmdir";
-/// The programs that packets meet, with their numbers.
+/// Numbers of the programs that packets meet.
 type Order = Vec<u8>;
 
 /// A change of the chain: the command, and the order before and after it.
 struct Change {
     before: Order,
-    /// What goes with the load, if it is one.
+    /// Arguments of the load, if it is one.
     load: Option<Vec<&'static str>>,
     unload: Option<u8>,
     after: Order,
@@ -48,7 +48,7 @@ impl Change {
         words.split(' ').map(str::to_owned).collect()
     }
 
-    /// The chain as it was before, with the programs' numbers in the kernel.
+    /// Sets up the chain before the change. Returns the programs' numbers with their ids.
     fn set_up(&self, lab: &Chained) -> Vec<(u8, u64)> {
         let priority = |number: u8| match number {
             2 => "20",
@@ -83,7 +83,7 @@ impl Change {
         lab.unload("--all");
         let text = fs::read_to_string(&trace).expect("strace wrote it");
         let calls = strace::calls(&text);
-        // Those that change what packets meet or what others find, from the first pin on.
+        // The calls that change the packets' path or other commands' view, from the first pin on.
         let begins = |call: &Call| call.text.contains("_PIN") || call.text.contains("LINK_");
         let changes = |call: &&Call| {
             let words = ["_PIN", "UPDATE", "DELETE", "DETACH", "unlink", "rmdir"];
@@ -102,7 +102,7 @@ impl Change {
                 order
             };
             order_now();
-            // What was left half-done is ended by the next command that changes something.
+            // The next command that changes something completes the interrupted change.
             succeeds(&["clean"]);
             let shown = lab.status().into_iter().map(|(name, ..)| name);
             let shown: Vec<String> = shown.collect();
@@ -111,14 +111,14 @@ impl Change {
                 .iter()
                 .map(|number| format!("step_{number}"))
                 .collect();
-            // One alone is no chain.
+            // A single program is no chain.
             if names.len() > 1 {
                 assert_eq!(shown, names, "{}", at());
             }
             if done.status.success() {
                 assert_eq!(order, self.after, "{}", at());
             }
-            // The next command can go on with it.
+            // The next command can continue from it.
             if order == self.before {
                 let again = run(&ids, &[]);
                 let said = String::from_utf8_lossy(&again.stderr);
@@ -139,7 +139,7 @@ fn check(before: &[u8], load: Option<&[&'static str]>, unload: Option<u8>, after
     if !tools_or_skip(&["strace"]) {
         return;
     }
-    // What others have pinned is looked through too, and would make the calls more or fewer.
+    // Other tests' pins are read too, and would change the number of calls.
     let Some(lab) = Lab::alone().map(Chained::of) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! A DPDK application for the tests: testpmd, which forwards between two ports, in huge pages that are given back.
+//! A DPDK application for the tests: testpmd, which forwards between two ports, in temporary huge pages.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -11,17 +11,17 @@ use trawl_tests::lab::{Files, LineLab};
 use trawl_tests::witness::run;
 use trawl_tests::{binary, skip, tools_or_skip, wait_until};
 
-/// 128 MiB: a machine that has been busy for long has few pieces of memory that large.
+/// 128 MiB: a machine that has been busy for long has little contiguous memory of that size.
 const PAGES: u64 = 64;
-/// Each with memory put together anew before it.
+/// Attempts, each after compacting the memory.
 const ATTEMPTS: usize = 10;
 const PAGES_SETTING: &str = "/proc/sys/vm/nr_hugepages";
 
-/// One application at a time: each keeps a CPU busy and takes huge pages.
+/// One application at a time: each keeps a CPU busy and occupies huge pages.
 static ONE: Mutex<()> = Mutex::new(());
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// What DPDK needs of the machine.
+/// Returns whether the machine supports DPDK; otherwise reports that the test is skipped.
 fn ready_or_skip() -> bool {
     if !tools_or_skip(&["dpdk-testpmd", "dpdk-dumpcap", "nsenter"]) {
         return false;
@@ -37,12 +37,11 @@ fn ready_or_skip() -> bool {
     helper.is_file()
 }
 
-/// Huge pages, and a place where they are mounted. Both are as before when it is dropped.
+/// Huge pages and their mount point, restored when dropped.
 struct Pages {
     before: Option<u64>,
     mounted: PathBuf,
-    /// Other runs of the tests on this machine wait: to give pages back takes those of an application that has not touched
-    /// all of its own.
+    /// Blocks other runs of the tests on this machine: returning pages would take ones that an application has not touched yet.
     _lock: File,
 }
 
@@ -114,21 +113,21 @@ impl Drop for Pages {
     }
 }
 
-/// testpmd at work.
+/// A running testpmd.
 pub struct Application {
     child: Option<Child>,
     pub prefix: String,
     pub lab: LineLab,
-    // After the process, whose memory they are.
+    // Dropped after the process, which uses their memory.
     _pages: Pages,
     _one: MutexGuard<'static, ()>,
 }
 
 impl Application {
-    /// On the two interfaces in the middle of a line.
+    /// Starts it on the two interfaces in the middle of a line.
     pub fn on_veths() -> Option<Self> {
         Self::start(|line| {
-            // Room for what comes while testpmd waits for a processor.
+            // Room for packets that arrive while testpmd waits for a CPU.
             let port = |number, interface: &str| {
                 format!("--vdev=net_af_packet{number},iface={interface},framecnt=8192")
             };
@@ -139,7 +138,7 @@ impl Application {
         })
     }
 
-    /// On two ports that make packets of nothing, as fast as they are asked for.
+    /// Starts it on two ports that generate packets at full speed.
     pub fn on_null() -> Option<Self> {
         Self::start(|_| [0, 1].map(|number| format!("--vdev=net_null{number},size=64")))
     }
@@ -155,7 +154,7 @@ impl Application {
             ..LineOptions::default()
         })?;
         let pages = Pages::take(PathBuf::from(lab.file("huge")))?;
-        // Each its own: the helper of a test that failed may still be taking leave of the one before.
+        // A prefix of its own: the helper of a failed test may still be leaving the previous one.
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("trawltest{}_{number}", std::process::id());
         let log = lab.file("testpmd.log");
@@ -185,7 +184,7 @@ impl Application {
                 "--auto-start",
                 "--total-num-mbufs=4096",
             ])
-            // It ends when this does.
+            // It ends with this process.
             .stdin(Stdio::piped())
             .stdout(output.try_clone().expect("the file again"))
             .stderr(output);

@@ -1,4 +1,4 @@
-//! What the dpdk tap refuses, and what it says is missing.
+//! Refusals of the dpdk tap, and its messages about missing parts.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -12,9 +12,9 @@ use trawl_tests::{binary, root_or_skip, skip, trawl};
 
 use super::application::Application;
 
-/// Two captures on one port, ports and queues that are not there.
+/// Two captures on one port, and unknown ports and queues.
 #[test]
-fn dpdk_refuses_what_cannot_be() {
+fn dpdk_refuses_impossible_captures() {
     let Some(application) = Application::on_null() else {
         return;
     };
@@ -70,16 +70,16 @@ fn dpdk_refuses_what_cannot_be() {
             "{arguments:?} left a file"
         );
     }
-    // What was refused has left the port's received side free.
+    // The refused captures have left the port's received side free.
     application
         .capture(&["-i", "dpdk:1", "-Q", "in", "-c", "5", "-w", &file])
         .wait()
         .summary_of_success();
 }
 
-/// Without a helper, an application, or the right one, an error says what is missing and what fixes it.
+/// A missing helper, application, or version is named in an error with its fix.
 #[test]
-fn dpdk_says_what_is_missing() {
+fn dpdk_names_the_missing_part() {
     if !root_or_skip() {
         return;
     }
@@ -106,7 +106,7 @@ fn dpdk_says_what_is_missing() {
     let (status, said) = capture("/nowhere/trawl-dpdk", "none");
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("make build-dpdk"), "{said}");
-    // What a person looks at first says it too.
+    // The diagnostic commands report it too.
     let looked = |command: &str| {
         let output = Command::new(binary::path())
             .arg(command)
@@ -119,7 +119,7 @@ fn dpdk_says_what_is_missing() {
         let said = looked(command);
         assert!(said.contains("make build-dpdk"), "{command}: {said}");
     }
-    // One of another build.
+    // A helper of another build.
     let script = |text: &str| {
         let file = directory.path().join("helper");
         fs::write(&file, format!("#!/bin/sh\n{text}\n")).expect("a file");
@@ -154,7 +154,7 @@ fn dpdk_says_what_is_missing() {
     }
 }
 
-/// What a primary has under /run/dpdk, without a process.
+/// A primary's files under /run/dpdk, without a process.
 struct Remains {
     directory: PathBuf,
     config: fs::File,
@@ -180,10 +180,10 @@ impl Drop for Remains {
     }
 }
 
-/// A dead primary, one of another version and one that is only starting are told before it is joined, which would
-/// succeed on a dead one.
+/// A dead primary, one of another version and one that is starting are recognised before it is joined, which would succeed on a
+/// dead one.
 #[test]
-fn dpdk_tells_what_is_wrong_with_a_primary() {
+fn dpdk_names_the_fault_of_a_primary() {
     if !root_or_skip() {
         return;
     }
@@ -204,7 +204,7 @@ fn dpdk_tells_what_is_wrong_with_a_primary() {
     const MAGIC: u32 = 19_820_526;
     remains.write(MAGIC, 99 << 24 | 11 << 16 | 2 << 8);
     refused("its process has ended");
-    // As a primary holds it for as long as it lives.
+    // Locked, as by a running primary.
     fcntl_lock(&remains.config, FlockOperation::NonBlockingLockExclusive).expect("a lock");
     refused("the application has DPDK 99.11.2, trawl-dpdk");
     remains.write(0, 0);

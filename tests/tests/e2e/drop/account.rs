@@ -1,5 +1,5 @@
-//! The drop tap's account: it equals other people's counters, an XDP program's drops are one record each, orderly
-//! connections lose nothing, and nothing is left of a killed capture.
+//! The drop tap's summary: it equals other tools' counters, an XDP program's drops are one record each, orderly connections lose
+//! nothing, and a killed capture leaves nothing.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use trawl_tests::{Capture, Lab, amount, trawl, wait_until};
 
 use super::{inside, nft, udp_frame, word};
 
-/// The packets that a rule with a counter has seen.
+/// Returns the packets that a rule with a counter has seen.
 fn counted_by_nft(lab: &Lab) -> u64 {
     let rules = inside(&lab.pair.b, &["nft", "list", "ruleset"]);
     let (_, behind) = rules.split_once("counter packets ").expect("a counter");
@@ -19,7 +19,7 @@ fn counted_by_nft(lab: &Lab) -> u64 {
     number.parse().expect("a number")
 }
 
-/// A million drops at full rate are seen, each once.
+/// A million drops at full rate are seen once each.
 #[test]
 #[ignore = "make test-long runs it"]
 fn a_million_drops_are_all_accounted_for() {
@@ -40,9 +40,9 @@ fn a_million_drops_are_all_accounted_for() {
     assert_eq!(contents.packets.len() as u64, summary.recorded);
 }
 
-/// Beside a tap at XDP, what an XDP program drops is one record.
+/// With a tap at XDP in the same capture, a drop by an XDP program is one record.
 #[test]
-fn an_xdp_drop_is_one_record_beside_another_tap() {
+fn xdp_drop_is_one_record_with_another_tap() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     for (mode, verdict, value, taps) in [
@@ -78,7 +78,7 @@ fn an_xdp_drop_is_one_record_beside_another_tap() {
                 .all(|packet| packet.verdict() == Some((2, value)))
         );
         assert_eq!(summary.recorded, 2, "{verdict}, {mode}");
-        // The tap at drops saw the same two, and left them out.
+        // The tap at drops saw the same two, and filtered them out.
         assert_eq!(summary.filtered_out, 2, "{verdict}, {mode}");
         trawl(&["xdp", "unload", &receiver]);
     }
@@ -117,7 +117,7 @@ fn orderly_connections_lose_nothing() {
 }
 
 #[test]
-fn nothing_is_left_of_a_killed_capture() {
+fn killed_capture_leaves_nothing() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("killed.pcapng");
     let receiver = lab.receiver();

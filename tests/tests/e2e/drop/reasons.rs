@@ -1,4 +1,4 @@
-//! Reasons made on purpose: name, place, interface, namespace and bytes of each.
+//! Drops for specific reasons: name, function, interface, namespace and bytes of each.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
@@ -19,7 +19,7 @@ const ETHERNET: u16 = 1;
 const RAW: u16 = 101;
 const IP_AT: usize = 14;
 
-/// The first packet that is dropped at b for this reason, by one of these functions.
+/// Returns the first packet that is dropped at b for this reason, by one of these functions.
 #[track_caller]
 fn dropped(lab: &Lab, reason: &str, functions: &[&str], link: u16, act: impl FnOnce()) -> Packet {
     let contents = dropped_at(lab, &lab.pair.b, &["--reason", reason], 1, act);
@@ -58,7 +58,7 @@ fn frame(lab: &Lab, frame: Vec<u8>, reason: &str, functions: &[&str]) {
     assert_eq!(packet.bytes, frame, "{reason}");
 }
 
-/// The sum over a header of 20 bytes, put where it belongs.
+/// Stores the checksum of a 20-byte header in the header.
 fn sum_up(frame: &mut [u8]) {
     frame[IP_AT + 10..IP_AT + 12].fill(0);
     let words = frame[IP_AT..IP_AT + 20].chunks_exact(2);
@@ -71,7 +71,7 @@ fn sum_up(frame: &mut [u8]) {
     frame[IP_AT + 10..IP_AT + 12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
-/// A datagram out of b, which may be refused.
+/// Sends a datagram out of b, which may be refused.
 fn send_out(lab: &Lab, to: &str, port: u16) {
     let send = format!("for i in 1 2 3 4 5 6 7 8; do echo hello > /dev/udp/{to}/{port}; done");
     let _ = Command::new("ip")
@@ -201,7 +201,7 @@ fn receive_buffer() {
         lab.send_long(&frames)
     });
     assert_eq!(packet.bytes, long);
-    // Before 6.11 the kernel names the socket to nobody.
+    // Before 6.11 the kernel does not report the socket.
     if let Some(socket) = word(&packet, "sock") {
         assert_eq!(socket, "udp:7");
         assert_eq!(word(&packet, "pid"), Some(std::process::id().to_string()));
@@ -233,7 +233,7 @@ fn traffic_control() {
     drop(egress);
 }
 
-/// A program at tcx that drops everything; `None` where the kernel has no tcx.
+/// Attaches a tcx program that drops everything; `None` on a kernel without tcx.
 pub fn shoots(station: &Station, side: u32) -> Option<OwnedFd> {
     if !Feature::Tcx.probe().is_supported() {
         skip("the kernel has no tcx");
@@ -270,7 +270,7 @@ fn queueing_discipline() {
         "-c",
         "1",
     ];
-    // Newer kernels have several.
+    // Newer kernels have several reasons.
     let known = trawl(&["capture", "--tap", "drop", "--reason", "help"]);
     let known = String::from_utf8(known.stdout).expect("names");
     let wanted: Vec<&str> = known

@@ -1,4 +1,4 @@
-//! The file of a capture cannot be written: full disks, limits, other processes, and files that others planted.
+//! Captures whose file cannot be written: full disks, limits, other processes, and planted files.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use trawl_tests::turn::heavy;
 use trawl_tests::witness::{nothing_attached, tshark};
 use trawl_tests::{Capture, Lab, frames, wait_until};
 
-/// The disk is full long before all was written.
+/// Fills the disk long before all packets are written.
 fn disk_is_full(format: &str, arguments: &[&str]) {
     let Some(lab) = Lab::open() else { return };
     let _heavy = heavy();
@@ -25,7 +25,7 @@ fn disk_is_full(format: &str, arguments: &[&str]) {
         &file,
     ];
     let mut capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
-    // A small ring loses most of them: it takes a while until enough have arrived.
+    // A small ring loses most packets: it takes a while until enough have arrived.
     wait_until("the disk is full", || {
         lab.send_from_two_cpus(&[frames::patterned(200)], 2_000);
         capture.has_ended()
@@ -38,7 +38,7 @@ fn disk_is_full(format: &str, arguments: &[&str]) {
         finished.stderr
     );
     assert!(finished.stderr.contains(&file), "{}", finished.stderr);
-    // Adding up is checked of every summary.
+    // Each parsed summary is checked to add up.
     let summary = finished.summary();
     assert!(summary.lost_by("disk_full") > 0, "{summary:?}");
     let rows = tshark(&file, &["frame.len"]);
@@ -63,7 +63,7 @@ fn a_full_disk_and_a_small_ring() {
 }
 
 #[test]
-fn a_disk_that_was_full_before() {
+fn disk_full_from_the_start_ends_the_capture() {
     let Some(lab) = Lab::open() else { return };
     let disk = TinyDisk::mount(&lab, 4096);
     std::fs::write(disk.path("other"), vec![0; 4096]).expect("room for one page");
@@ -79,9 +79,9 @@ fn a_disk_that_was_full_before() {
     nothing_attached(&lab.pair.b);
 }
 
-/// What cannot be written is found before anything is attached.
+/// An unwritable summary file is found before anything is attached.
 #[test]
-fn an_account_that_cannot_be_written() {
+fn unwritable_summary_is_refused() {
     let Some(lab) = Lab::open() else { return };
     let (place, file) = (lab.receiver(), lab.file("file.pcapng"));
     let nowhere = lab.file("missing/summary.json");
@@ -98,7 +98,7 @@ fn an_account_that_cannot_be_written() {
 
 /// Another process cuts the file.
 #[test]
-fn a_file_that_is_cut() {
+fn cut_file_ends_the_capture() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-w", &file]);
@@ -121,9 +121,9 @@ fn a_file_that_is_cut() {
     assert_eq!(trawl_tests::witness::size_of(file.as_ref()), 100);
 }
 
-/// The limit of a file's size ends a capture with an account.
+/// The file size limit ends a capture, which still writes its summary.
 #[test]
-fn a_limit_of_file_size() {
+fn file_size_limit_ends_the_capture() {
     let Some(lab) = Lab::open() else { return };
     let (file, place) = (lab.file("file.pcapng"), lab.receiver());
     let trawl = trawl_tests::binary::path().display().to_string();
@@ -149,9 +149,9 @@ fn a_limit_of_file_size() {
     assert!(tshark(&file, &["frame.len"]).len() > 10);
 }
 
-/// What others planted where anybody can write is not written to, and captures are private.
+/// Planted files in a public directory are not written to, and captures are private.
 #[test]
-fn planted_files() {
+fn planted_files_are_not_written_to() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();

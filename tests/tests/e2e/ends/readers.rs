@@ -1,4 +1,4 @@
-//! The reader of what a capture writes goes away, or does not read.
+//! Readers of a capture's output that go away or do not read.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -8,13 +8,13 @@ use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::nothing_attached;
 use trawl_tests::{Capture, Lab, frames};
 
-/// The reader of the pipe has seen enough.
+/// Reads some output and closes the pipe.
 fn reader_goes(arguments: &[&str]) {
     let Some(lab) = Lab::open() else { return };
     let fixed = ["-i", &lab.receiver(), "--tap", "xdp"];
     let (capture, mut stdout) = Capture::start_piped(&lab, &[&fixed[..], arguments].concat());
     lab.send(&[frames::udp(b"hello")], 1);
-    // The old format's header is that long; a line is longer.
+    // The length of the old format's header; a line is longer.
     stdout.read_exact(&mut [0; 24]).expect("something comes");
     drop(stdout);
     lab.send(&[frames::udp(b"hello")], 100);
@@ -26,22 +26,22 @@ fn reader_goes(arguments: &[&str]) {
 }
 
 #[test]
-fn a_reader_of_the_file_goes_away() {
+fn closed_pcapng_pipe_ends_the_capture() {
     reader_goes(&["-w", "-"]);
 }
 
 #[test]
-fn a_reader_of_the_old_format_goes_away() {
+fn closed_pcap_pipe_ends_the_capture() {
     reader_goes(&["--format", "pcap", "-w", "-"]);
 }
 
 #[test]
-fn a_reader_of_the_lines_goes_away() {
+fn closed_pipe_of_lines_ends_the_capture() {
     reader_goes(&[]);
 }
 
 #[test]
-fn a_reader_that_stands_still_loses_nothing_silently() {
+fn stopped_reader_causes_no_silent_loss() {
     let Some(lab) = Lab::open() else { return };
     let fixed = [
         "-i",
@@ -71,7 +71,7 @@ fn a_reader_that_stands_still_loses_nothing_silently() {
     );
 }
 
-/// Nobody reads what goes into the pipe, and the capture still ends.
+/// Checks that the capture ends although the pipe is never read.
 fn ends_though_nobody_reads(arguments: &[&str], end: impl FnOnce(&Capture)) {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
@@ -95,29 +95,29 @@ fn ends_though_nobody_reads(arguments: &[&str], end: impl FnOnce(&Capture)) {
 }
 
 #[test]
-fn nobody_reads_the_pcapng() {
+fn unread_pcapng_pipe_does_not_block_the_end() {
     ends_though_nobody_reads(&["-w", "-"], |capture| capture.signal(Signal::TERM));
 }
 
 #[test]
-fn nobody_reads_the_pcap() {
+fn unread_pcap_pipe_does_not_block_the_end() {
     let arguments = ["--format", "pcap", "-w", "-"];
     ends_though_nobody_reads(&arguments, |capture| capture.signal(Signal::INT));
 }
 
 #[test]
-fn nobody_reads_the_lines() {
+fn unread_lines_do_not_block_the_end() {
     ends_though_nobody_reads(&["-X"], |capture| capture.signal(Signal::INT));
 }
 
 #[test]
-fn nobody_reads_until_the_time_is_over() {
+fn unread_pipe_does_not_extend_the_duration() {
     ends_though_nobody_reads(&["-w", "-", "--duration", "5s"], |_| ());
 }
 
 /// Another process made the pipe non-blocking.
 #[test]
-fn a_pipe_that_is_non_blocking() {
+fn non_blocking_pipe_gets_every_packet() {
     let Some(lab) = Lab::open() else { return };
     let flags = rustix::pipe::PipeFlags::NONBLOCK | rustix::pipe::PipeFlags::CLOEXEC;
     let (reader, writer) = rustix::pipe::pipe_with(flags).expect("a pipe");

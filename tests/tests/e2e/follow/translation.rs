@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// How many packets of different lengths are sent from each port.
+/// Number of packets of different lengths sent from each port.
 const LENGTHS: u64 = 100;
 
-/// Source port and length of a packet, in a tunnel or not.
+/// Returns source port and length of a packet, tunnelled or not.
 fn own_marks(text: &str) -> Option<(String, String)> {
     let (_, inner) = text.rsplit_once("10.99.0.1.")?;
     let (port, rest) = inner.split_once(" > ")?;
@@ -13,8 +13,8 @@ fn own_marks(text: &str) -> Option<(String, String)> {
     Some((port.to_owned(), length.to_owned()))
 }
 
-/// Over translation, a tunnel, clones, an XDP program and buffers that are used again, no packet gets a
-/// step of another one, and where it is not known again there is a gap.
+/// Across translation, a tunnel, clones, an XDP program and reused buffers, a packet never gets a step of another one, and a gap
+/// marks the step where its identity was lost.
 #[test]
 #[ignore = "make test-long runs it"]
 fn translation_tunnels_clones_and_xdp_make_no_false_link() {
@@ -28,7 +28,7 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
         let words: Vec<&str> = command.split(' ').collect();
         run("ip", &[&["netns", "exec", station], &words[..]].concat());
     };
-    // Out of a through a tunnel, translated on the way in; a packet socket gets a clone of each.
+    // Out of a through a tunnel, translated on arrival; a packet socket gets a clone of each.
     for (station, own, other, address) in [
         (a, a.ipv4, b.ipv4, "10.99.0.1/24"),
         (b, b.ipv4, a.ipv4, "10.99.0.2/24"),
@@ -86,7 +86,7 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
         "udp dst port 5300",
     ];
     let follow = Running::start(&arguments, "following packets on");
-    // Port and length tell each packet from all others.
+    // Port and length identify each packet.
     let senders: Vec<UdpSocket> = run_in(&a.namespace, || {
         let sender = |_| UdpSocket::bind("10.99.0.1:0").expect("a port");
         (0..count.div_ceil(LENGTHS)).map(sender).collect()
@@ -97,7 +97,7 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
         let sender = &senders[(number / LENGTHS) as usize];
         sender.send_to(&text, "10.99.0.2:5300").unwrap();
     };
-    // The first ones in lockstep: there is room for each in the socket's buffer.
+    // The first ones in lockstep: the socket's buffer holds each of them.
     for number in 0..LENGTHS {
         send(number);
         let length = socket.recv(&mut [0; 256]).expect("the packet");
@@ -121,7 +121,7 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
     let ways = ways(&done.stdout);
     assert!(received > 0 && !ways.is_empty());
     let (mut delivered, mut whole) = (0, 0);
-    // The end of one buffer may come anywhere after its last step.
+    // The end of a buffer may come anywhere after its last step.
     let way_there = |way: &Value| -> Vec<String> {
         let there = steps(way).into_iter();
         let there = there.filter(|step| !["consumed", "dropped"].contains(step));
@@ -136,7 +136,7 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
     for way in &ways {
         let all = way["steps"].as_array().expect("steps");
         let names = steps(way);
-        // Where no gap is told, nothing is missing, except that a packet may be taken up later where there was no room.
+        // Without a reported gap, no step is missing, except that a packet may be picked up late if the table was full.
         let there = way_there(way);
         let is_late = done.stderr.contains("not followed")
             && longest.windows(there.len()).any(|part| part == there);
@@ -144,7 +144,7 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
             names.contains(&"gap") || is_late || longest.starts_with(&there),
             "{way}"
         );
-        // What is the same at all steps tells a packet from another: it has this many steps at most, in this order.
+        // Fields that are the same at all steps identify a packet: it has at most these steps, in this order.
         let times: Vec<u64> = all
             .iter()
             .filter_map(|step| step["time_ns"].as_u64())
@@ -181,7 +181,7 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
         whole += u64::from(translated && names[0] == "output" && way["end"] == "delivered");
     }
     assert!(delivered as u64 <= received, "{delivered} of {received}");
-    // Where there was room for all packets, none is missing, and each that was received is told.
+    // If no packet was lost, none is missing, and each received one is reported.
     if done.stderr.contains(" 0 lost") {
         assert_eq!((ways.len() as u64, delivered as u64), (count, received));
     }

@@ -1,14 +1,14 @@
-//! Changes that are taken back unless they are confirmed, saved rules, and what asks for --all.
+//! Changes that are reverted unless confirmed, saved rules, and rules that require --all.
 
 use super::*;
 
 #[test]
-fn an_unconfirmed_change_is_taken_back() {
+fn unconfirmed_change_is_reverted() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     guarded.well(&["deny", "--src", "192.0.2.1"]);
     let before = guarded.list();
-    // The command has ended, and with it its session: nothing but the process that waits is left.
+    // The command has ended, and its session too: only the waiting process is left.
     let deny = ["deny", "--src", "192.0.2.2", "--confirm"];
     guarded.well(&[&deny[..], &["1s"]].concat());
     wait_until("the revert is reported", || {
@@ -39,7 +39,7 @@ fn an_unconfirmed_change_is_taken_back() {
 }
 
 #[test]
-fn a_revert_is_reported_on_the_terminal_that_asked_for_it() {
+fn revert_is_reported_on_the_terminal_of_the_command() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     let namespace = &lab.pair.b.name;
@@ -53,7 +53,7 @@ fn a_revert_is_reported_on_the_terminal_that_asked_for_it() {
 }
 
 #[test]
-fn check_lists_changes_and_counts_the_packets_that_they_concern() {
+fn check_lists_changes_and_counts_affected_packets() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     guarded.well(&["deny", "--src", "192.0.2.1"]);
@@ -110,11 +110,11 @@ fn check_lists_changes_and_counts_the_packets_that_they_concern() {
 }
 
 #[test]
-fn an_unconfirmed_guard_is_taken_off() {
+fn unconfirmed_guard_is_removed() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded { lab: &lab };
     let load = ["load", "veth0", "--default", "deny"];
-    // What would cut the session is refused without --confirm.
+    // A rule that would cut the session requires --confirm.
     let mut command = Command::new(binary::path());
     command
         .arg("guard")
@@ -131,7 +131,7 @@ fn an_unconfirmed_guard_is_taken_off() {
 }
 
 #[test]
-fn a_rule_for_everything_asks_for_all() {
+fn rule_for_everything_requires_all() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     let said = guarded.refused(2, &["deny"]);
@@ -146,7 +146,7 @@ fn a_rule_for_everything_asks_for_all() {
 }
 
 #[test]
-fn what_is_saved_is_applied_as_the_same() {
+fn saved_rules_apply_unchanged() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &["--default", "deny"]);
     guarded.well(&["allow", "--src", "192.0.2.0/24", "--port", "22"]);

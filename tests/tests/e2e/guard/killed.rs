@@ -1,22 +1,22 @@
-//! Commands that are killed while they put many rules in force.
+//! Commands that are killed while they apply many rules.
 
 use trawl_tests::strace;
 use trawl_tests::{amount, tools_or_skip};
 
 use super::*;
 
-/// Moments at which it is killed, spread over the whole command.
+/// Moments of the kill, spread over the whole command.
 const MOMENTS: usize = 6;
-/// And each of this many calls at its end.
+/// Number of last calls that are each used too.
 const LAST: usize = 6;
-/// Calls that happen all through it: while rules are read and compiled, and while they are put in force.
+/// Calls that occur during the whole command: while rules are parsed and compiled, and while they are applied.
 const CALLS: &str = "bpf,brk,mmap,munmap,mremap";
 
 fn numbered(network: u32, number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits((network << 24) + number)
 }
 
-/// A file with a number of rules about a network, and the one that all have in common.
+/// Returns a file with a number of rules for a network, and the rule that all files share.
 fn rules(lab: &Lab, network: u32, count: u32) -> String {
     let list: String = (0..count)
         .map(|number| format!("{}\n", numbered(network, number)))
@@ -32,7 +32,7 @@ fn rules(lab: &Lab, network: u32, count: u32) -> String {
     file
 }
 
-/// Which of the two sets is in force: all of it, and nothing of the other one.
+/// Returns the set of rules in force: all of one, and none of the other.
 #[track_caller]
 fn in_force(guarded: &Guarded<'_>, count: u32) -> u32 {
     let list = guarded.list();
@@ -43,7 +43,7 @@ fn in_force(guarded: &Guarded<'_>, count: u32) -> u32 {
     let holds = |network: u32, number| texts.contains(&numbered(network, number).to_string());
     let network = if holds(10, 0) { 10 } else { 11 };
     assert!((0..count).all(|number| holds(network, number)));
-    // And so the program sees it.
+    // The program agrees.
     let denied = || guarded.figures(&["rule_denied", "default_allowed"]);
     let before = denied();
     let from = |network| udp_from(numbered(network, count - 1), 9);
@@ -76,14 +76,14 @@ fn many_rules_hold_as_a_whole_or_not_at_all() {
     assert!(whole.status.success());
     let text = std::fs::read_to_string(&trace).expect("strace wrote it");
     let calls = strace::calls(&text);
-    // Most are made before anything is put in force; what follows on that is in the last ones.
+    // Most calls precede any change; the ones that apply it are among the last.
     let early = (1..MOMENTS).map(|moment| calls.len() * moment / MOMENTS);
     let late = (1..=LAST).rev().map(|from_end| calls.len() - from_end);
     let mut holds = in_force(&guarded, count);
     assert_eq!(holds, 11);
     let mut hits = 0;
     for call in early.chain(late).map(|at| &calls[at]) {
-        // Hits that all have to live through it.
+        // All rule sets must keep these hits.
         guarded.send(&[udp_from(STRANGER, 9)], 1);
         hits += 1;
         let wanted = 21 - holds;

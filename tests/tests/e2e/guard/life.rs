@@ -1,4 +1,4 @@
-//! What is there before the first interface and after the last.
+//! State before the first interface and after the last.
 
 use std::process::Child;
 
@@ -10,7 +10,7 @@ use trawl_tests::{Capture, root_or_skip};
 use super::*;
 
 #[test]
-fn rules_before_an_interface_and_nothing_after_the_last() {
+fn rules_precede_the_first_interface_and_end_with_the_last() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded { lab: &lab };
     assert!(!guarded.directory().exists());
@@ -21,7 +21,7 @@ fn rules_before_an_interface_and_nothing_after_the_last() {
         !guarded.directory().exists(),
         "without rules and interfaces there is nothing to keep"
     );
-    // A file's default is that of the interfaces there are; what brings it to the next one is told.
+    // A file's default applies to existing interfaces; the output explains how to apply it to the next one.
     let applied = guarded.apply("default = \"deny\"\n");
     let said = String::from_utf8_lossy(&applied.stderr).into_owned();
     assert!(said.contains("guard load IF --default deny"), "{said}");
@@ -56,7 +56,7 @@ fn rules_before_an_interface_and_nothing_after_the_last() {
 }
 
 #[test]
-fn an_interface_that_vanishes_takes_its_default_along() {
+fn default_goes_with_its_interface() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &["--default", "deny"]);
     guarded.well(&["deny", "--src", &STRANGER.to_string()]);
@@ -65,9 +65,9 @@ fn an_interface_that_vanishes_takes_its_default_along() {
     assert!(!guarded.directory().exists());
 }
 
-/// Nobody is left in it who could take the guard off.
+/// A vanished namespace has no process left that could remove the guard.
 #[test]
-fn a_namespace_that_vanishes_takes_its_guard_along() {
+fn guard_goes_with_its_namespace() {
     let Some(lab) = Lab::open() else { return };
     let here = lab.pair.b.name.as_str();
     for command in [
@@ -88,11 +88,11 @@ fn a_namespace_that_vanishes_takes_its_guard_along() {
             assert!(trawl(load).status.success(), "{load:?}");
         }
         assert!(rules.exists());
-        // As long as it is there, nobody touches its rules.
+        // While it exists, its rules stay untouched.
         assert!(trawl(command).status.success(), "{command:?}");
         assert!(rules.exists(), "{command:?}");
         run("ip", &["netns", "del", &other]);
-        // The kernel takes it down without the command.
+        // The kernel removes it without the command.
         wait_until(&format!("nothing is left after {command:?}"), || {
             assert!(trawl(command).status.success(), "{command:?}");
             !rules.exists()
@@ -100,7 +100,7 @@ fn a_namespace_that_vanishes_takes_its_guard_along() {
     }
 }
 
-/// A process, and a namespace that only it keeps.
+/// A process, and a namespace that only this process keeps.
 struct Alone(Child);
 
 impl Alone {
@@ -127,9 +127,9 @@ impl Drop for Alone {
     }
 }
 
-/// Those that it could not look at may be what its notes are about.
+/// Its records may belong to namespaces that the command could not open.
 #[test]
-fn a_command_with_few_descriptors_takes_no_namespace_for_gone() {
+fn lack_of_descriptors_is_not_taken_for_a_gone_namespace() {
     if !root_or_skip() {
         return;
     }
@@ -152,7 +152,7 @@ fn a_command_with_few_descriptors_takes_no_namespace_for_gone() {
 }
 
 #[test]
-fn a_guard_that_cannot_be_loaded_as_asked_stays_as_it_was() {
+fn guard_that_cannot_be_reloaded_stays_unchanged() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded { lab: &lab };
     guarded.well(&["load", "lo", "--default", "deny"]);
@@ -178,7 +178,7 @@ fn a_guard_that_cannot_be_loaded_as_asked_stays_as_it_was() {
 }
 
 #[test]
-fn each_interface_has_its_default_and_rules_of_its_own() {
+fn interfaces_have_defaults_and_rules_of_their_own() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &["--default", "deny"]);
     let (a, b) = (&lab.pair.a.name, &lab.pair.b.name);
@@ -218,7 +218,7 @@ fn each_interface_has_its_default_and_rules_of_its_own() {
         other()["rule_denied"] == 100 && other()["default_allowed"].as_u64() >= Some(100)
     });
     assert_eq!((guarded.hits(1), guarded.hits(2)), (100, 100));
-    // It is the interface that is meant, whatever it is called later. Older kernels rename only what is down.
+    // Rules follow the interface, whatever its name. Older kernels rename only interfaces that are down.
     run("ip", &["-n", b, "link", "set", "other", "down"]);
     run("ip", &["-n", b, "link", "set", "other", "name", "another"]);
     assert_eq!(guarded.rule(1).expect("it stays")["on"], "another");
@@ -230,7 +230,7 @@ fn each_interface_has_its_default_and_rules_of_its_own() {
 }
 
 #[test]
-fn captures_look_in_at_a_tappable_guard() {
+fn captures_see_packets_at_a_tappable_guard() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     guarded.well(&["deny", "--src", &STRANGER.to_string()]);
@@ -252,7 +252,7 @@ fn captures_look_in_at_a_tappable_guard() {
 }
 
 #[test]
-fn totals_go_on_when_the_guard_is_loaded_over_itself() {
+fn totals_continue_when_the_guard_is_reloaded() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     guarded.well(&["deny", "--src", &STRANGER.to_string()]);
@@ -269,9 +269,9 @@ fn totals_go_on_when_the_guard_is_loaded_over_itself() {
     assert_eq!(guarded.hits(1), 8);
 }
 
-/// No matter what takes the program off, and how: a default is never one that held once.
+/// However the program was removed: an earlier default never returns.
 #[test]
-fn a_guard_that_others_took_off_leaves_no_default() {
+fn guard_removed_by_others_leaves_no_default() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &["--default", "deny"]);
     guarded.well(&["deny", "--src", &STRANGER.to_string()]);
@@ -286,7 +286,7 @@ fn a_guard_that_others_took_off_leaves_no_default() {
     assert!(!guarded.directory().exists());
 }
 
-/// Takes off what is attached to the interface, be it the guard or a dispatcher before it, without trawl.
+/// Removes the program on the interface, the guard or its dispatcher, without trawl.
 fn take_off(lab: &Lab) {
     let status = status_of(&lab.receiver());
     match status["programs"][0]["link"].as_u64() {
@@ -300,7 +300,7 @@ fn take_off(lab: &Lab) {
 }
 
 #[test]
-fn a_guard_is_taken_off_as_any_program_is() {
+fn guard_is_removed_like_any_program() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded { lab: &lab };
     let place = lab.receiver();
@@ -335,9 +335,9 @@ fn a_guard_is_taken_off_as_any_program_is() {
     }
 }
 
-/// Its program looks into the rules of the namespace that it came from.
+/// Its program uses the rules of the namespace that it was loaded in.
 #[test]
-fn an_interface_that_moved_is_guarded_by_the_rules_of_where_it_is() {
+fn moved_interface_is_guarded_by_the_rules_of_its_namespace() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     let (from, to) = (&lab.pair.b, &lab.pair.a);

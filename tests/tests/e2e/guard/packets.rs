@@ -1,4 +1,4 @@
-//! What becomes of packets, and that each is counted once.
+//! Verdicts on packets, each counted once.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn pattern() -> Vec<u8> {
     (0..SIZE).map(|at| (at * 7 + at / 251) as u8).collect()
 }
 
-/// A transfer from a to b and back that is going on while `meanwhile` runs, and ends only after it.
+/// Transfers data from a to b and back while `meanwhile` runs, ending only after it.
 fn transfer_during(lab: &Lab, meanwhile: impl FnOnce()) {
     let listener =
         run_in(&lab.pair.b.namespace, || TcpListener::bind((B4, 7000))).expect("the namespace");
@@ -59,7 +59,7 @@ fn floods_are_dropped_while_a_connection_holds() {
     });
     let seconds = start.elapsed().as_secs() + 1;
     assert_eq!(guarded.hits(1), FLOOD);
-    // What is under the rate passes: this many a second, and a tenth of a second's worth at once. One is the client's own.
+    // Packets below the rate pass: this many a second, and a tenth of a second's worth at once. One is the client's own.
     for (rule, rate) in [(2, 50), (3, 10)] {
         let hits = guarded.hits(rule);
         let allowed = rate * seconds + rate / 10 + 2;
@@ -75,7 +75,7 @@ fn floods_are_dropped_while_a_connection_holds() {
 }
 
 #[test]
-fn a_default_of_deny_lets_in_what_rules_allow_and_counts_the_rest() {
+fn default_deny_passes_allowed_packets_and_counts_the_rest() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &["--default", "deny"]);
     guarded.well(&[
@@ -165,13 +165,13 @@ fn generic_mode_and_both_cpus_count_the_same() {
         Some("native")
     );
     lab.send_from_two_cpus(&[udp_from(STRANGER, 9)], 50_000);
-    // The rule's hits and the interface's totals go on in the program of the other mode.
+    // The rule's hits and the interface's totals continue in the program of the other mode.
     assert_eq!(guarded.hits(1), 110_000);
     assert_eq!(guarded.figures(&["seen", "dropped"]), [110_000, 110_000]);
 }
 
 #[test]
-fn later_fragments_follow_what_lets_their_first_one_pass() {
+fn later_fragments_follow_the_verdict_on_the_first() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &["--default", "deny"]);
     guarded.well(&["allow", "--proto", "udp", "--port", "53"]);
@@ -190,7 +190,7 @@ fn later_fragments_follow_what_lets_their_first_one_pass() {
     };
     guarded.send(&[fragment(1480, 17)], 100);
     guarded.send(&[fragment(1480, 6)], 10);
-    // Made to write over the flags of the first one.
+    // Crafted to overwrite the flags of the first one.
     guarded.send(&[fragment(8, 6)], 1);
     assert_eq!(
         guarded.figures(&["rule_allowed", "default_denied", "malformed"]),
@@ -199,7 +199,7 @@ fn later_fragments_follow_what_lets_their_first_one_pass() {
 }
 
 #[test]
-fn a_rate_holds_for_each_source() {
+fn rate_applies_to_each_source() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &["--default", "deny"]);
     guarded.well(&["allow", "--proto", "udp", "--rate", "100"]);
@@ -222,7 +222,7 @@ fn a_rate_holds_for_each_source() {
 }
 
 #[test]
-fn each_option_picks_just_its_packets() {
+fn each_option_matches_exactly_its_packets() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     let tagged = Template::new().ethernet(FROM, TO).vlan(5).ipv4(A4, B4);

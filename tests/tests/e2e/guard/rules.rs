@@ -1,9 +1,9 @@
-//! Rules that are added, replaced, read from files, and that end.
+//! Rules that are added, replaced, read from files, and expire.
 
 use super::*;
 
 #[test]
-fn a_rule_ends_by_itself() {
+fn rule_expires_on_its_own() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     guarded.well(&["deny", "--src", &STRANGER.to_string(), "--for", "1h"]);
@@ -23,7 +23,7 @@ fn a_rule_ends_by_itself() {
     wait_until("the rule is over", || guarded.rule(2).is_none());
     guarded.send(&[udp_from(STRANGER, 9)], 1000);
     assert_eq!(guarded.hits(1), 1000);
-    // The kernel looks at the time itself: no command is needed in between.
+    // The kernel checks the time: no command is needed in between.
     guarded.well(&["deny", "--src", "192.0.2.67", "--for", "100ms"]);
     wait_until("the rule is over in the kernel", || {
         let before = guarded.figures(&["default_allowed"])[0];
@@ -33,7 +33,7 @@ fn a_rule_ends_by_itself() {
 }
 
 #[test]
-fn a_file_is_applied_as_a_whole_or_not_at_all() {
+fn file_is_applied_as_a_whole_or_not_at_all() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     let by_source = "[[rule]]\naction = \"deny\"\nsrc = \"192.0.2.0/24\"\n";
@@ -99,7 +99,7 @@ fn hits_are_kept_through_changes() {
 }
 
 #[test]
-fn a_hundred_thousand_prefixes() {
+fn hundred_thousand_prefixes_are_in_force() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     let list: String = (0..100_000u32)
@@ -161,14 +161,14 @@ fn wrong_rules_are_wrong_usage() {
     assert!(said.contains("none"), "{said}");
     guarded.refused(1, &["stats"]);
     assert!(!guarded.directory().exists());
-    // Somebody else's program stays.
+    // Another tool's program stays.
     let held = output("ip", &["-n", &lab.pair.b.name, "link", "show", "veth0"]);
     assert!(held.status.success());
 }
 
 /// Source ports and MAC addresses, from the command line and from a file.
 #[test]
-fn source_ports_and_macs() {
+fn source_ports_and_macs_match() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     let other = [2, 0, 0x5e, 0, 0x53, 9];
@@ -182,7 +182,7 @@ fn source_ports_and_macs() {
         frame(other, 389),
         frame(other, 390),
     ];
-    // Rule by rule, how many of these it decides about: those with MAC addresses are asked first.
+    // Number of packets that each rule decides: rules with MAC addresses are evaluated first.
     let rules = [
         vec!["deny", "--proto", "udp", "--src-port", "389"],
         vec!["allow", "--src-mac", "02:00:5e:00:00:00/24"],
@@ -204,7 +204,7 @@ fn source_ports_and_macs() {
     let third = guarded.rule(3).expect("it is there");
     assert_eq!(third["src_port"], "1-389");
     assert_eq!(third["src_mac"], "02:00:5e:00:53:09");
-    // What is saved and applied again is the same, and keeps its hits.
+    // Saved and applied rules are equal, and keep their hits.
     let before = guarded.list();
     let saved = guarded.well(&["save"]);
     assert!(guarded.apply(&saved).status.success(), "{saved}");
@@ -231,7 +231,7 @@ fn source_ports_and_macs() {
     }
 }
 
-/// Names in a rule file do not steer the terminal.
+/// Control characters in a rule file's names do not reach the terminal.
 #[test]
 fn names_in_rule_files_do_not_steer_the_terminal() {
     let Some(lab) = Lab::open() else { return };
@@ -286,7 +286,7 @@ fn names_in_rule_files_do_not_steer_the_terminal() {
     }
 }
 
-/// Nearly as many rules as a file may have take memory in proportion; more are refused before they take any.
+/// Nearly the maximum number of rules uses memory in proportion; more are refused before any is allocated.
 #[test]
 #[ignore = "make test-long runs it"]
 fn memory_for_rules_is_bounded() {

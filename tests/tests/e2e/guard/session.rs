@@ -1,8 +1,8 @@
-//! The session that a command is typed in.
+//! The session of a command is not cut.
 
 use super::*;
 
-/// trawl as typed in a session, whose variables these are.
+/// Runs trawl as in a session with this connection.
 fn in_session(connection: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(binary::path());
     command
@@ -17,7 +17,7 @@ fn in_session(connection: &str, arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn the_session_that_it_is_typed_in_is_not_cut() {
+fn session_of_the_command_is_not_cut() {
     let Some(lab) = Lab::open() else { return };
     let name = lab.pair.b.name.clone();
     let session = "10.77.0.1 50000 10.77.0.2 22";
@@ -32,7 +32,7 @@ fn the_session_that_it_is_typed_in_is_not_cut() {
     assert_eq!(xdp_on(&lab.pair.b), None);
     let remedy = "trawl guard allow --src 10.77.0.1 --proto tcp --port 22";
     assert!(said.contains(remedy) && said.contains("--yes"), "{said}");
-    // What it says lets it in.
+    // The suggested command lets the session in.
     let words: Vec<&str> = remedy.split(' ').skip(2).collect();
     assert_eq!(guard(&words).0, Some(0));
     assert_eq!(guard(&["load", "veth0", "--default", "deny"]).0, Some(0));
@@ -69,7 +69,7 @@ fn the_session_that_it_is_typed_in_is_not_cut() {
         assert!(said.contains("SSH session from 10.77.0.1"), "{said}");
         assert_eq!(Guarded { lab: &lab }.list(), before, "{cuts:?}");
     }
-    // Rules that leave it alone are taken, and sessions elsewhere do not matter.
+    // Rules that do not affect the session are accepted, and sessions elsewhere do not matter.
     assert_eq!(guard(&["deny", "--src", "10.77.0.9"]).0, Some(0));
     assert_eq!(guard(&["remove", "1", "--yes"]).0, Some(0));
     let here = in_session(
@@ -80,7 +80,7 @@ fn the_session_that_it_is_typed_in_is_not_cut() {
 }
 
 #[test]
-fn a_session_by_another_interface_does_not_matter() {
+fn session_by_another_interface_does_not_matter() {
     let Some(lab) = Lab::open() else { return };
     let name = &lab.pair.b.name;
     for command in [
@@ -107,9 +107,9 @@ fn a_session_by_another_interface_does_not_matter() {
     assert_eq!(status, Some(0), "{said}");
 }
 
-/// Sudo hides SSH_CONNECTION from the command; the processes that started it have it.
+/// Sudo hides SSH_CONNECTION from the command; its parent processes have it.
 #[test]
-fn the_session_is_known_where_the_variable_is_hidden() {
+fn session_is_found_if_the_variable_is_hidden() {
     let Some(lab) = Lab::open() else { return };
     let load = format!(
         "env -u SSH_CONNECTION {} guard load {} --default deny; exit $?",

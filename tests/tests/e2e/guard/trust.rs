@@ -1,4 +1,4 @@
-//! What other users of the machine could do to the guard and to those who wait for it.
+//! Attacks by other users of the machine on the guard and on commands that wait for it.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -34,18 +34,18 @@ fn rules_in_a_directory_of_another_user_are_refused() {
 }
 
 #[test]
-fn rules_that_the_attached_program_does_not_use_are_not_said_to_hold() {
+fn rules_unused_by_the_attached_program_are_not_listed_as_in_force() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     guarded.well(&["deny", "--src", "192.0.2.7"]);
     let directory = guarded.directory();
-    // A user who could do so moves the rules away.
+    // A user with write access moves the rules away.
     let moved = directory.with_file_name(format!("moved-{}", std::process::id()));
     std::fs::rename(&directory, &moved).expect("it is there");
     let said = guarded.refused(1, &["deny", "--src", &STRANGER.to_string()]);
     let remedy = format!("trawl guard load {}:veth0 --replace", lab.pair.b.name);
     assert!(said.contains(&remedy), "{said}");
-    // Rules that are in force are not thrown away unasked.
+    // Rules in force are not discarded without consent.
     let attached = xdp_on(&lab.pair.b);
     let said = guarded.refused(1, &["load", "veth0", "--replace"]);
     assert!(said.contains("would no longer be enforced"), "{said}");
@@ -57,10 +57,10 @@ fn rules_that_the_attached_program_does_not_use_are_not_said_to_hold() {
     std::fs::remove_dir_all(&moved).expect("it is a test's");
 }
 
-/// Another BPF file system, as people mount one inside `ip netns exec`, has no rules of the guard's. The
-/// advice there does not throw away those that are in force.
+/// Another BPF file system, like the one mounted by `ip netns exec`, has no rules of the guard. The advice there does not discard
+/// the rules in force.
 #[test]
-fn inside_ip_netns_exec_the_advice_is_to_go_outside() {
+fn advice_inside_ip_netns_exec_is_to_go_outside() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     guarded.well(&["deny", "--src", &STRANGER.to_string()]);
@@ -91,7 +91,7 @@ fn inside_ip_netns_exec_the_advice_is_to_go_outside() {
     assert_eq!(guarded.hits(1), 3);
 }
 
-/// The command as it waits for a lock that this test holds.
+/// Starts the command so that it waits for a lock held by this test.
 fn waiting(lab: &Lab) -> (Lock, std::process::Child, String) {
     let mark = netns::Mark::of(Some(&lab.pair.b.namespace)).expect("a mark");
     let held = Lock::take(Rank::Guard, &format!("guard-{mark}")).expect("a lock");
@@ -109,7 +109,7 @@ fn waiting(lab: &Lab) -> (Lock, std::process::Child, String) {
 }
 
 #[test]
-fn who_waits_for_a_lock_says_for_whom_and_ends_on_a_signal() {
+fn waiting_command_names_the_lock_holder_and_ends_on_a_signal() {
     let Some(lab) = Lab::open() else { return };
     let (held, mut child, line) = waiting(&lab);
     let own = format!("process {} (", std::process::id());
@@ -131,7 +131,7 @@ fn other_users_cannot_block_root() {
     let guarded = Guarded::load(&lab, &[]);
     let about = std::fs::metadata("/run/trawl").expect("trawl's own directory");
     assert_eq!(about.permissions().mode() & 0o777, 0o700);
-    // What was locked before this was fixed: anybody may lock these.
+    // The locks before this was fixed: any user may lock these.
     let usual = std::fs::File::open("/sys/fs/bpf").expect("the BPF file system");
     usual.lock().expect("a lock");
     let namespace = format!("/run/netns/{}", lab.pair.b.name);

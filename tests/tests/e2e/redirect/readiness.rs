@@ -1,4 +1,4 @@
-//! Interfaces made ready for what a program sends: by several commands at once, where it cannot be, and put back.
+//! Interfaces prepared for a program's transmissions: by concurrent commands, on unsuitable interfaces, and restored afterwards.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use trawl_tests::witness::output;
 use super::*;
 
 #[test]
-fn two_programs_that_need_the_same_leave_it_to_the_last() {
+fn setting_is_restored_after_its_last_program() {
     let Some(lab) = unready() else { return };
     let before = features(&lab);
     let (left, right) = (place(&lab.line.left), place(&lab.line.right));
@@ -25,9 +25,9 @@ fn two_programs_that_need_the_same_leave_it_to_the_last() {
     assert_eq!(features(&lab), before);
 }
 
-/// The last program that needs a thing may be unloaded while another command loads one that needs it too.
+/// The last program that needs a setting may be unloaded while another command loads one that needs it too.
 #[test]
-fn programs_that_need_the_same_come_and_go_at_once() {
+fn programs_that_share_a_setting_load_and_unload_concurrently() {
     let Some(lab) = unready() else { return };
     let before = features(&lab);
     let come_and_go = |station: &Station| {
@@ -46,15 +46,15 @@ fn programs_that_need_the_same_come_and_go_at_once() {
     assert_eq!(features(&lab), before);
 }
 
-/// Of two commands at once, the second may find what the first has switched and has not noted yet.
+/// Of two concurrent commands, the second may find a setting that the first has changed and not recorded yet.
 #[test]
-fn what_another_command_has_just_switched_is_needed_all_the_same() {
+fn setting_changed_by_a_concurrent_command_is_recorded() {
     let Some(lab) = unready() else { return };
     let before = features(&lab);
     let gro = || feature(&lab.line.b, "rx-gro");
     let (left, right) = (place(&lab.line.left), place(&lab.line.right));
     let load = |at| ["xdp", "load", at, "redirect", "--to", "right"];
-    // The first one waits for it when it has switched.
+    // The first one waits for the lock after its change.
     let site = Site::find(&left, None).expect("the interface");
     let held = site.lock().expect("the lock of its programs");
     std::thread::scope(|scope| {
@@ -66,7 +66,7 @@ fn what_another_command_has_just_switched_is_needed_all_the_same() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("trawl");
-        // It says whom it waits for, or is done: then its output ends.
+        // It names the holder of the lock, or ends, and with it its output.
         let mut said = String::new();
         let mut words = BufReader::new(second.stderr.take().expect("a pipe"));
         words.read_line(&mut said).expect("text");
@@ -81,7 +81,7 @@ fn what_another_command_has_just_switched_is_needed_all_the_same() {
 }
 
 #[test]
-fn an_interface_that_takes_no_frames_is_refused_and_nothing_stays() {
+fn interface_without_support_is_refused_and_nothing_stays() {
     let Some(lab) = unready() else { return };
     let before = features(&lab);
     let from = place(&lab.line.left);
@@ -100,9 +100,9 @@ fn an_interface_that_takes_no_frames_is_refused_and_nothing_stays() {
     assert!(!listed.lines().any(|line| line == own), "{listed}");
 }
 
-/// A veth's driver says only that it takes no frames; trawl still knows what helps.
+/// A veth's driver reports only that it accepts no frames; trawl still knows the fix.
 #[test]
-fn a_target_whose_other_end_is_down_is_told_with_what_helps() {
+fn target_with_a_downed_peer_is_reported_with_the_fix() {
     if !probe::kernel_is_at_least(6, 3) {
         return;
     }
@@ -128,7 +128,7 @@ fn a_target_whose_other_end_is_down_is_told_with_what_helps() {
 }
 
 #[test]
-fn a_target_that_is_down_is_told() {
+fn target_that_is_down_is_reported() {
     let Some(lab) = LineLab::open() else { return };
     let (left, right) = (place(&lab.line.left), &lab.line.right);
     let turn = |state| run("ip", &["-n", &right.name, "link", "set", "right", state]);
@@ -153,10 +153,10 @@ fn a_target_that_is_down_is_told() {
     nothing_attached(&lab.line.left);
 }
 
-/// Killed when it has made the other interfaces ready and waits for its turn to attach.
+/// Killed after it has prepared the other interfaces, while it waits for its turn to attach.
 #[test]
-fn a_load_that_is_killed_half_way_puts_all_back() {
-    // Not SIGINT, which a shell has what it runs in the background ignore.
+fn load_killed_half_way_restores_everything() {
+    // Not SIGINT, which background children of a shell ignore.
     for signal in [Signal::KILL, Signal::TERM] {
         let Some(lab) = unready() else { return };
         let before = features(&lab);
@@ -176,7 +176,7 @@ fn a_load_that_is_killed_half_way_puts_all_back() {
         wait_until("all is put back", || features(&lab) == before);
         drop(held);
         nothing_attached(&lab.line.left);
-        // The next one finds nothing in its way.
+        // The next command is not obstructed.
         done(&["xdp", "load", &from, "redirect", "--to", "right"]);
         done(&["xdp", "unload", &from]);
         assert_eq!(features(&lab), before);

@@ -1,4 +1,4 @@
-//! The same in Azure's object store, as Azurite (from npm) plays it; where that is installed.
+//! A store in Azure's object store, emulated by Azurite (from npm), if installed.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,7 +10,7 @@ use super::{Places, is_indexed_queried_and_pruned};
 
 const CONTAINER: &str = "trawl";
 
-/// Makes a container. Azurite's account and key are the same everywhere.
+/// Makes a container. Azurite's account and key are fixed.
 const MAKE: &str = r#"
 import base64, hashlib, hmac, http.client, sys, email.utils
 port, name = int(sys.argv[1]), sys.argv[2]
@@ -62,7 +62,7 @@ impl Azurite {
             .by_ref()
             .map_while(Result::ok)
             .find(|line| line.contains("listens on"));
-        // It is not to wait for a reader.
+        // Azurite must not block on its output.
         std::thread::spawn(move || lines.count());
         let line = line.expect("Azurite starts");
         let port = line.rsplit(':').next().expect("a port").trim().to_owned();
@@ -93,7 +93,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn a_store_in_azure_is_as_any_other() {
+fn store_in_azure_works_like_any_other() {
     let (Some(azurite), Some(lab)) = (Azurite::open(), Lab::open()) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! The index of a store: the same bytes each time, made by whoever, and read by engines of others.
+//! The index of a store: reproducible bytes, made by any command, and readable by other engines.
 
 use std::fs;
 
@@ -7,9 +7,9 @@ use trawl_tests::{Lab, frames, trawl};
 
 use super::{Places, files_below, json};
 
-/// An index that the capture makes is the one that anyone makes later.
+/// The index made by a capture equals one made later.
 #[test]
-fn a_capture_indexes_what_it_stores() {
+fn capture_indexes_its_chunks() {
     let Some(lab) = Lab::open() else { return };
     let places = Places::of(&lab);
     let capture = places.start(&lab, &["--chunk-size", "4KiB", "--store-index"]);
@@ -28,7 +28,7 @@ fn a_capture_indexes_what_it_stores() {
     assert_eq!(places.problems(), Vec::<String>::new());
 }
 
-/// What an engine of others answers, or nothing where `make test` could not install it.
+/// Returns another engine's answer, or `None` if `make test` could not install it.
 fn engine(name: &str, call: &str, query: &str) -> Option<String> {
     let program = format!(
         "import sys\ntry:\n import {name}\nexcept ImportError:\n sys.exit(77)\nprint({call})"
@@ -53,7 +53,7 @@ fn duckdb(query: &str) -> Option<String> {
     engine("duckdb", "duckdb.sql(sys.argv[1]).fetchall()", query)
 }
 
-/// ClickHouse, as a library.
+/// Queries ClickHouse as a library.
 fn chdb(query: &str) -> Option<String> {
     engine("chdb", "chdb.query(sys.argv[1], 'CSV')", query)
 }

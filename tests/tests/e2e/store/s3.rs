@@ -1,4 +1,4 @@
-//! The same against an S3 server of others, and through faults on the way to it.
+//! A store on another project's S3 server, also with faults on the connection.
 
 use trawl_tests::generator::generate;
 use trawl_tests::s3::{BUCKET, Fault, Server};
@@ -28,7 +28,7 @@ fn ended(finished: &Finished, code: i32) {
     assert_eq!(finished.status.code(), Some(code), "{}", finished.stderr);
 }
 
-/// All keys that the server has, without trawl's help.
+/// Returns all keys of the server, without using trawl.
 fn keys(server: &Server) -> Vec<String> {
     let (status, listing) = server.request("GET", "?list-type=2", &[]);
     assert_eq!(status, 200);
@@ -45,7 +45,7 @@ fn chunks(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn a_store_in_s3_is_listed_verified_indexed_queried_and_pruned() {
+fn store_in_s3_is_listed_verified_indexed_queried_and_pruned() {
     let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
         return;
     };
@@ -56,7 +56,7 @@ fn a_store_in_s3_is_listed_verified_indexed_queried_and_pruned() {
     assert_eq!(places.account(), [300, 300, 0, 0, 0]);
     assert_eq!(places.problems(), Vec::<String>::new());
     assert!(chunks(&server).len() > 2);
-    // A chunk as others get it.
+    // A chunk as downloaded by other tools.
     let file = lab.file("chunk.pcapng.zst");
     let packets: usize = chunks(&server)
         .iter()
@@ -71,9 +71,9 @@ fn a_store_in_s3_is_listed_verified_indexed_queried_and_pruned() {
     assert_eq!(places.problems(), Vec::<String>::new());
 }
 
-/// Google's own requests and conditions, to a server that knows them under other names. Its tokens are not tried.
+/// Google's requests and conditions, with a server that has them under other names. Its tokens are not tested.
 #[test]
-fn a_store_in_google_cloud_storage_is_as_any_other() {
+fn store_in_google_cloud_storage_works_like_any_other() {
     let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
         return;
     };
@@ -95,9 +95,9 @@ fn a_store_in_google_cloud_storage_is_as_any_other() {
     assert_eq!(chunks(&server), Vec::<String>::new());
 }
 
-/// Faults that pass: all that was sent is stored in the end, once.
+/// Temporary faults: every packet is stored in the end, once.
 #[test]
-fn faults_that_pass_lose_and_double_nothing() {
+fn temporary_faults_lose_and_duplicate_nothing() {
     let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
         return;
     };
@@ -116,7 +116,7 @@ fn faults_that_pass_lose_and_double_nothing() {
         let sent = send(&lab, &capture, 0, 200);
         wait_until("the fault was met", || server.met() > 0);
         if fault == Fault::Slow {
-            // Nothing is answered, and the capture goes on.
+            // Requests get no answer, and the capture goes on.
             let more = send(&lab, &capture, sent, 100);
             all += more - sent;
             server.set(Fault::None, 0);
@@ -133,9 +133,9 @@ fn faults_that_pass_lose_and_double_nothing() {
     }
 }
 
-/// The capture goes on without the store; then the spool is full, and does what was chosen.
+/// The capture goes on without the store; once the spool is full, the chosen policy applies.
 #[test]
-fn a_full_spool_before_a_store_out_of_reach_evicts_or_stops() {
+fn full_spool_of_an_unreachable_store_evicts_or_stops() {
     let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
         return;
     };
@@ -171,7 +171,7 @@ fn a_full_spool_before_a_store_out_of_reach_evicts_or_stops() {
 }
 
 #[test]
-fn a_flipped_bit_in_a_stored_chunk_is_found() {
+fn flipped_bit_in_a_stored_chunk_is_found() {
     let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
         return;
     };
@@ -194,7 +194,7 @@ fn a_flipped_bit_in_a_stored_chunk_is_found() {
     assert!(unknown > 0);
 }
 
-/// A disk of the test's own, unmounted with this.
+/// A disk of the test, unmounted when dropped.
 struct Disk(String);
 
 impl Disk {
@@ -211,9 +211,9 @@ impl Drop for Disk {
     }
 }
 
-/// The spool's disk is full (ENOSPC) before its bound is.
+/// The spool's disk is full (ENOSPC) before its limit is reached.
 #[test]
-fn a_full_disk_of_the_spool_ends_the_capture_with_its_account() {
+fn full_disk_of_the_spool_ends_the_capture_with_its_summary() {
     let Some(lab) = Lab::open() else { return };
     let blocked = lab.file("blocked");
     std::fs::create_dir_all(&blocked).expect("a directory");
@@ -250,9 +250,9 @@ fn a_full_disk_of_the_spool_ends_the_capture_with_its_account() {
     assert_eq!((stored, spooled), (listed[2], 0));
 }
 
-/// The store is killed, and comes back without what it had: that is unknown, and what waited meanwhile is stored.
+/// The store is killed, and comes back empty: its chunks are unknown, and the ones spooled meanwhile are stored.
 #[test]
-fn what_a_killed_store_takes_with_it_is_unknown() {
+fn chunks_of_a_killed_store_are_unknown() {
     let (Some(mut server), Some(lab)) = (Server::open(), Lab::open()) else {
         return;
     };

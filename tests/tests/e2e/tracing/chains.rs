@@ -1,4 +1,4 @@
-//! Programs behind a dispatcher: libxdp's own loader puts them there.
+//! Programs behind a dispatcher, attached by libxdp's own loader.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ fn chained_lab() -> Option<Lab> {
 }
 
 #[test]
-fn every_program_of_a_chain_is_seen_under_one_identifier() {
+fn programs_of_a_chain_are_seen_under_one_identifier() {
     let Some(lab) = chained_lab() else { return };
     let chain = Chain::load(&lab);
     let file = lab.file("file.pcapng");
@@ -127,7 +127,7 @@ fn one_program_of_a_chain_is_chosen_by_its_name() {
                 .all(|one| one.verdict() == Some((2, verdict)))
         );
     }
-    // With nothing said it is the chain as a whole.
+    // By default it is the chain as a whole.
     let capture = Capture::start(&lab, &fixed);
     lab.send(&[frames::silent(64)], 3);
     let summary = capture.wait().summary_of_success();
@@ -136,7 +136,7 @@ fn one_program_of_a_chain_is_chosen_by_its_name() {
 }
 
 #[test]
-fn a_name_that_is_not_there_is_told_with_those_that_are() {
+fn error_for_an_unknown_program_lists_the_known_ones() {
     let Some(lab) = chained_lab() else { return };
     let chain = Chain::load(&lab);
     let output = trawl(&[
@@ -160,9 +160,9 @@ fn a_name_that_is_not_there_is_told_with_those_that_are() {
     chain.unload();
 }
 
-/// A dispatcher is replaced by another one when a program joins: what is looked at by name stays in sight.
+/// A joining program replaces the dispatcher: a program selected by name stays in sight.
 #[test]
-fn a_program_that_joins_the_chain_does_not_end_the_capture() {
+fn joining_program_does_not_end_the_capture() {
     let Some(lab) = chained_lab() else { return };
     let chain = Chain::load(&lab);
     let file = lab.file("file.pcapng");

@@ -1,4 +1,4 @@
-//! Programs that come and go while they are looked at, and a capture that is killed.
+//! Programs that come and go during a capture, and a killed capture.
 
 use std::os::fd::AsFd;
 
@@ -15,7 +15,7 @@ const DROPS: &str = "traced_drops_the_packet_one";
 const PASSES: &str = "traced_passes_to_the_next";
 
 #[test]
-fn a_program_that_is_replaced_is_followed() {
+fn replaced_program_is_followed() {
     let Some(lab) = lab() else { return };
     let mut program = Attached::native(FILE, DROPS, &lab.pair.b);
     let file = lab.file("file.pcapng");
@@ -37,7 +37,7 @@ fn a_program_that_is_replaced_is_followed() {
 }
 
 #[test]
-fn a_capture_goes_on_when_its_program_is_unloaded_and_another_one_comes() {
+fn capture_survives_the_exchange_of_an_unloaded_program() {
     let Some(lab) = lab() else { return };
     let program = Attached::native(FILE, DROPS, &lab.pair.b);
     let file = lab.file("file.pcapng");
@@ -47,7 +47,7 @@ fn a_capture_goes_on_when_its_program_is_unloaded_and_another_one_comes() {
     let id = program.id();
     drop(program);
     capture.wait_said(&format!("{DROPS} is no longer attached"));
-    // trawl does not keep it.
+    // trawl holds no reference to it.
     wait_unloaded(u64::from(id));
     let _program = Attached::native(FILE, PASSES, &lab.pair.b);
     capture.wait_said(&format!("tracing the XDP program {PASSES}"));
@@ -58,7 +58,7 @@ fn a_capture_goes_on_when_its_program_is_unloaded_and_another_one_comes() {
 }
 
 #[test]
-fn a_capture_of_one_program_by_number_ends_with_it() {
+fn capture_of_a_program_by_id_ends_with_it() {
     let Some(lab) = lab() else { return };
     let program = Attached::native(FILE, DROPS, &lab.pair.b);
     let file = lab.file("file.pcapng");
@@ -88,7 +88,7 @@ fn a_capture_of_one_program_by_number_ends_with_it() {
 }
 
 #[test]
-fn a_killed_capture_leaves_the_program_alone() {
+fn killed_capture_leaves_the_program_alone() {
     let Some(lab) = lab() else { return };
     let program = Attached::native(FILE, DROPS, &lab.pair.b);
     let file = lab.file("file.pcapng");
@@ -98,7 +98,7 @@ fn a_killed_capture_leaves_the_program_alone() {
     assert_ne!(looking_at(&program), 0);
     capture.kill();
     wait_until("nobody looks at the program", || looking_at(&program) == 0);
-    // All that was recorded is there, and a new capture finds things as the first one did.
+    // Every recorded packet is in the file, and a new capture works like the first one.
     assert_eq!(Contents::read(&file).packets.len(), 6);
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-c", "2", "-w", &file]);
     lab.send(&[frames::silent(64)], 2);
@@ -107,7 +107,7 @@ fn a_killed_capture_leaves_the_program_alone() {
     nothing_attached(&lab.pair.b);
 }
 
-/// How many links lead to a function of the program. (bpftool tells that since version 7.2 only.)
+/// Returns the number of links to a function of the program. (bpftool shows them since version 7.2 only.)
 fn looking_at(program: &Attached) -> usize {
     let links = link::all_ids().into_iter();
     let open = links.filter_map(|id| link::open_by_id(id).ok());

@@ -1,4 +1,4 @@
-//! One program, looked at where packets come in and where they leave.
+//! One program, observed at its entry and exit.
 
 use trawl_lab::PairOptions;
 use trawl_lab::program::{Does, Loaded};
@@ -22,7 +22,7 @@ fn bytes_of<'c>(packets: &[&'c Packet]) -> Vec<&'c [u8]> {
     packets.iter().map(|packet| &*packet.bytes).collect()
 }
 
-/// Both ends of each packet under one identifier, which no other packet has.
+/// Checks that both ends of each packet have one identifier, which no other packet has.
 #[track_caller]
 fn assert_linked(entries: &[&Packet], exits: &[&Packet]) {
     assert_eq!(entries.len(), exits.len());
@@ -90,7 +90,7 @@ fn a_program_behind_the_driver_is_seen_at_both_ends() {
     );
 }
 
-/// As the program leaves it: a tag put in, the rest moved.
+/// Returns the frames as left by the program: with an added tag, the rest moved.
 fn rewritten(sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let tag = [0x81, 0x00, 0x00, 0x2a];
     let one = |frame: &Vec<u8>| [&frame[..12], &tag, &frame[12..]].concat();
@@ -98,12 +98,12 @@ fn rewritten(sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_rewriting_program_is_seen_as_packets_came_and_as_they_left() {
+fn rewriting_program_is_seen_with_packets_before_and_after() {
     let Some(lab) = lab() else { return };
     let _program = Attached::native(FILE, REWRITES, &lab.pair.b);
     let file = lab.file("file.pcapng");
     let sent = numbered(10);
-    // What matched at entry is recorded at exit, although it would not match there.
+    // A packet that matched at the entry is recorded at the exit, although it no longer matches.
     let filter = ["ether proto 0x88b5"];
     let fixed = ["-i", &lab.receiver(), "--at", "both", "-w", &file];
     let capture = Capture::start(&lab, &[&fixed[..], &filter].concat());
@@ -125,7 +125,7 @@ fn a_rewriting_program_is_seen_as_packets_came_and_as_they_left() {
 }
 
 #[test]
-fn filters_look_at_the_end_that_is_asked_for() {
+fn filters_apply_at_the_requested_end() {
     let Some(lab) = lab() else { return };
     let _program = Attached::native(FILE, REWRITES, &lab.pair.b);
     let sent = numbered(10);
@@ -154,7 +154,7 @@ fn filters_look_at_the_end_that_is_asked_for() {
 }
 
 #[test]
-fn a_redirecting_program_tells_where_to() {
+fn redirecting_program_shows_its_target() {
     let Some(lab) = lab() else { return };
     let target = lab.pair.b.index;
     let mut frame = frames::silent(64);
@@ -222,7 +222,7 @@ fn packets_in_several_pieces_are_whole_at_both_ends() {
         }
     }
 
-    // The length is that of the whole packet for filters too, and cutting keeps it.
+    // Filters see the whole packet's length, and cutting keeps it.
     let capture = Capture::start(
         &lab,
         &[&fixed[..], &["-s", "5000", "greater", "4097"]].concat(),
@@ -268,7 +268,7 @@ fn a_count_is_exact_over_both_ends() {
 }
 
 #[test]
-fn sampling_takes_both_ends_of_a_packet() {
+fn sampling_includes_both_ends_of_a_packet() {
     let Some(lab) = lab() else { return };
     let _program = Loaded::native(Does::Drop, &lab.pair.b).expect("the program");
     let file = lab.file("file.pcapng");
@@ -283,7 +283,7 @@ fn sampling_takes_both_ends_of_a_packet() {
     assert!((20..=22).contains(&summary.recorded), "{summary:#?}");
 }
 
-/// A program is one, wherever it is attached: only packets of the chosen interface count.
+/// A program may be attached to several interfaces: only packets of the chosen one count.
 #[test]
 fn other_interfaces_with_the_same_program_are_left_out() {
     let Some(lab) = lab() else { return };

@@ -1,4 +1,4 @@
-//! Programs that jump on to others: a jump passes by the place where tracing programs are called.
+//! Programs that jump to others: a jump skips the function that tracing programs are attached to.
 
 use trawl_tests::pcapng::Contents;
 use trawl_tests::programs::{object_file, tail_call_exits};
@@ -9,7 +9,7 @@ use trawl_tests::{Capture, frames};
 use super::lab;
 
 #[test]
-fn a_program_that_jumps_is_seen_with_the_verdict_of_those_it_jumps_to() {
+fn jumping_program_is_seen_with_the_final_verdict() {
     let Some(lab) = lab() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, object) = (lab.receiver(), object_file(&lab, "tail_calls"));
@@ -17,7 +17,7 @@ fn a_program_that_jumps_is_seen_with_the_verdict_of_those_it_jumps_to() {
     let frames: Vec<Vec<u8>> = sent.iter().map(|(frame, _)| frame.clone()).collect();
     let file = lab.file("file.pcapng");
     let load = ["xdp", "load", &place, &object, "--prog", "tail_calls"];
-    // In the place of a dispatcher's function, and by itself.
+    // As a dispatcher's function, and on its own.
     for more in [&[][..], &["--tappable", "--replace", "--yes"]] {
         succeeds(&[&load[..], more].concat());
         let both = ["-i", &place, "--tap", "xdp", "--at", "both", "-w", &file];
@@ -38,7 +38,7 @@ fn a_program_that_jumps_is_seen_with_the_verdict_of_those_it_jumps_to() {
 }
 
 #[test]
-fn a_chain_by_jumps_is_seen_as_a_whole_and_its_members_by_their_hooks() {
+fn chain_by_jumps_is_seen_whole_and_its_members_by_hooks() {
     let Some(lab) = lab() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, members) = (lab.receiver(), object_file(&lab, "members"));
@@ -77,7 +77,7 @@ fn a_chain_by_jumps_is_seen_as_a_whole_and_its_members_by_their_hooks() {
         let packets = Contents::read(file).packets;
         packets.iter().map(|one| one.verdict()).collect()
     };
-    // The whole chain's.
+    // The whole chain's verdict.
     assert_eq!(verdicts(&file), [Some((2, 1)); 3]);
 
     let hooks = ["-i", &place, "-c", "6", "-w", &file, "--tap", "hook"];

@@ -1,4 +1,4 @@
-//! Where a redirecting program sends packets, for all of the kernel's ways.
+//! Targets of redirecting programs, for all kinds of the kernel's redirects.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -14,7 +14,7 @@ use trawl_tests::{Capture, Lab, frames, tracing_or_skip};
 use super::lab;
 
 const FILE: &str = "traced";
-/// Where a packet says which key is looked up.
+/// Offset of the key in a packet.
 const KEY_AT: usize = 14;
 
 fn attached(lab: &Lab, program: &str, mode: &str) -> Attached {
@@ -24,7 +24,7 @@ fn attached(lab: &Lab, program: &str, mode: &str) -> Attached {
     }
 }
 
-/// Puts values into a map of the program's, in the namespace of the receiving end.
+/// Fills a map of the program, in the namespace of the receiving end; returns its id.
 fn fill(lab: &Lab, program: &Attached, map: &str, entries: &[(u32, u32)]) -> u32 {
     let id = program.map(map);
     let put = || {
@@ -38,7 +38,7 @@ fn fill(lab: &Lab, program: &Attached, map: &str, entries: &[(u32, u32)]) -> u32
     id
 }
 
-/// Sends one packet with this key, and returns the verdict and the comment of its record.
+/// Sends a packet with this key, and returns the verdict and the comment of its record.
 fn said(lab: &Lab, key: u8) -> Vec<String> {
     let mut frame = frames::silent(64);
     frame[KEY_AT] = key;
@@ -57,7 +57,7 @@ fn each_target(mode: &str) {
     let map = fill(&lab, &program, "traced_hash", &[(200, target)]);
     let words = format!("redirect to interface {target} (map {map}, key 200)");
     assert_eq!(said(&lab, 200), ["4", &words]);
-    // A key that is not there: the program returns what it was told to then.
+    // For an unknown key the program returns its default verdict.
     assert_eq!(said(&lab, 7), ["0", ""]);
     drop(program);
 
@@ -75,7 +75,7 @@ fn each_target(mode: &str) {
     assert_eq!(said(&lab, 2), ["4", &words]);
     drop(program);
 
-    // Whether the key is there makes no difference for a copy to each.
+    // For a copy to each target the key makes no difference.
     for key in [3, 9] {
         let program = attached(&lab, "traced_redirects_to_all", mode);
         let map = fill(&lab, &program, "traced_hash", &[(3, target)]);
@@ -97,17 +97,17 @@ fn each_target(mode: &str) {
 }
 
 #[test]
-fn each_target_is_told_native() {
+fn targets_are_recorded_native() {
     each_target("native");
 }
 
 #[test]
-fn each_target_is_told_skb() {
+fn targets_are_recorded_skb() {
     each_target("skb");
 }
 
 #[test]
-fn packets_in_pieces_are_whole_on_their_way_to_all() {
+fn packets_in_pieces_are_whole_when_sent_to_all_targets() {
     if !tracing_or_skip() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Several interfaces, several programs of one name, and programs that cannot be looked at.
+//! Several interfaces, several programs of one name, and programs that cannot be observed.
 
 use trawl_bpf::link;
 use trawl_bpf::program::{self, LoadOptions};
@@ -17,7 +17,7 @@ const DROPS: &str = "traced_drops_the_packet_one";
 const PASSES: &str = "traced_passes_to_the_next";
 
 #[test]
-fn all_programs_on_interfaces_of_several_namespaces() {
+fn programs_of_several_namespaces_are_seen() {
     let Some(one) = lab() else { return };
     let Some(other) = Lab::open() else { return };
     let _drops = Attached::native(FILE, DROPS, &one.pair.b);
@@ -68,7 +68,7 @@ fn all_programs_on_interfaces_of_several_namespaces() {
 }
 
 #[test]
-fn programs_of_one_name_are_told_apart_and_each_is_seen_once() {
+fn programs_of_one_name_are_distinguished_and_seen_once() {
     let Some(lab) = lab() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, members) = (lab.receiver(), object_file(&lab, "members"));
@@ -84,14 +84,14 @@ fn programs_of_one_name_are_told_apart_and_each_is_seen_once() {
     let capture = Capture::start(&lab, &["-i", &place, "--program", "passes", "-w", &file]);
     lab.send(&[frames::silent(64)], 3);
     capture.wait_recorded(6);
-    // Those who look are no members of the chain.
+    // Tracing programs are no members of the chain.
     assert_eq!(programs_on(&place).len(), 2);
-    // The one that stays is not looked at twice.
+    // The remaining one is not attached to twice.
     succeeds(&["xdp", "unload", &place, &ids[0].to_string()]);
     capture.wait_said("passes is no longer attached");
     lab.send(&[frames::silent(64)], 4);
     capture.wait_recorded(10);
-    // What was looked at could not be seen to the end.
+    // The exits of the unloaded program were missed.
     let finished = capture.stop();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let summary = finished.summary();
@@ -106,7 +106,7 @@ fn programs_of_one_name_are_told_apart_and_each_is_seen_once() {
 }
 
 #[test]
-fn a_number_that_is_not_there_is_told_with_those_that_are() {
+fn error_for_an_unknown_number_lists_the_known_ones() {
     let Some(lab) = lab() else { return };
     let program = Attached::native(FILE, DROPS, &lab.pair.b);
     let id = program.id().to_string();
@@ -115,7 +115,7 @@ fn a_number_that_is_not_there_is_told_with_those_that_are() {
         1,
         &["4294967295", DROPS, &id, "--program all"],
     );
-    // What is there on another interface is not there.
+    // A program on another interface does not count.
     let Some(other) = Lab::open() else { return };
     fails(
         &["capture", "-i", &other.receiver(), "--program", &id],
@@ -125,7 +125,7 @@ fn a_number_that_is_not_there_is_told_with_those_that_are() {
 }
 
 #[test]
-fn a_program_without_type_information_is_refused_with_what_works() {
+fn program_without_type_information_is_refused_with_alternatives() {
     let Some(lab) = lab() else { return };
     const XDP_PASS: u32 = 2;
     let pass = [op::mov32_imm(0, XDP_PASS), op::exit()];
@@ -172,9 +172,9 @@ fn verdicts_at(file: &str, interface: u32) -> Vec<u64> {
     verdicts.map(|(_, action)| action).collect()
 }
 
-/// It runs in the dispatcher's own place, where nothing can be attached then.
+/// It replaces the dispatcher's function, to which nothing can be attached then.
 #[test]
-fn the_only_program_behind_a_dispatcher_is_what_runs() {
+fn only_program_behind_a_dispatcher_is_selected() {
     let Some(lab) = lab() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, members) = (lab.receiver(), object_file(&lab, "members"));
@@ -198,7 +198,7 @@ fn the_only_program_behind_a_dispatcher_is_what_runs() {
     capture.wait_recorded(12);
     capture.stop_well().assert_all_recorded(12);
     assert_eq!(verdicts_at(&file, 1), [2, 2, 2, 1, 1, 2]);
-    // The number that the interface shows means it, too.
+    // The number shown for the interface selects it, too.
     let head = xdp_on(&lab.pair.b).expect("a dispatcher").0.to_string();
     let one = ["-i", &place, "--program", &head, "-c", "1", "-w", &file];
     let capture = Capture::start(&lab, &one);
@@ -207,7 +207,7 @@ fn the_only_program_behind_a_dispatcher_is_what_runs() {
 }
 
 #[test]
-fn a_chain_behind_the_driver_is_seen_while_it_shrinks_to_one() {
+fn chain_in_skb_mode_is_seen_while_it_shrinks_to_one() {
     let Some(lab) = lab() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, members) = (lab.receiver(), object_file(&lab, "members"));
@@ -234,7 +234,7 @@ fn a_chain_behind_the_driver_is_seen_while_it_shrinks_to_one() {
     let drops = programs_on(&place)[1]["id"].to_string();
     succeeds(&["xdp", "unload", &place, &drops]);
     capture.wait_said("xdp_dispatcher is no longer attached");
-    // Who decides on packets is at the entry of another program now.
+    // The deciding program is another one now, with a new entry.
     lab.send(&[frames::silent(64)], 2);
     capture.wait_recorded(22);
     let finished = capture.stop();
