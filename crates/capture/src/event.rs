@@ -636,7 +636,7 @@ impl fmt::Display for Event {
                 )
             }
             Self::WaitsForReader { output } => {
-                format!("{output} is a named pipe: the capture begins when somebody reads it")
+                format!("{output} is a named pipe: the capture begins once it has a reader")
             }
             Self::NotDirect { output, why } => {
                 format!("{output}: written through the page cache: {why}")
@@ -703,7 +703,7 @@ impl fmt::Display for Event {
             }
             Self::ReadFailed(failure) => failure.to_string(),
             Self::FilteredInUserSpace { why } => format!(
-                "the kernel does not take this filter ({why}); it takes all packets, and trawl filters them"
+                "the kernel refuses this filter ({why}); it passes all packets, and trawl filters them"
             ),
             Self::LongChainsInUserSpace => {
                 "the kernel follows protochain through 64 headers; trawl filters packets with more"

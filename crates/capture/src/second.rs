@@ -127,7 +127,7 @@ impl SecondLook {
         if let Some((why, fix)) = obstacle(options) {
             return Err(Error::failed(
                 "cannot use this filter here",
-                format!("the kernel does not take it ({}), and {why}", error.why()),
+                format!("the kernel refuses it ({}), and {why}", error.why()),
             )
             .fix(fix));
         }

@@ -13,7 +13,7 @@ use trawl_sys::{Error, Result, create, process};
 
 use crate::series_plan::SeriesPlan;
 
-/// Maximum number of removed files whose space the disk has not freed, which takes a second a GB on some.
+/// Maximum number of removed files whose space the disk has not freed; some disks need a second a GB.
 const BEING_FREED: usize = 2;
 /// Interval between checks for running commands.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -1,5 +1,5 @@
-//! The files of a series, from a process that keeps the right to create and remove them: it is asked for the next file and
-//! informed of finished ones, but never receives a name.
+//! The files of a series, from a process that keeps the right to create and remove them: it receives requests for the next
+//! file and notices of finished ones, but never a name.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

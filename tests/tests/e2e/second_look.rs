@@ -177,8 +177,8 @@ fn refused_filters_are_applied_in_user_space() {
             &expression,
         ];
         let capture = Capture::start(&lab, &[&what[..], more].concat());
-        capture.wait_said("the kernel does not take this filter");
-        capture.wait_said("it takes all packets, and trawl filters them");
+        capture.wait_said("the kernel refuses this filter");
+        capture.wait_said("it passes all packets, and trawl filters them");
         lab.send(&sent, 100);
         capture.wait_seen(100);
         let summary = capture.stop().summary();
@@ -208,7 +208,7 @@ fn refused_filter_follows_no_packets() {
     let done = trawl(&["follow", "--netns", namespace, "--duration", "1s", &filter]);
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(1), "{said}");
-    assert!(said.contains("the kernel does not take it"), "{said}");
+    assert!(said.contains("the kernel refuses it"), "{said}");
     assert!(
         said.contains("trawl capture, which filters in user space"),
         "{said}"

@@ -137,7 +137,7 @@ fn refused_filter_applies_at_both_ends() {
     let sent = [frame(1, 7), frame(1, 8), frame(2, 7), frame(2, 8)];
     for (more, recorded) in [(&[][..], 4), (&["--verdict", "drop"], 2)] {
         let (capture, file) = capture(&lab, &[&["--at", "both", "-F", &expression], more].concat());
-        capture.wait_said("the kernel does not take this filter");
+        capture.wait_said("the kernel refuses this filter");
         lab.send(&sent, 4);
         capture.wait_seen(8);
         let summary = capture.stop_well();

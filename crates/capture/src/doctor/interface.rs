@@ -159,7 +159,7 @@ impl Subject {
             self.finding(
                 "MTU",
                 State::Warn,
-                format!("{mtu} is more than native XDP takes with this driver"),
+                format!("{mtu} is more than native XDP supports with this driver"),
             )
             .why("a packet has to fit into a page")
             .fix(format!(

@@ -1,4 +1,4 @@
-//! Interfaces that appear during a capture, and those that left.
+//! Interfaces that appear and leave during a capture.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};

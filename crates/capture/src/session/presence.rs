@@ -1,4 +1,4 @@
-//! Sites whose interfaces exist, and the events of those: one socket for each network namespace.
+//! Sites whose interfaces exist, and the events of these interfaces: one socket for each network namespace.
 
 use std::collections::{BTreeSet, HashMap};
 

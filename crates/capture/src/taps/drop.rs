@@ -81,7 +81,7 @@ pub fn attach(
     match assembly.options.tap {
         _ if asked.follow => {}
         Choice::Drop => table::DROP.check(&assembly.options)?,
-        // The tap beside it checks the other options.
+        // The other tap checks the other options.
         _ => table::DROP.check_queue(&assembly.options)?,
     }
     let namespaces = asked.namespaces.iter().map(|name| Namespace::open(name));

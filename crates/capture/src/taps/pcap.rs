@@ -391,7 +391,7 @@ pub fn waits_for_packets(device: &str) -> bool {
     device.starts_with("netmap:") || device.starts_with("vale")
 }
 
-/// Refuses to take packets from an interface's network stack by mistake.
+/// Refuses to withhold packets from an interface's network stack by mistake.
 pub fn refuse_stealing(device: &str, steal: bool) -> Result<()> {
     if !takes_away(device) || steal {
         return Ok(());

@@ -256,7 +256,7 @@ impl Traceable {
 pub struct Present {
     /// Number of the attached program.
     pub head: u32,
-    /// First program for packets: the attached one, or the only one behind a dispatcher, which then runs in its place.
+    /// First program for packets: the attached one, or the only one behind a dispatcher, which then runs instead of it.
     pub main: Traceable,
     /// Programs behind the main one, in order.
     pub members: Vec<Traceable>,

@@ -339,7 +339,7 @@ fn tcpdump_records_the_same() {
 }
 
 #[test]
-fn hardware_time_falls_back_to_the_systems_and_says_so() {
+fn hardware_time_falls_back_to_the_systems_with_a_notice() {
     if !root_or_skip() {
         return;
     }

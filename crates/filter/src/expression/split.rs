@@ -16,7 +16,7 @@ use super::operands::{self, Node};
 use crate::classic::{Instruction, op};
 use crate::table::Table;
 
-/// Number of operators below which expressions are compiled whole, to the program that tcpdump shows. It takes 0.1 s.
+/// Number of operators below which expressions are compiled whole, to the program that tcpdump shows, in 0.1 s.
 pub(crate) const LONG: usize = 150;
 /// Longer expressions are compiled whole too, if libpcap's optimiser needs no more than about a second. It processes the
 /// program once for each member of the longest list, each time in quadratic time.

@@ -362,7 +362,7 @@ fn gre(b: &mut Builder) {
     b.add(MISC | TXA, 0);
     b.add(ALU | ADD, 4);
     b.add(ST, END);
-    // Checksum, key and sequence number take four bytes each.
+    // Checksum, key and sequence number have four bytes each.
     for (flag, then, name) in [
         (0x8000, "checksum", "key"),
         (0x2000, "has key", "sequence"),

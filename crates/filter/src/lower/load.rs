@@ -276,7 +276,7 @@ impl Emitter<'_> {
     }
 
     /// Emits a load after X in the fast version of a tagged frame, which may touch the tag or bytes before it. Such loads are
-    /// rare, so only those after the tag are done here.
+    /// rare, so only loads after the tag are done here.
     fn after_tag_or_leave(&mut self, place: EmitPoint, k: u32, width: u8) {
         let leave = self.leave(place.version, place.block, place.op, 0);
         let least = AFTER_TAG - k;
