@@ -1,21 +1,21 @@
-//! What the comment of a dropped packet says: words of the form key=value, which begin with the reason.
+//! The comment of a dropped packet: `key=value` pairs, of which the first is the reason.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// A packet's end, as the tap at drops tells it.
+/// A packet's end, as reported by the tap at drops.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Drop<'a> {
     /// The kernel's own name for the reason, or its number.
     pub reason: &'a str,
-    /// The function that dropped the packet, and how far in.
+    /// The function that dropped the packet, and the offset in it.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub at: &'a str,
     /// The network namespace: its name, or its number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub netns: Option<&'a str>,
-    /// Packets that one of several segments stands for.
+    /// Number of packets that one of several segments stands for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments: Option<u32>,
     /// The socket's protocol and local port: `udp:53`.
@@ -25,22 +25,22 @@ pub struct Drop<'a> {
     pub address: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// The name of the process that has the socket open.
+    /// Name of the process that has the socket open.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<&'a str>,
-    /// The size of the receive buffer that was full.
+    /// Size of the receive buffer that was full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_buffer: Option<u32>,
-    /// The packet is no loss: no socket wanted it, or one got a copy, or it has done its work.
+    /// Set if the packet is no loss: no socket wanted it, or one got a copy, or it was consumed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_loss: bool,
-    /// The functions that led there, the innermost first.
+    /// The functions that led to the drop, the innermost first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<&'a str>,
 }
 
 impl<'a> Drop<'a> {
-    /// `None` for any other comment. Words that nobody knows are passed over.
+    /// Parses a drop's comment; `None` for any other comment. Unknown keys are skipped.
     pub fn parse(comment: &'a str) -> Option<Self> {
         let reason = comment.strip_prefix("drop=")?;
         let reason = reason.split(' ').next()?;
@@ -67,13 +67,13 @@ impl<'a> Drop<'a> {
         Some(drop)
     }
 
-    /// The function without how far in.
+    /// Returns the name of the function without the offset.
     pub fn function(&self) -> &'a str {
         self.at.split('+').next().unwrap_or(self.at)
     }
 }
 
-/// In words for a line's end: `NETFILTER_DROP at nft_do_chain+0x3e8 in pb`.
+/// Writes the end of a line: `NETFILTER_DROP at nft_do_chain+0x3e8 in pb`.
 impl fmt::Display for Drop<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.reason)?;

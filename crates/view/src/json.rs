@@ -9,10 +9,10 @@ use crate::Show;
 use crate::drop::Drop;
 use crate::record::PacketView;
 
-/// What a machine wants to know of a packet.
+/// The JSON form of a packet.
 #[derive(Debug, Serialize)]
 pub struct PacketJson<'a> {
-    /// Seconds since 1970, with nanoseconds; a text, since a JSON number would lose the last digits.
+    /// Seconds since 1970, with nanoseconds; a string, since a JSON number would lose the last digits.
     time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     interface: Option<&'a str>,
@@ -28,7 +28,7 @@ pub struct PacketJson<'a> {
     packet_id: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dropped_before: Option<u64>,
-    /// Why the kernel dropped the packet, and where.
+    /// The kernel's reason for dropping the packet, and the function.
     #[serde(skip_serializing_if = "Option::is_none")]
     drop: Option<Drop<'a>>,
     length: u32,
@@ -62,13 +62,13 @@ impl<'a> PacketJson<'a> {
     }
 }
 
-/// One JSON object a line for each packet.
+/// Writes one JSON object a line for each packet.
 #[derive(Debug, Default)]
 pub struct JsonLines;
 
 impl Show for JsonLines {
     fn show(&mut self, out: &mut String, packet: &PacketView<'_>) {
-        // Only maps with keys that are no texts can fail, and there are none.
+        // Serialization fails only for maps whose keys are not strings, and this type has none.
         if let Ok(line) = serde_json::to_string(&PacketJson::new(packet)) {
             out.push_str(&crate::text::in_json(&line));
             out.push('\n');

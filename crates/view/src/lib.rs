@@ -1,7 +1,7 @@
-//! What people and machines see of packets: lines in tcpdump's manner, JSON, statistics and live views, all made from
-//! one record view. No root, no system calls.
+//! Packets as people and machines see them: lines in tcpdump's format, JSON, statistics and live views, all made from one
+//! record view. No root, no system calls.
 //!
-//! A capture file's packets as lines in tcpdump's manner:
+//! A capture file's packets as lines in tcpdump's format:
 //!
 //! ```
 //! use trawl_packet::read::CaptureReader;
@@ -29,8 +29,8 @@
 //! # Ok::<(), trawl_packet::read::ReadError>(())
 //! ```
 //!
-//! Whatever is a [`Source`](record::Source) can be shown: a file, the blocks of a running capture, and what a program
-//! makes up. [`json::JsonLines`] prints the same packets for machines, [`stat::Statistics`] counts them.
+//! Any [`Source`](record::Source) can be shown: a file, the blocks of a running capture, or packets that a program makes up.
+//! [`json::JsonLines`] prints the same packets for machines, [`stat::Statistics`] counts them.
 
 pub mod drop;
 pub mod json;

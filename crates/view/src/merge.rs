@@ -4,7 +4,7 @@ use trawl_packet::read::{ReadError, Step};
 
 use crate::record::Source;
 
-/// Sources of which the one with the earliest packet is always the next.
+/// Sources merged by time: the one with the earliest packet is always the next.
 #[derive(Debug)]
 pub struct Merge<S> {
     streams: Vec<Stream<S>>,
@@ -19,14 +19,14 @@ struct Stream<S> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// To be asked for what comes next.
+    /// Next step not read yet.
     Due,
-    /// Has come to a packet of this time, which has not been handed out.
+    /// At a packet of this time, which has not been handed out.
     At(u64),
     Ended,
 }
 
-/// What came next, or why a source has no more; its number is [`Merge::index`].
+/// The next step, or the reason why a source has no more; its number is [`Merge::index`].
 pub type Next = Result<Option<Step>, ReadError>;
 
 impl<S: Source> Merge<S> {
@@ -41,7 +41,7 @@ impl<S: Source> Merge<S> {
         }
     }
 
-    /// The next packet, or the next block of another type, of whichever source. After an error the other sources go on.
+    /// Returns the next packet of any source, or its next block of another type. After an error the other sources go on.
     pub fn step(&mut self) -> Next {
         if let [only] = &mut self.streams[..] {
             return only.source.step();
@@ -85,17 +85,17 @@ impl<S: Source> Merge<S> {
         self.streams.iter().map(|stream| &stream.source)
     }
 
-    /// Which source the last step was of.
+    /// Returns the number of the source of the last step.
     pub fn index(&self) -> usize {
         self.current
     }
 
-    /// The source that the last step was of.
+    /// Returns the source of the last step.
     pub fn source(&self) -> Option<&S> {
         self.streams.get(self.current).map(|stream| &stream.source)
     }
 
-    /// The source that the last step was of, to be put in the place of by one that goes on after it.
+    /// Returns the source of the last step, for a caller that replaces it by its successor.
     pub fn source_mut(&mut self) -> Option<&mut S> {
         let stream = self.streams.get_mut(self.current)?;
         stream.state = State::Due;

@@ -1,17 +1,17 @@
-//! One line a packet, in tcpdump's manner.
+//! One line a packet, in tcpdump's format.
 //!
-//! The text is that of `tcpdump -n` for what is decoded here: links, ARP, IPv4, IPv6 and its
-//! extensions, ICMP, TCP, UDP, SCTP, tunnels, and what applications and routers send: DNS, DHCP, NTP, HTTP, SNMP and
-//! others (see `transport.rs`). It differs on purpose in these points:
+//! The text is the same as `tcpdump -n` prints for links, ARP, IPv4, IPv6 and its extensions, ICMP, TCP, UDP, SCTP, tunnels,
+//! and applications and routing protocols: DNS, DHCP, NTP, HTTP, SNMP and others (see `transport.rs`). It differs on purpose
+//! in these points:
 //! - Nothing is looked up: addresses, ports and protocols are numbers, always.
-//! - TLS client and server hellos, QUIC's long headers, WireGuard and GTP-U, which tcpdump does not decode, are
-//!   told after its own text.
+//! - TLS client and server hellos, QUIC's long headers, WireGuard and GTP-U, which tcpdump does not decode, follow its own
+//! text.
 //! - A frame inside VXLAN stays on the same line, after `: `.
 //! - A time difference of a day or more shows all its hours.
-//! - An IPv4 length of zero is a segment that the card is still to cut up, not damage.
+//! - An IPv4 length of zero is a segment that the card will cut up later, not damage.
 //! - A packet that ends after an IPv6 extension header is marked as cut; under a cut packet `-x`
 //!   leaves out the link header as under any other.
-//! - `-vv` does not dump what SCTP chunks and neighbour discovery options hold.
+//! - `-vv` does not dump the contents of SCTP chunks and neighbour discovery options.
 //! - EAPOL and EIGRP show one line with `-v` too.
 //! - The interface and direction of a packet stand where `tcpdump -i any` has them; the hook and
 //!   the verdict stand in brackets at the end of the line: `[xdp exit: DROP]`.
@@ -43,7 +43,7 @@ use trawl_packet::verdict;
 use crate::drop::Drop;
 use crate::record::{PacketView, ShortId};
 
-/// How packets are shown; the letters are tcpdump's.
+/// Options of the printer; the letters are tcpdump's.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PrintOptions {
     /// `-e`: the link layer's header.
@@ -68,11 +68,11 @@ pub struct PrintOptions {
     pub id: bool,
     /// Verdicts in colour, for a terminal.
     pub colour: bool,
-    /// `-T`: what UDP datagrams hold, whatever their ports.
+    /// `-T`: the protocol of UDP datagrams, whatever their ports.
     pub datagrams: Option<Datagrams>,
 }
 
-/// What UDP datagrams may be said to hold.
+/// Protocols that `-T` accepts for UDP datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Datagrams {
     Domain,
@@ -127,14 +127,14 @@ pub enum DumpForm {
     Ascii,
 }
 
-/// Shows packets one after the other; times and TCP sequence numbers relate to earlier ones.
+/// Prints packets one after the other; times and TCP sequence numbers relate to earlier ones.
 #[derive(Debug, Default)]
 pub struct Printer {
     options: PrintOptions,
     count: u64,
     first_ns: Option<u64>,
     previous_ns: Option<u64>,
-    /// The offset from UTC in the quarter of an hour that the last packet came in.
+    /// The offset from UTC in the quarter of an hour of the last packet.
     offset: Option<(u64, i32)>,
     flows: Flows,
 }
@@ -147,12 +147,12 @@ impl Printer {
         }
     }
 
-    /// From the next packet on, times have this many digits.
+    /// Sets the number of digits of times, from the next packet on.
     pub fn set_precision(&mut self, precision: Precision) {
         self.options.precision = precision;
     }
 
-    /// Appends the packet's line, and the dump that was asked for, with the line ends.
+    /// Appends the packet's line and the dump that was asked for, with the line ends.
     pub fn line(&mut self, out: &mut String, packet: &PacketView<'_>) {
         self.count += 1;
         if self.options.number {
@@ -189,7 +189,7 @@ impl Printer {
         out.push('\n');
     }
 
-    /// A time alone, in the form of the packets' times.
+    /// Returns a time in the form of the packets' times.
     pub fn time(&mut self, ns: u64) -> String {
         let mut out = String::new();
         self.timestamp(&mut out, ns);
@@ -197,7 +197,7 @@ impl Printer {
         out
     }
 
-    /// Zones change their offset at quarters of an hour.
+    /// Returns the offset from UTC. Zones change it at quarters of an hour only.
     fn utc_offset(&mut self, now: u64) -> i32 {
         const QUARTER: u64 = 900_000_000_000;
         let Some(offset_at) = self.options.utc_offset else {
@@ -230,23 +230,23 @@ impl Printer {
     }
 }
 
-/// A name out of a file as it may go to a terminal.
+/// Returns a name from a file, escaped for a terminal.
 fn printable(name: &str) -> String {
     name.replace(crate::text::steers, ".")
 }
 
-/// The bracket at a line's end with the hook, the verdict, or both.
+/// Appends the bracket at a line's end with the hook, the verdict, or both.
 fn place(out: &mut String, packet: &PacketView<'_>, colour: bool) {
     let drop = packet.comment.and_then(Drop::parse);
     if let Some(drop) = &drop {
-        // The reason says all that a verdict would.
+        // The reason already implies the verdict.
         let _ = write!(out, " [drop: {}]", printable(&drop.to_string()));
         for function in &drop.stack {
             let _ = write!(out, "\n    {}", printable(function));
         }
         return;
     }
-    // trawl's own program at tc leaves every decision to those after it.
+    // trawl's own program at tc leaves every decision to the programs after it.
     let decided = packet.verdict.map(verdict::text);
     let decided = decided.filter(|text| text != "UNSPEC");
     let verdict = decided.map(|text| match colour {
@@ -261,7 +261,7 @@ fn place(out: &mut String, packet: &PacketView<'_>, colour: bool) {
     };
 }
 
-/// What stops a packet is red, what sends it elsewhere yellow, and what lets it go on green.
+/// Colours a verdict: red if the packet stops, yellow if it goes elsewhere, green if it goes on.
 fn coloured(verdict: &str) -> String {
     let colour = match verdict.split([' ', ',']).next() {
         Some("PASS" | "OK" | "UNSPEC" | "NEXT") => 32,

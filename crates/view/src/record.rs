@@ -1,4 +1,4 @@
-//! The one view of a packet that lines, JSON, statistics and live views are made from, and where such views come from.
+//! The one view of a packet that lines, JSON, statistics and live views are made from, and the sources of such views.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Direction, Interface, Verdict};
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 
-/// A packet, and what is known of where it was seen and what became of it.
+/// A packet, with its capture point and its fate as far as they are known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PacketView<'a> {
     pub timestamp_ns: u64,
@@ -25,12 +25,12 @@ pub struct PacketView<'a> {
     pub packet_id: Option<u64>,
     /// Packets lost between the one before and this one.
     pub dropped_before: Option<u64>,
-    /// Words about the packet.
+    /// Text about the packet.
     pub comment: Option<&'a str>,
 }
 
-/// A packet's identifier in short: the CPU that saw it first, and its number there; `d` before that if it was seen first
-/// by a tap at drops, which counts by itself.
+/// A packet's identifier in short: the CPU that saw it first, and its number on that CPU; `d` before them if it was seen
+/// first by a tap at drops, which has a counter of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortId(pub u64);
 
@@ -42,14 +42,14 @@ impl fmt::Display for ShortId {
     }
 }
 
-/// The device of an interface block: those of drops, and of both ends of a program, have more after the name.
+/// Returns the device of an interface block. Blocks of drops, and of both ends of a program, have a suffix after the name.
 fn device(name: &str) -> &str {
     let ends = [" (drop)", " (xdp entry)", " (xdp exit)"];
     let device = ends.iter().find_map(|end| name.strip_suffix(end));
     device.unwrap_or(name)
 }
 
-/// The first comment, if it is text.
+/// Returns the first comment, if it is text.
 fn first_comment<'a>(options: &PacketOptions<'a>) -> Option<&'a str> {
     match options.comments.first()? {
         Cow::Borrowed(text) => Some(text),
@@ -59,18 +59,18 @@ fn first_comment<'a>(options: &PacketOptions<'a>) -> Option<&'a str> {
 
 /// Packets one after the other: a file, a socket or pipe, or the blocks of a capture's rings.
 pub trait Source {
-    /// Goes to the next packet; false at the end.
+    /// Moves to the next packet; returns false at the end.
     fn advance(&mut self) -> Result<bool, ReadError>;
 
-    /// The packet that the source has come to.
+    /// Returns the current packet.
     fn current(&self) -> Option<PacketView<'_>>;
 
-    /// The time of that packet.
+    /// Returns the time of the current packet.
     fn time_ns(&self) -> u64 {
         self.current().map_or(0, |packet| packet.timestamp_ns)
     }
 
-    /// Goes to the next packet, or to the next block of another type where the source has such.
+    /// Moves to the next packet, or to the next block of another type if the source has such.
     fn step(&mut self) -> Result<Option<Step>, ReadError> {
         Ok(self.advance()?.then_some(Step::Packet))
     }
@@ -109,7 +109,7 @@ impl<R: std::io::Read> Source for CaptureReader<R> {
     }
 }
 
-/// What an interface block of a running capture stands for.
+/// The capture point of an interface block of a running capture.
 #[derive(Clone, Debug)]
 pub struct BlockOrigin {
     pub interface: String,
@@ -127,7 +127,7 @@ impl BlockOrigin {
     }
 }
 
-/// Takes up the interface blocks among finished blocks, of which some came `before` and stand among the places already.
+/// Adds the interface blocks among finished blocks to `places`; the first `before` of them are in it already.
 pub fn add_places(places: &mut Vec<BlockOrigin>, before: &mut usize, bytes: &[u8]) {
     for interface in blocks(bytes).filter_map(|block| Interface::from_block(&block)) {
         if *before >= places.len() {
@@ -138,7 +138,7 @@ pub fn add_places(places: &mut Vec<BlockOrigin>, before: &mut usize, bytes: &[u8
     }
 }
 
-/// The packets among finished blocks, as they lie in a ring.
+/// The packets among finished blocks, in the order of a ring.
 #[derive(Debug)]
 pub struct RingBlocks<'a> {
     blocks: Blocks<'a>,

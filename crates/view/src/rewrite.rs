@@ -1,7 +1,6 @@
-//! What was read, as a file again. Of one file that keeps its format every record and block is carried over as it is
-//! stored, those of unknown types too; only records of Nokia's and Red Hat's variants, which the header of their file does
-//! not tell of, become usual ones. Several files, or one in another format, become one section whose interfaces are
-//! those of all files.
+//! Packets that were read, as a file again. A single file that keeps its format is copied record by record and block by
+//! block, unknown types too; only records of Nokia's and Red Hat's variants, which the header of their file does not show,
+//! become usual ones. Several files, or one in another format, become one section with the interfaces of all files.
 
 mod big_endian;
 
@@ -16,14 +15,14 @@ use trawl_packet::pcapng::write::{
 };
 use trawl_packet::read::CaptureReader;
 
-/// The format of a file that is written.
+/// The format of an output file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     Pcapng,
     Pcap,
 }
 
-/// Why a packet cannot be written.
+/// Reasons why a packet cannot be written.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RewriteError {
     #[error(
@@ -36,7 +35,7 @@ pub enum RewriteError {
     Late { seconds: u64 },
 }
 
-/// Appends records or blocks to a buffer, whole ones always.
+/// Appends whole records or blocks to a buffer.
 #[derive(Debug)]
 pub struct Rewriter {
     format: Format,
@@ -44,16 +43,16 @@ pub struct Rewriter {
     application: String,
     started: bool,
     link_type: Option<u16>,
-    /// Numbers of the interfaces in the new file, by file and by number there.
+    /// Numbers of the interfaces in the new file, by file and by number in that file.
     interfaces: HashMap<(usize, usize), u32>,
     written_interfaces: u32,
-    /// Those whose descriptions are as they were stored.
+    /// Interfaces whose descriptions were copied unchanged.
     carried: HashSet<u32>,
     left_out: u64,
 }
 
 impl Rewriter {
-    /// `verbatim`: there is one file, and it is of that format, or several with the same header.
+    /// Creates a rewriter; `verbatim` if the single file is of that format, or all files have the same header.
     pub fn new(format: Format, verbatim: bool, application: String) -> Self {
         Self {
             format,
@@ -68,12 +67,12 @@ impl Rewriter {
         }
     }
 
-    /// Blocks that could not be carried over: those of sections in big-endian order whose numbers are not known.
+    /// Returns the number of blocks that could not be copied, from big-endian sections and with an unknown layout of numbers.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// A file without packets is still a valid file.
+    /// Writes the header; a file without packets is still a valid file.
     pub fn start<R: Read>(&mut self, out: &mut Vec<u8>, reader: &CaptureReader<R>) {
         if std::mem::replace(&mut self.started, true) {
             return;
@@ -81,7 +80,7 @@ impl Rewriter {
         match (self.format, self.verbatim) {
             (Format::Pcap, true) => out.extend_from_slice(reader.pcap_header().unwrap_or_default()),
             (Format::Pcap, false) => {
-                // That of the first packet to be written: the first interface may have none that is wanted.
+                // The type of the first packet to be written: the first interface may have no wanted packet.
                 let packet = reader.current().map(|packet| packet.link_type);
                 let of_file = || reader.interfaces().first().map(|one| one.link_type);
                 let link_type = packet.or_else(of_file);
@@ -89,7 +88,7 @@ impl Rewriter {
                 self.link_type = Some(link_type);
                 pcap::file_header(out, link_type, 0);
             }
-            // Of a file that is copied, the header is among its blocks, unless it is cut before its end.
+            // The blocks of a file that is copied include the header, unless the file is cut before its end.
             (Format::Pcapng, _) => section_header(
                 out,
                 &SectionHeader {
@@ -100,7 +99,7 @@ impl Rewriter {
         }
     }
 
-    /// The block without a packet that the reader of this file has come to.
+    /// Appends the reader's current block without a packet.
     pub fn block<R: Read>(
         &mut self,
         out: &mut Vec<u8>,
@@ -136,7 +135,7 @@ impl Rewriter {
         }
     }
 
-    /// The packet that the reader of this file has come to.
+    /// Appends the reader's current packet.
     pub fn packet<R: Read>(
         &mut self,
         out: &mut Vec<u8>,
@@ -178,7 +177,7 @@ impl Rewriter {
             copy_with_interface(out, raw, id);
             return Ok(());
         }
-        // In the units of the description that was carried over.
+        // In the units of the description that was copied.
         let is_carried = self.carried.contains(&id);
         let described = reader.interfaces().get(packet.interface);
         let ticks = match described {
@@ -210,7 +209,7 @@ impl Rewriter {
         Ok(())
     }
 
-    /// Figures of an interface, under its number in the new file. Those of an interface that is not described say nothing.
+    /// Appends statistics of an interface under its number in the new file; those of an undescribed interface are dropped.
     fn statistics<R: Read>(&self, out: &mut Vec<u8>, file: usize, reader: &CaptureReader<R>) {
         let (raw, order) = (reader.raw(), reader.byte_order());
         let stored = raw.get(HEADER_LEN..).and_then(|body| body.first_chunk());
@@ -225,7 +224,7 @@ impl Rewriter {
         }
     }
 
-    /// The number of an interface in the new file; its description is appended when it is first met.
+    /// Returns the number of an interface in the new file; its first use appends its description.
     fn interface<R: Read>(
         &mut self,
         out: &mut Vec<u8>,
@@ -256,8 +255,8 @@ impl Rewriter {
             let nanoseconds = Interface {
                 tsresol: block::TSRESOL_NANOSECONDS,
                 tsoffset: 0,
-                // Records of pcap may be longer than the file says; in pcapng libpcap refuses such packets, and files
-                // whose interfaces have different limits.
+                // Records of pcap may exceed the limit of their file; in pcapng libpcap refuses such packets, and files whose
+                // interfaces have different limits.
                 snaplen: match reader.pcap_header() {
                     Some(_) => 0,
                     None => described.snaplen,
@@ -272,7 +271,7 @@ impl Rewriter {
     }
 }
 
-/// A little-endian block whose body begins with the number of an interface, with another number.
+/// Copies a little-endian block whose body begins with the number of an interface, with another number.
 fn copy_with_interface(out: &mut Vec<u8>, raw: &[u8], id: u32) {
     let start = out.len();
     out.extend_from_slice(raw);

@@ -1,5 +1,5 @@
-//! Statistics of packets: what capinfos tells, and protocols, talkers, flows, verdicts, sizes, the rate over time, gaps
-//! and retransmissions.
+//! Statistics of packets: the contents of capinfos' report, and protocols, talkers, flows, verdicts, sizes, the rate over
+//! time, gaps and retransmissions.
 
 mod field;
 mod file;
@@ -24,13 +24,13 @@ pub use rate::{Rate, plot};
 pub use report::{Counted, Flow, Gap, Group, Interface, Report, Size};
 pub use text::bits;
 
-/// Different talkers, flows or groups that are told apart, at most: beyond, they are counted as one. Addresses that somebody
-/// makes up take no more than 256 MB in all.
+/// Most talkers, flows or groups that are counted separately; the rest are counted as one. Forged addresses use no more than
+/// 256 MB in all.
 const MOST: usize = 1 << 18;
 const MOST_IN_VIEW: usize = 1 << 16;
-/// The longest gaps that are kept.
+/// Number of the longest gaps that are kept.
 const GAPS: usize = 5;
-/// Upper ends of the classes of packet lengths, as RMON has them.
+/// Upper ends of the classes of packet lengths, as in RMON.
 const SIZES: [u32; 7] = [64, 127, 255, 511, 1023, 1518, u32::MAX];
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -88,18 +88,18 @@ struct FlowState {
     tcp: tcp::Direction,
     retransmissions: u64,
     out_of_order: u64,
-    /// Times that segments before one are missing.
+    /// Number of times that segments before a segment were missing.
     missing: u64,
 }
 
-/// Hook, verdict, and the reason of a packet that the kernel dropped.
+/// Hook, verdict, and the reason if the kernel dropped the packet.
 type Judged = (String, Option<String>, Option<String>);
 
 /// Counts packets as they come.
 #[derive(Debug, Default)]
 pub struct Statistics {
     by: Vec<Field>,
-    /// Different talkers, flows or groups that are told apart, at most.
+    /// Most talkers, flows or groups that are counted separately.
     most: usize,
     total: Count,
     captured_bytes: u64,
@@ -113,7 +113,7 @@ pub struct Statistics {
     protocols: HashMap<&'static str, Count>,
     talkers: HashMap<IpAddr, (Count, Count)>,
     flows: HashMap<FlowKey, FlowState>,
-    /// Packets of the flows and groups, and packets to or from the addresses, that there was no room for.
+    /// Packets of flows and groups beyond the limit, and packets to or from addresses beyond it.
     other_flows: Count,
     other_groups: Count,
     other_talkers: Count,
@@ -125,7 +125,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// `by` are the fields that packets are grouped by besides.
+    /// Creates empty statistics; `by` are additional fields to group packets by.
     pub fn new(by: Vec<Field>) -> Self {
         Self {
             by,
@@ -135,7 +135,7 @@ impl Statistics {
         }
     }
 
-    /// For views that begin anew again and again, beside a capture's memory.
+    /// Creates statistics for views that start over repeatedly, next to a capture's own memory.
     pub fn of_a_view() -> Self {
         Self {
             most: MOST_IN_VIEW,
@@ -243,7 +243,7 @@ impl Statistics {
     }
 }
 
-/// The entry of a key, unless it is a new one and there are too many.
+/// Returns the entry of a key, unless the key is new and the map is full.
 fn within<K: Hash + Eq, V: Default>(
     map: &mut HashMap<K, V>,
     most: usize,

@@ -1,15 +1,15 @@
-//! Text from outside: names of interfaces, comments of files, what other hosts report.
+//! Text from outside: names of interfaces, comments of files, reports of other hosts.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Returns true for a character that steers a terminal or turns the order of the text: the control characters of ASCII
-/// and of Latin-1, and Unicode's embeddings, overrides and isolates of direction.
+/// Returns true for a character that controls a terminal or the direction of the text: the control characters of ASCII and of
+/// Latin-1, and Unicode's embeddings, overrides and isolates of direction.
 pub fn steers(letter: char) -> bool {
     letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Counts things by their name in the singular: `1 chunk`, `2 chunks`.
+/// Formats a number of things by their name in the singular: `1 chunk`, `2 chunks`.
 pub fn count(number: impl Into<u64>, name: &str) -> String {
     match number.into() {
         1 => format!("1 {name}"),
@@ -17,14 +17,14 @@ pub fn count(number: impl Into<u64>, name: &str) -> String {
     }
 }
 
-/// Shows such characters as `\u001b`, which JSON understands too, but for the ends of lines and tabs.
+/// Escapes such characters as `\u001b`, which JSON understands too, except line ends and tabs.
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, |letter| {
         steers(letter) && !matches!(letter, '\n' | '\t')
     })
 }
 
-/// The same of a JSON document, whose writer leaves them in strings from DEL on.
+/// Escapes them in a JSON document, whose writer leaves characters from DEL on as they are.
 pub fn in_json(document: &str) -> Cow<'_, str> {
     escaped(document, |letter| letter > '\u{7e}' && steers(letter))
 }

@@ -1,4 +1,4 @@
-//! Why packets were dropped, summed up: one row for each reason, place, interface and namespace.
+//! Reasons of dropped packets, summed up: one row for each reason, function, interface and namespace.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,7 +8,7 @@ use trawl_packet::decode::{Summary, Transport, summary};
 use crate::drop::Drop;
 use crate::record::PacketView;
 
-/// Flows that are kept of one row; further ones count for the row alone.
+/// Most flows that are kept of one row; further ones count for the row alone.
 const FLOWS: usize = 4096;
 /// The functions that call a netfilter hook, and the hook's name.
 const HOOKS: [(&str, &str); 30] = [
@@ -44,24 +44,24 @@ const HOOKS: [(&str, &str); 30] = [
     ("br_forward_finish", "bridge"),
 ];
 const NETFILTER: &str = "NETFILTER_DROP";
-/// The functions that run XDP programs on socket buffers give no reason.
+/// The functions that run XDP programs on socket buffers; they give no reason.
 const RUN_XDP: [&str; 2] = ["veth_xdp_rcv_skb", "do_xdp_generic"];
 pub const REASON_XDP: &str = "XDP";
 
-/// What makes packets one row.
+/// The properties that packets of one row share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct DropKey {
     pub reason: String,
     /// The function that dropped them.
     pub function: String,
-    /// The netfilter hook, where one is concerned.
+    /// The netfilter hook, if one is involved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hook: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
-    /// The socket that they were for.
+    /// The socket that the packets were for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
 }
@@ -73,14 +73,14 @@ pub struct Row {
     /// The size of the receive buffer that was full.
     pub receive_buffer: Option<u32>,
     pub flows: HashMap<String, u64>,
-    /// The packets of each protocol: `udp`, `tcp6`.
+    /// Packets of each protocol: `udp`, `tcp6`.
     pub protocols: BTreeMap<String, u64>,
-    /// Where the last of them was bound to.
+    /// Destination of the last packet.
     pub destination: Option<String>,
 }
 
 impl Row {
-    /// The versions of IP among the packets; both where there is none.
+    /// Returns the versions of IP among the packets; both if neither is known.
     pub fn versions(&self) -> Vec<u8> {
         let is_six = |name: &str| name.ends_with('6') && !name.starts_with("protocol");
         let has = |six| self.protocols.keys().any(|name| is_six(name) == six);
@@ -91,7 +91,7 @@ impl Row {
         }
     }
 
-    /// The flows with the most packets.
+    /// Returns the flows with the most packets.
     pub fn most_concerned(&self, count: usize) -> Vec<(&str, u64)> {
         let mut flows: Vec<(&str, u64)> = self
             .flows
@@ -104,12 +104,12 @@ impl Row {
     }
 }
 
-/// The rows, and what was no loss.
+/// The rows, and the packets that were no losses.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     pub rows: HashMap<DropKey, Row>,
     pub no_losses: BTreeMap<String, u64>,
-    /// The same by reason and network namespace, which the kernel's counters have in them too.
+    /// Non-losses by reason and network namespace, which the kernel's counters include too.
     no_losses_in: BTreeMap<(String, Option<String>), u64>,
     /// Packets that did not come from the tap at drops, or were not dropped.
     pub others: u64,
@@ -162,7 +162,7 @@ impl Tally {
         row.destination = decoded.ip.as_ref().map(|ip| ip.dst.to_string());
         let protocol = protocol(&decoded);
         let flow = match is_received {
-            // The socket tells where they were bound to.
+            // The socket already names the destination.
             true => flow_from(&protocol, &decoded),
             false => flow(&protocol, &decoded),
         };
@@ -172,19 +172,19 @@ impl Tally {
         }
     }
 
-    /// All packets of all rows.
+    /// Returns the number of packets in all rows.
     pub fn packets(&self) -> u64 {
         self.rows.values().map(|row| row.packets).sum()
     }
 
-    /// The rows, those with the most packets first.
+    /// Returns the rows, those with the most packets first.
     pub fn sorted(&self) -> Vec<(&DropKey, &Row)> {
         let mut rows: Vec<_> = self.rows.iter().collect();
         rows.sort_by(|a, b| b.1.packets.cmp(&a.1.packets).then(a.0.cmp(b.0)));
         rows
     }
 
-    /// Packets dropped for one of these reasons, of this protocol and in this namespace if one is named.
+    /// Returns the packets dropped for one of these reasons, of this protocol and in this namespace if one is named.
     pub fn of_reasons(&self, reasons: &[&str], protocol: Option<&str>, netns: Option<&str>) -> u64 {
         let rows = self.rows.iter().filter(|(place, _)| {
             reasons.contains(&place.reason.as_str())
@@ -197,7 +197,7 @@ impl Tally {
         .sum()
     }
 
-    /// Packets that were freed for one of these reasons in this namespace and are no losses.
+    /// Returns the packets that were freed for one of these reasons in this namespace and are no losses.
     pub fn no_losses_of(&self, reasons: &[&str], netns: Option<&str>) -> u64 {
         let places = self.no_losses_in.iter().filter(|((reason, place), _)| {
             reasons.contains(&reason.as_str()) && (netns.is_none() || place.as_deref() == netns)
@@ -205,7 +205,7 @@ impl Tally {
         places.map(|(_, packets)| packets).sum()
     }
 
-    /// Packets that XDP programs dropped as socket buffers on an interface.
+    /// Returns the packets that XDP programs dropped as socket buffers on an interface.
     pub fn of_xdp(&self, interface: Option<&str>, netns: Option<&str>) -> u64 {
         let rows = self.rows.iter().filter(|(place, _)| {
             place.reason == REASON_XDP
@@ -229,7 +229,7 @@ fn hook(drop: &Drop<'_>) -> Option<&'static str> {
     })
 }
 
-/// `udp`, or `udp6` over IPv6.
+/// Returns `udp`, or `udp6` over IPv6.
 fn protocol(decoded: &Summary) -> String {
     let (version, number) = decoded
         .ip
@@ -249,7 +249,7 @@ fn protocol(decoded: &Summary) -> String {
     }
 }
 
-/// Whether the socket was to receive the packet; else it sent it.
+/// Returns true if the socket was to receive the packet, false if it sent it.
 fn is_for_socket(drop: &Drop<'_>, decoded: &Summary) -> bool {
     let port = drop.socket.and_then(|socket| socket.rsplit_once(':'));
     match (port, &decoded.transport) {
@@ -261,7 +261,7 @@ fn is_for_socket(drop: &Drop<'_>, decoded: &Summary) -> bool {
     }
 }
 
-/// Protocol and destination: `udp to 53`.
+/// Returns protocol and destination: `udp to 53`.
 fn flow(protocol: &str, decoded: &Summary) -> String {
     match (&decoded.transport, &decoded.ip, &decoded.arp) {
         (Some(Transport::Tcp { dst_port, .. } | Transport::Udp { dst_port, .. }), ..) => {
@@ -273,7 +273,7 @@ fn flow(protocol: &str, decoded: &Summary) -> String {
     }
 }
 
-/// Protocol and source: `udp from 10.9.2.1`.
+/// Returns protocol and source: `udp from 10.9.2.1`.
 fn flow_from(protocol: &str, decoded: &Summary) -> String {
     match &decoded.ip {
         Some(ip) => format!("{protocol} from {}", ip.src),
@@ -287,7 +287,7 @@ mod tests {
     use trawl_packet::build::Template;
 
     #[test]
-    fn rows_add_up_and_a_hook_is_told_by_its_caller() {
+    fn rows_add_up_and_a_caller_determines_its_hook() {
         let frame = |port| {
             Template::new()
                 .ethernet([2; 6], [4; 6])

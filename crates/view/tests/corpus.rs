@@ -1,4 +1,4 @@
-//! Replays the fuzz targets' seeds, and whatever a fuzzer once found, in the ordinary tests.
+//! Replays the fuzz targets' seeds, and inputs that a fuzzer once found, in the ordinary tests.
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ fn printer() {
 
 #[test]
 fn compressed_files() {
-    // Short as they are, every length of them is tried.
+    // The files are short enough to try every length.
     let every_cut = |bytes: &[u8]| {
         (0..=bytes.len()).for_each(|cut| capture::compressed_file(&bytes[..cut]));
         (0..bytes.len()).for_each(|from| capture::compressed_file(&bytes[from..]));

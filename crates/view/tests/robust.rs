@@ -1,4 +1,4 @@
-//! The printer and the summary take any bytes: random ones, cut ones, changed ones.
+//! The printer and the summary accept any bytes: random ones, cut ones, changed ones.
 
 #[path = "../../packet/tests/packets/mod.rs"]
 mod packets;
@@ -10,7 +10,7 @@ use trawl_view::record::PacketView;
 
 const LINK_TYPES: [u16; 8] = [0, 1, 101, 107, 113, 276, 2, 65_535];
 
-/// Options from the tersest to the most talkative.
+/// Returns options from the tersest to the most verbose.
 fn all_options() -> [PrintOptions; 3] {
     let plain = PrintOptions::default();
     let dump = Some(Dump {
@@ -45,7 +45,7 @@ fn show(printers: &mut [Printer], link_type: u16, captured: &[u8], original_len:
         let mut out = String::new();
         printer.line(&mut out, &view);
         assert!(out.ends_with('\n'));
-        // Nothing a packet holds can reach the terminal as a control character.
+        // No byte of a packet reaches the terminal as a control character.
         assert!(
             out.chars()
                 .all(|c| c == '\n' || c == '\t' || !c.is_control()),

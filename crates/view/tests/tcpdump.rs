@@ -1,4 +1,4 @@
-//! tcpdump is the judge of the printer: crafted packets of each kind, the same text from both.
+//! Compares the printer with tcpdump: crafted packets of each kind must give the same text.
 
 #[path = "../../packet/tests/common/mod.rs"]
 mod common;
@@ -14,7 +14,7 @@ use trawl_view::record::PacketView;
 const START: u64 = 1_700_000_000_000_000_000;
 const STEP: u64 = 1_000_000_001;
 
-/// What tcpdump says of each packet, one string each. The arguments must include `-tt`.
+/// Returns tcpdump's text for each packet. The arguments must include `-tt`.
 fn tcpdump(args: &[&str], cases: &[&Case]) -> Vec<String> {
     let mut file = Vec::new();
     pcap::file_header(&mut file, cases[0].link_type, 0);
@@ -48,7 +48,7 @@ fn tcpdump(args: &[&str], cases: &[&Case]) -> Vec<String> {
         .collect()
 }
 
-/// The one difference in layout: tcpdump breaks the line in front of a frame inside VXLAN.
+/// Undoes the one difference in layout: tcpdump breaks the line in front of a frame inside VXLAN.
 fn same_line_inside_vxlan(text: &str) -> String {
     match text.split_once("), vni ") {
         Some((outside, rest)) => format!("{outside}), vni {}", rest.replacen('\n', ": ", 1)),
@@ -78,7 +78,7 @@ fn compare(args: &[&str], options: PrintOptions, different: &[&str]) {
     if !have("tcpdump") {
         return;
     }
-    // A name that ends with a space stands for all that begin so.
+    // A name that ends with a space stands for all names with this prefix.
     let is_meant = |name: &str, list: &[&str]| {
         list.iter()
             .any(|meant| name == *meant || meant.ends_with(' ') && name.starts_with(meant))
@@ -128,13 +128,13 @@ const EPOCH: PrintOptions = PrintOptions {
 };
 
 /// Differences on purpose, whatever the options:
-/// - an IPv4 length of zero is a segment that the card is to cut up, not damage
+/// - an IPv4 length of zero is a segment that the card will cut up, not damage
 /// - tcpdump reads beyond a TCP option of a wrong length, and ends the line at one without room
 /// - tcpdump shows a TCP user timeout by a wrong number
 /// - tcpdump does not look into TLS, QUIC, WireGuard and GTP-U
 /// - Linux cooked version 2 names the interface by its index, never by asking this host
 /// - the bytes of an encrypted MACsec frame are left to -x
-/// - whose key exchange it is, tcpdump takes from the packets before
+/// - tcpdump finds the owner of a key exchange in the packets before
 /// - PTP is one line that fits a terminal; tcpdump knows HSRP's first version alone
 const ALWAYS: [&str; 17] = [
     "IPv4 length of zero",
@@ -156,8 +156,8 @@ const ALWAYS: [&str; 17] = [
     "IKE 1 quick",
 ];
 
-/// One line each, of which tcpdump shows more: replies of NFS, PIM version 1, node information and router renumbering of
-/// ICMPv6, and the management of frame relay.
+/// Packets shown in one line, of which tcpdump shows more: replies of NFS, PIM version 1, node information and router
+/// renumbering of ICMPv6, and the management of frame relay.
 const BRIEF: [&str; 28] = [
     "NFS attributes",
     "NFS found",
@@ -192,7 +192,7 @@ const BRIEF: [&str; 28] = [
 /// tcpdump shows a packet that ends after an IPv6 fragment header as if it were whole.
 const BEHIND_EXTENSION: &str = "cut in a fragment header";
 
-/// Differences on purpose of all that is verbose:
+/// Differences on purpose of all verbose output:
 /// - EIGRP is not shown in more than one line
 /// - tcpdump reads beyond the text of an identification and a recorded time, and shows EVPN routes as bytes
 /// - VTP, UDLD and key exchanges are not shown in more than one line
@@ -206,8 +206,8 @@ const VERBOSE: [&str; 7] = [
     "IKE ",
 ];
 
-/// The name of each, of which tcpdump shows more with `-v`: what 802.1, 802.3 and DCBX add to LLDP, opaque advertisements of
-/// OSPF, PIM version 1.
+/// Packets shown by name, of which tcpdump shows more with `-v`: the parts that 802.1, 802.3 and DCBX add to LLDP, opaque
+/// advertisements of OSPF, PIM version 1.
 const BRIEF_VERBOSE: [&str; 11] = [
     "LLDP EVB",
     "LLDP CDCP",
@@ -278,7 +278,7 @@ fn very_verbose() {
         "syslog",
         // tcpdump does not verify the checksum of these.
         "NFS ",
-        // tcpdump loses its place at a list of shared risks.
+        // tcpdump loses its position at a list of shared risks.
         "OSPF link of traffic engineering",
     ];
     let different = [&VERBOSE[..], &BRIEF_VERBOSE, &with_bytes].concat();
@@ -324,8 +324,8 @@ fn dumps_with_link_header() {
     }
 }
 
-/// Of a cut packet tcpdump shows the link header too, or nothing at all, depending on where it
-/// was cut; here it is the same for all packets.
+/// tcpdump shows the link header of some cut packets too, or nothing at all, depending on the position of the cut; here it is
+/// the same for all packets.
 #[test]
 fn dumps_without_link_header() {
     let different = [
@@ -339,7 +339,7 @@ fn dumps_without_link_header() {
         "cut in an unreachable",
         "cut in ICMPv6",
         "cut in VXLAN",
-        // tcpdump takes the SNAP header for the packet.
+        // tcpdump treats the SNAP header as the packet.
         "frame relay SNAP",
         // tcpdump leaves out the tag of MACsec, which is a part of the frame.
         "MACsec signed",
@@ -357,8 +357,8 @@ fn dumps_without_link_header() {
     }
 }
 
-/// Frames cut at every byte: nearly all marks of a cut are where tcpdump has them. The others are
-/// names of the innermost header, options whose start is there, and stray brackets of tcpdump's.
+/// Frames cut at every byte: nearly all marks of a cut are at tcpdump's positions. The others are names of the innermost
+/// header, options whose start was captured, and stray brackets of tcpdump's.
 #[test]
 fn cuts_at_every_byte() {
     if !have("tcpdump") {
@@ -397,7 +397,7 @@ fn cuts_at_every_byte() {
     );
 }
 
-/// The forms of time, on packets of which one is before the one in front of it.
+/// The forms of time, on packets of which one is earlier than its predecessor.
 #[test]
 fn times() {
     if !have("tcpdump") {

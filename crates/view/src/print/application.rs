@@ -1,4 +1,4 @@
-//! What applications send; their ports are in `transport.rs`.
+//! Application protocols; their ports are in `transport.rs`.
 
 pub mod dhcp;
 pub mod dhcp6;

@@ -3,7 +3,7 @@
 use super::DumpForm;
 
 const BYTES_A_LINE: usize = 16;
-/// Eight groups of a space and four digits.
+/// Width of eight groups of a space and four digits.
 const HEX_WIDTH: usize = 40;
 
 pub fn print(out: &mut String, form: DumpForm, bytes: &[u8]) {
@@ -18,7 +18,7 @@ pub fn hex_ascii(out: &mut String, bytes: &[u8]) {
     rows(out, "\n\t", bytes, true);
 }
 
-/// Rows that begin with `before`, which has the line end.
+/// Appends rows that begin with `before`, which has the line end.
 pub fn hex(out: &mut String, before: &str, bytes: &[u8]) {
     rows(out, before, bytes, false);
 }
@@ -42,7 +42,7 @@ fn rows(out: &mut String, before: &str, bytes: &[u8], with_ascii: bool) {
     }
 }
 
-/// Appends a number in hexadecimal, of at least so many digits.
+/// Appends a number in hexadecimal, padded with zeros to `least` digits.
 pub fn digits(out: &mut String, number: u64, least: usize) {
     let needed = (64 - number.leading_zeros() as usize).div_ceil(4);
     for at in (0..needed.max(least)).rev() {
@@ -68,7 +68,7 @@ fn visible(byte: u8) -> char {
     }
 }
 
-/// Text as it is, without the carriage returns that end a line.
+/// Appends text as it is, without the carriage returns that end a line.
 fn ascii(out: &mut String, bytes: &[u8]) {
     out.push('\n');
     for (at, byte) in bytes.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! What earlier packets said: the first sequence numbers of TCP conversations, so that later ones can be shown relative,
-//! and calls of NFS, which say what their replies mean.
+//! State from earlier packets: the first sequence numbers of TCP conversations, so that later ones can be shown relative, and
+//! calls of NFS, which determine how their replies are read.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-/// Conversations remembered at most. When that many are, all are forgotten: the next packet of
-/// each is shown with its absolute numbers, and memory stays bounded under a flood.
+/// Most conversations that are remembered. At this number all are forgotten: the next packet of each is shown with its
+/// absolute numbers, and memory stays bounded under a flood.
 const MAX_FLOWS: usize = 65_536;
 
 /// One end of a conversation.
@@ -19,7 +19,7 @@ struct Start {
     high: u32,
 }
 
-/// What to subtract from a segment's numbers to show it.
+/// Numbers to subtract from a segment's numbers before they are shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Base {
     pub seq: u32,
@@ -53,7 +53,7 @@ impl Flows {
         self.calls.push_front(call);
     }
 
-    /// Version and procedure of the latest call of that number.
+    /// Returns version and procedure of the latest call with this number.
     pub fn call(&self, client: IpAddr, server: IpAddr, id: u32) -> Option<(u32, u32)> {
         let mut calls = self.calls.iter();
         let call =
@@ -61,8 +61,8 @@ impl Flows {
         Some((call.version, call.procedure))
     }
 
-    /// Bases for a segment with an acknowledgement. The first one seen of a conversation, and
-    /// every SYN, is shown absolute and sets the bases for the others.
+    /// Returns the bases for a segment with an acknowledgement. The first one seen of a conversation, and every SYN, is shown
+    /// absolute and sets the bases for the others.
     pub fn base(&mut self, src: End, dst: End, seq: u32, ack: u32, syn: bool) -> Base {
         let forward = src <= dst;
         let key = if forward { (src, dst) } else { (dst, src) };

@@ -5,18 +5,18 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::flows::Flows;
 use super::{DumpForm, PrintOptions, dump, names, time};
 
-/// Why the rest of a packet is not shown.
+/// Reasons why the rest of a packet is not shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
     /// The captured bytes end here: shown as `[|protocol]`.
     Cut,
-    /// What is said here contradicts itself: shown as `(invalid)`.
+    /// The data contradicts itself: shown as `(invalid)`.
     Invalid,
 }
 
 pub type Printed = Result<(), Stop>;
 
-/// Headers inside headers, at most: deeper is no real packet, and each level takes stack.
+/// Most headers inside headers: no real packet is deeper, and each level uses stack.
 const MAX_DEPTH: u8 = 24;
 
 /// Appends formatted text to a line. Writing to a String cannot fail.
@@ -58,7 +58,8 @@ impl<'a> Line<'a> {
 
     /// Appends text with fields of the data in it, nothing if one of them was not captured. A field is `{form at}`: a form
     /// (`u16` decimal, `x16` hexadecimal of full width, `h16` without leading zeros, `n8` and `f8` the name of a value and
-    /// the names of flags by a table, `ip4`, `ip6`, `mac`) and where it begins; `>>4` and `&f` after that shift and mask it.
+    /// the names of flags by a table, `ip4`, `ip6`, `mac`) and the position of its first byte; `>>4` and `&f` after the
+    /// position shift and mask the value.
     pub fn show(&mut self, data: Data<'_>, template: &str) -> Printed {
         let start = self.out.len();
         let mut rest = template;
@@ -104,7 +105,7 @@ impl<'a> Line<'a> {
         Ok(())
     }
 
-    /// Appends bytes as tcpdump shows text: control characters as `^X`, those above 127 as `M-x`.
+    /// Appends bytes as tcpdump shows text: control characters as `^X`, bytes above 127 as `M-x`.
     pub fn put_chars(&mut self, bytes: &[u8]) {
         for byte in bytes {
             if !byte.is_ascii() {
@@ -120,12 +121,12 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Appends text that may end before its room does, at a zero.
+    /// Appends text that ends at a zero byte or with its field.
     pub fn put_string(&mut self, bytes: &[u8]) {
         self.put_chars(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
     }
 
-    /// Appends bytes in hexadecimal without anything between.
+    /// Appends bytes in hexadecimal without separators.
     pub fn put_hex(&mut self, bytes: &[u8]) {
         for byte in bytes {
             dump::byte(self.out, *byte);
@@ -142,7 +143,7 @@ impl<'a> Line<'a> {
         dump::hex_ascii(self.out, bytes);
     }
 
-    /// Shows a header of a kind that can hold its own kind.
+    /// Shows a header that can contain another header of its own kind.
     pub fn nested(&mut self, show: impl FnOnce(&mut Self) -> Printed) -> Printed {
         if self.depth == MAX_DEPTH {
             put!(self, " [nested too deep]");
@@ -154,18 +155,18 @@ impl<'a> Line<'a> {
         printed
     }
 
-    /// True inside a tunnel or another header: the outermost link header is known.
+    /// Returns true inside a tunnel or another header: the outermost link header is known.
     pub fn is_nested(&self) -> bool {
         self.depth > 1
     }
 }
 
-/// Bytes of a packet from some header on, and how many there were on the wire.
+/// Bytes of a packet from some header on, and their number on the wire.
 #[derive(Debug, Clone, Copy)]
 pub struct Data<'a> {
-    /// What was captured.
+    /// The captured bytes.
     pub bytes: &'a [u8],
-    /// What the packet had, by the header outside.
+    /// Length on the wire, by the header outside.
     pub len: usize,
 }
 
@@ -187,7 +188,7 @@ impl<'a> Data<'a> {
         self.array(at).map(u32::from_be_bytes)
     }
 
-    /// The big-endian number of so many bytes, at most eight.
+    /// Returns the big-endian number of `len` bytes, at most eight.
     pub fn number(&self, at: usize, len: usize) -> Result<u64, Stop> {
         Ok(number(self.slice(at, len)?))
     }
@@ -200,7 +201,7 @@ impl<'a> Data<'a> {
         self.array::<16>(at).map(Ipv6Addr::from)
     }
 
-    /// Fails as a cut packet does unless there are this many bytes by the header outside, which tcpdump looks at.
+    /// Fails as for a cut packet unless the header outside claims this many bytes; tcpdump checks the same.
     pub fn at_least(&self, len: usize) -> Printed {
         match self.len < len {
             true => Err(Stop::Cut),
@@ -208,7 +209,7 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// `len` captured bytes from `at` on.
+    /// Returns `len` captured bytes from `at` on.
     pub fn slice(&self, at: usize, len: usize) -> Result<&'a [u8], Stop> {
         self.bytes
             .get(at..)
@@ -225,7 +226,7 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// What follows the first `count` bytes.
+    /// Returns the data after the first `count` bytes.
     pub fn skip(&self, count: usize) -> Self {
         Self {
             bytes: self.bytes.get(count..).unwrap_or_default(),
@@ -233,12 +234,12 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// The same bytes, of a list that is `len` long, however many are captured.
+    /// Returns the same bytes as a list of `len` bytes, however many are captured.
     pub fn list(&self, len: usize) -> Self {
         Self { len, ..*self }
     }
 
-    /// The same bytes, of which there are `len` by a header of their own.
+    /// Returns the same bytes, limited to the `len` that a header of their own claims.
     pub fn claimed(&self, len: usize) -> Self {
         Self {
             bytes: &self.bytes[..self.bytes.len().min(len)],
@@ -254,34 +255,34 @@ impl<'a> From<&'a [u8]> for Data<'a> {
     }
 }
 
-/// The big-endian number that bytes are; of more than eight the last.
+/// Returns the bytes as a big-endian number; of more than eight the last.
 pub fn number(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
-/// How options, TLVs, attributes and the like begin.
+/// The head of an option, TLV, attribute and the like.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
-    /// Bytes of the kind, and of the length after it.
+    /// Number of bytes of the kind, and of the length after it.
     pub kind: usize,
     pub len: usize,
-    /// The length is that of the whole, not of the value alone.
+    /// The length counts the whole, not the value alone.
     pub whole: bool,
-    /// The next one begins at a multiple of so many bytes.
+    /// The next one begins at a multiple of this number of bytes.
     pub align: usize,
 }
 
 impl Layout {
-    /// Kind and length of one byte each, the length that of the whole.
+    /// Kind and length of one byte each; the length counts the whole.
     pub const BYTES: Self = Self {
         kind: 1,
         len: 1,
         whole: true,
         align: 1,
     };
-    /// Kind and length of two bytes each, the length that of the value.
+    /// Kind and length of two bytes each; the length counts the value.
     pub const WORDS: Self = Self {
         kind: 2,
         len: 2,
@@ -308,7 +309,7 @@ impl Layout {
     }
 }
 
-/// One after the other of a list of options; the printer of a protocol looks at their lengths in its own way.
+/// A list of options; each protocol's printer checks their lengths by its own rules.
 #[derive(Debug)]
 pub struct Tlvs<'a> {
     pub rest: Data<'a>,
@@ -319,14 +320,14 @@ pub struct Tlvs<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct Tlv<'a> {
     pub kind: u16,
-    /// As it is stored.
+    /// Length as stored.
     pub len: usize,
     pub value: Data<'a>,
-    /// Its length is not less than that of what it begins with.
+    /// The length covers at least the option's head.
     pub is_long_enough: bool,
-    /// It ends where the list does, or before.
+    /// The option ends within the list.
     pub fits: bool,
-    /// What was left of the list with it.
+    /// Bytes of the list from this option on.
     pub room: usize,
 }
 
@@ -335,7 +336,7 @@ impl<'a> Tlvs<'a> {
         Self { rest, layout }
     }
 
-    /// The next option, where the list has one.
+    /// Returns the next option, or `None` at the end of the list.
     pub fn next(&mut self) -> Result<Option<Tlv<'a>>, Stop> {
         match self.rest.len {
             0 => Ok(None),
@@ -343,7 +344,7 @@ impl<'a> Tlvs<'a> {
         }
     }
 
-    /// The next option; fails if the bytes end in its kind or length.
+    /// Returns the next option; fails if the bytes end in its kind or length.
     pub fn take(&mut self) -> Result<Tlv<'a>, Stop> {
         let Layout {
             kind,
@@ -371,13 +372,13 @@ impl<'a> Tlvs<'a> {
 }
 
 impl<'a> Tlv<'a> {
-    /// The bytes of the value; fails unless all were captured.
+    /// Returns the bytes of the value; fails unless all were captured.
     pub fn bytes(&self) -> Result<&'a [u8], Stop> {
         self.value.slice(0, self.value.len)
     }
 }
 
-/// The text before a letter, and that after it.
+/// Splits text at a letter.
 fn split(text: &str, letter: u8) -> (&str, &str) {
     match text.bytes().position(|byte| byte == letter) {
         Some(at) => (&text[..at], &text[at + 1..]),
@@ -390,7 +391,7 @@ fn decimal(text: &str) -> usize {
         .fold(0, |sum, digit| sum * 10 + usize::from(digit & 0xf))
 }
 
-/// Six bytes as a MAC address.
+/// A MAC address.
 pub struct Mac(pub [u8; 6]);
 
 impl std::fmt::Display for Mac {
@@ -399,7 +400,7 @@ impl std::fmt::Display for Mac {
     }
 }
 
-/// Bytes in hexadecimal with colons between, as link addresses are shown.
+/// Bytes in hexadecimal with colons between, as for link addresses.
 pub struct Colons<'a>(pub &'a [u8]);
 
 impl std::fmt::Display for Colons<'_> {
@@ -413,7 +414,7 @@ impl std::fmt::Display for Colons<'_> {
     }
 }
 
-/// Shows the bytes of what is not decoded, unless a hexadecimal dump of the packet follows anyway.
+/// Shows bytes that are not decoded, unless a hexadecimal dump of the packet follows anyway.
 pub fn default_print(line: &mut Line<'_>, data: Data<'_>) {
     let form = line.options.dump.map(|dump| dump.form);
     if form.is_none_or(|form| form == DumpForm::Ascii) {

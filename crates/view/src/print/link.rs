@@ -1,4 +1,4 @@
-//! Link layers by their number: Ethernet and others, Linux cooked, BSD loopback, bare IP; and what an ethertype leads to.
+//! Link layers by their number: Ethernet and others, Linux cooked, BSD loopback, bare IP; and printers by ethertype.
 
 pub mod cdp;
 pub mod ethernet;
@@ -18,11 +18,11 @@ use ethernet::VLAN_LEN;
 const LINKTYPE_FRELAY: u16 = 107;
 const LINKTYPE_LOOP: u16 = 108;
 
-/// Shows a packet from its link header on. Returns how long that header was.
+/// Shows a packet from its link header on. Returns the length of that header.
 pub fn print(line: &mut Line<'_>, link_type: u16, data: Data<'_>) -> usize {
     let printed = match link_type {
         block::LINKTYPE_ETHERNET => ethernet::print(line, data),
-        // Numbers that systems have had for it, and those of one version alone.
+        // Numbers that systems have used for raw IP, and the numbers of one version alone.
         block::LINKTYPE_RAW | 12 | 14 | 228 | 229 => raw(line, data),
         block::LINKTYPE_LINUX_SLL => cooked(line, data),
         block::LINKTYPE_LINUX_SLL2 => cooked2(line, data),
@@ -46,7 +46,7 @@ pub fn print(line: &mut Line<'_>, link_type: u16, data: Data<'_>) -> usize {
     line.link_header_len
 }
 
-/// Shows what an ethertype names. False, and nothing shown, if it is not decoded.
+/// Shows the payload of an ethertype. Returns false, and shows nothing, if it is not decoded.
 pub fn ethertype(line: &mut Line<'_>, kind: u16, data: Data<'_>) -> Result<bool, Stop> {
     match kind {
         names::IPV4 => ipv4::print(line, data)?,
@@ -69,7 +69,7 @@ pub fn ethertype(line: &mut Line<'_>, kind: u16, data: Data<'_>) -> Result<bool,
     Ok(true)
 }
 
-/// Linux cooked capture, version 1.
+/// Shows a Linux cooked header, version 1.
 fn cooked(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const LEN: usize = 16;
     line.protocol = "sll";
@@ -87,7 +87,7 @@ fn cooked(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     header.payload(line, data.skip(LEN))
 }
 
-/// Linux cooked capture, version 2: names the interface by its index.
+/// Shows a Linux cooked header, version 2, with the interface by its index.
 fn cooked2(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const LEN: usize = 20;
     line.protocol = "sll2";
@@ -161,7 +161,7 @@ impl Cooked {
     }
 }
 
-/// BSD loopback: an address family in the byte order of the host that captured.
+/// Shows a BSD loopback header: an address family in the byte order of the host that captured.
 fn null(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const FAMILY_LEN: usize = 4;
     line.protocol = "null";
@@ -171,7 +171,7 @@ fn null(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     } else {
         stored.swap_bytes()
     };
-    // 24, 28 and 30 are AF_INET6 of the BSDs and macOS, 10 of Linux.
+    // AF_INET6 is 24, 28 and 30 on the BSDs and macOS, 10 on Linux.
     let name = match family {
         2 => Some("IPv4"),
         10 | 24 | 28 | 30 => Some("IPv6"),
@@ -205,7 +205,7 @@ fn raw(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     any_ip(line, data)
 }
 
-/// Shows an IP packet of the version that its first half byte says.
+/// Shows an IP packet of the version in its first half byte.
 pub fn any_ip(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     if data.len < 1 {
         put!(line, "truncated-ip {}", data.len);

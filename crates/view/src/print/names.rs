@@ -1,7 +1,7 @@
-//! Names of values, as tcpdump has them, and the numbers of ethertypes and IP protocols that lead to a printer.
+//! Names of values, as tcpdump prints them, and the numbers of ethertypes and IP protocols that have a printer.
 //!
-//! `names.txt` holds the names, a table to a paragraph: `table: 1 One | 2-4 Few | 0x10 Many | * Unknown`. The name of `*` is
-//! that of all other values; in it `%` stands for the value, `%2` and `%4` for so many hexadecimal digits of it.
+//! `names.txt` holds the names, a table to a paragraph: `table: 1 One | 2-4 Few | 0x10 Many | * Unknown`. The name of `*`
+//! stands for all other values; in it `%` is the value, `%2` and `%4` its hexadecimal form with that number of digits.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ pub struct Table {
     other: &'static str,
 }
 
-/// A table that is looked up once: for names that many packets need.
+/// A table that is looked up once, for names that many packets need.
 pub type Names = LazyLock<&'static Table>;
 
 /// FNV: the names of tables are short, and no packet can choose them.
@@ -81,7 +81,7 @@ impl Table {
         found.map(|(_, name)| *name)
     }
 
-    /// Returns the name of a value, or that of all others with the value in it.
+    /// Returns the name of a value, or the name for all others with the value in it.
     pub fn text(&self, value: impl Into<u64>) -> Cow<'static, str> {
         let value = value.into();
         if let Some(name) = self.find(value) {
@@ -124,7 +124,7 @@ pub fn find(name: &str, value: impl Into<u64>) -> Option<&'static str> {
     table(name).find(value)
 }
 
-/// Returns the name of a value, or that of all others, or nothing.
+/// Returns the name of a value, or the name for all others, or nothing.
 pub fn of(name: &str, value: impl Into<u64>) -> &'static str {
     let table = table(name);
     table.find(value).unwrap_or(table.other)
@@ -138,7 +138,7 @@ pub fn joined(name: &str, set: impl Into<u64>, joint: &str) -> String {
     table(name).joined(set, joint)
 }
 
-/// Returns the names of the bits that are set, with commas between; `none` if no named one is.
+/// Returns the names of the bits that are set, with commas between; `none` if no bit with a name is set.
 pub fn flags(name: &str, set: impl Into<u64>) -> String {
     match table(name).joined(set, ", ") {
         names if names.is_empty() => "none".to_owned(),
@@ -181,18 +181,18 @@ pub fn ethertype(value: u16) -> Option<&'static str> {
     ETHERTYPES.find(value)
 }
 
-/// `IPv4 (0x0800)`, or `Unknown (0x88b5)`.
+/// Shows `IPv4 (0x0800)`, or `Unknown (0x88b5)`.
 pub fn put_ethertype(line: &mut Line<'_>, value: u16) {
     let name = ethertype(value).unwrap_or("Unknown");
     put!(line, "{name} (0x{value:04x})");
 }
 
-/// Who has the first three bytes of an address or an extension.
+/// Returns the owner of the first three bytes of an address or an extension.
 pub fn organization(oui: impl Into<u64>) -> &'static str {
     of("organization", oui)
 }
 
-/// Address families by IANA's numbers.
+/// Returns the name of an address family by IANA's number.
 pub fn address_family(number: u16) -> &'static str {
     of("address_family", number)
 }
@@ -228,7 +228,7 @@ mod tests {
 
     use super::*;
 
-    /// The sources of the printers.
+    /// Returns the sources of the printers.
     fn sources(folder: &Path) -> String {
         let entries = fs::read_dir(folder).expect("the folder of the printers");
         let paths = entries.map(|entry| entry.expect("an entry").path());

@@ -1,4 +1,4 @@
-//! IP and what it carries: what an IP header's protocol number leads to, AH and ESP.
+//! IP and its payloads: printers by an IP header's protocol number, AH and ESP.
 
 pub mod arp;
 pub mod icmp;
@@ -14,14 +14,14 @@ use super::line::{Data, Line, Printed, Stop, put};
 use super::{ethernet, names, ospf, pim, sctp, tcp, udp, vrrp};
 use trawl_packet::checksum::Addresses;
 
-/// What transport headers need of the IP header they are in.
+/// The parts of an IP header that transport headers need.
 #[derive(Debug, Clone, Copy)]
 pub struct Ip {
     pub src: IpAddr,
     pub dst: IpAddr,
-    /// Where a source route ends: this one is in checksums.
+    /// The end of a source route: checksums use this address.
     pub final_dst: IpAddr,
-    /// The IP header's own protocol number, whatever extension headers come between.
+    /// The IP header's own protocol number, whatever extension headers follow it.
     pub protocol: u8,
     pub ttl: u8,
     pub fragmented: bool,
@@ -32,7 +32,7 @@ impl Ip {
         self.src.is_ipv4()
     }
 
-    /// What a transport checksum covers; none if source and destination differ in kind.
+    /// Returns the addresses for a transport checksum; `None` if source and destination differ in version.
     pub fn addresses(&self) -> Option<Addresses> {
         match (self.src, self.final_dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Addresses::V4(src, dst)),
@@ -41,7 +41,7 @@ impl Ip {
         }
     }
 
-    /// `10.0.0.1.1234 > 10.0.0.2.80: `, or only the ports where the addresses stand already.
+    /// Shows `10.0.0.1.1234 > 10.0.0.2.80: `, or only the ports if the addresses are already shown.
     pub fn put_ports(
         &self,
         line: &mut Line<'_>,
@@ -53,7 +53,7 @@ impl Ip {
         match (ports, self.protocol == protocol) {
             (Ok((src, dst)), true) => put!(line, "{from}.{src} > {to}.{dst}: "),
             (Ok((src, dst)), false) => put!(line, "{src} > {dst}: "),
-            // The mark of the cut brings a space of its own.
+            // The mark of the cut begins with a space of its own.
             (Err(_), true) if protocol == names::TCP => put!(line, "{from} > {to}:"),
             (Err(_), true) => put!(line, "{from} > {to}: "),
             (Err(_), false) => {}
@@ -124,7 +124,7 @@ fn wrong_version(line: &mut Line<'_>, number: u8, version: u8) -> Printed {
     Err(Stop::Invalid)
 }
 
-/// Protocols that are known by name but not decoded.
+/// Returns the name of a protocol that is not decoded.
 fn named_only(number: u8) -> Option<&'static str> {
     matches!(number, 8 | 9 | names::DCCP | 46 | 55 | 108 | 113 | 135)
         .then(|| names::protocol(number))
@@ -147,6 +147,6 @@ fn authentication(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     }
     line.put_hex(data.slice(FIXED_LEN, len - FIXED_LEN)?);
     put!(line, "): ");
-    // Chains of these headers are as deep as a packet is long.
+    // A chain of these headers can be as deep as a packet is long.
     line.nested(|line| print(line, ip, next, data.skip(len)))
 }

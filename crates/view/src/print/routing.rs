@@ -1,4 +1,4 @@
-//! What routers say to each other.
+//! Protocols between routers.
 
 pub mod bfd;
 pub mod bgp;

@@ -19,13 +19,13 @@ pub fn delta(out: &mut String, ns: u64, since: u64, precision: Precision) {
     out.push(if ns < since { '-' } else { ' ' });
     let delta = match precision {
         Precision::Nano => ns.abs_diff(since),
-        // As if the stamps had no more digits.
+        // Compares as if the stamps had no more digits.
         Precision::Micro => (ns / 1000).abs_diff(since / 1000) * 1000,
     };
     clock(out, delta / SECOND, delta % SECOND, precision);
 }
 
-/// Seconds in the largest units that they fill: `5m1s`.
+/// Returns seconds in the largest units that they fill: `5m1s`.
 pub fn span(mut seconds: u32) -> String {
     const UNITS: [(u32, &str); 6] = [
         (31_536_000, "y"),
@@ -60,7 +60,7 @@ pub fn date(out: &mut String, ns: u64, utc_offset: i32, precision: Precision) {
     clock(out, seconds.rem_euclid(DAY) as u64, fraction, precision);
 }
 
-/// `2026-01-31T14:30:00`, of seconds since 1970 or before it.
+/// Formats seconds since 1970, or before it, as `2026-01-31T14:30:00`.
 pub fn date_and_time(seconds: i64) -> String {
     let (year, month, day) = civil(seconds.div_euclid(DAY));
     let second = seconds.rem_euclid(DAY);
@@ -90,7 +90,7 @@ fn fraction_of(out: &mut String, ns: u64, precision: Precision) {
     out.push(' ');
 }
 
-/// A number with at least this many digits.
+/// Appends a number, padded with zeros to `least` digits.
 pub fn decimal(out: &mut String, mut number: u64, least: usize) {
     let mut digits = [b'0'; 20];
     let mut at = digits.len();
@@ -103,7 +103,7 @@ pub fn decimal(out: &mut String, mut number: u64, least: usize) {
     out.extend(digits[at..].iter().map(|digit| char::from(*digit)));
 }
 
-/// Year, month and day of the days since 1970 (Howard Hinnant's `civil_from_days`).
+/// Returns year, month and day of the days since 1970 (Howard Hinnant's `civil_from_days`).
 fn civil(days: i64) -> (i64, u32, u32) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);

@@ -1,5 +1,5 @@
-//! Transport protocols, and the applications behind their ports, in tcpdump's words where tcpdump has them. TLS, QUIC,
-//! WireGuard and GTP-U, which tcpdump does not decode, come after its own text.
+//! Transport protocols, and the applications behind their ports, with tcpdump's text for every protocol that it decodes. TLS,
+//! QUIC, WireGuard and GTP-U, which tcpdump does not decode, follow its own text.
 
 pub mod mptcp;
 pub mod sctp;
@@ -15,7 +15,7 @@ use super::{
 
 type Application = fn(&mut Line<'_>, Data<'_>) -> Printed;
 
-/// What datagrams hold by the port at either end; the first row with one of the ports counts.
+/// Payloads of datagrams by the port at either end; the first row with one of the ports counts.
 const UDP: &[(&[u16], Application)] = &[
     (&[4789], tunnel::vxlan),
     (&[6081], tunnel::geneve),
@@ -38,7 +38,7 @@ const UDP: &[(&[u16], Application)] = &[
     (&[6635], tunnel::mpls),
 ];
 
-/// The same of segments.
+/// Payloads of segments, likewise.
 const TCP: &[(&[u16], Application)] = &[
     (&[25], http::smtp),
     (&[43], http::whois),
@@ -56,7 +56,7 @@ fn by_port(table: &[(&[u16], Application)], (src, dst): (u16, u16)) -> Option<Ap
     row.map(|(_, application)| *application)
 }
 
-/// Shows what follows the header of a datagram; false if nothing is known of its ports.
+/// Shows the payload of a datagram; returns false if its ports are not known.
 fn datagram(line: &mut Line<'_>, ip: &Ip, ports: (u16, u16), data: Data<'_>) -> Result<bool, Stop> {
     if nfs::print(line, ip, ports, data)? {
         return Ok(true);
@@ -71,7 +71,7 @@ fn datagram(line: &mut Line<'_>, ip: &Ip, ports: (u16, u16), data: Data<'_>) -> 
     Ok(true)
 }
 
-/// Shows what follows the ports of a datagram, of which it was said what it holds.
+/// Shows the payload of a datagram whose protocol was given by `-T`.
 fn as_told(line: &mut Line<'_>, datagrams: Datagrams, data: Data<'_>) -> Printed {
     let application = match datagrams {
         Datagrams::Domain => dns::unicast,
@@ -84,7 +84,7 @@ fn as_told(line: &mut Line<'_>, datagrams: Datagrams, data: Data<'_>) -> Printed
     application(line, data)
 }
 
-/// Shows what follows the length of a segment with a payload.
+/// Shows a segment's payload, after the segment's length.
 fn segment(line: &mut Line<'_>, ip: &Ip, ports: (u16, u16), data: Data<'_>) -> Printed {
     const NFS: u16 = 2049;
     if let Some(application) = by_port(TCP, ports) {
@@ -100,7 +100,7 @@ fn segment(line: &mut Line<'_>, ip: &Ip, ports: (u16, u16), data: Data<'_>) -> P
     let message = data.skip(4);
     let message = message.claimed(fragment.min(message.len));
     if !nfs::print(line, ip, ports, message)? {
-        // As if nothing had been known of the port.
+        // Printed as for an unknown port.
         line.out.truncate(line.out.len() - 2);
     }
     Ok(())

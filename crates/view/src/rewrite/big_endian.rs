@@ -1,5 +1,5 @@
-//! Blocks of big-endian sections as a little-endian section holds them: every number that the format describes is
-//! stored the other way round, everything else is carried over as it is.
+//! Conversion of big-endian blocks to a little-endian section: every number that the format describes is byte-swapped,
+//! everything else is copied.
 
 use trawl_packet::pcapng::block::{self, ByteOrder, HEADER_LEN, padded};
 use trawl_packet::pcapng::options::{Options, RawOption};
@@ -7,7 +7,7 @@ use trawl_packet::pcapng::options::{Options, RawOption};
 const TRAILER_LEN: usize = 4;
 const PACKET_FIELDS_LEN: usize = 20;
 const STATISTICS_FIELDS_LEN: usize = 12;
-/// Custom blocks; the second must not be copied by those who change a file, which merging does not do to it.
+/// Custom blocks; programs that change a file must not copy the second kind, but merging does not change it.
 const CUSTOM: [u32; 2] = [0x0bad, 0x4000_0bad];
 const JOURNAL: u32 = 9;
 /// Custom options begin with the number of their maker.
@@ -15,11 +15,11 @@ const CUSTOM_OPTIONS: [u16; 4] = [2988, 2989, 19372, 19373];
 /// The time zone, and the speeds of sending and receiving.
 const IF_ZONE: u16 = 10;
 const IF_SPEEDS: [u16; 2] = [16, 17];
-/// The numbers of the process and the thread that a packet is of.
+/// Numbers of a packet's process and thread.
 const EPB_PROCESS: u16 = 8;
 
-/// An enhanced packet block of interface `id`, with another time if it has other units there. False, and nothing
-/// appended, if the block is not one.
+/// Appends an enhanced packet block of interface `id`, with another time if that interface has other units. Returns false,
+/// and appends nothing, for any other block.
 pub(super) fn packet(out: &mut Vec<u8>, raw: &[u8], id: u32, ticks: Option<u64>) -> bool {
     let Some(body) = body(raw, block::ENHANCED_PACKET) else {
         return false;
@@ -45,7 +45,7 @@ pub(super) fn packet(out: &mut Vec<u8>, raw: &[u8], id: u32, ticks: Option<u64>)
     true
 }
 
-/// The description of an interface. False, and nothing appended, if the block is none.
+/// Appends the description of an interface. Returns false, and appends nothing, for any other block.
 pub(super) fn interface(out: &mut Vec<u8>, raw: &[u8]) -> bool {
     let Some(body) = body(raw, block::INTERFACE_DESCRIPTION) else {
         return false;
@@ -60,7 +60,7 @@ pub(super) fn interface(out: &mut Vec<u8>, raw: &[u8]) -> bool {
     true
 }
 
-/// Figures of interface `id`, in the units of its description as it was stored. Nothing is appended if the block holds
+/// Appends the statistics of interface `id`, in the units of its description as stored. Appends nothing if the block holds
 /// none.
 pub(super) fn statistics(out: &mut Vec<u8>, raw: &[u8], id: u32) {
     let Some(body) = body(raw, block::INTERFACE_STATISTICS) else {
@@ -78,7 +78,7 @@ pub(super) fn statistics(out: &mut Vec<u8>, raw: &[u8], id: u32) {
     });
 }
 
-/// A block of another type. False, and nothing appended, if its numbers are not known.
+/// Appends a block of another type. Returns false, and appends nothing, if its numbers are not known.
 pub(super) fn other(out: &mut Vec<u8>, raw: &[u8], kind: u32) -> bool {
     let Some(body) = body(raw, kind) else {
         return false;
@@ -151,7 +151,7 @@ fn secrets(out: &mut Vec<u8>, body: &[u8]) -> bool {
     true
 }
 
-/// What is between the head and the tail of a block of this type.
+/// Returns the body of a block of this type, between head and tail.
 fn body(raw: &[u8], kind: u32) -> Option<&[u8]> {
     let is_its = raw.starts_with(&kind.to_be_bytes());
     raw.get(HEADER_LEN..raw.len().checked_sub(TRAILER_LEN)?)
@@ -172,7 +172,7 @@ fn append(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     out[start + 4..start + HEADER_LEN].copy_from_slice(&len);
 }
 
-/// Which bytes of an option's value are numbers: the first one's place, and how long each of them is.
+/// Returns the numbers in an option's value: the position of the first, and the length of each.
 type Numbers = fn(RawOption<'_>) -> Option<(usize, usize)>;
 
 fn packet_numbers(option: RawOption<'_>) -> Option<(usize, usize)> {

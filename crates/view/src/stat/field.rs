@@ -1,4 +1,4 @@
-//! What packets can be grouped by.
+//! Fields that packets can be grouped by.
 
 use std::fmt;
 use std::str::FromStr;
@@ -98,12 +98,12 @@ impl fmt::Display for Field {
 }
 
 impl Field {
-    /// All names, as they are typed.
+    /// Returns all names, as they are typed.
     pub fn names() -> [&'static str; NAMES.len()] {
         NAMES.map(|(name, _)| name)
     }
 
-    /// The packet's value; `-` where it has none.
+    /// Returns the packet's value; `-` if it has none.
     pub fn of(self, packet: &PacketView<'_>, headers: &Headers<'_>) -> String {
         let ip = headers.ip;
         let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
@@ -152,12 +152,12 @@ impl Field {
     }
 }
 
-/// The begin of the span of so many seconds that a time is in, in seconds since 1970.
+/// Returns the start of the time's span of `seconds`, in seconds since 1970.
 fn begin_of(time_ns: u64, seconds: u64) -> String {
     (time_ns / 1_000_000_000 / seconds * seconds).to_string()
 }
 
-/// Names of a packet's protocols from the outside in, the application's by its well-known port.
+/// Returns the names of a packet's protocols from the outside in, the application's by its well-known port.
 pub fn protocols(headers: &Headers<'_>) -> Vec<&'static str> {
     let mut names = Vec::with_capacity(4);
     names.extend((headers.vlans > 0).then_some("vlan"));

@@ -1,4 +1,4 @@
-//! What is known of each file, in the words of capinfos: its format, its sections and interfaces, its own figures.
+//! Facts about each file, in capinfos' terms: its format, its sections and interfaces, its own statistics.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use trawl_packet::read::FileFormat;
 use super::report::{Counted, Figures, counted};
 use super::{Count, Span};
 
-/// Counts the packets of a file and keeps what its other blocks say.
+/// Counts the packets of a file and keeps the contents of its other blocks.
 #[derive(Debug, Clone, Default)]
 pub struct FileFigures {
     total: Count,
@@ -23,7 +23,7 @@ pub struct FileFigures {
     cut: Option<(u32, u32)>,
     cut_packets: u64,
     link_types: BTreeMap<u16, Count>,
-    /// By interface: packets, of these received and sent, blocks of statistics, and what the last one of these said.
+    /// By interface: packets, those received and sent, statistics blocks, and the contents of the last of these.
     interfaces: BTreeMap<usize, Seen>,
     sections: Vec<Section>,
     names: Names,
@@ -39,7 +39,7 @@ struct Seen {
     dropped: Option<u64>,
 }
 
-/// A packet as a file has it.
+/// A packet as stored in a file.
 #[derive(Debug, Clone, Copy)]
 pub struct Stored {
     pub timestamp_ns: u64,
@@ -50,7 +50,7 @@ pub struct Stored {
     pub direction: Option<Direction>,
 }
 
-/// What the file system and the reader know of a file.
+/// Facts about a file from the file system and the reader.
 #[derive(Debug, Clone, Default)]
 pub struct FileFacts {
     pub name: String,
@@ -60,7 +60,7 @@ pub struct FileFacts {
     pub size: Option<u64>,
     pub sha256: Option<String>,
     pub sha1: Option<String>,
-    /// Why the file could not be read to its end.
+    /// The error that stopped reading before the end of the file.
     pub error: Option<String>,
 }
 
@@ -72,11 +72,11 @@ pub struct FileReport {
     pub compression: Option<&'static str>,
     pub encapsulations: Vec<Counted>,
     pub packets: u64,
-    /// As it is stored.
+    /// Size as stored.
     pub size_bytes: Option<u64>,
-    /// All packets as long as they were on the wire.
+    /// Sum of all packets' lengths on the wire.
     pub data_bytes: u64,
-    /// What the file says that packets are cut at, in its header or in all its interfaces.
+    /// Limit of packet lengths that the file states, in its header or in all its interfaces.
     pub snaplen: Option<u32>,
     /// Packets that were cut, and the shortest and longest captured length of these.
     pub cut: u64,
@@ -115,13 +115,13 @@ pub struct InterfaceReport {
     pub os: Option<String>,
     pub filter: Option<String>,
     pub comments: Vec<String>,
-    /// Units of time a second; absent where they are not whole, as no known writer has them.
+    /// Units of time a second; absent unless they are whole, as in every known writer.
     pub ticks_per_second: Option<u64>,
     pub packets: u64,
     pub received: u64,
     pub sent: u64,
     pub statistics_blocks: u64,
-    /// By the last block of statistics: lost at the interface and in the kernel.
+    /// Lost at the interface and in the kernel, by the last statistics block.
     pub dropped: Option<u64>,
 }
 
@@ -142,7 +142,7 @@ impl FileFigures {
         seen.sent += u64::from(packet.direction == Some(Direction::Out));
     }
 
-    /// A block without a packet; `first_interface` is the number of its section's first interface in the file.
+    /// Adds a block without a packet; `first_interface` is the number of its section's first interface in the file.
     pub fn block(&mut self, kind: u32, bytes: &[u8], order: ByteOrder, first_interface: usize) {
         match kind {
             SECTION_HEADER => self.sections.push(Section::parse(bytes, order)),
@@ -172,7 +172,7 @@ impl FileFigures {
     pub fn report(&self, facts: FileFacts, interfaces: &[Interface]) -> FileReport {
         let Count { packets, bytes } = self.total;
         let limit = |interface: &Interface| (interface.snaplen > 0).then_some(interface.snaplen);
-        // One limit for the file, as capinfos has it, only where all interfaces have the same.
+        // One limit for the file only if all interfaces have the same, as in capinfos.
         let first = interfaces.first().and_then(limit);
         let snaplen = first.filter(|first| {
             interfaces
@@ -210,7 +210,7 @@ impl FileFigures {
         }
     }
 
-    /// Those of packets; of a file without packets, what its interfaces say.
+    /// Returns the packets' encapsulations; for a file without packets, its interfaces'.
     fn encapsulations(&self, interfaces: &[Interface]) -> Vec<Counted> {
         let mut kinds = self.link_types.clone();
         if kinds.is_empty() {

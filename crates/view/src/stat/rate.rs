@@ -1,7 +1,7 @@
-//! From when to when packets were seen, and the rate over that time, in slots whose width doubles as time goes on, so that
-//! memory does not grow with it.
+//! The time span of packets, and the rate over that time, in slots whose width doubles as time goes on, so that memory does
+//! not grow with it.
 
-/// Slots, at most.
+/// Most slots.
 const SLOTS: usize = 256;
 const FIRST_WIDTH_NS: u64 = 1_000_000;
 
@@ -24,7 +24,7 @@ impl Default for Rate {
 }
 
 impl Rate {
-    /// Packets before the first one count in its slot.
+    /// Counts a packet. Packets before the first one count in its slot.
     pub fn add(&mut self, time_ns: u64, bytes: u32) {
         let start = *self.start_ns.get_or_insert(time_ns);
         let since = time_ns.saturating_sub(start);
@@ -51,23 +51,23 @@ impl Rate {
         self.width_ns as f64 / 1e9
     }
 
-    /// Packets of each slot.
+    /// Returns the packets of each slot.
     pub fn packets(&self) -> Vec<u64> {
         self.slots.iter().map(|(packets, _)| *packets).collect()
     }
 
-    /// Bytes of each slot.
+    /// Returns the bytes of each slot.
     pub fn bytes(&self) -> Vec<u64> {
         self.slots.iter().map(|(_, bytes)| *bytes).collect()
     }
 
-    /// A line of blocks as high as the packets of each slot, at most so wide.
+    /// Draws the packets of each slot as a line of blocks, at most `width` wide.
     pub fn plot(&self, width: usize) -> String {
         plot(&self.packets(), width)
     }
 }
 
-/// A line of blocks as high as the values, at most so wide.
+/// Draws values as a line of blocks, at most `width` wide.
 pub fn plot(values: &[u64], width: usize) -> String {
     const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let together = values.len().div_ceil(width.max(1)).max(1);
@@ -80,7 +80,7 @@ pub fn plot(values: &[u64], width: usize) -> String {
     sums.iter().map(block).collect()
 }
 
-/// From when to when packets were seen, and whether in order.
+/// The time span of packets, and if they are in order.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Span {
     pub first_ns: Option<u64>,

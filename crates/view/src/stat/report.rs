@@ -1,4 +1,4 @@
-//! The figures of a run of packets, for machines as they are and for people as text.
+//! The statistics of a run of packets, serialized for machines and formatted for people.
 
 use serde::Serialize;
 use trawl_packet::link_type;
@@ -9,12 +9,12 @@ use super::{Count, FileReport, FlowKey, SIZES, Span, Statistics};
 pub struct Report {
     pub files: Vec<FileReport>,
     pub packets: u64,
-    /// As long as they were on the wire.
+    /// Sum of the packets' lengths on the wire.
     pub bytes: u64,
     pub captured_bytes: u64,
     /// Packets of which not all bytes were captured.
     pub cut: u64,
-    /// Packets that were lost between those that are there, as far as the file says.
+    /// Packets lost between the recorded ones, as far as the file says.
     pub dropped: u64,
     #[serde(flatten)]
     pub figures: Figures,
@@ -26,15 +26,15 @@ pub struct Report {
     pub protocols: Vec<Counted>,
     pub talkers: Vec<Talker>,
     pub flows: Vec<Flow>,
-    /// Different flows there are.
+    /// Number of different flows.
     pub flow_count: usize,
     pub talker_count: usize,
-    /// Packets whose flow, address or group is one too many to be told apart.
+    /// Packets whose flow, address or group is beyond the limit of separate counts.
     pub other_flows: u64,
     pub other_talkers: u64,
     pub tcp_retransmissions: u64,
     pub tcp_out_of_order: u64,
-    /// Times that segments before a segment are missing from the capture.
+    /// Number of times that segments before a segment are missing from the capture.
     pub tcp_missing: u64,
     pub sizes: Vec<Size>,
     pub gaps: Vec<Gap>,
@@ -43,7 +43,7 @@ pub struct Report {
     pub by: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
-    /// Different groups there are.
+    /// Number of different groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_count: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,7 +53,7 @@ pub struct Report {
 /// Times, rates and the length of packets, of all or of one file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Figures {
-    /// Seconds since 1970, as text: a JSON number would lose the last digits.
+    /// Seconds since 1970, as a string: a JSON number would lose the last digits.
     pub first_time: Option<String>,
     pub last_time: Option<String>,
     pub duration_seconds: f64,
@@ -61,7 +61,7 @@ pub struct Figures {
     pub bytes_per_second: f64,
     pub bits_per_second: f64,
     pub average_length: f64,
-    /// Whether no packet is earlier than the one before it.
+    /// True if no packet is earlier than the one before it.
     pub in_time_order: bool,
 }
 
@@ -96,7 +96,7 @@ pub struct Interface {
     pub hook: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
-    /// Why the kernel dropped the packets.
+    /// The kernel's reason for dropping the packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     pub packets: u64,
@@ -139,7 +139,7 @@ pub struct Size {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Gap {
     pub seconds: f64,
-    /// When the packet before it was seen.
+    /// Time of the packet before it.
     pub after: String,
 }
 
@@ -163,7 +163,7 @@ pub(super) fn epoch(ns: u64) -> String {
 }
 
 impl Statistics {
-    /// The figures so far, with at most this many talkers, flows and groups.
+    /// Returns the statistics so far, with at most `top` talkers, flows and groups.
     pub fn report(&self, files: Vec<FileReport>, top: usize) -> Report {
         let Count { packets, bytes } = self.total;
         let seen = packets > 0;
@@ -249,7 +249,7 @@ impl Statistics {
         all.into_iter().take(top).map(talker).collect()
     }
 
-    /// The first flows by an order.
+    /// Returns the first flows by an order.
     pub fn flows_by<K: Ord>(&self, top: usize, order: impl Fn(&FlowKey, Count) -> K) -> Vec<Flow> {
         let mut all: Vec<_> = self.flows.iter().collect();
         all.sort_by_cached_key(|(key, flow)| order(key, flow.count));

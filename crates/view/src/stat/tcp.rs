@@ -1,17 +1,17 @@
-//! TCP segments that come again, come late, or follow ones that are missing, told apart by the rules of Wireshark's
-//! analysis of sequence numbers.
+//! TCP segments that are retransmitted, out of order, or follow missing ones, classified by the rules of Wireshark's analysis
+//! of sequence numbers.
 
 use trawl_packet::build::flags;
 use trawl_packet::walk::Tcp;
 
-/// A late segment is out of order if it comes this soon after the one that it should have come before, where the
-/// connection's first round trip is not known.
+/// A late segment is out of order if it comes this soon after the one that should follow it, while the connection's first
+/// round trip is not known.
 const SOON_NS: u64 = 3_000_000;
-/// A segment that duplicate acknowledgements ask for is a fast retransmission within this time.
+/// A segment requested by duplicate acknowledgements is a fast retransmission within this time.
 const FAST_NS: u64 = 20_000_000;
 const ASKS_AGAIN: u32 = 2;
 
-/// What a segment is to those before it in its direction.
+/// Relation of a segment to the earlier ones of its direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     Next,
@@ -28,7 +28,7 @@ pub enum Standing {
 pub struct Direction {
     /// The number after the highest byte sent, and when that was sent.
     next: Option<(u32, u64)>,
-    /// The last acknowledgement, its window, how often it was repeated and when.
+    /// The last acknowledgement, its window, the number of its repetitions, and its time.
     acknowledged: Option<u32>,
     window: u16,
     repeated: u32,
@@ -42,7 +42,7 @@ fn is_before(a: u32, b: u32) -> bool {
 }
 
 impl Direction {
-    /// Judges a segment of this direction and takes it up. `reverse` is the other direction as far as it is known.
+    /// Classifies a segment of this direction and records it. `reverse` is the other direction as far as it is known.
     pub fn segment(
         &mut self,
         tcp: &Tcp,
@@ -143,19 +143,19 @@ mod tests {
     }
 
     #[test]
-    fn late_by_less_than_three_milliseconds_is_out_of_order() {
+    fn segment_late_by_less_than_three_milliseconds_is_out_of_order() {
         let mut one = Direction::default();
         assert_eq!(order(&mut one, 0, 0), Standing::Next);
         assert_eq!(order(&mut one, 200, 1), Standing::AfterMissing);
         assert_eq!(order(&mut one, 100, 2), Standing::OutOfOrder);
         assert_eq!(order(&mut one, 300, 3), Standing::Next);
         assert_eq!(order(&mut one, 100, 9), Standing::Retransmission);
-        // The last segment once more is never out of order.
+        // A repeated last segment is never out of order.
         assert_eq!(order(&mut one, 300, 4), Standing::Retransmission);
     }
 
     #[test]
-    fn the_first_round_trip_takes_the_place_of_the_three_milliseconds() {
+    fn first_round_trip_replaces_the_three_milliseconds() {
         let mut one = Direction::default();
         let syn = Tcp {
             seq: 0xffff_ffff,
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_was_asked_for_three_times_is_a_retransmission_however_soon() {
+    fn segment_requested_three_times_is_a_retransmission_however_soon() {
         let mut one = Direction::default();
         let mut other = Direction::default();
         order(&mut one, 0, 0);

@@ -1,4 +1,4 @@
-//! The figures as people read them.
+//! The report as text for people.
 
 use std::fmt::Write as _;
 
@@ -11,12 +11,12 @@ use crate::text::count;
 const PLOT_WIDTH: usize = 72;
 
 impl Report {
-    /// `time` shows a number of seconds since 1970 as people want it.
+    /// Formats the report; `time` formats a number of seconds since 1970.
     pub fn text(&self, time: impl Fn(&str) -> String) -> String {
         let mut out = String::new();
         self.groups(&mut out);
         for file in &self.files {
-            // The figures of the only file are those of all.
+            // The statistics of the only file are the statistics of all.
             let in_all = self.files.len() == 1 && file.packets == self.packets;
             file.write(&mut out, in_all, &time);
         }
@@ -37,7 +37,7 @@ impl Report {
         if self.dropped > 0 {
             line(
                 "lost",
-                format!("{} packets between those that are there", self.dropped),
+                format!("{} packets, by the file's own counts", self.dropped),
             );
         }
         let lengths = format!(", {} to {}", self.smallest, self.largest);
@@ -95,7 +95,7 @@ impl Report {
         }
     }
 
-    /// What was asked for by `--by` comes first.
+    /// Writes the groups of `--by`, which come first.
     fn groups(&self, out: &mut String) {
         if self.by.is_empty() {
             return;
@@ -177,7 +177,7 @@ impl Report {
 }
 
 impl Figures {
-    /// `lengths` follows the average.
+    /// Writes the lines of times and rates; `lengths` follows the average.
     fn write(
         &self,
         line: &mut impl FnMut(&str, String),
@@ -204,7 +204,7 @@ impl Figures {
 }
 
 impl Flow {
-    /// `10.0.0.1.1234 > 10.0.0.2.80 tcp`.
+    /// Returns `10.0.0.1.1234 > 10.0.0.2.80 tcp`.
     pub fn words(&self) -> String {
         let protocol = match self.protocol {
             1 => "icmp".to_owned(),
@@ -224,12 +224,12 @@ impl Flow {
     }
 }
 
-/// Told apart are as many as memory is set aside for.
+/// Writes the number of packets beyond the limit of separate counts.
 fn others(out: &mut String, what: &str, packets: u64) {
     if packets > 0 {
         let _ = writeln!(
             out,
-            "  {packets} packets are of further {what}, which are not told apart: the first {MOST} are"
+            "  {packets} packets of further {what}, which are counted as one: only the first {MOST} are listed"
         );
     }
 }
@@ -340,7 +340,7 @@ fn share(part: u64, whole: u64) -> String {
     format!("{:5.1} %", part as f64 * 100.0 / whole.max(1) as f64)
 }
 
-/// Bits a second with a unit.
+/// Formats bits a second with a unit.
 pub fn bits(value: f64) -> String {
     let units = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")];
     let unit = units.iter().find(|(size, _)| value >= *size);

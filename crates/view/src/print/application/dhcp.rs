@@ -109,7 +109,7 @@ fn quoted(line: &mut Line<'_>, bytes: &[u8]) {
     put!(line, "\"");
 }
 
-/// Shows parts of `size` bytes, with something between them.
+/// Shows parts of `size` bytes, with a separator between them.
 fn parts(line: &mut Line<'_>, value: &[u8], size: usize, joint: &str, show: fn(&[u8]) -> String) {
     let parts: Vec<String> = value.chunks_exact(size).map(show).collect();
     put!(line, "{}", parts.join(joint));
@@ -202,7 +202,7 @@ fn classes(line: &mut Line<'_>, mut rest: &[u8]) {
     }
 }
 
-/// Networks, of which only the bytes are there that their masks reach, and routers.
+/// Shows networks, of which only the bytes under their masks are stored, and routers.
 fn routes(line: &mut Line<'_>, mut rest: &[u8]) {
     if rest.len() < 5 {
         put!(line, "[ERROR: length < 5 bytes]");

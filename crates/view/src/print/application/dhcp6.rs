@@ -27,9 +27,9 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// A list that is cut is marked as such, and what it stands in goes on.
+/// Shows options. A list that is cut is marked as such, and the enclosing option goes on.
 fn options(line: &mut Line<'_>, data: Data<'_>) {
-    // tcpdump takes the end of the captured bytes for the end of the options.
+    // tcpdump treats the end of the captured bytes as the end of the options.
     let mut list = Tlvs::new(data.claimed(data.bytes.len()), Layout::WORDS);
     while list.rest.len > 0 {
         let shown = list.next().and_then(|tlv| {
@@ -157,7 +157,7 @@ fn lifetimes(line: &mut Line<'_>, value: Data<'_>, at: usize) -> Printed {
     line.show(value.skip(at), " pltime:{u32 0} vltime:{u32 4}")
 }
 
-/// Ten bytes at most.
+/// Shows ten bytes at most.
 fn shortened(line: &mut Line<'_>, bytes: &[u8]) {
     line.put_hex(&bytes[..bytes.len().min(10)]);
     put!(line, "...");

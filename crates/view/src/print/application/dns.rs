@@ -13,7 +13,7 @@ const TYPE_A: u16 = 1;
 const TYPE_OPT: u16 = 41;
 const CLASS_IN: u16 = 1;
 const TOP_BIT: u16 = 0x8000;
-/// A name is shown up to this many characters.
+/// Most characters of a name that are shown.
 const MOST: usize = 255;
 
 pub fn over_tcp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
@@ -56,7 +56,7 @@ fn print(line: &mut Line<'_>, data: Data<'_>, multicast: bool) -> Printed {
     Ok(())
 }
 
-/// Shows a name that stands among other data; the place after it.
+/// Shows a name in the middle of other data. Returns the position after it.
 pub fn put_name(line: &mut Line<'_>, data: Data<'_>, at: usize) -> Result<usize, Stop> {
     Message {
         data,
@@ -84,7 +84,7 @@ impl Message<'_> {
         let code = flags & 0xf | extended;
         put!(line, "{id}");
         put_spaced(line, "dns.operation", flags >> 11 & 0xf);
-        // As tcpdump has it, two without a space.
+        // Two codes without a space between, as in tcpdump.
         match code {
             0 => {}
             17 | 21 => put!(line, "Resp{code}"),
@@ -168,7 +168,7 @@ impl Message<'_> {
         Ok(())
     }
 
-    /// The upper bits of the response code, which the OPT record holds.
+    /// Returns the upper bits of the response code, from the OPT record.
     fn extended_code(&self) -> Option<u16> {
         let [questions, answers, authorities, additionals] = self.counts().ok()?;
         let mut at = HEADER_LEN;
@@ -326,7 +326,7 @@ impl Message<'_> {
         Ok(())
     }
 
-    /// The options of an OPT record (EDNS).
+    /// Shows the options of an OPT record (EDNS).
     fn options(&self, line: &mut Line<'_>, start: usize, len: usize) -> Printed {
         if len == 0 {
             return Ok(());
@@ -348,7 +348,7 @@ impl Message<'_> {
         Ok(())
     }
 
-    /// The place after a name.
+    /// Returns the position after a name.
     fn skip_name(&self, mut at: usize) -> Result<usize, Stop> {
         loop {
             let len = self.data.u8(at)?;
@@ -362,7 +362,7 @@ impl Message<'_> {
         }
     }
 
-    /// Shows a name, following its pointers, which must lead backwards; the place after it.
+    /// Shows a name, following its pointers, which must lead backwards. Returns the position after it.
     fn name(&self, line: &mut Line<'_>, start: usize) -> Result<usize, Stop> {
         let (mut at, mut limit, mut after, mut shown) = (start, start, None, 0);
         if self.data.u8(start)? == 0 {
@@ -447,7 +447,7 @@ fn put_option(line: &mut Line<'_>, code: u16, value: &[u8]) {
     }
 }
 
-/// A span in weeks, days, hours, minutes and seconds.
+/// Returns a span in weeks, days, hours, minutes and seconds.
 fn weeks(seconds: u32) -> String {
     const WEEK: u32 = 604_800;
     match (seconds / WEEK, seconds % WEEK) {

@@ -27,20 +27,20 @@ pub fn ftp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     lines(line, "ftp", ": FTP", data)
 }
 
-/// A protocol whose messages begin with the name of a request, or are responses with a code.
+/// Shows a protocol whose messages begin with the name of a request, or are responses with a code.
 fn requests(line: &mut Line<'_>, protocol: &'static str, name: &str, data: Data<'_>) -> Printed {
     line.protocol = protocol;
     let known = is_message(data.bytes, protocol);
     message(line, name, known, data)
 }
 
-/// A protocol all of whose messages are lines.
+/// Shows a protocol that consists of lines only.
 fn lines(line: &mut Line<'_>, protocol: &'static str, name: &str, data: Data<'_>) -> Printed {
     line.protocol = protocol;
     message(line, name, true, data)
 }
 
-/// Whether it begins with a request's name, or with a response: a code of three digits, as the second word.
+/// Returns true for bytes that begin with a request's name, or with a response, whose second token is a code of three digits.
 fn is_message(bytes: &[u8], table: &str) -> bool {
     let is_end = |byte: &u8| byte.is_ascii_whitespace() || !byte.is_ascii_graphic();
     let mut words = bytes.split(is_end).filter(|word| !word.is_empty());
@@ -70,7 +70,7 @@ fn message(line: &mut Line<'_>, name: &str, is_message: bool, data: Data<'_>) ->
     Ok(())
 }
 
-/// Shows a line of printable characters; how long it was with its end, or nothing if there was no such line.
+/// Shows a line of printable characters. Returns its length with its end, or `None` without such a line.
 fn one_line(line: &mut Line<'_>, prefix: &str, data: Data<'_>) -> Result<Option<usize>, Stop> {
     let bytes = &data.bytes[..data.bytes.len().min(data.len)];
     let is_text = |byte: u8| byte.is_ascii_graphic() || byte == b' ' || byte == b'\t';
@@ -96,7 +96,7 @@ fn one_line(line: &mut Line<'_>, prefix: &str, data: Data<'_>) -> Result<Option<
     Ok(Some(len))
 }
 
-/// The line that names a version; what follows is binary.
+/// Shows the line that names a version; the rest is binary.
 pub fn ssh(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "ssh";
     if data.bytes.starts_with(b"SSH-") {

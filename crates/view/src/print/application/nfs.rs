@@ -1,4 +1,4 @@
-//! NFS calls and their replies, calls of versions 2 and 3 with what they are about, the others by the head alone.
+//! NFS calls and their replies: calls of versions 2 and 3 with their arguments, others by the head alone.
 
 use crate::print::flows::Call;
 use crate::print::line::{Data, Line, Printed, Stop, put};
@@ -10,7 +10,7 @@ const CALL: u32 = 0;
 const REPLY: u32 = 1;
 const HANDLE_LEN_V2: usize = 32;
 
-/// Shows a call or reply; false if it is none.
+/// Shows a call or reply; returns false for anything else.
 pub fn print(
     line: &mut Line<'_>,
     ip: &Ip,
@@ -49,7 +49,7 @@ pub fn print(
     }
 }
 
-/// Shows and gives a procedure's name; an empty one if it has none.
+/// Shows and returns a procedure's name; empty if it has none.
 fn put_name(line: &mut Line<'_>, version: u32, procedure: u32) -> &'static str {
     let table = match version {
         3 => "nfs.procedure.3",
@@ -64,7 +64,7 @@ fn put_name(line: &mut Line<'_>, version: u32, procedure: u32) -> &'static str {
     name
 }
 
-/// Values one after the other, as XDR has them.
+/// Consecutive XDR values.
 struct Values<'a> {
     data: Data<'a>,
     at: usize,
@@ -92,14 +92,14 @@ impl<'a> Values<'a> {
         Ok(&bytes[..len])
     }
 
-    /// Of as many bytes as a number before them says.
+    /// Returns the bytes after a length.
     pub fn opaque(&mut self) -> Result<&'a [u8], Stop> {
         let len = self.u32()? as usize;
         self.bytes(len)
     }
 }
 
-/// A handle means something to the server alone.
+/// Shows a handle by its length alone: only the server can interpret it.
 fn put_handle(line: &mut Line<'_>, values: &mut Values<'_>, version: u32) -> Printed {
     let handle = match version {
         3 => values.opaque()?,
@@ -223,7 +223,7 @@ fn put_access(line: &mut Line<'_>, asked: u32) {
     }
 }
 
-/// What a file that is made is to have; nothing is said of the others.
+/// Attributes that a new file is to have; `None` for those that the call leaves open.
 struct NewAttributes {
     mode: Option<u32>,
     uid: Option<u32>,
@@ -282,7 +282,7 @@ impl NewAttributes {
     }
 }
 
-/// What a server answers: whether it did what was asked, which follows from the call, and why not.
+/// Shows a server's reply: the result of its call, or the error.
 fn reply(line: &mut Line<'_>, ip: &Ip, id: u32, data: Data<'_>) -> Printed {
     const ACCEPTED: u32 = 0;
     const SUCCESS: u32 = 0;

@@ -1,5 +1,5 @@
-//! NTP: version and mode; with `-v` the times, or the head of a control message. PTP: one line, what a message is, whose, and
-//! the time that it tells.
+//! NTP: version and mode; with `-v` the times, or the head of a control message. PTP: one line with the type of a message,
+//! its sender and its time.
 
 use crate::print::line::{Data, Line, Printed, Stop, put};
 use crate::print::{names, time};
@@ -25,7 +25,7 @@ pub fn ntp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     }
 }
 
-/// The head of a control message (RFC 9327).
+/// Shows the head of a control message (RFC 9327).
 fn control(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const HEADER_LEN: usize = 12;
     if data.len < HEADER_LEN {
@@ -128,7 +128,7 @@ fn put_time(line: &mut Line<'_>, seconds: u32, fraction: u32) {
     if seconds == 0 {
         return;
     }
-    // As tcpdump has it: of the era that ends in 2036.
+    // Of the era that ends in 2036, as in tcpdump.
     let unix = i64::from(seconds) - SINCE_1900;
     put!(line, " ({}Z)", time::date_and_time(unix));
 }

@@ -56,7 +56,7 @@ fn attributes(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows a value of this length alone.
+/// Shows a value that must have this length.
 fn of_length(line: &mut Line<'_>, value: Data<'_>, len: usize, template: &str) -> Printed {
     match value.len == len {
         true => line.show(value, template),
@@ -138,13 +138,13 @@ fn text(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows text up to a zero.
+/// Shows text up to a zero byte.
 fn put_text(line: &mut Line<'_>, bytes: &[u8]) {
     let text = bytes.iter().take_while(|byte| **byte != 0);
     text.for_each(|byte| put_printable(line, *byte));
 }
 
-/// What is not printable is a dot.
+/// Shows a byte, or a dot if it is not printable.
 fn put_printable(line: &mut Line<'_>, byte: u8) {
     let is_printable = byte.is_ascii_graphic() || byte == b' ';
     line.out
@@ -169,7 +169,7 @@ fn number(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> Printed {
         }
         _ => {}
     }
-    // What has names for some values has them for all.
+    // An attribute with names for some values has names for all.
     let table = format!("radius.value.{kind}");
     if names::is_table(&table) {
         put!(line, "{}", names::text(&table, number));
@@ -211,7 +211,7 @@ fn prefix(line: &mut Line<'_>, value: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// The prefix of a mobile node's home, after its length.
+/// Shows the prefix of a mobile node's home, after its length.
 fn home_link(line: &mut Line<'_>, value: Data<'_>) -> Printed {
     match value.u8(0)? {
         129.. if value.len == 17 => line.show(value, "ERROR: netmask {u8 0} not in range (0..128)"),

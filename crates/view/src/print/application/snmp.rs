@@ -12,7 +12,7 @@ const FIRST_PDU: u8 = 0xa0;
 const TRAP: u8 = 4;
 const BULK: u8 = 5;
 
-/// An element: its tag, its value, and what follows.
+/// An element: its tag, its value, and the bytes after it.
 struct Element<'a> {
     tag: u8,
     value: &'a [u8],

@@ -35,7 +35,7 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Words that end with a zero byte each.
+/// Shows strings that end with a zero byte each.
 fn words(line: &mut Line<'_>, mut data: Data<'_>) -> Printed {
     while data.len > 0 {
         if data.u8(0)? != 0 {

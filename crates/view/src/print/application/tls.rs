@@ -11,7 +11,7 @@ const SERVER_NAME: u16 = 0;
 const SUPPORTED_VERSIONS: u16 = 43;
 const PROTOCOLS: u16 = 16;
 
-/// A hello, whatever its port: its first bytes are like nothing else.
+/// Shows a hello on any port: its first bytes cannot be mistaken for another protocol.
 pub fn print(line: &mut Line<'_>, data: Data<'_>) {
     let is_hello = data.bytes.first() == Some(&HANDSHAKE)
         && data.bytes.get(1) == Some(&3)

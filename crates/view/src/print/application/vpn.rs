@@ -3,7 +3,7 @@
 use crate::print::line::{Data, Line, Printed, Stop, put};
 use crate::print::{names, network};
 
-/// The header of a key exchange: which one, between whom, and whether the rest is encrypted.
+/// Shows the header of a key exchange: its kind, its cookies, and if the rest is encrypted.
 pub fn isakmp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const HEADER_LEN: usize = 28;
     line.protocol = "isakmp";
@@ -15,7 +15,7 @@ pub fn isakmp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     match version {
         1 => {
             let phase = if is_first { "1" } else { "2/others" };
-            // Who has no cookie of the other side yet is the one who began.
+            // The initiator has no cookie of the other side yet.
             let begins = data.array::<8>(8)? == [0; 8];
             put!(line, " phase {phase}{}", if begins { " I" } else { "" });
         }
@@ -36,7 +36,7 @@ pub fn isakmp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// ESP behind a translator of addresses, its signs of life, and key exchange.
+/// Shows ESP behind NAT, its keepalives, and key exchange.
 pub fn encapsulated_esp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "isakmp_rfc3948";
     if data.len == 1 && data.u8(0)? == 0xff {

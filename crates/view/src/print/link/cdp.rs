@@ -1,4 +1,5 @@
-//! What switches of Cisco's tell their neighbours: CDP (version, time to live and name; with `-v` all it says), VTP and UDLD.
+//! Announcements of Cisco switches to their neighbours: CDP (version, time to live and name; with `-v` all of it), VTP and
+//! UDLD.
 
 use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, number, put};
 use crate::print::names;
@@ -105,7 +106,7 @@ fn one(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> Printed {
     if is_known && fits && (line.verbose() || kind == DEVICE_ID) {
         return content(line, kind, value);
     }
-    // Bytes that are not decoded come with or without -v.
+    // Bytes that are not decoded must be captured, with or without -v.
     value.need(value.len)?;
     line.dump("\n\t  ", value.bytes);
     Ok(())
@@ -151,7 +152,7 @@ fn content(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Fails as malformed where a list ends before what it says is there.
+/// Fails as malformed if a list ends before `part`.
 fn room(line: &mut Line<'_>, rest: Data<'_>, len: usize, part: &str) -> Printed {
     if rest.len >= len {
         return Ok(());

@@ -72,7 +72,7 @@ pub fn put_tag(line: &mut Line<'_>, tci: u16, kind: u16) {
     }
 }
 
-/// `-q` shows the name alone.
+/// Shows the ethertype; with `-q` the name alone.
 fn put_type(line: &mut Line<'_>, kind: u16) {
     if !line.options.quick {
         put!(line, "ethertype ");
@@ -97,8 +97,7 @@ fn header(line: &mut Line<'_>, frame: Data<'_>, kind: u16) -> Printed {
     Ok(())
 }
 
-/// Shows the tag of an encrypted frame; of one that is only signed the packet, with the tag before it if link headers are
-/// shown.
+/// Shows the tag of an encrypted frame. Of a signed frame shows the packet, with the tag before it if link headers are shown.
 pub fn macsec(line: &mut Line<'_>, data: Data<'_>) -> Result<bool, Stop> {
     const CHANGED: u8 = 0x04;
     const ENCRYPTED: u8 = 0x08;
@@ -146,7 +145,7 @@ pub fn eapol(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.show(data, "{n8 1 eapol} ({u8 1}) v{u8 0}, len {u16 2}")
 }
 
-/// Ethernet configuration testing; its numbers are little-endian.
+/// Shows Ethernet configuration testing, whose numbers are little-endian.
 pub fn loopback(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "loopback";
     let skip_count = u16::from_le_bytes(data.array(0)?);

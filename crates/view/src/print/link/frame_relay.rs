@@ -1,4 +1,4 @@
-//! Frame relay: addresses of Q.922, what is inside, and which message of the link's management (Q.933, ANSI T1.617).
+//! Frame relay: addresses of Q.922, the payload, and the type of link management messages (Q.933, ANSI T1.617).
 
 use crate::print::line::{Data, Line, Printed, Stop, put};
 use crate::print::{default_print, ipv4, ipv6, link, llc, names, ppp};
@@ -11,7 +11,7 @@ struct Header {
     address_len: usize,
     dlci: u32,
     flags: u32,
-    /// Of the whole frame.
+    /// Length of the whole frame.
     len: usize,
 }
 
@@ -42,7 +42,7 @@ impl Header {
     }
 }
 
-/// The address, which ends with the first byte whose last bit is set: two to four bytes; none if it is not valid.
+/// Returns the address, which ends with the first byte whose last bit is set: two to four bytes; `None` if it is not valid.
 fn address(data: Data<'_>) -> Result<Option<Header>, Stop> {
     let (first, second) = (data.u8(0)?, data.u8(1)?);
     if first & EXTENDED != 0 {
@@ -83,7 +83,7 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     let at = header.address_len;
     let control = data.u8(at)?;
     if control != CONTROL_UI && header.dlci != 0 {
-        // As Cisco has it: an ethertype follows.
+        // Cisco's encapsulation: an ethertype follows.
         let kind = data.u16(at)?;
         line.link_header_len = at + 2;
         if line.options.link_header {
@@ -140,7 +140,7 @@ fn fragment(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows which message of the link's management it is; its elements are left to `-x`.
+/// Shows the type of a link management message; its elements are left to `-x`.
 fn management(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "q.933";
     if !line.options.link_header {

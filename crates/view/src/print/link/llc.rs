@@ -47,14 +47,14 @@ fn put_header(line: &mut Line<'_>, dsap: u8, ssap: u8, control: u8) {
     );
 }
 
-/// RFC 2684: frames of another kind inside.
+/// RFC 2684: bridged frames of another kind.
 const BRIDGED: u32 = 0x00_80c2;
 
-/// Between SNAP and a bridged frame, on links that align it.
+/// Padding between SNAP and a bridged frame, on links that align it.
 const BRIDGE_PAD: usize = 2;
 
-/// A SNAP header: an organization, and a type that is an ethertype where it names none. The first bytes are those of the
-/// header before it.
+/// Shows a SNAP header: an organization, and a type that is an ethertype if the organization is zero. The first bytes belong
+/// to the header before it.
 pub fn snap(line: &mut Line<'_>, data: Data<'_>, bridge_pad: usize) -> Printed {
     line.protocol = "snap";
     let [_, a, b, c] = data.u32(2)?.to_be_bytes();
@@ -77,7 +77,7 @@ pub fn snap(line: &mut Line<'_>, data: Data<'_>, bridge_pad: usize) -> Printed {
         (CISCO, 0x2000) => return cdp::print(line, payload),
         (CISCO, 0x2003) => return cdp::vtp(line, payload),
         (CISCO, 0x0111) => return cdp::udld(line, payload),
-        // A spanning tree for each VLAN.
+        // A spanning tree per VLAN.
         (CISCO, 0x010b) => return stp::print(line, payload),
         (BRIDGED, 1 | 7) => return ethernet::print(line, payload.skip(bridge_pad)),
         (BRIDGED, 0x000e) => return stp::print(line, payload),

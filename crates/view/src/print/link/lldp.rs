@@ -1,9 +1,9 @@
-//! LLDP: the length, and the neighbour's name where it tells one; with `-v` all it says, and what LLDP-MED adds.
+//! LLDP: the length, and the neighbour's name if it is sent; with `-v` all of it, and the additions of LLDP-MED.
 
 use crate::print::line::{Data, Line, Printed, Stop, put};
 use crate::print::names;
 
-/// Whether a value was shown, or its bytes are to be.
+/// The form in which a value was shown, or is to be shown by the caller.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Words,
@@ -21,7 +21,7 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     put!(line, "LLDP, length {}", data.len);
     let mut rest = data;
     while rest.len >= 2 {
-        // Seven bits of the kind, and nine of the length.
+        // The kind has seven bits, the length nine.
         let header = rest.u16(0)?;
         let (kind, len) = (header >> 9, usize::from(header & 0x1ff));
         if line.verbose() {
@@ -151,7 +151,7 @@ fn organization(line: &mut Line<'_>, value: Data<'_>) -> Result<Shown, Stop> {
     let name = names::of(table, subtype);
     put!(line, "\n\t  {name} Subtype ({subtype})");
     match (oui, subtype) {
-        // What is too short for its subtype is left at that.
+        // A value too short for its subtype is shown as far as it goes.
         (MEDIA, _) => media(line, subtype, value).or(Ok(Shown::Words)),
         (IANA, 1) => {
             put!(line, "\n\t  MUD-URL=");
@@ -159,12 +159,12 @@ fn organization(line: &mut Line<'_>, value: Data<'_>) -> Result<Shown, Stop> {
             Ok(Shown::Words)
         }
         (IANA, _) => Ok(Shown::Bytes),
-        // What IEEE 802.1 and 802.3 and the exchange before them add is named, and left to -vv.
+        // Additions of IEEE 802.1, 802.3 and their predecessor are named; their contents are left to -vv.
         _ => Ok(Shown::Words),
     }
 }
 
-/// LLDP-MED, which the TIA adds for telephones and other endpoints.
+/// Shows LLDP-MED, the TIA's extension for telephones and other endpoints.
 fn media(line: &mut Line<'_>, subtype: u8, value: Data<'_>) -> Result<Shown, Stop> {
     match subtype {
         1 => {

@@ -1,4 +1,4 @@
-//! PPP: in HDLC frames, in Cisco's, over Ethernet; and its own protocols: LCP and the control protocols of what is carried, PAP
+//! PPP: in HDLC frames, in Cisco's, over Ethernet; and its own protocols: LCP and the control protocols of its payloads, PAP
 //! and CHAP.
 
 use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, put};
@@ -16,7 +16,7 @@ fn name(protocol: u16) -> Option<&'static str> {
     names::find("ppp", protocol)
 }
 
-/// PPP as a link type, whose address and control bytes may be left out.
+/// Shows PPP as a link type; the address and control bytes are optional.
 pub fn serial(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.protocol = "ppp";
     data.need(4)?;
@@ -24,7 +24,7 @@ pub fn serial(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     print(line, data)
 }
 
-/// PPP in HDLC frames: as such, or Cisco's framing where the first byte says so.
+/// Shows PPP in HDLC frames, or Cisco's framing if the first byte says so.
 pub fn in_hdlc(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const UNICAST: u8 = 0x0f;
     const BROADCAST: u8 = 0x8f;
@@ -54,7 +54,7 @@ pub fn in_hdlc(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     payload(line, protocol, data.skip(4))
 }
 
-/// Cisco's HDLC: an address, a zero, and an ethertype.
+/// Shows Cisco's HDLC: an address, a zero, and an ethertype.
 pub fn cisco_hdlc(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const HEADER_LEN: usize = 4;
     const SLARP: u16 = 0x8035;
@@ -87,7 +87,7 @@ pub fn cisco_hdlc(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     }
 }
 
-/// How both ends find out their addresses, and that the other one is there.
+/// Shows SLARP, by which both ends find out their addresses and keep the link alive.
 fn slarp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const LEAST: usize = 14;
     line.protocol = "slarp";
@@ -124,7 +124,7 @@ fn slarp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// PPPoE: the tags of discovery, or a frame of a session.
+/// Shows PPPoE: the tags of discovery, or a frame of a session.
 pub fn over_ethernet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const HEADER_LEN: usize = 6;
     const SESSION: u8 = 0;
@@ -185,7 +185,7 @@ fn tags(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows a frame, whose address and control bytes may be left out.
+/// Shows a frame; the address and control bytes are optional.
 pub fn print(line: &mut Line<'_>, frame: Data<'_>) -> Printed {
     const ADDRESS_AND_CONTROL: u16 = 0xff03;
     const RECEIVED: u16 = 0x0003;
@@ -240,7 +240,7 @@ fn payload(line: &mut Line<'_>, protocol: u16, data: Data<'_>) -> Printed {
     }
 }
 
-/// Shows a protocol of PPP's own; false if it is none of them.
+/// Shows a protocol of PPP's own; returns false for any other.
 pub fn own(line: &mut Line<'_>, protocol: u16, data: Data<'_>) -> Result<bool, Stop> {
     match protocol {
         LCP | IPCP | IPV6CP | CCP | BACP | 0x8023 | 0x8281 => control(line, protocol, data)?,
@@ -299,7 +299,7 @@ fn control(line: &mut Line<'_>, protocol: u16, data: Data<'_>) -> Printed {
     if options == 0 {
         return Ok(());
     }
-    // With the protocol's number, which stands before it.
+    // Includes the protocol's number, which precedes it.
     let with_protocol = |most: usize| {
         let bytes = [&protocol.to_be_bytes(), data.bytes].concat();
         bytes[..bytes.len().min(most)].to_vec()
@@ -348,7 +348,7 @@ fn control(line: &mut Line<'_>, protocol: u16, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows code and identifier, which PAP and CHAP begin with; nothing if they are cut.
+/// Shows code and identifier, the head of PAP and CHAP; `None` if they are cut.
 fn head(line: &mut Line<'_>, name: &str, table: &str, data: Data<'_>) -> Result<Option<u8>, Stop> {
     if data.len < 4 {
         let lower = name.to_lowercase();
@@ -431,18 +431,18 @@ fn pap(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows as many characters as the packet claims, or those that were captured.
+/// Shows the characters that the packet claims, as far as they were captured.
 fn text(line: &mut Line<'_>, data: Data<'_>, len: usize) -> Printed {
     line.put_chars(data.claimed(len).bytes);
     data.need(len)
 }
 
-/// What became of an option's value.
+/// Outcome of showing an option's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Known,
     Unknown,
-    /// Of a wrong length; whether the options after it are not looked at.
+    /// Wrong length; `ends` stops the list after this option.
     Bogus {
         least: &'static str,
         ends: bool,
@@ -455,7 +455,7 @@ const fn bogus(least: &'static str, ends: bool) -> OptionResult {
     Ok(Shown::Bogus { least, ends })
 }
 
-/// The options that both ends of a link agree on.
+/// Shows the options that both ends of a link negotiate.
 fn config(line: &mut Line<'_>, protocol: u16, data: Data<'_>) -> Printed {
     let (lower, table, known): (_, _, fn(&mut Line<'_>, u16, Data<'_>) -> OptionResult) =
         match protocol {
@@ -492,7 +492,7 @@ fn config(line: &mut Line<'_>, protocol: u16, data: Data<'_>) -> Printed {
             return Ok(());
         }
         if is_known {
-            // A value that was not captured is none of the wrong length.
+            // A value that was not captured does not count as having a wrong length.
             let outcome = known(line, kind, tlv.value)?;
             if let Shown::Bogus { least, ends } = outcome {
                 put!(line, " (length bogus, should be {least})");
@@ -574,7 +574,7 @@ fn ipcp_option(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> OptionResult 
     Ok(Shown::Known)
 }
 
-/// Compressed headers by RFC 1332 or RFC 3544.
+/// Shows compressed headers by RFC 1332 or RFC 3544.
 fn compression(line: &mut Line<'_>, value: Data<'_>) -> OptionResult {
     const HEADERS: u16 = 0x0061;
     const FIXED_LEN: usize = 12;

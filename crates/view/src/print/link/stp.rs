@@ -58,14 +58,14 @@ fn times(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows the common tree of several, with `-v` each of the others.
+/// Shows the common tree of several; with `-v` each of the others too.
 fn multiple_trees(line: &mut Line<'_>, version: u8, data: Data<'_>) -> Printed {
     const LEAST: usize = 102;
-    /// Up to the length of what the third version adds.
+    /// Header with the part that the third version adds.
     const HEADER_LEN_V3: usize = 38;
     const CONFIGURATION_LEN: usize = 64;
     const TREE_LEN: usize = 16;
-    // Such a message has no content of the first version.
+    // Such a message lacks the content of the first version.
     if data.len < LEAST || data.u8(35)? != 0 {
         return Err(Stop::Invalid);
     }
@@ -113,7 +113,7 @@ fn multiple_trees(line: &mut Line<'_>, version: u8, data: Data<'_>) -> Printed {
     more.map_or(Ok(()), |more| shortest_paths(line, more))
 }
 
-/// The length must be that of what follows.
+/// Fails unless the length matches the data after it.
 fn has_shortest_paths(data: Data<'_>) -> Printed {
     const LEAST: usize = 85;
     let len = usize::from(data.u16(0)?);
@@ -123,7 +123,7 @@ fn has_shortest_paths(data: Data<'_>) -> Printed {
     }
 }
 
-/// Shows what shortest path bridging adds.
+/// Shows the part that shortest path bridging adds.
 fn shortest_paths(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     has_shortest_paths(data)?;
     line.show(data, "\n\tv4len {u16 0}, AUXMCID Name ")?;

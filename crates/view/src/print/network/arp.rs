@@ -7,7 +7,7 @@ const HARDWARE_ETHERNET: u16 = 1;
 const HARDWARE_ATM: u16 = 19;
 const HEADER_LEN: usize = 8;
 
-/// Over ATM each side has two hardware addresses, with lengths of their own (RFC 2225).
+/// Shows ARP over ATM, where each side has two hardware addresses, with lengths of their own (RFC 2225).
 fn atm(line: &mut Line<'_>, operation: u16, data: Data<'_>) -> Printed {
     const FIRST: usize = 12;
     let stored = data.array::<8>(4)?;

@@ -40,7 +40,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
         UNREACHABLE | 4 | REDIRECT | TIME_EXCEEDED | PARAMETER_PROBLEM
     ) {
         let inner = data.skip(HEADER_LEN);
-        // The packet is cut on purpose: by its own length nothing is missing.
+        // The quoted packet is cut on purpose, so its own length counts.
         let claimed = inner.u16(2).map_or(inner.len, usize::from);
         put!(line, "\n\t");
         let whole = Data {
@@ -55,7 +55,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// What the message says, without the length.
+/// Returns the text of the message, without the length.
 fn message(data: Data<'_>) -> Result<String, Stop> {
     let (kind, code) = (data.u8(0)?, data.u8(1)?);
     Ok(match kind {
@@ -104,7 +104,7 @@ fn message(data: Data<'_>) -> Result<String, Stop> {
     })
 }
 
-/// Where the packet inside the message was going.
+/// Returns the destination of the packet inside the message.
 fn inner_destination(data: Data<'_>) -> Result<Ipv4Addr, Stop> {
     data.ip4(HEADER_LEN + 16)
 }
@@ -167,7 +167,7 @@ fn router_advertisement(data: Data<'_>) -> Result<String, Stop> {
     Ok(text)
 }
 
-/// Milliseconds since midnight.
+/// Formats milliseconds since midnight.
 fn time_of_day(milliseconds: u32) -> String {
     let seconds = milliseconds / 1000;
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
@@ -178,9 +178,9 @@ fn time_of_day(milliseconds: u32) -> String {
     )
 }
 
-/// Shows the objects after the quoted packet of a message, where it has such.
+/// Shows the objects after the packet that a message quotes, if present.
 fn extensions(line: &mut Line<'_>, message: Data<'_>) -> Printed {
-    /// Where extensions begin: after 128 bytes of the packet that is quoted.
+    /// Start of extensions: after 128 bytes of the packet that is quoted.
     const AT: usize = 136;
     const HEADER_LEN: usize = 4;
     const VERSION: u8 = 2;
@@ -192,7 +192,7 @@ fn extensions(line: &mut Line<'_>, message: Data<'_>) -> Printed {
     let data = message.skip(AT);
     let is_whole = data.bytes.len() >= data.len;
     let is_correct = || Sum::default().add(&data.bytes[..data.len]).finish() == 0;
-    // Many routers leave the field empty that says where the packet ends.
+    // Many routers leave the length of the quoted packet empty.
     let says_length = message.u8(5)? != 0;
     if !says_length && is_whole && !is_correct() {
         return Ok(());
@@ -225,7 +225,7 @@ fn extensions(line: &mut Line<'_>, message: Data<'_>) -> Printed {
         };
         let value = objects.skip(HEADER_LEN);
         if (class, kind) == (1, 1) {
-            // At least one, as tcpdump has it, and those under it.
+            // The first entry is always shown, as in tcpdump.
             for at in (0..value_len.max(4)).step_by(4) {
                 let entry = value.u32(at)?;
                 let bottom = if entry & 0x100 != 0 { ", [S]" } else { "" };

@@ -9,7 +9,7 @@ use crate::print::network::Ip;
 
 const HEADER_LEN: usize = 8;
 const UNREACHABLE: u8 = 1;
-/// The last code of these whose meaning is known.
+/// Last known code of unreachable messages.
 const LAST_UNREACHABLE: u8 = 4;
 const TOO_BIG: u8 = 2;
 const TIME_EXCEEDED: u8 = 3;
@@ -63,7 +63,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     if !line.verbose() || is_opaque {
         put!(line, ", length {}", data.len);
     }
-    // As tcpdump has it: from the second `-v` on the length alone.
+    // From the second `-v` on the length alone, as in tcpdump.
     if is_opaque && line.options.verbosity < 2 {
         line.dump("\n\t", data.bytes);
     }
@@ -167,7 +167,7 @@ fn message(line: &mut Line<'_>, kind: u8, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows the name of a message; the first bit of its code says that it is secured.
+/// Shows the name of a message; the first bit of its code marks it as secured.
 fn routing_on_lossy(line: &mut Line<'_>, code: u8) {
     let secured = if code & 0x80 == 0 { "CLR" } else { "SEC" };
     match names::find("rpl", code & 0x7f) {
@@ -180,7 +180,7 @@ fn unreachable(line: &mut Line<'_>, code: u8, data: Data<'_>) -> Printed {
     const BEYOND_SCOPE: u8 = 2;
     const PORT: u8 = 4;
     let inner = data.skip(HEADER_LEN);
-    // As tcpdump has it, with two spaces.
+    // With two spaces, as in tcpdump.
     let space = if code == 1 { " " } else { "" };
     put!(line, ", {space}{}", names::text("icmpv6.unreachable", code));
     if code > PORT {
@@ -205,7 +205,7 @@ fn unreachable(line: &mut Line<'_>, code: u8, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// The transport header of a packet, and its protocol.
+/// Returns the transport header of a packet, and its protocol.
 fn upper_layer(packet: Data<'_>) -> Result<(u8, Data<'_>), Stop> {
     let mut number = packet.u8(6)?;
     let mut data = packet.skip(40);
@@ -261,7 +261,7 @@ fn listener_query(line: &mut Line<'_>, data: Data<'_>) -> Printed {
 }
 
 fn listener_report(line: &mut Line<'_>, data: Data<'_>) -> Printed {
-    /// Without its sources.
+    /// Length of a record without its sources.
     const RECORD_LEN: usize = 20;
     let count = data.u16(6)?;
     put!(line, ", {count} group record(s)");
@@ -282,7 +282,7 @@ fn listener_report(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// The options of neighbour discovery, whose lengths count eight bytes each.
+/// Shows the options of neighbour discovery, whose lengths count units of eight bytes.
 fn options(line: &mut Line<'_>, mut list: Data<'_>) -> Printed {
     while list.len > 0 {
         let (kind, words) = (list.u8(0)?, list.u8(1)?);

@@ -1,4 +1,4 @@
-//! IGMP: queries and reports; of PIM version 1, which is a kind of IGMP, the message.
+//! IGMP: queries and reports; of PIM version 1, which is a kind of IGMP, only the type of the message.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ const REPORT_V2: u8 = 0x16;
 const LEAVE: u8 = 0x17;
 const REPORT_V3: u8 = 0x22;
 
-/// A response time, in tenths of a second, that is usual and not shown.
+/// The usual response time, in tenths of a second, which is not shown.
 const USUAL_TIME: u32 = 100;
 
 pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
@@ -36,7 +36,7 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Returns a number that is a small floating-point one from the highest bit on, of `digits` bits of mantissa (RFC 3376,
+/// Decodes a number that is a small floating-point one if its highest bit is set, with `digits` bits of mantissa (RFC 3376,
 /// 4.1.1, and RFC 3810, 5.1.3).
 pub fn floating(code: u32, digits: u32) -> u32 {
     match code >> (digits + 3) {
@@ -91,7 +91,8 @@ fn report_v3(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows a record of a report, whose addresses are that long, as MLD has it too. Returns how long it is, unless it is longer than its room.
+/// Shows a record of a report, with addresses of the given size; MLD uses it too. Returns its length, unless that exceeds the
+/// room.
 pub fn group_record(
     line: &mut Line<'_>,
     record: Data<'_>,
@@ -110,7 +111,7 @@ pub fn group_record(
         address(4)?,
         names::of("igmp.record", kind)
     );
-    // tcpdump looks at the room of MLD's records alone.
+    // tcpdump checks the room of MLD's records alone.
     if size == 16 && record.len < 20 + sources * 16 {
         put!(line, " [invalid number of sources {sources}]");
         return Ok(None);

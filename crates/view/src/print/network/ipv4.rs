@@ -38,7 +38,7 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
         return Ok(());
     }
     let total_len = match usize::from(data.u16(2)?) {
-        // A segment that the card is to cut up has no length yet.
+        // A segment that the card will cut up has no length yet.
         0 => data.len,
         len => len,
     };
@@ -86,7 +86,7 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     network::print(line, &ip, number, datagram.skip(header_len))
 }
 
-/// The parenthesis that `-v` puts in front.
+/// Shows the parenthesis that `-v` puts in front.
 fn details(line: &mut Line<'_>, datagram: Data<'_>, header_len: usize, stored_len: u16) -> Printed {
     let (tos, ttl) = (datagram.u8(1)?, datagram.u8(8)?);
     let (id, fragment, number) = (datagram.u16(4)?, datagram.u16(6)?, datagram.u8(9)?);
@@ -167,7 +167,7 @@ fn options(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows the times that routers recorded, as tcpdump does.
+/// Shows the times that routers recorded, in tcpdump's form.
 fn timestamps(line: &mut Line<'_>, option: Data<'_>) -> Printed {
     const HEADER_LEN: usize = 4;
     if option.len < HEADER_LEN {
@@ -220,7 +220,7 @@ fn timestamps(line: &mut Line<'_>, option: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// The addresses of a recorded or demanded route.
+/// Shows the addresses of a recorded or demanded route.
 fn route(line: &mut Line<'_>, option: Data<'_>) -> Printed {
     if option.len < 3 {
         put!(line, " [bad length {}]", option.len);

@@ -7,7 +7,7 @@ use crate::print::{names, network};
 
 const HEADER_LEN: usize = 40;
 const FRAGMENT_LEN: usize = 8;
-/// The option that has a length of more than 16 bits, and the least such length.
+/// The option with a length of more than 16 bits, and the smallest such length.
 const JUMBO: u8 = 0xc2;
 const JUMBO_LEAST: u32 = 0x1_0000;
 
@@ -79,7 +79,7 @@ fn packet(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     extensions(line, ip, payload, payload_len == 0)
 }
 
-/// Returns the length that the hop-by-hop options of a packet must have, since its header has none.
+/// Returns the length from the hop-by-hop options of a packet whose header has none.
 fn jumbo(line: &mut Line<'_>, data: Data<'_>) -> Result<usize, Stop> {
     let Some(len) = jumbo_len(data) else {
         put!(line, "[No valid Jumbo Payload Hop-by-Hop option found]");
@@ -91,7 +91,7 @@ fn jumbo(line: &mut Line<'_>, data: Data<'_>) -> Result<usize, Stop> {
     Ok(len)
 }
 
-/// Returns the payload's length that a jumbo option has (RFC 2675).
+/// Returns the payload length in a jumbo option (RFC 2675).
 fn jumbo_len(data: Data<'_>) -> Option<usize> {
     const PAD1: u8 = 0;
     let len = (usize::from(*data.bytes.get(1)?) + 1) * 8;
@@ -109,7 +109,7 @@ fn jumbo_len(data: Data<'_>) -> Option<usize> {
     }
 }
 
-/// The extension headers, then what they lead to.
+/// Shows the extension headers, then the payload.
 fn extensions(
     line: &mut Line<'_>,
     mut ip: network::Ip,
@@ -142,7 +142,7 @@ fn extensions(
     }
 }
 
-/// Shows a fragment header. True if what follows is the start of the packet.
+/// Shows a fragment header. Returns true if the start of the packet follows.
 fn first_fragment(line: &mut Line<'_>, data: Data<'_>) -> Result<bool, Stop> {
     line.protocol = "frag6";
     data.need(FRAGMENT_LEN)?;
@@ -208,7 +208,7 @@ fn option_list(line: &mut Line<'_>, mut list: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows a routing header and notes where the packet goes in the end. Returns its length.
+/// Shows a routing header and notes the packet's final destination. Returns its length.
 fn routing(line: &mut Line<'_>, ip: &mut network::Ip, data: Data<'_>) -> Result<usize, Stop> {
     const SOURCE_ROUTE: u8 = 0;
     const MOBILE: u8 = 2;
@@ -243,7 +243,7 @@ fn routing(line: &mut Line<'_>, ip: &mut network::Ip, data: Data<'_>) -> Result<
             return Ok(len);
         }
     }
-    // Segment routing lists its segments backwards.
+    // Segment routing lists its segments in reverse.
     let count = match kind {
         SEGMENTS => (usize::from(data.u8(4)?) + 1).min((len - ADDRESSES) / 16),
         _ => (len - ADDRESSES) / 16,

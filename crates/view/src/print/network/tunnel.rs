@@ -3,12 +3,12 @@
 use crate::print::line::{Data, Line, Printed, Stop, put};
 use crate::print::{default_print, ethernet, ipv4, ipv6, link, names, ppp};
 
-/// What stands between a tunnel's header and what is inside.
+/// Returns the text between a tunnel's header and the inner packet.
 fn separator(line: &Line<'_>) -> &'static str {
     if line.verbose() { "\n\t" } else { ": " }
 }
 
-/// Shows the ethertype of what is inside, with the link header.
+/// Shows the ethertype of the inner packet, with the link header.
 fn put_kind(line: &mut Line<'_>, kind: u16) {
     if line.options.link_header {
         let name = names::ethertype(kind).unwrap_or("unknown");
@@ -161,7 +161,7 @@ fn gre_0(line: &mut Line<'_>, flags: u16, kind: u16, data: Data<'_>) -> Printed 
     Ok(())
 }
 
-/// Enhanced GRE, as PPTP has it.
+/// Shows enhanced GRE, as used by PPTP.
 fn gre_1(line: &mut Line<'_>, flags: u16, kind: u16, data: Data<'_>) -> Printed {
     let mut at = 4;
     if flags & KEY != 0 {
@@ -187,7 +187,7 @@ fn gre_1(line: &mut Line<'_>, flags: u16, kind: u16, data: Data<'_>) -> Printed 
     Ok(())
 }
 
-/// The user's part of GTP: the header of the tunnel, and the packet inside.
+/// Shows GTP-U, the user plane of GTP: the header of the tunnel, and the packet inside.
 pub fn gtp_u(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const G_PDU: u8 = 255;
     line.protocol = "gtp-u";
@@ -199,7 +199,7 @@ pub fn gtp_u(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     }
     line.show(data, ": GTP-U, {n8 1 gtp-u} ({u8 1}), TEID 0x{x32 4}")?;
     let mut at = 8;
-    // Sequence number, N-PDU number and the next extension's type stand there if any of them is used.
+    // Sequence number, N-PDU number and the next extension's type are present if any of them is used.
     if flags & 7 != 0 {
         let mut next = if flags & 4 != 0 { data.u8(11)? } else { 0 };
         at = 12;
@@ -227,7 +227,7 @@ pub fn gtp_u(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     })
 }
 
-/// A stack of labels, and the IP packet under it where its first half byte looks like one.
+/// Shows a stack of labels, and the IP packet under it if its first half byte looks like one.
 pub fn mpls(line: &mut Line<'_>, mut data: Data<'_>) -> Printed {
     const BOTTOM: u32 = 0x100;
     const EXPLICIT_NULL_V4: u32 = 0;

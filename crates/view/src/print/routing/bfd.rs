@@ -1,4 +1,4 @@
-//! BFD, which watches whether a path carries packets.
+//! BFD, which checks that a path carries packets.
 
 use crate::print::line::{Data, Line, Printed, put};
 use crate::print::names;
@@ -61,7 +61,7 @@ pub fn print(line: &mut Line<'_>, port: u16, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows the password, or the digest over the message with a number that grows.
+/// Shows the password, or the digest over the message with an increasing number.
 fn authentication(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     let (kind, len) = (data.u8(0)?, usize::from(data.u8(1)?));
     line.show(data, "\n\tAuthentication: {n8 0 bfd.authentication} ({u8 0}), length: {u8 1}\n\t  Auth Key ID: {u8 2}")?;

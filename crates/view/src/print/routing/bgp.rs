@@ -1,4 +1,4 @@
-//! BGP messages in a segment; with `-v` what they say: updates with their attributes, and the routes of each family.
+//! BGP messages in a segment; with `-v` their contents: updates with their attributes, and the routes of each family.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -49,7 +49,7 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
                 Ok(())
             }
         };
-        // What is cut in one message says nothing of the next one.
+        // A cut in one message does not affect the next one.
         if printed.is_err() {
             put!(line, " [|bgp]");
         }
@@ -58,7 +58,7 @@ pub fn print(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// `AFI IPv4 (1), SAFI Unicast (1)`
+/// Shows `AFI IPv4 (1), SAFI Unicast (1)`.
 fn put_families(line: &mut Line<'_>, family: u16, subsequent: u8) {
     let name = names::address_family(family);
     put!(line, "AFI {name} ({family}), SAFI ");
@@ -120,7 +120,7 @@ fn capabilities(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// False if the bytes are to be shown.
+/// Shows a capability; returns false if its bytes are to be shown instead.
 fn capability(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> Result<bool, Stop> {
     match kind {
         1 => {
@@ -236,7 +236,7 @@ fn update(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     let rest = data.skip(2 + withdrawn);
     let len = usize::from(rest.u16(0)?);
     let after = rest.skip(2);
-    // As tcpdump has it, also after routes that go.
+    // Also after withdrawn routes, as in tcpdump.
     if withdrawn != 1 && len == 0 && after.len == 0 {
         put!(line, "\n\t  End-of-Rib Marker (empty NLRI)");
         return Ok(());
@@ -251,7 +251,7 @@ fn update(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// `indent` is deeper for those that one attribute holds.
+/// Shows attributes; `indent` is deeper inside another attribute.
 fn attributes(line: &mut Line<'_>, mut rest: Data<'_>, indent: &str) -> Printed {
     const EXTENDED: u8 = 0x10;
     const SET: u8 = 128;
@@ -274,7 +274,7 @@ fn attributes(line: &mut Line<'_>, mut rest: Data<'_>, indent: &str) -> Printed 
             }
             put!(line, "]");
         }
-        // As tcpdump has it: the colon is one of the flags' only outside of sets.
+        // The colon is one of the flags' only outside of sets, as in tcpdump.
         if flags != 0 || indent.len() > 2 {
             put!(line, ": ");
         }
@@ -285,7 +285,7 @@ fn attributes(line: &mut Line<'_>, mut rest: Data<'_>, indent: &str) -> Printed 
         }
         let value = value.claimed(len);
         attribute(line, kind, value)?;
-        // The attributes of a set have shown all of its bytes.
+        // The attributes of a set already cover all of its bytes.
         if line.options.verbosity > 1 && len > 0 && kind != SET {
             line.dump("\n\t    ", value.bytes);
         }
@@ -366,7 +366,7 @@ fn attribute(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Numbers of autonomous systems take two bytes if the segments make sense so, and four otherwise.
+/// Shows a path. Numbers of autonomous systems have two bytes if the segments parse that way, and four otherwise.
 fn path(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Printed {
     const NEW: u8 = 17;
     if value.len == 0 {
@@ -408,10 +408,10 @@ fn path(line: &mut Line<'_>, kind: u8, value: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// The family of the routes that follow; `None` if these are shown as bytes.
+/// Shows the family of the routes that follow; `None` if these are shown as bytes.
 fn family(line: &mut Line<'_>, value: Data<'_>) -> Result<Option<Family>, Stop> {
     let (family, subsequent) = (value.u16(0)?, value.u8(2)?);
-    // What has no name is called otherwise here than in capabilities.
+    // An unknown family has another name here than in capabilities.
     let named = |name: &'static str, unknown: &'static str| match name {
         "Unknown" => unknown,
         name => name,
@@ -473,7 +473,7 @@ fn unreached(line: &mut Line<'_>, value: Data<'_>) -> Printed {
     family.put_routes(line, value.skip(3))
 }
 
-/// The tunnel of a multicast VPN's tree (RFC 6514).
+/// Shows the tunnel of a multicast VPN's tree (RFC 6514).
 fn tunnel(line: &mut Line<'_>, value: Data<'_>) -> Printed {
     let (flags, kind, label) = (value.u8(0)?, value.u8(1)?, value.number(2, 3)? >> 4);
     let name = names::of("bgp.tunnel", kind);
@@ -502,7 +502,7 @@ fn tunnel(line: &mut Line<'_>, value: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// The accumulated cost of a route's way (RFC 7311).
+/// Shows the accumulated cost of a route's path (RFC 7311).
 fn accumulated(line: &mut Line<'_>, value: Data<'_>) -> Printed {
     const LAYOUT: Layout = Layout {
         kind: 1,
@@ -564,7 +564,7 @@ fn communities(line: &mut Line<'_>, value: Data<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Where in OSPF a route came from.
+/// Shows the origin of a route in OSPF.
 fn route_type(line: &mut Line<'_>, one: Data<'_>) -> Printed {
     let (kind, options) = (one.u8(6)?, one.u8(7)?);
     line.show(one, ": area:{ip4 2}, router-type:{n8 6 bgp.router}")?;
@@ -577,10 +577,10 @@ fn route_type(line: &mut Line<'_>, one: Data<'_>) -> Printed {
 const DISTINGUISHER_LEN: usize = 8;
 const LABEL_LEN: usize = 3;
 
-/// How the routes of a family are laid out.
+/// Layout of the routes of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
-    /// Of addresses of so many bytes.
+    /// Addresses of this number of bytes.
     Plain(usize),
     Labelled(usize),
     Vpn(usize),
@@ -591,7 +591,7 @@ enum Family {
 }
 
 impl Family {
-    /// `None` for families that are shown as bytes.
+    /// Returns the layout; `None` for families that are shown as bytes.
     fn of(family: u16, subsequent: u8) -> Option<Self> {
         let size = match family {
             1 => 4,
@@ -609,7 +609,7 @@ impl Family {
         })
     }
 
-    /// How long one next hop is; EVPN's is an address of either version.
+    /// Returns the length of one next hop; EVPN's is an address of either version.
     fn hop_len(self, len: usize) -> usize {
         match self {
             Self::Plain(size) | Self::Labelled(size) => size,
@@ -665,7 +665,7 @@ impl Family {
     }
 }
 
-/// An address of four or sixteen bytes.
+/// Formats an address of four or sixteen bytes.
 fn text(bytes: &[u8]) -> String {
     match (bytes.first_chunk::<16>(), bytes.first_chunk::<4>()) {
         (Some(long), _) => Ipv6Addr::from(*long).to_string(),
@@ -674,8 +674,7 @@ fn text(bytes: &[u8]) -> String {
     }
 }
 
-/// Whether numbers of paths stand before the prefixes: it is not said, only that they make sense with them and none
-/// without.
+/// Returns true if path numbers precede the prefixes. The message does not say so; it parses with them and not without them.
 fn has_path_numbers(data: Data<'_>, most: usize) -> bool {
     let makes_sense = |with: bool| {
         let mut rest = data.bytes;
@@ -698,7 +697,7 @@ fn has_path_numbers(data: Data<'_>, most: usize) -> bool {
     !makes_sense(false) && makes_sense(true)
 }
 
-/// Prefixes of addresses of `N` bytes.
+/// Shows prefixes of addresses of `N` bytes.
 fn prefixes<const N: usize>(line: &mut Line<'_>, data: Data<'_>, before: &str) -> Printed {
     let with_path = has_path_numbers(data, N * 8);
     let mut rest = data;
@@ -722,7 +721,7 @@ fn prefixes<const N: usize>(line: &mut Line<'_>, data: Data<'_>, before: &str) -
     Ok(())
 }
 
-/// The first `bits` of an address of `size` bytes, as far as a prefix has them.
+/// Returns the first `bits` of an address of `size` bytes, as far as a prefix stores them.
 fn address(data: Data<'_>, at: usize, bits: usize, size: usize) -> Result<String, Stop> {
     let octets = bits.div_ceil(8);
     let mut whole = [0u8; 16];
@@ -738,7 +737,7 @@ fn illegal(line: &mut Line<'_>) -> Result<Option<usize>, Stop> {
     Ok(None)
 }
 
-/// A prefix with a label and, after that, `between` bytes of a distinguisher; how long it was.
+/// Shows a prefix with a label and, after that, `between` bytes of a distinguisher. Returns its length.
 fn labelled(
     line: &mut Line<'_>,
     data: Data<'_>,
@@ -766,7 +765,7 @@ fn labelled(
     Ok(Some(before + bits.div_ceil(8)))
 }
 
-/// `RD: 65000:1 (= 0.0.0.1)`.
+/// Shows `RD: 65000:1 (= 0.0.0.1)`.
 fn put_distinguisher(line: &mut Line<'_>, bytes: &[u8]) -> Printed {
     let data = Data::from(bytes);
     let template = match data.u16(0)? {
@@ -843,7 +842,7 @@ fn tree(line: &mut Line<'_>, data: Data<'_>) -> Result<Option<usize>, Stop> {
     Ok(Some(1 + LEN))
 }
 
-/// RFC 7432 and RFC 9136; tcpdump shows these routes as bytes.
+/// Shows routes of RFC 7432 and RFC 9136; tcpdump shows them as bytes.
 fn evpn(line: &mut Line<'_>, data: Data<'_>) -> Result<Option<usize>, Stop> {
     const HEADER_LEN: usize = 2;
     const SEGMENT_LEN: usize = 10;
@@ -882,7 +881,7 @@ fn evpn(line: &mut Line<'_>, data: Data<'_>) -> Result<Option<usize>, Stop> {
         }
         5 => {
             let bits = number(take(1)?) as usize;
-            // One label at the end; an address and a gateway of the same version before.
+            // One label at the end; before it an address and a gateway of the same version.
             let size = len.saturating_sub(DISTINGUISHER_LEN + SEGMENT_LEN + 5 + LABEL_LEN) / 2;
             let prefix = text(take(size)?);
             let gateway = text(take(size)?);

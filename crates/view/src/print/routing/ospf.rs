@@ -1,4 +1,4 @@
-//! OSPF: the message; with `-v` what version 2 says.
+//! OSPF: the message; with `-v` the contents of version 2.
 
 use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, put};
 use crate::print::network::Ip;
@@ -8,7 +8,7 @@ const HEADER_LEN: usize = 24;
 const LSA_HEADER_LEN: usize = 20;
 const DIGEST: u16 = 2;
 const DIGEST_LEN: usize = 16;
-/// Data about the link itself follow the message.
+/// Data about the link itself follows the message.
 const LINK_LOCAL: u8 = 0x10;
 
 pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
@@ -17,7 +17,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     let data = match ip.is_v4() && data.u16(14)? == DIGEST {
         true => {
             let len = data.len.saturating_sub(DIGEST_LEN);
-            // tcpdump takes the digest off the captured bytes too, whatever was captured.
+            // tcpdump subtracts the digest from the captured bytes too, whatever was captured.
             let captured = data.bytes.len().saturating_sub(DIGEST_LEN).min(len);
             Data {
                 bytes: &data.bytes[..captured],
@@ -71,7 +71,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
         4 => updates(line, message)?,
         _ => {
             headers(line, message)?;
-            // tcpdump reads on until the bytes end, and marks that.
+            // tcpdump reads on until the bytes end, and marks that end.
             return Err(Stop::Cut);
         }
     };
@@ -148,7 +148,7 @@ fn headers(line: &mut Line<'_>, mut rest: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows the head of an advertisement. Returns its length with the head, none where that is impossible.
+/// Shows the head of an advertisement. Returns its length with the head, `None` if it is impossible.
 fn header(line: &mut Line<'_>, data: Data<'_>) -> Result<Option<usize>, Stop> {
     data.need(LSA_HEADER_LEN)?;
     let (kind, len) = (data.u8(3)?, usize::from(data.u16(18)?));
@@ -246,7 +246,7 @@ fn router(line: &mut Line<'_>, data: Data<'_>) -> Printed {
             _ => return line.show(rest, "\n\t      Unknown Router Link Type ({u8 8})"),
         };
         line.show(rest, template)?;
-        // The first one is the default's: its first byte is the link's type.
+        // The first topology is the default: its first byte is the link's type.
         line.show(rest, "\n\t\ttopology default (0), metric {u16 10}")?;
         for metric in 1..=count {
             let one = "\n\t\ttopology {n8 0 ospf.topology} ({u8 0}), metric {u16 2}";
@@ -278,7 +278,7 @@ fn external(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Shows what follows a message (RFC 5613).
+/// Shows the data after a message (RFC 5613).
 fn link_local(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     let data = data.claimed(data.len);
     if data.bytes.len() < 4 {
@@ -288,7 +288,7 @@ fn link_local(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     line.show(data, "\n\t  LLS: checksum: 0x{x16 0}, length: {u16 2}")?;
     let mut list = Tlvs::new(data.skip(4), Layout::WORDS.aligned(4));
     while !list.rest.bytes.is_empty() {
-        // Of as many bytes as its kind has, whatever its length.
+        // The kind sets the length of the value, whatever the length field says.
         let value = list.rest.skip(4);
         let tlv = list.take()?;
         let name = names::of("ospf.lls", tlv.kind);

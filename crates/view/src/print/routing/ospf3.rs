@@ -11,7 +11,7 @@ const LSA_HEADER_LEN: usize = 20;
 const LINK_LOCAL_SIGNALING: u32 = 0x0200;
 const TRAILER_HEADER_LEN: usize = 16;
 
-/// What follows the first line of a message of this kind.
+/// Shows the part after the first line of a message of this kind.
 pub fn print(line: &mut Line<'_>, kind: u8, data: Data<'_>) -> Printed {
     let stored = usize::from(data.u16(2)?);
     if stored > data.len {
@@ -242,7 +242,7 @@ fn prefixes(line: &mut Line<'_>, mut rest: Data<'_>, count: u32) -> Printed {
     Ok(())
 }
 
-/// Gives what follows the prefix.
+/// Shows a prefix. Returns the data after it.
 fn prefix<'a>(line: &mut Line<'_>, data: Data<'a>) -> Result<Data<'a>, Stop> {
     data.at_least(4)?;
     let (len, set, metric) = (data.u8(0)?, data.u8(1)?, data.u16(2)?);
@@ -262,7 +262,7 @@ fn prefix<'a>(line: &mut Line<'_>, data: Data<'a>) -> Result<Data<'a>, Stop> {
     Ok(data.skip(4 + stored))
 }
 
-/// Gives the length of what it shows (RFC 5613).
+/// Shows link-local data (RFC 5613). Returns its length.
 fn link_local(line: &mut Line<'_>, data: Data<'_>) -> Result<usize, Stop> {
     data.at_least(4)?;
     let len = usize::from(data.u16(2)?);
@@ -273,7 +273,7 @@ fn link_local(line: &mut Line<'_>, data: Data<'_>) -> Result<usize, Stop> {
     }
 }
 
-/// The authentication trailer (RFC 7166).
+/// Shows the authentication trailer (RFC 7166).
 fn authentication(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     data.at_least(TRAILER_HEADER_LEN)?;
     match data.u16(0)? {

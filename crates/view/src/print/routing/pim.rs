@@ -83,7 +83,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     }
 }
 
-/// A registered packet is not in the sum, though some take it in.
+/// Verifies the checksum. It excludes a registered packet, though some senders include it.
 fn checksum(ip: &Ip, kind: u8, stored: u16, data: Data<'_>) -> &'static str {
     const REGISTER_LEN: usize = 8;
     let is_correct = |len: usize| {
@@ -106,10 +106,10 @@ fn checksum(ip: &Ip, kind: u8, stored: u16, data: Data<'_>) -> &'static str {
     }
 }
 
-/// What is left of a message.
+/// The rest of a message.
 struct Message<'a> {
     data: Data<'a>,
-    /// Of all addresses; zero if each says its own.
+    /// Length of all addresses; zero if each has its own.
     address_len: usize,
 }
 
@@ -135,7 +135,7 @@ impl Message<'_> {
         self.take().map(u32::from_be_bytes)
     }
 
-    /// How long an address is that comes next.
+    /// Returns the length of the next address.
     fn family(&mut self) -> Result<usize, Stop> {
         if self.address_len != 0 {
             return Ok(self.address_len);
@@ -162,7 +162,7 @@ impl Message<'_> {
         self.put_address(line, len)
     }
 
-    /// An address with the length of its prefix, before which are flags.
+    /// Shows an address with the length of its prefix, after its flags.
     fn prefixed(&mut self, line: &mut Line<'_>) -> Result<u8, Stop> {
         let len = self.family()?;
         let [flags, bits] = self.take()?;
@@ -347,7 +347,7 @@ fn candidate(line: &mut Line<'_>, message: &mut Message<'_>) -> Printed {
     Ok(())
 }
 
-/// Who forwards for groups that are sent to from both sides (RFC 5015).
+/// Shows the election of a forwarder for bidirectional groups (RFC 5015).
 fn election(line: &mut Line<'_>, subtype: u8, message: &mut Message<'_>) -> Printed {
     let name = names::of("pim.election", subtype);
     put!(line, "\n\t  {name}, rpa=");

@@ -1,4 +1,4 @@
-//! VRRP and HSRP, by which several routers stand for one.
+//! VRRP and HSRP, by which several routers act as one.
 
 use trawl_packet::checksum::Sum;
 
@@ -63,7 +63,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, ttl: u8, data: Data<'_>) -> Printed {
     Ok(())
 }
 
-/// Versions 0 and 1 of HSRP, and the group state of version 2.
+/// Shows versions 0 and 1 of HSRP, and the group state of version 2.
 pub fn hsrp(line: &mut Line<'_>, data: Data<'_>) -> Printed {
     const ADVERTISE: u8 = 3;
     line.protocol = "hsrp";

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::print::line::{Data, Line, Printed, Stop, put};
 use crate::print::names;
 
-/// Shows the whole option, its kind and length included; an error says that it is not what it should be.
+/// Shows the whole option, its kind and length included; fails if it is malformed.
 pub fn print(line: &mut Line<'_>, (is_syn, is_ack): (bool, bool), option: Data<'_>) -> Printed {
     if option.len < 3 {
         return Err(Stop::Invalid);
@@ -96,7 +96,7 @@ fn join(line: &mut Line<'_>, is_syn: bool, is_ack: bool, low: u8, option: Data<'
     }
 }
 
-/// Where the data is in the connection's own numbering.
+/// Shows the position of the data in the connection's own numbering.
 fn sequence(line: &mut Line<'_>, is_syn: bool, option: Data<'_>) -> Printed {
     if option.len < 4 || is_syn {
         return Err(Stop::Invalid);
@@ -125,7 +125,7 @@ fn sequence(line: &mut Line<'_>, is_syn: bool, option: Data<'_>) -> Printed {
         put!(line, "{}", number(width(has(0x08)))?);
         put!(line, " subseq {}", number(4)?);
         put!(line, " len {}", number(2)?);
-        // Whether there are checksums was agreed on before.
+        // The use of checksums was agreed on before.
         if let Ok(checksum) = number(2) {
             put!(line, " csum 0x{checksum:x}");
         }

@@ -59,7 +59,7 @@ fn chunk(line: &mut Line<'_>, chunk: Data<'_>) -> Printed {
     }
     let body = chunk.skip(CHUNK_HEADER_LEN);
     match kind {
-        // The data of a user.
+        // User data.
         0 => {
             let marks = names::joined("sctp.data", flags, "");
             if !marks.is_empty() {
@@ -68,7 +68,7 @@ fn chunk(line: &mut Line<'_>, chunk: Data<'_>) -> Printed {
             line.show(body, "[TSN: {u32 0}] [SID: {u16 4}] ")?;
             line.show(body, "[SSEQ {u16 6}] [PPID 0x{h32 8}] ")
         }
-        // The beginning of an association, and its acknowledgement.
+        // The start of an association, and its acknowledgement.
         1 | 2 => {
             line.show(body, "[init tag: {u32 0}] [rwnd: {u32 4}] ")?;
             line.show(body, "[OS: {u16 8}] [MIS: {u16 10}] ")?;

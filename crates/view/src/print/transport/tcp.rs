@@ -124,8 +124,8 @@ const USER_TIMEOUT: u16 = 28;
 const MULTIPATH: u16 = 30;
 const FAST_OPEN: u16 = 34;
 
-/// Shows the options in brackets, of a segment with SYN or with an acknowledgement. `sack_base` is what selective
-/// acknowledgements are relative to.
+/// Shows the options in brackets, of a segment with SYN or with an acknowledgement. Selective acknowledgements are relative
+/// to `sack_base`.
 fn options(
     line: &mut Line<'_>,
     data: Data<'_>,

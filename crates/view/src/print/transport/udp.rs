@@ -33,7 +33,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
     if let Some(datagrams) = line.options.datagrams {
         return as_told(line, datagrams, payload);
     }
-    // tcpdump spares IPv4, where the checksum is optional, until the second `-v`.
+    // tcpdump does not verify IPv4, where the checksum is optional, before the second `-v`.
     if line.options.verbosity > u8::from(ip.is_v4())
         && !line.options.trust_checksums
         && !ip.fragmented
