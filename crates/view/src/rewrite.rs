@@ -209,7 +209,7 @@ impl Rewriter {
         Ok(())
     }
 
-    /// Appends statistics of an interface under its number in the new file; those of an undescribed interface are dropped.
+    /// Appends statistics of an interface under its number in the new file; an undescribed interface's are dropped.
     fn statistics<R: Read>(&self, out: &mut Vec<u8>, file: usize, reader: &CaptureReader<R>) {
         let (raw, order) = (reader.raw(), reader.byte_order());
         let stored = raw.get(HEADER_LEN..).and_then(|body| body.first_chunk());

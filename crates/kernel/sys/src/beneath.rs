@@ -1,4 +1,4 @@
-//! Files below a directory, opened without a link on the way: another user who may write there leads nowhere else.
+//! Files below a directory, opened without following links: another user who may write to the directory cannot redirect them.
 
 use std::fs::File;
 use std::io::{self, Read};

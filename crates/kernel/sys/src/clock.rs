@@ -1,4 +1,4 @@
-//! Clocks: the one the BPF programs read, and how far the wall clock is from it.
+//! Clocks: the clock that BPF programs read, and the wall clock's distance from it.
 
 use rustix::io::Errno;
 use rustix::time::{ClockId, DynamicClockId, Timespec, clock_gettime, clock_gettime_dynamic};
@@ -6,14 +6,14 @@ use rustix::time::{ClockId, DynamicClockId, Timespec, clock_gettime, clock_getti
 /// The clock that tap programs stamp records with before the offset is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramClock {
-    /// International atomic time: follows every step of the wall clock by itself, whole seconds away from it.
+    /// International atomic time: follows every step of the wall clock, whole seconds away from it.
     Tai,
-    /// Time since boot, for kernels older than 6.1; steps of the wall clock must be followed from here.
+    /// Time since boot, for kernels older than 6.1; trawl must follow steps of the wall clock.
     Monotonic,
 }
 
 impl ProgramClock {
-    /// What must be added to this clock's time to give the wall clock's, modulo 2^64.
+    /// Returns the number to add to this clock's time to get the wall clock's, modulo 2^64.
     pub fn offset_to_wall(self) -> u64 {
         match self {
             Self::Tai => {
@@ -27,7 +27,7 @@ impl ProgramClock {
     }
 }
 
-/// Nanoseconds of International Atomic Time: the clock of stamps in packets.
+/// Returns nanoseconds of International Atomic Time: the clock of stamps in packets.
 pub fn tai() -> u64 {
     clock_gettime_dynamic(DynamicClockId::Tai).map_or(0, nanoseconds)
 }
@@ -40,12 +40,12 @@ fn nanoseconds(time: Timespec) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Nanoseconds since 1970.
+/// Returns nanoseconds since 1970.
 pub fn wall() -> u64 {
     now(ClockId::Realtime)
 }
 
-/// The day in UTC, as `2026-11-22`.
+/// Formats the day in UTC, as `2026-11-22`.
 pub fn date_of(ns: u64) -> String {
     // Days since 1 March of the year 0, in which leap days come last.
     let days = (ns / 86_400_000_000_000) as i64 + 719_468;
@@ -63,12 +63,12 @@ pub fn date_of(ns: u64) -> String {
     format!("{:04}-{month:02}-{day:02}", year + era * 400 + next)
 }
 
-/// Nanoseconds that no step of the wall clock disturbs.
+/// Returns nanoseconds of a clock that no step of the wall clock disturbs.
 pub fn monotonic() -> u64 {
     now(ClockId::Monotonic)
 }
 
-/// Tells when the wall clock was set by someone: its distance from the steady clock jumps.
+/// Detects steps of the wall clock: its distance from the steady clock jumps.
 #[derive(Debug)]
 pub struct StepDetector {
     distance: u64,
@@ -98,7 +98,7 @@ impl Default for StepDetector {
 }
 
 fn distance() -> u64 {
-    // Between the two readings the thread may be held up for long: the closest of a few pairs is the right one.
+    // The thread may be preempted between the two readings: the closest of a few pairs is the right one.
     (0..3)
         .map(|_| {
             let before = monotonic();
@@ -110,12 +110,12 @@ fn distance() -> u64 {
         .unwrap_or_default()
 }
 
-/// Seconds east of Greenwich here and now.
+/// Returns the local offset from UTC now, in seconds east of Greenwich.
 pub fn utc_offset() -> i32 {
     utc_offset_at((wall() / 1_000_000_000) as i64)
 }
 
-/// The same at another time, in seconds since 1970: it is another one in summer.
+/// Returns the offset at another time, in seconds since 1970: it changes with daylight saving.
 fn utc_offset_at(seconds: i64) -> i32 {
     let then = seconds as libc::time_t;
     // SAFETY: `time` is plain memory that localtime_r fills; both pointers are valid for the call.
@@ -126,26 +126,26 @@ fn utc_offset_at(seconds: i64) -> i32 {
     }
 }
 
-/// `utc_offset_at`, with the zone's file read now: later it may be out of reach.
+/// Returns `utc_offset_at`, with the zone's file already read: later it may be out of reach.
 pub fn local_offset() -> fn(i64) -> i32 {
     utc_offset();
     utc_offset_at
 }
 
-/// The local time here and now as strftime(3) writes it; the format itself where that makes nothing of it.
+/// Formats the local time now by strftime(3); returns the format itself if that fails.
 pub fn strftime(format: &str) -> String {
     strftime_at(format, wall())
 }
 
-/// The same of another time, in nanoseconds since 1970.
+/// Formats another time likewise, in nanoseconds since 1970.
 pub fn strftime_at(format: &str, time_ns: u64) -> String {
     let Ok(wanted) = std::ffi::CString::new(format) else {
         return format.to_owned();
     };
     let now = (time_ns / 1_000_000_000) as libc::time_t;
     let mut text = vec![0u8; 4096];
-    // SAFETY: `time` is plain memory that localtime_r fills; the format ends with a zero, and the text is as long as is
-    // said.
+    // SAFETY: `time` is plain memory that localtime_r fills; the format ends with a zero, and the buffer has the given
+    // length.
     let length = unsafe {
         let mut time: libc::tm = std::mem::zeroed();
         libc::localtime_r(&now, &mut time);
@@ -157,18 +157,18 @@ pub fn strftime_at(format: &str, time_ns: u64) -> String {
     }
 }
 
-// How far the system's clock can be trusted: what the daemon that disciplines it told the kernel.
+// State of the system's clock, as its NTP or PTP daemon reported it to the kernel.
 
-/// What `adjtimex` and sysfs say of the wall clock.
+/// The wall clock's state, from `adjtimex` and sysfs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClockState {
     /// The hardware that counts: `tsc`, `kvm-clock`.
     pub source: String,
-    /// Whether somebody (NTP, PTP) keeps it in step.
+    /// True if NTP or PTP keeps the clock synchronised.
     pub synchronised: bool,
-    /// How wrong it is at most, in nanoseconds; `None` where nobody knows.
+    /// Upper bound of the clock's error, in nanoseconds; `None` if it is not known.
     pub error_bound_ns: Option<u64>,
-    /// Seconds that International Atomic Time is ahead of it, where the kernel was told.
+    /// Seconds that International Atomic Time is ahead of the clock, if the kernel knows.
     pub tai_offset_s: Option<i32>,
 }
 
@@ -188,7 +188,7 @@ impl ClockState {
             };
         };
         let synchronised = state != libc::TIME_ERROR && time.status & libc::STA_UNSYNC == 0;
-        // phc2sys sets the error to zero, which no clock has.
+        // phc2sys sets the error to zero, which is impossible.
         let known = synchronised && (1..WORST_ERROR_US).contains(&time.maxerror);
         Self {
             source,

@@ -1,8 +1,8 @@
-//! Changes that are taken back unless they are confirmed in time: a process of their own waits, which needs neither the
-//! terminal nor the command that made the change.
+//! Changes that are reverted unless they are confirmed in time. A separate process waits; it needs neither the terminal nor
+//! the command that made the change.
 //!
-//! A change has a file under /run/trawl/pending for as long as it may still be taken back. The process that removes it first
-//! decides: the person who confirms, or the process that waited long enough. The latter leaves a file under
+//! A change has a file under /run/trawl/pending while it can still be reverted. The process that removes the file first
+//! decides: either the confirming command, or the process whose wait is over. The latter leaves a file under
 //! /run/trawl/reverted, and writes to the terminal and to the system's log.
 
 use std::fmt;
@@ -20,29 +20,29 @@ use serde::Serialize;
 use crate::warden::{Undo, confine, leave_terminal};
 use crate::{Error, Result, clock, run};
 
-/// How long a reverted change is reported.
+/// Time for which a reverted change is reported.
 const REPORTED_FOR_NS: u64 = 24 * 3600 * 1_000_000_000;
 const PAUSE: Duration = Duration::from_millis(100);
 const APPLIED: u8 = b'a';
 const DROPPED: u8 = b'.';
 
-/// What is told of a change that is neither confirmed nor taken back.
+/// A change that is neither confirmed nor reverted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct About {
-    /// The command that made it.
+    /// The command that made the change.
     pub command: String,
-    /// Until it is taken back.
+    /// Time until the change is reverted.
     pub left: Duration,
 }
 
-/// A change that was taken back, since nobody confirmed it in time or the command that made it died.
+/// A change that was reverted, since nobody confirmed it in time or the command that made it died.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reverted {
     /// The command that made the change.
     pub command: String,
-    /// Nanoseconds since 1970.
+    /// Time of the reversal, in nanoseconds since 1970.
     pub at: u64,
-    /// Why the state before the change could not be restored.
+    /// Reason why the state before the change could not be restored.
     pub error: Option<String>,
 }
 
@@ -64,16 +64,16 @@ impl fmt::Display for Reverted {
     }
 }
 
-/// A change that is being made. If the command dies before it says [`Pending::applied`], the change is taken back at
-/// once; if it drops this, nothing is: the change was refused, and what was done of it is undone by the command itself.
+/// A change in progress. If the command dies before [`Pending::applied`], the change is reverted at once. If the command
+/// drops this, nothing is reverted: the change was refused, and the command itself undoes its parts.
 #[derive(Debug)]
 pub struct Pending {
     path: PathBuf,
     lifeline: Option<OwnedFd>,
 }
 
-/// Begins a change, before anything of it is done. There is one at a time in a `scope`, such as the guard of a
-/// namespace or the programs of an interface; it names a file. Call it before threads are started, as
+/// Begins a change, before any part of it is applied. A `scope`, such as the guard of a namespace or the programs of an
+/// interface, has one change at a time; it names a file. Call this before threads are started, like
 /// [`crate::warden::Warden::watch`].
 pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Result<Pending> {
     let what = "cannot make a change that is to be confirmed";
@@ -121,10 +121,10 @@ pub fn begin(scope: &str, command: &str, time: Duration, undo: &dyn Undo) -> Res
 }
 
 impl Pending {
-    /// The change is made: its time begins.
+    /// Starts the change's time limit, once the change is made.
     pub fn applied(mut self) -> Result<()> {
         self.tell(APPLIED)
-            .map_err(|e| Error::os("cannot reach the process that takes the change back", e))
+            .map_err(|e| Error::os("cannot reach the process that reverts the change", e))
     }
 
     fn tell(&mut self, word: u8) -> std::io::Result<()> {
@@ -144,7 +144,7 @@ impl Drop for Pending {
     }
 }
 
-/// What tells people that a change was reverted. It is prepared while the terminal is at hand.
+/// The report of a reverted change. It is prepared while the terminal is at hand.
 struct Report {
     path: PathBuf,
     command: String,
@@ -200,7 +200,7 @@ impl Report {
     }
 }
 
-/// The last change of a scope, if it was reverted within a day and no change with a time limit has followed.
+/// Returns the last change of a scope, if it was reverted within a day and no change with a time limit has followed.
 pub fn reverted(scope: &str) -> Result<Option<Reverted>> {
     let Some(directory) = run::directory("reverted")? else {
         return Ok(None);
@@ -220,7 +220,7 @@ pub fn reverted(scope: &str) -> Result<Option<Reverted>> {
     }))
 }
 
-/// Waits until the change is confirmed or its time is over, and returns what came of reverting it.
+/// Waits until the change is confirmed or its time is over, and returns the outcome of reverting it.
 fn stand_by(
     path: &Path,
     watched: BorrowedFd<'_>,
@@ -248,20 +248,20 @@ fn stand_by(
                 std::thread::sleep(PAUSE);
             }
         }
-        // The command is dead, in the middle of it perhaps.
+        // The command is dead, perhaps in the middle of the change.
         _ => {}
     }
     fs::remove_file(path).is_ok().then(|| undo.undo())
 }
 
-/// What waits to be confirmed in a scope.
+/// Returns the unconfirmed change of a scope.
 pub fn pending(scope: &str) -> Result<Option<About>> {
     Ok(look(scope)?
         .filter(|(_, is_watched)| *is_watched)
         .map(|(about, _)| about))
 }
 
-/// Every scope in which something waits.
+/// Returns every scope with an unconfirmed change.
 pub fn all() -> Result<Vec<(String, About)>> {
     let Some(directory) = run::directory("pending")? else {
         return Ok(Vec::new());
@@ -279,7 +279,7 @@ pub fn all() -> Result<Vec<(String, About)>> {
     Ok(found)
 }
 
-/// Refuses another change while one waits: when that is taken back, the other one would go with it.
+/// Refuses another change while one is unconfirmed: reverting the first would revert the second too.
 pub fn refuse_if_pending(scope: &str) -> Result<()> {
     match pending(scope)? {
         Some(about) => Err(Error::failed(
@@ -295,26 +295,26 @@ pub fn refuse_if_pending(scope: &str) -> Result<()> {
     }
 }
 
-/// Keeps the change that waits in a scope.
+/// Confirms the change of a scope.
 pub fn confirm(scope: &str) -> Result<About> {
     let none = || match reverted(scope) {
         Ok(Some(reverted)) => Error::failed("cannot confirm", reverted.to_string())
             .fix("make the change again with a longer --confirm"),
-        _ => Error::failed("cannot confirm", "no change waits for it"),
+        _ => Error::failed("cannot confirm", "no change is unconfirmed"),
     };
     let privileges = || {
-        Error::failed("cannot confirm", "the changes that wait are root's")
+        Error::failed("cannot confirm", "unconfirmed changes belong to root")
             .fix("this requires root")
     };
     let path = path_of(scope)?.ok_or_else(privileges)?;
     let (about, is_watched) = look(scope)?.ok_or_else(none)?;
-    // Removed by somebody else: it was taken back at this very moment.
+    // Removed by the other process: the change was reverted at this very moment.
     fs::remove_file(&path).map_err(|_| none())?;
     match is_watched {
         true => Ok(about),
         false => Err(Error::failed(
             format!("'{}' stays", about.command),
-            "the process that would have taken it back is gone, so there was nothing to confirm",
+            "the process that would have reverted it is gone, so nothing was left to confirm",
         )),
     }
 }
@@ -323,7 +323,7 @@ fn path_of(scope: &str) -> Result<Option<PathBuf>> {
     Ok(run::directory("pending")?.map(|directory| directory.join(scope)))
 }
 
-/// The change, and whether the process that would take it back is there: it holds the file's lock.
+/// Returns the change, and true if the process that would revert it is alive: it holds the file's lock.
 fn look(scope: &str) -> Result<Option<(About, bool)>> {
     let Some(path) = path_of(scope)? else {
         return Ok(None);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_taken_back_unless_it_is_confirmed() {
+    fn a_change_is_reverted_unless_it_is_confirmed() {
         if !root_or_skip() {
             return;
         }

@@ -1,4 +1,4 @@
-//! The kernel's own counters of packets that came to an end: of protocols in a namespace, of the queues of CPUs, of
+//! The kernel's own counters of dropped and delivered packets: of protocols in a namespace, of the queues of CPUs, of
 //! devices, and of the traps of switches and smart cards (devlink).
 
 use std::collections::BTreeMap;
@@ -9,12 +9,12 @@ use crate::ethtool::Ethtool;
 use crate::netlink::{self, Netlink};
 use crate::netns::{Namespace, run_in};
 
-/// Parts of the names of a device's counters that tell of packets that it did not deliver.
+/// Parts of the names of a device's counters that count undelivered packets.
 const LOST: [&str; 7] = [
     "drop", "discard", "missed", "no_buf", "nobuf", "overrun", "_err",
 ];
 
-/// What tells a counter from others.
+/// The identity of a counter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     /// The network namespace by its name, or by the number of its inode; `None` for counters of the whole machine.
@@ -24,17 +24,17 @@ pub struct Key {
     pub name: String,
 }
 
-/// Counters at one time.
+/// Counters at one point in time.
 pub type Counters = BTreeMap<Key, u64>;
 
-/// How a namespace is called among counters.
+/// Returns the name of a namespace among counters.
 pub fn label(namespace: &Namespace) -> String {
     namespace
         .name()
         .map_or_else(|| namespace.identity().1.to_string(), str::to_owned)
 }
 
-/// The counters of a namespace's protocols, as `nstat` names them.
+/// Reads the counters of a namespace's protocols, under the names that `nstat` uses.
 pub fn of_protocols(namespace: &Namespace) -> Result<Counters> {
     let netns = label(namespace);
     let found = run_in(namespace, || {
@@ -64,7 +64,7 @@ pub fn of_protocols(namespace: &Namespace) -> Result<Counters> {
     Ok(keyed.collect())
 }
 
-/// Packets that the queues of CPUs had no room for.
+/// Counts the packets that the queues of CPUs had no room for.
 pub fn of_cpus() -> Counters {
     let text = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
     let column = |at: usize| {
@@ -92,7 +92,8 @@ pub fn of_cpus() -> Counters {
     .collect()
 }
 
-/// What the devices of a namespace did not deliver, by the counters of their drivers; of all, or of one.
+/// Counts the packets that devices of a namespace did not deliver, by the counters of their drivers; of all devices, or of
+/// one.
 pub fn of_devices(namespace: &Namespace, only: Option<&str>) -> Result<Counters> {
     let mut counters = Counters::new();
     for link in Netlink::open(Some(namespace))?.links()? {
@@ -102,7 +103,7 @@ pub fn of_devices(namespace: &Namespace, only: Option<&str>) -> Result<Counters>
         let Ok(statistics) =
             Ethtool::open(Some(namespace), &link.name).and_then(|device| device.statistics())
         else {
-            // It has none, or is gone.
+            // The device has no counters, or is gone.
             continue;
         };
         for (name, value) in statistics {
@@ -119,8 +120,8 @@ pub fn of_devices(namespace: &Namespace, only: Option<&str>) -> Result<Counters>
     Ok(counters)
 }
 
-/// What switches and smart cards dropped or could not handle by themselves, by the traps of devlink. Empty where the
-/// kernel has none.
+/// Counts the packets that switches and smart cards dropped or could not handle, by the traps of devlink. Empty if the kernel
+/// has none.
 pub fn of_traps(namespace: &Namespace) -> Result<Counters> {
     let traps = netlink::traps(namespace)?.into_iter().map(|trap| {
         let key = Key {
@@ -133,7 +134,7 @@ pub fn of_traps(namespace: &Namespace) -> Result<Counters> {
     Ok(traps.collect())
 }
 
-/// What was added between two looks; what was not there before counts whole.
+/// Returns the increases between two readings; counters missing from the first count from zero.
 pub fn differences(before: &Counters, after: &Counters) -> Counters {
     let added = |(key, value): (&Key, &u64)| {
         let added = value.wrapping_sub(before.get(key).copied().unwrap_or(0));
@@ -142,7 +143,7 @@ pub fn differences(before: &Counters, after: &Counters) -> Counters {
     after.iter().filter_map(added).collect()
 }
 
-/// Pairs of lines: `Udp: InDatagrams NoPorts` and `Udp: 5 7`.
+/// Parses pairs of lines: `Udp: InDatagrams NoPorts` and `Udp: 5 7`.
 fn headed(text: &str, counters: &mut BTreeMap<String, u64>) {
     let mut lines = text.lines();
     while let (Some(names), Some(values)) = (lines.next(), lines.next()) {
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_and_names_are_joined_as_nstat_does() {
+    fn groups_and_names_are_joined_as_by_nstat() {
         let mut counters = BTreeMap::new();
         headed("Udp: InDatagrams NoPorts\nUdp: 5 7\n", &mut counters);
         let expected = [("UdpInDatagrams", 5), ("UdpNoPorts", 7)];
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_go_up_is_no_difference() {
+    fn counters_without_an_increase_are_no_difference() {
         let key = |name: &str| Key {
             name: name.to_owned(),
             ..Key::default()

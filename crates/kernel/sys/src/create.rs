@@ -1,14 +1,14 @@
-//! Files that are made anew, so that trawl never writes to somebody else's file or through somebody else's link.
+//! Files that are created anew, so that trawl never writes to another user's file or through a planted link.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// As far as the umask allows.
+/// The mode before the umask.
 const READABLE: u32 = 0o666;
 
-/// A file that was not there before.
+/// Creates a file that must not exist yet.
 pub fn new_file(path: &Path, mode: u32) -> io::Result<File> {
     OpenOptions::new()
         .write(true)
@@ -18,7 +18,7 @@ pub fn new_file(path: &Path, mode: u32) -> io::Result<File> {
         .open(path)
 }
 
-/// A file that is there, and not by way of a link.
+/// Opens an existing file, without following a link.
 pub fn existing_file(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .write(true)
@@ -26,12 +26,12 @@ pub fn existing_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Lets this process make files and directories for its own user alone.
+/// Makes new files and directories of this process private to its user.
 pub fn private_umask() {
     rustix::process::umask(rustix::fs::Mode::from_bits_truncate(0o077));
 }
 
-/// A file without a name, which is gone when it is closed.
+/// Creates a file without a name, which is gone when it is closed.
 pub fn unnamed_in(directory: &Path) -> io::Result<File> {
     OpenOptions::new()
         .write(true)
@@ -40,7 +40,7 @@ pub fn unnamed_in(directory: &Path) -> io::Result<File> {
         .open(directory)
 }
 
-/// Holds what has this name, so that its room is not freed before this is closed.
+/// Opens the file of this name, so that its space is not freed before this is closed.
 pub fn hold(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -48,13 +48,13 @@ pub fn hold(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Puts these bytes in the place of a file, which is whole or as it was. What others put there under the draft's name is
-/// not written to, and a link in the file's place is replaced.
+/// Replaces the content of a file atomically. A file planted under the draft's name is not written to, and a link under the
+/// file's own name is replaced.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(".draft");
     let draft = Path::new(&draft);
-    // One of a command that was killed.
+    // A draft of a command that was killed.
     match std::fs::remove_file(draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -69,17 +69,17 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     done
 }
 
-/// Gives a file this mode, whatever the umask.
+/// Sets the mode of a file, whatever the umask.
 pub fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
-/// The group that this process acts as.
+/// Returns the group that this process acts as.
 pub fn own_group() -> u32 {
     rustix::process::getegid().as_raw()
 }
 
-/// The user that this process acts as.
+/// Returns the user that this process acts as.
 pub fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_planted_under_the_drafts_name_is_not_written_to() {
+    fn a_file_planted_under_the_drafts_name_is_not_written_to() {
         let directory = std::env::temp_dir().join(format!("trawl-create-{}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("a directory");
         let (victim, page) = (directory.join("victim"), directory.join("page.html"));

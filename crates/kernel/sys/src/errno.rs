@@ -1,11 +1,11 @@
-//! The errno values that callers tell apart.
+//! The errno values that callers distinguish.
 
 pub use libc::{
     E2BIG, EACCES, EBUSY, EDQUOT, EEXIST, EFBIG, EINVAL, ENODEV, ENOENT, ENOLINK, ENOSPC,
     EOPNOTSUPP, EPERM, EPIPE, ERANGE,
 };
 
-/// The name of an error that the kernel's XDP code gives; its number for others.
+/// Returns the name of an error that the kernel's XDP code gives; the number of any other.
 pub fn name(number: u32) -> String {
     let names = [
         (libc::ENXIO, "ENXIO"),

@@ -1,14 +1,14 @@
-//! The one shape of an error a person gets to read: what failed, why, and what fixes it.
+//! The error type for people: the failed action, the reason, and the remedy.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Whether the caller asked for something impossible or the machine would not do it.
+/// The origin of an error: the request or the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The request itself is wrong: exit status 2.
     Usage,
-    /// The request was fine, carrying it out failed: exit status 1.
+    /// The request was valid, but carrying it out failed: exit status 1.
     Failed,
 }
 
@@ -27,21 +27,21 @@ pub struct Error {
     refusal: Option<Refusal>,
 }
 
-/// Why the kernel did not take a filter, where user space can filter in its place.
+/// Reasons why the kernel rejected a filter that user space can run instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The verifier refused the program.
     Verifier,
     /// The verifier did not finish in time.
     TooSlow,
-    /// The program is longer than its jumps reach, or than the kernel takes.
+    /// The program is longer than its jumps reach, or than the kernel accepts.
     TooLong,
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Something was tried and did not work.
+    /// Creates the error of a failed action.
     pub fn failed(what: impl Into<String>, why: impl fmt::Display) -> Self {
         Self {
             kind: Kind::Failed,
@@ -53,7 +53,7 @@ impl Error {
         }
     }
 
-    /// A system call failed: the reason is its errno in words.
+    /// Creates the error of a failed system call, with the text of its errno as the reason.
     pub fn os(what: impl Into<String>, source: std::io::Error) -> Self {
         let errno = source.raw_os_error();
         let mut words = source.to_string();
@@ -66,7 +66,7 @@ impl Error {
         }
     }
 
-    /// The request can never work as it was put.
+    /// Creates the error of a request that can never work as it was given.
     pub fn usage(what: impl Into<String>, why: impl fmt::Display) -> Self {
         Self {
             kind: Kind::Usage,
@@ -74,26 +74,26 @@ impl Error {
         }
     }
 
-    /// Adds what the person can do about it, usually a command.
+    /// Adds the remedy, usually a command.
     #[must_use]
     pub fn fix(mut self, how: impl Into<Advice>) -> Self {
         self.fix = Some(how.into());
         self
     }
 
-    /// Says why the kernel did not take a filter.
+    /// Adds the kernel's reason for rejecting a filter.
     #[must_use]
     pub fn refused(mut self, refusal: Refusal) -> Self {
         self.refusal = Some(refusal);
         self
     }
 
-    /// Why the kernel did not take a filter, if it is that.
+    /// Returns the kernel's reason for rejecting a filter, if it did.
     pub fn refusal(&self) -> Option<Refusal> {
         self.refusal
     }
 
-    /// What was tried.
+    /// Returns the failed action.
     pub fn what(&self) -> &str {
         &self.what
     }
@@ -102,7 +102,7 @@ impl Error {
         &self.why
     }
 
-    /// What the person can do about it.
+    /// Returns the remedy.
     pub fn how_to_fix(&self) -> Option<&str> {
         self.fix.as_deref()
     }
@@ -111,7 +111,7 @@ impl Error {
         self.kind
     }
 
-    /// Its errno, when a system call said no.
+    /// Returns the errno of a failed system call.
     pub fn errno(&self) -> Option<i32> {
         self.errno
     }

@@ -1,4 +1,4 @@
-//! ethtool's questions by its ioctl: driver, features, channels, rings, speed, counters, time stamps.
+//! ethtool queries by ioctl: driver, features, channels, rings, speed, counters, time stamps.
 //!
 //! The socket decides the namespace, so an [`Ethtool`] may be used from any thread.
 
@@ -32,7 +32,7 @@ const LINK_MODE_MASKS_MAX: usize = 3 * 127 * 4;
 const SOF_TIMESTAMPING_RX_HARDWARE: u32 = 1 << 2;
 const HARDWARE_FILTER_ALL: u32 = 1 << 1;
 
-/// What `ethtool -i` shows.
+/// The output of `ethtool -i`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriverInfo {
     pub driver: String,
@@ -41,7 +41,7 @@ pub struct DriverInfo {
     pub bus: String,
 }
 
-/// What `ethtool -l` shows: current and largest numbers.
+/// The output of `ethtool -l`: current and largest numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channels {
     pub max_rx: u32,
@@ -52,7 +52,7 @@ pub struct Channels {
     pub combined: u32,
 }
 
-/// What `ethtool -g` shows, for the plain receive and transmit rings.
+/// The output of `ethtool -g`, for the plain receive and transmit rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
     pub max_rx: u32,
@@ -66,21 +66,21 @@ pub struct Rings {
 pub struct Feature {
     pub name: String,
     pub on: bool,
-    /// The driver lets it be changed.
+    /// True if the driver allows changes.
     pub changeable: bool,
 }
 
-/// What `ethtool -T` shows, as far as receiving goes.
+/// The receive part of the output of `ethtool -T`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timestamping {
     pub receive_hardware: bool,
-    /// Every packet can be stamped, not only those of a time protocol.
+    /// Set if every packet can be stamped, not only packets of a time protocol.
     pub receive_all: bool,
     /// Number of the PTP clock, /dev/ptpN.
     pub clock: Option<u32>,
 }
 
-/// The ethtool questions about one interface.
+/// ethtool queries for one interface.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: OwnedFd,
@@ -92,7 +92,7 @@ impl Ethtool {
         if interface.is_empty() || interface.len() >= libc::IFNAMSIZ || interface.contains('\0') {
             return Err(Error::failed(
                 format!("interface {interface:?}"),
-                "that is not a name an interface can have",
+                "the name is not valid",
             ));
         }
         let socket = run_maybe_in(namespace, || {
@@ -121,7 +121,7 @@ impl Ethtool {
         })
     }
 
-    /// Offload features by the kernel's names (`rx-gro`, `rx-lro`, `tx-checksum-ip-generic`, …).
+    /// Returns the offload features by the kernel's names (`rx-gro`, `rx-lro`, `tx-checksum-ip-generic`, …).
     pub fn features(&self) -> Result<Vec<Feature>> {
         let names = self.strings(ETH_SS_FEATURES)?;
         let blocks = names.len().div_ceil(32);
@@ -140,7 +140,7 @@ impl Ethtool {
         Ok(features.filter(|f| !f.name.is_empty()).collect())
     }
 
-    /// Whether that feature is on; `None` when the kernel does not know it.
+    /// Returns true if the feature is on; `None` if the kernel does not know it.
     pub fn feature(&self, name: &str) -> Result<Option<bool>> {
         Ok(self
             .features()?
@@ -176,7 +176,7 @@ impl Ethtool {
         block.set(word, 1 << (index % 32));
         block.set(word + 1, u32::from(on) << (index % 32));
         self.ask(&mut block, "the features")?;
-        // A driver may quietly keep what another feature depends on.
+        // A driver may silently keep a feature that another one depends on.
         if self.feature(name)? == Some(on) {
             Ok(())
         } else {
@@ -219,13 +219,13 @@ impl Ethtool {
         })
     }
 
-    /// The link's speed in Mbit/s; `None` where it is unknown or the link is down.
+    /// Returns the link's speed in Mbit/s; `None` if it is unknown or the link is down.
     pub fn speed(&self) -> Option<u64> {
         let mut block = Block::new(
             ETHTOOL_GLINKSETTINGS,
             LINK_SETTINGS_LENGTH + LINK_MODE_MASKS_MAX,
         );
-        // The first call tells, as a negative number, how long the link mode masks are.
+        // The first call returns the length of the link mode masks, as a negative number.
         self.ioctl(&mut block).ok()?;
         let words = block.byte(LINK_MODE_WORDS) as i8;
         if words < 0 {
@@ -237,7 +237,7 @@ impl Ethtool {
         (speed != 0 && speed != u32::MAX).then_some(u64::from(speed))
     }
 
-    /// The driver's own counters, as `ethtool -S` shows them.
+    /// Returns the driver's own counters, as shown by `ethtool -S`.
     pub fn statistics(&self) -> Result<BTreeMap<String, u64>> {
         let names = self.strings(ETH_SS_STATS)?;
         let mut block = Block::new(ETHTOOL_GSTATS, 8 + names.len() * 8);
@@ -263,7 +263,7 @@ impl Ethtool {
         })
     }
 
-    /// A set of strings; empty where the driver has none of that kind.
+    /// Returns a set of strings; empty if the driver has none of that kind.
     fn strings(&self, set: u32) -> Result<Vec<String>> {
         let mut sizes = Block::new(ETHTOOL_GSSET_INFO, 24);
         sizes.set(2, 1 << set);
@@ -298,7 +298,7 @@ impl Ethtool {
         }
     }
 
-    /// The netmask of the interface's first IPv4 address, where it has one.
+    /// Returns the netmask of the interface's first IPv4 address, if it has one.
     pub fn ipv4_netmask(&self) -> Option<std::net::Ipv4Addr> {
         // SAFETY: an all-zero request is a valid one.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -313,7 +313,7 @@ impl Ethtool {
         }
         // SAFETY: the kernel has just filled in a socket address of the IPv4 family.
         let bytes = unsafe { request.ifr_ifru.ifru_netmask.sa_data };
-        // Two bytes of port stand in front of the address.
+        // Two bytes of port precede the address.
         let octet = |at: usize| bytes[2 + at] as u8;
         Some(std::net::Ipv4Addr::new(
             octet(0),
@@ -334,8 +334,8 @@ impl Ethtool {
                 ifru_data: block.words.as_mut_ptr().cast(),
             },
         };
-        // SAFETY: ifr_data points to a block at least as long as what its command reads and writes:
-        // each command's length is given beside it above, plus slack (see Block::new).
+        // SAFETY: ifr_data points to a block at least as long as its command reads and writes: each command's length is given
+        // with it above, plus slack (see Block::new).
         let result = unsafe {
             libc::ioctl(
                 self.socket.as_raw_fd(),
@@ -351,14 +351,14 @@ impl Ethtool {
     }
 }
 
-/// The memory of one ethtool command: words, the first of them the command.
+/// The memory of one ethtool command, which is the first of its 32-bit numbers.
 #[derive(Debug)]
 struct Block {
     words: Vec<u32>,
 }
 
 impl Block {
-    /// Room for `length` bytes and then some, should a newer kernel write a longer struct.
+    /// Allocates `length` bytes and some slack, in case a newer kernel writes a longer struct.
     fn new(command: u32, length: usize) -> Self {
         let mut words = vec![0; length.div_ceil(4) + 64];
         words[0] = command;
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_veth_tells_its_driver_speed_and_channels() {
+    fn a_veth_reports_its_driver_speed_and_channels() {
         if !root_or_skip() {
             return;
         }

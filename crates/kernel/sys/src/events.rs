@@ -1,4 +1,4 @@
-//! Waiting: signals as something to poll for, and a sleep that descriptors can cut short.
+//! Waiting: signals as a descriptor to poll, and a sleep that descriptors can cut short.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -9,14 +9,14 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::{Error, Result};
 
-/// Signals that end a capture, or ask for its figures.
+/// Signals that end a capture, or request its statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     Interrupt,
     Terminate,
     Hangup,
     Report,
-    /// Something happened that a capture waits for.
+    /// An event that a capture waits for.
     Trigger,
 }
 
@@ -34,7 +34,7 @@ const WATCHED: [(i32, Signal); 4] = [
 ];
 const TRIGGER: (i32, Signal) = (libc::SIGUSR2, Signal::Trigger);
 
-/// Takes those signals away from their default action, for this thread and all it starts later.
+/// Blocks those signals' default action, for this thread and all threads it starts later.
 #[derive(Debug)]
 pub struct Signals {
     descriptor: OwnedFd,
@@ -45,22 +45,23 @@ impl Signals {
         Self::watch_all(&WATCHED)
     }
 
-    /// The signal of triggers too, which else ends the process without an account.
+    /// Watches the signal of triggers too, which otherwise ends the process without a summary.
     pub fn watch_with_trigger() -> Result<Self> {
         Self::watch_all(&[&WATCHED[..], &[TRIGGER]].concat())
     }
 
     fn watch_all(watched: &[(i32, Signal)]) -> Result<Self> {
         let fail = |e| Error::os("cannot watch for signals", e);
-        // SAFETY: a limit of the file's size is then an error of the write, which is told, and not a death without a word.
+        // SAFETY: a plain call. Exceeding the limit of file sizes then becomes an error of the write instead of a silent
+        // death.
         unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
         // SAFETY: the set is plain memory that sigemptyset fills before it is read.
         let descriptor = unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut set);
             for &(number, _) in watched {
-                // `nohup` ignores the hang-up before it starts a program, and means it. Shells ignore interrupts for
-                // jobs in the background, but `kill -INT` must end those too, as it ends tcpdump.
+                // `nohup` deliberately ignores the hang-up before it starts a program. Shells ignore interrupts for jobs in
+                // the background, but `kill -INT` must end those too, as it ends tcpdump.
                 if number != libc::SIGHUP || !is_ignored(number) {
                     libc::sigaddset(&mut set, number);
                 }
@@ -78,7 +79,7 @@ impl Signals {
         Ok(Self { descriptor })
     }
 
-    /// The next signal that came, without waiting.
+    /// Returns the next signal that arrived, without waiting.
     pub fn next(&self) -> Option<Signal> {
         let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
         let read = rustix::io::read(&self.descriptor, &mut info).ok()?;
@@ -97,7 +98,7 @@ impl AsFd for Signals {
     }
 }
 
-/// Whether a signal that is watched for has come and nobody has looked yet.
+/// Returns true if a watched signal has arrived and was not read yet.
 pub fn signal_is_pending() -> bool {
     // SAFETY: sigpending fills the set, which is plain memory, before it is read.
     unsafe {
@@ -121,13 +122,13 @@ impl Wake {
         Ok(Self(Arc::new(descriptor)))
     }
 
-    /// From now on nobody waits any more.
+    /// Wakes the waiting thread, now and in all later waits.
     pub fn ring(&self) {
-        // It fails only when it was rung so often that its counter is full: it is heard then.
+        // The write fails only if the counter is full after many wake-ups, and the thread is awake then.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    /// What was rung until now is heard.
+    /// Clears the wake-ups until now.
     pub fn hush(&self) {
         let _ = rustix::io::read(&*self.0, &mut [0; 8]);
     }
@@ -148,18 +149,18 @@ fn is_ignored(signal: i32) -> bool {
     }
 }
 
-/// Sleeps until the time is over or one of the descriptors has something to say.
+/// Sleeps until the time is over or one of the descriptors is readable.
 pub fn wait(descriptors: &[BorrowedFd<'_>], at_most: Duration) -> Result<()> {
     wait_also(descriptors, None, at_most)
 }
 
-/// Whether there is something to read, without waiting. What cannot be asked is taken to have something.
+/// Returns true if the descriptor is readable now, or cannot be polled.
 pub fn is_readable(descriptor: BorrowedFd<'_>) -> bool {
     let mut set = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
     !matches!(poll(&mut set, Some(&Timespec::default())), Ok(0))
 }
 
-/// As [`wait`], and no longer than until `outlet` takes more.
+/// Waits like [`wait`], but also ends once `outlet` is writable.
 pub fn wait_also(
     descriptors: &[BorrowedFd<'_>],
     outlet: Option<BorrowedFd<'_>>,
@@ -181,7 +182,7 @@ pub fn wait_also(
     }
 }
 
-/// Waits that long. False if there is something to read meanwhile, or the other end was closed.
+/// Waits that long. Returns false if the descriptor becomes readable meanwhile, or the other end was closed.
 pub fn is_quiet(descriptor: BorrowedFd<'_>, duration: Duration) -> bool {
     let mut set = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
     let timeout = Timespec {
@@ -200,9 +201,9 @@ pub fn precise_sleeps() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000usize) };
 }
 
-/// Waits until every program that was running when this was called has finished.
+/// Waits until every BPF program that was running at the time of the call has finished.
 pub fn wait_for_running_programs() {
-    // SAFETY: a plain system call. Where it is not to be had, a pause far longer than any program runs does as well.
+    // SAFETY: a plain system call. If it is not available, a pause far longer than any program runs does as well.
     let done = unsafe {
         libc::syscall(
             libc::SYS_membarrier,
@@ -216,17 +217,17 @@ pub fn wait_for_running_programs() {
     }
 }
 
-/// The CPUs that may run programs: one more than the highest that is online.
+/// Returns the number of CPUs that may run programs: one more than the highest that is online.
 pub fn cpu_count() -> usize {
     pretended_cpus().unwrap_or_else(|| one_past_the_last("online"))
 }
 
-/// TRAWL_CPUS has trawl believe in this many, for tests.
+/// Reads TRAWL_CPUS, which overrides the number of CPUs for tests.
 fn pretended_cpus() -> Option<usize> {
     std::env::var("TRAWL_CPUS").ok()?.parse().ok()
 }
 
-/// One more than the highest number that a CPU of this machine can ever have.
+/// Returns one more than the highest number that a CPU of this machine can ever have.
 pub fn possible_cpus() -> usize {
     one_past_the_last("possible")
 }

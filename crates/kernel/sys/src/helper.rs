@@ -1,5 +1,4 @@
-//! A process beside this one that keeps rights which this one gives up: it does what it was started for, when it is
-//! asked, and ends with this one.
+//! A child process that keeps privileges which this one gives up: it carries out requests, and ends with this one.
 
 use std::ffi::CStr;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,21 +15,21 @@ use crate::privilege::Kept;
 use crate::warden::close_all_but;
 use crate::{Error, Result};
 
-/// Requests and answers are no longer than this.
+/// Largest size of requests and answers.
 const MOST: usize = 8192;
 
-/// What comes back: some bytes, and a file where one was asked for.
+/// An answer: some bytes, and a file if the request asked for one.
 #[derive(Debug, Default)]
 pub struct Answer {
     pub bytes: Vec<u8>,
     pub file: Option<OwnedFd>,
 }
 
-/// What it does.
+/// The work of a helper.
 pub trait Duty {
     fn answer(&mut self, request: &[u8]) -> Answer;
 
-    /// The process that asks is gone, one way or another.
+    /// Called once the process that sends requests is gone, for any reason.
     fn end(&mut self) {}
 }
 
@@ -41,13 +40,13 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts it, with the rights that it is to keep, or with all that this process has. It has the standard descriptors
-    /// and no others; no thread may run beside this one.
+    /// Starts a helper with the privileges to keep, or with all of this process. It keeps the standard descriptors and no
+    /// others; no other thread may be running.
     pub fn start(name: &CStr, kept: Option<&Kept>, duty: &mut dyn Duty) -> Result<Self> {
         Self::run(name, kept, &[], |socket| serve(socket, duty))
     }
 
-    /// Starts one that does not wait to be asked. It keeps these descriptors too.
+    /// Starts a helper that sends files without requests. It keeps these descriptors too.
     pub fn run(
         name: &CStr,
         kept: Option<&Kept>,
@@ -72,7 +71,7 @@ impl Helper {
                 crate::lock::forget_inherited();
                 close_all_but(&mut keep);
                 let _ = set_name(name);
-                // Without its own rights it serves nobody, which is told when it is first asked.
+                // Without its own privileges it ends, and the first request fails.
                 if kept.is_none_or(|kept| kept.give_up_others().is_ok()) {
                     run(&other);
                 }
@@ -86,14 +85,14 @@ impl Helper {
         }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub fn ask(&self, request: &[u8]) -> io::Result<Answer> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         send(socket, request, None)?;
         receive(socket)?.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))
     }
 
-    /// Waits for the next file that it sends without being asked.
+    /// Waits for the next file that the helper sends without a request.
     pub fn receive(&self) -> io::Result<OwnedFd> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let answer = receive(socket)?;
@@ -137,7 +136,7 @@ pub fn send(socket: &OwnedFd, bytes: &[u8], file: Option<&OwnedFd>) -> io::Resul
     Ok(())
 }
 
-/// `None` once the other end is closed.
+/// Receives an answer; `None` once the other end is closed.
 fn receive(socket: &OwnedFd) -> io::Result<Option<Answer>> {
     let mut bytes = vec![0; MOST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn files_come_over_and_it_ends_with_its_owner() {
+    fn files_are_passed_and_the_helper_ends_with_its_owner() {
         let helper = Helper::start(c"trawl-test", None, &mut Opens).expect("it starts");
         for text in [&b"one"[..], b"two"] {
             let answer = helper.ask(text).expect("it answers");
@@ -194,7 +193,7 @@ mod tests {
             file.read_to_end(&mut read).expect("it can be read");
             assert_eq!(read, text);
         }
-        // Its end is waited for.
+        // Dropping waits for the helper's end.
         drop(helper);
     }
 }

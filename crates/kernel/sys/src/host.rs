@@ -1,4 +1,4 @@
-//! What a capture file says of the machine.
+//! Facts about the machine for capture files.
 
 use rustix::system::uname;
 
@@ -26,24 +26,24 @@ pub fn describe() -> Description {
     Description { os, hardware }
 }
 
-/// Bytes that may still be written to the file system of a path.
+/// Returns the bytes that are free on the file system of a path.
 pub fn free_space(path: &std::path::Path) -> std::io::Result<u64> {
     let about = rustix::fs::statvfs(path)?;
     Ok(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
-/// The name that the machine calls itself.
+/// Returns the machine's host name.
 pub fn name() -> String {
     uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Tells this run of the kernel from all others.
+/// Returns an identifier of this boot of the kernel.
 pub fn boot_id() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     text.map_or_else(|_| "unknown".to_owned(), |id| id.trim().to_owned())
 }
 
-/// Bytes of memory that can be had without swapping; 0 where the kernel does not say.
+/// Returns the bytes of memory available without swapping; 0 if the kernel does not say.
 pub fn available_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text
@@ -53,7 +53,7 @@ pub fn available_memory() -> u64 {
     kib.map_or(0, |kib| kib << 10)
 }
 
-/// One more than the highest number of a CPU that is up.
+/// Returns one more than the highest number of a CPU that is online.
 pub fn cpus() -> u32 {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let last = list

@@ -1,4 +1,4 @@
-//! All that is known of one interface, gathered from netlink and ethtool.
+//! The facts about one interface, gathered from netlink and ethtool.
 
 use crate::error::Result;
 use crate::ethtool::{DriverInfo, Ethtool};
@@ -22,15 +22,15 @@ pub struct Interface {
     pub name: String,
     pub mac: Option<[u8; 6]>,
     pub mtu: u32,
-    /// Bits a second, where the driver tells.
+    /// Bits a second, if the driver reports them.
     pub speed_bits: Option<u64>,
-    /// LINKTYPE_ value, as capture files have it.
+    /// LINKTYPE_ value, as in capture files.
     pub link_type: u16,
     pub driver: Option<String>,
-    /// Of the driver, where it names one.
+    /// Version of the driver, if it has one.
     pub version: Option<String>,
     pub firmware: Option<String>,
-    /// Where it sits: a PCI address or the like.
+    /// Bus address: a PCI address or the like.
     pub bus: Option<String>,
     /// The kind of a virtual interface: veth, bridge, vlan, …
     pub kind: Option<String>,
@@ -41,17 +41,17 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// The interface of that name in the namespace, or here for `None`.
+    /// Finds the interface of that name in the namespace, or in the current one for `None`.
     pub fn find(namespace: Option<&Namespace>, name: &str) -> Result<Self> {
         let link = Netlink::open(namespace)?.link(name)?;
-        // By its own name: ethtool knows no other.
+        // ethtool knows the interface's own name only.
         let ethtool = Ethtool::open(namespace, &link.name)?;
         // Drivers without ethtool can still be captured from.
         let driver = ethtool.driver().unwrap_or_default();
         Ok(Self::from_parts(link, driver, ethtool.speed()))
     }
 
-    /// A device that only a library knows.
+    /// Describes a device that only a library knows.
     pub fn of_a_library(name: &str) -> Self {
         Self {
             index: 0,
@@ -101,9 +101,9 @@ impl Interface {
         }
     }
 
-    /// What the kernel adds to the queue that it notes on a received packet. Drivers have it add one, so that zero can
-    /// mean that none was noted. On what comes out of a pair of virtual interfaces there still stands the queue that
-    /// the other end sent it by, which is the queue that it is received by.
+    /// Returns the number that the kernel adds to the queue noted on a received packet. Drivers make it add one, so that zero
+    /// can mean that no queue was noted. Packets out of a veth or netkit still carry the queue that the other end sent them
+    /// by, which is also the queue that receives them.
     pub fn received_queue_offset(&self) -> u32 {
         match self.kind.as_deref() {
             Some("veth" | "netkit") => 0,
@@ -111,7 +111,7 @@ impl Interface {
         }
     }
 
-    /// Returns the driver's name, or that it is unknown.
+    /// Returns the driver's name, or `unknown driver`.
     pub fn driver_name(&self) -> &str {
         self.driver.as_deref().unwrap_or("unknown driver")
     }
@@ -131,20 +131,20 @@ impl Interface {
         text
     }
 
-    /// Whether it is still in this namespace.
+    /// Returns true if the interface is still in this namespace.
     pub fn is_there(&self, namespace: Option<&Namespace>) -> bool {
         let found = Netlink::open(namespace).and_then(|mut n| n.find_link_by_index(self.index));
         found.is_ok_and(|link| link.is_some())
     }
 
-    /// The XDP program that is on the interface now: the one in the driver, if there are two.
+    /// Returns the XDP program attached to the interface: the one in the driver, if there are two.
     pub fn xdp_attached(&self, namespace: Option<&Namespace>) -> Result<Option<XdpAttachment>> {
         let link = Netlink::open(namespace)?.find_link_by_index(self.index)?;
         Ok(link.and_then(|link| link.xdp.first().copied()))
     }
 }
 
-/// The capture file's link type for an `ARPHRD_…` value.
+/// Returns the capture file's link type for an `ARPHRD_…` value.
 fn link_type(hardware_type: u16) -> u16 {
     match hardware_type {
         libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => LINKTYPE_ETHERNET,
@@ -163,7 +163,7 @@ fn link_type(hardware_type: u16) -> u16 {
     }
 }
 
-/// The netmask of an interface's first IPv4 address, where it has one.
+/// Returns the netmask of an interface's first IPv4 address, if it has one.
 pub fn ipv4_netmask(namespace: Option<&Namespace>, name: &str) -> Option<std::net::Ipv4Addr> {
     Ethtool::open(namespace, name).ok()?.ipv4_netmask()
 }

@@ -8,7 +8,7 @@ use rustix::termios::{
 
 use crate::{Error, Result};
 
-/// The columns and rows of the terminal that is standard output.
+/// Returns the columns and rows of the terminal on standard output.
 pub fn window() -> Option<(usize, usize)> {
     let size = tcgetwinsize(io::stdout())
         .or_else(|_| tcgetwinsize(io::stderr()))
@@ -17,14 +17,14 @@ pub fn window() -> Option<(usize, usize)> {
     (columns > 0 && rows > 0).then_some((columns, rows))
 }
 
-/// Standard input with its terminal's line editing off, which comes back when this is dropped.
+/// Standard input with its terminal's line editing off; dropping this restores it.
 #[derive(Debug)]
 pub struct Keyboard {
     before: Option<Termios>,
 }
 
 impl Keyboard {
-    /// Without a terminal as standard input there are no keys, and that is no failure.
+    /// Opens the keyboard. Without a terminal as standard input no keys arrive, which is not an error.
     pub fn open() -> Result<Self> {
         let stdin = io::stdin();
         let Ok(before) = tcgetattr(&stdin) else {
@@ -42,7 +42,7 @@ impl Keyboard {
         })
     }
 
-    /// The next key that was typed, without waiting.
+    /// Returns the next key that was typed, without waiting.
     pub fn key(&self) -> Option<u8> {
         self.before.as_ref()?;
         let mut key = [0];

@@ -1,4 +1,4 @@
-//! System calls that know nothing of BPF: namespaces, netlink, files, locks, processes, clocks, and the error that they all return.
+//! System calls without BPF: namespaces, netlink, files, locks, processes, clocks, and the error that they all return.
 
 pub mod beneath;
 pub mod clock;

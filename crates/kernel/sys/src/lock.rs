@@ -13,19 +13,19 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::{Error, Result, run};
 
-/// What a lock protects, in the order of locking: a thread that holds one of these waits only for later ones. All
-/// commands keep to it, so that no two wait for each other.
+/// The object of a lock, in the order of locking: a thread that holds one waits only for later ones. All commands keep to
+/// this order, so no two wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// The places of captures at the programs of a namespace.
+    /// The chain slots of captures at the programs of a namespace.
     Captures,
     /// The ports of a namespace's router.
     Router,
     /// The rules of a namespace's guard.
     Guard,
-    /// What a program needs on interfaces other than its own: one command at a time prepares it.
+    /// A program's needs on interfaces other than its own: one command at a time prepares them.
     Readiness,
-    /// The programs of an interface, and their pins. Several are held by nobody.
+    /// The programs of an interface, and their pins. No thread holds several.
     Interface,
     /// libxdp's dispatchers, which libxdp's tools lock too.
     Dispatchers,
@@ -35,29 +35,29 @@ pub enum Rank {
     Names,
 }
 
-/// After this time the person is told who is waited for.
+/// Time after which the holder of the lock is reported.
 const SILENCE: Duration = Duration::from_secs(2);
-/// Short, so that those who wait have their turns where commands follow each other closely.
+/// Short, so that waiting commands get their turns even under frequent commands.
 const PAUSE: Duration = Duration::from_millis(1);
 const LONG_PAUSE: Duration = Duration::from_millis(20);
 
 thread_local! {
-    /// What this thread holds. Locks may be dropped in any order.
+    /// Ranks that this thread holds. Locks may be dropped in any order.
     static HELD: RefCell<Vec<Weak<Rank>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A lock that is held until it is dropped, or until the last process that inherited its descriptor ends.
 #[derive(Debug)]
 pub struct Lock {
-    /// `None`: the user may make no files under /run, and so coordinates with nobody.
+    /// `None` if the user may create no files under /run, and so coordinates with no other command.
     file: Option<File>,
-    /// Removed with the lock, where the file is trawl's own.
+    /// File that is removed with the lock, if it is trawl's own.
     path: Option<PathBuf>,
     _rank: Arc<Rank>,
 }
 
 impl Lock {
-    /// Waits for the lock of this name. What it is about is for the message about a long wait.
+    /// Waits for the lock of this name, which a message about a long wait shows.
     pub fn take(rank: Rank, name: &str) -> Result<Self> {
         assert_order(rank);
         let Some(path) = path_of(name)? else {
@@ -72,7 +72,7 @@ impl Lock {
         }
     }
 
-    /// The lock of this name, if nobody has it now.
+    /// Takes the lock of this name if it is free.
     pub fn try_take(rank: Rank, name: &str) -> Option<Self> {
         let Some(path) = path_of(name).ok()? else {
             return Some(Self::new(rank, None, None));
@@ -82,7 +82,7 @@ impl Lock {
         is_at(&file, &path).then(|| Self::new(rank, Some(file), Some(path)))
     }
 
-    /// Waits for a lock that other tools take as well, on a file or directory of theirs, which stays.
+    /// Waits for a lock that other tools use too, on their own file or directory, which stays.
     pub fn shared_with_others(rank: Rank, path: &Path) -> Result<Self> {
         assert_order(rank);
         let file = File::open(path).map_err(|e| cannot_lock(path, e))?;
@@ -92,7 +92,7 @@ impl Lock {
 
     fn new(rank: Rank, mut file: Option<File>, path: Option<PathBuf>) -> Self {
         if let (Some(file), Some(_)) = (&mut file, &path) {
-            // For those who wait and for people. The lock is the kernel's and holds without it.
+            // For waiting commands and for people. The kernel holds the lock without it.
             let _ = file.set_len(0);
             let _ = writeln!(file, "{}", std::process::id());
         }
@@ -108,7 +108,7 @@ impl Lock {
         }
     }
 
-    /// What a process has to keep open to hold the lock on.
+    /// Returns the descriptor that a process must keep open to hold the lock.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
@@ -116,14 +116,14 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // While it is still held: those who wait see that the file is another one by then.
+        // Removed while the lock is held: waiting commands then notice that the file has changed.
         if let Some(path) = &self.path {
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// In a child process: what the parent holds is the parent's.
+/// Forgets the parent's locks in a child process.
 pub(crate) fn forget_inherited() {
     HELD.with_borrow_mut(Vec::clear);
 }
@@ -163,7 +163,7 @@ fn cannot_lock(path: &Path, error: io::Error) -> Error {
     }
 }
 
-/// Waits until the lock of an opened file is free, says after a while who has it, and ends when a signal asks for it.
+/// Waits until the lock of an opened file is free; reports its holder after a while, and ends on a signal.
 fn wait_for(file: &File, path: &Path) -> Result<()> {
     let began = Instant::now();
     let mut is_told = false;
@@ -192,7 +192,7 @@ fn wait_for(file: &File, path: &Path) -> Result<()> {
     }
 }
 
-/// Whether a signal to end is held back: commands that read their signals from a descriptor block them. In others it
+/// Returns true if a signal to end is pending: commands that read their signals from a descriptor block them. In others it
 /// ends the process at once.
 fn asked_to_end() -> bool {
     // SAFETY: sigpending fills the set that it is given, and sigismember reads it.
@@ -205,14 +205,14 @@ fn asked_to_end() -> bool {
     }
 }
 
-/// The process that has the lock, in words.
+/// Describes the process that holds the lock.
 fn holder(file: &File) -> String {
     let found = file.metadata().ok().and_then(|about| {
         let locks = fs::read_to_string("/proc/locks").ok()?;
         holder_in(&locks, about.dev(), about.ino())
     });
     let Some(process) = found else {
-        return "another process has it".to_owned();
+        return "another process holds it".to_owned();
     };
     let command = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
     let words: Vec<String> = command
@@ -221,13 +221,13 @@ fn holder(file: &File) -> String {
         .map(|word| String::from_utf8_lossy(word).escape_debug().to_string())
         .collect();
     match words.is_empty() {
-        // A process that ended, whose child holds the lock on.
-        true => format!("process {process}, or a child of it, has it"),
-        false => format!("process {process} ({}) has it", words.join(" ")),
+        // The process has ended, and a child of it still holds the lock.
+        true => format!("process {process}, or a child of it, holds it"),
+        false => format!("process {process} ({}) holds it", words.join(" ")),
     }
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF`: the process that holds a lock of this file, not one that waits.
+/// Finds the process that holds a lock of this file, not one that waits, in `1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF`.
 fn holder_in(locks: &str, device: u64, inode: u64) -> Option<u32> {
     locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -247,8 +247,8 @@ fn holder_in(locks: &str, device: u64, inode: u64) -> Option<u32> {
     })
 }
 
-/// Whether the file that was opened is the one that is there now: the one who had the lock removed it, and another may
-/// have made it anew.
+/// Returns true if the opened file is still the file at the path: the holder of the lock removes it, and another command may
+/// have created it anew.
 fn is_at(file: &File, path: &Path) -> bool {
     let identity = |about: fs::Metadata| (about.dev(), about.ino());
     match (file.metadata(), fs::metadata(path)) {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_holder_is_found_among_those_who_wait() {
+    fn the_holder_is_found_among_waiting_processes() {
         let locks = "1: POSIX  ADVISORY  WRITE 7 00:1a:9 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 42 00:1a:9 0 EOF\n\
                      2: -> FLOCK  ADVISORY  WRITE 43 00:1a:9 0 EOF\n";

@@ -15,8 +15,8 @@ pub struct Mapping {
     length: usize,
 }
 
-// SAFETY: the mapping is plain shared memory; who may touch which part is governed by the ring's protocol, not by
-// the thread that made it.
+// SAFETY: the mapping is plain shared memory; the ring's protocol governs access to each part, not the thread that created
+// it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; all access goes through raw pointers and atomics.
 unsafe impl Sync for Mapping {}
@@ -27,7 +27,7 @@ impl Mapping {
         Self::of_file(map, length, 0)
     }
 
-    /// Maps part of anything that can be mapped.
+    /// Maps part of any file that can be mapped.
     pub fn of_file(file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice disturbs no existing memory.
         let start = unsafe {
@@ -43,9 +43,9 @@ impl Mapping {
         Self::from_result(start, length)
     }
 
-    /// Leaves it out of child processes, for which the kernel would have to go through all of its pages.
+    /// Excludes the mapping from child processes, for which the kernel would have to walk all of its pages.
     pub fn not_for_children(self) -> Self {
-        // SAFETY: the range is this mapping. Children go without it, and are not given a reference to it.
+        // SAFETY: the range is this mapping. Children do not have it, and get no reference to it.
         let advised = unsafe {
             madvise(
                 self.start.as_ptr().cast(),
@@ -53,7 +53,7 @@ impl Mapping {
                 Advice::LinuxDontFork,
             )
         };
-        // Where that cannot be they have it, and it takes its time.
+        // If the kernel refuses, children inherit it and fork takes longer.
         let _ = advised;
         self
     }
@@ -74,7 +74,7 @@ impl Mapping {
         Self::from_result(start, length)
     }
 
-    /// Memory of this process only, zeroed; pages come into being as they are touched.
+    /// Maps memory of this process only, zeroed; pages are allocated on first access.
     pub fn anonymous(length: usize) -> Result<Self> {
         // SAFETY: as in `of_file`.
         let start = unsafe {
@@ -88,7 +88,7 @@ impl Mapping {
         Self::from_result(start, length)
     }
 
-    /// Addresses that have no memory yet.
+    /// Reserves addresses that have no memory yet.
     pub fn reserved(length: usize) -> Result<Self> {
         // SAFETY: as in `of_file`.
         let start = unsafe {
@@ -102,7 +102,7 @@ impl Mapping {
         Self::from_result(start, length)
     }
 
-    /// Maps a BPF map at a place in addresses that were reserved, and that nobody has used yet.
+    /// Maps a BPF map into reserved addresses that are still unused.
     pub fn map_at(&self, offset: usize, map: BorrowedFd<'_>, length: usize) -> Result<()> {
         let _ = self.at(offset + length);
         // SAFETY: the range was just checked to lie within this mapping, and nothing points into it yet.
@@ -143,7 +143,7 @@ impl Mapping {
         self.length
     }
 
-    /// A pointer `offset` bytes into the mapping. Panics where that lies outside: offsets are trawl's own.
+    /// Returns a pointer `offset` bytes into the mapping. Panics if it lies outside: offsets are trawl's own.
     pub fn at(&self, offset: usize) -> *mut u8 {
         assert!(
             offset <= self.length,
@@ -154,19 +154,19 @@ impl Mapping {
         unsafe { self.start.as_ptr().add(offset) }
     }
 
-    /// Puts bytes in, where nobody else reads or writes at the time; panics where they do not fit.
+    /// Writes bytes to a range that no other party reads or writes at the time; panics if they do not fit.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.put(offset, bytes);
     }
 
-    /// The same where the owner is shared: another reader learns from other words when it may read.
+    /// Writes bytes to a shared mapping; other readers learn from another field when the bytes are valid.
     pub(crate) fn put(&self, offset: usize, bytes: &[u8]) {
         let _ = self.at(offset + bytes.len());
         // SAFETY: the range was just checked to lie within the mapping, which no reference of Rust's points into.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset), bytes.len()) }
     }
 
-    /// A copy of the bytes of a range that nobody writes to; `None` where it is not all inside.
+    /// Copies a range that no other party writes to; `None` if it is not all inside.
     pub fn read(&self, offset: usize, length: usize) -> Option<Vec<u8>> {
         if offset.checked_add(length)? > self.length {
             return None;
@@ -177,7 +177,7 @@ impl Mapping {
         Some(bytes)
     }
 
-    /// A number that others may be writing at this moment; `None` where there is none at that place.
+    /// Reads a number that others may be writing at this moment; `None` for an offset outside or unaligned.
     pub fn number(&self, offset: usize) -> Option<u64> {
         if !offset.is_multiple_of(8) || offset.checked_add(8)? > self.length {
             return None;
@@ -186,7 +186,7 @@ impl Mapping {
         Some(unsafe { self.at(offset).cast::<u64>().read_volatile() })
     }
 
-    /// A number that others read and write at this moment; panics where there is none at that place.
+    /// Returns a number that others read and write at this moment; panics for an offset outside or unaligned.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(
             offset.is_multiple_of(8) && offset + 8 <= self.length,
@@ -197,8 +197,8 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }
     }
 
-    /// A short number that others read at this moment, and all that was written before it; panics where there is none
-    /// at that place.
+    /// Returns a 32-bit number that others read at this moment, along with all earlier writes; panics for an offset outside
+    /// or unaligned.
     pub fn short(&self, offset: usize) -> &AtomicU32 {
         assert!(
             offset.is_multiple_of(4) && offset + 4 <= self.length,
@@ -212,7 +212,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this mapping was made by us with this length, and nothing borrowed from it outlives it.
+        // SAFETY: this type created the mapping with this length, and no borrow of it outlives it.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
     }
 }

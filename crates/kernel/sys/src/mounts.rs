@@ -1,4 +1,4 @@
-//! What is mounted where, as a process sees it.
+//! The mount table, as a process sees it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,11 +7,11 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     pub place: PathBuf,
-    /// Which part of the file system it is, as the kernel writes it: `/`, or `net:[4026531840]`.
+    /// Part of the file system that is mounted, as the kernel writes it: `/`, or `net:[4026531840]`.
     pub part: String,
 }
 
-/// Those of one kind of file system that a process sees, where it may be asked: `self`, or its number.
+/// Returns the mounts of one kind of file system that a process (`self`, or its number) sees, as far as it may be read.
 pub fn of_kind(kind: &str, process: &str) -> Vec<Mount> {
     let table = fs::read_to_string(format!("/proc/{process}/mountinfo")).unwrap_or_default();
     parse(&table, kind)
@@ -30,7 +30,7 @@ fn parse(table: &str, kind: &str) -> Vec<Mount> {
     table.lines().filter_map(one).collect()
 }
 
-/// Blanks and backslashes are written as octal numbers there.
+/// Decodes blanks and backslashes, which the table holds as octal numbers.
 fn unescape(text: &str) -> String {
     [
         ("\\040", " "),

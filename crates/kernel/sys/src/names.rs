@@ -1,8 +1,8 @@
-//! Names that patterns stand for, as the shell matches them.
+//! Shell-style glob matching (fnmatch(3)).
 
 use std::ffi::CString;
 
-/// `*` any text, `?` any letter, `[a-c]` one of these, `[!a-c]` none of these.
+/// Matches a pattern: `*` any text, `?` any letter, `[a-c]` one of these, `[!a-c]` none of these.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (Ok(pattern), Ok(name)) = (CString::new(pattern), CString::new(name)) else {
         return false;

@@ -1,6 +1,6 @@
 //! Interfaces, addresses, routes and tc over routing netlink; driver abilities over generic netlink.
 //!
-//! A [`Netlink`] belongs for good to the namespace it was opened in: it may be used from any thread.
+//! A [`Netlink`] stays in the namespace it was opened in: it may be used from any thread.
 
 mod generic;
 mod link;
@@ -26,12 +26,12 @@ pub use socket::{Refusal, Socket};
 pub struct Netlink {
     socket: Socket,
     namespace: Option<Namespace>,
-    /// The namespace's name for messages, with a leading blank and brackets; empty for here.
+    /// The namespace's name for messages, with a leading blank and brackets; empty for the current one.
     place: String,
 }
 
 impl Netlink {
-    /// In the namespace of the calling thread.
+    /// Opens a socket in the namespace of the calling thread.
     pub fn here() -> Result<Self> {
         Self::open(None)
     }
@@ -57,8 +57,8 @@ impl Netlink {
 
 const DISCARD: u16 = 9;
 
-/// Sends an empty datagram to the address's discard port: nobody minds it, and before it goes the kernel asks for the
-/// address. Whether that worked shows in the table of neighbours.
+/// Sends an empty datagram to the address's discard port, which is harmless: before sending it the kernel resolves the
+/// address. The table of neighbours shows the result.
 fn ask(namespace: Option<&Namespace>, address: IpAddr) {
     let any: IpAddr = match address {
         IpAddr::V4(_) => IpAddr::from([0; 4]),
@@ -69,7 +69,7 @@ fn ask(namespace: Option<&Namespace>, address: IpAddr) {
     });
 }
 
-// The other end of a veth, wherever it is.
+// The other end of a veth, in any namespace.
 
 /// The other end of a veth.
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// `veth0`, or `veth0 in NAMESPACE`.
+    /// Returns `veth0`, or `veth0 in NAMESPACE`.
     pub fn label(&self) -> String {
         match &self.namespace {
             Some(namespace) => format!("{} in {}", self.link.name, namespace.label()),
@@ -88,19 +88,19 @@ impl Peer {
         }
     }
 
-    /// What a command for a person needs in front to run in its namespace.
+    /// Returns the prefix of a command that runs in the peer's namespace.
     pub fn exec_prefix(&self) -> String {
         exec_prefix(self.namespace.as_ref())
     }
 }
 
-/// Looks for the other end of a veth in the namespaces that can be found; `None` where it is in none of them, or the
-/// interface has no other end.
+/// Finds the other end of a veth in the namespaces that can be found; `None` if it is in none of them, or the interface has
+/// no other end.
 pub fn veth_peer(namespace: Option<&Namespace>, interface: &Link) -> Result<Option<Peer>> {
     veth_peer_in(&mut Look::default(), namespace, interface)
 }
 
-/// As [`veth_peer`], for who looks for several.
+/// Finds the other end of a veth like [`veth_peer`], for callers that search for several.
 pub fn veth_peer_in(
     look: &mut Look,
     namespace: Option<&Namespace>,

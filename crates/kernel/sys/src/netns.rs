@@ -1,9 +1,8 @@
-//! Network namespaces: opened by name, path or process, entered on a thread of their own, made and
-//! deleted the way iproute2 does it.
+//! Network namespaces: opened by name, path or process, entered on a thread of their own, created and deleted like
+//! iproute2's.
 //!
-//! `ip netns exec` mounts a fresh /sys and so hides the bpffs. Nothing here touches mounts of the
-//! calling process: a namespace is entered by its file descriptor, which changes the network and
-//! nothing else.
+//! `ip netns exec` mounts a fresh /sys and so hides the bpffs. Nothing here touches mounts of the calling process: a
+//! namespace is entered by its file descriptor, which changes the network only.
 
 use std::array;
 use std::collections::HashSet;
@@ -30,26 +29,26 @@ use crate::error::{Error, Result};
 use crate::lock::{Lock, Rank};
 use crate::{mounts, socket_option};
 
-/// Where iproute2 keeps named namespaces; /var/run is a link to /run wherever systemd runs.
+/// iproute2's directory of named namespaces; /var/run is a link to /run on systems with systemd.
 const NAMED: &str = "/run/netns";
-/// Stands for the namespace of the caller where a namespace is given as text.
+/// Text that stands for the caller's own namespace.
 pub const CURRENT: &str = "/proc/self/ns/net";
 const NAMED_OLD: &str = "/var/run/netns";
 const NSFS_MAGIC: u64 = 0x6e73_6673;
 
-/// A network namespace held open: it stays usable when its name is deleted.
+/// A network namespace held open: it stays usable after its name is deleted.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     file: Arc<File>,
     name: Option<String>,
     label: String,
     identity: (u64, u64),
-    /// Stays the same, and takes entering the namespace to be asked for.
+    /// Never changes, and can be read only inside the namespace.
     cookie: Arc<OnceLock<u64>>,
 }
 
 impl Namespace {
-    /// A namespace as a person writes it: a name, a path, or a process id.
+    /// Opens a namespace as a person writes it: a name, a path, or a process id.
     pub fn open(text: &str) -> Result<Self> {
         if text == CURRENT {
             let here = Self::current()?;
@@ -80,7 +79,7 @@ impl Namespace {
         }
     }
 
-    /// One of those that `ip netns list` shows.
+    /// Opens a namespace that `ip netns list` shows.
     pub fn by_name(name: &str) -> Result<Self> {
         check_name(name)?;
         for directory in [NAMED, NAMED_OLD] {
@@ -97,21 +96,21 @@ impl Namespace {
             format!("make it with: ip netns add {name}")
         } else {
             format!(
-                "those that exist: {}; make it with: ip netns add {name}",
+                "existing namespaces: {}; make it with: ip netns add {name}",
                 known.join(", ")
             )
         };
         Err(Error::failed(format!("namespace {name}"), "it does not exist").fix(fix))
     }
 
-    /// Any file that stands for a network namespace, such as /proc/PID/ns/net.
+    /// Opens any file that stands for a network namespace, such as /proc/PID/ns/net.
     pub fn from_path(path: &Path) -> Result<Self> {
         let what = || cannot_open(path);
         let file = File::open(path).map_err(|e| Error::os(what(), e))?;
         let kind = fstatfs(&file).map_err(|e| Error::os(what(), e.into()))?;
         if u64::try_from(kind.f_type).ok() != Some(NSFS_MAGIC) {
             let error = Error::failed(what(), "it is not a namespace");
-            // Only there a file stands for nothing else.
+            // Only files in these directories stand for nothing else.
             let is_left = [NAMED, NAMED_OLD]
                 .map(Path::new)
                 .contains(&path.parent().unwrap_or(path));
@@ -123,7 +122,7 @@ impl Namespace {
                 false => error,
             });
         }
-        // The kernel's own name of one begins with its kind.
+        // The kernel's own name of a namespace begins with its kind.
         let named = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let named = named.unwrap_or_default().display().to_string();
         if named.contains(":[") && !named.starts_with("net:[") {
@@ -135,7 +134,7 @@ impl Namespace {
         Self::held(file, path)
     }
 
-    /// As [`Namespace::from_path`], where /proc says that it is one.
+    /// Opens a path like [`Namespace::from_path`], if /proc says that it is a namespace.
     fn in_proc(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(|e| Error::os(cannot_open(path), e))?;
         Self::held(file, path)
@@ -153,7 +152,7 @@ impl Namespace {
         })
     }
 
-    /// The namespace a process lives in.
+    /// Opens the namespace of a process.
     pub fn of_pid(pid: u32) -> Result<Self> {
         Self::in_proc(&PathBuf::from(format!("/proc/{pid}/ns/net"))).map_err(|error| {
             if Path::new(&format!("/proc/{pid}")).exists() {
@@ -161,47 +160,47 @@ impl Namespace {
             }
             Error::failed(
                 format!("namespace {pid}"),
-                "there is neither a namespace of that name nor a process of that id",
+                "no namespace has that name, and no process that id",
             )
             .fix("ip netns list shows the names")
         })
     }
 
-    /// The one that the machine started in, where process 1 or the kernel's own threads may be asked for it.
+    /// Opens the machine's first namespace, if process 1 or the kernel's own threads may be inspected.
     pub fn first() -> Option<Self> {
         let first = Self::of_pid(1).ok();
         first.or_else(|| in_first_process_namespace().then(|| Self::of_pid(2).ok())?)
     }
 
-    /// The one this thread is in.
+    /// Opens the namespace of this thread.
     pub fn current() -> Result<Self> {
         let mut here = Self::in_proc(Path::new("/proc/thread-self/ns/net"))?;
         here.label = "the current namespace".to_owned();
         Ok(here)
     }
 
-    /// Its name under /run/netns, when it was opened by it.
+    /// Returns its name under /run/netns, if it was opened by name.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Whether its name stands for it no more: it was deleted, and lives on as long as somebody holds it.
+    /// Returns true if its name no longer stands for it: the name was deleted, and an open descriptor keeps the namespace.
     pub fn has_lost_its_name(&self) -> bool {
         let now = self.name.as_deref().map(identity_of);
         now.is_some_and(|identity| identity != Some(self.identity))
     }
 
-    /// How to call it in a message.
+    /// Returns its name for messages.
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// Device and inode: equal for two handles of one namespace.
+    /// Returns device and inode: equal for two handles of one namespace.
     pub fn identity(&self) -> (u64, u64) {
         self.identity
     }
 
-    /// `ip netns exec NAME ` for a command shown to a person, empty where no name is known.
+    /// Returns `ip netns exec NAME ` for a command shown to a person, empty if no name is known.
     pub fn exec_prefix(&self) -> String {
         match &self.name {
             Some(name) => format!("ip netns exec {name} "),
@@ -211,7 +210,7 @@ impl Namespace {
     }
 }
 
-/// [`Namespace::exec_prefix`], and nothing for the one that the command is in.
+/// Returns [`Namespace::exec_prefix`], and nothing for the namespace of this command.
 pub fn exec_prefix(namespace: Option<&Namespace>) -> String {
     namespace.map_or_else(String::new, Namespace::exec_prefix)
 }
@@ -230,10 +229,9 @@ impl PartialEq for Namespace {
 
 impl Eq for Namespace {}
 
-/// Runs `work` inside the namespace and hands back what it returns.
-///
-/// It runs on a thread that entered the namespace and ends with the work, so no thread can be left
-/// behind in the wrong place. Sockets opened there stay in the namespace for their whole life.
+/// Runs `work` inside the namespace and returns its result. The work runs on a new thread that enters the namespace and ends
+/// with the work, so no thread can be left behind in the wrong namespace. Sockets opened in it stay in the namespace for
+/// their whole life.
 pub fn run_in<R, F>(namespace: &Namespace, work: F) -> Result<R>
 where
     F: FnOnce() -> R + Send,
@@ -247,7 +245,7 @@ where
     on_a_thread(enter)
 }
 
-/// As [`run_in`], but `None` means: stay here, on this thread.
+/// Runs `work` like [`run_in`], but `None` stays on this thread.
 pub fn run_maybe_in<R, F>(namespace: Option<&Namespace>, work: F) -> Result<R>
 where
     F: FnOnce() -> R + Send,
@@ -259,8 +257,7 @@ where
     }
 }
 
-/// Runs `work` in a new namespace that nobody can see and that ends with it; it has a loopback interface
-/// and nothing else.
+/// Runs `work` in a new, invisible namespace that ends with it; it has a loopback interface and nothing else.
 pub fn run_in_scratch<R: Send>(work: impl FnOnce() -> R + Send) -> std::io::Result<R> {
     on_a_thread(|| {
         // SAFETY: only the network namespace is left, no file descriptor table or memory is unshared.
@@ -269,8 +266,8 @@ pub fn run_in_scratch<R: Send>(work: impl FnOnce() -> R + Send) -> std::io::Resu
     })
 }
 
-/// Namespace and name of an interface as people write it: `NAMESPACE:NAME`, or `NAME` in the default one.
-/// Alias interfaces have a colon too (eth0:1), but a namespace cannot be told from them without looking.
+/// Splits `NAMESPACE:NAME`, or `NAME` in the default namespace. Alias interfaces have a colon too (eth0:1), and only a
+/// look-up can distinguish them.
 pub fn split_place<'t>(text: &'t str, default: Option<&'t str>) -> (Option<&'t str>, &'t str) {
     match text.split_once(':') {
         Some((namespace, name)) => (Some(namespace), name),
@@ -278,7 +275,7 @@ pub fn split_place<'t>(text: &'t str, default: Option<&'t str>) -> (Option<&'t s
     }
 }
 
-/// Where the kernel's own threads are seen, all processes are.
+/// Returns true if the kernel's own threads are visible, and so all processes are.
 fn in_first_process_namespace() -> bool {
     fs::read("/proc/2/comm").is_ok_and(|name| name == b"kthreadd\n")
 }
@@ -298,7 +295,7 @@ fn enter_error(namespace: &Namespace, errno: rustix::io::Errno) -> Error {
     error
 }
 
-/// Keeps other trawls from changing what is attached in a namespace, until it is dropped.
+/// Keeps other trawls from changing the attachments in a namespace, until it is dropped.
 pub fn lock(namespace: Option<&Namespace>) -> Result<Lock> {
     let mark = Mark::of(namespace)?;
     Lock::take(Rank::Captures, &format!("captures-{mark}"))
@@ -311,14 +308,14 @@ fn on_a_thread<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     })
 }
 
-// A look for network namespaces: at their names, at mounts, and at the processes that live in them.
+// A search for network namespaces: among their names, mounts, and the processes that live in them.
 
-/// The namespaces that can be found, each once: those with a name first, then the one of the calling thread, those that
-/// are kept by a mount elsewhere, and those that processes live in.
+/// The namespaces that can be found, each once: first those with a name, then the namespace of the calling thread, those kept
+/// by a mount elsewhere, and those of processes.
 ///
-/// A look goes as far as it is asked to: no process is looked at where a name leads to what is wanted. What it has found
-/// it holds open. The number of an inode that is held is given to no other one, so it tells which ways lead to the same
-/// again, and these are not gone. What is made after a look has begun may not be found by it.
+/// The search is lazy: no process is inspected if a name already leads to the wanted namespace. All found namespaces are held
+/// open. A held inode's number is not reused, so the number identifies further links to the same namespace, which are
+/// skipped. Namespaces created during the search may be missed.
 #[derive(Debug)]
 pub struct Look {
     found: Vec<Namespace>,
@@ -328,7 +325,7 @@ pub struct Look {
     is_cut_short: bool,
 }
 
-/// What is gone through, one after the other.
+/// The sources of namespaces, searched one after the other.
 #[derive(Clone, Copy, Debug)]
 enum Among {
     Names,
@@ -358,7 +355,7 @@ impl Default for Look {
 }
 
 impl Look {
-    /// The first that fits.
+    /// Returns the first namespace that fits.
     pub fn find(&mut self, mut fits: impl FnMut(&Namespace) -> bool) -> Option<&Namespace> {
         let mut at = 0;
         while at < self.found.len() || self.goes_on() {
@@ -370,17 +367,17 @@ impl Look {
         None
     }
 
-    /// The one whose inode has this number.
+    /// Returns the namespace whose inode has this number.
     pub fn numbered(&mut self, number: u64) -> Option<&Namespace> {
         self.find(|one| one.identity().1 == number)
     }
 
-    /// There were ways that could not be gone, for want of descriptors or memory.
+    /// Returns true if some links could not be opened, for want of descriptors or memory.
     fn is_cut_short(&self) -> bool {
         self.is_cut_short
     }
 
-    /// Finds one more; false where there are no more.
+    /// Finds one more; returns false at the end.
     fn goes_on(&mut self) -> bool {
         loop {
             let Some(way) = self.ways.next() else {
@@ -404,7 +401,7 @@ impl Look {
         }
     }
 
-    /// Processes end, names are deleted, and some may not be looked at; all else that fails hides what there may be.
+    /// Ignores processes that ended, deleted names and links that may not be read; any other failure may hide namespaces.
     fn unless_cut<T>(&mut self, result: Result<T>) -> Option<T> {
         const WANTS: [i32; 3] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
         let wants = |e: &Error| e.errno().is_some_and(|errno| WANTS.contains(&errno));
@@ -435,7 +432,7 @@ impl Among {
 }
 
 impl FoundBy {
-    /// What it leads to, unless that is known.
+    /// Opens the link's namespace, unless that is known.
     fn go(self, is_known: impl Fn(u64) -> bool) -> Result<Option<Namespace>> {
         match self {
             Self::Name(name) => Namespace::by_name(&name).map(Some),
@@ -461,14 +458,14 @@ fn number_at(link: &Path) -> Result<Option<u64>> {
     Ok(text.to_str().and_then(number))
 }
 
-/// In the kernel's own name of a network namespace.
+/// Parses the kernel's own name of a network namespace.
 fn number(text: &str) -> Option<u64> {
     text.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }
 
-// Named namespaces: made, deleted and listed the way iproute2 does it.
+// Named namespaces: created, deleted and listed like iproute2's.
 
-/// Makes a named namespace, as `ip netns add NAME` does.
+/// Creates a named namespace, like `ip netns add NAME`.
 pub fn create(name: &str) -> Result<Namespace> {
     check_name(name)?;
     let what = || format!("cannot make the namespace {name}");
@@ -500,7 +497,7 @@ pub fn create(name: &str) -> Result<Namespace> {
     Namespace::by_name(name)
 }
 
-/// Deletes a named namespace, as `ip netns del NAME` does; it ends when its last user is gone.
+/// Deletes a named namespace, like `ip netns del NAME`; it ends when its last user is gone.
 pub fn delete(name: &str) -> Result<()> {
     check_name(name)?;
     let path = Path::new(NAMED).join(name);
@@ -512,14 +509,14 @@ pub fn delete(name: &str) -> Result<()> {
     fs::remove_file(&path).map_err(|e| Error::os(format!("cannot delete the namespace {name}"), e))
 }
 
-/// What a name under /run/netns stands for now, as [`Namespace::identity`].
+/// Returns the current namespace of a name under /run/netns, as [`Namespace::identity`].
 pub fn identity_of(name: &str) -> Option<(u64, u64)> {
     let meta = |directory: &&str| fs::metadata(Path::new(directory).join(name)).ok();
     let meta = [NAMED, NAMED_OLD].iter().find_map(meta)?;
     Some((meta.dev(), meta.ino()))
 }
 
-/// The names under /run/netns, sorted.
+/// Returns the names under /run/netns, sorted.
 pub fn list() -> Vec<String> {
     let mut names: Vec<String> = [NAMED, NAMED_OLD]
         .iter()
@@ -541,17 +538,17 @@ fn check_name(name: &str) -> Result<()> {
     {
         return Err(Error::usage(
             format!("namespace {name:?}"),
-            "that is not a name a namespace can have",
+            "the name is not valid",
         ));
     }
     Ok(())
 }
 
-/// A mount made in /run/netns has to be seen in every mount namespace, and a deletion as well, or a
-/// namespace would live on in some service's private copy: the directory is a shared mount of itself.
+/// Makes the directory a shared mount of itself: a mount in /run/netns must be seen in every mount namespace, and a deletion
+/// as well, or a namespace would live on in some service's private copy.
 fn share_directory() -> std::io::Result<()> {
     fs::create_dir_all(NAMED)?;
-    // Two at once would mount it twice; iproute2 takes the same lock.
+    // Two commands at once would mount it twice; iproute2 uses the same lock.
     let _lock = Lock::shared_with_others(Rank::Names, Path::new(NAMED))
         .map_err(|e| std::io::Error::other(e.to_string()))?;
     let shared = || {
@@ -567,12 +564,11 @@ fn share_directory() -> std::io::Result<()> {
     Ok(())
 }
 
-// What a network namespace is known by in notes that may outlive it.
+// Identity of a network namespace in notes that may outlive it.
 
-/// No other namespace has it, or will have it until the machine starts anew.
-///
-/// The kernel gives the inode number of a namespace that is gone to the next one that is made, so that alone names only
-/// those that are held open. The cookie is given once, but takes entering the namespace to be read.
+/// An identity that no other namespace has, until the machine starts anew. The kernel reuses the inode number of a deleted
+/// namespace, so that number alone identifies only namespaces that are held open. The cookie is never reused, but it can be
+/// read only inside the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     inode: u64,
@@ -580,7 +576,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// `None`: the namespace that the calling thread is in.
+    /// Returns the mark of a namespace; `None` stands for the calling thread's.
     pub fn of(namespace: Option<&Namespace>) -> Result<Self> {
         let inode = match namespace {
             Some(namespace) => namespace.identity().1,
@@ -595,14 +591,15 @@ impl Mark {
             && cookie(Some(namespace)).is_ok_and(|cookie| cookie == self.cookie)
     }
 
-    /// The namespace, if there is a way to it.
+    /// Returns the namespace, if it can be found.
     pub fn find(&self, look: &mut Look) -> Option<Namespace> {
         let one = look.numbered(self.inode)?;
         self.is_of(one).then(|| one.clone())
     }
 
-    /// Whether the namespace is certainly no more: none of those that can be found, and nothing hides others. A container
-    /// may see notes about namespaces that it does not see. The look must have begun after the note was made.
+    /// Returns true if the namespace certainly no longer exists: it is none of those that can be found, and nothing hides
+    /// others. A container may see notes about namespaces that it does not see. The look must have begun after the note was
+    /// made.
     pub fn is_gone(&self, look: &mut Look) -> bool {
         if let Some(one) = look.numbered(self.inode) {
             return cookie(Some(one)).is_ok_and(|cookie| cookie != self.cookie);
@@ -610,7 +607,7 @@ impl Mark {
         if look.is_cut_short() || !in_first_process_namespace() {
             return false;
         }
-        // A mount that leads nowhere from here keeps it, too, as does one that was made while processes were looked at.
+        // An unreachable mount keeps the namespace too, as does a mount created while processes were inspected.
         let mut mounts = ["self", "1"]
             .into_iter()
             .flat_map(|process| mounts::of_kind("nsfs", process));
@@ -618,14 +615,14 @@ impl Mark {
     }
 }
 
-/// In letters that the BPF file system takes for a name.
+/// Writes letters that the BPF file system accepts in a name.
 impl fmt::Display for Mark {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(to, "{}_{}", self.inode, self.cookie)
     }
 }
 
-/// It is not the text of a mark.
+/// The error for text that is not a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoMark;
 
@@ -642,7 +639,7 @@ impl FromStr for Mark {
     }
 }
 
-/// The kernel's own number for the namespace (`None`: the calling thread's), given once.
+/// Returns the kernel's own number for the namespace (`None`: the calling thread's), which is never reused.
 pub fn cookie(namespace: Option<&Namespace>) -> Result<u64> {
     let known = namespace.map(|namespace| &*namespace.cookie);
     if let Some(cookie) = known.and_then(OnceLock::get) {
@@ -654,7 +651,7 @@ pub fn cookie(namespace: Option<&Namespace>) -> Result<u64> {
         socket_option::get(&socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, 0u64)
     };
     let asked = run_maybe_in(namespace, ask)?
-        .map_err(|e: std::io::Error| Error::os("cannot tell which network namespace this is", e))?;
+        .map_err(|e: std::io::Error| Error::os("cannot identify the network namespace", e))?;
     Ok(known.map_or(asked, |known| *known.get_or_init(|| asked)))
 }
 
@@ -666,7 +663,7 @@ mod tests {
     use crate::testing::{ScratchNamespace, root_or_skip};
 
     #[test]
-    fn a_missing_name_says_how_to_make_it() {
+    fn a_missing_name_shows_the_command_to_create_it() {
         let error = Namespace::open("trawl-no-such-namespace")
             .unwrap_err()
             .to_string();
@@ -733,9 +730,9 @@ mod tests {
         assert_eq!(Namespace::of_pid(std::process::id()).unwrap(), before);
     }
 
-    /// As containers' runtimes keep theirs.
+    /// As kept by container runtimes.
     #[test]
-    fn one_that_only_a_mount_elsewhere_keeps_is_found() {
+    fn a_namespace_kept_only_by_a_mount_elsewhere_is_found() {
         if !root_or_skip() {
             return;
         }

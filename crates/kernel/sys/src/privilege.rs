@@ -1,4 +1,4 @@
-//! Giving up what a command does not need once it is set up: another user, no capabilities, no way to gain any.
+//! Giving up privileges that a command does not need after its setup: another user, no capabilities, no means to gain any.
 
 use std::ffi::CString;
 
@@ -22,20 +22,20 @@ impl User {
     pub fn find(name: &str) -> Result<Self> {
         let what = || format!("cannot change to user {name}");
         let name = CString::new(name).map_err(|e| Error::usage(what(), e))?;
-        // SAFETY: the name is a C string, and what is returned points into memory of libc's that stays as it is until
-        // the next such call; no other thread makes one. It is copied at once.
+        // SAFETY: the name is a C string, and the result points into static memory of libc's that stays unchanged until the
+        // next such call; no other thread makes one. It is copied at once.
         let (uid, gid) = unsafe {
             let entry = libc::getpwnam(name.as_ptr());
             if entry.is_null() {
-                return Err(Error::usage(what(), "there is no such user")
-                    .fix("'getent passwd' lists those there are"));
+                return Err(Error::usage(what(), "no such user exists")
+                    .fix("'getent passwd' lists the users"));
             }
             ((*entry).pw_uid, (*entry).pw_gid)
         };
         Ok(Self { name, uid, gid })
     }
 
-    /// Its number, and that of its group.
+    /// Returns the numbers of the user and its group.
     pub fn name(&self) -> String {
         self.name.to_string_lossy().into_owned()
     }
@@ -44,7 +44,7 @@ impl User {
         (self.uid, self.gid)
     }
 
-    /// Changes to this user with its groups. All capabilities go with the change where this was root.
+    /// Changes to this user with its groups. If this was root, all capabilities are lost.
     pub fn become_it(&self) -> Result<()> {
         // SAFETY: plain numbers and a C string that outlives the calls. libc changes all threads of the process.
         let changed = unsafe {
@@ -60,26 +60,26 @@ impl User {
     }
 }
 
-/// What a process keeps once it is set up.
+/// The privileges that a process keeps after its setup.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// Whom it becomes; itself where there is none.
+    /// The user that it becomes; `None` to stay the same.
     pub user: Option<User>,
     pub capabilities: Capabilities,
 }
 
 impl Kept {
-    /// Gives up all the rest, for this thread and those that it starts later, and any way to gain it again. From now on
-    /// it executes no programs, and does nothing that a capture has no use for.
+    /// Gives up all other privileges for good, for this thread and all threads it starts later. From now on the process
+    /// executes no programs, and makes no system call that a capture does not need.
     pub fn confine(&self) -> Result<()> {
         self.give_up_others()?;
         forbid(&[&BEYOND_FILES[..], &[libc::SYS_unshare]].concat());
         Ok(())
     }
 
-    /// The same for a process that executes programs.
+    /// Gives up the same in a process that executes programs.
     pub fn give_up_others(&self) -> Result<()> {
-        // Another user has no right to, until it has given up the rest.
+        // The other user may not do this, so it comes first.
         bound(self.capabilities);
         if let Some(user) = &self.user {
             set_keep_capabilities(true).map_err(cannot_give_up)?;
@@ -90,7 +90,7 @@ impl Kept {
 }
 
 impl User {
-    /// Does something with this user's rights to files alone, such as making one that belongs to it.
+    /// Runs `act` with this user's rights to files, for example to create a file that belongs to it.
     pub fn act_as<T: Send>(&self, act: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let acted = std::thread::scope(|scope| {
             let acting = scope.spawn(|| self.become_in_thread().and_then(|()| act()));
@@ -99,7 +99,7 @@ impl User {
         acted.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Of the calling thread alone, which must not live on as anybody else.
+    /// Changes the calling thread alone, which must end as this user.
     fn become_in_thread(&self) -> Result<()> {
         // SAFETY: plain numbers; the calls below libc's change the calling thread only.
         let changed = unsafe {
@@ -123,8 +123,8 @@ fn cannot_give_up(error: rustix::io::Errno) -> Error {
     Error::os("cannot give up privileges", error.into())
 }
 
-/// Gives up all capabilities but these, for this thread and what it starts later, and any way to gain others: nothing
-/// that is executed from now on has more rights than this.
+/// Gives up all capabilities but these for good, for this thread and all it starts later: no program executed from now on has
+/// more.
 pub fn keep_only(capabilities: Capabilities) -> Result<()> {
     set_no_new_privs(true).map_err(cannot_give_up)?;
     let held = rustix::thread::capabilities(None).map_err(cannot_give_up)?;
@@ -141,7 +141,7 @@ pub fn keep_only(capabilities: Capabilities) -> Result<()> {
     .map_err(cannot_give_up)
 }
 
-/// Without CAP_SETPCAP the bounding set stays; nothing of it can be gained all the same, by no_new_privs.
+/// Limits the bounding set. Without CAP_SETPCAP it stays, but no_new_privs keeps any of it from being gained.
 fn bound(kept: Capabilities) {
     for other in kept.complement().iter() {
         let _ = remove_capability_from_bounding_set(other);
@@ -149,12 +149,12 @@ fn bound(kept: Capabilities) {
     let _ = clear_ambient_capability_set();
 }
 
-/// Gives up all capabilities: for commands that only read files which are open already.
+/// Gives up all capabilities, for commands that only read files which are already open.
 pub fn keep_none() -> Result<()> {
     keep_only(Capabilities::empty())
 }
 
-/// What neither a capture that runs nor the reading of files has any use for.
+/// System calls that neither a running capture nor the reading of files needs.
 const BEYOND_FILES: [libc::c_long; 30] = [
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -188,7 +188,7 @@ const BEYOND_FILES: [libc::c_long; 30] = [
     libc::SYS_open_by_handle_at,
 ];
 
-/// From now on this process may not execute programs, open sockets, trace others, mount, or load BPF programs and
+/// Forbids this process from executing programs, opening sockets, tracing others, mounting, and loading BPF programs and
 /// modules.
 pub fn forbid_all_but_files() {
     let sockets = [
@@ -201,17 +201,17 @@ pub fn forbid_all_but_files() {
     forbid(&[&BEYOND_FILES[..], &sockets].concat());
 }
 
-/// How the kernel names the calls of this machine's own kind: others have other numbers.
+/// The kernel's number for native system calls: other architectures number theirs differently.
 const NATIVE: u32 = if cfg!(target_arch = "aarch64") {
     0xc000_00b7
 } else {
     0xc000_003e
 };
-/// Calls of x86-64's other kind have this in their numbers.
+/// The bit that marks the numbers of x86-64's x32 calls.
 const X32: u32 = 0x4000_0000;
 
-/// Has these calls fail with EPERM in all threads of the process. Where the kernel has no seccomp filters, nothing is
-/// restricted, and that is no failure.
+/// Makes these calls fail with EPERM in all threads of the process. A kernel without seccomp filters restricts nothing, which
+/// is not an error.
 fn forbid(calls: &[libc::c_long]) {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -219,7 +219,7 @@ fn forbid(calls: &[libc::c_long]) {
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     let insn = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let count = calls.len() as u8;
-    // The number of the call is the first field of what the filter is given, its kind the second.
+    // The filter's data begins with the number of the call; its architecture follows.
     let mut program = vec![
         insn(LOAD, 0, 0, 4),
         insn(EQUAL, 0, count + 3, NATIVE),
@@ -253,20 +253,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_user_is_told() {
+    fn an_unknown_user_is_reported() {
         let error = User::find("no-such-user-here").expect_err("there is none");
         assert!(error.to_string().contains("no such user"));
         assert!(User::find("root").is_ok());
     }
 
     #[test]
-    fn what_was_given_up_stays_so() {
+    fn privileges_that_were_given_up_stay_lost() {
         const ALONE: &str = "TRAWL_TEST_ALONE";
-        // All threads give it up, so this is a process of its own.
+        // All threads are affected, so the test runs in a process of its own.
         if std::env::var_os(ALONE).is_none() {
             let own = std::env::current_exe().expect("its path");
             let tried = std::process::Command::new(own)
-                .args(["--exact", "privilege::tests::what_was_given_up_stays_so"])
+                .args([
+                    "--exact",
+                    "privilege::tests::privileges_that_were_given_up_stay_lost",
+                ])
                 .env(ALONE, "yes")
                 .output()
                 .expect("it runs");

@@ -1,4 +1,4 @@
-//! Other processes: their CPU, their time, and asking them to end.
+//! Other processes: their CPU, their CPU time, and signals that end them.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::run::OTHERS_WRITE;
 use crate::{Error, Result};
 
-/// The nice value that is served first.
+/// The nice value of the highest priority.
 const FIRST: i32 = -20;
 
 fn pid(process: u32) -> Result<Pid> {
@@ -24,17 +24,17 @@ fn pid(process: u32) -> Result<Pid> {
         })
 }
 
-/// The binary that this process runs.
+/// Returns the binary that this process runs.
 pub fn own_binary() -> Result<PathBuf> {
     std::env::current_exe().map_err(|e| Error::os("cannot find trawl's own binary", e))
 }
 
-/// Finds another program of trawl's: next to this one, or where packages put it. Root gets none that another user could
-/// have put there.
+/// Finds another program of trawl's: next to this one, or in the directory of packages. Refuses, for root, one that another
+/// user could have planted.
 pub fn companion(name: &str) -> Result<Option<PathBuf>> {
     let own = own_binary()?;
     let directory = own.parent().unwrap_or(Path::new("/"));
-    // A test program's directory is one further down.
+    // The directory of test programs is one level further down.
     let found = ["", "../libexec/trawl", ".."]
         .into_iter()
         .map(|place| directory.join(place).join(name))
@@ -47,7 +47,7 @@ pub fn companion(name: &str) -> Result<Option<PathBuf>> {
     Ok(found)
 }
 
-/// Who owns trawl's own binary is trusted, whoever else may write here is not.
+/// Refuses a program that anyone but root and the owner of trawl's own binary may write.
 fn refuse_planted(program: &Path, own: &Path) -> Result<()> {
     let what = || format!("cannot run {}", program.display());
     let about = |path: &Path| std::fs::metadata(path).map_err(|e| Error::os(what(), e));
@@ -86,13 +86,13 @@ pub fn pin_thread(cpu: usize) -> Result<()> {
         .map_err(|e| Error::os(format!("cannot keep a thread on CPU {cpu}"), e.into()))
 }
 
-/// Asks a process to end, as the interrupt key does.
+/// Interrupts a process, like the interrupt key.
 pub fn interrupt(process: u32) -> Result<()> {
     kill_process(pid(process)?, Signal::INT)
         .map_err(|e| Error::os(format!("cannot interrupt process {process}"), e.into()))
 }
 
-/// The processes that started this one, the nearest first.
+/// Iterates over the processes that started this one, the nearest first.
 pub fn ancestors() -> impl Iterator<Item = u32> {
     std::iter::successors(parent_of(std::process::id()), |one| parent_of(*one))
 }
@@ -103,7 +103,7 @@ fn parent_of(process: u32) -> Option<u32> {
     line.trim().parse().ok().filter(|parent| *parent != 0)
 }
 
-/// A variable that a process was started with; `None` too where its environment may not be read.
+/// Returns a variable from a process's initial environment; `None` also if that may not be read.
 pub fn variable_of(process: u32, name: &str) -> Option<String> {
     let environment = std::fs::read(format!("/proc/{process}/environ")).ok()?;
     let mut all = environment.split(|byte| *byte == 0);
@@ -113,21 +113,21 @@ pub fn variable_of(process: u32, name: &str) -> Option<String> {
     })
 }
 
-/// The CPU time a process has used, in user space and in the kernel.
+/// Returns the CPU time of a process, in user space and in the kernel.
 pub fn cpu_seconds(process: u32) -> f64 {
     ticks(process, 11) + ticks(process, 12)
 }
 
-/// The CPU time of this process's children that have ended and were waited for.
+/// Returns the CPU time of this process's children that have ended and were waited for.
 pub fn children_cpu_seconds() -> f64 {
     let own = std::process::id();
     ticks(own, 13) + ticks(own, 14)
 }
 
-/// A time of a process, by its place in `/proc/PID/stat` after the name.
+/// Returns a time of a process, by its index in `/proc/PID/stat` after the name.
 fn ticks(process: u32, index: usize) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name in the second field may hold anything; the fields after its bracket are numbers.
+    // The name in the second field may contain anything; the fields after its bracket are numbers.
     let fields = stat.rsplit(')').next().unwrap_or_default();
     let ticks = fields.split_whitespace().nth(index);
     ticks
@@ -136,15 +136,15 @@ fn ticks(process: u32, index: usize) -> f64 {
         / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// Where a program of that name may be, by PATH.
+/// Returns the possible paths of a program, by PATH.
 pub fn in_path(name: &str) -> Vec<std::path::PathBuf> {
     let places = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&places);
     places.map(|place| place.join(name)).collect()
 }
 
-/// Lets the program that a command starts receive every signal, whatever this thread has blocked for itself: a blocked
-/// signal stays blocked in all that is started, and a program that knows nothing of that cannot be interrupted.
+/// Unblocks all signals in the program that a command starts. A signal that this thread blocks stays blocked in its children,
+/// and a program unaware of that could not be interrupted.
 pub fn with_signals(command: &mut std::process::Command) -> &mut std::process::Command {
     use std::os::unix::process::CommandExt;
     let unblock = || {
@@ -165,8 +165,8 @@ pub fn with_signals(command: &mut std::process::Command) -> &mut std::process::C
     unsafe { command.pre_exec(unblock) }
 }
 
-/// Interrupts what a command starts when the thread that starts it ends, whichever way. A program that holds rights which it
-/// gives up later keeps this.
+/// Interrupts the program that a command starts when the starting thread ends, for any reason. This persists in a program
+/// that gives up privileges later.
 pub fn ends_with_parent(command: &mut std::process::Command) -> &mut std::process::Command {
     use std::os::unix::process::CommandExt;
     let parent = std::process::id();
@@ -178,7 +178,7 @@ pub fn ends_with_parent(command: &mut std::process::Command) -> &mut std::proces
         // SAFETY: it takes nothing and cannot fail.
         match u32::try_from(unsafe { libc::getppid() }) == Ok(parent) {
             true => Ok(()),
-            // It ended before it could be watched.
+            // The parent ended before it could be watched.
             false => Err(std::io::Error::from_raw_os_error(libc::ESRCH)),
         }
     };
@@ -192,19 +192,19 @@ pub fn kill(process: u32) -> Result<()> {
         .map_err(|e| Error::os(format!("cannot kill process {process}"), e.into()))
 }
 
-/// Lets a process or thread go before others on its CPU.
+/// Gives a process or thread priority over others on its CPU.
 pub fn prefer(process: u32) -> Result<()> {
     setpriority_process(Some(pid(process)?), FIRST)
         .map_err(|e| Error::os(format!("cannot prefer process {process}"), e.into()))
 }
 
-/// Lets the calling thread go before others on its CPU.
+/// Gives the calling thread priority over others on its CPU.
 pub fn prefer_thread() -> Result<()> {
     setpriority_process(Some(rustix::thread::gettid()), FIRST)
         .map_err(|e| Error::os("cannot prefer a thread", e.into()))
 }
 
-/// Lets what a command starts run only where nothing else wants its CPU (SCHED_IDLE): whatever wakes up goes first.
+/// Runs the program that a command starts only while its CPU is idle (SCHED_IDLE): any other process goes first.
 pub fn give_way(command: &mut std::process::Command) -> &mut std::process::Command {
     use std::os::unix::process::CommandExt;
     let idle = || {

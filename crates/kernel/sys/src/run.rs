@@ -1,5 +1,5 @@
-//! Trawl's own directory under /run: locks and changes that wait to be confirmed. Only root can reach it, so that nobody
-//! else can block a command or confirm a change.
+//! Trawl's own directory under /run: locks and changes that wait to be confirmed. Only root can access it, so no other user
+//! can block a command or confirm a change.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use crate::{Error, Result};
 
 const DIRECTORY: &str = "/run/trawl";
-/// The bits of a mode by which others than the owner may write.
+/// The mode bits for writing by users other than the owner.
 pub(super) const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// A directory below trawl's own, made if it is missing. `None`: this process is not root, and may make none.
+/// Returns a directory below trawl's own, created if it is missing; `None` if this process is not root, and may not create
+/// it.
 pub fn directory(name: &str) -> Result<Option<PathBuf>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -33,12 +34,12 @@ pub fn directory(name: &str) -> Result<Option<PathBuf>> {
     Ok(Some(below))
 }
 
-/// The user whose rights this process has.
+/// Returns the user whose rights this process has.
 pub fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Refuses a directory that another user owns or may write: what is in it could be moved away or replaced.
+/// Refuses a directory that another user owns or may write: that user could move or replace its contents.
 pub fn check_owner(path: &Path) -> Result<()> {
     let what = || format!("cannot use {}", path.display());
     let about = fs::symlink_metadata(path).map_err(|e| Error::os(what(), e))?;
@@ -51,7 +52,7 @@ pub fn check_owner(path: &Path) -> Result<()> {
         return Err(Error::failed(
             what(),
             format!(
-                "it belongs to user {}, who could take away what trawl keeps there",
+                "it belongs to user {}, who could remove trawl's files in it",
                 about.uid()
             ),
         )
@@ -61,7 +62,7 @@ pub fn check_owner(path: &Path) -> Result<()> {
         return Err(Error::failed(
             what(),
             format!(
-                "other users may write it (mode {:04o}), and could take away what trawl keeps there",
+                "other users may write to it (mode {:04o}), and could remove trawl's files in it",
                 about.mode() & 0o7777
             ),
         )

@@ -1,4 +1,4 @@
-//! The SSH session that a command is typed in.
+//! The SSH session of a command.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,8 +14,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// The one that this command is typed in, as the SSH server says it. sudo and others keep its variable from a
-    /// command: it is then looked for in the processes that started this one, as far as they may be looked at.
+    /// Returns the session of this command, as the SSH server reports it. sudo and others hide its variable from a command:
+    /// it is then read from the processes that started this one, as far as permitted.
     pub fn of_this_command() -> Option<Self> {
         let own = std::env::var(VARIABLE).ok();
         own.or_else(of_an_ancestor)
@@ -23,7 +23,7 @@ impl Session {
     }
 }
 
-/// What the nearest process has that started this one, directly or by way of others.
+/// Returns the variable of the nearest process that started this one, directly or indirectly, and has it.
 fn of_an_ancestor() -> Option<String> {
     process::ancestors().find_map(|one| process::variable_of(one, VARIABLE))
 }
@@ -31,11 +31,11 @@ fn of_an_ancestor() -> Option<String> {
 impl std::str::FromStr for Session {
     type Err = ();
 
-    /// Client and server, each an address and a port.
+    /// Parses client and server, each an address and a port.
     fn from_str(text: &str) -> Result<Self, ()> {
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
         let end = |address: &str, port: &str| {
-            // A link-local address has its interface after it.
+            // A link-local address is followed by its interface.
             let address: IpAddr = address.split('%').next()?.parse().ok()?;
             Some(SocketAddr::new(address.to_canonical(), port.parse().ok()?))
         };
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sessions_are_what_the_server_says() {
+    fn sessions_are_parsed_from_the_servers_variable() {
         let session: Session = "10.0.0.1 50000 ::ffff:10.0.0.2 22".parse().expect("one");
         assert_eq!(session.client, "10.0.0.1:50000".parse().expect("an end"));
         assert_eq!(session.server, "10.0.0.2:22".parse().expect("an end"));

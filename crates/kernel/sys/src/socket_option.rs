@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use libc::c_int;
 
-/// A value with pointers in it must be given together with what they lead to: the kernel reads that as well.
+/// Sets an option. A value with pointers in it must come with the memory they point to: the kernel reads that as well.
 pub fn set<T>(socket: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel reads `length` bytes at most from the value, which outlives the call.
@@ -25,7 +25,7 @@ pub fn set<T>(socket: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::R
     }
 }
 
-/// `T` must be valid for any bit pattern: the kernel fills it, or the first part of it.
+/// Reads an option. `T` must be valid for any bit pattern: the kernel fills it, or the first part of it.
 pub fn get<T: Copy>(
     socket: &impl AsFd,
     level: c_int,

@@ -1,4 +1,4 @@
-//! Which processes have sockets open, by the numbers of the sockets' inodes.
+//! Processes that have sockets open, by the sockets' inode numbers.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,8 +11,8 @@ pub struct Process {
     pub name: String,
 }
 
-/// The processes by the sockets that they have open, as far as they may be looked at. Of several that share a socket
-/// the one with the lowest number.
+/// Returns the processes by the sockets that they have open, as far as they may be inspected. A shared socket belongs to the
+/// process with the lowest number.
 pub fn look() -> HashMap<u64, Process> {
     let mut owners = HashMap::new();
     let mut ids: Vec<u32> = fs::read_dir("/proc")

@@ -7,22 +7,22 @@ use std::process::{Command, Output, Stdio};
 use crate::process::with_signals;
 use crate::{Error, Result};
 
-/// A host, and the program that reaches it.
+/// A host, and the program that connects to it.
 #[derive(Clone, Debug)]
 pub struct Ssh {
     /// The program and its options.
     pub program: Vec<String>,
-    /// As ssh takes it: USER@HOST, or ssh://USER@HOST:PORT.
+    /// Argument for ssh: USER@HOST, or ssh://USER@HOST:PORT.
     pub destination: String,
 }
 
-/// A text as one word of a POSIX shell.
+/// Quotes a text as one argument for a POSIX shell.
 pub fn word(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 impl Ssh {
-    /// A command that runs this script there, whatever the user's own shell is. It never asks for a password.
+    /// Returns a command that runs this script on the host, whatever the user's own shell is. It never asks for a password.
     pub fn script(&self, script: &str) -> Command {
         let mut words = self.program.iter();
         let mut ssh = Command::new(words.next().map_or("ssh", String::as_str));
@@ -35,13 +35,13 @@ impl Ssh {
         ssh
     }
 
-    /// Runs a script to its end: what it printed, without the last newline.
+    /// Runs a script to its end and returns its output without the last newline.
     pub fn run(&self, script: &str) -> Result<String> {
         let output = self.script(script).output();
         self.printed(output)
     }
 
-    /// Makes a program at this path, unless the same one is there already.
+    /// Copies a program to this path, unless the same one exists there already.
     pub fn provide(&self, local: &Path, path: &str) -> Result<()> {
         let what = || format!("cannot copy {} to {}", local.display(), self.destination);
         let sum = |output: &str| output.split(' ').next().unwrap_or_default().to_owned();
@@ -53,7 +53,7 @@ impl Ssh {
             return Ok(());
         }
         let file = File::open(local).map_err(|e| Error::os(what(), e))?;
-        // Several commands may copy to one host at a time: each has a draft of its own.
+        // Several commands may copy to one host at a time: each uses a draft of its own.
         let script = format!(
             "draft={path}.draft.$$; trap 'rm -f \"$draft\"' EXIT; \
              cat > \"$draft\" && chmod 755 \"$draft\" && mv \"$draft\" {path}"

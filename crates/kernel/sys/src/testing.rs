@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::netns::{self, Namespace};
 
-/// False, with a word about it, where the tests cannot do what they need root for.
+/// Returns true for root; otherwise prints a notice and returns false, so that the test is skipped.
 pub fn root_or_skip() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {

@@ -1,4 +1,4 @@
-//! Files that people write, read as a whole: a device that never ends, or a file by mistake, takes no memory.
+//! Files written by people, read as a whole: an endless device, or a huge file given by mistake, does not fill memory.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::{Error, Result};
 
-/// More than anybody writes.
+/// Larger than any file a person writes.
 const LARGEST: u64 = 64 << 20;
 
 /// Returns the text of a file, or of a pipe.
@@ -16,7 +16,7 @@ pub fn read(path: &Path) -> Result<String> {
     read_from(file, &what)
 }
 
-/// Reads a text to its end; an error says that `what` failed.
+/// Reads a text to its end; an error names `what` as the failed action.
 pub fn read_from(source: impl Read, what: &str) -> Result<String> {
     let mut text = String::new();
     source
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_never_ends_is_refused() {
+    fn an_endless_file_is_refused() {
         let error = read(Path::new("/dev/zero")).expect_err("it has no end");
         assert!(error.to_string().contains("larger than 64 MiB"), "{error}");
         assert!(read(Path::new("/nonexistent")).is_err());

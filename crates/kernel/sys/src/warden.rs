@@ -1,5 +1,5 @@
-//! The warden: a child process that outlives a killed trawl for a moment, to undo what the kernel would keep: slots
-//! of other people's hook maps, clsact filters, chains of captures, and a block that was cut in the middle of a write.
+//! The warden: a child process that outlives a killed trawl for a moment, to undo state that the kernel would keep: slots of
+//! foreign hook maps, clsact filters, chains of captures, and a block that was cut in the middle of a write.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 /// A task for the warden, defined by the owner of the state that it restores.
 pub trait Undo: fmt::Debug + Send {
-    /// Restores the state. Nobody reads the error when the warden calls it.
+    /// Restores the state. The warden ignores the error.
     fn undo(&self) -> Result<()>;
 
     /// Returns true once nothing is left to undo: the warden drops the task.
@@ -22,13 +22,13 @@ pub trait Undo: fmt::Debug + Send {
         false
     }
 
-    /// Lists the descriptors that stay open until it is done: a lock, for one.
+    /// Lists the descriptors that stay open until the task is done: a lock, for one.
     fn descriptors(&self) -> Vec<RawFd> {
         Vec::new()
     }
 
-    /// Returns the rights that it needs: by default those to change programs, pins and interfaces of any namespace, which
-    /// other processes lead to.
+    /// Returns the capabilities that the task needs: by default enough to change programs, pins and interfaces of any
+    /// namespace, including those found through other processes.
     fn takes(&self) -> Capabilities {
         Capabilities::BPF
             | Capabilities::NET_ADMIN
@@ -40,7 +40,7 @@ pub trait Undo: fmt::Debug + Send {
     }
 }
 
-/// How many bytes of a file are whole blocks: told to the warden through memory that both processes see.
+/// Number of bytes of a file that are whole blocks, shared with the warden by memory that both processes map.
 #[derive(Clone, Debug)]
 pub struct WholeBytes(Arc<Mapping>);
 
@@ -49,7 +49,7 @@ impl WholeBytes {
         Ok(Self(Arc::new(Mapping::anonymous(size_of::<u64>())?)))
     }
 
-    /// Cuts a file after these bytes, and gives back room that was reserved beyond its end.
+    /// Truncates a file after these bytes, and frees space that was reserved beyond its end.
     pub fn cut(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         let about = rustix::fs::fstat(file)?;
         let end = self.get().min(about.st_size as u64);
@@ -70,7 +70,7 @@ impl WholeBytes {
     }
 }
 
-/// Cuts a file after its last whole block.
+/// Truncates a file after its last whole block.
 #[derive(Debug)]
 pub struct CutFile {
     pub file: OwnedFd,
@@ -92,7 +92,7 @@ impl Undo for CutFile {
     }
 }
 
-/// The tasks, and the process that stands by to carry them out.
+/// The tasks, and the child process that will carry them out.
 #[derive(Debug, Default)]
 pub struct Warden {
     tasks: Vec<Box<dyn Undo>>,
@@ -102,12 +102,12 @@ pub struct Warden {
 #[derive(Debug)]
 struct Child {
     process: libc::pid_t,
-    /// Closed by our death; written to when all is well.
+    /// Closed when this process dies; written to when all is well.
     lifeline: OwnedFd,
 }
 
 impl Warden {
-    /// Takes on tasks. They are looked after from now on: call this before doing what they undo.
+    /// Adds tasks. The warden covers them from now on: call this before the actions that they undo.
     pub fn watch(&mut self, tasks: impl IntoIterator<Item = Box<dyn Undo>>) -> Result<()> {
         self.tasks.retain(|task| !task.is_over());
         self.tasks.extend(tasks);
@@ -122,8 +122,8 @@ impl Warden {
         Ok(())
     }
 
-    /// Has the process that stands by undo all of it now, and waits until that is done: it may do what this one has given
-    /// up the right to. Nothing is left to undo then.
+    /// Makes the child undo all tasks now, and waits for it: it may still have rights that this process has given up. No task
+    /// is left then.
     pub fn carry_out(&mut self) {
         if let Some(child) = self.child.take() {
             child.leave_to_it();
@@ -131,7 +131,7 @@ impl Warden {
         self.tasks.clear();
     }
 
-    /// Starts another process where the one that stood by is gone: somebody killed it. Says whether that was so.
+    /// Starts another child if the old one was killed. Returns true if it was.
     pub fn renew(&mut self) -> Result<bool> {
         if self.child.as_ref().is_none_or(Child::is_alive) {
             return Ok(false);
@@ -148,9 +148,9 @@ impl Warden {
             .flat_map(|task| task.descriptors())
             .collect();
         keep.push(watched.as_raw_fd());
-        // SAFETY: the child runs only the code below and never returns into the caller. trawl forks before it starts
-        // threads of its own, except where it replaces a child that was killed: what the code below calls takes no lock
-        // but the allocator's, which fork(3) leaves usable in the child.
+        // SAFETY: the child runs only the code below and never returns into the caller. trawl forks before it starts threads
+        // of its own, except to replace a child that was killed: the calls below take no lock but the allocator's, which
+        // fork(3) leaves usable in the child.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
@@ -182,7 +182,7 @@ impl Child {
         self.leave_to_it();
     }
 
-    /// Closes the lifeline and waits for the child to end.
+    /// Closes the lifeline and waits for the child to carry out the tasks and end.
     fn leave_to_it(self) {
         drop(self.lifeline);
         // SAFETY: waits for our own child and takes no result.
@@ -190,7 +190,7 @@ impl Child {
     }
 }
 
-/// The child's whole life: until trawl either says that all is well or is gone.
+/// Runs the child's whole life: until trawl either reports success or is gone.
 fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Box<dyn Undo>]) {
     // The name spares it from `pkill -9 trawl`.
     leave_terminal(c"warden", keep);
@@ -203,14 +203,14 @@ fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Box<dyn Undo>]) {
         }
     };
     if told == Ok(0) {
-        // What was done last is undone first. Nobody is left to read of a failure.
+        // The last task is undone first. No process is left to read a failure.
         for task in tasks.iter().rev() {
             let _ = task.undo();
         }
     }
 }
 
-/// Gives up what a process that only waits and undoes has no use for. Where that fails, it undoes with more rights.
+/// Gives up privileges that a waiting process does not need. On failure it keeps them.
 pub fn confine(capabilities: Capabilities) {
     let kept = Kept {
         user: None,
@@ -219,7 +219,7 @@ pub fn confine(capabilities: Capabilities) {
     let _ = kept.confine();
 }
 
-/// Takes a child process away from the terminal and from all descriptors but these.
+/// Detaches a child process from the terminal and from all descriptors but these.
 pub(crate) fn leave_terminal(name: &CStr, keep: &mut [RawFd]) {
     crate::lock::forget_inherited();
     // SAFETY: plain calls on this process alone.
@@ -249,7 +249,7 @@ pub(crate) fn close_all_but(keep: &mut [RawFd]) {
     }
 }
 
-/// A second descriptor for the same thing, for a task to hold.
+/// Duplicates a descriptor, for a task to hold.
 pub fn hold(descriptor: BorrowedFd<'_>) -> Result<OwnedFd> {
     descriptor
         .try_clone_to_owned()

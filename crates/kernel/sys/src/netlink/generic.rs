@@ -1,4 +1,4 @@
-//! Generic netlink: what a driver says of its XDP abilities (the `netdev` family, since 6.3).
+//! Generic netlink: the XDP abilities that drivers report (the `netdev` family, since 6.3).
 
 use super::socket::{Refusal, Request, Socket, find, read_text, read_u16, read_u64};
 use crate::error::Result;
@@ -13,7 +13,7 @@ const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
 const GENERIC_HEADER: usize = 4;
 
-/// What the driver of an interface can do for XDP, by its own word.
+/// The XDP abilities of an interface, as its driver reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpAbilities {
     pub features: u64,
@@ -21,7 +21,7 @@ pub struct XdpAbilities {
 }
 
 impl XdpAbilities {
-    /// Native XDP at all: drop, pass, transmit back.
+    /// Returns true if the driver supports native XDP: drop, pass, transmit back.
     pub fn native(self) -> bool {
         self.features & 1 != 0
     }
@@ -30,7 +30,7 @@ impl XdpAbilities {
         self.features & 1 << 1 != 0
     }
 
-    /// Others may redirect to it.
+    /// Returns true if other interfaces may redirect to this one.
     pub fn redirect_target(self) -> bool {
         self.features & 1 << 2 != 0
     }
@@ -43,12 +43,12 @@ impl XdpAbilities {
         self.features & 1 << 4 != 0
     }
 
-    /// Packets of more than one buffer (jumbo frames).
+    /// Returns true if programs see packets of more than one buffer (jumbo frames).
     pub fn multi_buffer(self) -> bool {
         self.features & 1 << 5 != 0
     }
 
-    /// Sends packets of more than one buffer that XDP redirects to it.
+    /// Returns true if it sends packets of more than one buffer that XDP redirects to it.
     pub fn sends_multi_buffer(self) -> bool {
         self.features & 1 << 6 != 0
     }
@@ -58,7 +58,7 @@ impl XdpAbilities {
     }
 }
 
-/// Asks the driver of an interface; `None` where the kernel has no way to ask (before 6.3).
+/// Asks the driver of an interface; `None` if the kernel cannot report abilities (before 6.3).
 pub fn xdp_abilities(namespace: Option<&Namespace>, index: u32) -> Result<Option<XdpAbilities>> {
     let mut socket = Socket::generic(namespace)?;
     let family = match family_id(&mut socket, "netdev") {
@@ -99,7 +99,7 @@ fn family_id(socket: &mut Socket, name: &str) -> Result<Option<u16>, Refusal> {
     }
 }
 
-// Devlink: what switches and smart cards count of the packets that they trapped or dropped by themselves.
+// Devlink: the counters of packets that switches and smart cards trapped or dropped themselves.
 
 const FAMILY: &str = "devlink";
 const VERSION: u8 = 1;
@@ -125,7 +125,7 @@ pub struct Trap {
     pub packets: u64,
 }
 
-/// The traps of all devices; none where the kernel has no devlink.
+/// Returns the traps of all devices; none if the kernel has no devlink.
 pub fn traps(namespace: &Namespace) -> Result<Vec<Trap>> {
     let mut socket = Socket::generic(Some(namespace))?;
     let family = match family_id(&mut socket, FAMILY) {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trap_tells_what_was_not_forwarded() {
+    fn a_trap_counts_packets_that_were_not_forwarded() {
         let expected = Trap {
             device: "pci/0000:01:00.0".to_owned(),
             name: "ttl_value_is_too_small".to_owned(),

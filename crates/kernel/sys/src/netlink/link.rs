@@ -73,7 +73,7 @@ impl XdpMode {
         }
     }
 
-    /// `XDP_FLAGS_…_MODE`, as links and netlink take it.
+    /// Returns `XDP_FLAGS_…_MODE`, as links and netlink expect it.
     pub fn flags(self) -> u32 {
         match self {
             Self::Native => XDP_FLAGS_DRV_MODE,
@@ -83,7 +83,7 @@ impl XdpMode {
     }
 }
 
-/// What may be on the interface for a change of its XDP program to go through.
+/// The program that must be on the interface for a change of its XDP program to succeed.
 #[derive(Clone, Copy, Debug)]
 pub enum XdpExpected<'a> {
     Nothing,
@@ -132,12 +132,12 @@ pub struct Link {
     pub kind: Option<String>,
     pub rx_queues: u32,
     pub tx_queues: u32,
-    /// The kernel has noticed that the other end is there, and sends.
+    /// The kernel has noticed that the other end exists, and sends.
     pub operational: bool,
     pub alias: Option<String>,
     /// The other end of a veth, the lower device of a vlan.
     pub peer_index: Option<u32>,
-    /// The namespace that the peer is in, by this namespace's numbering; `None`: the same one.
+    /// The peer's namespace, by this namespace's numbering; `None` for the same one.
     pub peer_namespace_id: Option<i32>,
     pub master: Option<u32>,
     pub vlan: Option<VlanTag>,
@@ -231,7 +231,7 @@ fn parse_xdp(value: &[u8]) -> Vec<XdpAttachment> {
     })
     .collect();
     if attached.is_empty() {
-        // Kernels before 4.20 tell only one mode and one id.
+        // Kernels before 4.20 report only one mode and one id.
         let mode = match find(value, IFLA_XDP_ATTACHED).and_then(|v| v.first().copied()) {
             Some(1) => Some(XdpMode::Native),
             Some(2) => Some(XdpMode::Skb),
@@ -262,7 +262,7 @@ fn link_request(kind: u16, index: u32) -> Request {
 const LONGEST_NAME: usize = 15;
 const LONGEST_OTHER_NAME: usize = 127;
 
-/// Names are without blanks or slashes; anything else can't exist.
+/// Checks a name: without blanks or slashes; others cannot exist.
 fn check_name(name: &str) -> Result<()> {
     let wrong = name.is_empty()
         || name.len() > LONGEST_OTHER_NAME
@@ -271,17 +271,17 @@ fn check_name(name: &str) -> Result<()> {
     if wrong {
         return Err(Error::failed(
             format!("interface {name:?}"),
-            "that is not a name an interface can have (1 to 127 characters, no blanks or slashes)",
+            "the name is not valid (1 to 127 characters, no blanks or slashes)",
         ));
     }
     Ok(())
 }
 
-/// A host may have a thousand interfaces; a message does not name them all.
+/// Number of interfaces that a message names; a host may have a thousand.
 const NAMES_SHOWN: usize = 20;
 
 impl Netlink {
-    /// All interfaces of the namespace, by index.
+    /// Returns all interfaces of the namespace, by index.
     pub fn links(&mut self) -> Result<Vec<Link>> {
         let replies = self
             .socket
@@ -290,7 +290,7 @@ impl Netlink {
         Ok(parse_links(&replies))
     }
 
-    /// The interface of that name; the error lists those that exist.
+    /// Returns the interface of that name; the error lists the existing ones.
     pub fn link(&mut self, name: &str) -> Result<Link> {
         match self.find_link(name)? {
             Some(link) => Ok(link),
@@ -298,7 +298,7 @@ impl Netlink {
         }
     }
 
-    /// The interface of that name, or of that other name (`ip link property add altname`), if there is one.
+    /// Finds the interface of that name, or of that alternative name (`ip link property add altname`).
     pub fn find_link(&mut self, name: &str) -> Result<Option<Link>> {
         check_name(name)?;
         let mut request = link_request(libc::RTM_GETLINK, 0);
@@ -339,7 +339,7 @@ impl Netlink {
                 if others > 0 {
                     names.push(format!("and {others} others (ip link lists them)"));
                 }
-                error.fix(format!("those that exist: {}", names.join(", ")))
+                error.fix(format!("existing interfaces: {}", names.join(", ")))
             }
             Err(_) => error,
         }
@@ -353,20 +353,20 @@ impl Netlink {
         self.set_flags(index, 0, libc::IFF_UP as u32)
     }
 
-    /// Whether the interface asks for its neighbours' addresses (ARP and IPv6 alike).
+    /// Turns address resolution (ARP and IPv6 alike) on or off.
     pub fn set_arp(&mut self, index: u32, on: bool) -> Result<()> {
         let noarp = libc::IFF_NOARP as u32;
         self.set_flags(index, if on { 0 } else { noarp }, noarp)
     }
 
-    /// Whether the interface does multicast. Without it IPv6 reports no groups, which a router is in by itself.
+    /// Turns multicast on or off. Without it IPv6 reports no groups, and every router is in some.
     pub fn set_multicast(&mut self, index: u32, on: bool) -> Result<()> {
         let multicast = libc::IFF_MULTICAST as u32;
         self.set_flags(index, if on { multicast } else { 0 }, multicast)
     }
 
-    /// Waits until the interface really sends. One that went up before its peer did throws packets away
-    /// until the kernel has noticed the peer, which it does in its own time.
+    /// Waits until the interface really sends. If it went up before its peer did, it drops packets until the kernel has
+    /// noticed the peer, which takes an unknown time.
     pub fn wait_until_operational(&self, index: u32, patience: Duration) -> Result<()> {
         let mut monitor = LinkMonitor::new(self.namespace.as_ref(), index)?;
         let deadline = Instant::now() + patience;
@@ -389,7 +389,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Sets those `IFF_…` bits of `flags` that are in `mask`.
+    /// Sets the `IFF_…` bits of `flags` that are in `mask`.
     fn set_flags(&mut self, index: u32, flags: u32, mask: u32) -> Result<()> {
         let request =
             Request::new(libc::RTM_NEWLINK, 0).family_header(&link_header(index, flags, mask));
@@ -403,15 +403,15 @@ impl Netlink {
         self.change_link(request, index, "rename")
     }
 
-    /// Moves the interface away; it may get another index there.
+    /// Moves the interface to another namespace; its index may change.
     pub fn move_to(&mut self, index: u32, namespace: &Namespace) -> Result<()> {
         let mut request = link_request(libc::RTM_NEWLINK, index);
         request.u32(IFLA_NET_NS_FD, namespace.as_fd().as_raw_fd() as u32);
         self.change_link(request, index, "move")
     }
 
-    /// Puts an XDP program on the interface, or takes it off with `None`, by netlink: it stays until it is taken off.
-    /// The refusal carries the driver's own words where it has any.
+    /// Attaches an XDP program to the interface, or detaches it with `None`, by netlink: it stays until it is detached. The
+    /// refusal includes the driver's own text, if any.
     pub fn set_xdp(
         &mut self,
         index: u32,
@@ -449,7 +449,7 @@ impl Netlink {
         })
     }
 
-    /// The number by which this namespace knows another one, as in [`Link::peer_namespace_id`].
+    /// Returns the number by which this namespace knows another one, as in [`Link::peer_namespace_id`].
     pub fn namespace_id(&mut self, other: &Namespace) -> Result<Option<i32>> {
         let mut request = Request::new(RTM_GETNSID, 0).family_header(&[0; 4]);
         request.u32(NETNSA_FD, other.as_fd().as_raw_fd() as u32);
@@ -471,7 +471,7 @@ fn parse_links(replies: &[Reply]) -> Vec<Link> {
         .collect()
 }
 
-// veth pairs, both ends made where they are wanted, with the queues they need.
+// veth pairs, each end created in its namespace, with the queues it needs.
 
 const VETH_INFO_PEER: u16 = 1;
 const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
@@ -481,13 +481,13 @@ const ADDR_GEN_MODE_NONE: u8 = 1;
 #[derive(Clone, Debug)]
 pub struct VethEnd<'a> {
     pub name: &'a str,
-    /// Where it goes; `None`: here.
+    /// The namespace of this end; `None` for the current one.
     pub namespace: Option<&'a Namespace>,
     pub mac: Option<[u8; 6]>,
     pub mtu: Option<u32>,
     /// Receive and transmit queues, both this many.
     pub queues: u32,
-    /// No link-local IPv6 address by itself, and so none of the packets that come with one.
+    /// Suppresses the link-local IPv6 address, and the packets that come with one.
     pub no_link_local: bool,
 }
 
@@ -509,7 +509,7 @@ impl VethEnd<'_> {
     }
 }
 
-/// Makes a veth pair; both ends are down.
+/// Creates a veth pair; both ends are down.
 pub fn create_veth(a: &VethEnd<'_>, b: &VethEnd<'_>) -> Result<()> {
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
     let mut request = Request::new(libc::RTM_NEWLINK, flags).family_header(&link_header(0, 0, 0));
@@ -539,7 +539,7 @@ pub fn create_veth(a: &VethEnd<'_>, b: &VethEnd<'_>) -> Result<()> {
 }
 
 impl Netlink {
-    /// Keeps IPv6 from making a link-local address; has to be said before the interface goes up.
+    /// Keeps IPv6 from creating a link-local address; must be set before the interface goes up.
     fn forbid_link_local(&mut self, index: u32) -> Result<()> {
         let mut request =
             Request::new(libc::RTM_NEWLINK, 0).family_header(&link_header(index, 0, 0));
@@ -560,13 +560,13 @@ impl Netlink {
     }
 }
 
-// IPIP devices: they receive the IPv4 packets inside of packets to a local address.
+// IPIP devices: they receive the IPv4 packets inside packets to a local address.
 
 const IFLA_IPTUN_LOCAL: u16 = 2;
 
 impl Netlink {
-    /// Makes an IPIP device that accepts tunnels from every address to `local`. Returns false where the kernel has no
-    /// such devices.
+    /// Creates an IPIP device that accepts tunnels from every address to `local`. Returns false if the kernel has no such
+    /// devices.
     pub fn create_ipip(&mut self, name: &str, local: Ipv4Addr) -> Result<bool> {
         let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
         let mut request =

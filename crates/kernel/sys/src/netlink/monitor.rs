@@ -1,4 +1,4 @@
-//! Watching interfaces of a network namespace: told when one goes away, goes down, comes up or changes its name.
+//! Watching interfaces of a network namespace: removal, going down, coming up, a new name.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,33 +14,33 @@ const IFLA_NEW_IFINDEX: u16 = 49;
 
 const CANNOT_WATCH: &str = "cannot watch interfaces";
 
-/// What happened to a watched interface.
+/// A change of a watched interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
     Removed,
-    /// It lives on in another namespace.
+    /// Moved to another namespace.
     MovedAway,
     Down,
     Up,
     Renamed(String),
 }
 
-/// One socket for all that are watched in a namespace: each hears of all interfaces there.
+/// One socket for all watched interfaces of a namespace: it receives the news of all interfaces there.
 #[derive(Debug)]
 pub struct LinkMonitor {
     events: Socket,
     namespace: Option<Namespace>,
-    /// As they were last heard of, by number.
+    /// Last known state of the interfaces, by number.
     links: HashMap<u32, Link>,
-    /// Something was heard of others, or a message was lost.
+    /// Set by news of other interfaces, or by a lost message.
     heard_of_others: bool,
-    /// Messages were lost, and how things are now has not been looked at since.
+    /// Set after lost messages, until the current state was read again.
     is_behind: bool,
 }
 
 impl LinkMonitor {
-    /// Starts watching; an interface that is already gone is an error, so no removal is missed
-    /// between looking it up and watching it.
+    /// Starts watching; an interface that is already gone is an error, so no removal is missed between looking it up and
+    /// watching it.
     pub fn new(namespace: Option<&Namespace>, index: u32) -> Result<Self> {
         let mut monitor = Self {
             events: Socket::route_events(namespace, libc::RTMGRP_LINK as u32)?,
@@ -53,14 +53,14 @@ impl LinkMonitor {
         Ok(monitor)
     }
 
-    /// Watches another one as well.
+    /// Watches another interface as well.
     pub fn watch(&mut self, index: u32) -> Result<()> {
         let link = Netlink::open(self.namespace.as_ref())?
             .find_link_by_index(index)?
             .ok_or_else(|| {
                 Error::failed(
                     format!("cannot watch interface number {index}"),
-                    "it is gone",
+                    "the interface was removed",
                 )
             })?;
         self.links.insert(index, link);
@@ -71,22 +71,22 @@ impl LinkMonitor {
         self.links.remove(&index);
     }
 
-    /// An interface as it was last heard of.
+    /// Returns the last known state of an interface.
     pub fn link(&self, index: u32) -> Option<&Link> {
         self.links.get(&index)
     }
 
-    /// Waits until something may have happened, or the time is up.
+    /// Waits until news may have arrived, or the time is up.
     pub fn wait(&self, at_most: Duration) -> Result<()> {
         self.events.wait(at_most).map_err(|r| r.about(CANNOT_WATCH))
     }
 
-    /// Whether there was news of interfaces that are not watched, since this was asked last.
+    /// Returns true if interfaces that are not watched had news since the last call.
     pub fn heard_of_others(&mut self) -> bool {
         std::mem::take(&mut self.heard_of_others)
     }
 
-    /// What happened since the last call, without waiting.
+    /// Returns the changes since the last call, without waiting.
     pub fn events(&mut self) -> Result<Vec<(u32, LinkEvent)>> {
         let mut seen = Vec::new();
         loop {
@@ -98,7 +98,7 @@ impl LinkMonitor {
                     return Ok(seen);
                 }
                 Ok(replies) => replies.iter().for_each(|r| self.take(r, &mut seen)),
-                // Messages were dropped: look at how things are now instead.
+                // Messages were dropped: read the current state instead.
                 Err(refusal) if refusal.errno == libc::ENOBUFS => self.resynchronise(&mut seen)?,
                 Err(refusal) => {
                     return Err(refusal.about(CANNOT_WATCH));
@@ -108,7 +108,7 @@ impl LinkMonitor {
     }
 
     fn take(&mut self, reply: &Reply, seen: &mut Vec<(u32, LinkEvent)>) {
-        // Bridges speak of their ports' ends under another family; those are not removals.
+        // Bridges report their ports' removal under another family; those ports still exist.
         if reply.payload.first() != Some(&(libc::AF_UNSPEC as u8)) {
             return;
         }
@@ -157,7 +157,7 @@ impl LinkMonitor {
     fn resynchronise(&mut self, seen: &mut Vec<(u32, LinkEvent)>) -> Result<()> {
         self.heard_of_others = true;
         let now = Netlink::open(self.namespace.as_ref())?.links();
-        // So many come and go at this moment that no list of them is whole: the next look will do.
+        // Interfaces change too fast for a consistent list: the next look will get one.
         self.is_behind = matches!(&now, Err(error) if error.errno() == Some(libc::EINTR));
         if self.is_behind {
             return Ok(());

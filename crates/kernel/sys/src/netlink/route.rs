@@ -1,4 +1,4 @@
-//! What the kernel knows of the way to an address: route, source, neighbour.
+//! The kernel's knowledge of the path to an address: route, source, neighbour.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ const RTA_VIA: u16 = 18;
 const RTA_MULTIPATH: u16 = 9;
 const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
-/// Routes to this much together stand for a default route, as VPNs and IPv6 providers set them.
+/// Longest prefix of routes that together act as a default route, as VPNs and IPv6 providers set them.
 const LONGEST_DEFAULT: u8 = 3;
 const NEXT_HOP_HEADER: usize = 8;
 const ROUTE_HEADER: usize = 12;
@@ -31,7 +31,7 @@ const NUD_INCOMPLETE: u16 = 0x01;
 const NUD_FAILED: u16 = 0x20;
 const NUD_NOARP: u16 = 0x40;
 
-/// The way to an address.
+/// The route to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
     pub interface: u32,
@@ -73,8 +73,8 @@ fn next_hops(mut value: &[u8]) -> Vec<u32> {
     found
 }
 
-/// These interfaces, and all that carry their packets: ports of a bridge or a bond, and lower devices. A veth names its
-/// peer where others name their lower device.
+/// Returns these interfaces, and all that carry their packets: ports of a bridge or a bond, and lower devices. A veth names
+/// its peer in the field in which others name their lower device.
 pub fn carriers(mut found: HashSet<u32>, links: &[Link]) -> HashSet<u32> {
     loop {
         let before = found.len();
@@ -94,7 +94,7 @@ pub fn carriers(mut found: HashSet<u32>, links: &[Link]) -> HashSet<u32> {
 }
 
 impl Netlink {
-    /// The way to an address, by that interface if one is given; `None` where there is no route.
+    /// Looks up the route to an address, by that interface if one is given; `None` if no route exists.
     pub fn way_to(&mut self, address: IpAddr, interface: Option<u32>) -> Result<Option<NextHop>> {
         let bytes = octets(address);
         let mut header = [0; ROUTE_HEADER];
@@ -134,7 +134,7 @@ impl Netlink {
         Ok((way.interface != 0).then_some(way))
     }
 
-    /// The neighbours of an interface whose addresses are known.
+    /// Returns the neighbours of an interface whose addresses are known.
     pub fn neighbours(&mut self, interface: u32) -> Result<Vec<Neighbour>> {
         let replies = self
             .socket
@@ -163,9 +163,9 @@ impl Netlink {
         Ok(all.filter(|one| one.interface == interface).collect())
     }
 
-    /// The interfaces that default routes lead to, by each of their next hops, and those that carry these: ports of a
-    /// bridge or a bond, the parent of a VLAN or a macvlan. Routes that split all addresses between them (0/1 and 128/1,
-    /// or four quarters) and that to all of the IPv6 internet (2000::/3) count as default routes.
+    /// Returns the interfaces that default routes lead to, by each of their next hops, and those that carry these: ports of a
+    /// bridge or a bond, the parent of a VLAN or a macvlan. Routes that split all addresses between them (0/1 and 128/1, or
+    /// four quarters) and the route to all of the IPv6 internet (2000::/3) count as default routes.
     pub fn default_route_interfaces(&mut self) -> Result<Vec<u32>> {
         let mut found = HashSet::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
@@ -199,7 +199,7 @@ impl Netlink {
         Ok(carriers(found, &links).into_iter().collect())
     }
 
-    /// The addresses of an interface.
+    /// Returns the addresses of an interface.
     pub fn addresses(&mut self, interface: u32) -> Result<Vec<IpAddr>> {
         let replies = self
             .socket
@@ -223,7 +223,7 @@ impl Netlink {
             .collect())
     }
 
-    /// The MAC address of a neighbour. One that is not known yet is asked for, as the kernel does before it sends.
+    /// Returns the MAC address of a neighbour. An unknown one is resolved first, as the kernel does before it sends.
     pub fn mac_of(&mut self, interface: u32, address: IpAddr) -> Result<[u8; 6]> {
         const TRIES: u32 = 100;
         for attempt in 0..TRIES {
@@ -255,7 +255,7 @@ const RTPROT_STATIC: u8 = 4;
 const SCOPE_UNIVERSE: u8 = 0;
 const SCOPE_LINK: u8 = 253;
 
-/// A route to be added: `destination/prefix` through an interface, by way of a gateway or not.
+/// A route to be added: `destination/prefix` through an interface, with or without a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     pub destination: IpAddr,
@@ -278,7 +278,7 @@ pub(super) fn family(address: IpAddr) -> u8 {
     }
 }
 
-/// Create it, or bring what is there in line.
+/// Creates the object, or replaces an existing one.
 const PUT: u16 = (libc::NLM_F_CREATE | libc::NLM_F_REPLACE) as u16;
 
 impl Netlink {
@@ -297,7 +297,7 @@ impl Netlink {
         })
     }
 
-    /// Adds a neighbour that never needs to be asked for (no ARP, no neighbour discovery).
+    /// Adds a neighbour that is never resolved (no ARP, no neighbour discovery).
     pub fn add_neighbour(&mut self, index: u32, address: IpAddr, mac: [u8; 6]) -> Result<()> {
         let mut header = [0; 12];
         header[0] = family(address);
@@ -310,7 +310,7 @@ impl Netlink {
         self.put(request, || format!("cannot add the neighbour {address}"))
     }
 
-    /// Has the kernel ask for a neighbour's address now, as if a packet were to be sent there (NTF_USE).
+    /// Makes the kernel resolve a neighbour now, as if a packet were to be sent to it (NTF_USE).
     pub fn ask_for_neighbour(&mut self, index: u32, address: IpAddr) -> Result<()> {
         let mut header = [0; 12];
         header[0] = family(address);
@@ -362,8 +362,8 @@ impl Netlink {
         })
     }
 
-    /// Waits until packets to that address are taken. The kernel puts an IPv6 address into its routes only
-    /// some time after the address was added.
+    /// Waits until packets to that address are accepted. The kernel puts an IPv6 address into its routes only some time after
+    /// the address was added.
     pub fn wait_until_local(&mut self, address: IpAddr, patience: Duration) -> Result<()> {
         let groups = (libc::RTMGRP_IPV4_ROUTE | libc::RTMGRP_IPV6_ROUTE) as u32;
         let what = || format!("cannot wait for the address {address}");
@@ -373,7 +373,7 @@ impl Netlink {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let why = format!(
-                    "no packets to it are taken {} s after it was added",
+                    "the kernel accepts no packets to it {} s after it was added",
                     patience.as_secs()
                 );
                 return Err(
@@ -382,7 +382,7 @@ impl Netlink {
                 );
             }
             events.wait(left).map_err(|r| r.about(what()))?;
-            // Overrun or not: what counts is how things are now.
+            // Overrun or not: only the current state counts.
             let _ = events.events();
         }
         Ok(())
@@ -393,7 +393,7 @@ impl Netlink {
         Ok(reply.is_some_and(|reply| reply.payload.get(7) == Some(&RTN_LOCAL)))
     }
 
-    /// The interface that packets to this address leave by, if there is a route.
+    /// Returns the interface that packets to this address leave by, if a route exists.
     pub fn interface_towards(&mut self, address: IpAddr) -> Result<Option<u32>> {
         let reply = self.look_up_route(address)?;
         Ok(reply.and_then(|reply| {
@@ -402,7 +402,7 @@ impl Netlink {
         }))
     }
 
-    /// The interface that has this address.
+    /// Returns the interface that has this address.
     pub fn interface_with(&mut self, address: IpAddr) -> Result<Option<u32>> {
         let header = [0; ADDRESS_HEADER];
         let replies = self
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn what_carries_an_interface_is_found() {
+    fn carriers_of_an_interface_are_found() {
         let link = |index, kind: &str, master, peer_index| Link {
             index,
             kind: Some(kind.to_owned()),

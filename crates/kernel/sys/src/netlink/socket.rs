@@ -1,4 +1,4 @@
-//! A netlink socket that asks one question at a time and waits for the whole answer.
+//! A netlink socket that sends one request at a time and waits for the whole answer.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ const NLMSGERR_ATTR_MSG: u16 = 1;
 /// Routing is netlink's protocol 0, which rustix spells as no protocol.
 const NETLINK_ROUTE: Option<Protocol> = None;
 
-/// A refusal of the kernel: the errno and, where it gave one, its own sentence.
+/// A refusal of the kernel: the errno and the kernel's own sentence, if it gave one.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub errno: i32,
@@ -27,7 +27,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// The refusal as an error about `what`, with the fix for missing privileges.
+    /// Returns the refusal as an error about `what`, with the fix for missing privileges.
     pub fn about(self, what: impl Into<String>) -> Error {
         let mut error = Error::os(what, io::Error::from_raw_os_error(self.errno));
         if let Some(says) = self.says {
@@ -58,14 +58,14 @@ impl From<rustix::io::Errno> for Refusal {
     }
 }
 
-/// One reply message, header taken off.
+/// One reply message, without its header.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub kind: u16,
     pub payload: Vec<u8>,
 }
 
-/// A socket of one netlink family. It belongs for good to the namespace it was opened in.
+/// A socket of one netlink family. It stays in the namespace it was opened in.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
@@ -74,17 +74,17 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Links, addresses, routes, tc: in `namespace`, or here for `None`.
+    /// Opens a socket for links, addresses, routes and tc, in `namespace` or the current one.
     pub fn route(namespace: Option<&Namespace>) -> Result<Self> {
         Self::open(namespace, NETLINK_ROUTE, 0)
     }
 
-    /// Generic netlink.
+    /// Opens a socket of generic netlink.
     pub fn generic(namespace: Option<&Namespace>) -> Result<Self> {
         Self::open(namespace, Some(rustix::net::netlink::GENERIC), 0)
     }
 
-    /// A routing socket that is told about changes in these groups (a mask of `RTMGRP_…`).
+    /// Opens a routing socket that receives changes in these groups (a mask of `RTMGRP_…`).
     pub fn route_events(namespace: Option<&Namespace>, groups: u32) -> Result<Self> {
         Self::open(namespace, NETLINK_ROUTE, groups)
     }
@@ -116,7 +116,7 @@ impl Socket {
         })
     }
 
-    /// Sends a change and waits for the kernel's yes or no.
+    /// Sends a change and waits for the kernel's answer.
     pub fn change(&mut self, request: Request) -> Result<(), Refusal> {
         self.transact(request, libc::NLM_F_ACK as u16).map(|_| ())
     }
@@ -133,7 +133,7 @@ impl Socket {
 
     /// Asks for all objects of a kind.
     pub fn dump(&mut self, mut make: impl FnMut() -> Request) -> Result<Vec<Reply>, Refusal> {
-        // The kernel marks a dump that was overtaken by a change; asking again gets a whole one.
+        // The kernel marks a dump that a change interrupted; asking again gets a whole one.
         for _ in 0..8 {
             match self.transact(make(), libc::NLM_F_DUMP as u16) {
                 Err(refusal) if refusal.errno == libc::EINTR => continue,
@@ -178,7 +178,7 @@ impl Socket {
         }
     }
 
-    /// Waits until something comes in unasked, or the time is up.
+    /// Waits until an event arrives, or the time is up.
     pub(super) fn wait(&self, at_most: Duration) -> Result<(), Refusal> {
         let limit = Timespec {
             tv_sec: at_most.as_secs() as i64,
@@ -190,7 +190,7 @@ impl Socket {
         }
     }
 
-    /// What came in unasked, without waiting; empty when there is nothing.
+    /// Returns the events that arrived, without waiting; empty if none did.
     pub(super) fn events(&mut self) -> Result<Vec<Reply>, Refusal> {
         match receive(&self.fd, &mut self.buffer, RecvFlags::DONTWAIT) {
             Ok(length) => Ok(messages(&self.buffer[..length])
@@ -265,15 +265,15 @@ fn acknowledged(message: &Message<'_>, replies: Vec<Reply>) -> Result<Vec<Reply>
 
 fn set_option(fd: &OwnedFd, option: libc::c_int) {
     let on: libc::c_int = 1;
-    // Older kernels go without.
+    // Older kernels lack the option.
     let _ = socket_option::set(fd, libc::SOL_NETLINK, option, &on);
 }
 
 // Netlink messages as bytes: attributes written into requests and read out of replies.
 //
-// Written here rather than taken from a crate: what trawl needs most (XDP attachments, tc's bpf
-// options, the netdev family) the crates hand over as raw bytes anyway, and a kernel newer than the
-// crate must never turn an unknown attribute into a failed look-up.
+// Written here rather than taken from a crate: the crates hand over as raw bytes most of what trawl needs (XDP attachments,
+// tc's bpf options, the netdev family), and a kernel newer than the crate must never turn an unknown attribute into a failed
+// look-up.
 
 const HEADER: usize = 16;
 const ATTRIBUTE_HEADER: usize = 4;
@@ -313,7 +313,7 @@ impl Request {
         self.attribute(kind, &value.to_ne_bytes())
     }
 
-    /// A string with the final zero that the kernel wants.
+    /// Appends a string with the final zero that the kernel requires.
     pub fn text(&mut self, kind: u16, value: &str) -> &mut Self {
         let mut bytes = value.as_bytes().to_vec();
         bytes.push(0);
@@ -330,7 +330,7 @@ impl Request {
         self
     }
 
-    /// Bytes as they are, padded to the next four.
+    /// Appends bytes as they are, padded to a multiple of four.
     pub fn raw(&mut self, value: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(value);
         let padded = self.bytes.len().next_multiple_of(4);
@@ -360,7 +360,7 @@ pub struct Message<'a> {
     pub payload: &'a [u8],
 }
 
-/// The messages of a datagram; ends at the first one that does not fit into it.
+/// Iterates over the messages of a datagram; ends at the first one that does not fit into it.
 pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let length = read_u32(datagram, 0)? as usize;
@@ -376,7 +376,7 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// The attributes in a run of bytes, type flags removed; ends at the first malformed one.
+/// Iterates over the attributes in a run of bytes, type flags removed; ends at the first malformed one.
 pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = read_u16(bytes, 0)? as usize;
@@ -387,7 +387,7 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The first attribute of that type.
+/// Returns the first attribute of that type.
 pub fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes)
         .find(|(found, _)| *found == kind)
@@ -410,7 +410,7 @@ pub fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// A string up to its zero, or to its end.
+/// Reads a string up to its zero, or to its end.
 pub fn read_text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
@@ -421,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_attributes_are_read_back() {
         let mut request = Request::new(16, 0).family_header(&[7; 16]);
         request.text(3, "veth0").u32(4, 1500).nest(18, |inner| {
             inner.text(1, "veth");

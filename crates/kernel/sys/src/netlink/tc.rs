@@ -42,7 +42,7 @@ impl Direction {
     }
 }
 
-/// Where a filter sits; what it takes to delete it again.
+/// Position of a filter, as required to delete it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilterHandle {
     pub interface: u32,
@@ -70,14 +70,14 @@ fn header(interface: u32, handle: u32, parent: u32, info: u32) -> [u8; TC_HEADER
     bytes
 }
 
-/// Priority and protocol (all) as tcm_info has them.
+/// Packs priority and protocol (all) into tcm_info.
 fn info(priority: u16) -> u32 {
     u32::from(priority) << 16 | u32::from((libc::ETH_P_ALL as u16).to_be())
 }
 
 impl Netlink {
-    /// Makes sure of the clsact qdisc; true when it was added now, false when it was there before
-    /// (and so is not to be taken away afterwards).
+    /// Ensures that the clsact qdisc exists; returns true if this call added it, and false if it existed before (and so must
+    /// stay afterwards).
     pub fn add_clsact(&mut self, interface: u32) -> Result<bool> {
         if let Some(kind) = self.ingress_qdisc(interface)? {
             return match kind.as_str() {
@@ -87,7 +87,7 @@ impl Netlink {
                         "cannot add the clsact qdisc to interface number {interface}{}",
                         self.place
                     ),
-                    format!("an {other} qdisc is in its place"),
+                    format!("its handle belongs to an {other} qdisc"),
                 )
                 .fix("tc qdisc del dev IF ingress")),
             };
@@ -102,7 +102,7 @@ impl Netlink {
         request.text(TCA_KIND, "clsact");
         match self.socket.change(request) {
             Ok(()) => Ok(true),
-            // Someone else added it in between.
+            // Another program added it in between.
             Err(refusal) if refusal.errno == libc::EEXIST => Ok(false),
             Err(refusal) => Err(refusal.about(format!(
                 "cannot add the clsact qdisc to interface number {interface}{}",
@@ -127,7 +127,7 @@ impl Netlink {
         })
     }
 
-    /// Takes the clsact qdisc away, unless somebody has a filter there.
+    /// Deletes the clsact qdisc, unless it has a filter.
     pub fn del_unused_clsact(&mut self, interface: u32) -> Result<()> {
         for direction in [Direction::Ingress, Direction::Egress] {
             if !self.has_clsact(interface)? || !self.filters(interface, direction)?.is_empty() {
@@ -137,14 +137,14 @@ impl Netlink {
         self.del_clsact(interface)
     }
 
-    /// Whether the clsact qdisc is there.
+    /// Returns true if the clsact qdisc exists.
     pub fn has_clsact(&mut self, interface: u32) -> Result<bool> {
         Ok(self.ingress_qdisc(interface)?.as_deref() == Some("clsact"))
     }
 
-    /// The kind of what sits at ffff: (clsact or ingress). A dump would be of all interfaces' qdiscs.
+    /// Returns the kind of the qdisc at ffff: (clsact or ingress). A dump would be of all interfaces' qdiscs.
     fn ingress_qdisc(&mut self, interface: u32) -> Result<Option<String>> {
-        // Kernels before 6.7 answer only who asks for an echo.
+        // Kernels before 6.7 answer only requests for an echo.
         let echo = libc::NLM_F_ECHO as u16;
         let request = Request::new(libc::RTM_GETQDISC, echo).family_header(&header(
             interface,
@@ -165,7 +165,7 @@ impl Netlink {
         }
     }
 
-    /// Puts a loaded program there as a direct-action filter for all protocols.
+    /// Attaches a loaded program as a direct-action filter for all protocols.
     pub fn add_filter(
         &mut self,
         place: FilterHandle,
@@ -223,7 +223,7 @@ impl Netlink {
         })
     }
 
-    /// The bpf filters on an interface in one direction.
+    /// Returns the bpf filters on an interface in one direction.
     pub fn filters(&mut self, interface: u32, direction: Direction) -> Result<Vec<Filter>> {
         let replies = self
             .socket
