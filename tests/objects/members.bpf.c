@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Members of a chain: each that runs appends its number to a trail, so that the order of a packet's way can be read. */
+/* Members of a chain: each one that runs appends its number to a trail, which shows the order. */
 #include "../programs/common.h"
 
 struct {
@@ -18,7 +18,7 @@ static __always_inline void leave_trail(__u32 number)
 		*value = *value * 10 + number;
 }
 
-/* As libxdp's XDP_RUN_CONFIG writes it. */
+/* In the format of libxdp's XDP_RUN_CONFIG. */
 struct {
 	__uint(priority, 10);
 	__uint(XDP_PASS, 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Calls what is for programs under the GPL alone, and says nothing of its own licence. */
+/* Calls a function for GPL programs alone, without declaring a licence. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 

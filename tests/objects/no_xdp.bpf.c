@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* A program for another place. */
+/* A program of another type. */
 #include "../programs/common.h"
 
 SEC("tc")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* A map as it was described before there was type information. */
+/* A map described as before type information existed. */
 #include "../programs/common.h"
 
 struct {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Sections as people named them before libbpf laid down which names say what. */
+/* Section names from before libbpf gave them a meaning. */
 #include "../programs/common.h"
 
 SEC("xdp_filter")

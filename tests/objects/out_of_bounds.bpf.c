@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Reads where the packet may have ended: the verifier refuses it. */
+/* Reads beyond a possible end of the packet: the verifier refuses it. */
 #include "../programs/common.h"
 
 SEC("xdp")

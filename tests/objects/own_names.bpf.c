@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* A program with maps that have the names of those that hooks come with. */
+/* A program with maps named like those of added hooks. */
 #include "../programs/common.h"
 
 struct {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* What the verifier refuses: one mistake in each program. */
+/* Programs that the verifier refuses: one mistake in each. */
 #include "../programs/common.h"
 
 struct locked {

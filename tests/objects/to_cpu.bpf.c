@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Hands every packet to the first CPU of a map that somebody else fills. */
+/* Redirects every packet to the first CPU of a map that another process fills. */
 #include "../programs/common.h"
 
 struct {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* A map with keys that no array can have. */
+/* A map with keys too wide for an array. */
 #include "../programs/common.h"
 
 struct {

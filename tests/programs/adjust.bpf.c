@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Packets made longer and shorter at both ends, and metadata put in front. */
+/* Packets made longer and shorter at both ends, and metadata added in front. */
 #include "common.h"
 
 SEC("xdp")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Things that have to be given back before a program ends: room in a ring, a lock, and what an iterator holds. */
+/* Resources that must be released before a program ends: space in a ring, a lock, and an iterator. */
 #include "common.h"
 
 struct {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* A program that jumps through the object's own array, and one beside it that takes packets in pieces. */
+/* A program that jumps through the object's own array, and another one that accepts packets in pieces. */
 #include "common.h"
 
 int behind(struct xdp_md *context);

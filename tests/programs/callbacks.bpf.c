@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* A function whose address is passed on, and called by the kernel. */
+/* A function whose address is passed to the kernel, which calls it. */
 #include "common.h"
 
 struct walk {

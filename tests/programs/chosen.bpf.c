@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Answers what the frame says, if its ethertype is the one for experiments, and leaves a mark in it. */
+/* Returns the verdict in the frame, if its ethertype is the experimental one, and marks the frame. */
 #include "common.h"
 
 #define EXPERIMENTAL 0x88b5

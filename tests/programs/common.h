@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* What the test programs share: the packet's bytes, and a verdict made of a number. */
+/* Common code of the test programs: access to the packet's bytes, and a verdict made from a number. */
 #ifndef TRAWL_TEST_COMMON_H
 #define TRAWL_TEST_COMMON_H
 
@@ -11,13 +11,13 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Aborted, drop, pass or tx: what a program can answer without having done anything else for it. */
+/* Aborted, drop, pass or tx: the verdicts that need no preparation. */
 static __always_inline int verdict_of(__u32 number)
 {
 	return number & 3;
 }
 
-/* The byte at a distance from the packet's beginning, or 0 where it has none. */
+/* Returns the byte at an offset, or 0 beyond the packet's end. */
 static __always_inline __u32 byte_at(const struct xdp_md *context, __u32 at)
 {
 	const __u8 *data = (void *)(long)context->data;

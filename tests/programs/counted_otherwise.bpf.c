@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Stacks of which the verifier counts less than the program uses, or more, with no register left over. */
+/* Stacks that the verifier counts as smaller or larger than they are, with no register left over. */
 #include "common.h"
 
 #define BEGIN                                   \
@@ -17,7 +17,7 @@ static long round(__u32 index, void *data)
 	return 0;
 }
 
-/* Saved for a call that spoils nothing but its result (bpf_get_smp_processor_id): newer kernels do not save it. */
+/* Saved for a call that changes only its result (bpf_get_smp_processor_id): newer kernels do not save it. */
 SEC("xdp")
 __attribute__((naked)) int saved_for_nothing(void)
 {
@@ -35,7 +35,7 @@ __attribute__((naked)) int saved_for_nothing(void)
 		     "1: exit\n");
 }
 
-/* The kernel puts bpf_loop in line, with three registers below all of this. */
+/* The kernel inlines bpf_loop, with three registers below all of this. */
 SEC("xdp")
 __attribute__((naked)) int put_in_line(void)
 {
@@ -53,7 +53,7 @@ __attribute__((naked)) int put_in_line(void)
 		     "1: exit\n" :: [round] "i"(round));
 }
 
-/* And the rounds that are left of a loop, for may_goto. */
+/* And the remaining rounds of a loop, for may_goto. */
 SEC("xdp")
 __attribute__((naked)) int rounds_counted(void)
 {

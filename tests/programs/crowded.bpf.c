@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* All registers that a call preserves, and much of the stack: the context has to go below that. */
+/* Uses all registers that a call preserves, and much of the stack: the context has to be saved below. */
 #include "common.h"
 
 #define CROWDED(name, deepest)                                          \
@@ -21,5 +21,5 @@
 	}
 
 CROWDED(crowded, 504)
-/* Here nothing is left: refused by its name. */
+/* Nothing is left here: refused by name. */
 CROWDED(overcrowded, 512)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* All of the stack that there is, with a register left over. */
+/* Uses the whole stack, with a register left over. */
 #include "common.h"
 
 SEC("xdp")

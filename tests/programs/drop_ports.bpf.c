@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Drops UDP to ports that are in a map: a firewall that somebody else fills. */
+/* Drops UDP to the ports in a map: a firewall that another process fills. */
 #include <linux/ip.h>
 #include <linux/udp.h>
 #include "common.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* As drop_ports, with other variables and one map more: what fits of the old maps is kept, and the rest is named. */
+/* Like drop_ports, with other variables and one map more: matching old maps are kept, and the others are named. */
 #include <linux/ip.h>
 #include <linux/udp.h>
 #include "common.h"
@@ -18,7 +18,7 @@ struct {
 	__type(value, __u64);
 } counters SEC(".maps");
 
-/* As long as the variable `dropped` of the other program, and not the same. */
+/* As long as the variable `dropped` of the other program, but a different one. */
 __u64 passed;
 
 SEC("xdp")

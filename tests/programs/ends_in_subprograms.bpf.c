@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Nested subprograms that jump into another program, four deep, and whose answers the main program hands on. */
+/* Nested subprograms that jump into another program, four deep, and whose verdicts the main program returns. */
 #include "common.h"
 
 int landed(struct xdp_md *context);

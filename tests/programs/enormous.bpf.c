@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Near the million instructions that the verifier goes through. */
+/* Close to the verifier's limit of a million instructions. */
 #include "common.h"
 
 SEC("xdp")

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Exits where compilers seldom put them: in front of what leads to them, in the middle, in a loop, and one that many
- * ways share; with all registers that survive a call in use. */
+/* Exits in unusual positions: before the code that jumps to them, in the middle, in a loop, and one that many paths
+ * share; with all registers that survive a call in use. */
 #include "common.h"
 
-/* The length modulo 4 decides by which way it leaves: r6 to r9 hold what would be lost. */
+/* The length modulo 4 selects the exit: r6 to r9 hold values that must survive. */
 SEC("xdp.frags")
 __attribute__((naked)) int exits_behind(void)
 {
@@ -38,7 +38,7 @@ __attribute__((naked)) int exits_behind(void)
 		: "r0", "r1", "r2", "r6", "r7", "r8", "r9");
 }
 
-/* The last instruction is a jump: what it jumps to stands before. */
+/* The last instruction is a jump to an earlier one. */
 SEC("xdp.frags")
 __attribute__((naked)) int ends_with_a_jump(void)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Exits and jumps as far apart as 16 bits reach, and further. */
+/* Exits and jumps at the limit of 16-bit offsets, and beyond. */
 #include "common.h"
 
 #define FAR(name, first, second)                                \

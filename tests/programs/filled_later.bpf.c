@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Jumps through an array that somebody else fills while the program runs. */
+/* Jumps through an array that another process fills while the program runs. */
 #include "common.h"
 
 struct {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* What the guide calls filter.o: one program, which passes everything and counts it. */
+/* The guide's filter.o: one program, which passes and counts every packet. */
 #include "common.h"
 
 struct {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Functions that the verifier looks at by themselves: one makes the verdict, one changes the packet under its caller's
- * hands, and one is entered with the context out of a place where the compiler spilled it. */
+/* Functions that the verifier checks separately: one makes the verdict, one changes the packet that its caller uses,
+ * and one is entered with the context from a stack slot that the compiler spilled it to. */
 #include "common.h"
 
 __attribute__((noinline)) int global_verdict(struct xdp_md *context, __u32 more)

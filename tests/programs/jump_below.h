@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
-/* A subprogram that jumps into another program: the kernel lets it do so only if those that called it have less than
- * 256 bytes of stack together, and counts in steps that depend on its version: the deepest one that is allowed has
- * nothing left. */
+/* A subprogram that jumps into another program: the kernel permits it only if its callers use less than 256 bytes of
+ * stack together, and counts in steps that depend on its version: the deepest permitted one has nothing left.
+ */
 #ifndef TRAWL_TEST_JUMP_BELOW_H
 #define TRAWL_TEST_JUMP_BELOW_H
 

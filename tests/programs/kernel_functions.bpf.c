@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Functions of the kernel called by their names, where it has them. */
+/* Kernel functions called by name, if the kernel has them. */
 #include "common.h"
 
 extern int bpf_dynptr_from_xdp(struct xdp_md *context, __u64 flags, struct bpf_dynptr *dynptr) __ksym __weak;

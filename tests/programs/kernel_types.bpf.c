@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* The kernel's view of the context, its own variables, and functions that it may not have. */
+/* The kernel's type of the context, its own variables, and functions that it may lack. */
 #include "common.h"
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)

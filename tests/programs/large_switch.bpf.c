@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* A long table of cases with an exit each, which the compiler must not join. */
+/* A long switch with an exit for each case, which the compiler must not merge. */
 #include "common.h"
 
 #define CASE(n) case n: asm volatile("if r10 == 0 goto +2; r0 = %0; exit" :: "i"((n) % 5) : "r0"); break;

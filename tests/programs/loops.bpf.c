@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Loops over the packet: one the compiler keeps, one it unrolls. */
+/* Loops over the packet: one that the compiler keeps, one that it unrolls. */
 #include "common.h"
 
 SEC("xdp")

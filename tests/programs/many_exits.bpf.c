@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Exits all over the program, in assembly so that the compiler does not join them, and one verdict of each kind. */
+/* Many exits, in assembly so that the compiler does not merge them, and one verdict of each kind. */
 #include "common.h"
 
 SEC("xdp")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Maps within maps, filled by the compiler, and variables of every section, among them what libbpf finds out about the
+/* Maps within maps, filled by the compiler, and variables of every section, including libbpf's values about the
  * kernel. */
 #include "common.h"
 

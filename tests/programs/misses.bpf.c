@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Jumps that miss: into an empty slot, past the end of the map, and out of a subprogram; the program goes on each
- * time. */
+/* Jumps that miss: into an empty slot, past the end of the map, and out of a subprogram; the program continues
+ * each time. */
 #include "common.h"
 
 struct {

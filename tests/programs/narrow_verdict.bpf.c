@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Verdicts that nothing is known of: out of a map, a number of 32 bits with its sign, and what the packet says. */
+/* Verdicts that the verifier cannot know: from a map, a signed 32-bit number, and from the packet. */
 #include "common.h"
 
 __s64 stored = -3;

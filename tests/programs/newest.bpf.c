@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* What the instruction set got last: jumps with 32 bits, signed division and loads, swapped bytes. Compiled for its
- * fourth version; older kernels do not take it. */
+/* The newest instructions: jumps with 32 bits, signed division and loads, swapped bytes. Compiled for the fourth
+ * version of the instruction set; older kernels refuse it. */
 #include "common.h"
 
 SEC("xdp.frags")

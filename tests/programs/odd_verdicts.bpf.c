@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Verdicts that are none: the kernel takes them for aborted, and no map has a slot for them. */
+/* Invalid verdicts: the kernel treats them as aborted, and no map has a slot for them. */
 #include "common.h"
 
 SEC("xdp")
@@ -19,7 +19,7 @@ int odd_verdicts(struct xdp_md *context)
 	}
 }
 
-/* More than 32 bits in the register: the kernel looks at the lower half. */
+/* More than 32 bits in the register: the kernel reads the lower half. */
 SEC("xdp")
 __attribute__((naked)) int wide_verdict(void)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Programs that jump to the next one through an array each, and the last of them back to the first. */
+/* Programs that each jump to the next one through an array, and the last of them back to the first. */
 #include "common.h"
 
 int onwards(struct xdp_md *context);

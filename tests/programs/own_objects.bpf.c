@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Things of the program's own making in a list behind a lock, by functions of the kernel's. */
+/* Objects allocated by the program in a list behind a lock, by kernel functions. */
 #include "common.h"
 
 #include <bpf/bpf_core_read.h>

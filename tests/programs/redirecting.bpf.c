@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Redirects as the last thing done, by helper and by maps of devices, CPUs and sockets; and programs for the far side,
- * which nothing attaches to an interface. */
+/* Redirects as the last action, by helper and by maps of devices, CPUs and sockets; and programs for the map entries,
+ * which are not attached to an interface. */
 #include "common.h"
 
 struct {

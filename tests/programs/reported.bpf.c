@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Tells user space of packets by a ring, by a perf array, and by text, before each kind of end. */
+/* Reports packets to user space by a ring, by a perf array, and by text, before each kind of exit. */
 #include "common.h"
 
 struct {

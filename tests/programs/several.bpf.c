@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Several programs in one object that have nothing to do with each other but a map. */
+/* Several programs in one object that share only a map. */
 #include "common.h"
 
 struct {

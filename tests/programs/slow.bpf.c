@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Takes at least 3 microseconds for a packet, more than lie between two readings of the clock. */
+/* Needs at least 3 microseconds for a packet, more than the interval between two readings of the clock. */
 #include "common.h"
 
 #define LEAST_NS 3000

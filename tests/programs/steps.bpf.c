@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Programs for chains: each notes that it was there, and answers what the frame says for it. The second asks for a place
- * of its own, as libxdp's XDP_RUN_CONFIG does, and goes on after drop as well. */
+/* Programs for chains: each records that it ran, and returns its verdict from the frame. The second sets a priority,
+ * like libxdp's XDP_RUN_CONFIG, and continues after drop as well. */
 #include "common.h"
 
-/* Behind the ethertype: an answer for each program, then how many were there, then which. */
+/* After the ethertype: a verdict for each program, then the number of programs that ran, then their numbers. */
 #define ANSWERS 14
 #define COUNT 20
 #define NOTES 21
@@ -40,13 +40,13 @@ struct {
 	__uint(XDP_DROP, 1);
 } _step_2 SEC(".xdp_run_config");
 
-/* One that takes packets in one piece. */
+/* A program that accepts packets in one piece. */
 SEC("xdp") int step_4(struct xdp_md *context)
 {
 	return step(context, 4);
 }
 
-/* Exits that leave no room for more: it can only be the last. */
+/* Exits without space for more: it can only be the last. */
 SEC("xdp.frags")
 __attribute__((naked)) int step_5(void)
 {

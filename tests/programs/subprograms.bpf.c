@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Subprograms: static ones that call each other, and a global one, which is verified apart and needs its types. */
+/* Subprograms: static ones that call each other, and a global one, which is verified separately and needs its types. */
 #include "common.h"
 
 static __noinline __u32 twice(__u32 number)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Jumps of its own: two other programs of the object end what this one began, or one jumps on to the other. */
+/* Tail calls within the object: two other programs finish this one's work, or one jumps on to the other. */
 #include "common.h"
 
 int second(struct xdp_md *context);

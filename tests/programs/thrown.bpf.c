@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Leaves from within a subprogram by an exception: the verdict is what was thrown. */
+/* Exits from a subprogram by an exception: the verdict is the thrown value. */
 #include "common.h"
 
 extern void bpf_throw(__u64 cookie) __ksym __weak;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* A timer whose callback runs later, started under way. */
+/* A timer whose callback runs later, started while a packet is processed. */
 #include "common.h"
 
 #define CLOCK_MONOTONIC 1
@@ -33,7 +33,7 @@ int timed(struct xdp_md *context)
 
 	if (!one)
 		return XDP_ABORTED;
-	/* A busy kernel may have no memory for it at once, and then later. */
+	/* A busy kernel may lack memory for it now, and have it later. */
 	if (bpf_timer_init(&one->timer, &timers, CLOCK_MONOTONIC) == -ENOMEM)
 		return verdict_of(byte);
 	bpf_timer_set_callback(&one->timer, later);

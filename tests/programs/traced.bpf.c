@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
-/* Programs to be looked at while they are attached: they rewrite, redirect and drop, and their names are longer than
- * the kernel keeps. */
+/* Programs to be traced while they are attached: they rewrite, redirect and drop, and their names are longer than the
+ * kernel keeps. */
 #include "common.h"
 
 #define INTERFACE_AT 14
 
-/* Four bytes in front, as a tag has them, and the rest moved: nothing stays where a filter looks. */
+/* Four bytes in front, like a tag, and the rest moved: a filter's bytes are at other offsets. */
 SEC("xdp.frags")
 int traced_rewrites_the_packet(struct xdp_md *context)
 {
@@ -71,7 +71,7 @@ int traced_redirects_by_hash(struct xdp_md *context)
 	return bpf_redirect_map(&traced_hash, byte_at(context, INTERFACE_AT), 0);
 }
 
-/* The key is there for one of them, and must not count. */
+/* One of them has the key, which must make no difference. */
 SEC("xdp.frags")
 int traced_redirects_to_all(struct xdp_md *context)
 {
@@ -103,7 +103,7 @@ int traced_redirects_nowhere(struct xdp_md *context)
 	return XDP_REDIRECT;
 }
 
-/* Two that differ in nothing but what the kernel does not show of their names. */
+/* Two programs that differ only in the part of their names that the kernel does not show. */
 SEC("xdp.frags")
 int traced_drops_the_packet_one(struct xdp_md *context)
 {

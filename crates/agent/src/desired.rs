@@ -102,7 +102,7 @@ impl Capture {
         let name = &self.name;
         if !is_name(name) {
             return Err(format!(
-                "'{name}' is no name of a capture: letters, digits, - and _ are possible, at most {NAME_MOST}"
+                "'{name}' is not a capture name: use letters, digits, - and _, at most {NAME_MOST}"
             ));
         }
         if self.interfaces.is_empty() || self.interfaces.iter().any(String::is_empty) {

@@ -204,7 +204,7 @@ impl<'a> Attempt<'a> {
             "its queues{few} leave none for XDP to send from, or are too few"
         ))
         .fix(format!(
-            "{prefix}ethtool -L {name} combined N, with N half of what there is; or use --mode skb"
+            "{prefix}ethtool -L {name} combined N, with N half of the current number; or use --mode skb"
         ))
     }
 

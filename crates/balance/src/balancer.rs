@@ -57,7 +57,7 @@ impl Balancer {
             Some(installed) => Ok(Self { site, installed }),
             None => Err(Error::failed(
                 format!("no balancer is on {}", site.label()),
-                "the program is not attached there",
+                "the program is not attached to it",
             )
             .fix(format!("trawl balance load {}", site.label()))),
         }
@@ -325,7 +325,7 @@ fn refused(vip: &Vip, why: impl std::fmt::Display) -> Error {
 fn way_to(netlink: &mut Netlink, site: &Site, vip: &Vip, address: IpAddr) -> Result<(u32, IpAddr)> {
     match netlink.way_to(address, None)? {
         None => Err(
-            refused(vip, format!("there is no route to the backend {address}")).fix(format!(
+            refused(vip, format!("no route to the backend {address}")).fix(format!(
                 "{}ip route add {address} via GATEWAY",
                 site.prefix()
             )),
@@ -404,7 +404,7 @@ fn warnings(site: &Site, table: &Table) -> Result<Vec<String>> {
         let read = || std::fs::read_to_string(&path).unwrap_or_default();
         if asks_kernel(is_ipv4) && run_maybe_in(site.namespace(), read)?.trim() == "0" {
             warnings.push(format!(
-                "{}: forwarding of {shown} is off, so the kernel names no way to the backends; {}sysctl -w net.{family}.conf.{}.forwarding=1, or give each backend its MAC address",
+                "{}: forwarding of {shown} is off, so the kernel gives no routes to the backends; {}sysctl -w net.{family}.conf.{}.forwarding=1, or give each backend its MAC address",
                 site.label(),
                 site.prefix(),
                 site.name(),
@@ -413,7 +413,7 @@ fn warnings(site: &Site, table: &Table) -> Result<Vec<String>> {
     }
     for vip in &table.vips {
         if !vip.backends.iter().any(|one| one.takes_new_flows()) {
-            warnings.push(format!("{}: no backend takes new flows", vip.service));
+            warnings.push(format!("{}: no backend accepts new flows", vip.service));
         }
     }
     const SHOWN: usize = 10;

@@ -379,7 +379,7 @@ fn prepare(
             let route = netlink.way_to(backend.address, None)?.ok_or_else(|| {
                 Error::failed(
                     format!("cannot reach {}", backend.address),
-                    "no route leads there",
+                    "no route leads to it",
                 )
             })?;
             let neighbour = route.gateway.unwrap_or(backend.address);

@@ -200,7 +200,7 @@ pub fn compile(table: &Table) -> Result<Vec<u8>> {
         return Err(Error::failed(
             "the table stays as it is",
             format!(
-                "the new one would take {} MiB, more than {} MiB",
+                "the new one needs {} MiB, more than {} MiB",
                 (lines * BALANCE_LINE) >> 20,
                 MOST_BYTES >> 20
             ),

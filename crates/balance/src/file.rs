@@ -82,7 +82,7 @@ fn vip(entry: VipEntry) -> Result<Vip, String> {
     };
     if entry.port == Some(0) {
         return Err(format!(
-            "{service}: port 0 is no port; leave it out for all ports"
+            "{service}: port 0 is invalid; leave the port out for all ports"
         ));
     }
     let mut vip = Vip::new(service, entry.forward);

@@ -79,7 +79,7 @@ fn check_memory_against(available: u64, table: usize, flows: Option<u32>) -> Res
     let error = Error::failed(
         "the table stays as it is",
         format!(
-            "table and flows would take {} MiB, and {} MiB are available",
+            "table and flows need {} MiB, and {} MiB are available",
             mib(needed),
             mib(available)
         ),

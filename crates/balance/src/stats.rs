@@ -31,7 +31,7 @@ const LAYOUT: Layout = Layout {
         BALANCE_ICMP_ERROR "forwarded_icmp_error" "forwarded: ICMP error";
         BALANCE_TOO_BIG_ANSWERED "answered_too_big" "answered: larger than the path MTU";
         BALANCE_TOO_BIG_DROPPED "dropped_too_big" "dropped: larger than the path MTU, not to be answered";
-        BALANCE_NO_BACKEND "dropped_no_backend" "dropped: no backend takes new flows";
+        BALANCE_NO_BACKEND "dropped_no_backend" "dropped: no backend accepts new flows";
         BALANCE_UNKNOWN_FRAGMENT "dropped_unknown_fragment" "dropped: fragment whose first was not seen";
         BALANCE_NO_ROUTE "dropped_no_route" "dropped: no route to the backend";
         BALANCE_NO_NEIGHBOUR "dropped_no_neighbour" "dropped: the next hop's MAC address is not known";

@@ -209,13 +209,13 @@ impl Table {
     pub fn check(&self) -> Result<()> {
         if self.vips.len() > BALANCE_MAX_VIPS {
             return Err(refused(format!(
-                "{} virtual addresses are more than the {BALANCE_MAX_VIPS} there is room for",
+                "{} virtual addresses exceed the maximum of {BALANCE_MAX_VIPS}",
                 self.vips.len()
             )));
         }
         if self.backends() > BALANCE_MAX_BACKENDS {
             return Err(refused(format!(
-                "{} backends are more than the {BALANCE_MAX_BACKENDS} there is room for",
+                "{} backends exceed the maximum of {BALANCE_MAX_BACKENDS}",
                 self.backends()
             )));
         }
@@ -262,7 +262,7 @@ fn check_vip(vip: &Vip) -> Result<()> {
         } else if vip.forward != Forward::Direct && one.mac.is_some() {
             format!("the backend {at} has a MAC address, which is for forwarding `direct` only")
         } else if one.mac.is_some_and(|mac| mac[0] & 1 == 1 || mac == [0; 6]) {
-            format!("the MAC address of {at} is no host's")
+            format!("the MAC address of {at} belongs to no host")
         } else if one.server_id.is_some() && service.protocol != Protocol::Quic {
             format!("the backend {at} has a server id, which is for quic only")
         } else if let Some(id) = one.server_id

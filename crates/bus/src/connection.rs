@@ -177,7 +177,7 @@ impl Signed {
     pub fn open(bytes: &[u8], host: &str, operators: Option<&[String]>) -> Result<Self, String> {
         let signed: Self = serde_json::from_slice(bytes).map_err(|_| "it is not signed")?;
         if operators.is_some_and(|all| !all.contains(&signed.operator)) {
-            return Err("it is signed by a key that is no operator's here".to_owned());
+            return Err("it is signed by a key that belongs to no known operator".to_owned());
         }
         let key = KeyPair::from_public_key(&signed.operator).map_err(|e| e.to_string())?;
         let bytes = signed_bytes(host, signed.revision, &signed.desired);

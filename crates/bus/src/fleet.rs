@@ -80,7 +80,7 @@ fn streams() -> [stream::Config; 2] {
     [
         stream::Config {
             name: DESIRED_STREAM.to_owned(),
-            description: Some("trawl: what is desired of hosts".to_owned()),
+            description: Some("trawl: desired states of hosts".to_owned()),
             subjects: vec![format!("{DESIRED}>")],
             allow_direct: true,
             republish: Some(Republish {

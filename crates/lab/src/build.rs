@@ -35,7 +35,7 @@ pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
         }
         return Err(Error::failed(
             format!("cannot make the lab {id}"),
-            "there is another one of that name",
+            "another lab has that name",
         )
         .fix(format!("trawl lab down {id}")));
     }
@@ -104,10 +104,10 @@ pub fn find(id: &str) -> Result<Record> {
         return Ok(lab.clone());
     }
     let names: Vec<&str> = labs.iter().map(|lab| lab.id.as_str()).collect();
-    let error = Error::failed(format!("lab {id}"), "there is none of that name");
+    let error = Error::failed(format!("lab {id}"), "no lab has that name");
     Err(match names.is_empty() {
         true => error.fix("trawl lab up makes one"),
-        false => error.fix(format!("those that exist: {}", names.join(", "))),
+        false => error.fix(format!("existing labs: {}", names.join(", "))),
     })
 }
 

@@ -86,7 +86,7 @@ impl Record {
         let entered = fs::hard_link(&draft, &path);
         let _ = fs::remove_file(&draft);
         entered.map_err(|e| match e.kind() {
-            io::ErrorKind::AlreadyExists => Error::failed(what(), "there is one of that name")
+            io::ErrorKind::AlreadyExists => Error::failed(what(), "a lab has that name already")
                 .fix(format!("trawl lab down {}", self.id)),
             _ => Error::os(what(), e),
         })

@@ -49,7 +49,7 @@ impl FromStr for Engine {
             "packet" => Ok(Self::Packet),
             _ => Err(Error::usage(
                 format!("engine {text:?}"),
-                "there are live and packet",
+                "use live or packet",
             )),
         }
     }
@@ -90,7 +90,7 @@ impl Sent {
 /// Sends on a thread of its own, and returns once the last frame is accepted.
 pub fn send(job: &Job<'_>) -> Result<Sent> {
     if job.frames.is_empty() {
-        return Err(Error::usage("cannot send", "there is no frame"));
+        return Err(Error::usage("cannot send", "no frame is given"));
     }
     if job.rate == Some(0) {
         return Err(Error::usage("cannot send", "a rate of 0 never ends"));

@@ -178,7 +178,7 @@ impl Topology {
             _ => {
                 return Err(Error::usage(
                     format!("the preset {name}"),
-                    format!("there are {}", PRESETS.join(", ")),
+                    format!("presets: {}", PRESETS.join(", ")),
                 ));
             }
         };
@@ -238,7 +238,7 @@ impl Topology {
             {
                 return wrong(
                     format!("node {}", node.name),
-                    "its gateway is no neighbour of its",
+                    "its gateway is not one of its neighbours",
                 );
             }
             for key in node.sysctl.keys() {
@@ -257,7 +257,7 @@ impl Topology {
                 if !self.nodes.iter().any(|node| node.name == end.node) {
                     return wrong(
                         format!("link end {}", link.ends[side]),
-                        "there is no node of that name; an end is NODE:INTERFACE",
+                        "no node has that name; an end is NODE:INTERFACE",
                     );
                 }
                 if end.interface.is_empty()

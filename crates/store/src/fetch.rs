@@ -180,7 +180,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
             return Ok(Rc::clone(held));
         }
         let chunk = self.chunks[number].as_ref();
-        let chunk = chunk.ok_or_else(|| io::Error::other("a chunk that is not there"))?;
+        let chunk = chunk.ok_or_else(|| io::Error::other("a chunk is missing"))?;
         let at = |frame: usize| chunk.frames.get(frame).copied();
         let first = at(frame).ok_or_else(|| damaged(&chunk.key, "has no such frame"))?;
         let soon = self.ahead.iter().filter(|(of, _)| *of == number);
@@ -228,7 +228,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
     fn interface(&mut self, number: usize, id: usize) -> io::Result<u32> {
         loop {
             let Some(chunk) = &self.chunks[number] else {
-                return Err(io::Error::other("a chunk that is not there"));
+                return Err(io::Error::other("a chunk is missing"));
             };
             if let Some(id) = chunk.interfaces.get(id) {
                 return Ok(*id);

@@ -30,7 +30,7 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotFound => f.write_str("it is not there"),
+            Self::NotFound => f.write_str("it does not exist"),
             Self::AlreadyExists => f.write_str("another object has that name"),
             Self::Other(why) => f.write_str(why),
         }
@@ -293,7 +293,7 @@ fn directory(url: &Url, what: &str, create: bool) -> Result<PathBuf> {
         }
     }
     if !path.is_dir() {
-        return Err(Error::failed(what, "there is no such directory"));
+        return Err(Error::failed(what, "the directory does not exist"));
     }
     Ok(path)
 }

@@ -413,8 +413,8 @@ fn own(directory: &Path, root: &Path) -> Result<()> {
     Err(match own {
         true => error,
         false => Error::failed(
-            format!("cannot store what is in {}", directory.display()),
-            format!("it belongs to user {uid}, who chooses its files and where they go"),
+            format!("cannot store the contents of {}", directory.display()),
+            format!("user {uid} owns it, and could choose its files and their destination"),
         )
         .fix(format!(
             "store it as that user: setpriv --reuid {uid} --clear-groups trawl store push --spool {}",

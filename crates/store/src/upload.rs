@@ -189,7 +189,7 @@ pub fn push(root: &Path, url: Option<&str>) -> Result<Pushed> {
         };
         let chunks = store_all().map_err(|why| {
             let what = format!("cannot store to {}", spool.target.url);
-            Error::failed(what, why).fix("what is not stored stays in the spool: try again")
+            Error::failed(what, why).fix("try again: unstored chunks stay in the spool")
         })?;
         spool
             .remove()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the commands of one block of the documentation, each on a line of standard input, in a network that has what the
-# documentation names: eth0, eth1 and eth2 here, the namespaces web, left, right and pb, and the lab of `trawl lab up`.
+# Runs the commands of one block of the documentation, each on a line of standard input, in a network with the
+# documentation's interfaces: eth0, eth1 and eth2 here, the namespaces web, left, right and pb, and the lab of `trawl lab up`.
 # Prints a line `FAILED status command` with the output of each command that fails.
 # Called in mount and network namespaces of its own, in a directory with the files that the commands name.
 set -u
@@ -39,7 +39,7 @@ ip route add 10.0.0.0/24 via 10.1.0.2
 sysctl -q -w net.ipv4.ip_forward=1
 trawl lab up >/dev/null
 
-# Something to see on each of them, as long as the block runs.
+# Traffic on each of them, as long as the block runs.
 for to in 1 2 3; do
     ping -q -i 0.2 "10.$to.0.2" >/dev/null 2>&1 &
 done
@@ -60,7 +60,7 @@ reset() {
     true
 } >/dev/null 2>&1
 
-# What stands below each other may be one after the other, or each by itself, or be about a program that is attached.
+# Consecutive commands may belong together, be alternatives, or need an attached program.
 variants() {
     attempt "$1" && return
     [ "$status" = 1 ] || return
@@ -75,7 +75,7 @@ variants() {
     attempt "$1"
 }
 
-# Commands that go on until they are interrupted are, after three seconds.
+# Endless commands are interrupted after three seconds.
 attempt() {
     timeout --kill-after 60 --signal INT 3 bash -c "$1" >output 2>&1
     status=$?

@@ -1,5 +1,5 @@
-# Run in namespaces of its own (mounts and network), where no other test clears away leftovers: tells which of the commands
-# that only look change something. $1: the binary.
+# Runs in separate mount and network namespaces, where no other test removes leftovers: prints the read-only commands that
+# change something. $1: the binary.
 set -eu
 trawl=$1
 mount -t bpf -o mode=0700 bpf /sys/fs/bpf
@@ -19,7 +19,7 @@ state() {
     ethtool -k near
     ethtool -k far
     find /sys/fs/bpf | sort
-    # Where running commands tell of themselves is made once.
+    # The directory in which running commands register is made once.
     find /run/trawl -not -type d | sort
 }
 
@@ -27,14 +27,14 @@ state() {
 "$trawl" guard deny --src 192.0.2.1
 "$trawl" balance load spread
 "$trawl" xdp load near tx
-# As a tool leaves it that takes a program off without trawl: pins, and features of the other end.
+# The state after another tool removed a program: pins, and features of the other end.
 pins=$(dirname "$(find /sys/fs/bpf/trawl -name tx_rodata)")
 bpftool link detach pinned "$(dirname "$pins")/link"
-# As a command leaves it that was killed when it had just begun.
+# The state after a command was killed at its start.
 mkdir /sys/fs/bpf/trawl/1_1-7
 before=$(state)
 while read -r command; do
-    # One that reports a problem does no more either.
+    # A command that reports a problem is read-only too.
     # shellcheck disable=SC2086
     said=$("$trawl" $command 2>&1) && status=0 || status=$?
     [ $status -ne 2 ] || echo "USAGE $command: $said"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs, runs, upgrades, removes and purges a package in a root of its own, $1; the packages are $2 and, of a later
-# version, $3 within it. Called in mount, network and process namespaces of its own. Each step that is done is printed;
-# whatever fails ends it.
+# Installs, runs, upgrades, removes and purges a package in a separate root, $1; the packages are $2 and, of a later
+# version, $3 within it. Called in separate mount, network and process namespaces. Prints each completed step, and
+# ends at the first failure.
 set -eu
 root=$1 first=$2 later=$3
 
@@ -10,7 +10,7 @@ mount -t sysfs sysfs "$root/sys"
 mount -t bpf -o mode=0700 bpf "$root/sys/fs/bpf"
 mount --bind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/run"
-# Named namespaces, which a lab has, leave their directory, as those of ip do.
+# The named namespaces of a lab leave their directory, as with ip.
 mkdir "$root/run/netns"
 ip link set lo up
 
@@ -18,7 +18,7 @@ in_root() {
     DEBIAN_FRONTEND=noninteractive LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$root" "$@"
 }
 
-# All that the package could leave; what dpkg and its tools write about packages is not its.
+# All possible leftovers of the package, without the records of dpkg and its tools.
 files() {
     (cd "$root" && find . -xdev \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./tmp -o -path ./var/log \
         -o -path ./var/lib/dpkg -o -path ./var/cache -o -path ./etc/ld.so.cache \) -prune -o -print | sort)
@@ -42,7 +42,7 @@ for file in usr/bin/trawl usr/share/man/man1/trawl-capture.1.gz usr/share/bash-c
 done
 in_root sh -c '/usr/lib/*/wireshark/extcap/trawl --extcap-interfaces' | grep -q 'value=trawl:lo'
 in_root dpkg --verify trawl
-# A capture at a real hook, and a file of it.
+# A capture at a real hook, into a file.
 in_root trawl lab up >/dev/null
 in_root trawl capture -i trawl-lab-b:veth0 -c 3 -q -w /tmp/seen.pcapng &
 capture=$!
@@ -54,7 +54,7 @@ test "$(in_root trawl read /tmp/seen.pcapng | wc -l)" = 3
 in_root trawl lab down >/dev/null
 echo ran
 
-# What a machine has of it after a while: an enabled unit, a rule file, a recording.
+# The state of a machine after a while: an enabled unit, a rule file, a recording.
 mkdir -p "$root/etc/systemd/system/multi-user.target.wants" "$root/etc/trawl" "$root/var/lib/trawl/captures"
 ln -s /lib/systemd/system/trawl-serve.service "$root/etc/systemd/system/multi-user.target.wants/trawl-serve.service"
 ln -s /lib/systemd/system/trawl-agent.service "$root/etc/systemd/system/multi-user.target.wants/trawl-agent.service"

@@ -501,7 +501,7 @@ fn spool_exposes_no_planted_files() {
         assert!(said.contains(reason), "{said}");
     };
     std::os::unix::fs::chown(&run, Some(65534), None).expect("root");
-    refused("it belongs to user 65534, who chooses its files");
+    refused("user 65534 owns it, and could choose its files");
     std::os::unix::fs::chown(&run, Some(0), None).expect("root");
     use std::os::unix::fs::PermissionsExt;
     let mode = |mode| {
