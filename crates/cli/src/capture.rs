@@ -204,7 +204,7 @@ fn series_of(plan: &CapturePlan) -> Result<Option<SeriesPlan>> {
     Ok(Some(series).filter(SeriesPlan::is_asked_for))
 }
 
-/// A capture whose taps are attached, on its way to its outputs.
+/// A capture whose taps are attached, and that still has to open its outputs.
 struct Run<'a> {
     plan: &'a CapturePlan,
     display: &'a Display,
@@ -423,7 +423,7 @@ fn write_summary(mut account: Output, summary: &Summary) -> Result<()> {
     let name = account.name.clone();
     let fail = |e| Error::os(format!("cannot write the summary to {name}"), e);
     let mut text = serde_json::to_string(summary)
-        .map_err(|e| Error::failed("cannot put the summary into JSON", e))?;
+        .map_err(|e| Error::failed("cannot encode the summary as JSON", e))?;
     text.push('\n');
     account.start()?;
     account.file.write_all(text.as_bytes()).map_err(fail)

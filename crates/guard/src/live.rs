@@ -64,7 +64,7 @@ impl Store {
 
     /// Opens an existing store.
     pub fn of(fd: OwnedFd) -> Result<Self> {
-        let about = map::info(&fd).map_err(|e| Error::os("cannot look at the rules", e))?;
+        let about = map::info(&fd).map_err(|e| Error::os("cannot read the rules", e))?;
         Ok(match about.kind == arena::KIND {
             true => Self::Arena(fd),
             false => Self::Slot(fd),
@@ -214,7 +214,7 @@ fn in_map(map: &SharedArray) -> Stored<'_> {
 }
 
 fn current_in(slot: BorrowedFd<'_>) -> Result<Option<SharedArray>> {
-    let id = in_slot(slot).map_err(|e| Error::os("cannot look at the rules", e))?;
+    let id = in_slot(slot).map_err(|e| Error::os("cannot read the rules", e))?;
     id.map(SharedArray::open_by_id).transpose()
 }
 

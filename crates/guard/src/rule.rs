@@ -471,7 +471,7 @@ impl FromStr for Preset {
         let found = Self::ALL.into_iter().find(|one| one.name() == text);
         found.ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.into_iter().map(Self::name).collect();
-            format!("'{text}' is not a preset; there are {}", names.join(", "))
+            format!("'{text}' is not a preset; presets: {}", names.join(", "))
         })
     }
 }
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_shown_as_the_command_that_makes_it() {
+    fn rule_is_shown_as_the_command_that_makes_it() {
         let what = Match {
             source: Some("10.0.0.0/8".parse().unwrap()),
             ports: Some(Ports {

@@ -339,7 +339,7 @@ fn described(rule: &Rule) -> String {
 fn not_ours() -> Error {
     Error::failed(
         "cannot read the rules",
-        "what is pinned there is not a rule set of this version of trawl",
+        "the pinned map is not a rule set of this version of trawl",
     )
     .fix("unload it with the version that loaded it")
 }
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_about_the_same_packets_is_replaced() {
+    fn rule_for_the_same_packets_is_replaced() {
         let mut set = RuleSet::default();
         assert_eq!(
             set.add(deny("10.0.0.1")),

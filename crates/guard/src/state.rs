@@ -151,7 +151,7 @@ impl Guard {
     /// Refuses to work on rules that the attached program does not use, by the kernel's record: its pins were moved or
     /// removed, and the rules at their path are not in force.
     fn check_programs(&self) -> Result<()> {
-        let look = |e| Error::os("cannot look at the guard's programs", e);
+        let look = |e| Error::os("cannot read the guard's programs", e);
         let own = map::info(self.store.as_fd()).map_err(look)?.id;
         for site in Site::all_in(self.namespace())? {
             for attached in pins::programs_on(&site)? {
@@ -304,8 +304,9 @@ pub fn sweep() {
         let Some(_lock) = site::try_lock(&path, Rank::Guard) else {
             continue;
         };
-        let slot = bpffs::open_map(&path.join(SET))
-            .and_then(|fd| map::info(&fd).map_err(|e| Error::os("cannot look at a map", e)));
+        let slot = bpffs::open_map(&path.join(SET)).and_then(|fd| {
+            map::info(&fd).map_err(|e| Error::os("cannot read a map's properties", e))
+        });
         if !slot.is_ok_and(|about| used.contains(&about.id)) {
             remove_pins(&path);
         }
@@ -334,7 +335,7 @@ fn mount() -> Result<Option<PathBuf>> {
     let mount = bpffs::lasting();
     if mount.is_none() && !has_capability(Capability::SysAdmin) {
         return Err(Error::failed(
-            "cannot look at the guard's rules",
+            "cannot read the guard's rules",
             "this process may not open the BPF file system",
         )
         .fix("this requires root"));
@@ -500,7 +501,7 @@ impl Guard {
         let id = |fd: BorrowedFd<'_>| {
             map::info(fd)
                 .map(|about| about.id)
-                .map_err(|e| Error::os("cannot look at the rules", e))
+                .map_err(|e| Error::os("cannot read the rules", e))
         };
         Ok(id(installed.map(SET)?.as_fd())? == id(self.store.as_fd())?)
     }

@@ -41,9 +41,9 @@ impl Actions {
     pub fn parse(list: &str) -> Result<Self, String> {
         let number = |name: &str| {
             let found = VERDICTS.iter().position(|known| *known == name);
-            found
-                .map(|number| number as u32)
-                .ok_or_else(|| format!("{name} is no verdict; there are {}", VERDICTS.join(", ")))
+            found.map(|number| number as u32).ok_or_else(|| {
+                format!("{name} is not a verdict; verdicts: {}", VERDICTS.join(", "))
+            })
         };
         list.split(',').map(number).collect()
     }

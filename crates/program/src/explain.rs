@@ -29,14 +29,14 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
                 chain_of(&by)
             ),
         )
-        .fix(format!("leave out --tappable, for a bundled program with --prio N: trawl capture -i {label} --program NAME sees the programs of this chain without hooks; --replace takes the whole chain's place; trawl xdp unload {label} --all removes it")),
+        .fix(format!("leave out --tappable, for a bundled program with --prio N: trawl capture -i {label} --program NAME sees the programs of this chain without hooks; --replace replaces the whole chain; trawl xdp unload {label} --all removes it")),
         Conflict::OtherMode { mode } => {
-            Error::failed(join, format!("it runs in {} mode", mode.name())).fix(format!("use --mode {}, or --replace to take the whole chain's place", mode.name()))
+            Error::failed(join, format!("it runs in {} mode", mode.name())).fix(format!("use --mode {}, or --replace to replace the whole chain", mode.name()))
         }
         Conflict::PacketsInPieces => Error::failed(
             join,
             format!(
-                "its programs take packets in several pieces, and {program} takes them in one only"
+                "its programs accept packets in several pieces, and {program} only whole ones"
             ),
         )
         .fix("compile it with SEC(\"xdp.frags\"), or load it first"),
@@ -58,7 +58,7 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
         Conflict::NoPredecessor { running } => Error::failed(
             format!("cannot keep the maps of the program on {label}"),
             format!(
-                "none of the programs there is called {program}: {}",
+                "no program on it is called {program}: {}",
                 running.join(", ")
             ),
         )
@@ -81,7 +81,7 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
 pub fn loan(site: &Site, which: &str, file: &Path, refusal: LoanRefusal) -> Error {
     let (label, file) = (site.label(), file.display());
     let fail =
-        |why: String| Error::failed(format!("cannot put hooks into {which} on {label}"), why);
+        |why: String| Error::failed(format!("cannot insert hooks into {which} on {label}"), why);
     let other_file = format!(
         "name the file that it was loaded from; trawl xdp load {label} {file} --replace --keep-maps --tappable replaces it"
     );
@@ -102,7 +102,7 @@ pub fn loan(site: &Site, which: &str, file: &Path, refusal: LoanRefusal) -> Erro
             fail(format!("{file} is another program: the tags differ")).fix(other_file)
         }
         LoanRefusal::UnknownProgram => fail(format!(
-            "the tag does not tell whether {file} is the program that runs"
+            "the tag does not show whether {file} is the running program"
         ))
         .fix(other_file),
         LoanRefusal::MapsWithoutMatch { maps } => fail(format!(
@@ -129,7 +129,7 @@ fn occupied(site: &Site, by: &Present) -> Error {
     let what = format!("cannot attach to {label}");
     let (name, chain) = match &by.kind {
         Kind::Dispatcher { .. } => {
-            return Error::failed(what, chain_of(by)).fix(format!("--prio N puts the program into it; --replace takes the whole chain's place; trawl xdp unload {label} --all removes it"));
+            return Error::failed(what, chain_of(by)).fix(format!("--prio N puts the program into it; --replace replaces the whole chain; trawl xdp unload {label} --all removes it"));
         }
         Kind::Installed {
             name,
@@ -142,7 +142,7 @@ fn occupied(site: &Site, by: &Present) -> Error {
         Kind::Other { name } => (name.clone().unwrap_or_else(|| "a program".to_owned()), None),
     };
     let join = match chain {
-        Some(true) => "--prio N puts it into the chain there; ",
+        Some(true) => "--prio N puts it into the present chain; ",
         Some(false) => "to have both, load each with --prio N; ",
         None => "",
     };
@@ -151,7 +151,7 @@ fn occupied(site: &Site, by: &Present) -> Error {
         format!("{name} is on it already (id {id}, {} mode)", by.mode.name()),
     )
     .fix(format!(
-        "{join}--replace puts the new one in its place; trawl xdp unload {label} {id} removes it"
+        "{join}--replace replaces it; trawl xdp unload {label} {id} removes it"
     ))
 }
 
@@ -318,7 +318,7 @@ fn says_libbpf(what: String, says: &str) -> Error {
 /// Explains that a pinned map does not suit the program.
 fn pinned_otherwise(what: String, path: &Path) -> Error {
     let there = bpffs::open_map(path).and_then(|fd| {
-        info::map(fd.as_fd()).map_err(|e| Error::os("cannot look at what is pinned there", e))
+        info::map(fd.as_fd()).map_err(|e| Error::os("cannot read the pinned object", e))
     });
     let is_directory = path.is_dir();
     let path = bpffs::usual_path(path);
@@ -337,10 +337,10 @@ fn pinned_otherwise(what: String, path: &Path) -> Error {
             "rm",
         ),
         Err(_) if is_directory => (
-            format!("a map is to be pinned at {path}, and that is a directory"),
+            format!("a map is to be pinned at {path}, but that is a directory"),
             "rmdir",
         ),
-        Err(_) => (format!("what is pinned at {path} is no map"), "rm"),
+        Err(_) => (format!("the object pinned at {path} is not a map"), "rm"),
     };
     Error::failed(what, why).fix(format!(
         "name another directory, or, if it is no longer needed, {remove} {path}"

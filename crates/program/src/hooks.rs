@@ -188,7 +188,7 @@ fn throws(program: &Code) -> bool {
     !called.is_empty() && number().is_some_and(|throw| called.contains(&throw))
 }
 
-/// Finds where to keep the context. The program is verified as it is first, so that later refusals are due to the
+/// Finds a location for the context. The program is verified as it is first, so that later refusals are due to the
 /// hooks.
 fn keep(
     prepared: &Prepared<'_>,
@@ -295,7 +295,7 @@ impl Fitted {
             let is_for_others = !matches!(slot.leads_to, LeadsTo::Own(_));
             if is_for_others && !told.contains(&slot.array_name) {
                 self.notices.push(format!(
-                    "{} jumps through the program array {}, which has slots for others to fill: what leaves by a program that they put there is seen by no capture at its exit, and by no later program of a chain",
+                    "{} jumps through the program array {}, whose empty slots other tools can fill: packets that leave by a program in them are seen by no capture at its exit, and by no later program of a chain",
                     slot.from, slot.array_name
                 ));
                 told.push(slot.array_name);
@@ -391,7 +391,7 @@ fn map_of(program: u32, fits: impl Fn(&MapInfo) -> bool) -> Result<Option<OwnedF
 }
 
 fn cannot_look(error: io::Error) -> Error {
-    Error::os("cannot look at the attached program", error)
+    Error::os("cannot read the attached program's properties", error)
 }
 
 /// Returns the last occupied seat in such an array.

@@ -22,7 +22,7 @@
 //! for installed in Installed::all(&site)? {
 //!     if installed.name() == "filter" {
 //!         let rules = installed.map("rules")?;            // a descriptor
-//!         installed.detach(&site)?;                       // and all that came with it is gone
+//!         installed.detach(&site)?;                       // with its pins and maps
 //!     }
 //! }
 //! # Ok(()) }

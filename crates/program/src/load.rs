@@ -300,7 +300,7 @@ impl Source {
             Role::Instead { of, function } => self
                 .object
                 .replace_function(&name, of, function)
-                .map_err(|e| Error::os(format!("cannot put {name} into a dispatcher"), e))?,
+                .map_err(|e| Error::os(format!("cannot load {name} into a dispatcher"), e))?,
         }
         let mut wanted = vec![name.as_str()];
         wanted.extend(self.also.iter().map(String::as_str));
@@ -338,7 +338,7 @@ impl Source {
             for target in &targets {
                 self.object
                     .drop_attach_type(target)
-                    .map_err(|e| Error::os(format!("cannot put {target} into a dispatcher"), e))?;
+                    .map_err(|e| Error::os(format!("cannot load {target} into a dispatcher"), e))?;
             }
         }
         let mut pins = MapPins::place(&mut self.object, self.pin_maps.as_deref())?;
@@ -359,12 +359,12 @@ impl Source {
             .program(&name)
             .ok_or_else(|| Error::failed(format!("cannot load {name}"), "it was left out"))?;
         let about = info::program(fd)
-            .map_err(|e| Error::os(format!("cannot look at the program {name}"), e))?;
+            .map_err(|e| Error::os(format!("cannot read the properties of {name}"), e))?;
         let fd = fd
             .try_clone_to_owned()
             .map_err(|e| Error::os(format!("cannot hold the program {name}"), e))?;
         let reach = Reach::of(&file, &name)
-            .map_err(|e| Error::os(format!("cannot look at where {name} leads to"), e))?;
+            .map_err(|e| Error::os(format!("cannot follow the jumps of {name}"), e))?;
         Ok(Program {
             map_ids: reach.map_ids,
             file,

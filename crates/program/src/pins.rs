@@ -167,7 +167,7 @@ impl Installed {
     }
 
     fn take_off(self, site: &Site) -> Result<()> {
-        let what = || format!("cannot take {} off {}", self.name(), site.label());
+        let what = || format!("cannot remove {} from {}", self.name(), site.label());
         if let Some(dispatcher) = dispatcher_of(site, self.id)? {
             dispatcher.without(site, self.id)?;
             self.forget();
@@ -390,7 +390,7 @@ fn may_look(site: &Site, attached: &[XdpAttachment]) -> Result<()> {
         Err(error) if error.raw_os_error() == Some(EPERM) => {
             let (id, mode) = (first.program_id, first.mode.name());
             let what = format!(
-                "cannot look at what is on {} (id {id}, {mode} mode)",
+                "cannot read the program on {} (id {id}, {mode} mode)",
                 site.label()
             );
             Err(Error::os(what, error).fix("this requires root"))
@@ -630,11 +630,8 @@ fn visible(directory: &Path) -> Result<PathBuf> {
     }
     let exists = directory.ancestors().find(|path| path.exists());
     if !exists.is_some_and(bpffs::is_on_bpffs) {
-        return Err(Error::failed(
-            what(),
-            "it is not in a BPF file system, and only there objects can be pinned",
-        )
-        .fix(format!("name a directory under {}", bpffs::USUAL)));
+        return Err(Error::failed(what(), "it is not in a BPF file system")
+            .fix(format!("name a directory under {}", bpffs::USUAL)));
     }
     let missing = missing_of(&directory);
     let mut names = missing.iter().filter_map(|path| path.file_name());

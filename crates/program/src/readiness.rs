@@ -122,7 +122,7 @@ impl Readiness {
             ),
             _ => Error::failed(
                 what,
-                "its driver takes none from other interfaces as it is set up now",
+                "its driver accepts none from other interfaces in its present configuration",
             ),
         };
         Err(error.fix("--mode skb sends them through the network stack"))
@@ -148,7 +148,10 @@ impl Readiness {
         let attached = trawl_attach::hold(&to, pass.program(), Some(XdpMode::Native));
         let (link, _) = attached.map_err(|refused| {
             Error::failed(
-                format!("cannot make {} take what is sent back", peer.label()),
+                format!(
+                    "cannot make {} accept frames that are sent back",
+                    peer.label()
+                ),
                 refused.explain(&to, "trawl_pass").why(),
             )
             .fix("--mode skb sends them through the network stack")

@@ -56,7 +56,7 @@ impl Loan {
     /// Loads the object again, with hooks, and exchanges it for the running program. Returns `None` if that has hooks
     /// already. Refused if the object is another program, or if one of its maps fits none of the running program's.
     pub fn take(site: &Site, file: &Path) -> Result<Option<Self>> {
-        let what = || format!("cannot put hooks into the program on {}", site.label());
+        let what = || format!("cannot insert hooks into the program on {}", site.label());
         let lock = site.lock()?;
         let refused = |which: &str, refusal| explain::loan(site, which, file, refusal);
         let mut now = Snapshot::read(site)?;

@@ -60,7 +60,7 @@ impl Headed {
             .map(drop)
             .map_err(|refused| {
                 refused.refusal.about(format!(
-                    "cannot take program {program} off {}",
+                    "cannot remove program {program} from {}",
                     site.label()
                 ))
             })
@@ -123,8 +123,8 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
             }
             Err(own) => {
                 let why = match own.is_empty() {
-                    true => "trawl has not loaded what is on it",
-                    false => "trawl has loaded several programs there",
+                    true => "its programs were not loaded by trawl",
+                    false => "trawl has loaded several programs on it",
                 };
                 let helper = match own.is_empty() {
                     true => there_for_another(site, &present, what()),
@@ -182,7 +182,7 @@ fn take_all_off(site: &Site) -> Result<Vec<u32>> {
         }
     }
     let what = format!("cannot unload from {}", site.label());
-    Err(Error::failed(what, "other commands keep loading programs there").fix("try again"))
+    Err(Error::failed(what, "other commands keep loading programs on it").fix("try again"))
 }
 
 /// Removes a program; returns false if it was removed before this command got the lock.
@@ -201,7 +201,7 @@ fn take_off(site: &Site, attachment: XdpAttachment) -> Result<bool> {
         return Ok(true);
     }
     apply::remove(site, attachment).map_err(|refusal| {
-        refusal.about(format!("cannot take program {id} off {}", site.label()))
+        refusal.about(format!("cannot remove program {id} from {}", site.label()))
     })?;
     Ok(true)
 }

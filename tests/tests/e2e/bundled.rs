@@ -241,7 +241,7 @@ fn inconsistent_options_are_refused() {
     let load = |more: &[&str]| refused(&[&["xdp", "load", &place], more].concat(), 2);
     assert!(load(&["drop", "--to", "veth0"]).contains("--to is for redirect"));
     assert!(load(&["redirect"]).contains("--to IF or --to-cpu"));
-    assert!(load(&["redirect", "--to-cpu", "999"]).contains("there are those from 0"));
+    assert!(load(&["redirect", "--to-cpu", "999"]).contains("the CPUs are 0 to"));
     assert!(load(&["redirect", "--to", "a,b", "--by", "helper"]).contains("one interface only"));
     assert!(load(&["drop", "--prog", "x"]).contains("--prog is for object files"));
     assert!(load(&["some.o", "--touch", "read"]).contains("bundled programs"));

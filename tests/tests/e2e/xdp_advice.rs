@@ -128,7 +128,7 @@ fn maps_that_differ_from_the_pinned_ones_are_refused() {
             "xdp",
         ],
     );
-    fails(&load, 1, &[&pin, "is no map"]);
+    fails(&load, 1, &[&pin, "is not a map"]);
     std::fs::remove_file(&pin).expect("a pin");
     std::fs::create_dir(&pin).expect("the BPF file system");
     fails(&load, 1, &[&pin, "is a directory", "rmdir"]);

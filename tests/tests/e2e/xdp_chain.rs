@@ -186,7 +186,7 @@ fn libxdp_loader_sees_joins_and_unloads_chains_of_trawl() {
     fails(
         &["xdp", "unload", &chain.place],
         1,
-        &["trawl has not loaded"],
+        &["were not loaded by trawl"],
     );
     let theirs = id_of(&left, "drops_and_goes_on");
     succeeds(&["xdp", "unload", &chain.place, &theirs.to_string()]);

@@ -445,7 +445,7 @@ fn chain_actions_are_chosen_at_load() {
     fails(
         &[&load[..], &["pass,none"]].concat(),
         2,
-        &["none is no verdict"],
+        &["none is not a verdict"],
     );
     succeeds(&[&load[..], &["pass,drop"]].concat());
     succeeds(&["xdp", "load", &place, "pass", "--prio", "90"]);

@@ -389,7 +389,7 @@ fn missing_privileges_are_named() {
         );
         let said = String::from_utf8_lossy(&asked.stderr);
         assert_eq!(asked.status.code(), Some(1), "{command:?}: {said}");
-        let words = ["cannot look at what is on veth0 (id", "this requires root"];
+        let words = ["cannot read the program on veth0 (id", "this requires root"];
         assert!(words.iter().all(|word| said.contains(word)), "{said}");
         assert!(asked.stdout.is_empty(), "{command:?}");
     }

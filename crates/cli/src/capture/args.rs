@@ -318,7 +318,7 @@ impl Taps {
         if others.next().is_some() {
             return Err(Error::usage(
                 "cannot use these taps together",
-                "only tc goes with xdp or hook, and drop with any other one",
+                "only tc can be combined with xdp or hook, and drop with any other tap",
             )
             .fix("name one tap, or some of --tap xdp,tc,drop"));
         }
@@ -351,7 +351,7 @@ struct Bare {
 impl Args {
     /// Reads a plan from a file. Options that would change it are refused.
     pub(super) fn only_plan(&self, file: &Path) -> Result<CapturePlan> {
-        let what = || format!("cannot capture as {} says", file.display());
+        let what = || format!("cannot capture by the plan in {}", file.display());
         let bare = Bare::try_parse_from(["capture"])
             .map_err(|e| Error::failed(what(), e))?
             .args;

@@ -27,7 +27,7 @@ impl NamedOutput {
             return Ok(wanted);
         };
         let refused = |why| Error::usage(format!("cannot write to {}", text.display()), why);
-        let not_among = |name: &str, all| refused(format!("'{name}' is not among {all}"));
+        let not_among = |name: &str, all| refused(format!("'{name}' is not one of {all}"));
         let is_word = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
         while let Some((front, word)) = rest.rsplit_once(',') {
             match word.split_once('=') {

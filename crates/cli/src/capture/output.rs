@@ -123,7 +123,7 @@ impl Output {
             return Ok(());
         }
         let what = format!("cannot compress the output to {}", self.name);
-        Err(Error::usage(what, "it is not a file that is named")
+        Err(Error::usage(what, "it is not a named file")
             .fix("name a file, or compress after it: trawl capture -w - | zstd"))
     }
 

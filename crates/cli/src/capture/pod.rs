@@ -163,7 +163,7 @@ fn crictl<T: DeserializeOwned>(sources: &Sources, command: &[&str]) -> Result<T>
         .map_err(|error| Error::failed(what, format!("unexpected answer of crictl: {error}")))
 }
 
-/// A process that looks for restarted pods: the capture itself may execute no programs.
+/// A process that finds restarted pods, since the capture may execute no programs.
 #[derive(Debug)]
 pub(super) struct PodWatcher(Helper);
 
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_named_with_its_namespace() {
+    fn pod_is_named_with_its_namespace() {
         assert!(PodName::parse("default/web").is_ok());
         for text in ["web", "/web", "default/", ""] {
             assert!(PodName::parse(text).is_err(), "{text}");
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_running_sandbox_is_chosen() {
+    fn newest_running_sandbox_is_chosen() {
         let all: Vec<Sandbox> = serde_json::from_str(
             r#"[{"id": "a", "metadata": {"name": "web", "uid": "u", "namespace": "default"}, "state": "SANDBOX_READY", "createdAt": "1"},
                 {"id": "b", "metadata": {"name": "web", "namespace": "default"}, "state": "SANDBOX_READY", "createdAt": "2"},

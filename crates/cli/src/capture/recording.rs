@@ -136,7 +136,7 @@ impl RecordingArgs {
                 _ => {
                     return Err(Error::usage(
                         "cannot understand --meta",
-                        format!("'{word}' is not among full, none, flags, queue, id, verdict"),
+                        format!("'{word}' is not one of full, none, flags, queue, id, verdict"),
                     ));
                 }
             }

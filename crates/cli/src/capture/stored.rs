@@ -72,7 +72,7 @@ impl StoreArgs {
         };
         if self.chunk_size == 0 || self.chunk_size > CHUNK_MOST {
             let what = format!("cannot make chunks of {} bytes", self.chunk_size);
-            return Err(Error::usage(what, "1 to 1 GiB is possible"));
+            return Err(Error::usage(what, "1 byte to 1 GiB is possible"));
         }
         Ok(Some(StorePlan {
             spool: self.spool.clone(),

@@ -34,7 +34,7 @@ pub fn create(name: &str, length: u64, address: u64) -> io::Result<OwnedFd> {
 }
 
 pub fn map(arena: BorrowedFd<'_>) -> Result<Mapping> {
-    let about = info::map(arena).map_err(|e| Error::os("cannot look at an arena", e))?;
+    let about = info::map(arena).map_err(|e| Error::os("cannot read an arena's properties", e))?;
     Mapping::of_arena(arena, about.extra, about.max_entries as usize * page_size())
 }
 
@@ -48,7 +48,7 @@ pub fn wait_for_programs() -> Result<()> {
         .map_err(|e| Error::os("cannot wait for the programs that run", e))
 }
 
-// Arrays whose memory user space has mapped, and the slots of an array of maps that such arrays are put into.
+// Arrays whose memory user space has mapped, and slots for such arrays in an array of maps.
 
 /// A mapped array map. Programs may read it and write to it at the same time.
 #[derive(Debug)]
@@ -82,8 +82,8 @@ impl SharedArray {
     }
 
     fn of(fd: OwnedFd) -> Result<Self> {
-        let about =
-            info::map(fd.as_fd()).map_err(|e| Error::os("cannot look at a shared array", e))?;
+        let about = info::map(fd.as_fd())
+            .map_err(|e| Error::os("cannot read a shared array's properties", e))?;
         let length = (about.value_size as usize).next_multiple_of(8) * about.max_entries as usize;
         let memory = Mapping::of_map(fd.as_fd(), length)?;
         Ok(Self { fd, memory })

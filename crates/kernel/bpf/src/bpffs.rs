@@ -134,7 +134,7 @@ pub fn lasting_or_mounted() -> Result<PathBuf> {
     }
     lasting().ok_or_else(|| {
         Error::failed(
-            "there is no BPF file system to pin in",
+            "no BPF file system is mounted",
             format!("{USUAL} is not one, although it could be mounted"),
         )
         .fix(format!("mount -t bpf -o mode=0700 bpf {USUAL}"))
@@ -188,7 +188,7 @@ fn outer_mounts() -> Option<Mounts> {
 
 /// Does some work inside other mounts, on a thread that ends with it.
 fn inside_mounts(outer: &Mounts, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
-    let what = "cannot mount a BPF file system that lasts";
+    let what = "cannot mount a persistent BPF file system";
     let fail = |e: rustix::io::Errno| {
         Error::os(what, e.into()).fix(format!("mount -t bpf -o mode=0700 bpf {USUAL}"))
     };
@@ -213,7 +213,7 @@ fn inside_mounts(outer: &Mounts, work: impl FnOnce() -> Result<()> + Send) -> Re
 pub fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let what = || format!("cannot pin {}", path.display());
     let text = CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| Error::failed(what(), "the path has a zero byte in it"))?;
+        .map_err(|_| Error::failed(what(), "the path contains a zero byte"))?;
     // SAFETY: an open descriptor and a C string that outlives the call.
     let result = unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), text.as_ptr()) };
     crate::check(result).map(drop).map_err(|e| {
@@ -221,11 +221,10 @@ pub fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
         let error = Error::os(what(), e);
         match errno {
             Some(libc::EEXIST) => error.fix(format!("rm {}", path.display())),
-            Some(libc::EPERM) if !path.parent().is_some_and(is_on_bpffs) => Error::failed(
-                what(),
-                "its directory is not in a BPF file system, and only there objects can be pinned",
-            )
-            .fix(format!("name a directory under {USUAL}")),
+            Some(libc::EPERM) if !path.parent().is_some_and(is_on_bpffs) => {
+                Error::failed(what(), "its directory is not in a BPF file system")
+                    .fix(format!("name a directory under {USUAL}"))
+            }
             _ => error,
         }
     })
@@ -248,7 +247,7 @@ fn open_kind(path: &Path, kind: &str, word: &str) -> Result<OwnedFd> {
         Some(found) if found == kind => Ok(fd),
         _ => Err(Error::failed(
             what(),
-            format!("what is pinned there is not a {word}"),
+            format!("the pinned object is not a {word}"),
         )),
     }
 }
@@ -263,7 +262,7 @@ pub fn open_map(path: &Path) -> Result<OwnedFd> {
             what(),
             "a program is pinned there, not a map",
         )),
-        _ => Err(Error::failed(what(), "what is pinned there is not a map")),
+        _ => Err(Error::failed(what(), "the pinned object is not a map")),
     }
 }
 
@@ -327,7 +326,7 @@ fn open(path: &Path) -> io::Result<OwnedFd> {
 /// Returns the kernel's name of the kind of a BPF descriptor, which the call that opens a pin does not report.
 fn kind_of(fd: &OwnedFd) -> Option<&'static str> {
     let target = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
-    // The kernel spells links in two ways.
+    // The kernel has two spellings for links.
     let target = target.to_str()?.replace('_', "-");
     [MAP, PROGRAM, LINK]
         .into_iter()
@@ -369,7 +368,7 @@ mod tests {
     use trawl_sys::testing::root_or_skip;
 
     #[test]
-    fn a_pinned_map_is_found_and_opened() {
+    fn pinned_map_is_found_and_opened() {
         if !root_or_skip() {
             return;
         }

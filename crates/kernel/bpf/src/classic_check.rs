@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_rules_hold() {
+    fn checker_applies_the_kernels_rules() {
         let checker = ClassicChecker::new().expect("a socket");
         let one = |code, k| Instruction {
             code,

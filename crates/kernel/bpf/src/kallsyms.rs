@@ -166,7 +166,7 @@ ffffffff81000400 T last\t[module]
             return;
         }
         let Some(found) = kernel_addresses() else {
-            eprintln!("SKIPPED: the kernel does not tell its addresses");
+            eprintln!("SKIPPED: the kernel hides its addresses");
             return;
         };
         for address in [found.first_address, found.first_page] {

@@ -1,4 +1,4 @@
-//! Object files, trawl's own and others': opened, set up, and loaded by libbpf; a failure comes with all messages about
+//! Object files, trawl's own and others': opened, set up, and loaded by libbpf; a failure includes all messages about
 //! it.
 
 use std::cell::RefCell;
@@ -246,7 +246,7 @@ impl ObjectFile {
         let mut found = self.map(map)?;
         found
             .reuse_fd(existing)
-            .map_err(|e| Error::failed(format!("cannot take an existing map for {map}"), e))
+            .map_err(|e| Error::failed(format!("cannot use an existing map for {map}"), e))
     }
 
     /// Pins a map at this path when it is loaded, or uses the map already pinned there.

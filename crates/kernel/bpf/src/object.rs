@@ -237,7 +237,7 @@ const CONFIG_MARK: i32 = 0x7477;
 const MOVE_IMMEDIATE: u8 = op::ALU | op::MOV | op::K;
 
 fn unfit(why: Unfit) -> Error {
-    let fail = |why: String| Error::failed("cannot put the filter into the program", why);
+    let fail = |why: String| Error::failed("cannot insert the filter into the program", why);
     match why {
         Unfit::NoPlace => fail("it has no insertion point for one".to_owned()),
         Unfit::TooLong { instructions } => fail(format!(

@@ -145,7 +145,8 @@ impl Prepared<'_> {
                 instructions.len() as libbpf_sys::size_t,
             )
         };
-        check(result).map_err(|e| Error::os(format!("cannot put instructions into {name}"), e))?;
+        check(result)
+            .map_err(|e| Error::os(format!("cannot replace the instructions of {name}"), e))?;
         for function in functions_of(program) {
             function.move_by(&edited.moved);
         }

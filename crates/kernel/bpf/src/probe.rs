@@ -53,7 +53,7 @@ impl Answer {
             },
             libc::ENOSYS => Self::lacking("the kernel has no such system call"),
             libc::EAFNOSUPPORT => Self::lacking("the kernel has no such sockets"),
-            _ => Self::lacking(format!("the kernel does not know it ({})", words(errno))),
+            _ => Self::lacking(format!("the kernel does not support it ({})", words(errno))),
         }
     }
 

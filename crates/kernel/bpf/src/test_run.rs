@@ -139,7 +139,7 @@ fn run(
             u32::try_from(left.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     }
     // SAFETY: frame and context are only read, with their true sizes, and outlive the call; so does the place for
-    // output, of which the kernel is told the size.
+    // output, whose size the kernel knows.
     check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut opts) })?;
     let answer = Answer {
         value: opts.retval,

@@ -72,7 +72,7 @@ impl Target {
         if names.len() > REDIRECT_MAX_TARGETS {
             return Err(Error::usage(
                 format!("cannot redirect to {} interfaces", names.len()),
-                format!("there is room for {REDIRECT_MAX_TARGETS}"),
+                format!("the maximum is {REDIRECT_MAX_TARGETS}"),
             ));
         }
         names.into_iter().map(|name| site.beside(name)).collect()
@@ -133,7 +133,7 @@ impl Target {
                     false => "",
                 };
                 caveats.push(format!(
-                    "{} is down: what is sent there is lost until it is up{others}",
+                    "{} is down: packets sent to it are lost until it is up{others}",
                     target.label()
                 ));
             }
@@ -188,13 +188,13 @@ pub(super) fn check_cpus(cpus: &[u32]) -> Result<()> {
         format!("cannot redirect to the CPUs {}", list.join(","))
     };
     if cpus.is_empty() || cpus.len() > REDIRECT_MAX_CPUS {
-        let why = format!("it takes 1 to {REDIRECT_MAX_CPUS} of them");
+        let why = format!("the list must have 1 to {REDIRECT_MAX_CPUS} CPUs");
         return Err(Error::usage(what(), why));
     }
     match cpus.iter().find(|cpu| **cpu >= there_are) {
         Some(_) => Err(Error::usage(
             what(),
-            format!("there are those from 0 to {}", there_are - 1),
+            format!("the CPUs are 0 to {}", there_are - 1),
         )),
         None => Ok(()),
     }
@@ -229,7 +229,7 @@ pub(crate) fn put_interfaces(
         Ok(())
     };
     run_maybe_in(site.namespace(), put)?
-        .map_err(|e: std::io::Error| Error::os("cannot put an interface into the device map", e))
+        .map_err(|e: std::io::Error| Error::os("cannot write an interface to the device map", e))
 }
 
 fn fill_targets(program: &Program, site: &Site, interfaces: &[Site]) -> Result<()> {
@@ -240,7 +240,7 @@ fn fill_targets(program: &Program, site: &Site, interfaces: &[Site]) -> Result<(
 
 fn fill_cpus(program: &Program, cpus: &[u32], queue: u32, then: &Then) -> Result<()> {
     let function = far_function(then);
-    let what = || format!("cannot put {function} on the other CPUs");
+    let what = || format!("cannot use {function} on the other CPUs");
     let far = program
         .other(function)
         .ok_or_else(|| Error::failed(what(), "it was not loaded"))?;

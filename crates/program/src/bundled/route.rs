@@ -140,7 +140,7 @@ pub fn load(sites: &[Site], request: &Request) -> Result<Loaded> {
     if all.len() + new.len() > ROUTE_MAX_PORTS {
         return Err(Error::usage(
             "cannot route",
-            format!("there is room for {ROUTE_MAX_PORTS} ports"),
+            format!("the maximum is {ROUTE_MAX_PORTS} ports"),
         ));
     }
     let is_wanted = |site: &Site| sites.iter().any(|one| one.index() == site.index());
@@ -360,7 +360,7 @@ fn warnings(site: &Site) -> Result<Vec<String>> {
     for (family, forwards) in ["ipv4", "ipv6"].into_iter().zip(forwards) {
         if !forwards {
             warnings.push(format!(
-                "{}: forwarding of {} is off, so nothing of it is forwarded; {prefix}sysctl -w net.{family}.conf.all.forwarding=1",
+                "{}: forwarding of {} is off, so none of it is forwarded; {prefix}sysctl -w net.{family}.conf.all.forwarding=1",
                 site.label(),
                 if family == "ipv4" { "IPv4" } else { "IPv6" },
             ));
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_in_the_order_of_the_frame() {
+    fn address_is_in_the_order_of_the_frame() {
         let mac = Mac::of(&Link {
             mac: vec![1, 2, 3, 4, 5, 6],
             ..Link::default()

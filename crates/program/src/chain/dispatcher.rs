@@ -239,7 +239,7 @@ pub fn parts_of(dispatcher: &Dispatcher) -> Result<Vec<Part>> {
                 dispatcher.config.version
             ),
         )
-        .fix("unload its programs, and load them again with what loaded them"));
+        .fix("unload its programs, and load them again with their own tool"));
     }
     if dispatcher.members.len() != dispatcher.config.slots.len() {
         return Err(Error::failed(
@@ -290,10 +290,10 @@ pub fn build(site: &Site, mut parts: Vec<Part>, lock: &DispatcherLock) -> Result
     };
     let dispatcher = load(&config)?;
     let id = info::program(dispatcher.as_fd())
-        .map_err(|e| Error::os("cannot look at the dispatcher", e))?
+        .map_err(|e| Error::os("cannot read the dispatcher's properties", e))?
         .id;
     let functions = functions::of(dispatcher.as_fd())
-        .map_err(|e| Error::os("cannot look at the dispatcher's functions", e))?;
+        .map_err(|e| Error::os("cannot read the dispatcher's functions", e))?;
     let pins = DispatcherPins::new(lock.of(site, id))?;
     let mut added = None;
     for (slot, part) in parts.into_iter().enumerate() {
@@ -301,7 +301,12 @@ pub fn build(site: &Site, mut parts: Vec<Part>, lock: &DispatcherLock) -> Result
         let function = functions
             .iter()
             .find(|one| one.name == name)
-            .ok_or_else(|| Error::failed("cannot build a chain", format!("there is no {name}")))?;
+            .ok_or_else(|| {
+                Error::failed(
+                    "cannot build a chain",
+                    format!("the function {name} is missing"),
+                )
+            })?;
         let program = match part {
             Part::Present { program, .. } => program,
             Part::New { source, .. } => {
@@ -317,7 +322,7 @@ pub fn build(site: &Site, mut parts: Vec<Part>, lock: &DispatcherLock) -> Result
             }
         };
         let link = link::replace_function(program.as_fd(), dispatcher.as_fd(), function.type_id)
-            .map_err(|e| Error::os(format!("cannot put a program in the place of {name}"), e))?;
+            .map_err(|e| Error::os(format!("cannot replace {name} by a program"), e))?;
         pins.add(slot, &program, &link)?;
     }
     Ok(Built {
@@ -347,7 +352,7 @@ impl Built {
 
 /// Removes a whole dispatcher, and releases all of its programs.
 pub fn remove(site: &Site, attachment: XdpAttachment, lock: &DispatcherLock) -> Result<()> {
-    let what = || format!("cannot take the dispatcher off {}", site.label());
+    let what = || format!("cannot remove the dispatcher from {}", site.label());
     apply::remove(site, attachment).map_err(|refusal| refusal.about(what()))?;
     remove_pins(&lock.of(site, attachment.program_id));
     Ok(())
@@ -480,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_version_is_read() {
+    fn first_version_is_read() {
         let mut bytes = vec![1, 0, 0, 0];
         bytes.extend([1u32 << 2].map(u32::to_ne_bytes).concat());
         bytes.resize(4 + 40, 0);

@@ -164,7 +164,7 @@ pub(crate) fn join(
     let jumps = most_jumps(&looks);
     if jumps > MOST_JUMPS {
         let why = format!(
-            "with the captures that look at it a packet would jump {jumps} times from program to program, and the kernel allows {}",
+            "with its captures a packet would jump {jumps} times from program to program, and the kernel allows {}",
             MOST_JUMPS
         );
         return Err(Error::failed(what(), why).fix("end a capture first"));
@@ -182,7 +182,7 @@ pub(crate) fn join(
     };
     if let Some(name) = unfollowable {
         let why = format!("{name} can only be the last one, as its exits could not be rewritten");
-        return Err(Error::failed(what(), why).fix("choose another place for it with --prio"));
+        return Err(Error::failed(what(), why).fix("choose another position for it with --prio"));
     }
     let id = program.id();
     let fail = |e| Error::os(what(), e);
@@ -294,7 +294,7 @@ pub(crate) fn settle(site: &Site) {
 
 /// Removes a program from its chain. Returns false if it is in no chain, or alone.
 pub(crate) fn leave(site: &Site, leaving: &Installed) -> Result<bool> {
-    let what = || format!("cannot take {} off {}", leaving.name(), site.label());
+    let what = || format!("cannot remove {} from {}", leaving.name(), site.label());
     let heads = site.link()?.xdp;
     let Some(order) = heads.iter().find_map(|head| {
         let mut order = vec![head.program_id];

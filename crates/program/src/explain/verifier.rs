@@ -243,11 +243,11 @@ const VERIFIER: &[(&[&str], &str)] = &[
     ),
     (
         &["Unreleased reference", "reference leak"],
-        "give back on every way out what was taken: bpf_ringbuf_submit() or bpf_ringbuf_discard(), bpf_sk_release(), …",
+        "release acquired resources on every path: bpf_ringbuf_submit() or bpf_ringbuf_discard(), bpf_sk_release(), …",
     ),
     (
         &["spin_lock", "spin_unlock", "holding a lock"],
-        "call bpf_spin_unlock() on every way out, and nothing but arithmetic before it",
+        "call bpf_spin_unlock() on every path, and nothing but arithmetic before it",
     ),
     (
         &[
@@ -261,7 +261,7 @@ const VERIFIER: &[(&[&str], &str)] = &[
     ),
     (
         &["R0 !read_ok", "At program exit"],
-        "each way out of the program needs a verdict: return XDP_PASS;",
+        "each path out of the program needs a verdict: return XDP_PASS;",
     ),
     (
         &[
@@ -270,11 +270,11 @@ const VERIFIER: &[(&[&str], &str)] = &[
             "invalid indirect read",
             "read from stack",
         ],
-        "it is read before anything was put there: set it first (struct key key = {};)",
+        "it is read before it was written: set it first (struct key key = {};)",
     ),
     (
         &["pointer arithmetic", "arithmetic on"],
-        "only a number with known limits can be added to or taken from a pointer",
+        "only a number with known limits can be added to or subtracted from a pointer",
     ),
     (
         &["expected=fp", "expected=map_"],
@@ -294,7 +294,7 @@ const MAP: &[(&str, &str)] = &[
     ),
     (
         "ENOMEM",
-        "there is not enough memory for it: fewer entries, or map_flags BPF_F_NO_PREALLOC for a hash",
+        "memory is short: fewer entries, or map_flags BPF_F_NO_PREALLOC for a hash",
     ),
     (
         "EPERM",
@@ -325,12 +325,12 @@ pub fn on_libbpf(says: &str) -> Option<&'static str> {
     }
     if says.contains("not found in kernel or module BTFs") || says.contains("not resolved") {
         return Some(
-            "this kernel does not have it: declare it __weak, and ask for it before it is used (bpf_ksym_exists())",
+            "this kernel does not have it: declare it __weak, and test for it before it is used (bpf_ksym_exists())",
         );
     }
     if says.contains("failed to open system Kconfig") {
         return Some(
-            "it asks how the kernel was configured, which is read from /proc/config.gz or /boot/config-$(uname -r)",
+            "it needs the kernel's configuration, which is read from /proc/config.gz or /boot/config-$(uname -r)",
         );
     }
     says.contains("incompatible with vmlinux").then_some(
@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_and_the_reason_are_kept() {
+    fn line_and_reason_are_kept() {
         let log = "0: R1=ctx() R10=fp0\n\
                    ; int bad(struct xdp_md *ctx) @ bad.c:7\n\
                    0: (61) r1 = *(u32 *)(r1 +0)          ; R1_w=pkt(r=0)\n\
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_without_end_is_called_one() {
+    fn endless_loop_is_named() {
         let log = "; i++; @ loop.c:4\n\
                    6: (55) if r1 != 0x3b9aca00 goto pc-5infinite loop detected at insn 2\n\
                    cur state: R1=scalar() R10=fp0 fp-8=mmmm????\n\
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_without_a_refusal_says_nothing() {
+    fn log_without_a_refusal_gives_none() {
         assert_eq!(condense(""), None);
         assert_eq!(
             condense("processed 3 insns (limit 1000000)\nverification time 5 usec\n"),
@@ -438,7 +438,7 @@ mod tests {
             advice("own() has 0 args while xdp_dispatcher() has 1 args")
                 .contains("xdp_md *context")
         );
-        assert_eq!(on_verifier("something that nobody has met"), None);
+        assert_eq!(on_verifier("an unknown message"), None);
     }
 
     #[test]

@@ -175,7 +175,7 @@ fn plain_program_jumps_through_the_maps() {
 }
 
 #[test]
-fn the_subprograms_own_exits_stay() {
+fn exits_of_subprograms_stay() {
     let mut code = vec![
         op::mov(6, 1),
         Insn::new(CALL, 0, PSEUDO_CALL, 0, 3),
@@ -210,7 +210,7 @@ fn address_of_a_callback_is_adjusted() {
 }
 
 #[test]
-fn a_loop_back_to_the_beginning_does_not_enter_again() {
+fn loop_back_to_the_beginning_does_not_enter_again() {
     let code = [
         Insn::new(op::ALU64 | op::ADD | op::K, 6, 0, 0, 1),
         Insn::new(op::JMP | op::JNE | op::K, 6, 0, -2, 5),
@@ -279,7 +279,7 @@ fn indirect_and_stray_jumps_are_refused() {
 }
 
 #[test]
-fn the_context_goes_below_the_stack_in_use() {
+fn context_goes_below_the_stack_in_use() {
     assert_eq!(Keep::below(0), Ok(Keep::Stack(-8)));
     assert_eq!(Keep::below(61), Ok(Keep::Stack(-72)));
     assert_eq!(Keep::below(504), Ok(Keep::Stack(-512)));

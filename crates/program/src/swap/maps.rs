@@ -103,7 +103,7 @@ impl Succession {
         let mut used = Vec::new();
         for (name, fd) in &own {
             let about = info::map(*fd)
-                .map_err(|e| Error::os(format!("cannot look at the map {name}"), e))?;
+                .map_err(|e| Error::os(format!("cannot read the properties of map {name}"), e))?;
             used.push((name.as_str(), *fd, about));
         }
         let is_used = |about: &MapInfo| used.iter().any(|(.., one)| one.id == about.id);
@@ -196,12 +196,7 @@ fn running_on(site: &Site, mode: XdpMode) -> Result<Vec<Running>> {
         let source = trawls.map(Installed::source).unwrap_or_default();
         let is_bundled =
             bundled::NAMES.contains(&source) || [route::NAME, bundled::GUARD].contains(&source);
-        let fail = |e| {
-            Error::os(
-                format!("cannot look at program {id} on {}", site.label()),
-                e,
-            )
-        };
+        let fail = |e| Error::os(format!("cannot read program {id} on {}", site.label()), e);
         let Some(mut running) = Running::open(id, is_bundled).map_err(fail)? else {
             continue;
         };
@@ -571,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn the_predecessor_is_the_only_program_or_the_one_of_that_name() {
+    fn predecessor_is_the_only_program_or_the_one_of_that_name() {
         assert_eq!(predecessor(&["old"], "new", &keeps(true)), Ok(Some(0)));
         assert_eq!(predecessor(&[], "new", &keeps(true)), Ok(None));
         assert_eq!(predecessor(&["a", "new"], "new", &keeps(true)), Ok(Some(1)));

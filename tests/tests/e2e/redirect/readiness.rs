@@ -87,7 +87,7 @@ fn interface_without_support_is_refused_and_nothing_stays() {
     let from = place(&lab.line.left);
     let said = refused(&["xdp", "load", &from, "redirect", "--to", "right,lo"], 1);
     assert!(
-        said.contains("takes none") && said.contains("--mode skb"),
+        said.contains("accepts none") && said.contains("--mode skb"),
         "{said}"
     );
     assert_eq!(features(&lab), before);
