@@ -22,7 +22,7 @@ pub struct Desired {
     pub captures: Vec<Capture>,
 }
 
-/// A capture. An absent limit is no limit.
+/// A capture. Absent limits do not apply.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capture {

@@ -1,4 +1,4 @@
-//! Executes the steps of a plan; if one is refused, what was removed for it is attached again.
+//! Executes the steps of a plan; if one is refused, the programs removed for it are attached again.
 
 use std::fmt;
 use std::io;

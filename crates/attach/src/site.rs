@@ -270,7 +270,7 @@ pub fn make_directory(path: &Path) -> Result<()> {
     }
 }
 
-/// The right to change what is pinned for an interface.
+/// Lock that permits changes to an interface's pins.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,

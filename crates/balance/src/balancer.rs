@@ -357,7 +357,7 @@ fn ask_for_neighbours(site: &Site, ways: &Ways) -> Result<()> {
         let neighbours = netlink.neighbours(interface)?;
         known.extend(neighbours.iter().map(|one| (interface, one.address)));
     }
-    // A permanent neighbour would lose that state if it were asked for.
+    // A request would make a permanent neighbour temporary.
     for (interface, address) in hops.difference(&known).take(MOST_NEIGHBOURS) {
         netlink.ask_for_neighbour(*interface, *address)?;
     }

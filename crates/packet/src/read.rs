@@ -164,7 +164,7 @@ enum Format {
     Pcapng(pcapng::read::Sections),
 }
 
-/// Reads one file. After an error there are no more packets.
+/// Reads one file. An error ends its packets.
 pub struct CaptureReader<R> {
     input: Input<R>,
     format: Format,

@@ -716,7 +716,7 @@ fn host_cannot_command_another() {
     }
 }
 
-/// Write access to the bus is not enough to command a host: it takes the operator's key.
+/// Write access to the bus is not enough to command a host: the operator's key is required.
 #[test]
 fn unsigned_and_old_commands_are_ignored() {
     let Some(lab) = Lab::open() else { return };

@@ -1,4 +1,4 @@
-//! The packet tap records exactly what was sent, whatever its length, tags and CPUs.
+//! The packet tap records frames exactly as sent, for all lengths, tags and CPUs.
 
 use trawl_lab::PairOptions;
 use trawl_tests::pcapng::Contents;

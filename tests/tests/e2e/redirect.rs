@@ -263,7 +263,7 @@ fn to_several_but_not_back_skb() {
     to_several("skb", true);
 }
 
-/// At most what a queue to another CPU holds, sent slowly.
+/// Packets that fit into a queue to another CPU, sent slowly.
 const TO_CPU: u64 = 1000;
 const RATE: u64 = 50_000;
 

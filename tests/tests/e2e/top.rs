@@ -187,7 +187,7 @@ fn top_shows_interfaces_of_several_namespaces() {
     assert_eq!(names, wanted);
 }
 
-/// Sums the looks of `trawl top` while these frames arrive, until `rows` has reached `enough`.
+/// Sums the reports of `trawl top` while these frames arrive, until `rows` has reached `enough`.
 fn told(namespace: &str, send: &dyn Fn(), rows: &dyn Fn(&Value) -> u64, enough: u64) -> u64 {
     let mut child = Command::new(binary::path())
         .args(["top", "--json", "--interval", "200ms", "--netns", namespace])
@@ -200,7 +200,7 @@ fn told(namespace: &str, send: &dyn Fn(), rows: &dyn Fn(&Value) -> u64, enough: 
         let line = lines.next().expect("a look").expect("text");
         serde_json::from_str(&line).expect("JSON")
     };
-    // Counting begins with the first look.
+    // Counting begins with the first report.
     look();
     send();
     let mut packets = 0;
