@@ -1,6 +1,5 @@
-//! Writing to a file past the page cache: whole units out of memory that the kernel hands to the disk as it is. Writes
-//! are done in the order in which they come, several under way at a time, by io_uring where that is allowed and by a
-//! thread where not.
+//! Direct writes to a file, past the page cache: whole units of memory that the kernel hands to the disk. Writes are done in
+//! order, several in flight at a time, by io_uring if it is allowed and otherwise by a thread.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,10 +15,10 @@ use trawl_ring::Lease;
 use trawl_sys::Result;
 use trawl_sys::memory::Mapping;
 
-/// What is written at once, and where, is a multiple of this: the largest that disks ask for.
+/// Unit of the lengths and offsets of direct writes: the largest alignment that disks require.
 pub const UNIT: usize = 4096;
 
-/// Memory to gather bytes in that can be written like this.
+/// An aligned buffer for direct writes.
 #[derive(Debug)]
 pub struct Aligned {
     memory: Mapping,
@@ -34,12 +33,12 @@ impl Aligned {
         })
     }
 
-    /// How many more bytes fit.
+    /// Returns the number of bytes that still fit.
     pub fn room(&self) -> usize {
         self.memory.length() - self.length
     }
 
-    /// Takes as many as fit, and says how many those are.
+    /// Appends as many bytes as fit, and returns their number.
     pub fn extend(&mut self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.room());
         self.memory.write(self.length, &bytes[..count]);
@@ -52,12 +51,12 @@ impl Aligned {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the range lies within the mapping, which is this value's alone: nobody writes to it while it is borrowed.
+        // SAFETY: the range lies within the mapping, which this value owns: it is not written to while it is borrowed.
         unsafe { std::slice::from_raw_parts(self.memory.at(0), self.length) }
     }
 }
 
-/// Memory that is written as it is.
+/// A piece of memory that is written without a copy.
 #[derive(Debug)]
 pub enum Piece {
     Segment(Lease),
@@ -73,22 +72,22 @@ impl Piece {
     }
 }
 
-/// Something to be written at a place; both are multiples of [`UNIT`].
+/// A piece and its offset in the file; the offset and the length are multiples of [`UNIT`].
 #[derive(Debug)]
 pub struct Write {
     pub offset: u64,
     pub piece: Piece,
 }
 
-/// What became of it.
+/// The result of a write.
 #[derive(Debug)]
 pub struct Done {
     pub write: Write,
-    /// This many of its bytes are in the file.
+    /// Number of its bytes that are in the file.
     pub written: usize,
 }
 
-/// Pieces that follow each other in the file go to the disk together, as far as this many.
+/// Most consecutive pieces that are written by one call.
 const TOGETHER: usize = 8;
 
 /// The writing side of one file.
@@ -105,7 +104,7 @@ enum Engine {
 }
 
 impl Disk {
-    /// Opens a file once more for this. An error means that its file system cannot.
+    /// Reopens a file for direct writes. An error means that its file system does not support them.
     pub fn open(file: BorrowedFd<'_>) -> io::Result<Self> {
         let file = open_directly(file)?;
         let uring = match probe::is_unwanted("io_uring") {
@@ -126,7 +125,7 @@ impl Disk {
         }
     }
 
-    /// Begins to write things that follow each other in the file. Only while nothing is under way.
+    /// Begins to write consecutive pieces. Requires that no batch is in flight.
     pub fn start(&mut self, writes: Vec<Write>) {
         assert!(self.is_idle(), "one batch at a time");
         match &mut self.engine {
@@ -135,7 +134,7 @@ impl Disk {
         }
     }
 
-    /// What became of all that was begun; `None` while it is under way, if that is not to be waited for.
+    /// Returns the results of the batch; `None` if it is still in flight and `wait` is false.
     pub fn finished(&mut self, wait: bool) -> Option<Vec<Done>> {
         match &mut self.engine {
             Engine::Uring(uring) => uring.finished(wait),
@@ -143,7 +142,7 @@ impl Disk {
         }
     }
 
-    /// Has the file system keep room beyond the file's end, without changing its length.
+    /// Reserves space beyond the file's end, without changing its length.
     pub fn reserve(&self, offset: u64, length: u64) -> io::Result<()> {
         Ok(fallocate(
             &self.file,
@@ -154,8 +153,8 @@ impl Disk {
     }
 }
 
-/// Opens a file once more for direct writes. An error means that its file system cannot, or that it accepts the flag
-/// and still uses the page cache.
+/// Reopens a file for direct writes. An error means that its file system does not support them, or accepts the flag and
+/// still uses the page cache.
 pub fn open_directly(file: BorrowedFd<'_>) -> io::Result<File> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let file = OpenOptions::new()
@@ -173,12 +172,12 @@ pub fn open_directly(file: BorrowedFd<'_>) -> io::Result<File> {
     }
 }
 
-/// Where the first hole of a file begins, or its end.
+/// Returns the offset of the file's first hole, or of its end.
 pub fn first_hole(file: &File) -> io::Result<u64> {
     Ok(rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(0))?)
 }
 
-/// The addresses of pieces that are written by one call.
+/// Returns the addresses of pieces that are written by one call.
 fn addresses(writes: &[Write]) -> Vec<libc::iovec> {
     writes
         .iter()
@@ -192,7 +191,7 @@ fn addresses(writes: &[Write]) -> Vec<libc::iovec> {
         .collect()
 }
 
-/// Tells each piece how much of it was written, out of what was written of groups of them.
+/// Divides the bytes written of each group among its pieces.
 fn shared_out(writes: Vec<Write>, mut results: impl Iterator<Item = usize>) -> Vec<Done> {
     let mut left = 0;
     writes
@@ -209,10 +208,10 @@ fn shared_out(writes: Vec<Write>, mut results: impl Iterator<Item = usize>) -> V
         .collect()
 }
 
-// Direct writes by io_uring: a batch is a chain of vectored writes, of which each begins when the one before is done, so
-// that the file never has a hole.
+// Direct writes by io_uring: a batch is a chain of vectored writes. Each begins when the previous one is done, so that the
+// file never has a hole.
 
-/// The most writes of a batch.
+/// Most writes of a batch.
 const DEPTH: u32 = 32;
 
 struct Uring {
@@ -229,13 +228,13 @@ impl std::fmt::Debug for Uring {
 #[derive(Debug)]
 struct Batch {
     writes: Vec<Write>,
-    /// Read by the kernel while the writes are under way.
+    /// Read by the kernel while the writes are in flight.
     addresses: Vec<libc::iovec>,
     results: Vec<i32>,
     pending: usize,
 }
 
-// SAFETY: the addresses are those of the pieces that the batch owns, which may move between threads with it.
+// SAFETY: the addresses point to the pieces that the batch owns, which may move between threads with it.
 unsafe impl Send for Batch {}
 
 impl Uring {
@@ -279,7 +278,7 @@ impl Uring {
             pushed.expect("as many entries as the ring has");
         }
         if self.ring.submit().is_err() {
-            // Tried again when results are asked for.
+            // Submitted again when results are requested.
         }
     }
 
@@ -297,7 +296,7 @@ impl Uring {
                 let results = batch.results.iter().map(|result| (*result).max(0) as usize);
                 return Some(shared_out(batch.writes, results));
             }
-            // Interrupted, or the ring is busy: asked for again.
+            // Interrupted, or the ring is busy: submitted again.
             let _ = self.ring.submit_and_wait(usize::from(wait));
             if !wait && self.ring.completion().is_empty() {
                 return None;
@@ -332,7 +331,7 @@ impl Worker {
             .name("trawl-direct".to_owned())
             .spawn(move || {
                 while let Ok(batch) = to_write.recv() {
-                    // Nobody is there to be told only when all is over.
+                    // The receiver is dropped only with the worker.
                     if written.send(write_all(&file, batch)).is_err() {
                         break;
                     }
@@ -373,7 +372,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.batches = None;
         if let Some(thread) = self.thread.take() {
-            // What it has to tell was asked for before, or does not matter any more.
+            // The thread's results were collected before, or are no longer needed.
             let _ = thread.join();
         }
     }
@@ -392,11 +391,11 @@ fn write_all(file: &File, writes: Vec<Write>) -> Vec<Done> {
     shared_out(writes, results.into_iter())
 }
 
-/// How much of a group of pieces that follow each other got into the file.
+/// Writes a group of consecutive pieces, and returns the number of bytes that are in the file.
 fn write_group(file: &File, group: &[Write]) -> usize {
     let addresses = addresses(group);
     loop {
-        // SAFETY: the addresses are those of pieces that are borrowed for the call.
+        // SAFETY: the addresses point to pieces that are borrowed for the call.
         let written = unsafe {
             libc::pwritev(
                 file.as_raw_fd(),
@@ -419,7 +418,7 @@ mod tests {
 
     use super::*;
 
-    /// Pieces with the number of their place in each byte.
+    /// Returns pieces that are filled with their own index.
     fn pieces(count: usize) -> Vec<Write> {
         (0..count)
             .map(|number| {
@@ -472,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_written_is_told_of_each_piece() {
+    fn unwritten_bytes_are_reported_for_each_piece() {
         let results = [2 * UNIT * TOGETHER, UNIT, 0];
         let done = shared_out(pieces(2 * TOGETHER + 1), results.into_iter());
         let written: Vec<usize> = done.iter().map(|one| one.written).collect();

@@ -1,5 +1,5 @@
-//! The helper `trawl-dpdk`, a process of its own, and the memory shared with it: blocks come through a ring that it
-//! writes and we read. The protocol is told in dpdk/exchange.h.
+//! The helper process `trawl-dpdk`, and the memory shared with it: a ring of blocks that the helper writes and trawl reads.
+//! The protocol is described in dpdk/exchange.h.
 
 use std::env;
 use std::fs::File;
@@ -33,26 +33,26 @@ pub use trawl_bpf::layout::dpdk::{
 };
 
 const POLL: Duration = Duration::from_millis(20);
-/// The last words of DPDK's log that an error quotes.
+/// Last lines of DPDK's log that an error quotes.
 const LOG_LINES: usize = 4;
 const LOG_BYTES: u64 = 4096;
 
-/// What it is asked to do.
+/// A capture that the helper is to run.
 #[derive(Debug)]
 pub struct Request<'a> {
     pub program: &'a Path,
     pub prefix: &'a str,
-    /// All of the application's where none is named.
+    /// Port of the application; `None` for all of its ports.
     pub port: Option<u16>,
     pub queue: Option<u32>,
-    /// `DIRECTION_…`, together.
+    /// Set of `DIRECTION_…` bits.
     pub directions: u32,
     pub snaplen: u32,
     pub filter: &'a [Instruction],
     pub ring_bytes: usize,
 }
 
-/// A line that it said: a word, and what belongs to it.
+/// A line of the helper's output: a keyword and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     pub word: String,
@@ -73,7 +73,7 @@ impl Line {
     }
 }
 
-/// The helper at work. When this is dropped it is told to stop, and given time for it.
+/// The running helper. Dropping it asks the helper to stop, and waits for a limited time.
 #[derive(Debug)]
 pub struct Helper {
     child: Child,
@@ -102,7 +102,7 @@ impl Helper {
             .stdin(Stdio::from(memory))
             .stdout(Stdio::piped())
             .stderr(Stdio::from(log_of_child))
-            // A terminal's signals are for trawl, which then tells the helper to stop.
+            // A terminal's signals are for trawl, which then asks the helper to stop.
             .process_group(0)
             .spawn()
             .map_err(|e| Error::os(what(), e))?;
@@ -119,7 +119,7 @@ impl Helper {
         })
     }
 
-    /// The next thing that it says; `None` when it has ended, or nothing came in time.
+    /// Returns the next line; `None` if the helper has ended or no line came in time.
     pub fn next_line(&mut self, patience: Duration) -> Option<Line> {
         let began = Instant::now();
         loop {
@@ -129,29 +129,29 @@ impl Helper {
             if self.said.ended || began.elapsed() >= patience {
                 return None;
             }
-            // A failed wait is a short one.
+            // A failed wait counts as a short one.
             let _ = events::wait(&[self.said.pipe.as_fd()], POLL);
         }
     }
 
-    /// What came without being waited for.
+    /// Returns a line that has already come, without waiting.
     pub fn line_at_hand(&mut self) -> Option<Line> {
         self.said.next()
     }
 
-    /// It has closed its output: the process is gone.
+    /// Returns whether the helper has closed its output: its process is gone.
     pub fn is_gone(&self) -> bool {
         self.said.ended
     }
 
-    /// The end of what DPDK said itself, for people.
+    /// Returns the last lines of DPDK's own log, for people.
     pub fn last_words(&self) -> Option<String> {
         let length = self.log.metadata().ok()?.len();
         let mut bytes = vec![0; length.min(LOG_BYTES) as usize];
         let from = length.saturating_sub(LOG_BYTES);
         self.log.read_exact_at(&mut bytes, from).ok()?;
         let text = String::from_utf8_lossy(&bytes);
-        // Devices of the machine that are none of the application's are named at each start.
+        // DPDK lists the machine's devices that the application does not use at each start.
         let tells = |line: &&str| {
             let of_others = ["not driven by the primary process", "EAL: Requested device"];
             !line.is_empty() && !of_others.iter().any(|words| line.contains(words))
@@ -177,7 +177,7 @@ impl Helper {
         }
     }
 
-    /// Waits for its end; kills it after this time.
+    /// Waits for the helper to end; kills it after this time.
     pub fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
         let began = Instant::now();
         loop {
@@ -200,19 +200,19 @@ impl Drop for Helper {
     }
 }
 
-/// A process with all rights that can remove what a killed helper left in an application, for a capture that has given
-/// up the right to run programs.
+/// A fully privileged process that can remove the remains of a killed helper from an application, for a capture that has
+/// given up the right to run programs.
 #[derive(Debug)]
 pub struct Cleaner(helper::Helper);
 
 impl Cleaner {
-    /// To be called before threads are started.
+    /// Starts the process. Requires that no threads have been started.
     pub fn start(program: &Path, prefix: &str) -> Result<Self> {
         let mut duty = Clear { program, prefix };
         helper::Helper::start(c"trawl-dpdk-end", None, &mut duty).map(Self)
     }
 
-    /// Removes it now; what the helper said.
+    /// Removes the remains now, and returns the helper's output.
     pub fn clear(&self) -> Vec<Line> {
         let said = self.0.ask(b"clear").map(|answer| answer.bytes);
         String::from_utf8_lossy(&said.unwrap_or_default())
@@ -242,7 +242,7 @@ impl Duty for Clear<'_> {
     }
 }
 
-/// The helper's lines, as they come.
+/// The helper's lines, in order.
 #[derive(Debug)]
 struct Said {
     pipe: ChildStdout,
@@ -286,14 +286,14 @@ fn shared_file(name: &str, bytes: u64) -> Result<OwnedFd> {
     Ok(file)
 }
 
-// Whether the helper is installed, and whether it is of this build.
+// Presence of the helper, and its build.
 
-/// What the helper is called, beside trawl's own binary.
+/// Name of the helper, which is next to trawl's own binary.
 pub const PROGRAM: &str = "trawl-dpdk";
-/// Names another one.
+/// Environment variable that names another helper.
 pub const VARIABLE: &str = "TRAWL_DPDK";
 
-/// Where the helper is: where the environment says, beside trawl's binary, or where packages put it.
+/// Finds the helper: the path in the environment, next to trawl's binary, or the directory of the packages.
 pub fn find() -> Result<Option<PathBuf>> {
     if let Some(named) = env::var_os(VARIABLE) {
         return Ok(Some(PathBuf::from(named)).filter(|path| path.is_file()));
@@ -301,11 +301,11 @@ pub fn find() -> Result<Option<PathBuf>> {
     companion(PROGRAM)
 }
 
-/// The helper, as it is seen without an application.
+/// Presence of the helper, without an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Presence {
     NotThere,
-    /// It cannot be run: the libraries of DPDK are gone, say.
+    /// The helper cannot run, for example for want of DPDK's libraries.
     DoesNotRun {
         program: PathBuf,
         said: String,
@@ -319,7 +319,7 @@ pub enum Presence {
     },
 }
 
-/// Asks the helper for its version.
+/// Runs the helper to learn its version.
 pub fn presence() -> Presence {
     match find() {
         Ok(Some(program)) => presence_of(program),
@@ -358,13 +358,13 @@ fn presence_of(program: PathBuf) -> Presence {
     }
 }
 
-// The memory that is shared with the helper: its first page says what to do and what is done, and a ring of finished
-// blocks follows. The protocol is told in dpdk/exchange.h.
+// The memory that is shared with the helper: a first page with the request and the state, and a ring of finished blocks. The
+// protocol is described in dpdk/exchange.h.
 
 const BLOCK_ENHANCED_PACKET: u32 = 6;
-/// A header and the length once more.
+/// Shortest block: a header and the trailing length.
 const BLOCK_LEAST: u64 = 32;
-/// The ring is given back to the helper in this many pieces.
+/// Number of pieces in which the ring is given back to the helper.
 const GIVEN_BACK_IN: u64 = 64;
 
 /// A port's counts, by DPDK and by the helper.
@@ -385,18 +385,18 @@ pub struct Blocks {
     tail: u64,
 }
 
-/// The ring's contents are not what they should be.
+/// Error: the contents of the ring are invalid.
 #[derive(Clone, Copy, Debug)]
 pub struct Broken;
 
 impl Blocks {
-    /// From this time on more may come, in nanoseconds since 1970. To be asked before `take`, which then shows all that
-    /// is earlier.
+    /// Returns the time from which on more blocks may come, in nanoseconds since 1970. Called before `take`, which then
+    /// shows all earlier blocks.
     pub fn horizon(&self) -> u64 {
         word(&self.exchange, offset_of!(Exchange, horizon)).load(Ordering::Acquire)
     }
 
-    /// The helper has said all: what `take` shows from now on is the rest.
+    /// Returns whether the helper has written its last block: `take` shows the rest.
     pub fn is_done(&self) -> bool {
         word(&self.exchange, offset_of!(Exchange, done)).load(Ordering::Acquire) != 0
     }
@@ -418,13 +418,13 @@ impl Blocks {
         stop(&self.exchange);
     }
 
-    /// Shows the blocks that are there, each whole; says how many.
+    /// Shows the finished blocks, each whole, and returns their number.
     pub fn take(&mut self, show: &mut dyn FnMut(&[u8])) -> Result<u64, Broken> {
         let head = word(&self.exchange, offset_of!(Exchange, head)).load(Ordering::Acquire);
         if head.wrapping_sub(self.tail) > self.ring_bytes {
             return Err(Broken);
         }
-        // The helper reads that word: it is not written for each block.
+        // The helper reads that counter: it is not written for each block.
         let piece = self.ring_bytes / GIVEN_BACK_IN;
         let (mut shown, mut given_back) = (0, self.tail);
         while self.tail != head {
@@ -450,12 +450,13 @@ impl Blocks {
         Ok(shown)
     }
 
-    /// The helper may write again up to where has been read.
+    /// Gives the bytes that have been read back to the helper.
     fn give_back(&self) {
         word(&self.exchange, offset_of!(Exchange, tail)).store(self.tail, Ordering::Release);
     }
 
-    /// How long the block at this place is, of which this many bytes are finished; 0 where the rest is left empty.
+    /// Returns the length of the block at this offset, of which `finished` bytes are written; 0 if the rest of the ring is
+    /// left empty.
     fn length(&self, at: u64, finished: u64) -> Result<u64, Broken> {
         let place = EXCHANGE_HEADER + at as usize;
         if finished < EXCHANGE_ALIGN as u64 {
@@ -482,7 +483,7 @@ impl Blocks {
     }
 }
 
-/// How long the memory is for a ring of this length.
+/// Returns the length of the memory for a ring of this length.
 fn length(ring_bytes: u64) -> u64 {
     EXCHANGE_HEADER as u64 + ring_bytes
 }
@@ -499,7 +500,7 @@ fn stop(exchange: &Mapping) {
     word(exchange, offset_of!(Exchange, command)).store(COMMAND_STOP as u64, Ordering::Release);
 }
 
-/// Puts in what the helper is to do.
+/// Writes the request into the shared memory.
 fn fill(exchange: &mut Mapping, request: &Request<'_>, ring_bytes: u64) -> Result<()> {
     if request.filter.len() > EXCHANGE_FILTER_MAX {
         let why = format!(

@@ -1,4 +1,4 @@
-//! Packets and files: sockets that packets come from, engines that send them, files that they are written to.
+//! Packets and files: sockets that receive packets, engines that send them, and files that record them.
 
 pub mod disk;
 pub mod dpdk;

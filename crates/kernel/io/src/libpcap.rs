@@ -1,8 +1,8 @@
-//! libpcap, loaded at run time: the system's, or any build of it that a person names.
+//! libpcap, loaded at run time: the system's library, or any build that the user names.
 //!
-//! A capture uses a library's own devices through [`Handle`], and filters are compiled by one. Nothing of libpcap is
-//! linked, so that the library may be netmap's or PF_RING's build, or a newer one than the distribution's, and need not be
-//! there where no filter is asked for.
+//! A capture uses a library's own devices through [`Handle`], and filters are compiled by a library. Nothing of libpcap is
+//! linked, so that the library may be netmap's or PF_RING's build, or newer than the distribution's, and is not required
+//! without a filter.
 
 mod filters;
 mod handle;
@@ -22,7 +22,7 @@ pub use filters::{
 pub use handle::{CaptureDirection, Figures, Handle, Opened, PcapFilter, Request, Rest};
 pub use handle::{Packet, Precision};
 
-/// The names under which systems have it: its own, and Debian's.
+/// Names of the library on common systems: its own, and Debian's.
 const NAMES: [&str; 2] = ["libpcap.so.1", "libpcap.so.0.8"];
 
 pub(crate) enum PcapT {}
@@ -39,7 +39,7 @@ pub(crate) struct BpfProgram {
 #[repr(C)]
 pub(crate) struct PacketHeader {
     seconds: libc::time_t,
-    /// Micro- or nanoseconds, as the handle's precision has it.
+    /// Micro- or nanoseconds, according to the handle's precision.
     fraction: libc::suseconds_t,
     captured: u32,
     original: u32,
@@ -57,7 +57,7 @@ pub(crate) struct Statistics {
 pub(crate) type Callback =
     unsafe extern "C" fn(user: *mut c_void, header: *const PacketHeader, bytes: *const u8);
 
-/// Declares the functions that are taken from the library: those that must be there, and those that need not.
+/// Declares the library's functions: required and optional ones.
 macro_rules! functions {
     (
         needed { $($name:ident: $kind:ty = $symbol:literal;)* }
@@ -126,7 +126,7 @@ functions! {
     }
 }
 
-/// A library in this process's memory, until it is dropped.
+/// A library in this process's memory, closed on drop.
 #[derive(Debug)]
 struct Open(*mut c_void);
 
@@ -141,7 +141,7 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // SAFETY: dlopen gave it, and nobody has a pointer into it any more: handles hold the library.
+        // SAFETY: dlopen returned it, and no pointer into it is left: handles keep the library alive.
         unsafe { libc::dlclose(self.0) };
     }
 }
@@ -154,14 +154,14 @@ pub struct Library {
     _open: Open,
 }
 
-// SAFETY: the handle of dlopen and pointers to functions may be used from any thread. libpcap's functions that are used
-// here keep no state outside the handle that they are given.
+// SAFETY: the handle of dlopen and pointers to functions may be used from any thread. The libpcap functions used here keep
+// no state outside the handle that they receive.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// The library at the path, or the system's.
+    /// Loads the library at the path, or the system's.
     pub fn load(path: Option<&Path>) -> Result<Arc<Self>> {
         let (open, name) = match path {
             Some(path) => (open_named(path)?, path.to_owned()),
@@ -170,13 +170,13 @@ impl Library {
         let mut missing = Vec::new();
         let functions = Functions::find(&open, &mut missing).ok_or_else(|| {
             let why = match missing.contains(&"pcap_create") {
-                true => "it is not libpcap: it has none of its functions".to_owned(),
+                true => "it is not libpcap: it has none of libpcap's functions".to_owned(),
                 false => format!("it lacks {}", missing.join(", ")),
             };
             Error::failed(format!("cannot use {}", name.display()), why)
-                .fix("libpcap has them all since version 1.5: name a newer one with --libpcap PATH")
+                .fix("libpcap 1.5 and later have all of them: name a newer one with --libpcap PATH")
         })?;
-        // SAFETY: the function takes nothing and gives a string of the library's, or nothing.
+        // SAFETY: the function has no parameters and returns a string of the library's, or null.
         let version = unsafe { text((functions.lib_version)()) };
         Ok(Arc::new(Self {
             functions,
@@ -185,7 +185,7 @@ impl Library {
         }))
     }
 
-    /// What it says of itself: `libpcap version 1.10.3 (with TPACKET_V3)`.
+    /// Returns the library's own version text: `libpcap version 1.10.3 (with TPACKET_V3)`.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -205,49 +205,49 @@ fn open_of_system() -> Result<(Open, PathBuf)> {
 
 fn open_named(path: &Path) -> Result<Open> {
     let what = || format!("cannot load libpcap from {}", path.display());
-    // A name without a slash is looked for where the system has its libraries.
+    // The linker searches its directories for a name without a slash.
     if path.as_os_str().as_encoded_bytes().contains(&b'/') {
         check(path).map_err(|(why, fix)| Error::failed(what(), why).fix(fix))?;
     }
     open(path)
-        .map_err(|why| Error::failed(what(), why).fix("ldd tells which libraries it needs itself"))
+        .map_err(|why| Error::failed(what(), why).fix("ldd lists the libraries that it needs"))
 }
 
 fn open(path: &Path) -> Result<Open, String> {
     let Ok(name) = CString::new(path.as_os_str().as_encoded_bytes()) else {
         return Err("its name has a zero byte".to_owned());
     };
-    // Its own functions come first where it calls itself: another libpcap may be in this process already.
+    // The library's own functions take precedence in its own calls: another libpcap may be in this process already.
     let how = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND;
-    // SAFETY: the name is a C string. What the library does when it is loaded is its own affair: who names one trusts
-    // it as the system's.
+    // SAFETY: the name is a C string. The library's initialisers run: a library that the user names is trusted like the
+    // system's.
     let handle = unsafe { libc::dlopen(name.as_ptr(), how) };
     if handle.is_null() {
-        // SAFETY: dlerror gives the text of this thread's last failure, or nothing.
+        // SAFETY: dlerror returns the text of this thread's last failure, or null.
         let why = unsafe { text(libc::dlerror()) };
         return Err(why.unwrap_or_else(|| "the dynamic linker gave no reason".to_owned()));
     }
     Ok(Open(handle))
 }
 
-/// A C string of somebody else's, with nothing in it that a terminal would obey.
+/// Copies a foreign C string, without characters that a terminal would obey.
 ///
 /// # Safety
-/// The pointer is null or that of a string that ends with a zero byte.
+/// The pointer is null or points to a string that ends with a zero byte.
 unsafe fn text(from: *const c_char) -> Option<String> {
     if from.is_null() {
         return None;
     }
-    // SAFETY: not null, and a C string as the caller says.
+    // SAFETY: not null, and a C string by the caller's contract.
     let text = unsafe { CStr::from_ptr(from) }.to_string_lossy();
     let plain: String = text.chars().filter(|one| !one.is_control()).collect();
     (!plain.is_empty()).then_some(plain)
 }
 
-// Whether a file can be a shared library for this machine, so that a wrong one is refused in plain words: the dynamic
-// linker says of a library for another processor that there is no such file.
+// Checks that a file can be a shared library for this machine, so that an error names the reason: the dynamic linker reports
+// a library for another processor as a missing file.
 
-/// Magic, class, byte order and the rest of the identification; type; machine.
+/// Length of the header up to the machine: magic, class, byte order and the rest of the identification; type; machine.
 const HEADER: usize = 20;
 const MAGIC: &[u8] = b"\x7fELF";
 const CLASS: usize = 4;
@@ -255,7 +255,8 @@ const ORDER: usize = 5;
 const TYPE: usize = 16;
 const MACHINE: usize = 18;
 const SHARED: u16 = 3;
-/// Of a 64-bit file: where the headers of its parts are, how large and how many; in each, what of the file it loads.
+/// Offsets in a 64-bit file: the position, size and number of the program headers; in each, the part of the file that it
+/// loads.
 const PARTS: u64 = 32;
 const PART_SIZE: u64 = 54;
 const PART_OFFSET: u64 = 8;
@@ -264,16 +265,16 @@ const PART_LOADED: u32 = 1;
 
 const FIX: &str = "name a libpcap.so that was built for this machine";
 
-/// Why it cannot be one, and what to do.
+/// Checks that a file can be the library; an error is the reason, and the fix.
 pub fn check(path: &Path) -> Result<(), (String, &'static str)> {
     let unreadable = |e: io::Error| match e.kind() {
         ErrorKind::NotFound => (
             "there is no such file".to_owned(),
-            "ldconfig -p | grep libpcap tells where the system's is",
+            "ldconfig -p | grep libpcap lists the system's",
         ),
         _ => (Error::os("", e).why().to_owned(), FIX),
     };
-    // Before it is opened: a FIFO would be waited for.
+    // Before the file is opened: opening a FIFO would block.
     match std::fs::metadata(path).map_err(unreadable)? {
         data if data.is_dir() => return Err(("it is a directory".to_owned(), FIX)),
         data if !data.is_file() => return Err(("it is not a regular file".to_owned(), FIX)),
@@ -298,14 +299,14 @@ pub fn check(path: &Path) -> Result<(), (String, &'static str)> {
     }
     match is_cut_off(&file) {
         true => Err((
-            "it is cut off: a part that is to be loaded is missing".to_owned(),
+            "it is cut off: a loadable part is missing".to_owned(),
             FIX,
         )),
         false => Ok(()),
     }
 }
 
-/// The dynamic linker maps what the headers say and dies by a signal where the file ends before it.
+/// Returns whether the file ends before its last part; the dynamic linker would die by a signal on it.
 fn is_cut_off(file: &File) -> bool {
     let Ok(length) = file.metadata().map(|data| data.len()) else {
         return false;
@@ -326,10 +327,10 @@ fn is_cut_off(file: &File) -> bool {
         let [size, count] =
             [0, 2].map(|at| u64::from(u16::from_ne_bytes([sizes[at], sizes[at + 1]])));
         let mut parts = (0..count).map(|number| first.checked_add(number * size));
-        // A header that cannot be read is missing too.
+        // An unreadable header is missing too.
         Some(parts.any(|part| part.and_then(part_is_missing).unwrap_or(true)))
     };
-    // Trawl's own class has 64 bits wherever it is built.
+    // trawl's own class has 64 bits on every supported machine.
     usize::BITS == 64 && missing().unwrap_or(true)
 }
 
@@ -340,7 +341,7 @@ struct Own {
     name: &'static str,
 }
 
-/// What this program's own header says.
+/// Returns this program's own header.
 fn own_header() -> Own {
     let (machine, name) = match std::env::consts::ARCH {
         "x86_64" => (62, "x86-64"),
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_and_another_kind_of_file_are_named() {
+    fn missing_file_and_non_library_are_named() {
         for (path, why) in [
             ("/nowhere/libpcap.so", "there is no such file"),
             ("/etc/passwd", "it is not a shared library"),
@@ -417,9 +418,9 @@ mod tests {
         }
     }
 
-    /// It would be waited for, and no signal ends that.
+    /// Opening a FIFO would block, and no signal ends that.
     #[test]
-    fn what_is_no_file_is_refused_before_it_is_opened() {
+    fn non_file_is_refused_before_it_is_opened() {
         let path = std::env::temp_dir().join(format!("trawl-elf-{}-fifo", std::process::id()));
         rustix::fs::mknodat(
             rustix::fs::CWD,
@@ -437,7 +438,7 @@ mod tests {
     fn refusal(name: &str, change: impl Fn(&mut [u8])) -> Option<String> {
         let mut bytes = std::fs::read("/proc/self/exe").unwrap()[..64].to_vec();
         bytes[TYPE] = SHARED as u8;
-        // No parts: these lie further down.
+        // No parts, since their headers lie further down.
         bytes[PART_SIZE as usize + 2..][..2].fill(0);
         change(&mut bytes);
         let path = std::env::temp_dir().join(format!("trawl-elf-{}-{name}", std::process::id()));

@@ -7,13 +7,13 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// A pipe that poll(2) calls writable takes as much without blocking (PIPE_BUF).
+/// Bytes that a pipe accepts without blocking if poll(2) calls it writable (PIPE_BUF).
 const TAKEN_AT_ONCE: usize = 4096;
 
 #[derive(Debug)]
 pub struct Outlet {
     file: File,
-    /// Set where a write may block, for other processes share the descriptor's flags: readiness is asked first.
+    /// Set if a write may block because other processes share the descriptor's flags: readiness is checked first.
     may_block: bool,
 }
 
@@ -26,7 +26,7 @@ impl Outlet {
                 may_block: false,
             };
         }
-        // Opened once more, it is non-blocking for us alone. Sockets cannot be, and foreign pipes need not.
+        // A reopened descriptor has flags of its own. Sockets cannot be reopened, and foreign pipes need not be.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let again = kind
             .is_ok_and(|kind| kind.is_fifo() || kind.is_char_device())
@@ -50,7 +50,7 @@ impl Outlet {
         }
     }
 
-    /// Writes as much as is taken at once, and returns how much that was. An error is of what follows.
+    /// Writes as much as fits at once, and returns its length. An error applies to the bytes after it.
     pub fn write(&mut self, bytes: &[u8]) -> (usize, io::Result<()>) {
         let mut done = 0;
         while done < bytes.len() {
@@ -74,7 +74,7 @@ impl Outlet {
         (done, Ok(()))
     }
 
-    /// Whether a write would be taken now, or fail now.
+    /// Returns whether a write would succeed or fail without blocking.
     fn is_ready(&self) -> bool {
         let mut set = [PollFd::new(&self.file, PollFlags::OUT)];
         poll(&mut set, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
@@ -87,7 +87,7 @@ impl AsFd for Outlet {
     }
 }
 
-/// Waits for its reader, also where another process made the descriptor non-blocking for all who share it.
+/// A writer that waits for its reader, even if another process made the shared descriptor non-blocking.
 #[derive(Debug)]
 pub struct Patient<W>(pub W);
 
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_pipe_takes_what_it_can_and_no_more() {
+    fn full_pipe_accepts_part_of_a_write() {
         for shared_flags in [false, true] {
             let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
             let mut outlet = Outlet::new(File::from(writer));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_gone_is_an_error() {
+    fn closed_reader_is_an_error() {
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         let mut outlet = Outlet::new(File::from(writer));
         drop(reader);

@@ -1,9 +1,9 @@
-//! Packet sockets for capture: AF_PACKET with memory that the kernel fills block by block (TPACKET_V3), one socket
-//! for each CPU.
+//! Packet sockets for capture: AF_PACKET with memory that the kernel fills block by block (TPACKET_V3), one socket for each
+//! CPU.
 //!
-//! The sockets share the packets by PACKET_FANOUT_CPU: each CPU fills a ring of its own, so that CPUs do not wait for
-//! each other's lock, and what lies in one ring is in the order of time. Fanout by flow or queue would mix CPUs in one
-//! ring and lose both; rolling over to a neighbour's ring when the own one is full would as well, so it is off.
+//! The sockets share the packets by PACKET_FANOUT_CPU: each CPU fills its own ring, so that CPUs do not contend for a lock,
+//! and each ring is in order of time. Fanout by flow or queue would mix CPUs in one ring and lose both; so would rolling
+//! over to a neighbour's ring, which is off.
 
 mod filter;
 mod program;
@@ -27,58 +27,58 @@ use trawl_sys::{Error, Result};
 pub use filter::Instruction;
 pub use program::Rejected;
 
-/// Holds the longest packet there is on Linux short of BIG TCP, and a few thousand short ones.
+/// Holds the longest packet on Linux short of BIG TCP, and a few thousand short ones.
 const BLOCK_SIZE: usize = 256 << 10;
-/// With fewer, one is always being read and one being written, and nothing is left for a delay.
+/// With fewer blocks, one being read and one being written, none would be left to absorb a delay.
 const BLOCKS_MIN: usize = 4;
-/// A block that is not full is handed over after this time. Live output may be 10 ms late: this leaves time for the
-/// merge to wake up.
+/// Time after which a partly filled block is handed over. Live output may be 10 ms late: this leaves time for the merge to
+/// wake up.
 const RETIRE_AFTER_MS: u32 = 2;
-/// More sockets than this only multiply the threads that read them; several CPUs then share one.
+/// Limit of sockets: more only multiply the threads that read them. Several CPUs then share one.
 pub const SOCKETS_MAX: usize = 16;
 
-/// What is to be captured, and how.
+/// An interface to capture on, and the settings of its sockets.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The interface's number.
+    /// Index of the interface.
     pub interface: u32,
-    /// Its name, for messages.
+    /// Name of the interface, for messages.
     pub name: &'a str,
-    /// Leave out the link layer: packets begin at the network header.
+    /// Omits the link layer: packets begin at the network header.
     pub network_layer: bool,
     pub sockets: usize,
     /// Memory of each socket's ring.
     pub ring_size: usize,
-    /// The kernel copies no more bytes of a packet than this.
+    /// Most bytes of a packet that the kernel copies.
     pub snaplen: u32,
     pub received: bool,
     pub sent: bool,
-    /// Ask for the network card's time stamps where it made one.
+    /// Requests the network card's time stamps, if it makes any.
     pub hardware_time: bool,
     pub filter: Option<Filter<'a>>,
-    /// A table of `InterfaceKey` and `InterfacePlace`: packets of those interfaces are wanted, and what is rejected
-    /// counts by their points. The sockets are bound to no interface then.
+    /// Table of `InterfaceKey` and `InterfacePlace`: packets of those interfaces are wanted, and rejections count at their
+    /// points. The sockets are then bound to no interface.
     pub places: Option<BorrowedFd<'a>>,
 }
 
-/// Only packets that are received or sent by this queue.
+/// A queue that receives or sends the wanted packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Queue {
     pub number: u32,
-    /// What the kernel adds to the number where it notes it on a received packet. A packet without a note counts to
-    /// queue 0, as it does for the kernel's generic XDP.
+    /// Offset that the kernel adds to the queue number of a received packet. A packet without a number counts for queue 0,
+    /// as it does for the kernel's generic XDP.
     pub received_offset: u32,
 }
 
-/// Which packets are wanted. What is in them is asked by an eBPF program that counts those it rejects or, where there
-/// is none or the kernel does not take it, by a classic one whose rejections are in no figure.
+/// The packets to capture. Their contents are checked by an eBPF program that counts its rejections or, if there is none or
+/// the kernel refuses it, by a classic one that does not.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Filter<'a> {
     pub queue: Option<Queue>,
-    /// Only packets that this CPU handles.
+    /// CPU that handles the packets.
     pub cpu: Option<u32>,
-    /// Instructions as crates/filter lowers them for a socket: see there for what they find in which register. None
-    /// at all: every packet matches.
+    /// Instructions as crates/filter lowers them for a socket, which describes the registers at their start. None at all:
+    /// every packet matches.
     pub block: Option<&'a [trawl_ebpf::Insn]>,
     pub classic: Option<&'a [Instruction]>,
 }
@@ -87,9 +87,9 @@ pub struct Filter<'a> {
 #[derive(Debug)]
 pub struct Opened {
     pub sockets: Vec<PacketSocket>,
-    /// What the filter rejects, where it is counted.
+    /// Counts of rejected packets, if available.
     pub rejected: Option<Rejected>,
-    /// Why it is not counted, where it ought to be.
+    /// Reason for missing counts that were requested.
     pub refusal: Option<Error>,
 }
 
@@ -99,11 +99,11 @@ pub struct PacketSocket {
     descriptor: OwnedFd,
     ring: Mapping,
     blocks: usize,
-    /// The block that is handed over next.
+    /// Block that is handed over next.
     current: usize,
 }
 
-/// Whether there is still something to capture from.
+/// State of the interface that is captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     There,
@@ -111,8 +111,8 @@ pub enum Source {
     Gone,
 }
 
-/// Opens the sockets, and has all of them begin to receive when the last one is ready. On an interface that is down
-/// the kernels before 6.12 allow one socket only, so there may be fewer than asked for.
+/// Opens the sockets, which all begin to receive when the last one is ready. On an interface that is down, kernels before
+/// 6.12 allow one socket only, so the result may be shorter than requested.
 pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Opened> {
     let fail = |e| explain(request.name, e);
     let (mut counting, mut refusal) = (None, None);
@@ -145,7 +145,7 @@ pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Open
             }
             sockets.push(socket);
         }
-        // The filter takes the place of the one that let nothing in: it never sees what came before.
+        // The filter replaces the one that rejected everything: it never sees earlier packets.
         let classic = filter::program(request);
         for socket in &sockets {
             match &counting {
@@ -166,7 +166,7 @@ pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Open
     })
 }
 
-/// Puts an interface into promiscuous mode for as long as the descriptor is open.
+/// Puts an interface into promiscuous mode until the descriptor is closed.
 pub fn promiscuous(namespace: Option<&Namespace>, interface: u32) -> Result<OwnedFd> {
     let set = || -> io::Result<OwnedFd> {
         let socket = raw_socket(libc::SOCK_RAW)?;
@@ -183,7 +183,7 @@ pub fn promiscuous(namespace: Option<&Namespace>, interface: u32) -> Result<Owne
     })
 }
 
-/// Has such a descriptor keep another interface of its namespace promiscuous as well, or no longer.
+/// Adds another interface of its namespace to such a descriptor, or removes it.
 pub fn promiscuous_too(socket: &OwnedFd, interface: u32, on: bool) -> io::Result<()> {
     match on {
         true => be_promiscuous(socket, interface),
@@ -192,7 +192,7 @@ pub fn promiscuous_too(socket: &OwnedFd, interface: u32, on: bool) -> io::Result
 }
 
 impl PacketSocket {
-    /// A bound socket that lets no packet in yet.
+    /// Opens a bound socket that rejects all packets at first.
     fn open(request: &Request<'_>) -> io::Result<Self> {
         let kind = if request.network_layer {
             libc::SOCK_DGRAM
@@ -206,7 +206,7 @@ impl PacketSocket {
             prefer_hardware_time(&descriptor)?;
         }
         if !request.sent {
-            // Spares the kernel a copy of what the filter would reject; kernels before 4.20 cannot.
+            // Spares the kernel a copy of packets that the filter would reject; kernels before 4.20 cannot.
             let _ = ignore_sent(&descriptor);
         }
         make_ring(&descriptor, BLOCK_SIZE, blocks, RETIRE_AFTER_MS)?;
@@ -221,7 +221,7 @@ impl PacketSocket {
         })
     }
 
-    /// The next block that the kernel has handed over. It goes back to the kernel when it is dropped.
+    /// Returns the next block that the kernel has handed over. Dropping it returns it to the kernel.
     pub fn next_block(&mut self) -> Option<Block<'_>> {
         let offset = self.current * BLOCK_SIZE;
         let block = Block::take(&self.descriptor, &mut self.ring, offset, BLOCK_SIZE)?;
@@ -229,23 +229,23 @@ impl PacketSocket {
         Some(block)
     }
 
-    /// Whether no packet lies in the block that the kernel is filling. To be asked when `next_block` had none.
+    /// Returns whether the block that the kernel is filling is empty. Called after `next_block` returned none.
     pub fn is_empty(&self) -> bool {
         is_open_and_empty(&self.ring, self.current * BLOCK_SIZE)
     }
 
-    /// Lets no more packets in, and counts none as rejected. What is in the ring stays there to be read.
+    /// Rejects all further packets without counting them. The contents of the ring can still be read.
     pub fn close(&self) -> Result<()> {
         attach_filter(&self.descriptor, &filter::NOTHING)
             .map_err(|e| Error::os("cannot close a packet socket's filter", e))
     }
 
-    /// How many packets were dropped for want of room since this or a block was last asked.
+    /// Returns the number of packets that found the ring full since the last call or block.
     pub fn take_drops(&self) -> Result<u64> {
         drops(&self.descriptor)
     }
 
-    /// Sleeps until a block is handed over or the time is up.
+    /// Waits until a block is handed over or the time is up.
     pub fn wait(&self, at_most: Duration) -> Result<Source> {
         let fail = |e| Error::os("cannot wait for packets", e);
         let mut set = [PollFd::new(&self.descriptor, PollFlags::IN)];
@@ -261,7 +261,7 @@ impl PacketSocket {
             return Ok(Source::There);
         }
         match rustix::net::sockopt::socket_error(&self.descriptor).map_err(|e| fail(e.into()))? {
-            // It went down. It may come up again, unless it is no more.
+            // The interface went down. It may come up again, unless it was removed.
             Err(rustix::io::Errno::NETDOWN) => {
                 let gone = is_unbound(&self.descriptor).map_err(fail)?;
                 Ok(if gone { Source::Gone } else { Source::There })
@@ -272,8 +272,8 @@ impl PacketSocket {
     }
 }
 
-/// Opens a socket without a ring on an interface of the calling thread's namespace: each read returns one packet. Only
-/// the benchmark reads one like this, to compare it.
+/// Opens a socket without a ring on an interface of the calling thread's namespace: each read returns one packet. Only the
+/// benchmark uses one, for comparison.
 pub fn without_ring(interface: u32) -> Result<File> {
     let open = || {
         let socket = raw_socket(libc::SOCK_RAW | libc::SOCK_NONBLOCK)?;
@@ -284,20 +284,20 @@ pub fn without_ring(interface: u32) -> Result<File> {
     open().map_err(|e| explain(&format!("interface number {interface}"), e))
 }
 
-/// Protocol 0: no packet comes in before the socket is bound to an interface.
+/// Opens a socket of protocol 0, which receives nothing before it is bound to an interface.
 fn raw_socket(kind: i32) -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed.
     let descriptor = unsafe { libc::socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC, 0) };
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor.as_raw_fd()) })
 }
 
-/// If it is the filter for which there is no memory: a socket's filter counts against its options' memory.
+/// Returns the error of a filter that is too large: it counts against the socket's option memory.
 fn too_large(request: &Request<'_>) -> Option<Error> {
-    /// What else a socket keeps there.
+    /// Memory for the socket's other options.
     const OTHER: usize = 4096;
     let block = request.filter.and_then(|filter| filter.block)?;
     let (instructions, size) = (block.len(), size_of_val(block) + OTHER);
@@ -306,7 +306,7 @@ fn too_large(request: &Request<'_>) -> Option<Error> {
     (size > most).then(|| {
         Error::failed(
             format!("cannot filter on a packet socket on {}", request.name),
-            format!("the filter becomes {instructions} eBPF instructions, and the {most} bytes that a socket may have for it are less"),
+            format!("the filter becomes {instructions} eBPF instructions, more than the limit of {most} bytes for a socket"),
         )
         .fix(format!("sysctl -w net.core.optmem_max={}, or use --tap tc", (2 * size).next_power_of_two()))
     })
@@ -331,7 +331,7 @@ fn explain(name: &str, error: io::Error) -> Error {
 #[cfg(test)]
 mod tests;
 
-// The system calls on packet sockets: options, binding and figures.
+// The system calls on packet sockets: options, binding and counts.
 
 const TPACKET_V3: c_int = 2;
 const ETH_P_ALL_NETWORK_ORDER: u16 = (libc::ETH_P_ALL as u16).to_be();
@@ -350,7 +350,7 @@ fn make_ring(
     blocks: usize,
     retire_after_ms: u32,
 ) -> io::Result<()> {
-    // Packets lie in a block one after the other; the kernel still wants a frame size that divides the block.
+    // Packets are packed in a block; the kernel still requires a frame size that divides the block.
     const FRAME_SIZE: usize = 2048;
     set(socket, libc::SOL_PACKET, libc::PACKET_VERSION, &TPACKET_V3)?;
     let request = libc::tpacket_req3 {
@@ -374,7 +374,7 @@ fn attach_filter(socket: &OwnedFd, program: &[Instruction]) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
-/// Has an eBPF program of the type "socket filter" take the place of the filter there is.
+/// Replaces the socket's filter with an eBPF program of the type "socket filter".
 pub fn attach_program(socket: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
     let program: c_int = program.as_raw_fd();
     set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &program)
@@ -400,7 +400,7 @@ pub fn be_promiscuous(socket: &OwnedFd, interface: u32) -> io::Result<()> {
     )
 }
 
-/// The socket wants only what is for this machine again.
+/// Ends the promiscuous mode that this socket requested.
 fn be_selective(socket: &OwnedFd, interface: u32) -> io::Result<()> {
     let request = promiscuity_of(interface);
     set(
@@ -427,7 +427,7 @@ fn join_fanout(socket: &OwnedFd, group: Option<u16>, sent_too: bool) -> io::Resu
         kind |= libc::PACKET_FANOUT_FLAG_UNIQUEID;
     }
     if !sent_too {
-        // The group has its own word on this; kernels that do not know it leave it to the filter.
+        // The group has a flag of its own for this; kernels that do not know it leave it to the filter.
         kind |= libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
     }
     let request = (kind << 16 | u32::from(group.unwrap_or(0))) as c_int;
@@ -446,7 +446,7 @@ pub fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })
 }
 
-/// The kernel takes a socket off an interface that is deleted or moved away.
+/// Returns whether the kernel has unbound a socket, as it does when the interface is deleted or moved away.
 fn is_unbound(socket: &OwnedFd) -> io::Result<bool> {
     let mut address = no_address();
     let mut length = size_of_val(&address) as libc::socklen_t;
@@ -461,7 +461,7 @@ fn is_unbound(socket: &OwnedFd) -> io::Result<bool> {
     Ok(address.sll_ifindex <= 0)
 }
 
-/// How many packets found the ring full. Reading the figures sets them back to zero.
+/// Returns the number of packets that found the ring full, and resets it to zero.
 pub fn drops(socket: &OwnedFd) -> Result<u64> {
     let nothing = libc::tpacket_stats_v3 {
         tp_packets: 0,
@@ -478,21 +478,21 @@ fn no_address() -> libc::sockaddr_ll {
     unsafe { std::mem::zeroed() }
 }
 
-// A block of packets as the kernel hands it over, and the packets in it.
+// A block of packets handed over by the kernel, and the packets in it.
 
-/// A block begins with two words that say nothing of interest.
+/// A block begins with two fields that are not used here.
 const HEADER_V1: usize = 8;
 const STATUS: usize = HEADER_V1 + offset_of!(tpacket_hdr_v1, block_status);
 const PACKETS: usize = HEADER_V1 + offset_of!(tpacket_hdr_v1, num_pkts);
 const FIRST: usize = HEADER_V1 + offset_of!(tpacket_hdr_v1, offset_to_first_pkt);
 
-/// Behind a packet's header stands the address it came from, and in it how it came.
+/// Offset of the packet's address, which follows its header and holds the packet type.
 const ADDRESS: usize = size_of::<tpacket3_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
 const PACKET_TYPE: usize = ADDRESS + offset_of!(libc::sockaddr_ll, sll_pkttype);
 const INTERFACE: usize = ADDRESS + offset_of!(libc::sockaddr_ll, sll_ifindex);
 const FRAME_HEADER: usize = ADDRESS + size_of::<libc::sockaddr_ll>();
 
-/// Packets that the kernel will not touch until the block is dropped.
+/// Packets that the kernel does not touch until the block is dropped.
 #[derive(Debug)]
 pub struct Block<'a> {
     start: *mut u8,
@@ -502,33 +502,33 @@ pub struct Block<'a> {
     socket: &'a OwnedFd,
 }
 
-/// One packet in a block.
+/// A packet of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     /// Nanoseconds since 1970.
     pub time: u64,
-    /// The time is the network card's.
+    /// True if the time is the network card's.
     pub hardware_time: bool,
-    /// The packet's length; fewer bytes may be at hand.
+    /// Length of the packet; `bytes` may be shorter.
     pub original: u32,
     pub bytes: &'a [u8],
-    /// The VLAN tag that was taken out of the bytes, as it stood there.
+    /// VLAN tag that the kernel removed from the bytes, in its original form.
     pub tag: Option<[u8; 4]>,
     pub way: PacketType,
-    /// The number of the interface, where the socket is for many.
+    /// Index of the interface, for a socket of several interfaces.
     pub interface: u32,
 }
 
-/// How a packet came, or that it went.
+/// Direction and destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketType {
-    /// Received, and meant for this host.
+    /// Received, and addressed to this host.
     ToUs,
     /// Received as a broadcast.
     ToAll,
     /// Received as a multicast.
     ToGroup,
-    /// Received although meant for another: promiscuous mode.
+    /// Received although addressed to another host: promiscuous mode.
     ToOthers,
     Sent,
 }
@@ -545,14 +545,14 @@ impl PacketType {
     }
 }
 
-/// The words of a block's header are changed by the kernel at any time.
+/// Returns a field of a block's header, which the kernel changes at any time.
 fn word<'a>(start: *mut u8, offset: usize) -> &'a AtomicU32 {
-    // SAFETY: callers pass the start of a block inside a live mapping; it is aligned to pages, and the offsets are
-    // those of u32 members of its header.
+    // SAFETY: callers pass the start of a block inside a live mapping; it is aligned to pages, and the offsets belong to u32
+    // members of its header.
     unsafe { AtomicU32::from_ptr(start.wrapping_add(offset).cast()) }
 }
 
-/// Whether the kernel holds the block and has put no packet into it.
+/// Returns whether the kernel owns the block and has put no packet into it.
 fn is_open_and_empty(ring: &Mapping, offset: usize) -> bool {
     let start = ring.at(offset);
     word(start, STATUS).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0
@@ -560,7 +560,7 @@ fn is_open_and_empty(ring: &Mapping, offset: usize) -> bool {
 }
 
 impl<'a> Block<'a> {
-    /// The block at the offset, if the kernel has handed it over.
+    /// Returns the block at the offset, if the kernel has handed it over.
     fn take(
         socket: &'a OwnedFd,
         ring: &'a mut Mapping,
@@ -579,7 +579,7 @@ impl<'a> Block<'a> {
         })
     }
 
-    /// How many packets were dropped for want of room between the block before and this one.
+    /// Returns the number of packets that found the ring full between the previous block and this one.
     pub fn losses_before(&self) -> Result<u64> {
         let status = word(self.start, STATUS).load(Ordering::Relaxed);
         match status & libc::TP_STATUS_LOSING {
@@ -592,7 +592,7 @@ impl<'a> Block<'a> {
         self.packets
     }
 
-    /// The packets in order. There are fewer than `packets` says only if the block is damaged.
+    /// Returns the packets in order. Fewer than `packets` are returned only if the block is damaged.
     pub fn frames(&self) -> Frames<'_> {
         // SAFETY: the block lies within the mapping (checked when it was taken), whose exclusive borrow this block
         // holds, and the kernel does not write to it before it is handed back.
@@ -614,7 +614,7 @@ impl Drop for Block<'_> {
     }
 }
 
-/// The packets of a block, one after the other.
+/// The packets of a block, in order.
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     bytes: &'a [u8],

@@ -1,4 +1,4 @@
-//! The program that recognises stamped packets and counts them, bpf/receive.bpf.c: loaded, attached and read.
+//! The program that recognises stamped packets and counts them, bpf/receive.bpf.c: loading, attaching and reading it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,24 +15,23 @@ pub use trawl_bpf::layout::receive::{ReceiveFlow, ReceiveTotals};
 
 const PROGRAM: &str = "gen_receive";
 
-/// What becomes of stamped packets once they are counted. Others always go on to the stack.
+/// Fate of stamped packets once they are counted. Others always go on to the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Drop = 1,
     Pass = 2,
 }
 
-/// Which flow of which sender.
+/// A flow of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey {
     pub stream: u16,
     pub flow: u16,
 }
 
-/// The loaded program with its counters. Dropped, it is gone from its interface, and so it is when the process ends in
-/// whichever way.
+/// The loaded program with its counters. Its attachment ends when it is dropped, and when the process ends for any reason.
 pub struct ReceiveProgram {
-    // Keeps the maps and the program.
+    // Keeps the maps and the program alive.
     object: libbpf_rs::Object,
     flows: MapHandle,
     totals: MapHandle,
@@ -48,12 +47,12 @@ impl std::fmt::Debug for ReceiveProgram {
 }
 
 impl ReceiveProgram {
-    /// With room for this many flows.
+    /// Loads the program with room for this many flows.
     pub fn load(verdict: Verdict, flows: u32) -> Result<Self> {
         let fail = |why: libbpf_rs::Error| {
             let error = Error::failed("cannot load the receiving program", &why);
             match why.kind() {
-                // A program that the verifier does not like is denied too.
+                // The kernel also denies a program that the verifier rejects.
                 libbpf_rs::ErrorKind::PermissionDenied
                     if !missing_capabilities(&Capability::FOR_BPF).is_empty() =>
                 {
@@ -110,31 +109,31 @@ impl ReceiveProgram {
             .try_clone_to_owned()
     }
 
-    /// Keeps the link that attaches it.
+    /// Keeps the link that attaches the program.
     pub fn attached_by(&mut self, link: OwnedFd) {
         self.link = Some(link);
     }
 
-    /// Takes it away from its interface; no packet is counted any more when this returns.
+    /// Detaches the program; no packet is counted after this returns.
     pub fn detach(&mut self) {
         if self.link.take().is_some() {
             trawl_sys::events::wait_for_running_programs();
         }
     }
 
-    /// Whether the interface went away under it.
+    /// Returns whether the attached interface was removed.
     pub fn is_orphaned(&self) -> bool {
         self.link
             .as_ref()
             .is_some_and(|link| info::link(link.as_fd()).is_ok_and(|about| about.ifindex == 0))
     }
 
-    /// Shows it a frame as if it had come in. What the program counts of it stays.
+    /// Runs the program on a frame as if it had been received. The frame stays in the counts.
     pub fn show(&self, frame: &[u8]) -> io::Result<u32> {
         Ok(test_run::xdp(self.program()?.as_fd(), frame, None, 1)?.value)
     }
 
-    /// What each CPU counted.
+    /// Returns the counts of each CPU.
     pub fn totals(&self) -> Result<Vec<ReceiveTotals>> {
         let fail = |why| Error::failed("cannot read what was received", why);
         let cpus = libbpf_rs::num_possible_cpus().map_err(fail)? as u32;
@@ -145,7 +144,7 @@ impl ReceiveProgram {
             .collect()
     }
 
-    /// What was counted of each flow, in no order. Each one's figures belong together: they are copied under its lock.
+    /// Returns the counts of each flow, in no order. The values of a flow are consistent: they are copied under its lock.
     pub fn flows(&self) -> Result<Vec<(FlowKey, Box<ReceiveFlow>)>> {
         let fail = |why| Error::failed("cannot read what was received", why);
         let mut flows = Vec::new();
@@ -173,7 +172,7 @@ fn configuration(verdict: Verdict) -> ReceiveConfig {
 }
 
 fn bytes_of(config: &ReceiveConfig) -> &[u8] {
-    // SAFETY: the struct is plain numbers without padding (checked where it is generated), and the slice borrows it.
+    // SAFETY: the struct is plain numbers without padding (checked by the generator), and the slice borrows it.
     unsafe { std::slice::from_raw_parts((&raw const *config).cast(), size_of::<ReceiveConfig>()) }
 }
 
@@ -182,7 +181,7 @@ fn totals_from(value: &[u8]) -> ReceiveTotals {
         value.len() >= size_of::<ReceiveTotals>(),
         "a value of this map"
     );
-    // SAFETY: there are enough bytes, and a struct of plain numbers takes any.
+    // SAFETY: the bytes suffice, and any bytes are valid for a struct of plain numbers.
     unsafe { value.as_ptr().cast::<ReceiveTotals>().read_unaligned() }
 }
 

@@ -1,7 +1,7 @@
-//! Sending frames out of an interface: live XDP frames, or a packet socket.
+//! Sends frames out of an interface, as live XDP frames or through a packet socket.
 //!
-//! Both engines work in the network namespace of the calling thread, so they are opened and used
-//! inside [`trawl_sys::netns::run_in`].
+//! Both engines work in the network namespace of the calling thread, so they are opened and used inside
+//! [`trawl_sys::netns::run_in`].
 
 mod live;
 pub mod tcp;
@@ -16,19 +16,19 @@ use trawl_sys::socket_option;
 
 pub use live::{LARGEST_RUN, LivePlan, LiveSender, made};
 
-/// The shortest frame there can be: an Ethernet header.
+/// Length of the shortest frame: an Ethernet header.
 const SHORTEST_FRAME: usize = 14;
 
-/// What became of a burst.
+/// Counts of a burst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Burst {
-    /// Frames that the interface took.
+    /// Frames that the interface accepted.
     pub sent: u64,
-    /// Frames that it refused, for want of room at the other end.
+    /// Frames that it refused because the other end was full.
     pub refused: u64,
 }
 
-/// Keeps the calling thread on one CPU; with a veth that also chooses the receiving queue.
+/// Pins the calling thread to one CPU; with a veth that also chooses the receiving queue.
 pub fn pin_to_cpu(cpu: usize) -> Result<()> {
     let what = format!("cannot stay on CPU {cpu}");
     if cpu >= rustix::thread::CpuSet::MAX_CPU {
@@ -44,7 +44,7 @@ pub fn pin_to_cpu(cpu: usize) -> Result<()> {
     })
 }
 
-/// A program that lets every packet pass: on the other end of a veth it makes that take XDP frames.
+/// Loads a program that passes every packet: attached to one end of a veth, it makes that end accept XDP frames.
 pub fn passing_program() -> Result<OwnedFd> {
     const XDP_PASS: i32 = 2;
     let instructions = returning(XDP_PASS);
@@ -56,7 +56,7 @@ pub fn passing_program() -> Result<OwnedFd> {
     loaded.map_err(|e| Error::os("cannot load a program", e).fix("this requires root (CAP_BPF)"))
 }
 
-/// An interface that answers ENETDOWN is down, or it was deleted and is down for good.
+/// Explains ENETDOWN: the interface is down, or it was deleted.
 pub(crate) fn down_or_gone(what: String, name: &str) -> Error {
     match Netlink::here().and_then(|mut netlink| netlink.find_link(name)) {
         Ok(None) => Error::failed(what, "the interface is gone"),
@@ -74,12 +74,12 @@ fn check_frame(frame: &[u8]) -> Result<()> {
     Ok(())
 }
 
-// A raw packet socket: many frames a system call, past the qdisc.
+// A raw packet socket: many frames for each system call, past the qdisc.
 
-/// The most frames that one call offers.
+/// Most frames of one call.
 pub const PACKET_BATCH: usize = 64;
 
-/// A socket bound to the interface that the frames leave by.
+/// A socket bound to the outgoing interface.
 #[derive(Debug)]
 pub struct PacketSender {
     socket: OwnedFd,
@@ -87,11 +87,11 @@ pub struct PacketSender {
 }
 
 impl PacketSender {
-    /// For an interface of the calling thread's namespace, past the queueing discipline.
+    /// Opens a socket for an interface of the calling thread's namespace, past the queueing discipline.
     pub fn open(name: &str) -> Result<Self> {
         let sender = Self::queued(name)?;
         let on: libc::c_int = 1;
-        // A refusal only means that frames take the longer way through the qdisc.
+        // A refusal only means that frames go through the qdisc.
         let _ = socket_option::set(
             &sender.socket,
             libc::SOL_PACKET,
@@ -101,7 +101,7 @@ impl PacketSender {
         Ok(sender)
     }
 
-    /// The same through the queueing discipline, as sockets are without further ado.
+    /// Opens a socket that sends through the queueing discipline, which is the default of the kernel.
     pub fn queued(name: &str) -> Result<Self> {
         let index = Netlink::here()?.link(name)?.index;
         Ok(Self {
@@ -110,7 +110,8 @@ impl PacketSender {
         })
     }
 
-    /// Offers up to [`PACKET_BATCH`] frames with one call; how many were taken before one was refused for want of room.
+    /// Offers up to [`PACKET_BATCH`] frames with one call, and returns the number accepted before one was refused for want
+    /// of room.
     pub fn offer(&self, frames: &[&[u8]]) -> Result<usize> {
         let frames = &frames[..frames.len().min(PACKET_BATCH)];
         // SAFETY: all zeroes are a valid iovec.
@@ -124,8 +125,8 @@ impl PacketSender {
             message.msg_hdr.msg_iovlen = 1;
         }
         let count = frames.len() as u32;
-        // SAFETY: `count` messages are given, each points to an iovec of its own that outlives the call, and the
-        // kernel only reads the frames after them.
+        // SAFETY: `count` messages are passed, each points to its own iovec that outlives the call, and the kernel only
+        // reads the frames behind them.
         let taken =
             unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
         if taken >= 0 {
@@ -143,7 +144,7 @@ impl PacketSender {
     }
 }
 
-/// A packet socket that only sends.
+/// Opens a packet socket that only sends.
 fn bound(name: &str, index: u32) -> Result<OwnedFd> {
     let os = |error: io::Error| {
         let privileges = error.raw_os_error() == Some(libc::EPERM);
@@ -160,7 +161,7 @@ fn bound(name: &str, index: u32) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(os(io::Error::last_os_error()));
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: all zeroes are a valid sockaddr_ll.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -180,7 +181,7 @@ fn bound(name: &str, index: u32) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// What became of sending a frame, for a person to read.
+/// Explains the error of sending a frame to a person.
 fn explain(name: &str, error: io::Error, length: usize) -> Error {
     let what = format!("cannot send a frame of {length} bytes out of {name}");
     match error.raw_os_error() {

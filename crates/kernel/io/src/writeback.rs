@@ -1,6 +1,5 @@
-//! Early write-back: a thread that has a growing file's pages written to the disk as they come, so that they do not
-//! pile up until the kernel makes the writer wait for the disk. It also learns what the disk did not take: write(2) is
-//! done once the page cache has the bytes.
+//! Early write-back: a thread writes a growing file's pages to the disk, so that they do not pile up until the kernel blocks
+//! the writer. It also learns of the disk's errors: write(2) succeeds once the page cache has the bytes.
 
 use std::fs::File;
 use std::io;
@@ -13,9 +12,9 @@ use std::thread::JoinHandle;
 use parking_lot::{Mutex, MutexGuard};
 use trawl_sys::{Error, Result};
 
-/// This many bytes are handed to the disk at once.
+/// Number of bytes handed to the disk at a time.
 const PORTION: u64 = 8 << 20;
-/// And waited for in such parts.
+/// Number of bytes waited for at a time.
 const STEP: u64 = 1 << 20;
 
 #[derive(Debug)]
@@ -27,10 +26,10 @@ pub struct Writeback {
     handed_over: u64,
 }
 
-/// What did not get to the disk.
+/// Error: a part of the file that did not reach the disk.
 #[derive(Debug)]
 pub struct NotOnDisk {
-    /// What comes before this is on the disk.
+    /// Offset up to which the file is on the disk.
     pub from: u64,
     pub error: io::Error,
 }
@@ -38,23 +37,23 @@ pub struct NotOnDisk {
 #[derive(Debug)]
 struct Disk {
     file: File,
-    /// Held while the disk is waited for: the kernel tells each failure once, and to one caller.
+    /// Held while waiting for the disk: the kernel reports each failure once, and to one caller.
     state: Mutex<State>,
     failed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The disk has what comes before this, and was asked to take what comes before that.
+    /// Offset up to which the disk has the file; the next field is the offset up to which it was asked to write.
     taken: u64,
     asked: u64,
     failure: Option<io::Error>,
 }
 
 impl Writeback {
-    /// For a file that is written from its beginning on.
+    /// Starts the thread for a file that is written from its beginning.
     pub fn of(file: BorrowedFd<'_>) -> Result<Self> {
-        let what = "cannot start the thread that has the file written to the disk";
+        let what = "cannot start the thread that writes the file to the disk";
         let file = file.try_clone_to_owned().map_err(|e| Error::os(what, e))?;
         let disk = Arc::new(Disk {
             file: File::from(file),
@@ -75,13 +74,13 @@ impl Writeback {
         })
     }
 
-    /// Tells how many bytes have been written so far. An error is of bytes that were written before.
+    /// Announces the number of bytes written so far. An error concerns bytes that were written before.
     pub fn written(&mut self, bytes: u64) -> std::result::Result<(), NotOnDisk> {
         if bytes - self.handed_over >= PORTION
             && let Some(ends) = &self.ends
         {
             self.handed_over = bytes;
-            // The thread ends only when we are dropped.
+            // The thread ends only when this value is dropped.
             let _ = ends.send(bytes);
         }
         match self.disk.failed.load(Ordering::Acquire) {
@@ -90,7 +89,7 @@ impl Writeback {
         }
     }
 
-    /// Waits until the disk has all that was written. A file that is `last` then also survives that the machine stops.
+    /// Waits until the disk has all that was written. A file that is `last` then also survives a stop of the machine.
     pub fn settle(&self, last: bool) -> std::result::Result<(), NotOnDisk> {
         let mut state = self.disk.lock();
         if state.failure.is_none() {
@@ -108,7 +107,7 @@ impl Drop for Writeback {
     fn drop(&mut self) {
         self.ends = None;
         if let Some(thread) = self.thread.take() {
-            // Who wants to know how it ended has settled it before.
+            // Callers that need the result have called `settle` before.
             let _ = thread.join();
         }
     }
@@ -119,7 +118,7 @@ impl Disk {
         self.state.lock()
     }
 
-    /// Has the disk begin with what comes before `end`.
+    /// Starts to write the file up to `end` to the disk.
     fn begin(&self, end: u64) {
         let mut state = self.lock();
         if state.failure.is_some() || end <= state.asked {
@@ -131,8 +130,8 @@ impl Disk {
         }
     }
 
-    /// Waits for the next part of what the disk began with, which then leaves the page cache: nobody reads it soon, and
-    /// others have pages there that they need. Says whether there was any.
+    /// Waits for the next part of the begun range, and evicts it from the page cache, which others need. Returns whether a
+    /// part was left.
     fn advance(&self) -> bool {
         let mut state = self.lock();
         let (taken, length) = (state.taken, (state.asked - state.taken).min(STEP));
@@ -156,7 +155,7 @@ impl Disk {
 }
 
 impl State {
-    /// The first failure, as often as it is asked for.
+    /// Returns the first failure, on every call.
     fn outcome(&self) -> std::result::Result<(), NotOnDisk> {
         let Some(error) = &self.failure else {
             return Ok(());
@@ -172,14 +171,14 @@ impl State {
 fn work(disk: &Disk, ends: &Receiver<u64>) {
     while let Ok(end) = ends.recv() {
         disk.begin(end);
-        // What comes meanwhile is begun before the rest is waited for.
+        // Portions that arrive meanwhile are begun before the rest is waited for.
         while disk.advance() {
             ends.try_iter().for_each(|end| disk.begin(end));
         }
     }
 }
 
-/// Waits until the disk has a part of a file; without a length, all that follows.
+/// Waits until a part of a file is on the disk; without a length, the rest of the file.
 pub fn wait_for(file: &File, from: u64, length: u64) -> io::Result<()> {
     let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
@@ -192,21 +191,21 @@ fn begin(file: &File, from: u64, length: u64) -> io::Result<()> {
 }
 
 fn sync_range(file: &File, from: u64, length: u64, flags: libc::c_uint) -> io::Result<()> {
-    // SAFETY: plain numbers about an open file. It only starts or awaits the writing of pages that are dirty anyway.
+    // SAFETY: plain numbers about an open file. The call only starts or awaits the writing of dirty pages.
     match unsafe { libc::sync_file_range(file.as_raw_fd(), from as i64, length as i64, flags) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Takes a part of a file out of the page cache.
+/// Evicts a part of a file from the page cache.
 pub fn forget(file: &File, from: u64, length: u64) {
-    // The system would take that as all of the file.
+    // The system would interpret 0 as the whole file.
     if length == 0 {
         return;
     }
     let (from, length) = (from as i64, length as i64);
-    // SAFETY: plain numbers about an open file; it changes what is cached of it, and nothing in it.
+    // SAFETY: plain numbers about an open file; the call changes its cached pages, but not its contents.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), from, length, libc::POSIX_FADV_DONTNEED) };
 }
 
@@ -217,7 +216,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_file_is_whole_whatever_is_handed_over() {
+    fn file_is_complete_whichever_parts_are_handed_over() {
         let path = std::env::temp_dir().join(format!("trawl-writeback-{}", std::process::id()));
         let mut file = File::create(&path).expect("a file");
         let mut writeback = Writeback::of(file.as_fd()).expect("a thread");

@@ -1,5 +1,5 @@
-//! AF_XDP sockets that send: frames lie in memory that is shared with the kernel, and only their places are passed.
-//! Those that receive are below.
+//! AF_XDP sockets that send: frames lie in memory that is shared with the kernel, and only their offsets are passed.
+//! Receiving sockets follow below.
 
 use std::io;
 use std::marker::PhantomData;
@@ -12,26 +12,26 @@ use trawl_sys::memory::Mapping;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::socket_option::{get, set};
 
-/// Room for one frame, its headroom included; the kernel takes 2048 and 4096.
+/// Room for one frame, including its headroom; the kernel supports 2048 and 4096.
 const ROOM: usize = 4096;
-/// Slots for frames, and the size of the rings.
+/// Number of slots for frames, and size of the rings.
 const SLOTS: u32 = 2048;
 
-/// How long a queue that is taken is waited for, and how often it is asked for.
+/// Longest wait for a queue that is in use, and the interval between attempts.
 const PATIENCE: Duration = Duration::from_secs(1);
 const TURN: Duration = Duration::from_millis(10);
 
-/// The longest frame.
+/// Length of the longest frame.
 pub const LONGEST: usize = ROOM;
 
-/// What a call to the kernel did.
+/// Result of a call to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kicked {
-    /// Frames that the device took.
+    /// Frames that the device accepted.
     pub taken: u32,
-    /// Frames that it threw away for want of room: nobody will send them again.
+    /// Frames that it dropped for want of room: they are not sent again.
     pub dropped: u32,
-    /// It had no room for the next one, and keeps it.
+    /// True if the device had no room for the next frame, which stays queued.
     pub busy: bool,
 }
 
@@ -43,13 +43,14 @@ pub struct XskSender {
     memory: Mapping,
     transmit: Producer<libc::xdp_desc>,
     completed: Consumer<u64>,
-    /// Slots that nobody uses.
+    /// Unused slots.
     free: Vec<u64>,
     zero_copy: bool,
 }
 
 impl XskSender {
-    /// For an interface of the calling thread's namespace: without copying where the driver can, with it elsewhere.
+    /// Opens a socket on an interface of the calling thread's namespace: zero-copy if the driver supports it, otherwise
+    /// copying.
     pub fn open(name: &str, queue: u32) -> Result<Self> {
         let index = Netlink::here()?.link(name)?.index;
         let fail = |e: std::io::Error| explain("send by AF_XDP out of", name, queue, e);
@@ -75,12 +76,12 @@ impl XskSender {
         self.zero_copy
     }
 
-    /// Frames that were given to the kernel and that the device has not taken yet.
+    /// Returns the number of frames that the kernel holds and the device has not accepted yet.
     pub fn waiting(&self) -> u32 {
         self.transmit.waiting()
     }
 
-    /// Has `write` fill a free slot with a frame of the length that it returns, and queues it. `None` where it wrote
+    /// Calls `write` to fill a free slot with a frame, whose length it returns, and queues it. Returns `None` if it wrote
     /// none, or no slot is free.
     pub fn queue<E>(
         &mut self,
@@ -97,7 +98,7 @@ impl XskSender {
             return Ok(None);
         };
         let start = self.memory.at(place as usize);
-        // SAFETY: the slot lies within the memory, and nobody but us uses it: the kernel gave it back, or never had it.
+        // SAFETY: the slot lies within the memory and belongs to user space: the kernel gave it back, or never had it.
         let room = unsafe { std::slice::from_raw_parts_mut(start, ROOM) };
         match write(room) {
             Ok(Some(length)) => {
@@ -115,12 +116,12 @@ impl XskSender {
         }
     }
 
-    /// Shows the queued frames to the kernel, and has it send until the device takes no more.
+    /// Hands the queued frames to the kernel, which sends them until the device accepts no more.
     pub fn kick(&mut self) -> Result<Kicked> {
         self.transmit.publish();
         let mut kicked = Kicked::default();
         let before = self.transmit.consumed();
-        // The kernel sends a few frames a call in copying mode.
+        // In copying mode, the kernel sends a few frames for each call.
         loop {
             let at = self.transmit.consumed();
             if self.transmit.waiting() == 0 {
@@ -159,7 +160,7 @@ impl XskSender {
         Ok(kicked)
     }
 
-    /// Slots that are in the kernel's hands: sent, or about to be.
+    /// Returns the number of slots that the kernel holds: sent, or queued.
     pub fn outstanding(&mut self) -> u32 {
         let completed = &mut self.completed;
         self.free.extend(std::iter::from_fn(|| completed.take()));
@@ -167,7 +168,7 @@ impl XskSender {
     }
 }
 
-/// A socket that was closed keeps its queue a moment longer: the kernel releases it after the close.
+/// Binds a socket, with retries: the kernel releases the queue of a closed socket a moment after the close.
 fn bind_patiently(socket: &OwnedFd, index: u32, queue: u32) -> std::io::Result<bool> {
     let start = Instant::now();
     loop {
@@ -217,7 +218,7 @@ fn open() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -231,7 +232,7 @@ fn register_memory(socket: &OwnedFd, memory: &Mapping, room: u32) -> io::Result<
 }
 
 fn make_sending_rings(socket: &OwnedFd, size: u32) -> io::Result<SendingRings> {
-    // A socket that does not receive still needs a ring for memory to receive into.
+    // A socket that does not receive still requires a ring for memory to receive into.
     for ring in [
         libc::XDP_UMEM_FILL_RING,
         libc::XDP_UMEM_COMPLETION_RING,
@@ -248,7 +249,7 @@ fn make_sending_rings(socket: &OwnedFd, size: u32) -> io::Result<SendingRings> {
 }
 
 fn make_receiving_rings(socket: &OwnedFd, size: u32) -> io::Result<ReceivingRings> {
-    // The memory needs a ring for what was sent, though nothing is.
+    // The memory requires a ring for sent frames, although none are sent.
     for ring in [
         libc::XDP_UMEM_FILL_RING,
         libc::XDP_UMEM_COMPLETION_RING,
@@ -281,25 +282,25 @@ fn map<T>(socket: &OwnedFd, at: &libc::xdp_ring_offset, size: u32, page: i64) ->
     })
 }
 
-/// What the kernel counts at a socket that receives.
+/// Returns the kernel's counts of a receiving socket.
 fn statistics(socket: &OwnedFd) -> io::Result<libc::xdp_statistics> {
     // SAFETY: all zeroes are a valid xdp_statistics.
     let statistics: libc::xdp_statistics = unsafe { std::mem::zeroed() };
     get(socket, libc::SOL_XDP, libc::XDP_STATISTICS, statistics)
 }
 
-/// Binds the socket, and says whether frames go without being copied.
+/// Binds the socket, and returns whether it is zero-copy.
 fn bind(socket: &OwnedFd, interface: u32, queue: u32) -> io::Result<bool> {
     match bind_with(socket, interface, queue, libc::XDP_ZEROCOPY) {
         Ok(()) => Ok(true),
         Err(e) if is_final(&e) => Err(e),
-        // The driver cannot, or not with this queue, or has not the memory for it, and drivers have many words for
-        // that: the copying way is open to all.
+        // Zero-copy is not supported by the driver or for this queue, or it lacks memory; drivers report this by many
+        // errors, so copying mode is tried after all of them.
         Err(_) => bind_with(socket, interface, queue, libc::XDP_COPY).map(|()| false),
     }
 }
 
-/// Copying would not help.
+/// Returns whether copying mode would fail in the same way.
 fn is_final(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -338,7 +339,7 @@ fn offsets(socket: &OwnedFd) -> io::Result<libc::xdp_mmap_offsets> {
 
 // The rings that an AF_XDP socket shares with the kernel: one side writes, the other reads.
 
-/// Where the parts of a ring are in its mapping.
+/// Offsets of the parts of a ring in its mapping.
 #[derive(Debug)]
 struct Ring {
     pub memory: Mapping,
@@ -350,25 +351,25 @@ struct Ring {
 impl Ring {
     fn word(&self, offset: usize) -> &AtomicU32 {
         let at: *mut u32 = self.memory.at(offset).cast();
-        // SAFETY: the kernel told this offset of an aligned u32 in the mapping, which lives as long as the borrow; both
-        // sides access it atomically only.
+        // SAFETY: the kernel reported this offset of an aligned u32 in the mapping, which lives as long as the borrow; both
+        // sides access it only atomically.
         unsafe { AtomicU32::from_ptr(at) }
     }
 }
 
-/// What the two kinds of rings hold.
+/// Entries of the two kinds of rings.
 trait Entry: Copy {}
-/// A place in the memory that is shared.
+/// An offset in the shared memory.
 impl Entry for u64 {}
-/// A frame: its place and its length.
+/// A frame: its offset and its length.
 impl Entry for libc::xdp_desc {}
 
-/// A ring that we write: frames to be sent, or slots to receive into.
+/// A ring that user space writes: frames to send, or slots to receive into.
 #[derive(Debug)]
 struct Producer<T> {
     ring: Ring,
     size: u32,
-    /// How many were written; the kernel has been told of those up to its own word.
+    /// Number of entries written; the kernel sees them up to its own counter.
     written: u32,
     entry: PhantomData<T>,
 }
@@ -384,7 +385,7 @@ impl<T: Entry> Producer<T> {
         }
     }
 
-    /// How many the kernel has taken, modulo 2^32.
+    /// Returns the number of entries that the kernel has consumed, modulo 2^32.
     pub fn consumed(&self) -> u32 {
         self.ring.word(self.ring.consumer).load(Ordering::Acquire)
     }
@@ -397,7 +398,7 @@ impl<T: Entry> Producer<T> {
         self.waiting() < self.size
     }
 
-    /// Only where there is room.
+    /// Writes an entry. Requires a free slot.
     pub fn put(&mut self, entry: T) {
         let index = (self.written & (self.size - 1)) as usize;
         let at = self.ring.entries + index * size_of::<T>();
@@ -413,7 +414,7 @@ impl<T: Entry> Producer<T> {
     }
 }
 
-/// A ring that we read: slots that the kernel gives back, or frames that it received.
+/// A ring that user space reads: slots that the kernel returns, or received frames.
 #[derive(Debug)]
 struct Consumer<T> {
     ring: Ring,
@@ -451,22 +452,21 @@ impl<T: Entry> Consumer<T> {
     }
 }
 
-// AF_XDP sockets that receive, for experiments: the tap of this kind would take the packets away from others that
-// want them.
+// AF_XDP sockets that receive, for experiments: a tap of this kind would take the packets away from other receivers.
 
-/// Slots for frames, and the size of the rings.
+/// Number of slots for frames, and size of the rings.
 const RECEIVE_SLOTS: u32 = 8192;
 
 /// Frames that did not get through, by the kernel's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missed {
-    /// For want of room in the ring of what was received.
+    /// Dropped because the receive ring was full.
     pub full: u64,
-    /// For other reasons, such as want of a slot or being too long.
+    /// Dropped for other reasons, such as a missing slot or an excessive length.
     pub other: u64,
 }
 
-/// A socket that receives what an XDP program redirects to it from one queue of an interface.
+/// A socket that receives the frames that an XDP program redirects to it from one queue of an interface.
 #[derive(Debug)]
 pub struct XskReceiver {
     socket: OwnedFd,
@@ -477,7 +477,7 @@ pub struct XskReceiver {
 }
 
 impl XskReceiver {
-    /// For a queue of an interface of the calling thread's namespace.
+    /// Opens a socket for a queue of an interface of the calling thread's namespace.
     pub fn open(name: &str, queue: u32) -> Result<Self> {
         let index = Netlink::here()?.link(name)?.index;
         let fail = |e: std::io::Error| explain("receive by AF_XDP from", name, queue, e);
@@ -500,7 +500,7 @@ impl XskReceiver {
         })
     }
 
-    /// Shows each frame that is there, and gives its slot back; how many there were.
+    /// Shows each received frame, returns its slot, and counts the frames.
     pub fn drain<E>(&mut self, mut see: impl FnMut(&[u8]) -> Result<(), E>) -> Result<u64, E> {
         let mut count = 0;
         while let Some(frame) = self.received.take() {
@@ -511,7 +511,7 @@ impl XskReceiver {
                 // before it is put into the fill ring again.
                 see(unsafe { std::slice::from_raw_parts(start, length) })?;
             }
-            // As many slots as entries: there is always room.
+            // The ring has as many entries as slots exist: a put always fits.
             self.fill.put(frame.addr / ROOM as u64 * ROOM as u64);
             count += 1;
             if count % 64 == 0 {
@@ -526,7 +526,7 @@ impl XskReceiver {
         let counted = statistics(&self.socket)
             .map_err(|e| explain("count what was lost by AF_XDP at", &self.name, 0, e))?;
         Ok(Missed {
-            // A frame for which there is no slot is among those that were dropped.
+            // A frame without a slot is counted among the dropped ones.
             full: counted.rx_ring_full,
             other: counted.rx_dropped + counted.rx_invalid_descs,
         })

@@ -5,32 +5,32 @@ use std::sync::atomic::Ordering;
 
 use super::{IN_FLIGHT, Rings};
 
-/// How far a ring's producer had come at one moment.
+/// Position of a ring's producer at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Observation {
     ordinal: u32,
     offset: u32,
-    /// A record is being written whose time is not known yet, but is not before `last_time`.
+    /// True if a record is being written: its time is not known yet, but not before `last_time`.
     pub in_flight: bool,
-    /// In the middle of a poll: the next record may be stamped without a reading of the clock, just after `last_time`.
+    /// True in the middle of a poll: the next record may be stamped just after `last_time`, without a reading of the clock.
     pub counts_on: bool,
-    /// The time stamp of the last finished record.
+    /// Time stamp of the last finished record.
     pub last_time: u64,
 }
 
-/// The reading side of one ring.
+/// The reading side of a ring.
 #[derive(Debug)]
 pub struct Consumer {
     rings: Arc<Rings>,
     ring: usize,
     ordinal: u32,
     offset: u32,
-    /// The segment that is read at present; none before the producer has opened one.
+    /// Segment being read; `None` before the producer has opened one.
     held: Option<Arc<Held>>,
 }
 
 impl Consumer {
-    /// One for each ring; to be called once for a set of rings.
+    /// Creates a consumer for each ring. Called once for a set of rings.
     pub fn all(rings: &Arc<Rings>) -> Vec<Self> {
         let of = |ring| Self {
             rings: Arc::clone(rings),
@@ -44,7 +44,7 @@ impl Consumer {
 
     pub fn observe(&self) -> Observation {
         let control = self.rings.control(self.ring);
-        // The time first: were the position read first, the time could be that of a later record than it covers.
+        // The time comes first: if the position were read first, the time could belong to a later record than it covers.
         let last_time = control.last_time().load(Ordering::Acquire);
         let position = control.position().load(Ordering::Acquire);
         let since_poll = control.since_poll().load(Ordering::Acquire);
@@ -57,7 +57,7 @@ impl Consumer {
         }
     }
 
-    /// The finished blocks that lie in one piece from here on, no further than `until`. Empty where there are none.
+    /// Returns the next contiguous finished blocks, up to `until`. Empty if none are left.
     pub fn chunk(&mut self, until: &Observation) -> &[u8] {
         let end = self.find(until);
         let Some(held) = &self.held else {
@@ -69,13 +69,13 @@ impl Consumer {
             self.offset as usize + length <= self.rings.geometry.segment_size,
             "a ring's position is broken"
         );
-        // SAFETY: the range lies within the segment (just checked), was finished before `until` was observed with
-        // acquire ordering, and the producer does not write to it again before it is free, which it is not while it is
-        // held; what comes after it is let go by `consume`, which needs the borrow to have ended.
+        // SAFETY: the range lies within the segment (just checked), was finished before `until` was observed with acquire
+        // ordering, and the producer does not write to it again before it is free, which it is not while it is held; the
+        // segment after it is released by `consume`, which requires the borrow to have ended.
         unsafe { std::slice::from_raw_parts(start, length) }
     }
 
-    /// A whole segment that is full and of which nothing has been read, if that comes next.
+    /// Returns the next segment if it is full and has not been read.
     pub fn lease(&mut self, until: &Observation) -> Option<Lease> {
         let used = self.find(until);
         if self.ordinal == until.ordinal || self.offset != 0 || used == 0 {
@@ -86,13 +86,13 @@ impl Consumer {
         Some(Lease::whole(Arc::clone(held), used as usize))
     }
 
-    /// Whether what comes next is the segment that is being filled, and still begins with its first block.
+    /// Returns whether the next block is the first one of the segment that is being filled.
     pub fn is_at_open_segment(&mut self, until: &Observation) -> bool {
         let end = self.find(until);
         self.ordinal == until.ordinal && self.offset == 0 && end > 0
     }
 
-    /// Goes on to the segment that has the next blocks, and says where they end.
+    /// Advances to the segment of the next blocks, and returns their end.
     fn find(&mut self, until: &Observation) -> u32 {
         loop {
             if self.ordinal == until.ordinal {
@@ -106,12 +106,13 @@ impl Consumer {
         }
     }
 
-    /// Marks bytes at the front as done with.
+    /// Marks bytes at the front as consumed.
     pub fn consume(&mut self, bytes: usize) {
         self.offset += bytes as u32;
     }
 
-    /// True once everything up to `until` was consumed. A segment just opened and still empty counts as nothing.
+    /// Returns true once everything up to `until` was consumed. A segment that was just opened and is still empty does not
+    /// count.
     pub fn is_drained(&self, until: &Observation) -> bool {
         if self.ordinal == until.ordinal {
             return self.offset >= until.offset;
@@ -121,7 +122,7 @@ impl Consumer {
             && self.offset >= self.used()
     }
 
-    /// How much there is in the segment at hand, which the producer has left.
+    /// Returns the length of the current segment's contents, which the producer has left.
     fn used(&self) -> u32 {
         match &self.held {
             Some(held) => {
@@ -144,7 +145,7 @@ impl Consumer {
     }
 }
 
-// Bytes of a ring that are lent out: their segment goes back to the pool when the last one who holds some of it is done.
+// Lent bytes of a ring: their segment returns to the pool when its last holder is dropped.
 
 /// A segment that is being read.
 #[derive(Debug)]
@@ -165,7 +166,7 @@ impl Drop for Held {
     }
 }
 
-/// Finished blocks in one piece, from the beginning of a segment that the producer has left to the end of what is in it.
+/// Contiguous finished blocks, from the beginning of a segment that the producer has left to the end of its contents.
 #[derive(Debug)]
 pub struct Lease {
     held: Arc<Held>,
@@ -180,12 +181,12 @@ impl Lease {
 
     pub fn bytes(&self) -> &[u8] {
         let start = self.held.rings.bytes(self.held.segment, 0);
-        // SAFETY: the range lies within the segment, whose producer has left it; nobody writes there before the segment is
-        // free, which it is not while it is held. Its one lease has `fill` write after these bytes only.
+        // SAFETY: the range lies within the segment, whose producer has left it; no side writes to it before the segment is
+        // free, which it is not while it is held. The one lease of it lets `fill` write only after these bytes.
         unsafe { std::slice::from_raw_parts(start, self.length) }
     }
 
-    /// Fills the segment up to a multiple of `unit` by what `fill` puts into the room after the blocks, if it needs to.
+    /// Pads the segment to a multiple of `unit`: `fill` writes the padding after the blocks, if any is needed.
     pub fn fill_up(&mut self, unit: usize, fill: impl FnOnce(&mut [u8])) {
         let rings = &self.held.rings;
         let end = whole_units(self.length, unit).min(rings.geometry.segment_size);
@@ -201,7 +202,7 @@ impl Lease {
     }
 }
 
-/// The next multiple of a unit that leaves room for a block, or nothing, in between.
+/// Returns the next multiple of a unit that leaves either no gap or one large enough for a block.
 fn whole_units(length: usize, unit: usize) -> usize {
     const SMALLEST_BLOCK: usize = 32;
     let end = length.next_multiple_of(unit);

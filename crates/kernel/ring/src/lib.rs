@@ -1,5 +1,5 @@
-//! The rings that carry finished blocks from the taps to the merge: their maps and memory, and the pool of segments.
-//! The protocol is told in bpf/include/layout.h.
+//! The rings that carry finished blocks from the taps to the merge: their maps and memory, and the pool of segments. The
+//! protocol is described in bpf/include/layout.h.
 
 mod consumer;
 mod pool;
@@ -28,35 +28,35 @@ const PAGE: usize = 4096;
 pub(crate) const IN_FLIGHT: u64 = 1;
 const NO_SEGMENT: u32 = SEGMENT_NONE as u32;
 
-/// One ring for each CPU (or each producing thread), with the accounts of all hook points, and the pool of segments that
-/// they draw from.
+/// One ring for each CPU (or each producing thread), with the accounts of all hook points, and the pool that supplies their
+/// segments.
 #[derive(Debug)]
 pub struct Rings {
     geometry: Geometry,
     count: usize,
     controls: Mapping,
-    /// Bytes from one control block to the next.
+    /// Distance between two control blocks in bytes.
     control_size: usize,
     pool: Arc<Pool>,
     state: Mapping,
     programs: Option<Programs>,
-    /// Packets before this time do not count, in nanoseconds since 1970.
+    /// Time from which packets count, in nanoseconds since 1970.
     begun: AtomicU64,
 }
 
-/// Why programs let packets by without counting them: the capture is over, or has not begun.
+/// Stop flag of the programs, which then pass packets without counting them: the capture is over, or has not begun.
 const STOPPED: u64 = 1;
 const HELD: u64 = 2;
 
-/// What BPF programs share with user space, where they are the ones who write to the rings.
+/// State that BPF programs share with user space, if they are the writers of the rings.
 #[derive(Debug)]
 struct Programs {
     maps: RingMaps,
     shared: Mapping,
     rejections: Mapping,
-    /// For how many CPUs `rejections` has room, a power of two.
+    /// Number of CPUs that `rejections` has room for, a power of two.
     cpus: usize,
-    /// The rejections of packets that came before the capture began, in the order of the map.
+    /// Rejections of packets that came before the capture began, in the order of the map.
     rejected_before: OnceLock<Vec<u64>>,
 }
 
@@ -68,26 +68,26 @@ pub struct RingMaps {
     pub state: OwnedFd,
     pub shared: OwnedFd,
     pub rejections: OwnedFd,
-    /// What is known of packets that one program has seen and others may see again, where that is asked for.
+    /// Table of packets that one program has seen and others may see again, if requested.
     pub known: Option<Arc<OwnedFd>>,
 }
 
-/// The table's name in bpf/include/link.h.
+/// Name of the table in bpf/include/link.h.
 const KNOWN: &str = "known_packets";
-/// A packet's identifier begins with the CPU that saw it first. This bit says that it came through rings of programs that
+/// Position of the CPU number in a packet's identifier: the CPU that saw it first. This bit marks the rings of programs that
 /// may interrupt the others.
 const PACKET_ID_SHIFT: u32 = 48;
 pub const APART: u64 = 1 << 63;
 
-/// The size of a control block with this many accounts: whole pages, so that those of two CPUs are on different ones.
+/// Returns the size of a control block with this many accounts: whole pages, so that no two CPUs share one.
 fn control_size(points: usize) -> usize {
     let accounts = size_of::<PointCounters>() * points.min(RING_MAX_POINTS);
     (std::mem::offset_of!(RingControl, points) + accounts).next_multiple_of(PAGE)
 }
 
 impl Rings {
-    /// Rings in BPF maps, one for each of `cpus` CPUs, with accounts of that many hook points. With `knows_again`, programs
-    /// know packets again that others of them have seen.
+    /// Makes rings in BPF maps, one for each of `cpus` CPUs, with accounts of that many hook points. With `knows_again`,
+    /// programs recognise packets that others of them have seen.
     pub fn in_maps(
         geometry: Geometry,
         cpus: usize,
@@ -111,12 +111,12 @@ impl Rings {
         Self::over((cpus, size), (map, pool), (state, shared), known, 0)
     }
 
-    /// Rings like these for programs that these are not for, out of the same pool and under the same limits of records and rate.
+    /// Makes rings for further programs, out of the same pool and under the same limits of records and rate.
     pub fn beside(&self) -> Result<Arc<Self>> {
         let maps = self.maps().ok_or_else(|| {
             Error::failed(
                 "cannot make rings for more programs",
-                "the others have none",
+                "the other rings are not in BPF maps",
             )
         })?;
         let hold = |map: &OwnedFd| {
@@ -129,7 +129,7 @@ impl Rings {
         Self::over(controls, pool, common, maps.known.clone(), APART)
     }
 
-    /// Rings over a pool, its state, and what is common to all programs of a capture.
+    /// Makes rings over a pool, its state, and the maps common to all programs of a capture.
     fn over(
         (cpus, control_size): (usize, usize),
         (pool_map, pool): (OwnedFd, Arc<Pool>),
@@ -138,7 +138,7 @@ impl Rings {
         first_id: u64,
     ) -> Result<Arc<Self>> {
         let count = cpus as u32;
-        // Any CPU may reject packets, one without a ring too.
+        // Any CPU may reject packets, also one without a ring.
         let possible = events::possible_cpus().max(cpus).next_power_of_two();
         let maps = RingMaps {
             rings: map::create_mmapable_array("trawl_rings", control_size as u32, count)?,
@@ -175,7 +175,7 @@ impl Rings {
         Ok(Arc::new(rings))
     }
 
-    /// Rings in this process's memory, for taps whose packets come through user space.
+    /// Makes rings in this process's memory, for taps whose packets come through user space.
     pub fn in_memory(geometry: Geometry, producers: usize) -> Result<Arc<Self>> {
         let rings = Self {
             geometry,
@@ -192,7 +192,7 @@ impl Rings {
         Ok(Arc::new(rings))
     }
 
-    /// No ring has a segment.
+    /// Initialises the rings: none has a segment.
     fn begin(&self, first_id: u64) {
         for ring in 0..self.count {
             let control = self.control(ring);
@@ -231,14 +231,14 @@ impl Rings {
         }
     }
 
-    /// Gives a segment back that nobody reads any more.
+    /// Returns a segment that is no longer read.
     pub(crate) fn free_segment(&self, segment: u32) {
         let state = self.state();
         state.push_free(segment);
         state.in_use().fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The longest time between two readings of the clock with records in between: how wrong a stamp can be.
+    /// Returns the longest time between two readings of the clock with records in between: the largest error of a stamp.
     pub fn largest_gap(&self) -> u64 {
         let gap = |ring| self.control(ring).largest_gap().load(Ordering::Relaxed);
         (0..self.count).map(gap).max().unwrap_or(0)
@@ -256,14 +256,14 @@ impl Rings {
         self.programs.as_ref().map(|programs| &programs.maps)
     }
 
-    /// What a program makes of a CPU's number to find its rejections.
+    /// Returns the mask of CPU numbers by which a program finds its rejections.
     pub fn cpu_mask(&self) -> u32 {
         self.programs
             .as_ref()
             .map_or(0, |programs| programs.cpus as u32 - 1)
     }
 
-    /// The tickets that the tap programs take, where there are such programs.
+    /// Returns the ticket counter of the tap programs, if they have one.
     pub(crate) fn tickets(&self) -> Option<&AtomicU64> {
         let offset = std::mem::offset_of!(CaptureShared, tickets);
         self.programs
@@ -271,7 +271,7 @@ impl Rings {
             .map(|programs| atomic64(programs.shared.at(offset)))
     }
 
-    /// What is added to the programs' clock to give the wall clock's time.
+    /// Sets the offset from the programs' clock to the wall clock.
     pub fn set_clock_offset(&self, offset: u64) {
         for ring in 0..self.count {
             self.control(ring)
@@ -285,7 +285,7 @@ impl Rings {
         (0..self.count).all(is_stopped)
     }
 
-    /// From here on the programs let packets by without counting them.
+    /// Stops the capture: from now on, programs pass packets without counting them.
     pub fn stop(&self) {
         for ring in 0..self.count {
             self.control(ring)
@@ -294,7 +294,7 @@ impl Rings {
         }
     }
 
-    /// Packets count from [`Self::release`] on: the points of a capture are attached one after the other.
+    /// Holds the count until [`Self::release`]: the points of a capture are attached one after the other.
     pub fn hold(&self) {
         self.begun.store(u64::MAX, Ordering::SeqCst);
         for ring in 0..self.count {
@@ -302,7 +302,7 @@ impl Rings {
         }
     }
 
-    /// Begins to count, now, if it was held.
+    /// Begins to count now, if the count was held.
     pub fn release(&self) {
         if self.begun.load(Ordering::SeqCst) != u64::MAX {
             return;
@@ -316,14 +316,14 @@ impl Rings {
         self.begun.store(clock::wall(), Ordering::SeqCst);
         for ring in 0..self.count {
             let stopped = self.control(ring);
-            // A capture that was stopped meanwhile stays so.
+            // A capture that was stopped meanwhile stays stopped.
             let _ = stopped
                 .stopped()
                 .compare_exchange(HELD, 0, Ordering::SeqCst, Ordering::SeqCst);
         }
     }
 
-    /// Packets before this time do not count, in nanoseconds since 1970; `u64::MAX` while the rings are held.
+    /// Returns the time from which packets count, in nanoseconds since 1970; `u64::MAX` while the rings are held.
     pub(crate) fn begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
@@ -361,7 +361,7 @@ fn explain_refused_pool(error: Error, geometry: Geometry) -> Error {
 }
 
 impl RingMaps {
-    /// The maps by the names that the BPF objects give them.
+    /// Returns the maps by their names in the BPF objects.
     pub fn by_name(&self) -> Vec<(&'static str, BorrowedFd<'_>)> {
         let mut maps = vec![
             ("rings", self.rings.as_fd()),
@@ -375,9 +375,9 @@ impl RingMaps {
     }
 }
 
-// The words that the two sides of a ring share: only atomics are handed out, since the other side writes at any time.
+// Counters that the two sides of a ring share: only atomics are handed out, since the other side writes at any time.
 
-/// One ring's control words.
+/// Counters of one ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Control(*mut u8);
 
@@ -428,7 +428,7 @@ impl Control {
     }
 }
 
-/// The words about the pool, which are handed out in the same way.
+/// Counters of the pool, handed out in the same way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct State(*mut u8);
 
@@ -441,7 +441,7 @@ impl State {
         atomic64(self.0.wrapping_add(std::mem::offset_of!(PoolState, in_use)))
     }
 
-    /// Puts a segment on top of the stack of free ones.
+    /// Pushes a segment onto the stack of free ones.
     fn push_free(self, segment: u32) {
         let mut free = self.free().load(Ordering::Acquire);
         loop {
@@ -482,7 +482,7 @@ impl State {
     }
 }
 
-/// The upper half of the word that tells the top of the stack, one further.
+/// Returns the upper half of the stack's top, incremented.
 fn next_turn(free: u64) -> u64 {
     (free & !0xffff_ffff).wrapping_add(1 << 32)
 }
@@ -496,31 +496,31 @@ fn load(word: &AtomicU64) -> u64 {
 }
 
 fn atomic64<'a>(at: *mut u8) -> &'a AtomicU64 {
-    // SAFETY: callers pass addresses of aligned u64 words inside a live mapping, which outlives every Control made
-    // from it: the holders (Consumer, Producer, Rings itself) keep the Rings alive.
+    // SAFETY: callers pass addresses of aligned u64 counters inside a live mapping, which outlives every Control made from
+    // it: the holders (Consumer, Producer, Rings itself) keep the Rings alive.
     unsafe { AtomicU64::from_ptr(at.cast()) }
 }
 
 fn atomic32<'a>(at: *mut u8) -> &'a AtomicU32 {
-    // SAFETY: as in `atomic64`, for u32 words.
+    // SAFETY: as in `atomic64`, for u32 counters.
     unsafe { AtomicU32::from_ptr(at.cast()) }
 }
 
-// What the rings and what lies beside them know of the fates of packets.
+// Accounts of the packets' fates, in the rings and the maps that belong to them.
 
-/// Where in a control block the account of a hook point stands.
+/// Returns the offset of a hook point's account in a control block.
 pub fn account_offset(point: u32) -> u32 {
     let index = point as usize % RING_MAX_POINTS;
     (std::mem::offset_of!(RingControl, points) + size_of::<PointCounters>() * index) as u32
 }
 
-/// Where among a CPU's rejections those of a hook point stand.
+/// Returns the offset of a hook point's rejections among the ones of a CPU.
 pub fn rejected_offset(point: u32) -> u32 {
     let index = point as usize % RING_MAX_POINTS;
     (std::mem::offset_of!(Rejections, points) + size_of::<u64>() * index) as u32
 }
 
-/// What became of the packets that one hook point saw.
+/// Fates of the packets that one hook point saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     pub seen: u64,
@@ -536,7 +536,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// What was counted since the account stood like this.
+    /// Returns the counts since an earlier state of the account.
     pub fn since(self, before: &Self) -> Self {
         Self {
             seen: self.seen - before.seen,
@@ -553,7 +553,7 @@ impl Account {
 }
 
 impl Rings {
-    /// A hook point that counts where another one did has no losses yet to tell of.
+    /// Clears the unreported losses of a hook point that takes over the counts of another.
     pub fn forget_untold_losses(&self, point: u32) {
         for ring in 0..self.count {
             self.control(ring)
@@ -562,7 +562,7 @@ impl Rings {
         }
     }
 
-    /// The sum over all rings of one hook point's accounts.
+    /// Returns the sum of one hook point's accounts over all rings.
     pub fn account(&self, point: u32) -> Account {
         let mut sum = Account::default();
         for ring in 0..self.count {
@@ -601,7 +601,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_are_taken_in_the_order_in_which_they_were_emptied_last() {
+    fn segments_are_reused_in_last_emptied_order() {
         let geometry = Geometry::for_total(1 << 20, 1).expect("in bounds");
         let rings = Rings::in_memory(geometry, 1).expect("memory");
         let taken: Vec<u32> = std::iter::from_fn(|| rings.take_segment()).collect();

@@ -1,5 +1,5 @@
-//! The memory of the segments. A pool that grows has a map for each bank: a process beside this one keeps the right to make
-//! maps, which a capture gives up, and adds some whenever half of the segments are in use.
+//! The memory of the segments. A pool that grows has a map for each bank: a separate process keeps the right to make maps,
+//! which a capture gives up, and adds some whenever half of the segments are in use.
 
 use std::io;
 use std::ops::Range;
@@ -19,14 +19,14 @@ use trawl_sys::{Error, Result, events};
 
 use super::{NO_SEGMENT, PAGE, State};
 
-/// How often the process looks whether there is enough.
+/// Interval at which the process checks the pool.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct Pool {
     geometry: Geometry,
     memory: Mapping,
-    /// The banks whose memory this process has mapped.
+    /// Number of banks that this process has mapped.
     banks: AtomicUsize,
     grower: Option<Mutex<Helper>>,
 }
@@ -41,7 +41,7 @@ impl Pool {
         }))
     }
 
-    /// The pool of programs, and the map that they are given. All of its segments are free.
+    /// Creates the pool of programs, and the map that they use. All of its segments are free.
     pub(super) fn in_maps(
         geometry: Geometry,
         rings: usize,
@@ -92,7 +92,7 @@ impl Pool {
         self.geometry
     }
 
-    /// The address of a byte of a segment.
+    /// Returns the address of a byte of a segment.
     pub(super) fn at(&self, segment: usize, offset: usize) -> *mut u8 {
         let per_bank = per_bank(self.geometry);
         let (bank, within) = (segment / per_bank, segment % per_bank);
@@ -132,7 +132,7 @@ fn new_bank(geometry: Geometry) -> Result<OwnedFd> {
     map::create_mmapable_array("trawl_bank", geometry.stride() as u32, 1)
 }
 
-/// Makes these segments, which nobody has used yet, free, with the first on top.
+/// Frees these unused segments, with the first on top.
 pub(super) fn free(state: State, segments: Range<usize>) {
     if segments.start == 0 {
         state.free().store(u64::from(NO_SEGMENT), Ordering::Relaxed);
@@ -142,9 +142,9 @@ pub(super) fn free(state: State, segments: Range<usize>) {
         .for_each(|segment| state.push_free(segment as u32));
 }
 
-/// The life of the process that adds memory: until there is all, or the capture is over.
+/// Runs the process that adds memory, until the pool is complete or the capture is over.
 fn grow(socket: &OwnedFd, pool: &OwnedFd, geometry: Geometry, state: State, at_first: usize) {
-    // Before Linux 5.8 the second stands for the first.
+    // Before Linux 5.8, the second capability implies the first.
     confine(Capabilities::BPF | Capabilities::SYS_ADMIN);
     let mut banks = at_first;
     while banks < geometry.banks() {
@@ -176,37 +176,38 @@ fn grow(socket: &OwnedFd, pool: &OwnedFd, geometry: Geometry, state: State, at_f
     }
 }
 
-// How much memory records have on their way, and how it is cut up.
+// Memory for records in flight, and its layout.
 
-/// The least memory for each CPU, and the most for all.
+/// Least memory for each CPU, and the most for all.
 pub const SHARE_MIN: u64 = 64 << 10;
 pub const MEMORY_MAX: u64 = 4 << 30;
-/// A share of the memory at hand that is taken if nobody says how much.
+/// Divisor of the available memory for the default size.
 const DEFAULT_SHARE: u64 = 8;
 const DEFAULT_SIZE: u64 = 256 << 20;
 const SEGMENT_MAX: u64 = 512 << 10;
-/// The segments that all CPUs have open are at most the pool divided by this.
+/// Divisor of the pool: all CPUs together open at most this share.
 const OPEN_SHARE: u64 = 4;
-/// The verifier takes no number that may be too large; so the pool is a number of pieces.
+/// Largest bank: the verifier rejects larger offsets, so the pool is divided into banks.
 const BANK_MAX: u64 = 32 << 20;
 
-/// A bank of a pool that grows, each of which is a map; and the number of these at most.
+/// Size of a bank of a growing pool, each of which is a map; and the maximum number of such banks.
 const GROWING_BANK: usize = 4 << 20;
 const GROWING_BANKS_MAX: usize = 128;
 
-/// How the memory for records is cut up.
+/// Layout of the memory for records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Geometry {
-    /// Of all rings together.
+    /// Size in bytes, for all rings together.
     pub pool_size: usize,
     pub segment_size: usize,
-    /// The pool begins with at least this many bytes and grows up to its size while it is needed.
+    /// Least size at the beginning of a pool that grows on demand up to `pool_size`.
     pub grows_from: Option<usize>,
 }
 
 impl Geometry {
-    /// At most `bytes` for the rings of this many CPUs, rounded down: memory is promised not to be more than asked for.
+    /// Returns a layout of at most `bytes` for the rings of this many CPUs: sizes are rounded down so as not to exceed the
+    /// limit.
     pub fn for_total(bytes: u64, cpus: usize) -> Result<Self> {
         let cpus = cpus.max(1) as u64;
         let least = SHARE_MIN * cpus;
@@ -225,8 +226,8 @@ impl Geometry {
                 Error::usage(what(), "BPF programs cannot address a ring of this size").fix(fix),
             );
         }
-        // Large enough for the largest packet where the memory allows it; small enough that a handful stay cached, and
-        // that what all CPUs have opened is a quarter of the pool.
+        // Large enough for the largest packet if the memory allows it; small enough that a handful stay cached, and that the
+        // open segments of all CPUs are a quarter of the pool.
         let share = 1 << (bytes / cpus / OPEN_SHARE).ilog2();
         let segment_size = share.clamp(SHARE_MIN / OPEN_SHARE, SEGMENT_MAX);
         let pool_size = match bytes >= BANK_MAX {
@@ -240,7 +241,7 @@ impl Geometry {
         })
     }
 
-    /// What is taken where nobody says: 256 MiB however many CPUs there are, less on machines with little memory.
+    /// Returns the default layout: 256 MiB for any number of CPUs, less on machines with little memory.
     pub fn by_default(cpus: usize, available: u64) -> Result<Self> {
         let least = SHARE_MIN * cpus.max(1) as u64;
         Self::for_total(
@@ -249,7 +250,7 @@ impl Geometry {
         )
     }
 
-    /// The same memory, of which only `bytes` are taken at first and the rest when packets need it. A capture that may end
+    /// Returns the same layout, of which only `bytes` are allocated at first and the rest on demand. A capture that may end
     /// with its first packets starts sooner that way.
     pub fn growing_from(self, bytes: u64) -> Self {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -260,7 +261,7 @@ impl Geometry {
         }
     }
 
-    /// The banks that a pool has at first: each ring can open a segment.
+    /// Returns the number of banks that a pool has at first: each ring can open a segment.
     fn banks_at_first(&self, rings: usize) -> usize {
         match self.grows_from {
             Some(first) => first
@@ -275,7 +276,7 @@ impl Geometry {
         GROWING_BANK.max((self.pool_size / GROWING_BANKS_MAX).next_power_of_two())
     }
 
-    /// As much for each CPU.
+    /// Returns a layout with this size for each CPU.
     pub fn for_share(bytes: u64, cpus: usize) -> Result<Self> {
         Self::for_total(bytes.saturating_mul(cpus.max(1) as u64), cpus)
     }
@@ -284,18 +285,18 @@ impl Geometry {
         self.pool_size / self.segment_size
     }
 
-    /// How many bytes of a segment records take at most; what comes after them is for the one who writes them to a disk.
+    /// Returns the number of bytes of a segment that records may fill; the rest is padding for direct writes to a disk.
     pub fn segment_room(&self) -> usize {
         self.segment_size - SEGMENT_RESERVE
     }
 
-    /// The largest number of bytes of one packet that a record can hold.
+    /// Returns the largest number of bytes of one packet that a record can hold.
     pub fn max_captured(&self) -> u32 {
         ((self.segment_room() - RECORD_OVERHEAD) as u32)
             .min(trawl_bpf::layout::RECORD_MAX_CAPTURED as u32)
     }
 
-    /// The pool lies in banks of this many bytes each.
+    /// Returns the size of a bank in bytes.
     pub fn bank_size(&self) -> usize {
         match self.grows_from {
             Some(_) => self.least_bank(),
@@ -307,7 +308,7 @@ impl Geometry {
         self.pool_size / self.bank_size()
     }
 
-    /// From one bank's beginning to that of the next.
+    /// Returns the distance between the beginnings of two banks.
     pub(super) fn stride(&self) -> usize {
         self.bank_size() + POOL_SLACK
     }
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_the_same_for_any_number_of_cpus() {
+    fn default_is_the_same_for_any_number_of_cpus() {
         let gib = 1 << 30;
         for cpus in [1, 2, 8, 128, 256] {
             let geometry = Geometry::by_default(cpus, 64 * gib).expect("in bounds");
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_memory_than_asked_for_and_no_less_than_half() {
+    fn memory_is_between_half_and_all_of_the_limit() {
         for cpus in [1, 2, 3, 16, 256] {
             for bytes in (16..=32).map(|exponent| (1u64 << exponent) + 12_345) {
                 let Ok(geometry) = Geometry::for_total(bytes, cpus) else {

@@ -1,9 +1,9 @@
-//! The writing side of a ring for packets that come through user space: what bpf/include/ring.h and record.h do in
-//! the kernel, done by a thread.
+//! The writing side of a ring for packets that come through user space: a thread's equivalent of bpf/include/ring.h and
+//! record.h.
 //!
-//! One thing differs. A program's record is stamped with the time at which it is written; a packet that comes
-//! through a socket was stamped a little earlier. So a producer keeps its ring marked as being in the middle of a
-//! record all the time, and says by [`Producer::advance`] from which time on records may still come.
+//! One thing differs. A program's record is stamped at the time of writing; a packet from a socket was stamped a little
+//! earlier. So a producer keeps its ring marked as being in the middle of a record all the time, and announces by
+//! [`Producer::advance`] the time from which on records may still come.
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,12 +20,12 @@ const OPTION_PACKETID: u32 = option(5, 8);
 const OPTION_QUEUE: u32 = option(6, 4);
 const END_OF_OPTIONS: u32 = 0;
 
-/// Bytes of a block beside the packet's: before it, and after it.
+/// Bytes of a block before the packet's and after them.
 const HEADER: usize = 28;
 const FLAGS: usize = 8;
 const COUNT: usize = 12;
 const QUEUE: usize = 8;
-/// The end of the options, if there are any, and the block's length once more.
+/// Length of the end of the options, if any, and the trailing block length.
 const OPTIONS_END: usize = 4;
 const END: usize = 4;
 
@@ -33,39 +33,39 @@ const fn option(code: u32, length: u32) -> u32 {
     code | length << 16
 }
 
-/// What is known of a packet that is to be recorded.
+/// A packet to record, with its metadata.
 #[derive(Clone, Copy, Debug)]
 pub struct Sighting<'a> {
     pub point: u32,
     pub interface: u32,
     /// Nanoseconds since 1970.
     pub time: u64,
-    /// The time is the network card's own.
+    /// True if the time is the network card's own.
     pub hardware_stamped: bool,
-    /// The pcapng flags: direction and kind of reception, where they are wanted.
+    /// The pcapng flags, if wanted: direction and kind of reception.
     pub flags: Option<u32>,
     pub queue: Option<u32>,
-    /// The packet's identifier is wanted.
+    /// Set if the packet's identifier is wanted.
     pub identified: bool,
-    /// The packet's true length.
+    /// Length of the original packet.
     pub original: u32,
-    /// The most bytes to record.
+    /// Most bytes to record.
     pub snaplen: u32,
-    /// The bytes at hand, in pieces that follow each other.
+    /// Bytes at hand, in consecutive pieces.
     pub bytes: [&'a [u8]; 3],
 }
 
-/// What became of a packet.
+/// Fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
     Recorded,
     /// The ring is full; the loss is counted.
     Lost,
-    /// As many records as were asked for are made: the packet does not count at all.
+    /// The limit of records is reached: the packet does not count at all.
     LimitReached,
 }
 
-/// The tickets of a capture with a limited number of records (`-c`), shared by all who record.
+/// The tickets of a capture with a limited number of records (`-c`), shared by all producers.
 #[derive(Debug)]
 pub struct Tickets {
     limit: Option<u64>,
@@ -82,7 +82,7 @@ impl Tickets {
         }
     }
 
-    /// From now on tickets come from where the tap programs take theirs. To be called before any is taken.
+    /// Shares the tap programs' ticket counter. Called before a ticket is taken.
     pub fn share_with(&self, rings: &Arc<Rings>) {
         // A second call could only name the same rings: a capture has one set of them.
         let _ = self.programs.set(Arc::clone(rings));
@@ -100,7 +100,7 @@ impl Tickets {
             .is_none_or(|limit| self.counter().fetch_add(1, Ordering::Relaxed) < limit)
     }
 
-    /// Whether the number of records asked for has been handed out.
+    /// Returns whether all tickets have been taken.
     pub fn exhausted(&self) -> bool {
         self.limit
             .is_some_and(|limit| self.counter().load(Ordering::Relaxed) >= limit)
@@ -113,18 +113,18 @@ pub struct Producer {
     rings: Arc<Rings>,
     ring: usize,
     tickets: Arc<Tickets>,
-    /// The open segment's ordinal in the upper half, the bytes finished in it in the lower.
+    /// Ordinal of the open segment in the upper half, its number of finished bytes in the lower half.
     position: u64,
-    /// `None` before there was a record.
+    /// `None` before the first record.
     segment: Option<u32>,
-    /// No record will be earlier than this.
+    /// Lower bound of the times of later records.
     horizon: u64,
-    /// Losses outside the ring that the next record's drop count has to tell.
+    /// Losses outside the ring that the next record's drop count has to report.
     untold: u64,
 }
 
 impl Producer {
-    /// One for each ring made by [`Rings::in_memory`]; to be called once for a set of rings.
+    /// Creates a producer for each ring of [`Rings::in_memory`]. Called once for a set of rings.
     pub fn all(rings: &Arc<Rings>, tickets: &Arc<Tickets>, now: u64) -> Vec<Self> {
         let of = |ring| {
             let control = rings.control(ring);
@@ -147,12 +147,12 @@ impl Producer {
         (0..rings.count()).map(of).collect()
     }
 
-    /// Whether the capture is over: what has been seen so far is then to be recorded, and no more.
+    /// Returns whether the capture is over: only packets seen so far are still recorded.
     pub fn is_stopped(&self) -> bool {
         self.rings.is_stopped()
     }
 
-    /// Returns true for a packet from after the beginning of the capture. A card's clock cannot tell.
+    /// Returns true for a packet from after the beginning of the capture. A card's clock does not decide this.
     pub fn counts(&self, time: u64, by_card: bool) -> bool {
         let begun = self.rings.begun();
         begun == 0 || begun != u64::MAX && (by_card || time >= begun)
@@ -162,7 +162,7 @@ impl Producer {
         self.tickets.exhausted()
     }
 
-    /// Says that no record will be stamped with an earlier time.
+    /// Announces that no record will have an earlier time.
     pub fn advance(&mut self, time: u64) {
         if time > self.horizon {
             self.horizon = time;
@@ -171,12 +171,12 @@ impl Producer {
         }
     }
 
-    /// Has the next record's drop count tell of packets that were lost before they came here.
+    /// Adds packets lost outside the ring to the next record's drop count.
     pub fn tell_lost(&mut self, packets: u64) {
         self.untold += packets;
     }
 
-    /// Counts a packet that was seen, but whose bytes could not be had.
+    /// Counts a packet that was seen but whose bytes could not be read.
     pub fn unreadable(&mut self, point: u32) {
         let account = Counters::of(self.rings.control(self.ring), point);
         account.lost_copy_failed.add(1);
@@ -192,7 +192,7 @@ impl Producer {
         }
     }
 
-    /// Counts a packet that was wanted, but is one too many for the rate asked for.
+    /// Counts a packet that exceeds the rate limit.
     pub fn rate_limited(&mut self, point: u32) {
         if !self.tickets.exhausted() {
             Counters::of(self.rings.control(self.ring), point)
@@ -250,7 +250,7 @@ impl Producer {
         counter.get()
     }
 
-    /// Makes sure that the open segment has room for a block, if need be by opening another.
+    /// Makes room for a block in the open segment, by opening another if needed.
     fn make_room(&mut self, size: usize) -> bool {
         if self.used() + size <= self.rings.geometry().segment_room() {
             return true;
@@ -284,7 +284,7 @@ impl Producer {
             .store(self.position | IN_FLIGHT, Ordering::Release);
     }
 
-    /// The next `size` bytes of the open segment, which `make_room` has found to be there.
+    /// Returns the next `size` bytes of the open segment, which `make_room` has found.
     fn free_bytes(&mut self, size: usize) -> &mut [u8] {
         let used = self.used();
         assert!(used + size <= self.rings.geometry().segment_room());
@@ -297,22 +297,22 @@ impl Producer {
 }
 
 impl Drop for Producer {
-    /// Nothing more will come: the merge is not to wait for this ring.
+    /// Ends the ring: the merge does not wait for it any more.
     fn drop(&mut self) {
         let control = self.rings.control(self.ring);
         control.position().store(self.position, Ordering::Release);
     }
 }
 
-/// Programs number packets from their CPU's number in the upper 16 bits; producers count on from the other end of
-/// the CPUs' range, so that no two packets of a capture are taken for one.
+/// Returns the next identifier. Programs number packets from their CPU number in the upper 16 bits; producers use the other
+/// end of that range, so that no two packets of a capture share an identifier.
 fn next_identity() -> u64 {
     static PRODUCERS: AtomicU32 = AtomicU32::new(0);
     let number = PRODUCERS.fetch_add(1, Ordering::Relaxed);
     (0xffff - u64::from(number & 0x7fff)) << 48
 }
 
-/// The numbers of a block that the ring supplies.
+/// The fields of a block that the ring supplies.
 struct Words {
     drop_count: u64,
     packet_id: u64,
@@ -320,7 +320,7 @@ struct Words {
     size: u32,
 }
 
-/// Writes a whole block; `block` is exactly as long as it.
+/// Writes a whole block; `block` has exactly its length.
 fn fill(block: &mut [u8], sight: &Sighting<'_>, words: &Words) {
     let padded = words.captured.next_multiple_of(4);
     let (header, rest) = block.split_at_mut(HEADER);
@@ -363,7 +363,7 @@ fn fill(block: &mut [u8], sight: &Sighting<'_>, words: &Words) {
     put(rest, [words.size]);
 }
 
-/// The options of a record with all that belongs to them.
+/// Returns the length of a record's options.
 fn options_length(sight: &Sighting<'_>, drop_count: u64) -> usize {
     let length: usize = [
         (sight.flags.is_some(), FLAGS),
@@ -381,7 +381,7 @@ fn put_count(to: &mut [u8], option: u32, count: u64) -> &mut [u8] {
     put(to, [option, count as u32, (count >> 32) as u32])
 }
 
-/// Writes words in the file's byte order, and returns what lies after them.
+/// Writes u32 values in the file's byte order, and returns the rest.
 fn put<const N: usize>(to: &mut [u8], words: [u32; N]) -> &mut [u8] {
     let (now, later) = to.split_at_mut(4 * N);
     for (place, word) in now.chunks_exact_mut(4).zip(words) {
@@ -390,7 +390,7 @@ fn put<const N: usize>(to: &mut [u8], words: [u32; N]) -> &mut [u8] {
     later
 }
 
-/// A count that one thread writes and others read.
+/// A count with one writing thread and several readers.
 #[derive(Clone, Copy)]
 struct Counter<'a>(&'a AtomicU64);
 
@@ -399,7 +399,7 @@ impl Counter<'_> {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// There is one writer, so that no locked addition is needed.
+    /// The single writer needs no locked addition.
     fn add(self, more: u64) {
         self.0.store(self.get() + more, Ordering::Relaxed);
     }
@@ -421,8 +421,8 @@ impl Counters<'_> {
         let account = control.point(point as usize);
         let counter = |offset| {
             let at = account.cast::<u8>().wrapping_add(offset).cast();
-            // SAFETY: the offset is that of an aligned u64 member of the account, which lies within the control
-            // block; the mapping is kept alive by the Producer that asks.
+            // SAFETY: the offset belongs to an aligned u64 member of the account, which lies within the control block; the
+            // calling Producer keeps the mapping alive.
             Counter(unsafe { AtomicU64::from_ptr(at) })
         };
         Self {
@@ -437,7 +437,7 @@ impl Counters<'_> {
         }
     }
 
-    /// The losses that no record has told of yet are told from now on.
+    /// Marks the unreported losses as reported.
     fn tell_losses(&self) {
         if self.losses_untold.get() > 0 {
             self.losses_untold.0.store(0, Ordering::Relaxed);

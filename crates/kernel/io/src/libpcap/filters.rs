@@ -1,4 +1,4 @@
-//! Filter expressions, compiled by a libpcap that is loaded when the first of them is.
+//! Filter expressions, compiled by a libpcap that is loaded for the first of them.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::net::Ipv4Addr;
@@ -13,34 +13,35 @@ use trawl_sys::{Error, Result};
 use super::handle::ERROR_BUFFER;
 use super::{BpfProgram, Library, PacketHeader, PcapT, text};
 
-/// The library that `--libpcap` names, if it names one.
+/// Library that `--libpcap` names, if any.
 static PATH: OnceLock<PathBuf> = OnceLock::new();
 static LIBRARY: Mutex<Option<Arc<Library>>> = Mutex::new(None);
 
-/// Lets filters be compiled by libpcap in this process: by the system's, unless [`choose_for_filters`] names another.
+/// Makes libpcap the compiler of filters in this process: the system's, unless [`choose_for_filters`] names another.
 pub fn compile_filters() {
     expression::compile_with(&AtRunTime);
 }
 
-/// Filters are compiled by the library at this path. To be called before the first is.
+/// Sets the library that compiles filters. Called before the first filter is compiled.
 pub fn choose_for_filters(path: &Path) {
     PATH.get_or_init(|| path.to_owned());
 }
 
-/// What a compiled filter is for.
+/// Target of a compiled filter.
 #[derive(Clone, Copy, Debug)]
 pub struct FilterRequest {
     /// libpcap's number (DLT_…).
     pub link_type: i32,
     pub snaplen: u32,
-    /// 255.255.255.255 says that it is not known.
+    /// 255.255.255.255 for an unknown netmask.
     pub netmask: Option<Ipv4Addr>,
     pub optimise: bool,
-    /// For the packets of a file, by whether a big-endian machine wrote it.
+    /// For the packets of a file: true if a big-endian machine wrote it.
     pub file: Option<bool>,
 }
 
-/// Compiles an expression with the chosen library. An error is the library's own words, or says why there is none.
+/// Compiles an expression with the chosen library. An error is the library's own text, or the reason why it cannot be
+/// loaded.
 pub fn compile_filter(
     expression: &str,
     request: &FilterRequest,
@@ -95,11 +96,11 @@ pub struct CompiledFilter {
     library: Arc<Library>,
 }
 
-// SAFETY: the program is memory that this value alone owns, and nothing changes it.
+// SAFETY: the program is memory that this value alone owns, and it never changes.
 unsafe impl Send for CompiledFilter {}
 
 impl CompiledFilter {
-    /// Compiles an expression; an error is the library's own words.
+    /// Compiles an expression; an error is the library's own text.
     pub fn new(
         library: &Arc<Library>,
         expression: &str,
@@ -113,7 +114,7 @@ impl CompiledFilter {
             length: 0,
             instructions: std::ptr::null_mut(),
         };
-        // The compiler's numbers are those of the machine; none means that every bit is the host's.
+        // The compiler's numbers are in the machine's byte order; a netmask of 0 makes every bit the host's.
         let netmask = request.netmask.map_or(0, u32::from);
         // SAFETY: an open handle, a program to fill, and a C string.
         let status = unsafe {
@@ -138,14 +139,14 @@ impl CompiledFilter {
         if self.program.instructions.is_null() {
             return Vec::new();
         }
-        // SAFETY: the library says that there are as many, and they stay until the program is freed.
+        // SAFETY: the library gives the number of instructions, and they stay until the program is freed.
         unsafe {
             std::slice::from_raw_parts(self.program.instructions, self.program.length as usize)
         }
         .to_vec()
     }
 
-    /// What the library's own interpreter says of a packet; nothing if the library has none.
+    /// Runs the library's own interpreter on a packet; `None` if the library has none.
     pub fn matches(&self, packet: &[u8]) -> Option<bool> {
         let run = self.library.functions.offline_filter?;
         let length = u32::try_from(packet.len()).ok()?;
@@ -155,7 +156,7 @@ impl CompiledFilter {
             captured: length,
             original: length,
         };
-        // SAFETY: the library's own program, a whole header, and as many bytes as it says.
+        // SAFETY: the library's own program, a whole header, and as many bytes as it names.
         Some(unsafe { run(&self.program, &header, packet.as_ptr()) } != 0)
     }
 }
@@ -163,13 +164,13 @@ impl CompiledFilter {
 impl Drop for CompiledFilter {
     fn drop(&mut self) {
         if let Some(free) = self.library.functions.freecode {
-            // SAFETY: the library's own program, which nobody uses any more.
+            // SAFETY: the library's own program, which is not used afterwards.
             unsafe { free(&mut self.program) };
         }
     }
 }
 
-/// A handle that reads nothing: it stands for a link type, or for a file without packets.
+/// A handle that reads nothing: it represents a link type, or a file without packets.
 struct Dead<'a> {
     pcap: *mut PcapT,
     library: &'a Library,
@@ -185,7 +186,7 @@ impl<'a> Dead<'a> {
                     .open_dead
                     .ok_or_else(|| lacks("pcap_open_dead"))?;
                 let snaplen = c_int::try_from(snaplen).unwrap_or(c_int::MAX);
-                // SAFETY: the function takes any numbers.
+                // SAFETY: the function accepts any numbers.
                 unsafe { open(request.link_type, snaplen) }
             }
             Some(big_endian) => open_empty(
@@ -208,7 +209,7 @@ impl<'a> Dead<'a> {
 
 impl Drop for Dead<'_> {
     fn drop(&mut self) {
-        // SAFETY: an open handle, which is used no more.
+        // SAFETY: an open handle, which is not used afterwards.
         unsafe { (self.library.functions.close)(self.pcap) };
     }
 }
@@ -217,11 +218,11 @@ fn lacks(symbol: &str) -> String {
     format!("this libpcap lacks {symbol}")
 }
 
-/// libpcap compiles for a file only with a handle that has read one.
+/// Opens an empty file: libpcap compiles for a file only with a handle that has read one.
 fn open_empty(library: &Library, header: &[u8]) -> Result<*mut PcapT, String> {
     let open = (library.functions.fopen_offline).ok_or_else(|| lacks("pcap_fopen_offline"))?;
-    // SAFETY: the bytes are read only, as the mode says, and outlive the stream only until the header was read, which
-    // happens before this function returns; no packet is asked for afterwards.
+    // SAFETY: the bytes are only read, as the mode requires, and outlive the reading of the header, which happens before
+    // this function returns; no packet is read afterwards.
     let stream = unsafe {
         libc::fmemopen(
             header.as_ptr().cast::<c_void>().cast_mut(),
@@ -236,11 +237,11 @@ fn open_empty(library: &Library, header: &[u8]) -> Result<*mut PcapT, String> {
         ));
     }
     let mut buffer = [0 as c_char; ERROR_BUFFER];
-    // SAFETY: an open stream, and a buffer of the size that the library demands.
+    // SAFETY: an open stream, and a buffer of the size that the library requires.
     let pcap = unsafe { open(stream, buffer.as_mut_ptr()) };
     if pcap.is_null() {
         buffer[ERROR_BUFFER - 1] = 0;
-        // SAFETY: the library does not close the stream where it fails; the buffer ends with a zero byte.
+        // SAFETY: the library does not close the stream on failure; the buffer ends with a zero byte.
         let why = unsafe {
             libc::fclose(stream);
             text(buffer.as_ptr())
@@ -250,7 +251,7 @@ fn open_empty(library: &Library, header: &[u8]) -> Result<*mut PcapT, String> {
     Ok(pcap)
 }
 
-/// Numbers of link types in files are libpcap's own, or ones that it takes for them as well.
+/// Writes a file's header. Link types in files are libpcap's own numbers, or ones that it accepts for them.
 fn file_header(link_type: i32, snaplen: u32, big_endian: bool) -> Vec<u8> {
     const MAGIC: u32 = 0xa1b2_c3d4;
     const VERSION: [u16; 2] = [2, 4];
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_in_the_librarys_words() {
+    fn mistakes_are_reported_in_the_librarys_words() {
         let library = Library::load(None).unwrap();
         let error = CompiledFilter::new(&library, "tcp port", &ETHERNET).unwrap_err();
         assert!(error.contains("syntax error"), "{error}");

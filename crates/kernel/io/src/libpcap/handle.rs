@@ -1,5 +1,5 @@
-//! A device that a libpcap has opened, read without ever waiting inside the library: `pcap_dispatch` ignores its time-out
-//! while a link is idle, so waiting is done on the device's descriptor.
+//! A device opened by a libpcap, read without ever waiting inside the library: `pcap_dispatch` ignores its timeout while a
+//! link is idle, so trawl waits on the device's descriptor.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt;
@@ -16,9 +16,9 @@ pub(super) const ERROR_BUFFER: usize = 256;
 const NANOSECONDS: c_int = 1;
 const STAMPS_OF_ADAPTER: c_int = 3;
 const NETMASK_UNKNOWN: u32 = u32::MAX;
-/// No program of an expression is as long.
+/// Upper bound of a program's length, longer than any real one.
 const MOST_INSTRUCTIONS: u32 = 1 << 24;
-/// The library's status numbers that are looked at.
+/// Status numbers of the library.
 const ERROR: c_int = -1;
 const BREAK: c_int = -2;
 const NO_SUCH_DEVICE: c_int = -5;
@@ -27,23 +27,23 @@ const IFACE_NOT_UP: c_int = -9;
 const PROMISC_PERMISSION_DENIED: c_int = -11;
 const WARNING_STAMP_TYPE: c_int = 3;
 
-/// What to open, and how.
+/// A device to open, and its settings.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// As the library names its devices.
+    /// Device name in the library's notation.
     pub device: &'a str,
     pub snaplen: u32,
     pub promiscuous: bool,
-    /// Memory for packets on their way, as far as the device has any.
+    /// Memory for packets in flight, if the device supports it.
     pub buffer: usize,
-    /// How long packets may wait for others before they are handed over.
+    /// Longest time that packets wait for others before they are handed over.
     pub timeout_ms: u32,
-    /// The network card's clock.
+    /// Set to request the network card's time stamps.
     pub hardware_time: bool,
     pub direction: CaptureDirection,
 }
 
-/// Which packets, by the way they go.
+/// Direction of the packets to capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureDirection {
     Both = 0,
@@ -60,16 +60,16 @@ pub enum PcapFilter {
     Classic(Vec<libc::sock_filter>),
 }
 
-/// An opened device, and what the library said on the way.
+/// An opened device, and the library's warnings.
 #[derive(Debug)]
 pub struct Opened {
     pub handle: Handle,
     pub warnings: Vec<String>,
-    /// The device has no clock of the card's, or the library knows none.
+    /// True if the device has no hardware clock, or the library does not support it.
     pub no_hardware_time: bool,
 }
 
-/// The library's figures, since the device was opened.
+/// The library's counts, since the device was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     pub received: u64,
@@ -77,13 +77,13 @@ pub struct Figures {
     pub dropped_by_interface: u64,
 }
 
-/// What is left after a look.
+/// State after a call of [`Handle::dispatch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Packets came; more may be there.
+    /// Packets came; more may be waiting.
     MoreMayCome,
     Nothing,
-    /// The reader wanted no more.
+    /// The reader asked to stop.
     Stopped,
 }
 
@@ -95,13 +95,13 @@ pub struct Handle {
     descriptor: Option<RawFd>,
     precision: Precision,
     link_type: c_int,
-    /// The figures as they were last read: they are counters of 32 bits.
+    /// Counts of the last reading: the library's counters have 32 bits.
     last: [u32; 3],
     figures: Figures,
 }
 
-// SAFETY: a pcap_t may be used by any thread, as long as it is one at a time: the methods that use it take it mutably,
-// and the others read plain values.
+// SAFETY: a pcap_t may be used by any thread, but only by one at a time: the methods that use it borrow it mutably, and the
+// others read plain values.
 unsafe impl Send for Handle {}
 
 impl fmt::Debug for Handle {
@@ -113,7 +113,7 @@ impl fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// Opens a device in a namespace, or here for `None`. Nothing is recorded before a filter is set.
+    /// Opens a device in a namespace, or in the current one for `None`. Nothing is recorded before a filter is set.
     pub fn open(
         library: &Arc<Library>,
         namespace: Option<&Namespace>,
@@ -129,7 +129,7 @@ impl Handle {
         };
         let mut buffer = [0 as c_char; ERROR_BUFFER];
         let of = &library.functions;
-        // SAFETY: the name is a C string, and the buffer has the size that the library demands.
+        // SAFETY: the name is a C string, and the buffer has the size that the library requires.
         let pcap = unsafe { (of.create)(device.as_ptr(), buffer.as_mut_ptr()) };
         if pcap.is_null() {
             buffer[ERROR_BUFFER - 1] = 0;
@@ -170,7 +170,7 @@ impl Handle {
         })
     }
 
-    /// Before it is activated; tells whether the card's clock could be asked for.
+    /// Configures a handle before its activation; returns whether the card's clock could be requested.
     fn configure(&mut self, request: &Request<'_>) -> bool {
         let of = &self.library.functions;
         let buffer = c_int::try_from(request.buffer).unwrap_or(c_int::MAX);
@@ -181,17 +181,17 @@ impl Handle {
             (of.set_promisc)(self.pcap, request.promiscuous.into());
             (of.set_timeout)(self.pcap, c_int::try_from(request.timeout_ms).unwrap_or(1));
             (of.set_buffer_size)(self.pcap, buffer);
-            // At once means one slot of the longest length for each packet on Linux: few would fit.
+            // Immediate mode means one slot of the longest length for each packet on Linux: few packets would fit.
             (of.set_immediate_mode)(self.pcap, 0);
-            // netmap has none (-12): the precision is asked for after activation.
+            // netmap supports none (-12): the precision is read after activation.
             (of.set_tstamp_precision)(self.pcap, NANOSECONDS);
         }
         let stamps = of.set_tstamp_type.filter(|_| request.hardware_time);
-        // SAFETY: as above. 0 says that the type is taken, a negative or positive number that it is not.
+        // SAFETY: as above. 0 means that the type is accepted, any other number that it is not.
         stamps.is_some_and(|set| unsafe { set(self.pcap, STAMPS_OF_ADAPTER) } == 0)
     }
 
-    /// What activation has decided, and the rest that can be set only now.
+    /// Reads the results of the activation, and sets the options that require an activated handle.
     fn look(&mut self, direction: CaptureDirection, warnings: &mut Vec<String>) -> Result<()> {
         let of = &self.library.functions;
         let mut buffer = [0 as c_char; ERROR_BUFFER];
@@ -204,7 +204,7 @@ impl Handle {
             )
         };
         if link_type < 0 {
-            let what = format!("cannot tell the link type of {}", self.device);
+            let what = format!("cannot find the link type of {}", self.device);
             return Err(Error::failed(what, self.reason(link_type)));
         }
         self.link_type = link_type;
@@ -212,7 +212,7 @@ impl Handle {
             self.precision = Precision::Nanoseconds;
         }
         self.descriptor = (descriptor >= 0).then_some(descriptor);
-        // SAFETY: an activated handle, and a buffer of the size that the library demands.
+        // SAFETY: an activated handle, and a buffer of the size that the library requires.
         let status = unsafe { (of.setnonblock)(self.pcap, 1, buffer.as_mut_ptr()) };
         if status < 0 {
             buffer[ERROR_BUFFER - 1] = 0;
@@ -225,7 +225,7 @@ impl Handle {
             ));
         }
         if direction != CaptureDirection::Both {
-            // SAFETY: an activated handle, and a number of the library's.
+            // SAFETY: an activated handle, and one of the library's constants.
             let status = unsafe { (of.setdirection)(self.pcap, direction as c_int) };
             if status < 0 {
                 let what = format!("cannot choose the direction on {}", self.device);
@@ -236,7 +236,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Has the library show only packets that match.
+    /// Installs a filter in the library.
     pub fn filter(&mut self, filter: &PcapFilter) -> Result<()> {
         let mut instructions = match filter {
             PcapFilter::Expression(expression) => self.compile(expression)?,
@@ -257,7 +257,7 @@ impl Handle {
         }
     }
 
-    /// What the library makes of an expression for this device.
+    /// Compiles an expression for this device with the library.
     pub fn compile(&self, expression: &str) -> Result<Vec<libc::sock_filter>> {
         let of = &self.library.functions;
         let refuse = |why: String| Error::usage("cannot use this filter", why);
@@ -276,23 +276,23 @@ impl Handle {
         }
         if program.instructions.is_null() || program.length > MOST_INSTRUCTIONS {
             return Err(refuse(format!(
-                "{} made {} instructions of it and gave no usable program",
+                "{} compiled it to {} instructions and gave no usable program",
                 self.library.version(),
                 program.length
             )));
         }
-        // SAFETY: the library's program, of the length that it says.
+        // SAFETY: the library's program, of the length that it names.
         let instructions = unsafe {
             std::slice::from_raw_parts(program.instructions, program.length as usize).to_vec()
         };
         if let Some(free) = of.freecode {
-            // SAFETY: the library's own program, which nobody uses any more.
+            // SAFETY: the library's own program, which is not used afterwards.
             unsafe { free(&mut program) };
         }
         Ok(instructions)
     }
 
-    /// The library's number for how packets begin (DLT_…).
+    /// Returns the library's number of the link type (DLT_…).
     pub fn link_type(&self) -> i32 {
         self.link_type
     }
@@ -301,14 +301,14 @@ impl Handle {
         self.precision
     }
 
-    /// What becomes readable when packets come; not every device has one.
+    /// Returns the descriptor that becomes readable when packets come; not every device has one.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the library's descriptor stays open as long as the handle.
         self.descriptor
             .map(|number| unsafe { BorrowedFd::borrow_raw(number) })
     }
 
-    /// Shows the packets that are there, without waiting, until the reader wants no more.
+    /// Shows the packets at hand, without waiting, until the reader asks to stop.
     pub fn dispatch(&mut self, read: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<Rest> {
         let mut reader = Reader {
             read,
@@ -318,7 +318,7 @@ impl Handle {
             precision: self.precision,
             stopped: false,
         };
-        // SAFETY: an activated handle; the callback is given the reader, which outlives the call.
+        // SAFETY: an activated handle; the callback receives the reader, which outlives the call.
         let status = unsafe {
             (self.library.functions.dispatch)(self.pcap, -1, show, (&raw mut reader).cast())
         };
@@ -333,7 +333,7 @@ impl Handle {
         }
     }
 
-    /// The library's figures; `None` where it has none.
+    /// Returns the library's counts; `None` if it has none.
     pub fn figures(&mut self) -> Option<Figures> {
         let mut now = Statistics::default();
         // SAFETY: an activated handle, and a whole structure to fill.
@@ -353,7 +353,7 @@ impl Handle {
 
     fn reason(&self, status: c_int) -> String {
         let of = &self.library.functions;
-        // SAFETY: an open handle; both give a string of the library's, or nothing.
+        // SAFETY: an open handle; both return a string of the library's, or null.
         let (own, general) =
             unsafe { (text((of.geterr)(self.pcap)), text((of.statustostr)(status))) };
         let (own, general) = (own.unwrap_or_default(), general.unwrap_or_default());
@@ -369,12 +369,12 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: the handle is open, and nobody uses it after this.
+        // SAFETY: the handle is open, and not used afterwards.
         unsafe { (self.library.functions.close)(self.pcap) }
     }
 }
 
-/// How much a counter of 32 bits has grown. One that became less has passed its end, if it was near it; else it was
+/// Returns the growth of a 32-bit counter. A counter that became less has wrapped if it was near its end; otherwise it was
 /// reset.
 fn grown(before: u32, now: u32) -> u64 {
     match now.checked_sub(before) {
@@ -409,11 +409,11 @@ fn fix_for(device: &str, status: c_int) -> Advice {
     } else if status == NO_SUCH_DEVICE || status == ERROR {
         "ip link shows the interfaces; tcpdump -D the devices of the system's libpcap".into()
     } else {
-        "docs/peers.md tells what each kind of device needs".into()
+        "docs/peers.md lists the requirements of each kind of device".into()
     }
 }
 
-// What a libpcap calls for each packet: the header and bytes that it lends are checked before they are shown.
+// The callback of a libpcap: the header and the bytes that it lends are checked before they are shown.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
@@ -421,13 +421,13 @@ pub enum Precision {
     Nanoseconds,
 }
 
-/// A packet as the library shows it.
+/// A packet lent by the library.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// Nanoseconds since 1970; nothing where the library's numbers are no time.
+    /// Nanoseconds since 1970; `None` if the library's numbers are no valid time.
     pub time: Option<u64>,
     pub original: u32,
-    /// Nothing where the library names more bytes than it may have.
+    /// `None` if the library names more bytes than the limit.
     pub bytes: Option<&'a [u8]>,
 }
 
@@ -440,28 +440,28 @@ pub(super) struct Reader<'a> {
     pub(super) stopped: bool,
 }
 
-/// What the library calls for each packet.
+/// The library's callback for each packet.
 ///
 /// # Safety
-/// `user` is the reader that `dispatch` gave; the header and the bytes it names are the library's to lend.
+/// `user` is the reader that `dispatch` passed; the header and the bytes it names are lent by the library.
 pub(super) unsafe extern "C" fn show(
     user: *mut c_void,
     header: *const PacketHeader,
     bytes: *const u8,
 ) {
-    // SAFETY: as said above; dispatch has lent it to nobody else.
+    // SAFETY: `user` is the reader by contract; dispatch has lent it to this call alone.
     let reader = unsafe { &mut *user.cast::<Reader<'_>>() };
     if reader.stopped || header.is_null() {
         return;
     }
-    // SAFETY: not null, and the library's header for the time of this call. It need not be aligned.
+    // SAFETY: not null, and the library's header for the duration of this call. It need not be aligned.
     let header = unsafe { header.read_unaligned() };
-    // Never more than was asked for, and never a packet that is longer than it was.
+    // Never more than was requested, and never more than the packet's original length.
     let sound = header.captured <= reader.most && header.captured <= header.original;
     let bytes = match (sound, header.captured) {
         (true, 0) => Some(&[][..]),
         (true, length) if !bytes.is_null() => {
-            // SAFETY: the library lends as many bytes as its header says, no more than were asked for.
+            // SAFETY: the library lends as many bytes as its header names, no more than were requested.
             Some(unsafe { std::slice::from_raw_parts(bytes, length as usize) })
         }
         _ => None,
@@ -497,14 +497,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_pass_their_end_and_are_reset() {
+    fn counters_wrap_and_are_reset() {
         assert_eq!(grown(5, 9), 4);
         assert_eq!(grown(u32::MAX - 1, 3), 5);
         assert_eq!(grown(1000, 3), 3);
     }
 
     #[test]
-    fn numbers_that_are_no_time_are_told() {
+    fn invalid_times_are_detected() {
         let header = |seconds, fraction| PacketHeader {
             seconds,
             fraction,

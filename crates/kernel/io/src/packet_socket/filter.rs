@@ -1,11 +1,11 @@
-//! Classic socket filters: which packets get into the ring, and how many bytes of them.
+//! Classic socket filters: they choose the packets that enter the ring, and the number of bytes of each.
 
 use super::{Queue, Request};
 
-/// One instruction of a classic filter.
+/// An instruction of a classic filter.
 pub type Instruction = libc::sock_filter;
 
-/// Rejects every packet.
+/// A program that rejects every packet.
 pub const NOTHING: [Instruction; 1] = [give(0)];
 
 const PACKET_OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
@@ -19,7 +19,7 @@ const fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> Instruction {
     }
 }
 
-/// Ends the program: this many bytes are wanted.
+/// Ends the program: accepts this many bytes.
 const fn give(bytes: u32) -> Instruction {
     instruction(libc::BPF_RET | libc::BPF_K, 0, 0, bytes)
 }
@@ -29,7 +29,7 @@ const fn load(what: libc::c_int) -> Instruction {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, from)
 }
 
-/// Skips one number of instructions if the value is this, and another if it is not.
+/// Skips `if_so` instructions if the value matches, otherwise `if_not`.
 const fn skip_if_is(value: u32, if_so: u8, if_not: u8) -> Instruction {
     instruction(
         libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
@@ -39,8 +39,8 @@ const fn skip_if_is(value: u32, if_so: u8, if_not: u8) -> Instruction {
     )
 }
 
-/// The direction first, then the queue, the CPU and the filter asked for. Jumps are relative, so one may stand after
-/// the other.
+/// Returns the program: the direction, the queue, the CPU and then the given filter. Jumps are relative, so the parts can be
+/// concatenated.
 pub fn program(request: &Request<'_>) -> Vec<Instruction> {
     let mut program = Vec::new();
     if !(request.received && request.sent) {
@@ -66,7 +66,7 @@ pub fn program(request: &Request<'_>) -> Vec<Instruction> {
     program
 }
 
-/// To the accumulator.
+/// Loads the packet's queue into the accumulator.
 fn queue_of_packet(queue: Queue) -> [Instruction; 7] {
     let subtract = libc::BPF_ALU | libc::BPF_SUB | libc::BPF_K;
     [

@@ -1,5 +1,5 @@
-//! A packet socket's filter as an eBPF program, which counts what it rejects: the figures of a socket say nothing of
-//! packets that its filter did not let in.
+//! A packet socket's filter as an eBPF program that counts its rejections: the counts of a socket do not include packets
+//! that its filter rejected.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,18 +13,17 @@ use trawl_sys::memory::Mapping;
 
 use super::{Filter, Queue, Request};
 
-/// What the filter's block may use of the stack: SCRATCH_SIZE of crates/filter.
+/// Stack space of the filter's block: SCRATCH_SIZE of crates/filter.
 const SCRATCH: i32 = 256;
-/// CPUs count in places of their own, a cache line each, so that they do not wait for each other. Where there are
-/// more CPUs, some share one.
+/// Number of counters, a cache line each, so that CPUs do not contend for them. On machines with more CPUs, some share one.
 const PLACES: i32 = 64;
 const PLACE_SIZE_LOG2: i32 = 6;
 const COUNTS_SIZE: usize = (PLACES as usize) << PLACE_SIZE_LOG2;
-/// Of a program for many interfaces: each CPU's place has a count for each point. Here more CPUs share one.
+/// Number of rows for a program of several interfaces, each with a count for each point. More CPUs share one here.
 const WIDE_PLACES: i32 = 16;
 const WIDE_PLACE_SIZE_LOG2: i32 = (RING_MAX_POINTS * 8).ilog2() as i32;
 const WIDE_COUNTS_SIZE: usize = (WIDE_PLACES as usize) << WIDE_PLACE_SIZE_LOG2;
-/// Below the filter's part of the stack: the interface that is looked up, and the point that it counts at.
+/// Stack offsets below the filter's part: the interface to look up, and its point.
 const KEY: i32 = -SCRATCH - 16;
 const POINT: i16 = (-SCRATCH - 8) as i16;
 
@@ -35,11 +34,11 @@ mod skb {
     pub const IFINDEX: i16 = 40;
 }
 
-/// How many packets a filter has rejected.
+/// Counts of the packets that a filter has rejected.
 #[derive(Debug)]
 pub struct Rejected {
     counts: Mapping,
-    /// The program holds on to its map by itself; this is for the mapping.
+    /// The program keeps its map alive; this is for the mapping.
     _map: OwnedFd,
 }
 
@@ -48,7 +47,7 @@ impl Rejected {
         self.sum((0..PLACES as usize).map(|place| place << PLACE_SIZE_LOG2))
     }
 
-    /// The same for one point of a program for many interfaces.
+    /// Returns the count of one point of a program for several interfaces.
     pub fn count_at(&self, point: u32) -> u64 {
         let within = size_of::<u64>() * (point as usize % RING_MAX_POINTS);
         self.sum((0..WIDE_PLACES as usize).map(|place| (place << WIDE_PLACE_SIZE_LOG2) + within))
@@ -58,14 +57,14 @@ impl Rejected {
         places
             .map(|place| {
                 let at = self.counts.at(place);
-                // SAFETY: the place lies within the mapping, aligned to eight bytes; programs change it atomically.
+                // SAFETY: the counter lies within the mapping, aligned to eight bytes; programs change it atomically.
                 unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Relaxed)
             })
             .sum()
     }
 }
 
-/// The program for all sockets of a request, and what it will have counted.
+/// Loads the program for all sockets of a request, and its counters.
 pub fn load(
     request: &Request<'_>,
     filter: &Filter<'_>,
@@ -100,8 +99,8 @@ fn read(to: u8, offset: i16) -> Insn {
     op::load(op::W, to, CONTEXT, offset)
 }
 
-/// The direction first: packets that go the other way are not seen, and so not counted. Then the queue, the CPU and
-/// the filter.
+/// Returns the program. The direction comes first: packets of the other direction are not counted. The queue, the CPU and
+/// the filter follow.
 fn instructions(request: &Request<'_>, filter: &Filter<'_>, block: &[Insn], map: i32) -> Vec<Insn> {
     let mut program = vec![op::mov(CONTEXT, R1)];
     if !(request.received && request.sent) {
@@ -146,7 +145,7 @@ fn instructions(request: &Request<'_>, filter: &Filter<'_>, block: &[Insn], map:
     program
 }
 
-/// To R0.
+/// Loads the packet's queue into R0.
 fn queue_of_packet(queue: Queue) -> [Insn; 5] {
     [
         read(R0, skb::QUEUE_MAPPING),
@@ -157,7 +156,7 @@ fn queue_of_packet(queue: Queue) -> [Insn; 5] {
     ]
 }
 
-/// Puts the number of the interface's point onto the stack. Packets of interfaces that have none are not seen.
+/// Stores the number of the interface's point on the stack. Packets of other interfaces are not counted.
 fn point_of_interface(table: i32) -> Vec<Insn> {
     let [address, upper_half] = op::load_immediate(op::MAP, R1, table);
     vec![
@@ -195,7 +194,7 @@ fn count_and_reject(map: i32, by_point: bool) -> Vec<Insn> {
     if by_point {
         count.extend([
             op::load(op::DW, R0, STACK, POINT),
-            // The verifier forgets what was put onto the stack when the filter has been there.
+            // The verifier forgets the contents of the stack after the filter.
             op::alu_imm(op::AND, R0, RING_MAX_POINTS as i32 - 1),
             op::alu_imm(op::LSH, R0, 3),
             op::alu(op::ADD, R1, R0),
@@ -203,7 +202,7 @@ fn count_and_reject(map: i32, by_point: bool) -> Vec<Insn> {
     }
     count.extend([
         op::mov32_imm(R2, 1),
-        // CPUs may share a place, and a CPU may be interrupted by itself.
+        // CPUs may share a counter, and an interrupt may interrupt the program on its own CPU.
         op::atomic_add(op::DW, R1, 0, R2),
         op::mov32_imm(R0, 0),
         op::exit(),

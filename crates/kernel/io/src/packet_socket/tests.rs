@@ -1,4 +1,4 @@
-//! Packet sockets on a veth of their own: what they tell of losses, of an interface's end, and of themselves.
+//! Tests of packet sockets on a veth of their own: counts of losses, the end of an interface, and error messages.
 
 use std::fs::File;
 use std::io::Write;
@@ -99,7 +99,7 @@ fn frame(last: u8) -> Vec<u8> {
     frame
 }
 
-/// Closes the socket and reads until nothing is left: the last bytes of the packets, and the losses.
+/// Closes the socket and reads the rest: the last bytes of the packets, and the losses.
 fn read_all(socket: &mut PacketSocket) -> (Vec<u8>, u64) {
     let (mut seen, mut lost) = (Vec::new(), 0);
     socket.close().unwrap();
@@ -136,7 +136,7 @@ fn every_packet_is_either_read_or_counted_as_a_loss() {
 }
 
 #[test]
-fn a_filter_rejects_before_the_ring() {
+fn filter_rejects_before_the_ring() {
     if !root_or_skip() {
         return;
     }
@@ -174,7 +174,7 @@ fn a_filter_rejects_before_the_ring() {
     assert_eq!(read_all(&mut socket), (vec![3, 3], 0));
 }
 
-/// Matches packets whose last byte is 3, as a lowered filter does: r1 is the context, r5 the scratch.
+/// Matches packets whose last byte is 3, like a lowered filter: r1 is the context, r5 the scratch.
 fn last_byte_is_3() -> Vec<Insn> {
     vec![
         op::mov(6, 5),
@@ -193,7 +193,7 @@ fn last_byte_is_3() -> Vec<Insn> {
 }
 
 #[test]
-fn what_a_counting_filter_rejects_is_counted_while_the_socket_is_open() {
+fn rejections_of_a_counting_filter_are_counted_while_the_socket_is_open() {
     if !root_or_skip() {
         return;
     }
@@ -217,7 +217,7 @@ fn what_a_counting_filter_rejects_is_counted_while_the_socket_is_open() {
         seen.extend(of_socket);
     }
     assert_eq!((seen, rejected.count()), (vec![3; 20], 30));
-    // All sockets are closed by now.
+    // All sockets are closed now.
     veth.send(&frame(1), 10);
     assert_eq!(rejected.count(), 30);
 }
@@ -244,12 +244,12 @@ fn packets_of_the_other_direction_are_not_counted() {
 }
 
 #[test]
-fn a_filter_that_is_refused_gives_way_to_the_classic_one() {
+fn refused_filter_is_replaced_by_the_classic_one() {
     if !root_or_skip() {
         return;
     }
     let veth = Veth::new();
-    // Ends without having put anything into r0 that the verifier may believe.
+    // Ends with an r0 that the verifier does not accept.
     let bad = [op::mov(0, 9)];
     let reject_all = [filter::NOTHING[0]];
     let both = Filter {
@@ -274,7 +274,7 @@ fn a_filter_that_is_refused_gives_way_to_the_classic_one() {
 }
 
 #[test]
-fn a_cpu_can_be_asked_for_either_way() {
+fn cpu_filter_works_in_both_kinds_of_program() {
     if !root_or_skip() {
         return;
     }
@@ -285,7 +285,7 @@ fn a_cpu_can_be_asked_for_either_way() {
         jf: 0,
         k: 60,
     }];
-    // More than this kernel can have.
+    // More CPUs than this kernel can have.
     let nowhere = Some(1 << 20);
     let counting = Filter {
         cpu: nowhere,
@@ -320,7 +320,7 @@ fn sockets_of_a_group_share_the_packets() {
         .map(|socket| read_all(socket).0.len())
         .sum();
     assert_eq!(seen, 500);
-    // Groups do not see each other: another capture gets all packets as well.
+    // Groups do not see each other: another capture receives all packets as well.
     let (mut first, mut second) = (veth.open(2, None), veth.open(2, None));
     veth.send(&frame(7), 10);
     for group in [&mut first, &mut second] {
@@ -333,7 +333,7 @@ fn sockets_of_a_group_share_the_packets() {
 }
 
 #[test]
-fn an_interface_that_is_down_is_told_from_one_that_is_gone() {
+fn interface_that_is_down_differs_from_a_removed_one() {
     if !root_or_skip() {
         return;
     }
@@ -348,7 +348,7 @@ fn an_interface_that_is_down_is_told_from_one_that_is_gone() {
     assert_eq!(read_all(&mut socket), (vec![5; 3], 0));
 }
 
-/// Makes a tun interface, which lives as long as the file.
+/// Makes a tun interface, which exists as long as the file is open.
 fn open_tun(name: &str) -> File {
     let device = File::options()
         .read(true)
@@ -394,7 +394,7 @@ fn packets_without_a_link_layer_begin_at_the_network_header() {
         socket.send_to(b"out", "10.1.0.2:9").unwrap();
     })
     .unwrap();
-    // An IPv4 header and nothing else, from the other side.
+    // A bare IPv4 header, from the other side.
     let header = [
         0x45, 0, 0, 20, 0, 0, 0, 0, 64, 253, 0, 0, 10, 1, 0, 2, 10, 1, 0, 1,
     ];

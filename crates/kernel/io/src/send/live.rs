@@ -1,7 +1,7 @@
-//! Live XDP frames: BPF_PROG_TEST_RUN sends the frames that a program answers XDP_TX for.
+//! Live XDP frames: BPF_PROG_TEST_RUN sends the frames for which a program returns XDP_TX.
 //!
-//! The program is said to run on a frame that came in on the interface, so XDP_TX sends it out there.
-//! A veth takes such frames only when its peer has native XDP or GRO.
+//! The program runs as if the frame had been received on the interface, so XDP_TX sends it out of that interface. A veth
+//! accepts such frames only if its peer has native XDP or GRO.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,15 +22,15 @@ use super::{Burst, check_frame};
 
 const XDP_TX: i32 = 3;
 const LOOPBACK: u32 = 1;
-/// The kernel's default; a veth queue holds 256 frames, so a batch always fits an empty one.
+/// Batch size, the kernel's default; a veth queue holds 256 frames, so a batch always fits an empty one.
 const BATCH: u32 = 64;
-/// The most frames of one run. Setting it up (about 30 µs) does not count then.
+/// Most frames of one run. The setup (about 30 µs) is then negligible.
 pub const LARGEST_RUN: u64 = 1 << 20;
 
 const PROGRAM: &str = "send_pattern";
 const CANNOT_LOAD: &str = "cannot load the sending program";
 
-/// What the program is to make: see bpf/include/send.h.
+/// Parameters of the program: see bpf/include/send.h.
 #[derive(Clone, Copy, Debug)]
 pub struct LivePlan<'a> {
     pub plan: SendPlan,
@@ -40,29 +40,29 @@ pub struct LivePlan<'a> {
     pub state: SendState,
 }
 
-/// A program and the interface that its frames leave by.
+/// A program and its outgoing interface.
 #[derive(Debug)]
 pub struct LiveSender {
     program: OwnedFd,
     interface: u32,
     name: String,
     counters: Ethtool,
-    /// Of a thread that stays on its CPU.
+    /// Queue of a pinned thread.
     own: Option<OwnQueue>,
     batch: u32,
     _ready: Option<Ready>,
 }
 
-/// The queue by which frames leave from a CPU, where the driver chooses it so.
+/// The queue that a CPU sends by, if the driver chooses it by CPU.
 #[derive(Clone, Copy, Debug)]
 struct OwnQueue {
     cpu: usize,
     queue: usize,
 }
 
-/// Keeps the program in the kernel's dispatcher of XDP programs. A run puts it there and takes it out again, and waits
-/// twice for all CPUs to have noticed, 10 to 30 ms; one that is attached somewhere is there already. So it is attached
-/// where no packet ever comes: to the loopback interface of a namespace of its own.
+/// Keeps the program in the kernel's dispatcher of XDP programs. A run adds it and removes it again, and waits twice for all
+/// CPUs, 10 to 30 ms; an attached program is already in the dispatcher. So it is attached to an interface without packets:
+/// the loopback interface of a namespace of its own.
 #[derive(Debug)]
 struct Ready {
     _link: OwnedFd,
@@ -70,7 +70,7 @@ struct Ready {
 }
 
 impl Ready {
-    /// A refusal only means that short runs take longer.
+    /// Attaches the program. A refusal only means that short runs take longer.
     fn make(program: BorrowedFd<'_>) -> Option<Self> {
         run_in_scratch(|| {
             Some(Self {
@@ -83,7 +83,7 @@ impl Ready {
 }
 
 impl LiveSender {
-    /// Sends frames as they are given, out of an interface of the calling thread's namespace.
+    /// Sends frames unchanged, out of an interface of the calling thread's namespace.
     pub fn plain(name: &str) -> Result<Self> {
         let program = LoadOptions::new("trawl_send", XDP)
             .load(&returning(XDP_TX))
@@ -93,7 +93,7 @@ impl LiveSender {
         Self::with_program(name, program)
     }
 
-    /// Makes the frames in the kernel, each one anew.
+    /// Makes each frame in the kernel.
     pub fn making(name: &str, plan: &LivePlan<'_>) -> Result<Self> {
         Self::with_program(name, load(plan)?)
     }
@@ -112,18 +112,18 @@ impl LiveSender {
         })
     }
 
-    /// How many frames the kernel makes before it hands them over.
+    /// Sets the number of frames that the kernel makes before it hands them over.
     pub fn set_batch(&mut self, batch: u32) {
         self.batch = batch;
     }
 
-    /// The thread's own queue, unless somebody has moved it to other CPUs since.
+    /// Returns the thread's own queue, unless the thread has been moved to other CPUs.
     fn own_queue(&self) -> Option<usize> {
         self.own.filter(OwnQueue::is_kept).map(|own| own.queue)
     }
 
-    /// Frames that the driver took from XDP so far, at this queue or at all; `None` where it does not count them. What
-    /// others send at the same time by other queues would hide what was refused here.
+    /// Returns the number of frames that the driver has accepted from XDP, at this queue or in total; `None` if it does not
+    /// count them. Frames that others send at the same time by other queues would hide refusals here.
     fn taken(&self, queue: Option<usize>) -> Option<u64> {
         let counts = by_queue(&self.counters, "tx_queue_", "_xdp_xmit");
         if counts.is_empty() {
@@ -133,7 +133,7 @@ impl LiveSender {
         Some(own.copied().unwrap_or_else(|| counts.values().sum()))
     }
 
-    /// Offers the frame, or what the program makes of it, `count` times.
+    /// Offers the frame, or the program's version of it, `count` times.
     pub fn burst(&mut self, frame: &[u8], count: u64) -> Result<Burst> {
         check_frame(frame)?;
         let count = count.min(LARGEST_RUN);
@@ -143,7 +143,7 @@ impl LiveSender {
         let queue = self.own_queue();
         let before = self.taken(queue);
         match self.run(frame, count as u32) {
-            // A signal ends a run early; the driver's counters know how far it got.
+            // A signal ends a run early; the driver's counters show its progress.
             Err(e) if e.kind() == io::ErrorKind::Interrupted && before.is_some() => {
                 let after = self.taken(queue).unwrap_or(0);
                 let sent = after.saturating_sub(before.unwrap_or(0));
@@ -181,7 +181,7 @@ impl LiveSender {
             batch_size: self.batch.min(count),
             ..Default::default()
         };
-        // SAFETY: frame and context are read only, with their true sizes, and outlive the call.
+        // SAFETY: frame and context are only read, with their true sizes, and outlive the call.
         let result = unsafe {
             libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options)
         };
@@ -197,7 +197,7 @@ impl LiveSender {
         match error.raw_os_error() {
             Some(libc::EINVAL) => Error::failed(
                 what,
-                format!("the kernel has no live frames (before 5.18), or {length} bytes are more than a page holds"),
+                format!("the kernel has no live frames (before 5.18), or {length} bytes do not fit into a page"),
             )
             .fix("use --engine packet"),
             Some(libc::ENODEV) => Error::failed(what, "the interface is gone"),
@@ -207,8 +207,8 @@ impl LiveSender {
 }
 
 impl OwnQueue {
-    /// A veth hands a frame to the queue of its other end that the CPU's number leads to, and counts it at its own queue
-    /// of that number, if it has as many.
+    /// Finds the queue. A veth hands a frame to the queue of its other end that the CPU's number leads to, and counts it at
+    /// its own queue of that number, if it has as many.
     fn find(link: &Link, counters: &Ethtool) -> Option<Self> {
         let allowed = sched_getaffinity(None).ok()?;
         let cpu = (0..CpuSet::MAX_CPU).find(|cpu| stays_on(&allowed, *cpu))?;
@@ -220,7 +220,7 @@ impl OwnQueue {
         (receiving == sending).then_some(Self { cpu, queue })
     }
 
-    /// Whether the thread is still kept on the CPU.
+    /// Returns whether the thread is still pinned to the CPU.
     fn is_kept(&self) -> bool {
         sched_getaffinity(None).is_ok_and(|allowed| stays_on(&allowed, self.cpu))
     }
@@ -230,7 +230,7 @@ fn stays_on(allowed: &CpuSet, cpu: usize) -> bool {
     allowed.is_set(cpu) && allowed.count() == 1
 }
 
-/// The counters whose names are of this form, with the number of a queue in it.
+/// Returns the counters whose names have this form, by the queue number in the name.
 fn by_queue(counters: &Ethtool, before: &str, after: &str) -> BTreeMap<usize, u64> {
     let queue = |name: &str| {
         let number = name.strip_prefix(before)?.strip_suffix(after)?;
@@ -242,7 +242,7 @@ fn by_queue(counters: &Ethtool, before: &str, after: &str) -> BTreeMap<usize, u6
         .collect()
 }
 
-/// Runs the program on a frame without sending it: what it made, for comparison with what was meant.
+/// Runs the program on a frame without sending it, and returns its frames, for comparison with the expected ones.
 pub fn made(plan: &LivePlan<'_>, frame: &[u8], count: usize) -> Result<Vec<Vec<u8>>> {
     let program = load(plan)?;
     let one = |_| {
@@ -256,8 +256,8 @@ pub fn made(plan: &LivePlan<'_>, frame: &[u8], count: usize) -> Result<Vec<Vec<u
             repeat: 1,
             ..Default::default()
         };
-        // SAFETY: the frame is only read and the room for the result written, both with their true sizes; they
-        // outlive the call.
+        // SAFETY: the frame is only read and the buffer for the result written, both with their true sizes; they outlive the
+        // call.
         let result =
             unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
         if result < 0 {
@@ -326,12 +326,12 @@ fn fill<T: Shared>(map: &impl MapCore, values: &[T]) -> Result<()> {
     Ok(())
 }
 
-/// Types whose bytes can all be read: no padding that nobody wrote.
+/// Types whose bytes can all be read: they have no uninitialised padding.
 trait Shared: Copy {}
 
 impl Shared for u32 {}
 impl Shared for u64 {}
-// These three are generated, and checked there to be without padding.
+// These three are generated, and the generator checks that they have no padding.
 impl Shared for SendPlan {}
 impl Shared for SendState {}
 impl Shared for SendVariant {}

@@ -1,4 +1,4 @@
-//! TCP connections that are opened without waiting for them, and waiting for many of them at once.
+//! TCP connections: opened without blocking, and waited for many at a time.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -8,15 +8,15 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
-/// What a connection waits for, and what came of it.
+/// Events of a connection: awaited ones, and then the ones that occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
     pub read: bool,
     pub write: bool,
 }
 
-/// Begins to connect, in the calling thread's namespace. The stream can be written to when it is connected, or when
-/// that failed: [`TcpStream::take_error`] tells.
+/// Begins to connect, in the calling thread's namespace. The stream becomes writable when the connection succeeds or fails:
+/// [`TcpStream::take_error`] distinguishes them.
 pub fn begin(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
     let family = match to {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -33,7 +33,7 @@ pub fn begin(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
     }
 }
 
-/// Bytes that were written to the stream and that its other end has not acknowledged yet.
+/// Returns the number of bytes written to the stream that its other end has not acknowledged.
 pub fn unacknowledged(stream: &TcpStream) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the descriptor is open, and the kernel writes one int, which outlives the call.
@@ -44,8 +44,8 @@ pub fn unacknowledged(stream: &TcpStream) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-/// Waits until one of the streams is ready for what it waits for, or the time is up; `wanted` then says what it is
-/// ready for.
+/// Waits until one of the streams is ready for its wanted events, or the time is up; `wanted` then holds the events that
+/// occurred.
 pub fn wait(streams: &[&TcpStream], wanted: &mut [Readiness], at_most: Duration) -> io::Result<()> {
     let pairs = streams.iter().zip(wanted.iter());
     let mut set: Vec<PollFd<'_>> = pairs

@@ -10,7 +10,7 @@ use super::*;
 use crate::{Consumer, Geometry, SHARE_MIN};
 
 const POINT: u32 = 3;
-/// So long, and a test is taken to be stuck.
+/// Time after which a test counts as stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
 fn tiny_ring() -> Arc<Rings> {
@@ -24,7 +24,7 @@ fn both_sides(rings: &Arc<Rings>, limit: Option<u64>) -> (Producer, Consumer) {
     (producer, Consumer::all(rings).pop().unwrap())
 }
 
-/// A packet that can be told from all others, of a length that looks random.
+/// Returns a unique packet of a length that looks random.
 fn packet(number: u64) -> Vec<u8> {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     let length = 8 + (mixed % 1500) as usize;
@@ -54,14 +54,14 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// What a test wants to know of a block.
+/// The tested fields of a block.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     number: u64,
     drop_count: u64,
 }
 
-/// What is told in a record's options of packets lost before it; nothing is told of none.
+/// Returns the losses that a record's options report; no option means none.
 fn drop_count(mut options: &[u8]) -> u64 {
     while options.len() >= 4 {
         let length = (word(options, 0) >> 16) as usize;
@@ -75,7 +75,7 @@ fn drop_count(mut options: &[u8]) -> u64 {
     0
 }
 
-/// Takes the whole blocks of a chunk apart, and checks all that can be checked.
+/// Splits a chunk into its blocks, and checks each of them.
 fn read_blocks(mut chunk: &[u8], seen: &mut Vec<Seen>) {
     while !chunk.is_empty() {
         let size = word(chunk, 4) as usize;
@@ -119,7 +119,7 @@ fn assert_adds_up(rings: &Rings) {
 }
 
 #[test]
-fn a_reader_that_keeps_up_gets_every_block_in_order() {
+fn reader_that_keeps_up_gets_every_block_in_order() {
     const PACKETS: u64 = 200_000;
     let rings = tiny_ring();
     let (mut producer, mut consumer) = both_sides(&rings, None);
@@ -128,7 +128,7 @@ fn a_reader_that_keeps_up_gets_every_block_in_order() {
     thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..PACKETS {
-                // Never more packets on the way than certainly fit beside a segment that is partly read.
+                // Never more packets in flight than certainly fit next to a partly read segment.
                 while number - read.load(Ordering::Acquire) >= 16 {
                     thread::yield_now();
                 }
@@ -153,7 +153,7 @@ fn a_reader_that_keeps_up_gets_every_block_in_order() {
 }
 
 #[test]
-fn what_a_slow_reader_misses_is_counted_and_told() {
+fn misses_of_a_slow_reader_are_counted_and_reported() {
     const PACKETS: u64 = 100_000;
     let rings = tiny_ring();
     let (mut producer, mut consumer) = both_sides(&rings, None);
@@ -190,7 +190,7 @@ fn what_a_slow_reader_misses_is_counted_and_told() {
 }
 
 #[test]
-fn a_limit_is_exact() {
+fn limit_is_exact() {
     for limit in [0, 1, 5, 20] {
         let rings = tiny_ring();
         let (mut producer, _consumer) = both_sides(&rings, Some(limit));
@@ -208,7 +208,7 @@ fn a_limit_is_exact() {
 }
 
 #[test]
-fn a_full_ring_takes_no_tickets() {
+fn full_ring_takes_no_tickets() {
     const LIMIT: u64 = 500;
     let rings = tiny_ring();
     let (mut producer, mut consumer) = both_sides(&rings, Some(LIMIT));
@@ -230,7 +230,7 @@ fn a_full_ring_takes_no_tickets() {
 }
 
 #[test]
-fn a_limit_is_exact_for_several_producers() {
+fn limit_is_exact_for_several_producers() {
     const LIMIT: u64 = 1000;
     let geometry = Geometry::for_total(4 << 20, 4).unwrap();
     let rings = Rings::in_memory(geometry, 4).unwrap();
@@ -246,7 +246,7 @@ fn a_limit_is_exact_for_several_producers() {
 }
 
 #[test]
-fn tickets_come_from_where_the_programs_take_theirs() {
+fn tickets_come_from_the_programs_counter() {
     if !root_or_skip() {
         return;
     }
@@ -264,7 +264,7 @@ fn tickets_come_from_where_the_programs_take_theirs() {
 }
 
 #[test]
-fn losses_elsewhere_are_told_once() {
+fn losses_elsewhere_are_reported_once() {
     let rings = tiny_ring();
     let (mut producer, mut consumer) = both_sides(&rings, None);
     let mut seen = Vec::new();
@@ -314,7 +314,7 @@ fn long_packets_are_cut_and_counted_as_such() {
 }
 
 #[test]
-fn a_live_producer_holds_the_merge_to_what_it_says_and_a_finished_one_does_not() {
+fn live_producer_holds_the_merge_back_and_a_finished_one_does_not() {
     let rings = tiny_ring();
     let (mut producer, consumer) = both_sides(&rings, None);
     producer.advance(500);
