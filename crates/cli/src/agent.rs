@@ -1,5 +1,5 @@
-//! `trawl agent`: follows what is desired of this host, in a file or on a bus, within what the host's policy allows. What to
-//! do is decided by `trawl_agent::Machine`; here are the processes, the files and the clock.
+//! `trawl agent`: follows the desired state of this host, from a file or a bus, within the limits of the host's policy.
+//! `trawl_agent::Machine` makes the decisions; this module has the processes, the files and the clock.
 
 pub(crate) mod bus;
 
@@ -39,10 +39,10 @@ use crate::{json, terminal};
 
 /// Keeps the captures of this host as desired: started once, bounded, and stopped when they are desired no more
 ///
-/// The policy file is TOML; what it does not name is not limited: labels (a table), interfaces, taps and stores (lists with *),
-/// filter (joined to each capture's by "and"), max_captures, max_duration_seconds, max_size_bytes, max_memory_bytes,
-/// max_spool_bytes, max_snaplen and index (false: chunks are not indexed here). With --nats, operators (a list of public keys) says whose
-/// commands are followed. Captures end with the agent, and go on while the bus is away.
+/// The policy file is TOML and limits only the keys that it names: labels (a table), interfaces, taps and stores (lists with
+/// *), filter (joined to each capture's by "and"), max_captures, max_duration_seconds, max_size_bytes, max_memory_bytes,
+/// max_spool_bytes, max_snaplen and index (false: chunks are not indexed here). With --nats, operators (a list of public
+/// keys) names the operators whose commands are followed. Captures end with the agent, and go on while the bus is away.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Follow this file, in TOML or JSON; it is read again when it changes
@@ -58,16 +58,16 @@ pub struct Args {
     nats: Option<String>,
     #[command(flatten)]
     bus: bus::BusArgs,
-    /// What this host allows
+    /// Policy of this host: the limits of its captures
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// The host's name on the bus [default: what the machine calls itself]
+    /// The host's name on the bus [default: the machine's host name]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
-    /// Where chunks wait until they are stored
+    /// Directory in which chunks wait until they are stored
     #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
     spool: PathBuf,
-    /// Where the agent remembers its captures, and locks them: one agent a directory
+    /// Directory in which the agent remembers its captures, and locks them: one agent a directory
     #[arg(long, value_name = "DIR", default_value = "/var/lib/trawl/agent")]
     memory: PathBuf,
     /// Write the state to this file when it changes
@@ -78,9 +78,9 @@ pub struct Args {
     json: bool,
 }
 
-/// How often processes and files are looked at.
+/// Interval at which processes and files are checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often the counts of running captures are read.
+/// Interval at which the counts of running captures are read.
 const COUNT: Duration = Duration::from_secs(1);
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -108,7 +108,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             let revision = args.memory.join("revision");
             Source::bus(url, &host, operators, revision, &args.bus, &wake)?
         }
-        (None, None) => return Err(Error::usage(what, "nothing tells it what is desired")),
+        (None, None) => return Err(Error::usage(what, "--state and --nats are missing")),
     };
     let memory = args.memory.join("captures.json");
     let remembered = remembered(&memory);
@@ -154,7 +154,7 @@ fn now() -> Now {
     }
 }
 
-/// Reads what was remembered; without the file, or with a damaged one, captures begin anew.
+/// Reads the remembered captures; without the file, or with a damaged one, captures begin anew.
 fn remembered(path: &Path) -> Vec<Memory> {
     let text = std::fs::read(path).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or_default()
@@ -186,7 +186,7 @@ impl Agent {
         }
     }
 
-    /// Does what the machine asks for; returns what comes of it at once.
+    /// Carries out an action of the machine; returns its immediate result.
     fn act(&mut self, action: Action) -> Option<Event> {
         match action {
             Action::Start { run, capture } => {
@@ -219,7 +219,7 @@ impl Agent {
         }
     }
 
-    /// Everything that may have happened.
+    /// Handles everything that may have happened.
     fn look(&mut self) -> Result<()> {
         for event in self.source.events() {
             self.step(event);
@@ -256,7 +256,7 @@ impl Agent {
         self.tell()
     }
 
-    /// Writes down what has changed.
+    /// Writes down the changes.
     fn tell(&mut self) -> Result<()> {
         let memory = self.machine.memory();
         if memory != self.remembered {
@@ -288,20 +288,20 @@ impl Agent {
     }
 }
 
-/// Readers see the old file or the new one.
+/// Replaces a file atomically: readers see the old file or the new one.
 fn replace(path: &Path, value: &impl serde::Serialize) -> Result<()> {
     let what = || format!("cannot write {}", path.display());
     let text = serde_json::to_vec(value).map_err(|e| Error::failed(what(), e))?;
     create::replace(path, &text).map_err(|e| Error::os(what(), e))
 }
 
-/// What a sd_notify message begins with once a capture is attached.
+/// Start of the sd_notify message that a capture sends once it is attached.
 const READY: &[u8] = b"READY=1";
 
 struct Running {
     pub run: u64,
     child: Child,
-    /// Where the capture says that it is attached.
+    /// Socket on which the capture reports that it is attached.
     notices: UnixDatagram,
     _socket: OwnFile,
     is_ready: bool,
@@ -314,7 +314,7 @@ struct Running {
 struct OwnFile(PathBuf);
 
 impl OwnFile {
-    /// One of an earlier start is none of this one's.
+    /// Removes a file of an earlier start.
     fn new(path: PathBuf) -> Self {
         let _ = std::fs::remove_file(&path);
         Self(path)
@@ -327,9 +327,9 @@ impl Drop for OwnFile {
     }
 }
 
-/// What could not be started.
+/// Reasons why a capture could not be started.
 enum Refused {
-    /// An earlier process has the lock of this capture still.
+    /// An earlier process still has the lock of this capture.
     Held,
     Failed(Error),
 }
@@ -340,8 +340,8 @@ impl From<Error> for Refused {
     }
 }
 
-/// The lock of a capture. The process inherits it as its standard input, so that it is held as long as anything of that
-/// capture is alive, whether its agent is or not.
+/// Takes the lock of a capture. The process inherits it as its standard input, so that it is held as long as any process of
+/// that capture lives, with or without its agent.
 fn lock(directory: &Path, name: &str) -> std::result::Result<File, Refused> {
     let path = directory.join(format!("{name}.lock"));
     let opened = File::options()
@@ -367,7 +367,7 @@ impl Running {
         let lock = lock(directory, &capture.name)?;
         let summary = OwnFile::new(directory.join(format!("{}.summary", capture.name)));
         let what = || format!("cannot start the capture '{}'", capture.name);
-        // In a directory of this user's alone: anybody may bind a name without a file.
+        // In a directory of this user's alone: any user may bind an abstract name.
         let socket = OwnFile::new(directory.join(format!("notify-{run}")));
         let notices = UnixDatagram::bind(&socket.0).map_err(|e| Error::os(what(), e))?;
         let made = notices.set_nonblocking(true);
@@ -405,7 +405,7 @@ impl Running {
         })
     }
 
-    /// Returns whether it says for the first time that it is attached.
+    /// Returns true when the capture first reports that it is attached.
     pub fn became_ready(&mut self) -> bool {
         let mut message = [0; 4096];
         let mut told = false;
@@ -418,7 +418,7 @@ impl Running {
     }
 
     pub fn stop(&self, force: bool) {
-        // It may have ended by itself.
+        // The capture may have ended already.
         let _ = match force {
             true => process::kill(self.child.id()),
             false => process::interrupt(self.child.id()),
@@ -435,7 +435,7 @@ impl Running {
         ))
     }
 
-    /// Returns how it ended, once it has.
+    /// Returns the outcome, once the capture has ended.
     pub fn ended(&mut self) -> Option<(End, Counts)> {
         let status = self.child.try_wait().ok().flatten()?;
         let counts = self.counted_at_end().unwrap_or_default();
@@ -488,7 +488,7 @@ fn counts(
     }
 }
 
-/// Its words go on to the agent's own, with its name before them.
+/// Passes the capture's messages on to the agent's own output, with the capture's name before them.
 fn relay(name: &str, from: impl BufRead, last: &Mutex<String>) {
     for line in from.lines().map_while(std::result::Result::ok) {
         let line = line.strip_prefix("trawl: ").unwrap_or(&line);
@@ -497,7 +497,7 @@ fn relay(name: &str, from: impl BufRead, last: &Mutex<String>) {
     }
 }
 
-/// Makes the plan of a capture that is desired.
+/// Makes the plan of a desired capture.
 fn plan(capture: &Capture, summary: &Path, spool: &Path) -> Result<CapturePlan> {
     let names = capture.taps.iter().map(|name| {
         TapName::from_str(name, false)
@@ -544,7 +544,7 @@ fn plan(capture: &Capture, summary: &Path, spool: &Path) -> Result<CapturePlan> 
     })
 }
 
-/// Stores what captures left in the spool; a process of its own, as they are.
+/// Stores the chunks that captures left in the spool, in a separate process as captures have.
 fn push(spool: &Path) -> Result<Child> {
     let what = "cannot store what is in the spool";
     let own = own_binary()?;
@@ -561,9 +561,9 @@ fn push(spool: &Path) -> Result<Child> {
 }
 
 const READ_EVERY: Duration = Duration::from_millis(500);
-/// Between two starts of trawl-bus, if it ends.
+/// Time between two starts of trawl-bus, if it ends.
 const RESTART: Duration = Duration::from_secs(2);
-/// Between two puts of a state that stays the same: the bus may have been without its bucket.
+/// Time between two puts of an unchanged state: the bus may have lost its bucket.
 const PUT_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
@@ -583,9 +583,9 @@ struct Put<'a> {
 enum Source {
     File {
         path: PathBuf,
-        /// What was read last, or why it could not be.
+        /// The text that was read last, or the error.
         last: Option<std::result::Result<String, String>>,
-        /// How often it has changed.
+        /// Number of changes.
         revision: u64,
         read: Option<Instant>,
     },
@@ -603,12 +603,12 @@ struct OnBus {
     put: Instant,
     last_state: Option<HostReport>,
     said: Option<String>,
-    /// The latest that was told.
+    /// The latest revision that was reported.
     revision: u64,
     revision_file: PathBuf,
 }
 
-/// Zero where there is no such file, or damage.
+/// Returns the remembered revision; zero if the file is missing or damaged.
 fn remembered_revision(path: &Path) -> u64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.trim().parse().unwrap_or(0)
@@ -633,8 +633,8 @@ impl Source {
         }
     }
 
-    /// What these operators desire. The last revision is remembered in a file: an older one is not followed, whoever sends
-    /// it again.
+    /// Creates the source of the operators' desired state. The last revision is remembered in a file: older ones are ignored,
+    /// whoever sends them.
     pub fn bus(
         url: &str,
         host: &str,
@@ -655,13 +655,13 @@ impl Source {
             put: Instant::now(),
             last_state: None,
             said: None,
-            // What is desired now is told again.
+            // The current state is reported again.
             revision: remembered_revision(&revision_file).saturating_sub(1),
             revision_file,
         })))
     }
 
-    /// A file that is wrong at the start is a wrong usage; later the state before stays.
+    /// Checks the file: an error at the start is a usage error; later the previous state stays.
     pub fn check(&self) -> Result<()> {
         match self {
             Self::File { path, .. } => Desired::parse(&text_file::read(path)?).map(drop),
@@ -714,7 +714,7 @@ fn event(revision: u64, text: std::result::Result<String, String>) -> Event {
     match parsed {
         Ok(desired) => Event::Desired { revision, desired },
         Err(why) => {
-            terminal::say(&format!("{why}; the state before stays"));
+            terminal::say(&format!("{why}; the previous state stays"));
             Event::Unreadable { revision, why }
         }
     }
@@ -730,7 +730,7 @@ impl OnBus {
             .collect();
         for one in news {
             match one {
-                // The same one is told again and again, in case that it was missed.
+                // The same revision is repeated, in case it was missed.
                 News::Desired { revision, value } if revision > self.revision => {
                     self.revision = revision;
                     let text = revision.to_string();
@@ -775,12 +775,12 @@ impl OnBus {
     fn put(&mut self) {
         self.put = Instant::now();
         if let (Some(bus), Some(state)) = (&mut self.bus, &self.last_state) {
-            // One that has ended is started again.
+            // An ended process is started again.
             let _ = bus.send(&Put { state });
         }
     }
 
-    /// What is the same again and again is said once.
+    /// Prints a message, unless it repeats the last one.
     fn say(&mut self, words: String) {
         if self.said.as_ref() != Some(&words) {
             terminal::say(&words);

@@ -1,4 +1,4 @@
-//! Arguments that several commands have.
+//! Arguments shared by several commands.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,7 +17,7 @@ use crate::{outfile, units};
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct NetnsArg {
-    /// Network namespace, of interfaces that name none: a name, a path or a process id
+    /// Network namespace of interfaces given without one: a name, a path or a process id
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
 }
@@ -59,7 +59,7 @@ impl NamespacesArg {
             .collect()
     }
 
-    /// Returns the namespace of interfaces that name none.
+    /// Returns the namespace of interfaces given without one.
     pub fn of_interfaces(&self) -> Option<&str> {
         match &self.netns[..] {
             [one] => Some(one),
@@ -76,7 +76,7 @@ pub struct LibpcapArg {
 }
 
 impl LibpcapArg {
-    /// Filters are compiled by it from now on.
+    /// Selects the library that compiles filters from now on.
     pub fn choose(&self) {
         if let Some(path) = &self.libpcap {
             choose_for_filters(path);
@@ -92,7 +92,7 @@ pub struct VerifierLog {
 }
 
 impl VerifierLog {
-    /// To be called before anything is loaded.
+    /// Opens the log; must be called before any program is loaded.
     pub fn begin(&self) -> Result<()> {
         self.verifier_log
             .as_deref()
@@ -104,7 +104,7 @@ impl VerifierLog {
     }
 }
 
-/// Keeps the log of what is loaded from now on.
+/// Logs the programs that are loaded from now on.
 pub fn begin_verifier_log(path: &Path) -> Result<()> {
     let (file, _) = outfile::open(path, None)?;
     file.set_len(0)
@@ -113,7 +113,7 @@ pub fn begin_verifier_log(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Programs that files are compressed for.
+/// Compression formats of files.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum Packing {
     None,
@@ -122,7 +122,7 @@ pub enum Packing {
     Gzip,
 }
 
-/// As asked for, or as the end of the file's name says.
+/// Returns the compression that was asked for, or that the file name's extension implies.
 pub fn compression(asked: Option<Packing>, path: &Path) -> Option<Compression> {
     match asked {
         Some(Packing::None) => None,
@@ -141,7 +141,7 @@ pub fn compression(asked: Option<Packing>, path: &Path) -> Option<Compression> {
 /// The smallest size of a file of a series.
 pub const SMALLEST_FILE: u64 = 4096;
 
-/// As tcpdump takes it, in millions of bytes, or with a unit.
+/// Parses a size as tcpdump does, in millions of bytes, or with a unit.
 pub fn file_size(text: &str) -> std::result::Result<u64, String> {
     let size = match text.parse::<f64>() {
         Ok(millions) => millions * 1e6,
@@ -154,7 +154,7 @@ pub fn file_size(text: &str) -> std::result::Result<u64, String> {
     }
 }
 
-/// A million IPv6 networks take less.
+/// A million IPv6 networks are shorter.
 const LONGEST_FILTER: u64 = 64 << 20;
 
 /// Reads a filter expression from a file, without comments from `#` to the line's end.
@@ -181,7 +181,7 @@ pub fn filter_in_file(path: &Path) -> Result<String> {
     Ok(without_comments.collect::<Vec<_>>().join(" "))
 }
 
-/// How packets are shown where they are not written.
+/// Options for packets that are printed.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Printing")]
 pub struct LineArgs {
@@ -236,12 +236,12 @@ enum PrecisionName {
 }
 
 impl LineArgs {
-    /// Returns whether more is to be told.
+    /// Returns true for -v.
     pub(crate) fn is_verbose(&self) -> bool {
         self.verbosity > 0
     }
 
-    /// Returns how many digits times have, if that was said.
+    /// Returns the number of digits of times, if it was given.
     pub(crate) fn precision(&self) -> Option<Precision> {
         match (self.micro, self.nano, self.time_stamp_precision) {
             (true, ..) | (_, _, Some(PrecisionName::Micro)) => Some(Precision::Micro),

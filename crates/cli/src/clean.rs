@@ -1,4 +1,4 @@
-//! `trawl clean`: removes what killed commands and vanished interfaces left behind.
+//! `trawl clean`: removes the leftovers of killed commands and vanished interfaces.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -14,9 +14,9 @@ use trawl_sys::{Error, Result};
 
 use crate::json;
 
-/// Removes what killed commands and vanished interfaces left: pins, settings, rules and labs that nothing uses
+/// Removes the leftovers of killed commands and vanished interfaces: unused pins, settings, rules and labs
 ///
-/// Commands that only look (status, stats, maps, list, doctor) change nothing. What is in use stays.
+/// Commands that only look (status, stats, maps, list, doctor) change nothing. Objects in use stay.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Remove labs that are in use too
@@ -27,7 +27,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     removed_labs: &'a [String],
@@ -87,10 +87,10 @@ pub struct StandBy {
         conflicts_with = "bench"
     )]
     lab: Option<String>,
-    /// The directory where a benchmark puts its captures
+    /// Directory of a benchmark's captures
     #[arg(long, value_name = "DIR", requires = "process")]
     bench: Option<PathBuf>,
-    /// The benchmark's process. Told and not asked for: it may be gone before this one has begun
+    /// The benchmark's process. An argument, since the process may be gone before this one begins
     #[arg(long, value_name = "PID", requires = "bench")]
     process: Option<u32>,
 }
@@ -101,12 +101,12 @@ pub struct Cleaner {
 }
 
 impl Cleaner {
-    /// Looks after one lab.
+    /// Cleans up one lab.
     pub fn of_lab(lab: &str) -> Result<Self> {
         Self::start(&["--lab".as_ref(), lab.as_ref()])
     }
 
-    /// Looks after all that a benchmark in this process makes.
+    /// Cleans up everything that a benchmark in this process creates.
     pub fn of_bench(directory: &Path) -> Result<Self> {
         let process = std::process::id().to_string();
         Self::start(&[
@@ -130,15 +130,15 @@ impl Cleaner {
         Ok(Self { child })
     }
 
-    /// A process that would otherwise keep the lab's namespaces alive.
+    /// Adds a process to end that would otherwise keep the lab's namespaces alive.
     pub fn also_end(&mut self, process: u32) -> Result<()> {
         self.tell(&process.to_string())
             .map_err(|e| Error::os("cannot reach the process that cleans up", e))
     }
 
-    /// Nothing is left to clean up.
+    /// Ends the cleaner, as nothing is left to clean up.
     pub fn dismiss(mut self) {
-        // It ends in any case once it finds the pipe closed.
+        // It ends in any case once the pipe is closed.
         let _ = self.tell(ALL_IS_WELL);
     }
 
@@ -155,7 +155,7 @@ impl Drop for Cleaner {
     }
 }
 
-/// The second process's whole life.
+/// Runs the second process's whole life.
 pub fn stand_by(args: &StandBy) {
     let mut processes = Vec::new();
     for line in io::stdin().lines().map_while(io::Result::ok) {
@@ -164,7 +164,7 @@ pub fn stand_by(args: &StandBy) {
         }
         processes.extend(line.parse::<u32>().ok());
     }
-    // Nobody is there to be told of a failure, and what is to be removed may be gone already.
+    // No one is left to read a failure, and the objects may be gone already.
     for process in processes {
         let _ = process::interrupt(process);
     }

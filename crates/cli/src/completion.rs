@@ -1,7 +1,7 @@
-//! Completions that know what is on this machine: interfaces, namespaces, labs, bundled programs.
+//! Completions from the state of this machine: interfaces, namespaces, labs, bundled programs.
 //!
-//! The shell calls trawl with `COMPLETE=SHELL` in its environment for the candidates of a word. Which candidates an
-//! argument has follows from the name of its value, so that a new argument has them without being listed here.
+//! The shell calls trawl with `COMPLETE=SHELL` in its environment to get the candidates. The name of an argument's value
+//! selects its candidates, so that a new argument has them without being listed here.
 
 use std::ffi::OsStr;
 use std::io;
@@ -47,10 +47,10 @@ pub fn print_script(args: Completions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the script that has the shell ask trawl for candidates.
+/// Returns the script by which the shell asks trawl for candidates.
 fn registration(shell: &str) -> io::Result<String> {
     if shell == "bash" {
-        // clap's own takes the words as readline cuts them.
+        // clap's own script sees the command line as readline splits it.
         return Ok(include_str!("completions.bash").to_owned());
     }
     let shells = Shells::builtins();
@@ -61,13 +61,13 @@ fn registration(shell: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
-/// Gives each argument of the command, and of those below it, its candidates.
+/// Gives each argument of the command, and of its subcommands, its candidates.
 pub fn with_candidates(command: Command) -> Command {
     let path = command.get_name().to_owned();
     add(without_internal(command), &path)
 }
 
-/// Renames hidden commands, which are otherwise offered where their first letters are typed.
+/// Renames hidden commands, which would otherwise be offered once their first letters are typed.
 fn without_internal(command: Command) -> Command {
     let hidden: Vec<String> = command
         .get_subcommands()
@@ -138,7 +138,7 @@ fn completer(path: &str, argument: &Arg) -> Option<ArgValueCompleter> {
     })
 }
 
-/// Completes one of the words; after a comma, the next one of a list.
+/// Completes an item of the list; after a comma, the next one.
 fn of_list(words: &[&'static str]) -> ArgValueCompleter {
     let words = words.to_vec();
     ArgValueCompleter::new(move |word: &OsStr| next_of(word, &words))
@@ -175,7 +175,7 @@ fn matching(
     fits.map(CompletionCandidate::new).collect()
 }
 
-/// Returns the rules of the guard, each with what it says.
+/// Returns the rules of the guard, each with its text.
 fn rule(word: &OsStr) -> Vec<CompletionCandidate> {
     let namespace = typed_namespace();
     let guard = Guard::look(namespace.as_ref()).ok().flatten();
@@ -188,7 +188,7 @@ fn rule(word: &OsStr) -> Vec<CompletionCandidate> {
     begun.map(candidate).collect()
 }
 
-/// Returns the XDP programs of the interface that is named already, each with its name.
+/// Returns the XDP programs of the interface on the command line, each with its name.
 fn attached(word: &OsStr) -> Vec<CompletionCandidate> {
     let words: Vec<String> = typed();
     let after = words.iter().position(|one| one == "unload");
@@ -214,7 +214,7 @@ fn attached(word: &OsStr) -> Vec<CompletionCandidate> {
     begun.map(candidate).collect()
 }
 
-/// Returns the words of the command line so far: the shell calls with them.
+/// Returns the command line so far, with which the shell calls trawl.
 fn typed() -> Vec<String> {
     let words = std::env::args_os().skip(1);
     words
@@ -232,7 +232,8 @@ fn typed_namespace() -> Option<Namespace> {
     Namespace::open(name).ok()
 }
 
-/// The interfaces here, or in the namespace that --netns names, and the namespaces by name; after a colon, the interfaces of that namespace.
+/// Returns the interfaces of this namespace or the one given by --netns, and the namespaces by name; after a colon, the
+/// interfaces of that namespace.
 fn interface(word: &OsStr) -> Vec<CompletionCandidate> {
     let text = word.to_string_lossy();
     let candidates = match text.split_once(':') {
@@ -270,7 +271,7 @@ fn experiments() -> Vec<String> {
     all.map(|entry| entry.name.to_owned()).collect()
 }
 
-/// Bundled programs by name, others by file.
+/// Completes bundled programs by name, others by file.
 fn program(word: &OsStr) -> Vec<CompletionCandidate> {
     let bundled = BUNDLED.iter().map(ToString::to_string);
     let mut candidates = matching(word, bundled);
@@ -325,7 +326,7 @@ mod tests {
         assert!(programs.contains(&"redirect".to_owned()), "{programs:?}");
     }
 
-    /// Commands of trawl's own processes are not for people.
+    /// Commands for trawl's own processes are not for people.
     #[test]
     fn internal_commands_are_not_offered() {
         let commands = complete(&["trawl", ""]);

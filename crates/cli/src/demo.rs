@@ -1,5 +1,5 @@
-//! `trawl demo`: the main job from end to end. An XDP program drops everything on an interface of a lab; tcpdump sees
-//! nothing there, trawl records each packet with its verdict.
+//! `trawl demo`: the main task from end to end. An XDP program drops everything on an interface of a lab; tcpdump sees no
+//! packets, trawl records each packet with its verdict.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -23,7 +23,7 @@ use crate::clean::Cleaner;
 use crate::exit_code;
 use crate::terminal::write_out;
 
-/// Shows in a lab that trawl records what an XDP program drops and tcpdump misses
+/// Shows in a lab that trawl records packets that an XDP program drops and tcpdump misses
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The capture file to write
@@ -36,7 +36,7 @@ pub struct Args {
     write: PathBuf,
 }
 
-/// Frames of several kinds, at leisure, and then one frame over and over as fast as it goes.
+/// Number of frames of several kinds, sent slowly before one frame is repeated at full speed.
 const MIXED: u64 = 1_000;
 const MIXED_RATE: u64 = 100_000;
 const FAST: u64 = 99_000;
@@ -58,7 +58,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(exit_code(good))
 }
 
-/// Returns whether all came out as it should.
+/// Returns true if all results are as expected.
 fn show(lab: &Pair, file: &Path, cleaner: &mut Cleaner) -> Result<bool> {
     let program = Loaded::native(Does::DropWithHook, &lab.b)?;
     say(&format!(
@@ -106,7 +106,7 @@ fn say(text: &str) -> Result<()> {
     write_out(&format!("{}\n", text.trim_end_matches('\n')))
 }
 
-/// Indents the lines that hold a word.
+/// Indents the lines that contain a text.
 fn indented(text: &str, word: &str) -> String {
     let lines = text.lines().filter(|line| line.contains(word));
     lines.map(|line| format!("  {line}\n")).collect()
@@ -171,7 +171,7 @@ fn frames(lab: &Pair) -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// What is found in the capture file.
+/// The contents of the capture file.
 #[derive(Debug, Default)]
 struct Recorded {
     packets: u64,
@@ -216,7 +216,7 @@ fn count_and_print(file: File) -> Result<Recorded, ReadError> {
     Ok(recorded)
 }
 
-/// Wireshark's view of the same packets, where it is installed.
+/// Returns Wireshark's view of the same packets, if it is installed.
 fn tshark(file: &Path) -> Option<String> {
     let fields = [
         "frame.number",
@@ -242,7 +242,7 @@ fn tshark(file: &Path) -> Option<String> {
     output.status.success().then_some(text)
 }
 
-/// Far longer than the demo takes: a capture that misses packets ends too.
+/// Far longer than the demo lasts: a capture that misses packets ends too.
 const PATIENCE: &str = "20s";
 
 #[derive(Debug)]
@@ -254,18 +254,18 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// `None` where tcpdump is not installed.
+    /// Starts tcpdump; `None` if it is not installed.
     pub fn tcpdump(station: &Station) -> Result<Option<Self>> {
         let mut command = Command::new("tcpdump");
         command.args(["-n", "-i", &station.interface]);
-        // A process starts in the namespace of the thread that starts it.
+        // A process starts in the namespace of the thread that creates it.
         match run_in(&station.namespace, || spawn(&mut command))? {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             spawned => Self::ready("tcpdump", spawned, "listening on").map(Some),
         }
     }
 
-    /// Records `count` packets at the hook of the program there.
+    /// Records `count` packets at the hook of the station's program.
     pub fn trawl(station: &Station, file: &Path, count: u64) -> Result<Self> {
         let trawl = own_binary()?;
         let mut command = Command::new(trawl);
@@ -308,13 +308,13 @@ impl Watcher {
         self.child.id()
     }
 
-    /// Asks it to end, and returns all that it said.
+    /// Interrupts the process, and returns its output.
     pub fn interrupt(mut self) -> Result<String> {
         process::interrupt(self.child.id())?;
         self.wait()
     }
 
-    /// Waits until it ends by itself, and returns all that it said.
+    /// Waits until the process ends, and returns its output.
     pub fn wait(&mut self) -> Result<String> {
         let read = self.stderr.read_to_string(&mut self.said);
         read.and_then(|_| self.child.wait())
@@ -325,7 +325,7 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // Does nothing unless an error came before it was waited for.
+        // Has no effect unless an error prevented the wait.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

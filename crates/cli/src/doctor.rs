@@ -1,4 +1,4 @@
-//! `trawl doctor`: what this machine can do, what it cannot, and the fix.
+//! `trawl doctor`: abilities of this machine, their limits, and the fixes.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use crate::args::NetnsArg;
 use crate::terminal::{colours_wanted, folded, printable, write_control, write_out};
 use crate::{exit_code, json};
 
-/// Tells what this machine and its interfaces can do for a capture, and how to fix the rest
+/// Shows which captures this machine and its interfaces support, and how to fix the rest
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Look at this interface too (IF, or NAMESPACE:IF); may be given several times
@@ -37,7 +37,7 @@ struct Report<'a> {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let mut findings = Vec::new();
-    // First what can fail: a wrong name is said at once, and alone.
+    // Look-ups that can fail come first: a wrong name is reported at once, and alone.
     for text in &args.interface {
         let (namespace, name) = netns::split_place(text, args.netns.as_deref());
         let namespace = namespace.map(Namespace::open).transpose()?;
@@ -120,13 +120,13 @@ fn paint(text: &str, colour: &str, colours: bool) -> String {
     }
 }
 
-/// Shows all taps: what each sees, gives and needs, and whether this machine has it
+/// Shows all taps: packets, facts and requirements of each, and if this machine supports it
 #[derive(Debug, clap::Args)]
 pub struct TapsArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The table alone, as Markdown: what README.md holds
+    /// Print the table alone, as Markdown for README.md
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
 }
@@ -141,7 +141,7 @@ struct Taps {
 struct Tap {
     #[serde(flatten)]
     facts: &'static Facts,
-    /// Whether nothing is missing. That the interface has what the tap needs is not asked here.
+    /// True if the machine lacks nothing that the tap requires. The interface is not checked.
     available: bool,
     missing: Vec<Missing>,
 }
@@ -190,7 +190,7 @@ fn taps_for_people(taps: &[Tap]) -> String {
     text
 }
 
-/// `-V` prints the first line alone.
+/// Prints the versions; `-V` prints the first line alone.
 pub fn version() -> Result<ExitCode> {
     let text = format!(
         "trawl {}\n{}\n{}\n",
@@ -211,7 +211,7 @@ fn libpcap_version() -> String {
 fn dpdk_helper() -> String {
     let what = match dpdk::presence() {
         Presence::Ready { program, dpdk } => format!("{dpdk} ({})", program.display()),
-        Presence::NotThere => "not there (make build-dpdk)".to_owned(),
+        Presence::NotThere => "missing (make build-dpdk)".to_owned(),
         Presence::DoesNotRun { program, .. } => {
             format!(
                 "does not run (trawl doctor says why): {}",

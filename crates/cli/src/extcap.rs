@@ -1,4 +1,4 @@
-//! `trawl extcap`: what Wireshark and tshark ask of a program that captures for them.
+//! `trawl extcap`: the interface by which Wireshark and tshark use a capture program.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -34,7 +34,7 @@ use crate::read::filter_options;
 use crate::terminal::{say, write_out};
 use crate::{live, units};
 
-/// Captures for Wireshark and tshark, which call this themselves; `trawl extcap install` makes it known to them
+/// Captures for Wireshark and tshark, which call this themselves; `trawl extcap install` registers it with them
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
@@ -55,7 +55,7 @@ pub struct Args {
     /// Ask again for the values of one option
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     extcap_reload_option: Option<String>,
-    /// The interface that is meant
+    /// The interface to use
     #[arg(long, value_name = "IF")]
     extcap_interface: Option<String>,
     /// A capture filter: to be checked, or to be used with --capture
@@ -64,28 +64,28 @@ pub struct Args {
     /// Capture
     #[arg(long)]
     capture: bool,
-    /// Where packets are written
+    /// Pipe or file to write packets to
     #[arg(long, value_name = "PATH")]
     fifo: Option<PathBuf>,
-    /// Where the toolbar's messages come from
+    /// Pipe of messages from the toolbar
     #[arg(long, value_name = "PATH")]
     extcap_control_in: Option<PathBuf>,
-    /// Where messages to the toolbar go
+    /// Pipe of messages to the toolbar
     #[arg(long, value_name = "PATH")]
     extcap_control_out: Option<PathBuf>,
-    /// Where to see the packets
+    /// Tap to capture with
     #[arg(long, value_enum, default_value_t = TapName::Auto)]
     tap: TapName,
-    /// At which end of an XDP program
+    /// End of an XDP program to record at
     #[arg(long, value_enum)]
     at: Option<AtName>,
-    /// Which way the packets go
+    /// Direction of the packets
     #[arg(long, value_enum)]
     direction: Option<DirectionName>,
     /// Only packets with these verdicts
     #[arg(long, value_name = "LIST")]
     verdict: Option<String>,
-    /// Which of the attached XDP programs
+    /// Attached XDP program to look at
     #[arg(long, value_name = "NAME|ID|all")]
     program: Option<String>,
     /// Bytes to keep of each packet; 0 for all
@@ -117,7 +117,7 @@ enum TapName {
     Packet,
 }
 
-/// What this program's interfaces begin with in Wireshark's list.
+/// Prefix of this program's interfaces in Wireshark's list.
 const PREFIX: &str = "trawl:";
 /// The toolbar's field for the filter.
 const FILTER_CONTROL: u8 = 0;
@@ -138,7 +138,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     } else if let Some(option) = &args.extcap_reload_option {
         if option.trim_start_matches('-') != "program" {
             let what = format!("cannot list the values of {option} again");
-            return Err(Error::usage(what, "only those of --program change"));
+            return Err(Error::usage(what, "only --program has values that change"));
         }
         write_out(&values(PROGRAM_NUMBER, &programs(known(&args)?)))?;
     } else if args.extcap_config {
@@ -147,7 +147,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     } else if args.capture {
         return run_into_fifo(known(&args)?, &args);
     } else if let Some(filter) = &args.extcap_capture_filter {
-        // Anything on standard output tells Wireshark that the filter is wrong.
+        // Any text on standard output means to Wireshark that the filter is wrong.
         write_out(&complaint(filter))?;
     } else {
         return Err(Error::usage(
@@ -159,7 +159,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the interface that is meant, NAME or NAMESPACE:NAME.
+/// Returns the chosen interface, NAME or NAMESPACE:NAME.
 fn known(args: &Args) -> Result<&str> {
     let name = args
         .extcap_interface
@@ -190,13 +190,13 @@ fn interfaces() -> String {
     );
     for namespace in &namespaces {
         let links = Netlink::open(namespace.as_ref()).and_then(|mut netlink| netlink.links());
-        // A namespace that cannot be looked into is left out: Wireshark shows the others.
+        // A namespace that cannot be read is left out: Wireshark shows the others.
         for link in links.unwrap_or_default() {
             let name = match namespace.as_ref().and_then(Namespace::name) {
                 Some(namespace) => format!("{namespace}:{}", link.name),
                 None => link.name.clone(),
             };
-            // Wireshark could not hand these names back: it knows no quoting.
+            // Wireshark could not pass these names back: it has no quoting.
             if name.contains(|c: char| matches!(c, '{' | '}') || c.is_control()) {
                 continue;
             }
@@ -209,8 +209,8 @@ fn interfaces() -> String {
     }
     let _ = writeln!(
         text,
-        "control {{number={FILTER_CONTROL}}}{{type=string}}{{display=Filter}}{{tooltip=Which packets, as tcpdump takes \
-         it; takes effect at once}}{{placeholder=tcp port 80}}"
+        "control {{number={FILTER_CONTROL}}}{{type=string}}{{display=Filter}}{{tooltip=Filter in tcpdump's syntax; \
+         takes effect at once}}{{placeholder=tcp port 80}}"
     );
     text
 }
@@ -228,7 +228,7 @@ fn describe(name: &str, link: &Link) -> String {
 const TAP_NUMBER: usize = 0;
 const PROGRAM_NUMBER: usize = 4;
 
-/// A value of an option, what is shown for it, and whether it is the one if nobody chooses.
+/// A value of an option, its text in the dialog, and true for the default.
 type Value = (String, String, bool);
 
 fn value(value: &str, display: &str, default: bool) -> Value {
@@ -244,7 +244,7 @@ fn values(number: usize, values: &[Value]) -> String {
     values.iter().map(line).collect()
 }
 
-/// Returns the taps that this machine has; of the others a capture would only say that it has not.
+/// Returns the taps that this machine supports; a capture by another would only fail.
 fn taps() -> Vec<Value> {
     let mut taps = vec![value(
         "auto",
@@ -281,8 +281,8 @@ fn programs(interface: &str) -> Vec<Value> {
     found
 }
 
-/// Wireshark 4.0 has no selector that accepts other values too, and names no version when it asks for options. It prints
-/// an error for each type that it does not know.
+/// Returns the type of the program option. Wireshark 4.0 has no selector that accepts other values too, and sends no version
+/// when it asks for options. It prints an error for each unknown type.
 fn program_type(version: Option<&str>) -> &'static str {
     let mut numbers = version.unwrap_or_default().split('.').map_while(|part| {
         let digits = part.bytes().take_while(u8::is_ascii_digit).count();
@@ -302,11 +302,11 @@ fn config(interface: &str, version: Option<&str>) -> String {
         .replace("PROGRAM_TYPE", program_type(version))
 }
 
-/// Commands of the toolbar's protocol, and what its messages begin with.
+/// Commands of the toolbar's protocol, and the first byte of its messages.
 const SYNC: u8 = b'T';
 const SET: u8 = 1;
 const STATUS_BAR: u8 = 6;
-/// Number, command, and the length before them in three bytes.
+/// Length of a message's header: the length of the rest in three bytes, number and command.
 const HEADER_LEN: usize = 6;
 /// Longer messages are damage.
 const MOST: usize = 65_536;
@@ -350,7 +350,7 @@ fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Returns the plan that Wireshark's dialog asks for. Fields that the chosen tap does not have are ignored.
+/// Returns the plan for the settings of Wireshark's dialog. Fields that the chosen tap lacks are ignored.
 fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
     let usual = args::usual(&Taps {
         tap: match asked.tap {
@@ -411,7 +411,7 @@ fn wrong(option: &str, why: String) -> Error {
     Error::usage(format!("cannot understand {option}"), why)
 }
 
-/// Returns the next filter that the toolbar sends; nothing when it is closed.
+/// Returns the next filter that the toolbar sends, or `None` once it is closed.
 fn next_filter(source: &mut impl Read) -> Option<String> {
     loop {
         let mut header = [0; HEADER_LEN];
@@ -429,7 +429,7 @@ fn next_filter(source: &mut impl Read) -> Option<String> {
     }
 }
 
-/// The toolbar's pipes, and the filter that it has set.
+/// The toolbar's pipes, and the filter that was set by it.
 struct Toolbar {
     source: File,
     answers: Option<File>,
@@ -437,7 +437,8 @@ struct Toolbar {
 }
 
 impl Toolbar {
-    /// Takes each filter that can be used; Wireshark's status bar tells why not, also while no packets come.
+    /// Applies each valid filter. Wireshark's status bar shows the reason against an invalid one, even while no packets
+    /// arrive.
     fn obey(mut self) {
         while let Some(filter) = next_filter(&mut self.source) {
             let said = match self.renew(&filter) {
@@ -471,7 +472,7 @@ impl Toolbar {
         let mut message = len.to_be_bytes();
         message[0] = SYNC;
         let parts = [&message[..], &[FILTER_CONTROL, STATUS_BAR], text.as_bytes()].concat();
-        // A closed toolbar is no reason to end.
+        // A closed toolbar does not end the capture.
         let _ = answers.write_all(&parts);
     }
 }
@@ -522,10 +523,10 @@ impl Writer for Fifo {
 
 const PREFERENCES: &str = include_str!("../../../packaging/wireshark/preferences");
 const COLOURS: &str = include_str!("../../../packaging/wireshark/colorfilters");
-/// The script's second line, by which it is known to be trawl's.
+/// The script's second line, which identifies it as trawl's.
 const MARK: &str = "# Written by trawl extcap install.";
 
-/// Makes trawl's interfaces known to Wireshark and tshark, or has them forget; a profile 'trawl' comes with it
+/// Registers trawl's interfaces with Wireshark and tshark, or removes them; a profile 'trawl' comes with them
 #[derive(Debug, clap::Args)]
 struct InstallArgs {
     /// Wireshark's folder for extcap programs [default: the one tshark names, or the user's own]
@@ -537,7 +538,7 @@ struct InstallArgs {
 }
 
 struct Places {
-    /// Where the script may be: the first of these that this user may write to.
+    /// Candidates for the script's path: the first that this user may write to is used.
     scripts: Vec<PathBuf>,
     profile: PathBuf,
 }
@@ -573,8 +574,8 @@ fn configuration() -> Result<PathBuf> {
     })
 }
 
-/// As tshark names it. Before Wireshark 4.2 there is the machine's folder alone, where only root may write: then the
-/// user's own is the second choice, which Wireshark looks into when an environment variable says so.
+/// Returns the folders in tshark's answer. Before Wireshark 4.2 only the machine's folder exists, which root alone may write:
+/// the user's own is then the second choice, which Wireshark searches only if an environment variable says so.
 fn default_extcap() -> Result<Vec<PathBuf>> {
     let folders = Command::new("tshark").args(["-G", "folders"]).output();
     let text = folders.map_or_else(
@@ -628,7 +629,7 @@ fn install(args: &InstallArgs) -> Result<()> {
     ))?;
     if let (true, Some(folder)) = (index > 0, script.parent()) {
         say(&format!(
-            "this Wireshark looks there only with: export WIRESHARK_EXTCAP_DIR={}; for all users: run 'trawl extcap install' as root",
+            "this Wireshark searches that folder only after: export WIRESHARK_EXTCAP_DIR={}; for all users: run 'trawl extcap install' as root",
             folder.display()
         ));
     }
@@ -642,7 +643,7 @@ fn remove(args: &InstallArgs) -> Result<()> {
     }
     let mut removed = Vec::new();
     let files = ["preferences", "colorfilters"].map(|name| places.profile.join(name));
-    // What the user's own folder has goes before it is told that the machine's is root's.
+    // The user's own folder is cleaned before an error reports that the machine's is root's.
     for path in files.iter().chain(places.scripts.iter().rev()) {
         match std::fs::remove_file(path) {
             Ok(()) => removed.push(path.display().to_string()),
@@ -651,7 +652,7 @@ fn remove(args: &InstallArgs) -> Result<()> {
             Err(e) => return Err(failed(format!("cannot remove {}", path.display()), e)),
         }
     }
-    // What else a person has put into the profile stays, and the folder with it.
+    // Other files in the profile stay, and its folder with them.
     let _ = std::fs::remove_dir(&places.profile);
     write_out(&match removed.is_empty() {
         true => "nothing is installed\n".to_owned(),
@@ -659,7 +660,7 @@ fn remove(args: &InstallArgs) -> Result<()> {
     })
 }
 
-/// A file of that name that trawl did not write stays as it is.
+/// Refuses to touch a file of that name that trawl did not write.
 fn refuse_others(script: &Path, verb: &str) -> Result<()> {
     let Ok(text) = std::fs::read_to_string(script) else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Figures of this machine that live views and metrics show: counters of interfaces, softnet, XDP programs and guards.
+//! Statistics of this machine for live views and metrics: counters of interfaces, softnet, XDP programs and guards.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -12,7 +12,7 @@ use trawl_sys::netns::{self, Namespace};
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Result, names};
 
-/// What the kernel counted since it started, or since each thing was made.
+/// The kernel's counters since it started, or since each object was created.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Counters {
     pub interfaces: Vec<InterfaceCounters>,
@@ -22,7 +22,7 @@ pub struct Counters {
     pub router: Vec<RouterCounters>,
 }
 
-/// What a port of the router did with its packets, by outcome.
+/// Packets of a router's port, by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RouterCounters {
     pub interface: String,
@@ -34,7 +34,7 @@ pub struct RouterCounters {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct InterfaceCounters {
     pub interface: String,
-    /// The namespace's name, where one was asked for.
+    /// The namespace's name, if one was given.
     pub netns: String,
     pub up: bool,
     pub rx_packets: u64,
@@ -48,12 +48,12 @@ pub struct InterfaceCounters {
 }
 
 impl InterfaceCounters {
-    /// Returns `NAMESPACE:NAME`, as `-i` has it.
+    /// Returns `NAMESPACE:NAME`, as for `-i`.
     pub fn label(&self) -> String {
         label(&self.netns, &self.interface)
     }
 
-    /// Returns packets, bytes, drops and errors of what was received, and of what was sent.
+    /// Returns packets, bytes, drops and errors of the received side, and of the sent side.
     pub fn sides(&self) -> [[u64; 4]; 2] {
         [
             [
@@ -79,17 +79,17 @@ pub fn label(netns: &str, interface: &str) -> String {
     }
 }
 
-/// Sums over all CPUs of what the network stack's receive queues did.
+/// Sums over all CPUs of the network stack's receive queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Softnet {
     pub processed: u64,
     pub dropped: u64,
-    /// Times that work was left because its budget was used up.
+    /// Number of times that work was left because its budget was used up.
     pub time_squeezed: u64,
 }
 
 impl Softnet {
-    /// Returns what was counted after `before`.
+    /// Returns the increase since `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
             processed: self.processed.saturating_sub(before.processed),
@@ -115,18 +115,19 @@ pub struct RuleCounters {
     pub id: u32,
     pub rule: String,
     pub packets: u64,
-    /// Packets over the rate of a rule that allows.
+    /// Packets over the rate of a rule that allows packets.
     pub limited: u64,
 }
 
-/// What reading them takes: programs, guards and routers are found by their numbers and pins, in other namespaces too.
+/// Capabilities to read the counters: programs, guards and routers are found by their numbers and pins, in other namespaces
+/// too.
 pub const TAKES: Capabilities = Capabilities::BPF
     .union(Capabilities::NET_ADMIN)
     .union(Capabilities::PERFMON)
     .union(Capabilities::SYS_ADMIN)
     .union(Capabilities::DAC_READ_SEARCH);
 
-/// A namespace, and its interfaces that are looked at: names and patterns, or all.
+/// A namespace, and its selected interfaces: names and patterns, or all.
 #[derive(Debug)]
 pub struct Place {
     pub netns: String,
@@ -135,7 +136,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Finds the namespaces of interfaces that are named as `-i` has them, or the one that was asked for.
+    /// Finds the namespaces of interfaces given as for `-i`, or the namespace that was asked for.
     pub fn of(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Self>> {
         let own = netns.unwrap_or_default();
         let mut only: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -170,7 +171,7 @@ impl Place {
 }
 
 impl Counters {
-    /// Reads the counters of several places, each with its namespace.
+    /// Reads the counters of several namespaces.
     pub fn read_all(places: &[Place]) -> Result<Self> {
         let mut all = Self::default();
         for place in places {
@@ -199,7 +200,7 @@ impl Counters {
             if !only.is_empty() && !only.iter().any(|one| names::matches(one, &link.name)) {
                 continue;
             }
-            // A user who may not look at programs still sees their interfaces.
+            // A user who may not inspect programs still sees their interfaces.
             let programs = link.xdp.iter().filter_map(|attached| {
                 let program = program::open_by_id(attached.program_id).ok()?;
                 info::program(program.as_fd()).ok()

@@ -1,4 +1,4 @@
-//! `trawl filter`: what an expression becomes, what the verifier says of it, and what it finds in a file.
+//! `trawl filter`: the compiled form of an expression, the verifier's answer, and its matches in a file.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -25,10 +25,10 @@ use crate::args::{LibpcapArg, VerifierLog, filter_in_file};
 use crate::terminal;
 use crate::terminal::write_out;
 
-/// Shows what a filter compiles to, whether the kernel accepts it, and which packets of a file match
+/// Shows the compiled form of a filter, if the kernel accepts it, and which packets of a file match
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Which packets, as tcpdump takes it: 'tcp port 80 and host 10.0.0.1'
+    /// Filter in tcpdump's syntax: 'tcp port 80 and host 10.0.0.1'
     #[arg(value_name = "EXPRESSION", required_unless_present_any = ["cbpf", "filter_file"])]
     expression: Vec<String>,
     #[command(flatten)]
@@ -51,14 +51,14 @@ pub struct Args {
         default_value = "xdp"
     )]
     hook: Vec<HookName>,
-    /// Link type of packets; for a file, that of the file
+    /// Link type of packets; a file uses its own
     #[arg(long, value_enum, default_value_t = Link::Ethernet)]
     link: Link,
     /// Value that a match returns; 0 for the default
     #[arg(short = 's', long, value_name = "BYTES", default_value_t = MOST,
           value_parser = clap::value_parser!(u32).range(0..=i64::from(MOST)))]
     snaplen: u32,
-    /// The network's mask, which says what `ip broadcast` means
+    /// The network's mask, which defines `ip broadcast`
     #[arg(long, value_name = "ADDRESS")]
     netmask: Option<Ipv4Addr>,
     /// Leave out libpcap's optimiser
@@ -80,7 +80,7 @@ pub struct Args {
     json: bool,
 }
 
-/// tcpdump's default, and the most it takes.
+/// tcpdump's default, and its maximum.
 const MOST: u32 = 262_144;
 
 #[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
@@ -91,13 +91,13 @@ enum HookName {
 }
 
 impl HookName {
-    /// As the taps at this hook have it.
+    /// Returns the target of the taps at this hook.
     fn target(self) -> Target {
         let target = match self {
             Self::Xdp => Target::xdp(),
             Self::Tc => Target::tc(),
         };
-        // A user who may not load programs may not try either; most kernels have these jumps.
+        // A user who may not load programs cannot probe this either; most kernels have these jumps.
         let gotol = !matches!(Feature::FarJumps.probe(), Answer::NotSupported { .. });
         Target { gotol, ..target }
     }
@@ -147,7 +147,7 @@ impl Args {
     }
 }
 
-/// All that can be said of a filter; what was not asked for is not there.
+/// All facts about a filter; parts that were not asked for are absent.
 #[derive(Debug, Serialize)]
 struct Report {
     filter: String,
@@ -165,7 +165,7 @@ struct Report {
 struct ClassicReport {
     instructions: usize,
     listing: Vec<String>,
-    /// As `--cbpf` takes it; nothing where lists are looked up in tables.
+    /// In the form that `--cbpf` accepts; absent if lists are looked up in tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     program: Option<String>,
 }
@@ -175,7 +175,7 @@ struct ClassicReport {
 struct BlockReport {
     hook: HookName,
     instructions: usize,
-    /// Those that a packet meets which is all in one piece.
+    /// Instructions on the path of a packet in one piece.
     fast: usize,
     bounds_checks: usize,
     listing: Vec<String>,
@@ -198,7 +198,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         ebpf: Vec::new(),
         read: None,
     };
-    // A file's packets are asked for, not instructions, unless those are to be checked as well.
+    // For a file, its packets are wanted and not the instructions, unless those are to be checked as well.
     if args.read.is_none() || args.check {
         let classic = filter.classic(&options)?;
         for hook in &args.hook {
@@ -226,7 +226,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(verdict(&report))
 }
 
-/// Failure if the verifier did not accept or a file was not read to its end.
+/// Returns failure if the verifier refused or a file was not read to its end.
 fn verdict(report: &Report) -> ExitCode {
     let unread = report.read.as_ref().and_then(|read| read.error.as_ref());
     if let Some(error) = unread {
@@ -264,8 +264,7 @@ fn block(
     })
 }
 
-/// The classic program in one of tcpdump's three forms.
-/// As tcpdump shows it: for people, as C, or as numbers.
+/// Formats the classic program in one of tcpdump's three forms: for people, as C, or as numbers.
 pub(crate) fn dump(classic: &Classic, form: u8) -> Result<String> {
     if classic.has_tables() {
         return Err(Error::usage(
@@ -352,17 +351,17 @@ fn count(number: usize, of: &str) -> String {
     format!("{number} {of}{plural}")
 }
 
-// What the kernel's verifier says of a filter, in the smallest program around it.
+// The verifier's answer to a filter, in the smallest program around it.
 
-/// How it went.
+/// The outcome of a check.
 #[derive(Debug, Serialize)]
 pub struct Acceptance {
-    /// Nothing if the verifier was not asked.
+    /// `None` if the verifier was not asked.
     pub accepted: Option<bool>,
-    /// Of the whole program.
+    /// Number of instructions of the whole program.
     pub instructions: usize,
     pub seconds: f64,
-    /// Instructions that the verifier looked at, some of them more than once.
+    /// Number of instructions that the verifier processed, repetitions included.
     pub processed: Option<u32>,
     pub reason: Option<String>,
 }
@@ -397,7 +396,7 @@ impl Acceptance {
     }
 }
 
-/// Loads the block as a program of its own and lets it go again.
+/// Loads the block as a program of its own and unloads it again.
 pub fn check(lowered: &Lowered, target: &Target) -> Result<Acceptance> {
     let block = match Block::new(lowered) {
         Ok(block) => block,
@@ -438,22 +437,22 @@ pub fn check(lowered: &Lowered, target: &Target) -> Result<Acceptance> {
     Ok(outcome)
 }
 
-// Which packets of a capture file match a filter.
+// Packets of a capture file that match a filter.
 
-/// What was found in a file.
+/// The matches in a file.
 #[derive(Debug, Serialize)]
 pub struct Matches {
     pub file: String,
-    /// How many there are in it.
+    /// Number of packets in the file.
     pub packets: usize,
     pub count: usize,
-    /// The numbers of those that match, from 1 on.
+    /// Numbers of the matching packets, from 1 on.
     pub matched: Vec<u64>,
-    /// Why it could not be read to its end.
+    /// Error that stopped reading before the end of the file.
     pub error: Option<String>,
 }
 
-/// Asks about each packet as far as it was captured, and its true length, as tcpdump does.
+/// Tests each packet as far as it was captured, with its true length, as tcpdump does.
 pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matches> {
     let name = path.display().to_string();
     let source = if path == Path::new("-") {
@@ -491,7 +490,7 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
             matched.push(numbers);
         }
     }
-    // A mistake in the filter is said even if there is no packet to ask about.
+    // A mistake in the filter is reported even for a file without packets.
     if packets == 0 {
         let first = reader.interfaces().first();
         let link_type = first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type);
@@ -507,10 +506,10 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
     })
 }
 
-/// Blocks that are no packets and that Wireshark counts as it counts these: journal entries and custom blocks.
+/// Blocks without a packet that Wireshark numbers like packets: journal entries and custom blocks.
 const WITH_NUMBERS: [u32; 3] = [0x9, 0xbad, 0x4000_0bad];
 
-/// The filter as files are asked.
+/// Returns the filter in its form for files.
 pub fn question(filter: &Filter) -> Question {
     match filter {
         Filter::Expression(text) => Question::Expression(text.clone()),
@@ -519,7 +518,7 @@ pub fn question(filter: &Filter) -> Question {
     }
 }
 
-/// Why the filter cannot be used, in words.
+/// Explains why the filter cannot be used.
 pub fn explain(filter: &Filter, error: SelectError) -> Error {
     match error {
         SelectError::Filter(error) => filter.explain(&error),

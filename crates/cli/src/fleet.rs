@@ -1,4 +1,4 @@
-//! `trawl fleet`: what is desired of many hosts, changed and looked at over NATS.
+//! `trawl fleet`: changes and shows the desired state of many hosts over NATS.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -47,30 +47,30 @@ struct ServerArgs {
     json: bool,
 }
 
-/// Desires a capture of the hosts; each does what its own policy allows
+/// Requests a capture from the hosts, each of which applies its own policy
 #[derive(Debug, clap::Args)]
 struct Start {
-    /// Which hosts: a pattern of names, labels, or both: 'web*', role=edge, 'web*,role!=test'. A plain name need not have an
-    /// agent yet
+    /// Hosts to select: a pattern of names, labels, or both: 'web*', role=edge, 'web*,role!=test'. A plain name need not have
+    /// an agent yet
     #[arg(value_name = "SELECTOR")]
     selector: String,
-    /// Which packets, as tcpdump takes it; all if there is none
+    /// Filter in tcpdump's syntax; all packets if there is none
     #[arg(value_name = "EXPR")]
     expression: Vec<String>,
     /// The capture's name; one of the same name is replaced
     #[arg(long, value_name = "NAME", default_value = "fleet")]
     name: String,
-    /// Interfaces, as capture -i takes them
+    /// Interfaces, as for capture -i
     #[arg(short = 'i', long = "interface", value_name = "IF", required = true)]
     interfaces: Vec<String>,
-    /// Where the packets go: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
+    /// Store for the packets: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
     #[arg(
         long,
         value_name = "URL",
         default_value = "file:///var/lib/trawl/store"
     )]
     store: String,
-    /// Taps, as capture --tap takes them
+    /// Taps, as for capture --tap
     #[arg(long, value_name = "TAP", value_delimiter = ',')]
     tap: Vec<String>,
     /// End after this time
@@ -85,7 +85,7 @@ struct Start {
     /// Bytes to keep of each packet
     #[arg(short = 's', long, value_name = "SNAPLEN")]
     snaplen: Option<u32>,
-    /// Memory for packets on their way
+    /// Memory for packets that are not stored yet
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     memory: Option<u64>,
     /// Index each chunk on its host as it is stored
@@ -98,7 +98,7 @@ struct Start {
 /// Stops a capture; without --name all of them
 #[derive(Debug, clap::Args)]
 struct Stop {
-    /// Which hosts, as for fleet start
+    /// Hosts to select, as for fleet start
     #[arg(value_name = "SELECTOR")]
     selector: String,
     /// Only the capture of this name
@@ -108,10 +108,10 @@ struct Stop {
     place: ServerArgs,
 }
 
-/// Shows hosts, what is desired of them, and what their captures do
+/// Shows hosts, their desired captures, and the state of these
 #[derive(Debug, clap::Args)]
 struct Status {
-    /// Which hosts, as for fleet start
+    /// Hosts to select, as for fleet start
     #[arg(value_name = "SELECTOR", default_value = "*")]
     selector: String,
     #[command(flatten)]
@@ -144,7 +144,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
 }
 
-/// What became of the order for each host.
+/// Outcome of the change for each host.
 #[derive(Serialize)]
 struct Changes {
     hosts: Vec<Change>,
@@ -153,7 +153,7 @@ struct Changes {
 #[derive(Serialize)]
 struct Change {
     host: String,
-    /// Of the desired state; absent where it could not be put.
+    /// Revision of the desired state; absent if it could not be put.
     revision: Option<u64>,
     error: Option<String>,
 }
@@ -173,7 +173,7 @@ fn start(args: &Start) -> Result<ExitCode> {
         spool_bytes: None,
         index: args.index,
     };
-    // What no agent could read is refused here.
+    // A state that no agent could read is refused here.
     let alone = Desired {
         captures: vec![capture.clone()],
         ..Desired::default()
@@ -198,7 +198,7 @@ fn change(place: &ServerArgs, selector: &str, change: impl Fn(&mut Desired)) -> 
     let wanted = Selector::parse(selector)?;
     let mut operator = place.open(&wake)?;
     let mut hosts = operator.hosts(&wanted);
-    // A host may be told what is desired of it before its agent runs for the first time.
+    // A host may get its desired state before its agent first runs.
     if hosts.is_empty() && wanted.is_name() {
         crate::agent::bus::check_name(selector)?;
         hosts.push(selector.to_owned());
@@ -247,7 +247,7 @@ fn status(args: &Status) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Between two tables.
+/// Time between two tables.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -285,7 +285,7 @@ fn watch(args: &Status) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a refusal in words.
+/// Formats a refusal.
 fn refusal_text(refusal: &Refusal) -> String {
     let limit = |what: &str, asked: &Option<u64>, most: &u64| match asked {
         Some(asked) => format!("policy: {what} {asked}, at most {most}"),
@@ -319,17 +319,17 @@ struct Fleet {
 struct Host {
     pub host: String,
     pub labels: Labels,
-    /// Of what is desired; 0 if nothing ever was.
+    /// Revision of the desired state; 0 if no operator ever set one.
     pub revision: u64,
-    /// Whether the host's last state is about this revision.
+    /// True if the host's last state belongs to this revision.
     pub follows: bool,
-    /// Why what is desired cannot be read.
+    /// Error in the desired state.
     pub error: Option<String>,
-    /// What the host said last; nothing if it never did.
+    /// The host's last report, if it ever sent one.
     pub state: Option<HostReport>,
 }
 
-/// Characters of a column.
+/// Characters of the widest column.
 const WIDEST: usize = 64;
 
 fn remark(capture: &CaptureReport) -> String {
@@ -382,7 +382,7 @@ fn table(fleet: &Fleet) -> String {
             rows.push((cells, said));
         }
     }
-    // Another host may report anything.
+    // Another host may report any text.
     for (cells, _) in &mut rows {
         for cell in cells
             .iter_mut()
@@ -399,7 +399,7 @@ fn table(fleet: &Fleet) -> String {
     let line = |cells: &[String], remark: &str| {
         let mut line = String::new();
         for (column, (cell, width)) in cells.iter().zip(&widths).enumerate() {
-            // Numbers end at the same place.
+            // Numbers are aligned to the right.
             match column < 3 {
                 true => line += &format!("{cell:<width$}  "),
                 false => line += &format!("{cell:>width$}  "),
@@ -415,10 +415,10 @@ fn table(fleet: &Fleet) -> String {
     text
 }
 
-/// For the connection and the list, or for one answer.
+/// Time limit of the connection and the list, or of one answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 const NANOSECONDS: u64 = 1_000_000_000;
-/// Two operators that change the same host at once try again.
+/// Attempts, since two operators may change the same host at once.
 const ATTEMPTS: u32 = 10;
 
 #[derive(Debug, Deserialize)]
@@ -469,7 +469,7 @@ struct Request<'a> {
     value: String,
 }
 
-/// What became of a change: the revision that was stored, or why none was.
+/// Outcome of a change: the stored revision, or the error.
 type Put = std::result::Result<u64, String>;
 
 #[derive(Default)]
@@ -478,10 +478,10 @@ struct Known {
     state: Option<HostReport>,
 }
 
-/// What is desired of a host, as an operator signed it; nothing where no operator did.
+/// A host's desired state as an operator signed it; empty if none did.
 #[derive(Clone, Default)]
 struct Entry {
-    /// The server's count of changes, by which two operators notice each other; 0: there was none.
+    /// The server's count of changes, by which operators notice each other's; 0 if none exists yet.
     number: u64,
     revision: u64,
     text: String,
@@ -492,12 +492,12 @@ struct Operator {
     bus: Bus<News>,
     url: String,
     hosts: BTreeMap<String, Known>,
-    /// What the server refused last.
+    /// Reason of the server's last refusal.
     refused: Option<String>,
 }
 
 impl Operator {
-    /// Returns once all that is known now is known here.
+    /// Connects, and returns once the complete current state is known.
     pub fn open(url: &str, operators: &[String], args: &BusArgs, wake: &Wake) -> Result<Self> {
         let mut operator = Self {
             bus: Bus::start("fleet", url, "operator", operators, args, Some(wake))?,
@@ -514,7 +514,7 @@ impl Operator {
         let what = || format!("cannot ask {}", self.url);
         let news = self.bus.news.recv_timeout(left).map_err(|e| match e {
             RecvTimeoutError::Timeout => Error::failed(what(), "it does not answer"),
-            // Its own words are on standard error.
+            // trawl-bus has already written the reason to standard error.
             RecvTimeoutError::Disconnected => {
                 let why = self.refused.clone();
                 Error::failed(what(), why.unwrap_or("trawl-bus ended".to_owned()))
@@ -552,7 +552,7 @@ impl Operator {
         self.hosts.entry(host.to_owned()).or_default()
     }
 
-    /// Takes in what has come meanwhile.
+    /// Handles the messages that have arrived.
     pub fn listen(&mut self) -> Result<()> {
         loop {
             match self.next(Instant::now()) {
@@ -603,14 +603,14 @@ impl Operator {
         }
     }
 
-    /// Changes what is desired of a host; if another operator was faster, what that one desires. What no operator signed, or
-    /// what cannot be read, is replaced.
+    /// Changes the desired state of a host; if another operator was faster, the change applies to that operator's state. A
+    /// state that is unsigned or cannot be read is replaced.
     pub fn change(&mut self, host: &str, change: &dyn Fn(&mut Desired)) -> Result<Put> {
         for _ in 0..ATTEMPTS {
             let entry = self.known(host).desired.clone();
             let mut desired = Desired::parse(&entry.text).unwrap_or_default();
             change(&mut desired);
-            // A server that lost what it had counts anew, and agents follow no older revision.
+            // A server that lost its data counts anew, and agents follow no older revision.
             let revision = (entry.revision + 1).max(clock::wall() / NANOSECONDS);
             let value = serde_json::to_string(&desired);
             let value = value.map_err(|e| Error::failed("cannot write JSON", e))?;
@@ -634,7 +634,7 @@ impl Operator {
                         return Ok(Ok(revision));
                     }
                     News::Failed { host: of, why } if of == host => return Ok(Err(why)),
-                    // The other one's change is on its way.
+                    // The other operator's change is on its way.
                     News::Conflict { host: of } if of == host => break,
                     _ => {}
                 }
@@ -643,7 +643,7 @@ impl Operator {
                 self.next(until)?;
             }
         }
-        Ok(Err("other operators change it all the time".to_owned()))
+        Ok(Err("other operators keep changing it".to_owned()))
     }
 
     pub fn end(self) {
@@ -651,22 +651,25 @@ impl Operator {
     }
 }
 
-/// Returns the public part of the key that these options name.
+/// Returns the public part of the key in these options.
 fn public_key(args: &BusArgs) -> Result<String> {
     let bus = Bus::<News>::start("key", "", "operator", &[], args, None)?;
     match bus.news.recv_timeout(PATIENCE) {
         Ok(News::Key { public }) => Ok(public),
-        // The helper's own words are on standard error.
-        _ => Err(Error::failed("cannot show a public key", "there is none")),
+        // trawl-bus has already written the reason to standard error.
+        _ => Err(Error::failed(
+            "cannot show a public key",
+            "no key was returned",
+        )),
     }
 }
 
-/// Bytes of a name or message that another host reports, and entries of its lists.
+/// Most bytes of a name or message that another host reports, and most entries of its lists.
 const LONGEST_TEXT: usize = 512;
 const MOST_ENTRIES: usize = 10_000;
 
-/// Reads what a host says of itself. It may be anybody's: texts are cut and lose the characters that would forge rows or
-/// steer the terminal, lists are cut.
+/// Parses a host's report, which may come from anyone: texts are cut and lose the characters that would forge rows or control
+/// the terminal, lists are cut.
 fn parsed_report(text: &str) -> Option<HostReport> {
     let value: serde_json::Value = serde_json::from_str(text).ok()?;
     serde_json::from_value(bounded(value)).ok()

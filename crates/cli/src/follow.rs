@@ -1,4 +1,4 @@
-//! `trawl follow`: one packet's way over the kernel's network stack, to its end. Experimental.
+//! `trawl follow`: one packet's path through the kernel's network stack, to its end. Experimental.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,13 +25,14 @@ use crate::args::{LibpcapArg, NamespacesArg};
 use crate::why::{Watcher, watching_drops};
 use crate::{capture, json, terminal, units};
 
-/// A way that was not gone on for so long after its last step is told.
+/// Time after a path's last step at which the path is reported.
 const PATIENCE_NS: u64 = 100_000_000;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// A packet that was not seen for so long is not known again: bpf/include/drop.h.
+/// Time after which a packet is no longer recognized: bpf/include/drop.h.
 const AGE_NS: u64 = 10_000_000_000;
 
-/// Shows the way of single packets: XDP, GRO, tc, netfilter, routing, queues, devices and namespaces, to the socket or to where each ended (experimental)
+/// Shows the path of single packets: XDP, GRO, tc, netfilter, routing, queues, devices and namespaces, to the socket or the
+/// point where each ended (experimental)
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// End after this many packets
@@ -39,10 +40,10 @@ pub struct Args {
     count: u64,
     #[command(flatten)]
     namespaces: NamespacesArg,
-    /// Packets that are seen first at this interface, NAME or NAMESPACE:NAME; may be given several times
+    /// Only packets that are first seen at this interface, NAME or NAMESPACE:NAME; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
-    /// Look at netfilter, tc and XDP in these network namespaces [default: where packets are seen first]
+    /// Look at netfilter, tc and XDP in these network namespaces [default: those in which packets are first seen]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     within: Vec<String>,
     /// Memory for steps that are not printed yet; while half of it is in use, new packets are not followed and count as lost [default: 256MiB]
@@ -54,7 +55,7 @@ pub struct Args {
     /// One JSON object a line for each packet
     #[arg(long)]
     json: bool,
-    /// Which packets, as tcpdump takes it
+    /// Filter in tcpdump's syntax
     #[arg(value_name = "FILTER", trailing_var_arg = true, required = true)]
     expression: Vec<String>,
     #[command(flatten)]
@@ -129,16 +130,16 @@ struct Following {
     places: Vec<BlockOrigin>,
     described: usize,
     open: BTreeMap<u64, PacketPath>,
-    /// What receive offload joined, of late.
+    /// Packets that receive offload joined recently.
     joined: Joined,
-    /// Packets whose way is still to be shown.
+    /// Number of packets whose path is still to be shown.
     left: u64,
     json: bool,
     /// The time of the last record, or later.
     now: u64,
-    /// There were records since ways were looked at last.
+    /// Set if records arrived since the last check of paths.
     came: bool,
-    /// When ways were looked at last that have not gone on.
+    /// Time of the last check for paths that did not go on.
     looked: Instant,
 }
 
@@ -166,13 +167,13 @@ impl Following {
         Ok(())
     }
 
-    /// Ways that have not gone on for a while.
+    /// Ends paths that have not gone on for a while.
     fn end_old(&mut self) -> Result<()> {
         if self.looked.elapsed() < LOOK_EVERY {
             return Ok(());
         }
         self.looked = Instant::now();
-        // Records may be read long after they were made; the clock counts when there are none to read.
+        // Records may be read long after they were made; the clock counts only while none are left to read.
         if !std::mem::take(&mut self.came) {
             self.now = self.now.max(clock::wall());
         }
@@ -256,52 +257,52 @@ impl Writer for Following {
     }
 }
 
-/// A step as it is shown.
+/// A step in its form for output.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Step {
     pub step: String,
-    /// Since 1970.
+    /// Nanoseconds since 1970.
     pub time_ns: u64,
-    /// How long it took, where both ends of it were seen.
+    /// Duration, if both ends of the step were seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub took_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
-    /// The packet after this step, where addresses, ports or headers are others than before.
+    /// The packet after this step, if addresses, ports or headers have changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet: Option<String>,
-    /// What an XDP program returned.
+    /// The XDP program's verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
-    /// Of routing: `local`, or `forward`.
+    /// Result of routing: `local`, or `forward`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Of an end that is no loss: `no` (no socket wanted the packet), `copied` (a socket got a copy), or `done` (the packet
-    /// has done its work).
+    /// Kind of an end that is no loss: `no` (no socket wanted the packet), `copied` (a socket got a copy), or `done` (the
+    /// packet was consumed).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<String>,
-    /// The function where it ended.
+    /// The function in which the packet ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// The socket that got it: `udp:53`.
+    /// The socket that received the packet: `udp:53`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
-    /// The process that read it, or that has the socket open: `name[pid]`.
+    /// The process that read the packet, or that has the socket open: `name[pid]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// How many segments it stands for.
+    /// Number of segments that the packet stands for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments: Option<u32>,
-    /// How it was known to be the same packet, where not by its socket buffer: `memory` or `content`.
+    /// Evidence that it is the same packet, other than its socket buffer: `memory` or `content`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<String>,
 }
 
-/// Which end of what was timed.
+/// The end of a timed section that a record marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Only,
@@ -309,7 +310,7 @@ pub enum Side {
     Last,
 }
 
-/// The place of a TCP segment in its stream.
+/// The position of a TCP segment in its stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     pub flow: (IpAddr, u16, IpAddr, u16),
@@ -321,9 +322,9 @@ pub struct Segment {
 pub struct Seen {
     pub step: Step,
     pub side: Side,
-    /// Which of the packet's steps it is; `None` where nobody counted.
+    /// Number among the packet's steps; `None` if it was not counted.
     pub number: Option<u32>,
-    /// What a line about the packet depends on, as far as it changes on the way.
+    /// The fields of a packet's line that may change along the path.
     pub outline: Outline,
     pub segment: Option<Segment>,
 }
@@ -336,7 +337,7 @@ const ETHERNET: u16 = 1;
 const ETHERNET_LENGTH: usize = 14;
 
 impl Seen {
-    /// `None` for what is no step of a packet that is followed.
+    /// Parses a record; `None` unless it is a step of a followed packet.
     pub fn new(packet: &PacketView<'_>) -> Option<Self> {
         let (step, side, number) = match packet.comment.and_then(|text| text.strip_prefix("step="))
         {
@@ -438,7 +439,7 @@ fn outline(packet: &PacketView<'_>) -> Outline {
     outline
 }
 
-/// Returns the packet in tcpdump's manner.
+/// Returns the packet in tcpdump's format.
 pub fn line(packet: &PacketView<'_>) -> String {
     let mut line = String::new();
     Printer::new(PrintOptions {
@@ -473,7 +474,7 @@ fn segment(packet: &PacketView<'_>) -> Option<Segment> {
     Some(Segment {
         flow: (ip.src, src_port, ip.dst, dst_port),
         sequence: seq,
-        // What was cut off is payload.
+        // The part that was cut off is payload.
         length: packet.original_len - (packet.captured.len() as u32).min(packet.original_len)
             + payload_len as u32,
     })
@@ -481,37 +482,37 @@ fn segment(packet: &PacketView<'_>) -> Option<Segment> {
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// In place of steps that were not recorded.
+/// Stands for steps that were not recorded.
 const GAP: &str = "gap";
 const CONSUMED: &str = "consumed";
 const OFFLOAD: &str = "gro";
-/// Receive offload holds segments no longer. What comes later may be a retransmission.
+/// Receive offload holds segments no longer than this. A later one may be a retransmission.
 const OFFLOAD_NS: u64 = 20_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// It came to a socket.
+    /// A socket received the packet.
     Delivered,
-    /// The last device took it.
+    /// The last device accepted the packet.
     Sent,
-    /// The stack was done with it in good order.
+    /// The stack consumed the packet normally.
     Consumed,
-    /// Receive offload joined it to another one.
+    /// Receive offload joined the packet to another one.
     Joined,
     Dropped,
-    /// It was not seen any more, or not known again for certain.
+    /// The packet was not seen any more, or not recognized with certainty.
     Gap,
 }
 
 #[derive(Debug, Serialize)]
 pub struct PacketPath {
     pub packet_id: u64,
-    /// The packet as it was seen first, in tcpdump's manner.
+    /// The packet as first seen, in tcpdump's format.
     pub packet: String,
     pub steps: Vec<Step>,
     pub end: End,
-    /// The identifier of the packet that it was joined to.
+    /// Identifier of the packet that this one was joined to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joined_into: Option<u64>,
     /// The number of the latest step.
@@ -587,7 +588,7 @@ impl PacketPath {
         self.steps.push(step);
     }
 
-    /// Returns whether records of steps before this one were lost.
+    /// Returns true if records of steps before this one were lost.
     fn is_torn(&self, step: &Step, number: u32) -> bool {
         let branch = match step.found {
             Some(_) => FOLLOW_BRANCH as u32,
@@ -596,7 +597,7 @@ impl PacketPath {
         number > self.number + branch + 1 || step.found.is_some() && self.steps.is_empty()
     }
 
-    /// Returns what the way came to if this is its last step.
+    /// Returns the packet's end if this is its last step.
     fn end_after(&self, step: &Step) -> End {
         let last = self.steps.last().map_or("", |last| last.step.as_str());
         match step.step.as_str() {
@@ -622,7 +623,7 @@ impl PacketPath {
         }
     }
 
-    /// Of a protocol whose packets end at sockets, if not as dropped.
+    /// Returns true for a protocol whose packets end at sockets, unless dropped.
     fn is_for_socket(&self) -> bool {
         let protocol = match self.outline[0] >> 4 {
             4 => self.outline[1],
@@ -636,28 +637,28 @@ impl PacketPath {
         last.map_or(0, |step| step.time_ns + step.took_ns.unwrap_or(0))
     }
 
-    /// No other step can come.
+    /// Returns true if no further step can follow.
     pub fn is_over(&self) -> bool {
         let mut last = self.steps.iter().rev().map(|step| step.step.as_str());
         match self.end {
             _ if self.steps.last().is_some_and(|step| step.loss.is_some()) => true,
             End::Dropped => true,
-            // What was joined to another packet may be freed with that.
+            // A packet joined to another one may be freed with it.
             End::Consumed | End::Delivered => {
                 last.next() == Some(CONSUMED) && last.next() != Some(OFFLOAD)
             }
-            // What one end of a cable sent is received at the other, in other memory perhaps.
+            // A packet sent at one end of a cable is received at the other, perhaps in other memory.
             _ => false,
         }
     }
 
-    /// Other steps would have come by now.
+    /// Returns true if further steps would have arrived by now.
     pub fn may_be_over(&self) -> bool {
         self.end != End::Gap
     }
 }
 
-/// Returns where the hook after the one for all packets tells that one was routed.
+/// Returns the routing result implied by the hook that follows the hook for all packets.
 fn route(step: &Step) -> Option<&'static str> {
     match step.step.as_str() {
         "input" => Some("local"),
@@ -666,7 +667,7 @@ fn route(step: &Step) -> Option<&'static str> {
     }
 }
 
-/// In words: a line for each step.
+/// Writes a line for each step.
 impl fmt::Display for PacketPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.packet)?;
@@ -729,7 +730,7 @@ impl fmt::Display for PacketPath {
     }
 }
 
-/// Packets that stand for several segments, as the stack got them.
+/// Packets that stand for several segments, as the stack received them.
 #[derive(Debug, Default)]
 pub struct Joined {
     all: Vec<(u64, u64, Segment)>,
@@ -746,7 +747,7 @@ impl Joined {
         }
     }
 
-    /// Returns the packet that another one is part of, which was last seen where receive offload begins.
+    /// Returns the joined packet that contains this one, which was last seen at receive offload.
     pub fn has(&self, way: &PacketPath) -> Option<u64> {
         let mut last = way.steps.iter().rev();
         let last = last.find(|step| step.step != CONSUMED)?;

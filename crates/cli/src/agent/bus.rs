@@ -1,5 +1,5 @@
-//! `trawl-bus`, which speaks to NATS: a process without rights over packets, started by agents and by `trawl fleet`. It gets
-//! the contents of key files over a pipe, so that it may run as a user who can read none of them.
+//! `trawl-bus`, the NATS client: a process without rights over packets, started by agents and by `trawl fleet`. It gets the
+//! contents of key files over a pipe, so that it may run as a user who can read none of them.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -14,11 +14,11 @@ use trawl_sys::privilege::User;
 use trawl_sys::{Error, Result, create, process};
 
 const PROGRAM: &str = "trawl-bus";
-/// Who it is, if root starts it.
+/// User that it runs as, if root starts it.
 const USER: &str = "nobody";
 const ROOT: u32 = 0;
 
-/// How NATS is reached, and as whom.
+/// The connection to NATS and its credentials.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "NATS")]
 pub(crate) struct BusArgs {
@@ -31,7 +31,7 @@ pub(crate) struct BusArgs {
     /// The certificate of this side, in PEM
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
     tls_cert: Option<PathBuf>,
-    /// Its private key, in PEM
+    /// The certificate's private key, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// CA certificate of the server, in PEM; without it the connection does not use TLS
@@ -65,7 +65,7 @@ fn contents(path: Option<&Path>) -> Result<Option<String>> {
     path.map(read).transpose()
 }
 
-/// Returns a server's address without the password that may stand in it.
+/// Returns a server's address without the password that it may contain.
 pub(crate) fn shown(url: &str) -> String {
     match url
         .split_once("://")
@@ -76,7 +76,7 @@ pub(crate) fn shown(url: &str) -> String {
     }
 }
 
-/// Host names are parts of subjects.
+/// Checks a host name, which becomes a part of subjects.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let is_right = name.chars().all(is_plain) && name.split('.').all(|part| !part.is_empty());
@@ -131,7 +131,7 @@ impl<News: DeserializeOwned + Send + 'static> Bus<News> {
             command.uid(user).gid(group);
         }
         let mut spawned = command.spawn();
-        // In a directory of root's own, no other user can start it.
+        // In a directory of root's own, which no other user can use.
         if matches!(&spawned, Err(e) if e.kind() == io::ErrorKind::PermissionDenied) {
             command.uid(ROOT).gid(ROOT);
             spawned = command.spawn();
@@ -185,7 +185,7 @@ impl<News: DeserializeOwned + Send + 'static> Bus<News> {
 }
 
 impl<News> Bus<News> {
-    /// Gives it time to send what it has, then ends it.
+    /// Gives the process time to send its queue, then ends it.
     pub fn end(mut self) {
         self.input = None;
         let until = std::time::Instant::now() + std::time::Duration::from_secs(1);
