@@ -1,4 +1,4 @@
-//! Real TCP connections to a real listener: handshakes by the kernel, data kept going, all of it counted.
+//! Real TCP connections to a real listener: handshakes by the kernel and a continuous flow of data, all of it counted.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -12,17 +12,17 @@ use trawl_sys::{Error, Result};
 use crate::pace::{Pacer, Rate};
 
 const CHUNK: usize = 64 * 1024;
-/// A handshake that takes longer is given up.
+/// Timeout of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Nobody waits longer without looking whether the run is over.
+/// Longest wait between two checks for the end of the run.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
-/// The kernel reports no acknowledgement: what waits for one asks this often.
+/// Interval for checking acknowledgements, which the kernel does not report.
 const ACKNOWLEDGEMENT: Duration = Duration::from_micros(200);
 const WATCH_EVERY: Duration = Duration::from_millis(100);
-/// This many failures in a row, without one connection in between, are no accident.
+/// Consecutive failures, without a connection in between, that end the run.
 const HOPELESS: u64 = 100;
 
-/// What is asked for.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Connecting<'a> {
     pub namespace: Option<&'a Namespace>,
@@ -32,22 +32,22 @@ pub struct Connecting<'a> {
     pub connections: usize,
     /// New connections a second.
     pub rate: Option<f64>,
-    /// A connection is closed after this many bytes, and another one opened; `None`: it stays.
+    /// Bytes after which a connection is replaced by a new one; `None`: it stays open.
     pub bytes: Option<u64>,
     /// Bits of data a second, over all connections.
     pub bandwidth: Option<f64>,
-    /// End after this many connections.
+    /// Number of connections that ends the run.
     pub count: Option<u64>,
     pub duration: Option<Duration>,
 }
 
-/// The account.
+/// The counts of a run.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// Handshakes that were completed.
+    /// Completed handshakes.
     pub connected: u64,
     pub failed: u64,
-    /// Connections that were closed here, having done what they were for.
+    /// Connections closed by this side after their last byte.
     pub closed: u64,
     /// Connections that the other side ended.
     pub ended: u64,
@@ -58,7 +58,7 @@ pub struct Account {
     pub elapsed: Duration,
     /// Nanoseconds from the first packet of a handshake to its end.
     pub handshakes: Histogram<u64>,
-    /// Why the last one failed that did.
+    /// Reason of the last failure.
     pub why: Option<String>,
 }
 
@@ -68,7 +68,7 @@ struct Connection {
     connected: bool,
     /// Bytes that were handed to the kernel.
     written: u64,
-    /// All is written; the connection is closed when the other side has acknowledged it.
+    /// True once all is written; the connection closes when the other side has acknowledged it.
     closing: bool,
 }
 
@@ -83,7 +83,7 @@ impl Connection {
     }
 }
 
-/// What became of a connection in a round.
+/// Fate of a connection in a round.
 enum Fate {
     Goes,
     Done,
@@ -91,7 +91,7 @@ enum Fate {
     Failed(std::io::Error),
 }
 
-/// Opens connections and sends; `watch` sees the account about ten times a second and says whether to go on.
+/// Opens connections and sends; `watch` sees the account about ten times a second and returns whether to go on.
 pub fn run(
     plan: &Connecting<'_>,
     watch: &mut (dyn FnMut(&Account) -> bool + Send),
@@ -99,7 +99,7 @@ pub fn run(
     if plan.connections == 0 {
         return Err(Error::usage(
             "cannot send over 0 connections",
-            "there has to be one at least",
+            "at least one is required",
         ));
     }
     run_maybe_in(plan.namespace, || Run::new(plan)?.go(watch))?
@@ -113,7 +113,7 @@ struct Run<'a> {
     opened: u64,
     in_a_row: u64,
     connections: Vec<Connection>,
-    /// What it holds of bytes is of connections that are over.
+    /// Its byte counts cover closed connections only.
     account: Account,
     chunk: Vec<u8>,
 }
@@ -168,7 +168,7 @@ impl<'a> Run<'a> {
                 .plan
                 .duration
                 .is_some_and(|time| self.start.elapsed() >= time);
-            // Connections that stay would stay for ever: the last handshake is the end then.
+            // Permanent connections would never end: the last handshake is the end.
             let waits = |one: &Connection| !one.connected || self.plan.bytes.is_some();
             if over || (all_opened && !self.connections.iter().any(waits)) {
                 break;
@@ -248,7 +248,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Waits for something to do, and does it.
+    /// Waits for events, and handles them.
     fn round(&mut self) -> Result<()> {
         let now = self.now();
         let mut due = self.data.due(now, 1.0);
@@ -291,7 +291,7 @@ impl<'a> Run<'a> {
                 Fate::Failed(error) => self.fail(&error)?,
             }
         }
-        // The connection that was served last is served first the next time: a bandwidth is shared by all.
+        // The connection that was served last is served first the next time, so that all share a bandwidth.
         if self.plan.bandwidth.is_some() && !self.connections.is_empty() {
             self.connections.rotate_left(1);
         }
@@ -352,7 +352,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The same error once more: they cannot be copied.
+/// Copies of errors, which do not implement `Clone`.
 trait Again {
     fn kind_error(&self) -> std::io::Error;
 }
@@ -408,7 +408,7 @@ mod tests {
 
     /// Bytes that wait in a socket's buffer were not sent.
     #[test]
-    fn bytes_that_nobody_acknowledged_do_not_count() {
+    fn unacknowledged_bytes_do_not_count() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
         let silent = std::thread::spawn(move || listener.accept().unwrap());
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_listens_it_says_so() {
+    fn missing_listener_is_reported() {
         let unused = TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()

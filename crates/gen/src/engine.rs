@@ -1,4 +1,4 @@
-//! How frames are handed to the device.
+//! Engines, which hand frames to the device.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,49 +14,49 @@ pub use choice::{Choice, Notes, Wish, open};
 
 mod choice;
 
-/// What one call of [`Engine::send`] did.
+/// Result of one call of [`Engine::send`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Frames that the device took, and their bytes, without the checksum that ends an Ethernet frame.
+    /// Frames that the device accepted, and their bytes, without the checksum that ends an Ethernet frame.
     pub frames: u64,
     pub bytes: u64,
-    /// Times that the device had no room for a frame: it, or another one, is offered again.
+    /// Number of refusals for want of room: this frame, or another one, is offered again.
     pub refused: u64,
-    /// The source has no frame before this time: see [`crate::Next::Later`].
+    /// Time before which the source has no frame: see [`crate::Next::Later`].
     pub later: Option<u64>,
-    /// The source is at its end, and the device has taken all.
+    /// True if the source is at its end and the device has accepted all frames.
     pub ended: bool,
 }
 
-/// A way to the device. It belongs to one thread, and to the namespace that it was opened in.
+/// A means of sending. It belongs to one thread, and to the namespace that it was opened in.
 pub trait Engine: std::fmt::Debug {
-    /// How it is called on the command line.
+    /// Returns the name on the command line.
     fn name(&self) -> &'static str;
 
-    /// Called once before the run: what takes its time may be done here, and may send frames of the source.
+    /// Called once before the run: slow preparations are done here, and may send frames of the source.
     fn prepare(&mut self, _source: &mut dyn Source) -> Result<Sent> {
         Ok(Sent::default())
     }
 
-    /// Offers up to `want` frames of the source to the device. May take fewer, for want of room on the other side.
-    /// Frames that the source gave and the device has not taken yet are offered first in the next call.
+    /// Offers up to `want` frames of the source to the device. May send fewer, for want of room on the other side. Frames
+    /// that the device has not accepted yet are offered first in the next call.
     fn send(&mut self, source: &mut dyn Source, now: u64, want: u64) -> Result<Sent>;
 
-    /// The most frames that one call should be asked for.
+    /// Returns the maximum of frames for one call.
     fn most(&self) -> u64;
 
-    /// What may be wrong when the device takes nothing at all.
+    /// Returns the likely cause if the device accepts nothing at all.
     fn suspicion(&self) -> &'static str {
-        "is it up, and its other end?"
+        "check that it and its other end are up"
     }
 
-    /// Whether frames that the source gave wait to be taken.
+    /// Returns whether frames from the source are waiting for the device.
     fn has_frames(&self) -> bool {
         false
     }
 
-    /// Called when nothing more will be sent: waits, for a bounded time, until the device has dealt with what it was
-    /// given, and tells what it took that was not told before.
+    /// Called after the last frame: waits, for a bounded time, until the device has handled all frames, and returns the
+    /// counts that were not returned before.
     fn finish(&mut self) -> Result<Sent> {
         Ok(Sent::default())
     }
@@ -64,25 +64,25 @@ pub trait Engine: std::fmt::Debug {
 
 // A packet socket: works everywhere.
 
-/// Frames wait here until the device took them.
+/// Frames that wait for the device.
 #[derive(Debug)]
 pub struct Packet {
     socket: PacketSender,
     room: usize,
     bytes: Vec<u8>,
-    /// The lengths of the frames that wait, from `first` on; each has `room` bytes.
+    /// Lengths of the waiting frames, from `first` on; each has `room` bytes.
     lengths: [usize; PACKET_BATCH],
     first: usize,
     end: usize,
 }
 
 impl Packet {
-    /// For an interface of the calling thread's namespace, and frames up to that length.
+    /// Opens an engine for an interface of the calling thread's namespace, and frames up to that length.
     pub fn open(interface: &str, longest: usize) -> Result<Self> {
         Ok(Self::over(PacketSender::open(interface)?, longest))
     }
 
-    /// Through the queueing discipline, as a plain loop of sendmmsg sends. For comparison.
+    /// Opens an engine that sends through the queueing discipline, like a plain loop of sendmmsg. For comparison.
     pub fn plain(interface: &str, longest: usize) -> Result<Self> {
         Ok(Self::over(PacketSender::queued(interface)?, longest))
     }
@@ -98,7 +98,7 @@ impl Packet {
         }
     }
 
-    /// Takes frames from the source until this many wait, and says how it answered when it gave none.
+    /// Fetches frames from the source until this many wait; returns the source's answer if it gave none.
     fn fetch(&mut self, source: &mut dyn Source, now: u64, want: usize) -> Result<Option<Next>> {
         if self.first == self.end {
             (self.first, self.end) = (0, 0);
@@ -165,25 +165,25 @@ impl Engine for Packet {
 
 // Live XDP frames: the kernel makes the frames of a pattern, and no frame crosses from user space.
 
-/// A run goes on about this long: long enough that setting it up does not count, short enough to be stopped.
+/// Duration of a run: long enough that its setup is negligible, short enough to be stopped.
 const RUN: Duration = Duration::from_millis(20);
 const FIRST_RUN: u64 = 4096;
 
-/// See [`trawl_io::send`] on what the device has to be able to do.
+/// Live XDP frames; [`trawl_io::send`] lists the requirements for the device.
 #[derive(Debug)]
 pub struct Live {
     sender: LiveSender,
     frames: Frames,
-    /// As many frames as a run of about the right length has.
+    /// Number of frames in a run of about the right duration.
     most: u64,
 }
 
-/// What is given to the kernel.
+/// Input of the kernel.
 #[derive(Debug)]
 enum Frames {
-    /// A frame to start from; the program makes the rest.
+    /// A first frame; the program makes the rest.
     Made(Vec<u8>),
-    /// Frames that are no pattern: each is a run of its own. The length is that of one that was refused.
+    /// Frames that follow no pattern: each is a run of its own. The length is the one of a refused frame.
     Given {
         room: Vec<u8>,
         waiting: Option<usize>,
@@ -191,8 +191,8 @@ enum Frames {
 }
 
 impl Live {
-    /// For an interface of the calling thread's namespace. Sources that follow no pattern are sent frame by frame,
-    /// which is slow; patterns that the kernel cannot make are refused.
+    /// Opens an engine for an interface of the calling thread's namespace. Sources without a pattern are sent frame by
+    /// frame, which is slow; patterns that the kernel cannot make are refused.
     pub fn open(interface: &str, source: &mut dyn Source, batch: Option<u32>) -> Result<Self> {
         let (mut sender, frames) = match source.pattern() {
             Some(source) => {
@@ -226,13 +226,13 @@ impl Live {
         let want = want.min(LARGEST_RUN);
         let start = Instant::now();
         let burst = self.sender.burst(frame, want)?;
-        // Longer or shorter runs from now on, where this one was not cut short by what was due.
+        // Adjusts the length of the runs, unless this one was limited by the frames due.
         if want == self.most {
             let aim = RUN.as_secs_f64() / start.elapsed().as_secs_f64().max(1e-9);
             self.most = (want as f64 * aim.clamp(0.25, 2.0)) as u64;
             self.most = self.most.clamp(FIRST_RUN, LARGEST_RUN);
         }
-        // Frames that were refused are not made again: the kernel went on to the next numbers.
+        // Refused frames are not made again: the kernel went on to the next numbers.
         let offered = burst.sent + burst.refused;
         let bytes = source.pattern().map_or(0, |source| source.skip(offered));
         let lost = bytes.checked_div(offered).unwrap_or(0) * burst.refused;
@@ -298,21 +298,21 @@ impl Engine for Live {
 
 // AF_XDP: frames are written into slots of memory that is shared with the kernel.
 
-/// The device has so long to let go of the frames.
+/// Time that the device has to release the frames.
 const FINISH: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const XSK_BATCH: u64 = 256;
 
-/// See [`trawl_io::xsk`].
+/// AF_XDP; see [`trawl_io::xsk`].
 #[derive(Debug)]
 pub struct Xsk {
     device: XskSender,
-    /// The lengths of the frames that wait in slots, oldest first.
+    /// Lengths of the frames that wait in slots, oldest first.
     lengths: VecDeque<usize>,
 }
 
 impl Xsk {
-    /// For a queue of an interface of the calling thread's namespace, and frames up to that length.
+    /// Opens an engine for a queue of an interface of the calling thread's namespace, and frames up to that length.
     pub fn open(interface: &str, queue: u32, longest: usize) -> Result<Self> {
         if longest > LONGEST {
             return Err(Error::failed(
@@ -327,12 +327,12 @@ impl Xsk {
         })
     }
 
-    /// Whether frames are copied, in words.
+    /// Returns a text that says whether frames are copied.
     pub fn way(&self) -> &'static str {
         if self.device.is_zero_copy() {
-            "AF_XDP without copying: the device reads frames where they lie"
+            "AF_XDP without copying: the device reads frames in place"
         } else {
-            "AF_XDP with copying: the driver has no way without on this queue"
+            "AF_XDP with copying: the driver has no zero-copy mode on this queue"
         }
     }
 
@@ -371,10 +371,10 @@ impl Xsk {
         Ok(false)
     }
 
-    /// Has frames sent, and adds those that left their slots to what was sent.
+    /// Sends frames, and adds the ones that left their slots to `sent`.
     fn hand_over(&mut self, sent: &mut Sent) -> Result<()> {
         let kicked = self.device.kick()?;
-        // Which of them it dropped is not known; only the last one of a call can be.
+        // The dropped frame is not known; only the last one of a call can be dropped.
         for at in 0..kicked.taken + kicked.dropped {
             let length = self.lengths.pop_front().unwrap_or(0);
             if at < kicked.taken {
@@ -416,7 +416,7 @@ impl Engine for Xsk {
         while !self.lengths.is_empty() && start.elapsed() < FINISH {
             self.hand_over(&mut sent)?;
         }
-        // The memory may go only when the device has let go of it.
+        // The memory must outlive the device's use of it.
         while self.device.outstanding() > 0 && start.elapsed() < FINISH {
             std::thread::sleep(LOOK_AGAIN);
         }

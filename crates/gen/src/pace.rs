@@ -1,27 +1,27 @@
-//! How many frames are due: the pacer, and the account of how evenly they went.
+//! The pacer, which computes the number of frames due, and the account of the gaps between frames.
 
 use trawl_sys::{Error, Result};
 
 const SECOND: f64 = 1e9;
 
-/// What a second has room for.
+/// A limit for each second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// As fast as they go.
+    /// No limit: full speed.
     Unlimited,
     Frames(f64),
-    /// Bits of a wire, where each frame takes `overhead` bytes beside its own.
+    /// Bits on a wire, on which each frame has `overhead` more bytes.
     Bits {
         per_second: f64,
         overhead: u32,
     },
 }
 
-/// Preamble, frame check sequence and gap: what a frame takes on an Ethernet wire beside its own bytes.
+/// Preamble, frame check sequence and gap: bytes of a frame on an Ethernet wire in addition to its own.
 pub const WIRE_OVERHEAD: u32 = 8 + 4 + 12;
 
 impl Rate {
-    /// The share of one of this many threads.
+    /// Returns the share of one of this many threads.
     #[must_use]
     pub fn divided_by(self, threads: usize) -> Self {
         let share = threads.max(1) as f64;
@@ -49,20 +49,20 @@ impl Rate {
         }
         Err(Error::usage(
             format!("cannot send at a rate of {value}"),
-            "it has to be above zero",
+            "it must be above zero",
         ))
     }
 }
 
-/// Says how many frames are due at a time. It never forgets what was missed: in the long run the rate is exact.
+/// Computes the number of frames due at a time. Missed frames stay due: in the long run the rate is exact.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     rate: Rate,
-    /// Takes the place of the rate.
+    /// Replaces the rate.
     profile: Option<Profile>,
-    /// Frames that go together.
+    /// Number of frames sent together.
     group: u64,
-    /// When this thread's first frame is due, in nanoseconds: threads take turns.
+    /// Time at which this thread's first frame is due, in nanoseconds: threads alternate.
     offset: f64,
     frames: u64,
     bits: f64,
@@ -80,7 +80,7 @@ impl Pacer {
         }
     }
 
-    /// At a rate that changes over time.
+    /// Creates a pacer with a rate that changes over time.
     pub fn phased(profile: Profile, group: u64) -> Self {
         let rate = match profile.overhead {
             None => Rate::Frames(1.0),
@@ -95,7 +95,7 @@ impl Pacer {
         }
     }
 
-    /// What went so far, in units of the rate.
+    /// Returns the amount sent so far, in units of the rate.
     fn units(&self, group: u64) -> f64 {
         match self.rate {
             Rate::Bits { .. } => self.bits,
@@ -111,7 +111,7 @@ impl Pacer {
         if own > 0 { own } else { self.group }
     }
 
-    /// When the next frame is due, in nanoseconds since the start; `None`: at once, always.
+    /// Returns the time at which the next frame is due, in nanoseconds since the start; `None`: always at once.
     pub fn next_due(&self) -> Option<u64> {
         let time = match (&self.profile, self.rate) {
             (None, Rate::Unlimited) => return None,
@@ -125,7 +125,7 @@ impl Pacer {
         Some((self.offset + time * SECOND) as u64)
     }
 
-    /// How many frames are due at that time; `mean` is about how long a frame is.
+    /// Returns the number of frames due at that time; `mean` is the approximate length of a frame.
     pub fn due(&self, now: u64, mean: f64) -> u64 {
         let Some(next) = self.next_due() else {
             return u64::MAX;
@@ -150,7 +150,7 @@ impl Pacer {
         }
     }
 
-    /// Notes what the device took.
+    /// Notes the frames and bytes that the device accepted.
     pub fn took(&mut self, frames: u64, bytes: u64) {
         self.frames += frames;
         if let Rate::Bits { overhead, .. } = self.rate {
@@ -158,7 +158,7 @@ impl Pacer {
         }
     }
 
-    /// The time between two frames, in nanoseconds, at that time and for frames of about that length.
+    /// Returns the gap between two frames in nanoseconds, at that time and for frames of about that length.
     pub fn gap(&self, now: u64, mean: f64) -> Option<f64> {
         let per_second = match (&self.profile, self.rate) {
             (Some(profile), _) => profile.rate_at((now as f64 - self.offset) / SECOND),
@@ -176,28 +176,28 @@ impl Pacer {
 
 // A rate that changes over time: phases with a constant rate, a ramp, steps, bursts or a pause.
 
-/// More pieces than anybody writes by hand, repetitions counted.
+/// Limit of pieces, including repetitions: more than a hand-written template has.
 const MOST: usize = 100_000;
 
-/// A time with one rate, or one that goes evenly from one to the other.
+/// A period with one rate, or one that changes linearly from one rate to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Phase {
     pub seconds: f64,
     /// Units (frames or bits) a second, at the beginning and at the end.
     pub from: f64,
     pub to: f64,
-    /// The way from one to the other in this many steps; 0: evenly.
+    /// Number of steps from one rate to the other; 0: linear.
     pub steps: u32,
-    /// Frames that go together; 0: as elsewhere.
+    /// Number of frames sent together; 0: the default.
     pub burst: u64,
 }
 
-/// One piece of the whole: its rate is a straight line.
+/// A piece of the profile with a linear rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Piece {
     begin: f64,
     phase: Phase,
-    /// What was due before it.
+    /// Units due before it.
     before: f64,
 }
 
@@ -216,7 +216,7 @@ impl Piece {
         (self.phase.from + self.phase.to) / 2.0 * self.phase.seconds
     }
 
-    /// When this many units of this piece are due.
+    /// Returns the time at which this many units of this piece are due.
     fn seconds_for(&self, units: f64) -> f64 {
         let Phase {
             from, to, seconds, ..
@@ -230,16 +230,16 @@ impl Piece {
     }
 }
 
-/// Phases, one after the other.
+/// Consecutive phases.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     pieces: Vec<Piece>,
-    /// Units are bits of a wire where each frame takes this many bytes beside its own; `None`: units are frames.
+    /// Bytes of each frame on the wire in addition to its own, if units are bits; `None`: units are frames.
     pub overhead: Option<u32>,
 }
 
 impl Profile {
-    /// All phases, this many times.
+    /// Creates a profile that repeats the phases this many times.
     pub fn new(phases: &[Phase], repeat: u32, overhead: Option<u32>) -> Result<Self> {
         let too_many = || {
             Error::usage(
@@ -247,7 +247,7 @@ impl Profile {
                 format!("they are more than {MOST}, steps and repetitions counted"),
             )
         };
-        // Before they are made: their number is the file's.
+        // Checked before they are made: the number comes from the file.
         if phases.iter().any(|phase| phase.steps as usize > MOST) {
             return Err(too_many());
         }
@@ -267,12 +267,12 @@ impl Profile {
             }
         }
         if before <= 0.0 {
-            return Err(Error::usage("the phases", "nothing is sent in any of them"));
+            return Err(Error::usage("the phases", "none of them sends a frame"));
         }
         Ok(Self { pieces, overhead })
     }
 
-    /// For one of this many threads.
+    /// Returns the profile of one of this many threads.
     #[must_use]
     pub fn divided_by(&self, threads: usize) -> Self {
         let share = threads.max(1) as f64;
@@ -291,7 +291,7 @@ impl Profile {
             .map_or(0.0, |last| last.begin + last.phase.seconds)
     }
 
-    /// All that is due in the end.
+    /// Returns the total number of units.
     pub fn total(&self) -> f64 {
         self.pieces
             .last()
@@ -303,7 +303,7 @@ impl Profile {
         self.pieces.get(at.saturating_sub(1))
     }
 
-    /// What is due at that time.
+    /// Returns the number of units due at that time.
     fn due_at(&self, seconds: f64) -> f64 {
         self.piece_at(seconds).map_or(0.0, |piece| {
             let into = (seconds - piece.begin).clamp(0.0, piece.phase.seconds);
@@ -311,7 +311,7 @@ impl Profile {
         })
     }
 
-    /// When this number of units is due; after the end where it never is.
+    /// Returns the time at which this number of units is due; after the end if it never is.
     fn time_of(&self, units: f64) -> f64 {
         let at = self
             .pieces
@@ -322,7 +322,7 @@ impl Profile {
         }
     }
 
-    /// Units a second at that time.
+    /// Returns the units a second at that time.
     fn rate_at(&self, seconds: f64) -> f64 {
         self.piece_at(seconds).map_or(0.0, |piece| {
             let share = ((seconds - piece.begin) / piece.phase.seconds).clamp(0.0, 1.0);
@@ -330,13 +330,13 @@ impl Profile {
         })
     }
 
-    /// Frames that go together at that time.
+    /// Returns the number of frames sent together at that time.
     fn burst_at(&self, seconds: f64) -> u64 {
         self.piece_at(seconds).map_or(0, |piece| piece.phase.burst)
     }
 }
 
-/// A phase in steps is that many phases.
+/// Returns the constant phases of a phase in steps.
 fn straight(phase: &Phase) -> Vec<Phase> {
     let steps = phase.steps;
     if steps < 2 {
@@ -428,7 +428,7 @@ mod tests {
         }
     }
 
-    /// No memory is taken for them.
+    /// They are refused before any memory is allocated.
     #[test]
     fn four_thousand_million_steps_are_refused() {
         let error = Profile::new(&[phase(1.0, 1.0, 2.0, 4_000_000_000)], 1, None).unwrap_err();

@@ -1,9 +1,9 @@
-//! Frames as a function of their number: what the sending program computes in the kernel, and the same here.
+//! Frames as a function of their number: computed by the sending program in the kernel, and here in the same manner.
 //!
-//! A pattern is a table of [`Variant`]s (finished frames), an order in which they come, and in each variant some
-//! [`Edit`]s: words whose value follows from the number of the frame. The checksums that cover an edited word are
-//! sums over what stays plus the words, each with a factor; the factors are found once, when the pattern is made. So
-//! the frame with the number n is the same on every engine, and on however many threads the numbers are spread.
+//! A pattern is a table of [`Variant`]s (finished frames), an order of them, and in each variant some [`Edit`]s: fields
+//! whose value follows from the number of the frame. A checksum that covers edited fields is a sum over the constant part
+//! plus the fields, each with a factor; the factors are computed once, when the pattern is made. So the frame with the
+//! number n is the same on every engine, and for any number of threads.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::stamp::{self, Stamp};
 
 pub mod kernel;
 
-/// A word of a frame that is not the same in all frames: `base | value << shift`, big-endian.
+/// A field that varies between frames: `base | value << shift`, big-endian.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Edit {
     /// Even, like all offsets of fields that checksums cover.
@@ -24,28 +24,28 @@ pub struct Edit {
     /// 2, 4 or 8 bytes.
     pub width: usize,
     pub shift: u32,
-    /// The bits of the field itself in the word, shifted to their place.
+    /// Mask of the field in the edited bytes, shifted to its position.
     pub field: u64,
     pub value: Value,
 }
 
-/// A finished frame and what changes in it.
+/// A finished frame and its edits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variant {
     bytes: Vec<u8>,
     edits: Vec<(Edit, u64)>,
     sums: Vec<Sum>,
-    /// By how much each edit counts in each sum.
+    /// Factor of each edit in each sum.
     factors: Vec<[u32; SEND_SUMS]>,
 }
 
 impl Variant {
-    /// `covers` tells of the frame's checksums, inner ones before those that cover them.
+    /// Creates a variant. `covers` lists the frame's checksums, inner ones before the ones that cover them.
     pub fn new(bytes: Vec<u8>, mut edits: Vec<Edit>, covers: &[Cover]) -> Self {
         edits.sort_by_key(|edit| edit.offset);
         let bases = edits.iter().enumerate().map(|(at, edit)| {
             let word = read_word(&bytes, edit.offset, edit.width) & !edit.field;
-            // Where the word of a later edit overlaps, that one writes, and counts.
+            // If a later edit overlaps, its value is written and counts.
             let overlap = edits[at + 1..].iter().map(|later| {
                 let from = later.offset.saturating_sub(edit.offset).min(edit.width);
                 if from == 0 {
@@ -111,30 +111,30 @@ fn write_word(bytes: &mut [u8], offset: usize, width: usize, word: u64) {
     bytes[offset..offset + width].copy_from_slice(&word.to_be_bytes()[8 - width..]);
 }
 
-/// Every Nth frame is of another kind.
+/// A different variant for every Nth frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exception {
     pub every: u64,
-    /// How much further on in the table the other kind of each variant is.
+    /// Distance in the table from each variant to its exception.
     pub further: usize,
 }
 
-/// Frames by their number.
+/// Frames as a function of their number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pattern {
     variants: Vec<Variant>,
-    /// Which variant each frame is of, in turn.
+    /// Variant of each frame, in turn.
     schedule: Vec<u32>,
-    /// Flows that the frames belong to in turn; `None`: each frame for itself.
+    /// Number of flows that frames belong to in turn; `None`: each frame has its own.
     flows: Option<u64>,
     exception: Option<Exception>,
     longest: usize,
-    /// The first thread's stream, where frames are stamped.
+    /// Stream of the first thread, if frames are stamped.
     stream: Option<u16>,
 }
 
 impl Pattern {
-    /// Panics without a variant, or where the schedule names one that is not there: both are made by trawl itself.
+    /// Creates a pattern. Panics without a variant, or if the schedule names a missing one: both come from trawl itself.
     pub fn new(
         variants: Vec<Variant>,
         schedule: Vec<u32>,
@@ -155,8 +155,8 @@ impl Pattern {
         }
     }
 
-    /// The same with a stamp at the end of each frame, which has to be zero until then and nobody else's. The error
-    /// is the length of a frame for which that is not so.
+    /// Adds a stamp to the end of each frame, which must be zero and unused until then. The error is the length of a frame
+    /// that does not meet this.
     pub fn stamped(mut self, stream: u16) -> Result<Self, usize> {
         let taken = |variant: &&Variant| {
             let room = variant.length().saturating_sub(stamp::LENGTH);
@@ -174,7 +174,7 @@ impl Pattern {
         Ok(self)
     }
 
-    /// One frame, again and again.
+    /// Creates a pattern of a single frame.
     pub fn fixed(frame: Vec<u8>) -> Self {
         Self::new(
             vec![Variant::new(frame, Vec::new(), &[])],
@@ -202,7 +202,7 @@ impl Pattern {
         variant.length()
     }
 
-    /// The frame with this number, as a single thread would send it.
+    /// Returns the frame with this number, as a single thread would send it.
     pub fn frame(&self, number: u64) -> Vec<u8> {
         let mut frame = vec![0; self.longest];
         let length = self.write(number, &mut frame);
@@ -219,7 +219,7 @@ impl Pattern {
     }
 }
 
-/// The frames of a pattern, every Nth of them.
+/// Every Nth frame of a pattern.
 #[derive(Clone, Debug)]
 pub struct PatternSource {
     pattern: Arc<Pattern>,
@@ -228,20 +228,20 @@ pub struct PatternSource {
     marks: Option<Marks>,
 }
 
-/// How one thread's frames are stamped: the numbers are spread over threads and flows, and each flow of each thread
-/// has a sequence of its own.
+/// Stamps of one thread's frames: the numbers are spread over threads and flows, and each flow of each thread has its own
+/// sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
     pub stream: u16,
-    /// A frame's flow is its number modulo this.
+    /// Number of flows: a frame's flow is its number modulo this.
     pub flows: u64,
-    /// A frame's sequence number is its number divided by this: the thread comes back to a flow after that many.
+    /// Divisor of a frame's number that gives its sequence number: the thread returns to a flow after that many frames.
     pub every: u64,
 }
 
 impl Marks {
     fn new(first_stream: u16, thread: usize, threads: u64, flows: Option<u64>) -> Self {
-        // The stamp has no room for more: they are counted as one.
+        // The stamp has no room for more: they count as one flow.
         let flows = flows.filter(|flows| *flows <= 1 << 16).unwrap_or(1).max(1);
         Self {
             stream: first_stream.wrapping_add(thread as u16),
@@ -269,7 +269,7 @@ fn common_divisor(one: u64, other: u64) -> u64 {
 }
 
 impl PatternSource {
-    /// For one of this many threads: together they make all frames.
+    /// Creates the source of one of this many threads: together they make all frames.
     pub fn new(pattern: Arc<Pattern>, thread: usize, threads: usize) -> Self {
         let stride = threads.max(1) as u64;
         let marks = pattern
@@ -283,7 +283,7 @@ impl PatternSource {
         }
     }
 
-    /// How the frames are stamped, if they are.
+    /// Returns the stamps' parameters, if frames are stamped.
     pub fn marks(&self) -> Option<Marks> {
         self.marks
     }
@@ -292,24 +292,24 @@ impl PatternSource {
         &self.pattern
     }
 
-    /// The number of the next frame.
+    /// Returns the number of the next frame.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Goes on with the frame that has this number.
+    /// Continues with the frame that has this number.
     pub fn go_to(&mut self, number: u64) {
         self.number = number;
     }
 
-    /// Goes on after a number of frames that another engine made, and says how many bytes they had.
+    /// Skips a number of frames that another engine made, and returns the sum of their lengths.
     pub fn skip(&mut self, frames: u64) -> u64 {
         let bytes = self.bytes_of(frames);
         self.number = self.number.wrapping_add(frames.wrapping_mul(self.stride));
         bytes
     }
 
-    /// The bytes of this many frames from here on.
+    /// Returns the number of bytes of the next `frames` frames.
     fn bytes_of(&self, frames: u64) -> u64 {
         let pattern = &self.pattern;
         if pattern
@@ -346,28 +346,28 @@ impl Source for PatternSource {
     }
 }
 
-// Checksums over words that change: found once, so that a frame costs a few additions.
+// Checksums over edited fields: computed once, so that a frame costs a few additions.
 //
-// Ones' complement sums are sums modulo 65535, and a checksum is the negative of a sum. So each checksum is
-// `-(start + Σ factor * word)`, where `start` is the sum over what stays. One checksum may cover another (those inside
-// a tunnel): it then covers the negative of the inner sum, and the inner factors are taken off the outer ones.
+// Ones' complement sums are sums modulo 65535, and a checksum is the negative of a sum. So each checksum is `-(start + Σ
+// factor * word)`, where `start` is the sum over the constant part. One checksum may cover another (inside a tunnel): it
+// then covers the negative of the inner sum, and the inner factors are subtracted from the outer ones.
 
 const MODULUS: u64 = 0xffff;
 
 /// A checksum of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cover {
-    /// Where it is stored.
+    /// Offset at which it is stored.
     pub offset: usize,
-    /// The bytes it covers; those in several ranges count several times. Only the last range may have an odd length.
+    /// Ranges that it covers; bytes in several ranges count several times. Only the last range may have an odd length.
     pub ranges: Vec<Range<usize>>,
-    /// What it covers that is nowhere in the frame: length and protocol of a pseudo-header.
+    /// Sum of covered values outside the frame: length and protocol of a pseudo-header.
     pub constant: u64,
-    /// Zero would mean unchecked.
+    /// True if zero would mean unchecked.
     pub never_zero: bool,
 }
 
-/// A checksum that has to be written anew in each frame.
+/// A checksum that is computed anew for each frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sum {
     pub offset: usize,
@@ -375,7 +375,7 @@ struct Sum {
     pub never_zero: bool,
 }
 
-/// The sum of a number's four words, in 16 bits: zero only for zero.
+/// Folds a number's four 16-bit digits into one: zero only for zero.
 pub fn fold(sum: u64) -> u64 {
     let mut sum = (sum & 0xffff_ffff) + (sum >> 32);
     for _ in 0..3 {
@@ -384,7 +384,7 @@ pub fn fold(sum: u64) -> u64 {
     sum
 }
 
-/// The sums that change with the words (offset and width), and the words' factors in them.
+/// Returns the sums that depend on the edits (offset and width), and the factors of the edits in them.
 fn relate(
     bytes: &[u8],
     words: &[(usize, usize)],
@@ -400,7 +400,7 @@ fn relate(
         let times = |at: usize| cover.ranges.iter().filter(|r| r.contains(&at)).count() as u64;
         let mut own: Vec<u64> = words.iter().map(|(offset, _)| times(*offset)).collect();
         let mut start = cover.constant;
-        // What the inner checksums that change are worth here.
+        // Subtracts the inner checksums that change.
         for (column, inner) in sums.iter().enumerate() {
             let negative = MODULUS - times(inner.offset) % MODULUS;
             for (factor, inner_factors) in own.iter_mut().zip(&factors) {
@@ -421,7 +421,7 @@ fn relate(
         }
         sums.push(Sum {
             offset: cover.offset,
-            // Never nothing: a sum of words that are not all zero is not zero.
+            // Never zero: a sum over a nonzero part is not zero.
             start: match start % MODULUS {
                 0 => MODULUS as u32,
                 start => start as u32,
@@ -443,25 +443,25 @@ fn sum_of(bytes: &[u8]) -> u64 {
 
 // Values that follow from a frame's number.
 
-/// How a field's value comes about. `turn` is the frame's number, or that of its flow.
+/// Rule for a field's value. `turn` is the frame's number, or the number of its flow.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// `first + (turn modulo count) * step`; a count of zero stands for 2^64.
+    /// `first + (turn modulo count) * step`; a count of zero means 2^64.
     Step {
         first: u64,
         step: u64,
         count: u64,
     },
-    /// One of `count` values from `first` on: a count of zero stands for 2^64, and one above 2^32 is a power of two.
+    /// One of `count` values from `first` on: a count of zero means 2^64, and one above 2^32 is a power of two.
     Random {
         first: u64,
         count: u64,
         seed: u64,
     },
     List(Arc<[u64]>),
-    /// The frame's own number, whatever flow it is of, plus this.
+    /// The frame's own number, independent of its flow, plus this.
     Number(u64),
-    /// Nanoseconds of the steady clock at the moment the frame is made, plus this.
+    /// Nanoseconds of the steady clock at which the frame is made, plus this.
     Clock(u64),
 }
 
@@ -491,7 +491,7 @@ fn modulo(value: u64, count: u64) -> u64 {
     value.checked_rem(count).unwrap_or(value)
 }
 
-/// The last steps of splitmix64.
+/// Mixes the bits of a value: the last steps of splitmix64.
 fn mix(value: u64) -> u64 {
     let value = (value ^ value >> 30).wrapping_mul(SEND_MIX_1 as u64);
     let value = (value ^ value >> 27).wrapping_mul(SEND_MIX_2 as u64);
@@ -503,7 +503,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_go_round() {
+    fn steps_wrap_around() {
         let ports = Value::Step {
             first: 1000,
             step: 2,

@@ -1,4 +1,4 @@
-//! The receiver: an XDP program that counts stamped packets, and what its counts mean.
+//! The receiver: an XDP program that counts stamped packets, and the evaluation of its counts.
 
 use std::ops::AddAssign;
 use std::os::fd::AsFd;
@@ -19,21 +19,21 @@ use trawl_sys::{Error, Result};
 
 pub use trawl_io::receive::{FlowKey, Verdict};
 
-/// The program, in messages.
+/// Name of the program in messages.
 const NAME: &str = "the receiver";
 
-/// How to receive.
+/// Parameters of a receiver.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     pub namespace: Option<&'a Namespace>,
     pub interface: &'a str,
-    /// What becomes of stamped packets.
+    /// Fate of stamped packets.
     pub verdict: Verdict,
-    /// Flows that are followed one by one; packets of others are counted only.
+    /// Number of tracked flows; packets of others are counted only.
     pub max_flows: u32,
 }
 
-/// How far it has come.
+/// Counts of a running receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub stamped: Count,
@@ -41,7 +41,7 @@ pub struct Progress {
     pub lost: u64,
 }
 
-/// Counts until it is dropped.
+/// Counts packets until it is dropped.
 #[derive(Debug)]
 pub struct Receiver {
     program: ReceiveProgram,
@@ -50,7 +50,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Attaches in native mode where the driver can, in generic mode otherwise.
+    /// Attaches in native mode if the driver supports it, otherwise in generic mode.
     pub fn attach(options: &Options<'_>) -> Result<Self> {
         let interface = Interface::find(options.namespace, options.interface)?;
         if let Some(present) = interface.xdp_attached(options.namespace)? {
@@ -76,27 +76,27 @@ impl Receiver {
         })
     }
 
-    /// `native` or `skb`.
+    /// Returns `native` or `skb`.
     pub fn mode(&self) -> &'static str {
         self.mode
     }
 
-    /// What the user should know of how it is attached.
+    /// Returns the user's notice on the attachment mode, if any.
     pub fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
     }
 
-    /// The interface is gone; what was counted is still there.
+    /// Returns whether the interface was removed; the counts remain.
     pub fn is_orphaned(&self) -> bool {
         self.program.is_orphaned()
     }
 
-    /// Stamped packets and others so far: a cheap look.
+    /// Returns the counts of stamped packets and others so far, which is cheap.
     pub fn counts(&self) -> Result<(Count, Count)> {
         Ok(counts(&self.program.totals()?))
     }
 
-    /// The same with what is missing, which takes a look at every flow.
+    /// Returns the counts with the losses, which requires a look at every flow.
     pub fn progress(&self) -> Result<Progress> {
         let (stamped, unstamped) = self.counts()?;
         let flows = self.program.flows()?;
@@ -107,12 +107,12 @@ impl Receiver {
         })
     }
 
-    /// Everything so far.
+    /// Returns a report of all counts so far.
     pub fn report(&self) -> Result<Report> {
         Report::of(&self.program.totals()?, &self.program.flows()?)
     }
 
-    /// Leaves the interface and says what there was in all, exactly.
+    /// Detaches from the interface, and returns the exact final report.
     pub fn finish(mut self) -> Result<Report> {
         self.program.detach();
         self.report()
@@ -137,28 +137,29 @@ fn occupied(interface: &str, present: &XdpAttachment) -> Error {
 
 // One-way latencies: the program's buckets as a histogram.
 
-/// Three digits: finer than the buckets, which have a width of 1/16 (a flow's) or 1/64 (the total's) of their value.
+/// Digits of the histogram: finer than the buckets, which have a width of 1/16 (a flow's) or 1/64 (the total's) of their
+/// value.
 const DIGITS: u8 = 3;
 const LONGEST: u64 = 1 << 40;
 
-/// The parts of the packets, of which it is told how long they took at most.
+/// Percentiles of the latency that are reported.
 pub const PARTS: [f64; 5] = [0.5, 0.9, 0.99, 0.999, 0.9999];
 
-/// How long packets took from the stamp to the receiving hook, in nanoseconds.
+/// Time from the stamp to the receiving hook, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latency {
     pub count: u64,
-    /// Stamped later than they arrived: the clocks differ. They are in the rest as 0.
+    /// Packets stamped later than they arrived: the clocks differ. The other values include them as 0.
     pub negative: u64,
     pub most_negative: u64,
     pub least: u64,
     pub most: u64,
     pub mean: f64,
-    /// For each of [`PARTS`].
+    /// One for each of [`PARTS`].
     pub percentiles: [u64; PARTS.len()],
 }
 
-/// Adds up buckets. Made once and used for one flow after the other: the histogram is large.
+/// Sums buckets. Reused for one flow after the other, since the histogram is large.
 #[derive(Debug)]
 struct Collector {
     histogram: Histogram<u64>,
@@ -177,7 +178,7 @@ impl Collector {
         })
     }
 
-    /// Adds what a CPU counted, or a flow, in buckets of 1/2^`bits` of their value.
+    /// Adds the counts of a CPU or a flow, in buckets of 1/2^`bits` of their value.
     pub fn add(&mut self, counted: &ReceiveLatency, buckets: &[u64], bits: u32) {
         if counted.count == 0 {
             return;
@@ -197,7 +198,7 @@ impl Collector {
         }
     }
 
-    /// What was added since the last time.
+    /// Returns the latency since the last call.
     pub fn take(&mut self) -> Latency {
         let mut latency = std::mem::take(&mut self.latency);
         let sum = std::mem::take(&mut self.sum);
@@ -213,7 +214,7 @@ impl Collector {
     }
 }
 
-/// The middle of what falls into a bucket.
+/// Returns the middle of a bucket.
 fn middle(bucket: u64, bits: u32) -> u64 {
     let Some(shift) = (bucket >> bits).checked_sub(1).filter(|shift| *shift > 0) else {
         return bucket;
@@ -222,7 +223,7 @@ fn middle(bucket: u64, bits: u32) -> u64 {
     low + (1 << shift) / 2
 }
 
-// What the counts of the receiving program add up to.
+// Sums over the receiving program's counts.
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
@@ -230,19 +231,19 @@ pub struct Count {
     pub bytes: u64,
 }
 
-/// What the sequence numbers of stamps tell.
+/// Results from the sequence numbers of stamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// How many numbers there are between the lowest and the highest one that came.
+    /// Count of numbers between the lowest and the highest received one.
     pub expected: u64,
-    /// Missing between the two.
+    /// Missing ones between the two.
     pub lost: u64,
     pub reordered: u64,
     pub duplicates: u64,
-    /// So far below the highest number that late ones and duplicates cannot be told apart. Late ones are in `lost`.
+    /// So far below the highest number that late ones and duplicates cannot be distinguished. Late ones are in `lost`.
     pub too_old: u64,
     pub restarts: u64,
-    /// The lowest number that came: that many were sent before the receiver was there, or were lost.
+    /// The lowest number received: that many were sent before the receiver started, or were lost.
     pub before_first: u64,
 }
 
@@ -267,16 +268,16 @@ pub struct FlowReport {
     pub latency: Latency,
 }
 
-/// Everything that was received.
+/// A report of all received packets.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub stamped: Count,
     pub unstamped: Count,
-    /// Stamped packets of flows beyond those that are followed one by one.
+    /// Stamped packets of untracked flows.
     pub untracked: u64,
-    /// From the first stamped packet to the last.
+    /// Time from the first stamped packet to the last.
     pub span: Duration,
-    /// The flows' sums.
+    /// Sums over the flows.
     pub counts: Counts,
     pub latency: Latency,
     /// In the order of their keys.
@@ -307,7 +308,7 @@ impl FlowReport {
 }
 
 impl Report {
-    /// Packets a second, from the first to the last; `None` where there are too few to tell.
+    /// Returns the packets a second, from the first to the last; `None` if they are too few.
     pub fn packets_per_second(&self) -> Option<f64> {
         let gaps = self
             .stamped
@@ -343,7 +344,7 @@ impl Report {
     }
 }
 
-/// How many different packets there should be since the last restart.
+/// Returns the number of different packets expected since the last restart.
 fn expected(flow: &ReceiveFlow) -> u64 {
     if flow.received == 0 {
         return 0;
@@ -362,7 +363,7 @@ fn span(totals: &[ReceiveTotals]) -> Duration {
     Duration::from_nanos(last.saturating_sub(first))
 }
 
-/// Stamped packets and others.
+/// Returns the counts of stamped packets and others.
 fn counts(totals: &[ReceiveTotals]) -> (Count, Count) {
     let mut stamped = Count::default();
     let mut unstamped = Count::default();
@@ -379,14 +380,14 @@ fn counts(totals: &[ReceiveTotals]) -> (Count, Count) {
 mod tests {
     use super::*;
 
-    /// As bpf/receive.bpf.c has it.
+    /// Same as in bpf/receive.bpf.c.
     fn bucket_of(value: u64, bits: u32) -> u64 {
         let shift = u64::from(value.checked_ilog2().unwrap_or(0).saturating_sub(bits));
         (shift << bits) + (value >> shift)
     }
 
     #[test]
-    fn a_bucket_stands_for_its_values() {
+    fn bucket_represents_its_values() {
         for bits in [4, 6] {
             for value in
                 (0..5000).chain((12..37).flat_map(|p| [(1 << p) - 1, 1 << p, (1 << p) + 1]))
@@ -418,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_within_what_the_buckets_tell() {
+    fn percentiles_are_as_exact_as_the_buckets() {
         let values: Vec<u64> = (1..=1000).map(|n| n * 100).collect();
         let (latency, buckets) = counted(&values);
         let mut collector = Collector::new().unwrap();

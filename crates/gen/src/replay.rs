@@ -1,4 +1,4 @@
-//! Recorded frames sent again: from files of any size, with their own timing or another, changed on the way.
+//! Replay of recorded frames: from files of any size, with the recorded timing or another, and optional changes.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,39 +23,39 @@ const ETHERNET_HEADER: usize = 14;
 const TAG: usize = 4;
 const VLAN: [u8; 2] = [0x81, 0x00];
 
-/// What to send again, and how.
+/// Recordings to send, and their settings.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub files: Vec<PathBuf>,
-    /// All files at once, in the order of their packets' times, rather than one after the other.
+    /// Set to merge all files in order of time, rather than send one after the other.
     pub merge: bool,
-    /// How often; `None`: without an end.
+    /// Number of rounds; `None`: endless.
     pub rounds: Option<u64>,
     pub speed: Speed,
     pub rewrite: Rewrite,
-    /// The interface's: longer packets do not fit.
+    /// The interface's MTU: longer packets do not fit.
     pub mtu: u32,
 }
 
-/// What there is to say of a replay beside the figures of its run.
+/// Results of a replay, in addition to the counts of its run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ReplayAccount {
-    /// Files that could not be sent, or not all of them, and why.
+    /// Files that could not be sent, or only in part, and the reason.
     pub problems: Vec<String>,
-    /// Frames that the interface is not able to take: longer than its MTU allows, or no whole Ethernet header.
+    /// Frames that the interface cannot send: longer than its MTU allows, or without a whole Ethernet header.
     pub too_long: u64,
     pub too_short: u64,
-    /// Frames of which the recording did not keep everything; what it kept was sent.
+    /// Frames that the recording kept in part; the kept part was sent.
     pub cut: u64,
-    /// Frames that were recorded with an earlier time than the one before them.
+    /// Frames that were recorded with an earlier time than their predecessor.
     pub backwards: u64,
     pub rounds: u64,
-    /// How far the gaps between frames were from the recorded ones.
+    /// Errors of the gaps between frames, relative to the recorded ones.
     #[serde(skip)]
     pub gaps: Option<Gaps>,
 }
 
-/// The account of a replay, for those who started it: the replay itself is with the thread that sends.
+/// The account of a replay for the caller; the sending thread owns the replay itself.
 #[derive(Clone, Debug, Default)]
 pub struct Account(Arc<Mutex<ReplayAccount>>);
 
@@ -65,8 +65,8 @@ impl Account {
     }
 }
 
-/// When the recorded time began. With the first frame the engine may be tried and prepared, which takes long: what
-/// counts is when it asks for the second.
+/// Beginning of the recorded time. The engine may be tried and prepared with the first frame, which is slow: the time counts
+/// from the request for the second frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Begin {
     Not,
@@ -74,15 +74,15 @@ enum Begin {
     At(u64),
 }
 
-/// The frames of the recordings, as they come due.
+/// The frames of the recordings, as they become due.
 #[derive(Debug)]
 pub struct Replay {
     options: Options,
-    /// Those of this round that are not at their end. One after the other, they are opened one by one.
+    /// Open recordings of this round that are not at their end. Without merging, they are opened one by one.
     open: Vec<Recording>,
     next_file: usize,
     timing: Option<Timing>,
-    /// When the frame that is next is due, once that was asked for.
+    /// Time at which the next frame is due, once computed.
     due: Option<u64>,
     begin: Begin,
     sent_this_round: bool,
@@ -91,12 +91,12 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Looks at all files. Fails where one cannot be opened, and where nothing could be sent at all.
+    /// Opens all files. Fails if one cannot be opened, and if none has a frame to send.
     pub fn open(options: Options) -> Result<Self> {
         let timing = match options.speed {
             Speed::Times(speed) if !(speed.is_finite() && speed > 0.0) => {
                 let what = format!("cannot replay at {speed} times the recorded speed");
-                return Err(Error::usage(what, "it has to be above zero"));
+                return Err(Error::usage(what, "it must be above zero"));
             }
             Speed::Times(speed) => Some(Timing::new(speed)),
             Speed::Unpaced => None,
@@ -109,10 +109,7 @@ impl Replay {
             problems.extend(recording.problem().map(str::to_owned));
         }
         if !usable {
-            return Err(Error::failed(
-                "there is nothing to replay",
-                problems.join("; "),
-            ));
+            return Err(Error::failed("no frame can be sent", problems.join("; ")));
         }
         let outcome = ReplayAccount {
             gaps: timing.is_some().then(Gaps::new),
@@ -133,12 +130,12 @@ impl Replay {
         Ok(replay)
     }
 
-    /// Where the outcome will be when the replay is over and dropped.
+    /// Returns the account, which is complete when the replay is over and dropped.
     pub fn account(&self) -> Account {
         self.account.clone()
     }
 
-    /// Opens what is to be sent next: all files, or the next one. False where there are no more in this round.
+    /// Opens the next recordings: all files, or the next one. Returns false if none are left in this round.
     fn open_next(&mut self) -> Result<bool> {
         let files = &self.options.files;
         let last = if self.options.merge {
@@ -164,7 +161,7 @@ impl Replay {
             .options
             .rounds
             .is_some_and(|rounds| self.outcome.rounds >= rounds);
-        // A round in which nothing could be sent would be followed by others like it, without an end.
+        // A round that sends nothing would be followed by others like it, endlessly.
         if over || !std::mem::take(&mut self.sent_this_round) {
             return Ok(false);
         }
@@ -175,7 +172,7 @@ impl Replay {
         self.open_next()
     }
 
-    /// Which of the open recordings has the packet that is next; opens more, or begins another round, as needed.
+    /// Returns the index of the recording with the next packet; opens more, or begins another round, as needed.
     fn select(&mut self) -> Result<Option<usize>> {
         loop {
             let times = self.open.iter().enumerate();
@@ -198,7 +195,7 @@ impl Replay {
         }
     }
 
-    /// Changes the frame at the beginning of `room`, and says how long it is then; `None` where it cannot be sent.
+    /// Changes the frame at the beginning of `room`, and returns its new length; `None` if it cannot be sent.
     fn prepare(&mut self, length: usize, cut: bool, room: &mut [u8]) -> Option<usize> {
         if length < ETHERNET_HEADER {
             self.outcome.too_short += 1;
@@ -235,7 +232,7 @@ impl Source for Replay {
                     return Ok(Next::Later(due));
                 }
             }
-            // What does not even fit with everything taken away need not be looked at.
+            // A frame that does not fit even after removing all tags is skipped.
             let fits = length <= room.len();
             if fits {
                 room[..length].copy_from_slice(&packet.bytes);
@@ -261,7 +258,7 @@ impl Source for Replay {
         Ok(Next::End)
     }
 
-    /// Room for a tag that is taken away, and for one that is put in.
+    /// Includes room for a tag that is removed, and for one that is added.
     fn longest(&self) -> usize {
         self.options.mtu as usize + ETHERNET_HEADER + 2 * TAG
     }
@@ -275,16 +272,16 @@ impl Drop for Replay {
     }
 }
 
-// One capture file, read packet by packet, with what it holds that cannot be sent.
+// One capture file, read packet by packet, with its reason for an early end.
 
 const ETHERNET: u16 = 1;
 
-/// The packet that is next.
+/// The next packet.
 #[derive(Debug, Default)]
 pub struct Packet {
     pub time: u64,
     pub bytes: Vec<u8>,
-    /// The recording kept less of it than there was.
+    /// True if the recording kept only a part of the packet.
     pub cut: bool,
 }
 
@@ -293,15 +290,15 @@ pub struct Recording {
     path: PathBuf,
     reader: Option<CaptureReader<Ahead>>,
     next: Packet,
-    /// How many were read.
+    /// Number of packets read.
     count: u64,
-    /// Why nothing more comes, where that is not the file's end.
+    /// Reason for the end, if it is not the end of the file.
     problem: Option<String>,
 }
 
 impl Recording {
-    /// Opens the file and reads its first packet. A file that cannot be opened is an error; one that has nothing to
-    /// send is at its end, with a problem.
+    /// Opens the file and reads its first packet. A file that cannot be opened is an error; one without a packet to send is
+    /// at its end, with a problem.
     pub fn open(path: &Path) -> Result<Self> {
         let what = || format!("cannot replay {}", path.display());
         let file = File::open(path).map_err(|e| Error::os(what(), e))?;
@@ -328,12 +325,12 @@ impl Recording {
         Ok(recording)
     }
 
-    /// The packet that is next; `None` at the end.
+    /// Returns the next packet; `None` at the end.
     pub fn peek(&self) -> Option<&Packet> {
         self.reader.is_some().then_some(&self.next)
     }
 
-    /// Goes on to the packet after that.
+    /// Advances to the next packet.
     pub fn advance(&mut self) {
         let Some(reader) = &mut self.reader else {
             return;
@@ -377,10 +374,9 @@ impl Recording {
     }
 }
 
-// Reads a file ahead on a thread of its own, and decompresses it there, so that the one that sends does not wait for
-// the disk.
+// Reads ahead on a thread of its own, and decompresses there, so that the sending thread does not wait for the disk.
 
-/// How much is read at once, and how many such pieces may wait: what a file takes of memory.
+/// Size of a read; together with the number of queued pieces, it bounds a file's memory.
 const PIECE: usize = 256 << 10;
 const PIECES: usize = 8;
 
@@ -389,7 +385,7 @@ type Piece = io::Result<Vec<u8>>;
 #[derive(Debug)]
 pub struct Ahead {
     pieces: Receiver<Piece>,
-    /// Emptied ones, to be filled again.
+    /// Empty pieces, to be filled again.
     empty: SyncSender<Vec<u8>>,
     piece: Vec<u8>,
     taken: usize,
@@ -399,7 +395,7 @@ impl Ahead {
     pub fn new(file: File) -> Self {
         let (full, pieces) = sync_channel(PIECES);
         let (empty, emptied) = sync_channel(PIECES + 2);
-        // It ends when the other side is dropped, or at the end of the file.
+        // The thread ends when the other side is dropped, or at the end of the file.
         thread::spawn(move || fill(file, &full, &emptied));
         Self {
             pieces,
@@ -414,7 +410,7 @@ fn fill(file: File, full: &SyncSender<Piece>, emptied: &Receiver<Vec<u8>>) {
     let mut file = match compressed::open(file) {
         Ok((file, _)) => file,
         Err(error) => {
-            // It is told at the first read, unless the replay is over.
+            // The error is reported at the first read, unless the replay is over.
             let _ = full.send(Err(error));
             return;
         }
@@ -445,7 +441,7 @@ impl Read for Ahead {
             };
             let used = std::mem::replace(&mut self.piece, next?);
             self.taken = 0;
-            // Nobody fills it where the end is read already.
+            // An error means that the thread has already reached the end.
             let _ = self.empty.try_send(used);
         }
         let rest = &self.piece[self.taken..];
@@ -456,26 +452,26 @@ impl Read for Ahead {
     }
 }
 
-// When recorded frames are due.
+// Due times of recorded frames.
 
-/// How fast to go through a recording.
+/// Speed of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Speed {
-    /// This many times as fast as it was recorded.
+    /// Multiple of the recorded speed.
     Times(f64),
-    /// Its times do not count: as fast as the frames go, or as the pacer says.
+    /// Full speed or the pacer's rate, without the recorded times.
     Unpaced,
 }
 
-/// A recorded time that lies back by more than this begins a timing of its own: another recording, or a clock that
-/// was set. Less is disorder: such frames are due at once.
+/// Backward jump of the recorded time that begins a new timing: another recording, or a clock that was set. Smaller jumps
+/// are disorder: such frames are due at once.
 const JUMP_BACK: u64 = 10_000_000;
 
-/// Turns recorded times into times since the beginning of the replay.
+/// Converts recorded times into times since the beginning of the replay.
 #[derive(Clone, Debug)]
 pub struct Timing {
     speed: f64,
-    /// The latest recorded time, and how long the recording went on until then.
+    /// Latest recorded time; the next field is the duration of the recording until then.
     latest: Option<u64>,
     elapsed: u64,
     frames: u64,
@@ -493,7 +489,7 @@ impl Timing {
         }
     }
 
-    /// When the frame that was recorded at that time is due, in nanoseconds since the beginning. To be asked once for
+    /// Returns the time at which a frame with this recorded time is due, in nanoseconds since the beginning. Called once for
     /// each frame.
     pub fn due(&mut self, time: u64) -> u64 {
         match self.latest {
@@ -511,12 +507,12 @@ impl Timing {
         self.replay_time()
     }
 
-    /// The next frame is the first of another file, which is sent right after this one, whenever it was recorded.
+    /// Begins another file, which follows at once, independent of its recorded times.
     pub fn next_file(&mut self) {
         self.latest = None;
     }
 
-    /// The recording begins anew. The gap in between is the mean one, which keeps the rate.
+    /// Begins another round. The gap in between is the mean one, which keeps the rate.
     pub fn next_round(&mut self) {
         self.latest = None;
         self.elapsed += self
@@ -525,7 +521,7 @@ impl Timing {
             .unwrap_or(0);
     }
 
-    /// Frames with a time before that of the frame in front of them.
+    /// Returns the number of frames with an earlier time than their predecessor.
     pub fn backwards(&self) -> u64 {
         self.backwards
     }

@@ -1,6 +1,6 @@
-//! RFC 2544's measurements of what is between two interfaces: throughput and latency, frame loss, back-to-back frames.
+//! RFC 2544's measurements of a device between two interfaces: throughput and latency, frame loss, back-to-back frames.
 //!
-//! One way only. A trial sends stamped frames out of one interface, and counts them on the other.
+//! In one direction. A trial sends stamped frames out of one interface, and counts them on the other.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -19,44 +19,44 @@ use crate::run::{End, Figures, Sending, run};
 use crate::traffic::{Limits, Spec, pattern};
 use crate::{Engine, Source};
 
-/// The frame check sequence: RFC 2544's sizes count it, trawl's do not.
+/// Length of the frame check sequence: RFC 2544's sizes include it, trawl's do not.
 pub const CHECKSUM: usize = 4;
-/// The sizes that RFC 2544 asks for on Ethernet.
+/// Frame sizes that RFC 2544 requires on Ethernet.
 pub const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
-/// The share of a trial's time that looking for the fastest the sender can do takes, and no more than this.
+/// Longest probe for the fastest rate of the sender.
 const PROBE: Duration = Duration::from_secs(1);
-/// A search is over after this many trials, however fine it was to be.
+/// Maximum of trials in a search, for any resolution.
 const MOST_TRIALS: usize = 12;
-/// In frame loss measurements the rate goes down by a tenth each time.
+/// Number of steps of the rate in frame loss measurements.
 const STEPS: u32 = 10;
-/// One for each trial's stream, and more than there are trials.
+/// Flows of the receiver: more than the trials, each of which has a stream of its own.
 const FLOWS: u32 = 1024;
 
-/// One side of what is measured.
+/// One side of the measured device.
 #[derive(Clone, Copy, Debug)]
 pub struct Side<'a> {
     pub namespace: Option<&'a Namespace>,
     pub interface: &'a Interface,
-    /// For messages.
+    /// Name for messages.
     pub label: &'a str,
 }
 
-/// What to measure, and how.
+/// Parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct Options<'a> {
     pub tx: Side<'a>,
     pub rx: Side<'a>,
-    /// What is sent; the size is set for each measurement.
+    /// Traffic to send; the size is set for each measurement.
     pub spec: Spec,
-    /// Lengths with the checksum at the frame's end.
+    /// Lengths including the checksum at the frame's end.
     pub sizes: Vec<usize>,
-    /// How long a trial sends.
+    /// Duration of a trial.
     pub duration: Duration,
-    /// The share of frames that may be lost where a rate is still good: 0 to 1.
+    /// Share of frames, from 0 to 1, that may be lost at a good rate.
     pub loss: f64,
-    /// How finely the rate is looked for: a share of the fastest.
+    /// Resolution of the search: a share of the fastest rate.
     pub resolution: f64,
-    /// Frames a second that are not exceeded.
+    /// Upper limit in frames a second.
     pub most: Option<f64>,
     pub cpu: Option<usize>,
     pub wish: Wish,
@@ -64,37 +64,37 @@ pub struct Options<'a> {
     pub back_to_back: bool,
 }
 
-/// What was found for one size.
+/// Results for one size.
 #[derive(Clone, Debug)]
 pub struct Rfc2544Results {
-    /// With the checksum.
+    /// Including the checksum.
     pub size: usize,
-    /// What the sender did by itself, in frames a second, lost or not: no rate above it was tried.
+    /// Full speed of the sender in frames a second, regardless of loss: no higher rate was tried.
     pub fastest: f64,
-    /// The trial with the highest rate that was good; its latencies are those at the throughput.
+    /// Trial with the highest good rate; its latencies are the ones at the throughput.
     pub throughput: Option<Trial>,
-    /// All trials of the search, in their order.
+    /// All trials of the search, in order.
     pub trials: Vec<Trial>,
-    /// From the fastest on down, until two in a row lost nothing.
+    /// Trials from the fastest on down, until two in a row lost nothing.
     pub frame_loss: Option<Vec<Trial>>,
-    /// The longest burst, as fast as it went, of which nothing was lost; 0: there is none.
+    /// Longest burst at full speed without loss; 0 if every burst had losses.
     pub back_to_back: Option<u64>,
 }
 
-/// What goes on at the moment.
+/// State of the current trial.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
     pub size: usize,
     pub doing: &'static str,
-    /// The rate that is tried, where there is one.
+    /// Rate of the trial, if limited.
     pub offered: Option<f64>,
     pub figures: &'a Figures,
 }
 
-/// Sees what goes on about ten times a second, and says whether to go on.
+/// Sees the progress about ten times a second, and returns whether to go on.
 pub type Watch<'a> = dyn FnMut(&Progress<'_>) -> bool + 'a;
 
-/// The measurements: the receiver is in its place from the beginning to the end.
+/// The measurements: the receiver is attached from the beginning to the end.
 #[derive(Debug)]
 pub struct Measurement<'a> {
     options: Options<'a>,
@@ -104,7 +104,7 @@ pub struct Measurement<'a> {
 }
 
 impl<'a> Measurement<'a> {
-    /// Attaches the receiver, and finds out whether all sizes can be sent.
+    /// Attaches the receiver, and checks that all sizes can be sent.
     pub fn new(options: Options<'a>) -> Result<Self> {
         if !(0.0..1.0).contains(&options.loss) {
             let what = format!("cannot accept a loss of {} %", options.loss * 100.0);
@@ -138,12 +138,12 @@ impl<'a> Measurement<'a> {
         &self.receiver
     }
 
-    /// The engine that the last trial was sent by.
+    /// Returns the engine of the last trial.
     pub fn engine(&self) -> &'static str {
         self.engine
     }
 
-    /// No measurement takes longer than this, whatever it finds.
+    /// Returns the upper bound of a measurement's duration.
     pub fn longest(&self) -> Duration {
         let mut trials = 1 + MOST_TRIALS as u32;
         trials += if self.options.frame_loss { STEPS } else { 0 };
@@ -206,7 +206,7 @@ impl<'a> Measurement<'a> {
         Ok(Some(outcome))
     }
 
-    /// RFC 2544, 26.3.
+    /// Measures the frame loss (RFC 2544, 26.3).
     fn frame_loss(
         &mut self,
         size: usize,
@@ -231,7 +231,7 @@ impl<'a> Measurement<'a> {
         Ok(Some(trials))
     }
 
-    /// RFC 2544, 26.4.
+    /// Measures back-to-back frames (RFC 2544, 26.4).
     fn back_to_back(
         &mut self,
         size: usize,
@@ -256,7 +256,7 @@ impl<'a> Measurement<'a> {
     }
 }
 
-/// The frames of one size.
+/// Returns the frames of one size.
 fn made(options: &Options<'_>, size: usize, stream: u16) -> Result<crate::pattern::Pattern> {
     let Some(length) = size.checked_sub(CHECKSUM) else {
         let what = format!("cannot measure with frames of {size} bytes");
@@ -279,12 +279,12 @@ fn made(options: &Options<'_>, size: usize, stream: u16) -> Result<crate::patter
     })
 }
 
-// Looks for the highest value that is good, in a bounded number of steps.
+// Search for the highest good value, in a bounded number of steps.
 
-/// The fastest first, then by halves.
+/// A bisection that tries the highest value first.
 #[derive(Clone, Debug)]
 pub struct Search {
-    /// Known to be good, or nothing at all; and known to be bad.
+    /// Highest good value, or 0; the next field is the lowest bad one.
     good: f64,
     bad: Option<f64>,
     most: f64,
@@ -293,7 +293,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// Up to `most`; over when what is known differs by no more than `finest`, or after this many steps.
+    /// Searches up to `most`; ends when the bounds differ by no more than `finest`, or after this many steps.
     pub fn new(most: f64, finest: f64, steps: usize) -> Self {
         Self {
             good: 0.0,
@@ -304,7 +304,7 @@ impl Search {
         }
     }
 
-    /// What to try; `None` when it is found.
+    /// Returns the next value to try; `None` at the end.
     pub fn next(&self) -> Option<f64> {
         if self.left == 0 || self.most <= 0.0 {
             return None;
@@ -315,7 +315,7 @@ impl Search {
         }
     }
 
-    /// Whether what `next` said was good.
+    /// Records whether the last value of `next` was good.
     pub fn answer(&mut self, good: bool) {
         let Some(tried) = self.next() else { return };
         self.left -= 1;
@@ -327,17 +327,17 @@ impl Search {
     }
 }
 
-// One trial: a number of frames at a rate, and what of them arrived.
+// One trial: a number of frames at a rate, and the count of the ones that arrived.
 
-/// So long after the last frame was sent it may still arrive; RFC 2544 asks for two seconds.
+/// Time after the last frame in which frames may still arrive; RFC 2544 requires two seconds.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// Nothing came for so long: nothing more will, where something came before.
+/// Silence after which no more frames are expected, if any have arrived.
 const QUIET: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// What the sender may be late.
+/// Time by which the sender may be late.
 pub const OVERTIME: Duration = Duration::from_secs(4);
 
-/// What is offered.
+/// Offered load.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
     doing: &'static str,
@@ -383,15 +383,16 @@ impl Offer {
     }
 }
 
-/// What became of what was offered.
+/// Result of a trial.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// Frames a second, as asked for.
+    /// Requested frames a second.
     pub offered: Option<f64>,
-    /// What the device took, and how often it had no room: what is between the two cannot keep up, then.
+    /// Frames that the device accepted; the next field counts its refusals, which show that the device under test cannot
+    /// keep up.
     pub sent: u64,
     pub refused: u64,
-    /// How many of them went in the time that the trial took; the first ones only showed that the engine works.
+    /// Frames of `sent` in the measured time; the first ones only showed that the engine works.
     pub in_time: u64,
     pub took: Duration,
     /// Different frames that arrived.
@@ -406,25 +407,24 @@ impl Trial {
         self.sent.saturating_sub(self.received)
     }
 
-    /// The share that was lost.
+    /// Returns the share of lost frames.
     pub fn loss(&self) -> f64 {
         self.lost() as f64 / self.sent.max(1) as f64
     }
 
-    /// Frames a second as they were sent.
+    /// Returns the frames a second as sent.
     pub fn rate(&self) -> f64 {
         self.in_time as f64 / self.took.as_secs_f64().max(f64::EPSILON)
     }
 
-    /// No more was lost, or refused, than that share.
+    /// Returns whether no more than that share was lost or refused.
     pub fn is_good(&self, loss: f64) -> bool {
         let allowed = loss * self.sent as f64;
         self.sent > 0 && self.lost() as f64 <= allowed && self.refused as f64 <= allowed
     }
 }
 
-/// Sends the first frame before the clock runs: an engine that is chosen by trying takes its time. Returns how many
-/// frames it sent.
+/// Sends the first frame before the clock runs: choosing an engine by trial is slow. Returns the number of frames sent.
 fn warm_up(engine: &mut dyn Engine, source: &mut dyn Source) -> Result<u64> {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
@@ -434,12 +434,12 @@ fn warm_up(engine: &mut dyn Engine, source: &mut dyn Source) -> Result<u64> {
         }
         std::thread::sleep(LOOK_EVERY);
     }
-    let why = format!("the device takes no frame: {}", engine.suspicion());
+    let why = format!("the device accepts no frame: {}", engine.suspicion());
     Err(Error::failed("cannot measure", why))
 }
 
 impl Measurement<'_> {
-    /// `None` if it was stopped.
+    /// Runs a trial; `None` if it was stopped.
     fn trial(&mut self, size: usize, offer: Offer, watch: &mut Watch<'_>) -> Result<Option<Trial>> {
         self.streams = self.streams.wrapping_add(1);
         let stream = self.streams;
@@ -516,7 +516,7 @@ impl Measurement<'_> {
     }
 }
 
-/// Late ones among them, each counted once.
+/// Counts different frames, including late ones.
 fn distinct(flow: &FlowReport) -> u64 {
     flow.counts.expected - flow.counts.lost
 }
@@ -527,7 +527,7 @@ mod tests {
 
     use super::*;
 
-    /// The best value found, and how many were tried.
+    /// Returns the best value found, and the number of trials.
     fn found(mut search: Search, limit: f64) -> (f64, usize) {
         let (mut best, mut tried) = (0.0f64, 0);
         while let Some(value) = search.next() {
@@ -548,14 +548,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_as_near_as_was_asked_for(limit in 0.0..1000.0f64) {
+        fn result_is_within_the_resolution(limit in 0.0..1000.0f64) {
             let (best, tried) = found(Search::new(1000.0, 5.0, 20), limit);
             prop_assert!(best <= limit && limit - best <= 5.0, "{} of {}", best, limit);
             prop_assert!(tried <= 9);
         }
 
         #[test]
-        fn it_ends(limit in 0.0..1000.0f64, steps in 0..10usize) {
+        fn search_ends(limit in 0.0..1000.0f64, steps in 0..10usize) {
             prop_assert!(found(Search::new(1000.0, 1e-9, steps), limit).1 <= steps);
         }
     }
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_is_as_good_as_its_loss() {
+    fn trial_is_as_good_as_its_loss() {
         assert!(trial(1000, 1000, 0).is_good(0.0));
         assert!(!trial(1000, 999, 0).is_good(0.0));
         assert!(trial(1000, 999, 0).is_good(0.001));

@@ -15,28 +15,28 @@ use crate::engine::{Engine, Sent};
 use crate::pace::{Pacer, Profile, Rate};
 use crate::source::Source;
 
-/// How often the caller is shown the figures, and asked whether to go on.
+/// Interval at which the caller sees the counts, and decides whether to go on.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What is the same for all threads.
+/// Parameters common to all threads.
 #[derive(Clone, Debug)]
 pub struct Sending<'a> {
     pub namespace: Option<&'a Namespace>,
-    /// For messages.
+    /// Name for messages.
     pub interface: &'a str,
-    /// The CPU of each thread; there are as many threads as entries. `None`: wherever the kernel puts it.
+    /// CPU of each thread; the number of entries is the number of threads. `None`: chosen by the kernel.
     pub cpus: &'a [Option<usize>],
     pub rate: Rate,
     /// A rate that changes over time, instead of `rate`; the run ends when it does.
     pub profile: Option<&'a Profile>,
-    /// Frames that go together.
+    /// Number of frames sent together.
     pub burst: u64,
-    /// How many frames in all; `None`: until the source or the time ends.
+    /// Total number of frames; `None`: until the source or the time ends.
     pub count: Option<u64>,
     pub duration: Option<Duration>,
 }
 
-/// What there is to see of a run while it goes on.
+/// Counts of a running run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     pub frames: u64,
@@ -50,37 +50,37 @@ impl Figures {
         self.frames as f64 / self.elapsed.as_secs_f64().max(f64::EPSILON)
     }
 
-    /// Bits a second, each frame with this many bytes beside its own.
+    /// Returns the bits a second, with this many additional bytes for each frame.
     pub fn bits_per_second(&self, overhead: u32) -> f64 {
         let bytes = self.bytes + self.frames * u64::from(overhead);
         bytes as f64 * 8.0 / self.elapsed.as_secs_f64().max(f64::EPSILON)
     }
 }
 
-/// Why a run ended.
+/// Reason for the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All was sent that was to be sent, or the time was over.
+    /// The count or the time was reached, or the source ended.
     Done,
-    /// The caller wished so.
+    /// The caller stopped the run.
     Stopped,
 }
 
-/// What was sent.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub figures: Figures,
     pub engine: &'static str,
     pub end: End,
-    /// How many frames the rate and the time asked for; `None` where one of the two was not given.
+    /// Number of frames that the rate and the time require; `None` if one of the two was not given.
     pub asked: Option<u64>,
-    /// How far the gaps between frames were from those asked for; `None` without a rate.
+    /// Errors of the gaps between frames, relative to the requested ones; `None` without a rate.
     pub gaps: Option<Gaps>,
-    /// What ended the run early, where something did: what was sent until then is counted.
+    /// Error that ended the run early; frames sent until then are counted.
     pub failure: Option<Error>,
 }
 
-/// What one thread shows to the others: on a cache line of its own.
+/// Counts of one thread for the others: on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shown {
@@ -89,11 +89,10 @@ struct Shown {
     refused: AtomicU64,
 }
 
-/// Opens what a thread sends with. It is called on that thread, in the namespace and on its CPU, with the thread's
-/// number.
+/// Opens a thread's engine and source. Called on that thread, in the namespace and on its CPU, with the thread's number.
 pub type Open<'a> = dyn Fn(usize) -> Result<(Box<dyn Engine>, Box<dyn Source>)> + Sync + 'a;
 
-/// Sends. `watch` sees the figures about ten times a second and says whether to go on.
+/// Sends. `watch` sees the counts about ten times a second and returns whether to go on.
 pub fn run(
     plan: &Sending<'_>,
     open: &Open<'_>,
@@ -120,7 +119,7 @@ pub fn run(
                 scope.spawn(move || {
                     let lane = || drive(plan, shared, number, open);
                     let result = run_maybe_in(plan.namespace, lane).and_then(|result| result);
-                    // The main thread waits for it as long as there are threads: it cannot be gone.
+                    // The main thread waits for it as long as threads run: the receiver exists.
                     let _ = done.send(());
                     result
                 })
@@ -130,7 +129,7 @@ pub fn run(
         shared.ready.wait();
         let start = Instant::now();
         let mut stopped = false;
-        // Each thread says that it is done; the channel ends when the last one has.
+        // Each thread reports its end; the channel closes after the last one.
         loop {
             match finished.recv_timeout(LOOK_EVERY) {
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
@@ -170,11 +169,11 @@ pub fn run(
     })
 }
 
-/// What the threads of a run share.
+/// State shared by the threads of a run.
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
-    /// Some thread could not open its engine: none is to start.
+    /// Set if a thread could not open its engine: none is to start.
     failed: AtomicBool,
     ready: Barrier,
     shown: Vec<Shown>,
@@ -195,24 +194,23 @@ impl Shared {
     }
 }
 
-// How far the gaps between frames were from those asked for.
+// Errors of the gaps between frames.
 
-/// Errors above this are counted as this: a stall of the whole machine.
+/// Larger errors count as this: a stall of the whole machine.
 const LONGEST: u64 = 60_000_000_000;
 const DIGITS: u8 = 3;
 
-/// The differences between each gap and the one that the rate asks for, in nanoseconds.
+/// Differences between each gap and the one required by the rate, in nanoseconds.
 ///
-/// Frames that are handed over in one call leave at one moment: their gaps count as zero, which is as wrong as the
-/// gap is long.
+/// Frames that are handed over in one call leave at the same time: their gaps count as zero, so their error is the full gap.
 #[derive(Clone, Debug)]
 pub struct Gaps {
     errors: Histogram<u64>,
-    /// How late the frame before was.
+    /// Lateness of the previous frame.
     late: Option<i64>,
 }
 
-/// The error that this many of a hundred gaps did not exceed.
+/// Percentiles of the gap errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Percentiles {
     pub p50: u64,
@@ -231,7 +229,7 @@ impl Gaps {
         }
     }
 
-    /// `frames` frames went at one moment; the first of them was due at `due`, each next one `gap` later.
+    /// Notes `frames` frames sent at one time; the first was due at `due`, each next one `gap` later.
     pub(crate) fn note(&mut self, at: u64, due: u64, gap: f64, frames: u64) {
         if frames == 0 {
             return;
@@ -267,18 +265,18 @@ impl Gaps {
 
 // One thread of a run.
 
-/// So long without one frame taken, and the other side is taken to be stuck.
+/// Time without an accepted frame after which the other side counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// With a rate and a time, the last frames that are due may be this much late.
+/// With a rate and a time, lateness allowed for the last frames.
 const LATENESS: Duration = Duration::from_millis(200);
-/// A sleep may end this much late; the rest of a wait is spent looking at the clock.
+/// Lateness of a sleep; the rest of a wait polls the clock.
 const SLEEP_MARGIN: u64 = 80_000;
-/// Nobody waits longer than this without looking whether the run is over.
+/// Longest sleep between two checks for the end of the run.
 const LONGEST_SLEEP: u64 = 20_000_000;
-/// What a frame is taken to be long before one was sent.
+/// Assumed length of a frame before the first one was sent.
 const FIRST_GUESS: f64 = 64.0;
 
-/// What became of one thread.
+/// Result of one thread.
 struct LaneEnd {
     pub engine: &'static str,
     pub elapsed: Duration,
@@ -315,7 +313,7 @@ fn drive(plan: &Sending<'_>, shared: &Shared, number: usize, open: &Open<'_>) ->
         }
     }
     if lane.failure.is_some() {
-        // The others would go on without an end in sight.
+        // The other threads would go on endlessly.
         shared.stop.store(true, Ordering::Relaxed);
     }
     Ok(LaneEnd {
@@ -332,7 +330,7 @@ struct Lane<'a> {
     number: usize,
     start: Instant,
     pacer: Pacer,
-    /// This thread's part of all frames.
+    /// Number of frames of this thread.
     count: u64,
     frames: u64,
     bytes: u64,
@@ -347,7 +345,7 @@ impl<'a> Lane<'a> {
             Some(profile) => Pacer::phased(profile.divided_by(threads), plan.burst),
             None => {
                 let rate = plan.rate.divided_by(threads);
-                // The first frames of all threads are spread over the time between two of one.
+                // The threads' first frames are spread over the gap between two frames of one thread.
                 let gap = Pacer::new(rate, 1, 0.0).gap(0, FIRST_GUESS).unwrap_or(0.0);
                 let between = gap * plan.burst.max(1) as f64;
                 Pacer::new(rate, plan.burst, between * number as f64 / threads as f64)
@@ -371,7 +369,7 @@ impl<'a> Lane<'a> {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// About how long a frame is.
+    /// Returns the approximate length of a frame.
     fn mean(&self) -> f64 {
         if self.frames == 0 {
             FIRST_GUESS
@@ -385,7 +383,7 @@ impl<'a> Lane<'a> {
         let mut last_progress = 0;
         while self.frames < self.count && !self.shared.stop.load(Ordering::Relaxed) {
             let now = self.now();
-            // With a rate the number of frames is the measure, and the last ones may be a little late.
+            // With a rate, the number of frames decides, and the last ones may be a little late.
             let grace = match self.count {
                 u64::MAX => 0,
                 _ => LATENESS.as_nanos() as u64,
@@ -425,7 +423,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// A time that was asked for is kept to its end: the last frame's gap belongs to it.
+    /// Waits until the end of the requested time, which includes the last frame's gap.
     fn sit_out(&self, deadline: Option<u64>) {
         let Some(deadline) = deadline else { return };
         let asked_for = self.plan.count.is_none() && self.count != u64::MAX;
@@ -456,8 +454,8 @@ impl<'a> Lane<'a> {
         shown.refused.fetch_add(sent.refused, Ordering::Relaxed);
     }
 
-    /// Sleeps as long as that is sure to end in time, and looks at the clock for the rest. Returns early now and
-    /// then, so that the end of the run is noticed.
+    /// Sleeps while the sleep is sure to end in time, and polls the clock for the rest. Returns early now and then, so that
+    /// the end of the run is noticed.
     fn wait_until(&self, time: u64) {
         let wait = time.saturating_sub(self.now());
         if wait > SLEEP_MARGIN {
@@ -471,7 +469,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// When the run is over at the latest: the time given, or that of all phases.
+/// Returns the latest end of the run: the given time, or the sum of the phases.
 fn time(plan: &Sending<'_>) -> Option<Duration> {
     let phases = plan
         .profile
@@ -482,7 +480,7 @@ fn time(plan: &Sending<'_>) -> Option<Duration> {
     }
 }
 
-/// How many frames all threads together send: the count, or what the rate makes of the time.
+/// Returns the total number of frames of all threads: the count, or the product of rate and time.
 fn total(plan: &Sending<'_>) -> u64 {
     let whole = |frames: f64| frames.round().max(1.0) as u64;
     let by_time = match (plan.profile, plan.rate, plan.duration) {
@@ -493,12 +491,12 @@ fn total(plan: &Sending<'_>) -> u64 {
     plan.count.unwrap_or(u64::MAX).min(by_time)
 }
 
-/// The frames of a run with a rate and a time.
+/// Returns the number of frames in a run with a rate and a time.
 fn asked(plan: &Sending<'_>) -> Option<u64> {
     Some(total(plan)).filter(|&frames| frames != u64::MAX)
 }
 
-/// One thread's part. The parts differ by one at most, and a total without an end is one for each.
+/// Returns one thread's share. Shares differ by one at most, and each share of an endless total is endless.
 fn share(total: u64, number: usize, threads: usize) -> u64 {
     if total == u64::MAX {
         return total;
@@ -514,7 +512,7 @@ mod tests {
     use crate::pace::Phase;
     use crate::source::{InTurn, Next};
 
-    /// Takes every other frame that it is offered.
+    /// An engine that accepts every other frame.
     #[derive(Debug)]
     struct Half {
         waiting: Option<usize>,
@@ -580,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_exact_over_all_threads_in_spite_of_refusals() {
+    fn count_is_exact_over_all_threads_despite_refusals() {
         let plan = Sending {
             count: Some(1001),
             ..plan(&[None, None, None])
@@ -595,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_and_a_time_make_a_count() {
+    fn rate_and_time_give_a_count() {
         let plan = Sending {
             rate: Rate::Frames(10_000.0),
             duration: Some(Duration::from_millis(300)),
@@ -607,9 +605,9 @@ mod tests {
         assert!(report.gaps.is_some());
     }
 
-    /// A rate beyond what is possible does not prolong the run.
+    /// A rate beyond the possible does not prolong the run.
     #[test]
-    fn a_time_ends_a_run_whose_rate_is_not_reached() {
+    fn time_ends_a_run_whose_rate_is_not_reached() {
         let plan = Sending {
             rate: Rate::Frames(1e12),
             duration: Some(Duration::from_millis(100)),
@@ -624,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_make_a_count_and_a_time() {
+    fn phases_give_a_count_and_a_time() {
         let phase = |seconds, from, to| Phase {
             seconds,
             from,
@@ -645,7 +643,7 @@ mod tests {
 
     const SLOW: Duration = Duration::from_millis(100);
 
-    /// Takes its time before the run, and sends a frame meanwhile.
+    /// An engine that is slow to prepare, and sends a frame meanwhile.
     #[derive(Debug)]
     struct Slow(Half);
 
@@ -669,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_before_the_run_counts_in_frames_and_not_in_time() {
+    fn preparation_counts_in_frames_but_not_in_time() {
         let open = |_| {
             let engine = Half {
                 waiting: None,
@@ -689,7 +687,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caller_can_stop_it() {
+    fn caller_can_stop_the_run() {
         let mut looks = 0;
         let report = run(&plan(&[None]), &|_| half(60), &mut |figures| {
             looks += 1;
@@ -700,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_does_not_open_ends_all_threads() {
+    fn engine_that_does_not_open_ends_all_threads() {
         let open = |number| match number {
             1 => Err(Error::failed("cannot open", "a test")),
             _ => half(60),
@@ -710,7 +708,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_ends_ends_the_run() {
+    fn end_of_the_source_ends_the_run() {
         let open = |_| {
             let (engine, _) = half(0)?;
             let source: Box<dyn Source> = Box::new(InTurn::new(Vec::new()));
@@ -738,7 +736,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_make_the_whole() {
+    fn shares_add_up_to_the_total() {
         for (total, threads) in [(1, 3), (100, 7), (u64::MAX - 1, 4)] {
             let sum: u128 = (0..threads)
                 .map(|n| u128::from(share(total, n, threads)))

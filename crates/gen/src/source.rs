@@ -1,36 +1,36 @@
-//! Where frames come from.
+//! Sources of frames.
 
 use trawl_sys::Result;
 
 use crate::pattern::PatternSource;
 
-/// What a source has to say when it is asked for a frame.
+/// A source's answer to a request for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A frame of this many bytes was written.
     Frame(usize),
-    /// None yet: the next one is due at this time, in nanoseconds since the start of the run.
+    /// No frame yet: the next one is due at this time, in nanoseconds since the start of the run.
     Later(u64),
-    /// There are no more.
+    /// The source is at its end.
     End,
 }
 
-/// Frames, one after the other. Each thread of a run has a source of its own.
+/// A sequence of frames. Each thread of a run has its own source.
 pub trait Source: Send {
-    /// Writes the next frame to the beginning of `room`. `now` is the time since the start of the run in
-    /// nanoseconds: sources that have a timing of their own, such as a recording, compare it with the frame's.
+    /// Writes the next frame to the beginning of `room`. `now` is the time since the start of the run in nanoseconds:
+    /// sources with their own timing, such as a recording, compare it with the frame's.
     fn next(&mut self, now: u64, room: &mut [u8]) -> Result<Next>;
 
-    /// The longest frame there will be: engines make that much room.
+    /// Returns the length of the longest frame: engines make that much room.
     fn longest(&self) -> usize;
 
-    /// The pattern that the frames follow, if they do: then they can be made in the kernel.
+    /// Returns the pattern of the frames, if any: then they can be made in the kernel.
     fn pattern(&mut self) -> Option<&mut PatternSource> {
         None
     }
 }
 
-/// Ready-made frames, in turn, from the first again after the last.
+/// A cycle of ready-made frames.
 #[derive(Clone, Debug)]
 pub struct InTurn {
     frames: Vec<Vec<u8>>,
@@ -38,7 +38,7 @@ pub struct InTurn {
 }
 
 impl InTurn {
-    /// Without any frame the source is at its end from the beginning.
+    /// Creates the source. Without frames it is at its end from the beginning.
     pub fn new(frames: Vec<Vec<u8>>) -> Self {
         Self { frames, next: 0 }
     }

@@ -1,20 +1,20 @@
 //! The stamp at the end of a frame: stream, flow, sequence number and time, in a form that changes no checksum.
 //!
-//! bpf/include/stamp.h is the same in C, and says why it looks as it does.
+//! bpf/include/stamp.h is the same in C, and explains its layout.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use trawl_sys::clock;
 
-/// This many bytes at the very end of the frame.
+/// Length of the stamp, at the very end of the frame.
 pub const LENGTH: usize = 18;
 const MAGIC: u16 = 0x7472;
 const TIME_BITS: u32 = 48;
 
-/// What a stamp says.
+/// The contents of a stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Which sender: another number for each run and each thread.
+    /// Number of the sender: different for each run and each thread.
     pub stream: u16,
     pub flow: u16,
     /// Counts the frames of this flow in this stream from 0, modulo 2^32.
@@ -24,8 +24,8 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Writes it into the last bytes of a frame, all checksums of which are right for zeroes there, and stay so.
-    /// A frame that is shorter stays as it is.
+    /// Writes the stamp into the last bytes of a frame, whose checksums are right for zeroes there, and stay right. A
+    /// shorter frame stays unchanged.
     pub fn write(&self, frame: &mut [u8]) {
         let Some(at) = frame.last_chunk_mut::<LENGTH>() else {
             return;
@@ -40,7 +40,7 @@ impl Stamp {
         at[2..4].copy_from_slice(&check.to_be_bytes());
     }
 
-    /// The stamp at the end of a frame, if there is one.
+    /// Reads the stamp at the end of a frame, if any.
     pub fn read(frame: &[u8]) -> Option<Self> {
         let at = frame.last_chunk::<LENGTH>()?;
         let (words, _) = at.as_chunks::<2>();
@@ -54,23 +54,23 @@ impl Stamp {
         })
     }
 
-    /// Nanoseconds from the stamp to a time on the same clock; negative where the stamp is the later one.
+    /// Returns the nanoseconds from the stamp to a time on the same clock; negative if the stamp is later.
     pub fn age_at(&self, now: u64) -> i64 {
         (now.wrapping_sub(self.time) << (64 - TIME_BITS)) as i64 >> (64 - TIME_BITS)
     }
 }
 
-/// The time to stamp with.
+/// Returns the current time for stamps.
 pub fn now() -> u64 {
     clock::tai() & ((1 << TIME_BITS) - 1)
 }
 
-/// A stream's number for a run; its threads take this and the following ones.
+/// Returns a stream number for a run; its threads use this and the following ones.
 pub fn new_stream() -> u16 {
     RandomState::new().build_hasher().finish() as u16
 }
 
-/// The one's complement sum of a stamp's words.
+/// Returns the one's complement sum of a stamp.
 fn sum(at: &[u8; LENGTH]) -> u16 {
     let (words, _) = at.as_chunks::<2>();
     let mut sum: u32 = words
@@ -104,7 +104,7 @@ mod tests {
             })
     }
 
-    /// The checksum of a UDP datagram over IPv4 without options, over what it stands in.
+    /// Returns the checksum of a UDP datagram over IPv4 without options, including its stored checksum.
     fn udp_sum(frame: &[u8]) -> u16 {
         let mut words = frame[26..34].to_vec();
         words.extend([0, 17]);
@@ -125,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(stamp in stamps(), before in 0..100usize) {
+        fn stamp_is_read_as_written(stamp in stamps(), before in 0..100usize) {
             let mut frame = vec![0xa5; before + LENGTH];
             stamp.write(&mut frame);
             prop_assert_eq!(Stamp::read(&frame), Some(stamp));
@@ -147,11 +147,11 @@ mod tests {
         }
 
         #[test]
-        fn one_changed_byte_makes_it_none(stamp in stamps(), at in 0..LENGTH, other in 1..=255u8) {
+        fn one_changed_byte_invalidates_the_stamp(stamp in stamps(), at in 0..LENGTH, other in 1..=255u8) {
             let mut frame = [0; LENGTH];
             stamp.write(&mut frame);
             frame[at] ^= other;
-            // The two forms of zero, in the sum, are the one change that it cannot see.
+            // A change between the two forms of zero, in the sum, is the only undetected one.
             let both_zeroes = |pair: &[u8]| pair == [0, 0] || pair == [0xff, 0xff];
             prop_assume!(!both_zeroes(&frame[at / 2 * 2..at / 2 * 2 + 2]));
             prop_assert_eq!(Stamp::read(&frame), None);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn short_frames_hold_none() {
+    fn short_frames_hold_no_stamp() {
         let mut frame = [1; LENGTH - 1];
         let stamp = Stamp {
             stream: 1,

@@ -1,5 +1,5 @@
-//! Where frames go: what the kernel knows of the way to the destination fills in what nobody said, and what must not
-//! be flooded is not.
+//! Targets of frames: fills missing addresses from the kernel's routes and neighbours, and protects interfaces in use from
+//! floods.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,13 +11,13 @@ use trawl_sys::{Error, Result};
 
 use crate::traffic::{Protocol, Spec};
 
-/// What stands in tunnels when nobody says otherwise: addresses that are kept for documentation.
+/// Default addresses inside tunnels: reserved for documentation.
 const INNER_V4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const INNER_V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 const INNER_MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
 const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// The interface that the route to the destination of these frames leads to.
+/// Returns the interface of the route to the destination of these frames.
 pub fn interface_for(spec: &Spec, namespace: Option<&Namespace>) -> Result<String> {
     let Some(destination) = spec.destination()? else {
         return Err(Error::usage(
@@ -43,7 +43,7 @@ fn no_route(destination: IpAddr) -> Error {
     .fix("give -i IF, --src and --dst-mac, or add a route")
 }
 
-/// Fills in the addresses that were not given. `v6` is the family where nothing else says which.
+/// Fills in missing addresses. `v6` is the family if no address determines it.
 pub fn complete(
     spec: &mut Spec,
     namespace: Option<&Namespace>,
@@ -86,7 +86,7 @@ pub fn complete(
             let (address, mac) = found.ok_or_else(|| {
                 Error::usage(
                     "cannot send",
-                    "no destination is given, and there is not just one neighbour",
+                    "no destination is given, and the interface has not exactly one neighbour",
                 )
                 .fix(format!("give --{dst} ADDRESS"))
             })?;
@@ -128,7 +128,7 @@ pub fn complete(
     Ok(())
 }
 
-/// What is inside a tunnel has no route that anybody here would know.
+/// Fills in the addresses inside a tunnel, which this host has no route to.
 fn inner(spec: &mut Spec, v6: bool) -> Result<()> {
     let given = spec.address("dst")?.or(spec.address("src")?);
     let is_v6 = given.map_or(v6, |address| address.is_ipv6());
@@ -146,7 +146,7 @@ fn inner(spec: &mut Spec, v6: bool) -> Result<()> {
     Ok(())
 }
 
-/// The one neighbour there is, of that family.
+/// Returns the only neighbour of that family.
 fn only_neighbour(
     netlink: &mut Netlink,
     interface: &Interface,
@@ -154,7 +154,7 @@ fn only_neighbour(
 ) -> Result<Option<(IpAddr, [u8; 6])>> {
     let mut found = netlink.neighbours(interface.index)?;
     found.retain(|one| v6.is_none_or(|v6| one.address.is_ipv6() == v6));
-    // A neighbour's link-local address is not what anybody means who has others.
+    // Link-local neighbours are ignored if others exist.
     let link_local =
         |address: IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
     if found.iter().any(|one| !link_local(one.address)) {
@@ -182,7 +182,7 @@ fn own_address(netlink: &mut Netlink, interface: &Interface, to: IpAddr) -> Resu
         })
 }
 
-/// Groups have MAC addresses that follow from theirs.
+/// Returns the MAC address of a group, which follows from its IP address.
 fn group_mac(address: IpAddr) -> Option<[u8; 6]> {
     match address {
         IpAddr::V4(Ipv4Addr::BROADCAST) => Some(BROADCAST),
@@ -202,7 +202,7 @@ fn text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Why an interface should not be flooded, if there is a reason.
+/// Returns the reason why an interface should not be flooded, if any.
 pub fn in_use(namespace: Option<&Namespace>, interface: &Interface) -> Result<Option<String>> {
     let mut netlink = Netlink::open(namespace)?;
     if netlink
@@ -222,8 +222,8 @@ pub fn in_use(namespace: Option<&Namespace>, interface: &Interface) -> Result<Op
 const SSH: u16 = 22;
 const ESTABLISHED: &str = "01";
 
-/// Remote logins: local and remote addresses of established connections to the port of ssh, and of the connection
-/// that this command came by.
+/// Finds remote logins: local and remote addresses of established connections to the port of ssh, and of the connection that
+/// runs this command.
 fn sessions() -> Vec<(IpAddr, IpAddr)> {
     let mut found = Vec::new();
     for file in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {
@@ -237,7 +237,7 @@ fn sessions() -> Vec<(IpAddr, IpAddr)> {
     found
 }
 
-/// One line of /proc/net/tcp.
+/// Parses one line of /proc/net/tcp.
 fn ssh_session(line: &str) -> Option<(IpAddr, IpAddr)> {
     let mut words = line.split_whitespace().skip(1);
     let (local, remote, state) = (words.next()?, words.next()?, words.next()?);
@@ -247,7 +247,7 @@ fn ssh_session(line: &str) -> Option<(IpAddr, IpAddr)> {
     is_ssh.then(|| Some((proc_address(address)?, proc_address(remote)?)))?
 }
 
-/// Words of the machine's byte order, in hexadecimal digits.
+/// Parses an address: u32 values in the machine's byte order, in hexadecimal digits.
 fn proc_address(text: &str) -> Option<IpAddr> {
     let mut bytes = Vec::new();
     for word in text.as_bytes().chunks(8) {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_have_macs_of_their_own() {
+    fn groups_have_their_own_macs() {
         assert_eq!(
             group_mac("224.129.2.3".parse().unwrap()),
             Some([1, 0, 0x5e, 1, 2, 3])

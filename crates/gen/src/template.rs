@@ -20,8 +20,8 @@
 //! to = "100kpps"
 //! ```
 //!
-//! The fields of a frame are those of the command line ([`crate::traffic::KEYS`]). Whatever is wrong is shown with
-//! its line and column.
+//! The fields of a frame are the ones of the command line ([`crate::traffic::KEYS`]). Errors are shown with their line and
+//! column.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -35,7 +35,7 @@ use crate::pattern::Pattern;
 use crate::traffic::{self, Limits, Misfit, Protocol, Spec};
 use crate::units;
 
-/// Each is looked up on its own, and may stand for as many frames as its fields vary.
+/// Limit of entries. Each is looked up on its own, and may describe as many frames as its fields vary.
 const MOST_FRAMES: usize = 1000;
 
 /// A template file.
@@ -56,7 +56,7 @@ struct Part {
     values: Vec<(String, Range<usize>)>,
 }
 
-/// The text and its name: what it takes to say where something stands.
+/// The text and its name, to show the position of an error.
 #[derive(Clone, Debug)]
 struct File {
     name: String,
@@ -80,7 +80,7 @@ fn entries<'a>(table: &'a DeTable<'a>) -> impl Iterator<Item = Entry<'a>> {
         .map(|(key, value)| (key.get_ref().as_ref(), key.span(), value))
 }
 
-/// A value of any simple kind as the command line would have it.
+/// Returns a simple value in the form of the command line.
 fn text_of(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
@@ -124,7 +124,7 @@ impl Template {
                     let tables = file.tables(key, value)?;
                     if let Some((_, span)) = tables.get(MOST_FRAMES) {
                         let why = format!(
-                            "there are {} [[frame]], and {MOST_FRAMES} are the most",
+                            "{} [[frame]] exceed the maximum of {MOST_FRAMES}",
                             tables.len()
                         );
                         return Err(file.error(span, why));
@@ -146,14 +146,14 @@ impl Template {
                 },
                 other => {
                     let why = format!(
-                        "{other}: there is no such field; there are seed, repeat, wire, [[frame]] and [[phase]]"
+                        "{other}: no such field; known are seed, repeat, wire, [[frame]] and [[phase]]"
                     );
                     return Err(file.error(&span, why));
                 }
             }
         }
         if template.parts.is_empty() {
-            return Err(file.error(&(0..0), "there is no [[frame]] in it"));
+            return Err(file.error(&(0..0), "it has no [[frame]]"));
         }
         template.profile = phases
             .profile()
@@ -173,7 +173,7 @@ impl Template {
         self.seed
     }
 
-    /// The frames, after what nobody said was filled in.
+    /// Returns the pattern of the frames, after the defaults were filled in.
     pub fn pattern(&self, limits: &Limits) -> Result<Pattern> {
         let mix: Vec<(Spec, usize)> = self
             .parts
@@ -183,7 +183,7 @@ impl Template {
         traffic::pattern(&mix, limits).map_err(|(at, misfit)| self.misfit(at, &misfit))
     }
 
-    /// The error about a field of one of the frames.
+    /// Returns the error about a field of one of the frames.
     pub fn misfit(&self, at: usize, misfit: &Misfit) -> Error {
         let part = &self.parts[at.min(self.parts.len() - 1)];
         let found = part.values.iter().find(|(key, _)| *key == misfit.key);
@@ -194,7 +194,7 @@ impl Template {
 }
 
 impl File {
-    /// The tables under `[[key]]`.
+    /// Returns the tables under `[[key]]`.
     fn tables<'a>(
         &self,
         key: &str,
@@ -234,10 +234,10 @@ impl File {
         let names: Vec<&str> = Protocol::ALL.iter().map(|one| one.name()).collect();
         let names = names.join(", ");
         let Some((_, _, kind)) = kind else {
-            return Err(self.error(&whole, format!("kind: it is missing; there are {names}")));
+            return Err(self.error(&whole, format!("kind: it is missing; known are {names}")));
         };
         let protocol = Protocol::parse(&self.text(kind)?)
-            .ok_or_else(|| self.error(&kind.span(), format!("kind: there are {names}")))?;
+            .ok_or_else(|| self.error(&kind.span(), format!("kind: known are {names}")))?;
         let mut part = Part {
             spec: Spec::new(protocol),
             weight: 1,
@@ -267,11 +267,11 @@ impl File {
     }
 }
 
-/// The phases of a file as they are read.
+/// The phases of a file while it is read.
 #[derive(Default)]
 struct Phases {
     phases: Vec<Phase>,
-    /// Whether rates are bits: the first phase that has one says.
+    /// True if rates are bits: the first phase with a rate decides.
     bits: Option<bool>,
     repeat: Option<u32>,
     wire: bool,
@@ -308,7 +308,7 @@ impl Phases {
                 }
                 other => {
                     let why = format!(
-                        "{other}: there is no such field; there are duration, rate, bandwidth, to, steps, burst and pause"
+                        "{other}: no such field; known are duration, rate, bandwidth, to, steps, burst and pause"
                     );
                     return Err(file.error(&span, why));
                 }
@@ -390,14 +390,14 @@ pause = "500ms"
     }
 
     #[test]
-    fn more_frames_than_anybody_writes_are_refused() {
+    fn excessive_number_of_frames_is_refused() {
         let many = |count| {
             let text = "[[frame]]\nkind = \"udp\"\n".repeat(count);
             Template::parse("x.toml".to_owned(), text)
         };
         assert!(many(MOST_FRAMES).is_ok());
         let error = many(20_000).unwrap_err().to_string();
-        assert!(error.contains("there are 20000 [[frame]]"), "{error}");
+        assert!(error.contains("20000 [[frame]]"), "{error}");
         assert!(error.starts_with("x.toml:2001:1"), "{error}");
         assert!(Template::read(std::path::Path::new("/dev/zero")).is_err());
     }
@@ -417,7 +417,7 @@ pause = "500ms"
     }
 
     #[test]
-    fn what_is_wrong_is_shown_where_it_stands() {
+    fn mistakes_are_shown_at_their_position() {
         for (text, place, words) in [
             (
                 "[[frame]]\nkind = \"udp\"\ndst-prot = 5\n",

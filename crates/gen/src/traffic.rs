@@ -1,7 +1,7 @@
-//! What is to be sent, as people say it, made into a [`Pattern`].
+//! Traffic specifications as text, made into a [`Pattern`].
 //!
-//! A [`Spec`] is a kind of traffic and a text for each key, from the command line or from a template file. The keys are
-//! listed in [`KEYS`]. [`pattern`] turns one spec or a weighted mix of them into frames.
+//! A [`Spec`] is a kind of traffic and a text for each key, from the command line or from a template file. [`KEYS`] lists
+//! the keys. [`pattern`] turns one spec or a weighted mix of them into frames.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,10 +18,10 @@ use crate::stamp;
 pub mod field;
 mod frame;
 
-/// A schedule has at most this many entries: a mix whose order repeats later is cut there.
+/// Limit of a schedule's entries: a mix whose order repeats later is cut here.
 const LONGEST_SCHEDULE: usize = 1 << 16;
 
-/// What kind of frames.
+/// Kind of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     Udp,
@@ -57,7 +57,7 @@ impl Protocol {
         Self::ALL.into_iter().find(|one| one.name() == text)
     }
 
-    /// Has addresses that there is a route to.
+    /// Returns whether the frames have IP addresses, which have routes.
     pub fn is_ip(self) -> bool {
         matches!(self, Self::Udp | Self::Tcp | Self::Icmp)
     }
@@ -76,7 +76,7 @@ const BUILT: &[Protocol] = &[Udp, Tcp, Icmp, Arp, Eth];
 const PAYLOAD: &[Protocol] = &[Udp, Tcp, Icmp, Eth];
 const ANY: &[Protocol] = &Protocol::ALL;
 
-/// Every key, the kinds of traffic that have it, and what it is.
+/// Every key, the kinds of traffic that have it, and its description.
 pub const KEYS: [(&str, &[Protocol], &str); 29] = [
     ("src-mac", BUILT, "source MAC address"),
     ("dst-mac", BUILT, "destination MAC address"),
@@ -124,7 +124,7 @@ pub struct Spec {
     values: BTreeMap<&'static str, String>,
 }
 
-/// A key whose value does not fit, and why: in a template file it is shown where it stands.
+/// A key with an invalid value, and the reason: a template file shows it at its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
     pub key: String,
@@ -154,14 +154,11 @@ impl Spec {
         }
     }
 
-    /// Gives a key its value. Keys that there are not, or that this kind of traffic does not have, are refused.
+    /// Sets a key's value. Unknown keys, and keys that this kind of traffic does not have, are refused.
     pub fn set(&mut self, key: &str, value: impl Into<String>) -> Result<(), Misfit> {
         let found = KEYS.iter().find(|(name, ..)| *name == key);
         let Some((name, protocols, _)) = found else {
-            return Err(Misfit::new(
-                key,
-                format!("there is no such field{}", like(key)),
-            ));
+            return Err(Misfit::new(key, format!("no such field{}", like(key))));
         };
         if !protocols.contains(&self.protocol) {
             return Err(Misfit::new(
@@ -177,12 +174,12 @@ impl Spec {
         self.values.get(key).map(String::as_str)
     }
 
-    /// Gives a key a value unless it has one.
+    /// Sets a key's value unless it has one.
     pub fn set_default(&mut self, key: &'static str, value: impl Into<String>) {
         self.values.entry(key).or_insert_with(|| value.into());
     }
 
-    /// The values of a key.
+    /// Returns the values of a key.
     fn choice(&self, key: &str, kind: Kind) -> Result<Option<Choice>, Misfit> {
         let Some(text) = self.get(key) else {
             return Ok(None);
@@ -196,7 +193,7 @@ impl Spec {
         Ok(self.choice(key, kind)?.unwrap_or(Choice::Fixed(default)))
     }
 
-    /// A key that has one value in all frames.
+    /// Returns the value of a key that is the same in all frames.
     fn number_or(&self, key: &str, bits: u32, default: u128) -> Result<u128, Misfit> {
         match self.choice_or(key, Kind::Number(bits), default)? {
             Choice::Fixed(value) => Ok(value),
@@ -204,7 +201,7 @@ impl Spec {
         }
     }
 
-    /// The address that frames are routed by: the first destination, of the tunnel where there is one.
+    /// Returns the address that frames are routed by: the first destination, of the tunnel if any.
     pub fn destination(&self) -> Result<Option<IpAddr>, Misfit> {
         let key = if self.get("vxlan").is_some() {
             "outer-dst"
@@ -214,7 +211,7 @@ impl Spec {
         self.address(key)
     }
 
-    /// The first address of a key.
+    /// Returns the first address of a key.
     pub fn address(&self, key: &str) -> Result<Option<IpAddr>, Misfit> {
         let Some(text) = self.get(key) else {
             return Ok(None);
@@ -231,13 +228,13 @@ impl Spec {
     fn flows(&self) -> Result<Option<u64>, Misfit> {
         match self.choice("flows", Kind::Number(32))? {
             None => Ok(None),
-            Some(Choice::Fixed(0)) => Err(Misfit::new("flows", "there has to be one at least")),
+            Some(Choice::Fixed(0)) => Err(Misfit::new("flows", "at least one is required")),
             Some(Choice::Fixed(flows)) => Ok(Some(flows as u64)),
             Some(_) => Err(Misfit::new("flows", "it is one number")),
         }
     }
 
-    /// The spec of every Nth frame.
+    /// Returns the spec of every Nth frame.
     fn exception(&self) -> Result<Option<(u64, Self)>, Misfit> {
         let Some(text) = self.get("every") else {
             return Ok(None);
@@ -264,7 +261,7 @@ impl Spec {
     }
 }
 
-/// The kind of address a text begins with.
+/// Returns the kind of address that a text begins with.
 pub(crate) fn family(text: &str) -> Kind {
     if text.contains(':') && !text.starts_with("random:") || text.matches(':').count() > 1 {
         Kind::V6
@@ -273,7 +270,7 @@ pub(crate) fn family(text: &str) -> Kind {
     }
 }
 
-/// The key that is nearest, as a question.
+/// Returns the most similar key, as a question.
 fn like(key: &str) -> String {
     let near = KEYS
         .iter()
@@ -283,12 +280,12 @@ fn like(key: &str) -> String {
         Some((0..=2, name)) => format!("; is it {name}?"),
         _ => {
             let names: Vec<&str> = KEYS.iter().map(|(name, ..)| *name).collect();
-            format!("; there are {}", names.join(", "))
+            format!("; known are {}", names.join(", "))
         }
     }
 }
 
-/// How many letters have to be put in, taken out or changed.
+/// Returns the edit distance of two texts.
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.bytes().enumerate() {
@@ -303,30 +300,30 @@ fn distance(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// What is known of the way that frames of a spec take.
+/// Limits of a spec's frames on their path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest frame, without VLAN tags; `None` where nobody has said.
+    /// Length of the longest frame, without VLAN tags; `None` if unknown.
     pub mtu: Option<u32>,
     pub seed: u64,
-    /// The stream of the stamps at the end of all frames; `None`: no stamps.
+    /// Stream of the stamps at the end of all frames; `None`: no stamps.
     pub stamp: Option<u16>,
 }
 
 impl Limits {
-    /// What a stamp takes of each frame.
+    /// Returns the length of a stamp in each frame.
     fn stamp_room(&self) -> usize {
         self.stamp.map_or(0, |_| stamp::LENGTH)
     }
 }
 
-/// The frames of a spec are made beforehand, and lie in memory.
+/// Limit of memory for a spec's frames, which are made in advance.
 const FRAMES_MEMORY: usize = 256 << 20;
 
-/// The frames of one spec: its variants, in the order in which they come.
+/// The frames of one spec: its variants, in order.
 struct Part {
     variants: Vec<Variant>,
-    /// The same with what every Nth frame has different.
+    /// The same variants with the exceptions of every Nth frame.
     others: Vec<Variant>,
     every: Option<u64>,
     flows: Option<u64>,
@@ -356,7 +353,7 @@ impl Part {
     }
 }
 
-/// A spec's variants: one for each length and each payload, in turn.
+/// Returns a spec's variants: one for each length and each payload, in turn.
 fn variants(spec: &Spec, flows: Option<u64>, limits: &Limits) -> Result<Vec<Variant>, Misfit> {
     let sizes = match spec.get("size") {
         Some(text) => Sizes::parse(text, limits.seed).map_err(|why| Misfit::new("size", why))?,
@@ -401,7 +398,7 @@ fn variants(spec: &Spec, flows: Option<u64>, limits: &Limits) -> Result<Vec<Vari
     made.collect()
 }
 
-/// Frames of several specs, each as often as its weight says.
+/// Returns the frames of several specs, each as often as its weight requires.
 pub fn pattern(mix: &[(Spec, usize)], limits: &Limits) -> Result<Pattern, (usize, Misfit)> {
     let mut parts = Vec::new();
     for (at, (spec, _)) in mix.iter().enumerate() {
@@ -470,26 +467,26 @@ fn lcm(a: usize, b: usize) -> usize {
     (a / gcd(a, b).max(1)).saturating_mul(b)
 }
 
-// How long frames are: one length, several in turn, a mix, at random.
+// Lengths of frames: one, several in turn, a mix, or random.
 
 /// The simple Internet mix of frame lengths, without the checksum: seven, four and one of twelve.
 const IMIX: [(usize, usize); 3] = [(60, 7), (590, 4), (1514, 1)];
-/// Lengths at random are drawn once; the draws come again after this many frames.
+/// Random lengths are drawn once, and repeat after this many frames.
 const DRAWS: u64 = 4096;
 const LONGEST: u128 = 65_549;
 
 /// The lengths of frames, in turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// As long as it takes, and at least 60 bytes.
+    /// As short as possible, and at least 60 bytes.
     Shortest,
     InTurn(Vec<usize>),
-    /// The mix; where headers are longer than its shortest frames, those are as long as the headers.
+    /// The mix; its shortest frames grow to the length of the headers if necessary.
     Imix,
 }
 
 impl Sizes {
-    /// `64`, `64,1500`, `64:7,590:4,1514:1` (with weights), `64-1500`, `64-1500/10`, `random:64-1500`, `imix`.
+    /// Parses `64`, `64,1500`, `64:7,590:4,1514:1` (with weights), `64-1500`, `64-1500/10`, `random:64-1500`, `imix`.
     pub fn parse(text: &str, seed: u64) -> Result<Self, String> {
         let text = text.trim();
         if text.eq_ignore_ascii_case("imix") {
@@ -524,14 +521,14 @@ impl Sizes {
             }
         };
         if let Some(length) = lengths.iter().find(|length| **length > LONGEST) {
-            return Err(format!("{length} bytes are more than any frame has"));
+            return Err(format!("{length} bytes exceed the longest frame"));
         }
         Ok(Self::InTurn(
             lengths.into_iter().map(|l| l as usize).collect(),
         ))
     }
 
-    /// The lengths in turn, for frames that take at least this many bytes.
+    /// Returns the lengths in turn, for frames of at least this many bytes.
     pub fn lengths(&self, least: usize) -> Result<Vec<usize>, String> {
         match self {
             Self::Shortest => Ok(vec![least.max(60)]),
@@ -541,7 +538,7 @@ impl Sizes {
             }
             Self::InTurn(lengths) => match lengths.iter().find(|length| **length < least) {
                 Some(length) => Err(format!(
-                    "{length} bytes do not hold the headers and what is in them, which take {least}"
+                    "{length} bytes are too few for the headers and the payload, which require {least}"
                 )),
                 None => Ok(lengths.clone()),
             },
@@ -549,7 +546,7 @@ impl Sizes {
     }
 }
 
-/// Each of the things as often as its weight says, as evenly as that goes.
+/// Repeats each item by its weight, as evenly as possible.
 pub fn spread<T: Copy>(weighted: &[(T, usize)]) -> Vec<T> {
     let total: usize = weighted.iter().map(|(_, weight)| weight).sum();
     let mut credit = vec![0i64; weighted.len()];
@@ -567,14 +564,14 @@ pub fn spread<T: Copy>(weighted: &[(T, usize)]) -> Vec<T> {
     order
 }
 
-// What makes flows different where nothing was said to vary.
+// Default differences between flows.
 
-/// Where source ports begin that stand for flows, and how many there are.
+/// First source port that represents a flow; the next value is their number.
 const FIRST_FLOW_PORT: u128 = 1024;
 const FLOW_PORTS: u64 = 65_536 - 1024;
 
 impl Spec {
-    /// Flows have to differ in something: where nothing varies, ports, identifiers or addresses do.
+    /// Makes flows different: if nothing varies, ports, identifiers or addresses do.
     fn with_flows(&self, flows: Option<u64>) -> Result<Spec, Misfit> {
         let mut varied = self.clone();
         let Some(flows) = flows else {
@@ -615,7 +612,7 @@ impl Spec {
                     .values
                     .insert("src-port", last(FIRST_FLOW_PORT, ports));
                 if flows > FLOW_PORTS {
-                    // One port fewer on the other side: the pair is the same again only after the product of both.
+                    // One port fewer on the other side: pairs repeat only after the product of both.
                     varied
                         .values
                         .insert("dst-port", last(FIRST_FLOW_PORT, FLOW_PORTS - 1));
@@ -625,7 +622,10 @@ impl Spec {
                 varied.values.insert("id", last(0, flows));
             }
             Protocol::Icmp => {
-                return Err(Misfit::new("flows", "an echo identifier tells 65536 apart"));
+                return Err(Misfit::new(
+                    "flows",
+                    "an echo identifier distinguishes at most 65536",
+                ));
             }
             Protocol::Arp | Protocol::Eth => {
                 let mac = self.choice_or("src-mac", Kind::Mac, 0)?.first();
@@ -639,7 +639,7 @@ impl Spec {
             Protocol::Raw => {
                 return Err(Misfit::new(
                     "flows",
-                    "in a raw frame nothing is known that could vary",
+                    "a raw frame has no field that can vary",
                 ));
             }
         }
@@ -647,22 +647,22 @@ impl Spec {
     }
 }
 
-// What frames carry.
+// Payloads of frames.
 
-/// The bytes after the headers; zeroes fill up what is longer.
+/// The bytes after the headers; zeroes fill the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     Bytes(Vec<u8>),
-    /// One byte all over.
+    /// A repeated byte.
     Fill(u8),
-    /// Bytes without a pattern; the first eight are others in each frame.
+    /// Random bytes; the first eight differ in each frame.
     Random(u64),
     /// The frame's number in the first eight bytes.
     Number,
 }
 
 impl Payload {
-    /// `zeros`, `text:…`, `hex:…`, `fill:0xNN`, `random`, `number`; several with `|` between them take turns.
+    /// Parses `zeros`, `text:…`, `hex:…`, `fill:0xNN`, `random`, `number`; several separated by `|` alternate.
     pub fn parse(text: &str, seed: u64) -> Result<Vec<Self>, String> {
         text.split('|')
             .map(|one| Self::one(one.trim(), seed))
@@ -681,12 +681,12 @@ impl Payload {
             None if text == "random" => Ok(Self::Random(seed)),
             None if text == "number" => Ok(Self::Number),
             _ => Err(format!(
-                "'{text}' is not a payload; there are zeros, text:…, hex:…, fill:0xNN, random and number"
+                "'{text}' is not a payload; known are zeros, text:…, hex:…, fill:0xNN, random and number"
             )),
         }
     }
 
-    /// The fewest bytes it takes.
+    /// Returns the least length.
     pub fn least(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -696,7 +696,7 @@ impl Payload {
         }
     }
 
-    /// This many bytes, at least as many as it takes.
+    /// Returns the payload with this length, which is at least the least one.
     pub fn bytes(&self, length: usize) -> Vec<u8> {
         match self {
             Self::Bytes(bytes) => {
@@ -720,7 +720,7 @@ impl Payload {
         }
     }
 
-    /// What changes at the beginning of a payload of that length, and in how many bytes.
+    /// Returns the varying value at the beginning of a payload of that length, and its number of bytes.
     pub fn varying(&self, length: usize) -> Option<(usize, Value)> {
         let width = match length {
             8.. => 8,
@@ -743,7 +743,7 @@ impl Payload {
     }
 }
 
-/// Pairs of hexadecimal digits, with blanks and colons between them or not.
+/// Parses pairs of hexadecimal digits, with or without blanks and colons between them.
 pub fn hex(text: &str) -> Result<Vec<u8>, String> {
     let digits: Vec<char> = text
         .chars()
@@ -767,7 +767,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_as_people_write_them() {
+    fn sizes_are_parsed() {
         let of = |text: &str| Sizes::parse(text, 1).unwrap().lengths(42);
         assert_eq!(of("64"), Ok(vec![64]));
         assert_eq!(of("64,1500"), Ok(vec![64, 1500]));
@@ -785,7 +785,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_cannot_be() {
+    fn impossible_sizes_are_refused() {
         for text in ["", "0x", "99999", "64:0", "-5", "70-60", "imix2"] {
             assert!(Sizes::parse(text, 1).is_err(), "{text}");
         }
@@ -793,7 +793,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_as_people_write_them() {
+    fn payloads_are_parsed() {
         let one = |text| Payload::parse(text, 1).unwrap().remove(0);
         assert_eq!(one("text:hi").bytes(3), b"hi\0");
         assert_eq!(one("hex:de ad:be ef").bytes(4), [0xde, 0xad, 0xbe, 0xef]);

@@ -1,11 +1,11 @@
-//! Rates, times and sizes as people write them: 1.5Mpps, 500Mbit, 10s, 64MiB.
+//! Rates, times and sizes in text form: 1.5Mpps, 500Mbit, 10s, 64MiB.
 
 use std::time::Duration;
 
-/// In seconds: 31 years.
+/// Longest time in seconds: 31 years.
 const LONGEST: f64 = 1e9;
 
-/// A time: seconds, or a number with a unit.
+/// Parses a time: seconds, or a number with a unit.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let seconds = match unit {
@@ -29,7 +29,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(total))
 }
 
-/// Frames a second, for example 1.5Mpps or 0.5.
+/// Parses frames a second, for example 1.5Mpps or 0.5.
 pub fn frame_rate(text: &str) -> Result<f64, String> {
     let (number, unit) = split(text);
     let unit = unit.strip_suffix("pps").unwrap_or(unit);
@@ -37,7 +37,7 @@ pub fn frame_rate(text: &str) -> Result<f64, String> {
     above_zero(number, unit, text, why)
 }
 
-/// Bits a second: a number with a unit such as Mbit, or M alone.
+/// Parses bits a second: a number with a unit such as Mbit, or M alone.
 pub fn bandwidth(text: &str) -> Result<f64, String> {
     let (number, unit) = split(text);
     let why = || format!("'{text}' is not a bandwidth; write for example 500Mbit");
@@ -70,7 +70,7 @@ fn above_zero(
     }
 }
 
-/// The number and its unit.
+/// Splits a text into the number and its unit.
 fn split(text: &str) -> (&str, &str) {
     let end = text
         .find(|c: char| c.is_ascii_alphabetic())
@@ -78,7 +78,7 @@ fn split(text: &str) -> (&str, &str) {
     (text[..end].trim(), text[end..].trim())
 }
 
-/// Bytes: a number with an optional unit. K, M, G and T are powers of 1024, with or without `iB` or `B`.
+/// Parses bytes: a number with an optional unit. K, M, G and T are powers of 1024, with or without `iB` or `B`.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let factor: u64 = match unit
@@ -107,7 +107,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     Ok(total as u64)
 }
 
-/// `1/N`, or N alone.
+/// Parses `1/N`, or N alone.
 pub fn one_in(text: &str) -> Result<u32, String> {
     let number = text.strip_prefix("1/").unwrap_or(text);
     match number.parse() {
@@ -116,7 +116,7 @@ pub fn one_in(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Permissions in octal, as chmod takes them.
+/// Parses permissions in octal, like chmod.
 pub fn file_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
@@ -126,7 +126,7 @@ pub fn file_mode(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Packets a second, as a whole number: 10k, 1Mpps.
+/// Parses packets a second, as a whole number: 10k, 1Mpps.
 pub fn rate(text: &str) -> Result<u64, String> {
     let total = frame_rate(text)?;
     if !(1.0..=1e12).contains(&total) {
@@ -151,7 +151,7 @@ mod tests {
             assert!(frame_rate(text).is_err(), "{text}");
             assert!(bandwidth(&format!("{text}bit")).is_err(), "{text}");
         }
-        // The short form that --rate takes too.
+        // Short form that --rate also accepts.
         assert_eq!(bandwidth("1G"), Ok(1e9));
         assert!(bandwidth("1Gbyte").is_err());
     }

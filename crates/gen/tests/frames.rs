@@ -1,5 +1,5 @@
-//! Frames of every kind of traffic with all kinds of fields: as long as asked for, decoded as what they are, and with
-//! right checksums, whichever frame of the pattern it is.
+//! Frames of every kind of traffic with all kinds of fields: they have the requested length, decode as their kind, and have
+//! right checksums, for any frame of the pattern.
 
 use proptest::collection::btree_map;
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ const MACS: &[&str] = &[
     "random:02:00:00:00:00:00-02:00:ff:ff:ff:fe",
 ];
 
-/// What a spec may have beside its addresses, and texts for it.
+/// Returns the optional keys of a kind of traffic, and texts for them.
 fn extras(protocol: Protocol) -> Vec<(&'static str, &'static [&'static str])> {
     const WORDS: &[&str] = &["0-65535", "random:0-65535", "7"];
     let mut all: Vec<(&str, &[&str])> = vec![
@@ -149,7 +149,7 @@ fn spec() -> impl Strategy<Value = Spec> {
         })
 }
 
-/// The one's complement sum of the words.
+/// Returns the one's complement sum of the parts.
 fn sum(parts: &[&[u8]]) -> u16 {
     let mut total = 0u64;
     for part in parts {
@@ -167,8 +167,7 @@ fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// Walks down from an Ethernet header; how many checksums there were, all of them right, and how many bytes stood
-/// after what the headers say is there.
+/// Decodes a frame from its Ethernet header on, and returns the number of checksums, all of them right.
 fn check(frame: &[u8]) -> Result<usize, TestCaseError> {
     let mut at = 12;
     while matches!(word(frame, at), 0x8100 | 0x88a8) {
@@ -212,7 +211,7 @@ fn check(frame: &[u8]) -> Result<usize, TestCaseError> {
     Ok(before + 1)
 }
 
-/// The lengths that the texts above ask for.
+/// Returns whether a length matches one of the texts above.
 fn fits(size: Option<&str>, length: usize) -> bool {
     match size {
         None => length >= 60,
@@ -245,7 +244,7 @@ proptest! {
         let pattern = match made {
             Ok(pattern) => pattern,
             Err((_, misfit)) => {
-                // Of the texts above only these can be at odds with each other.
+                // Of the texts above only these can contradict each other.
                 prop_assert!(["flows", "size"].contains(&misfit.key.as_str()), "{misfit:?}");
                 return Ok(());
             }
@@ -269,7 +268,7 @@ proptest! {
 }
 
 #[test]
-fn more_frames_than_fit_into_memory_are_refused() {
+fn frames_that_exceed_the_memory_limit_are_refused() {
     let mut spec = Spec::new(Protocol::Eth);
     for (key, text) in [
         ("src-mac", MACS[0]),

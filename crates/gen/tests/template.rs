@@ -1,4 +1,4 @@
-//! The fuzzer's template files: whole, cut anywhere, and with lines missing or there twice.
+//! The fuzzer's template files: whole, cut anywhere, and with lines missing or duplicated.
 
 #[path = "../../../fuzz/exercise/template.rs"]
 mod exercise;
@@ -13,9 +13,9 @@ fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// The fuzzer's seeds, and whatever it once found: whole, and cut anywhere.
+/// The fuzzer's seeds, and its former findings: whole, and cut anywhere.
 #[test]
-fn seeds_are_taken_or_refused() {
+fn seeds_are_accepted_or_refused() {
     for seed in seeds() {
         exercise::file(&seed);
         (0..seed.len())
@@ -24,9 +24,9 @@ fn seeds_are_taken_or_refused() {
     }
 }
 
-/// Each line is left out, and each is there twice.
+/// Each line is omitted, and each is duplicated.
 #[test]
-fn lines_may_be_missing_or_there_twice() {
+fn missing_and_duplicate_lines_are_handled() {
     for seed in seeds() {
         let text = String::from_utf8(seed).expect("text");
         let lines: Vec<&str> = text.lines().collect();

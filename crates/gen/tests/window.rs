@@ -1,5 +1,5 @@
-//! The receiving program against a model: sequences of all kinds are shown to it, and its counts compared with those
-//! of a set that forgets nothing. The program runs in the kernel, on no interface.
+//! The receiving program against a model: it runs on sequences of all kinds, and its counts are compared with a set that
+//! forgets nothing. The program runs in the kernel, on no interface.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -12,7 +12,7 @@ use trawl_gen::stamp::{self, Stamp};
 use trawl_io::receive::{FlowKey, ReceiveFlow, ReceiveProgram, Verdict};
 
 const WINDOW: u64 = RECEIVE_WINDOW as u64;
-/// What the program takes for a new beginning.
+/// Jump of the sequence number that the program treats as a restart.
 const RESTART: u64 = 10_000_000;
 
 fn program(flows: u32) -> Option<ReceiveProgram> {
@@ -58,7 +58,7 @@ impl Counts {
     }
 }
 
-/// What ought to be counted of packets (sequence number, time of stamp) in this order.
+/// Returns the expected counts for packets (sequence number, time of stamp) in this order.
 fn model(packets: &[(u64, u64)]) -> Counts {
     let mut counts = Counts::default();
     let mut seen: HashSet<u64> = HashSet::new();
@@ -89,8 +89,8 @@ fn model(packets: &[(u64, u64)]) -> Counts {
     counts
 }
 
-/// A step from the packet before: mostly small ones to and fro, now and then one about the window's length, now and
-/// then a new beginning.
+/// A step from the previous packet: mostly small ones in both directions, sometimes one of about the window's length,
+/// sometimes a restart.
 fn steps() -> impl Strategy<Value = Vec<(i64, bool)>> {
     let step = prop_oneof![
         12 => Just(1i64),
@@ -104,14 +104,14 @@ fn steps() -> impl Strategy<Value = Vec<(i64, bool)>> {
 }
 
 #[test]
-fn the_program_counts_as_the_model_does() {
+fn program_counts_like_the_model() {
     let Some(program) = program(2000) else { return };
     let number = Cell::new(0);
     let mut runner = TestRunner::new(Config {
         failure_persistence: None,
         ..Config::with_cases(200)
     });
-    // Sequence numbers of all sizes: those that wrap around in 32 bits too.
+    // Sequence numbers of all sizes, also ones that wrap around in 32 bits.
     let starts = prop_oneof![Just(0u64), Just(u64::from(u32::MAX) - 100), 0..1u64 << 32];
     let result = runner.run(&(starts, steps()), |(start, steps)| {
         number.set(number.get() + 1);
@@ -119,7 +119,7 @@ fn the_program_counts_as_the_model_does() {
             stream: number.get(),
             flow: 7,
         };
-        // Room below, so that steps back do not lead below zero.
+        // Room below, so that steps back do not go below zero.
         let mut sequence = (1 << 32) + start;
         let mut time = 0;
         let packets: Vec<(u64, u64)> = steps
@@ -147,7 +147,7 @@ fn the_program_counts_as_the_model_does() {
 }
 
 #[test]
-fn flows_beyond_the_room_are_counted_without_their_order() {
+fn flows_beyond_the_limit_are_counted_without_order() {
     let Some(program) = program(2) else { return };
     for flow in 0..4 {
         let key = FlowKey { stream: 1, flow };
@@ -165,7 +165,7 @@ fn flows_beyond_the_room_are_counted_without_their_order() {
 }
 
 #[test]
-fn what_has_no_stamp_goes_on_and_is_counted_apart() {
+fn packets_without_a_stamp_pass_and_are_counted_separately() {
     let Some(program) = program(2) else { return };
     let key = FlowKey { stream: 1, flow: 1 };
     let mut spoiled = frame(key, 0, 0, 60);
@@ -215,10 +215,10 @@ fn latencies_are_from_the_stamp_to_now() {
         .show(&frame(key, 0, before, 60))
         .expect("a test run");
     let after = stamp::now();
-    // An hour from now on somebody else's clock.
+    // An hour ahead on another clock.
     let later = after + 3_600_000_000_000;
     program.show(&frame(key, 1, later, 60)).expect("a test run");
-    // A duplicate has none.
+    // A duplicate has no latency.
     program
         .show(&frame(key, 0, before, 60))
         .expect("a test run");

@@ -1,4 +1,4 @@
-//! Which engine: the one that was asked for, or the fastest that works, tried for real.
+//! The choice of an engine: the requested one, or the fastest that works in a trial.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -13,13 +13,13 @@ use trawl_sys::{Error, Result};
 use super::{Engine, Live, Packet, Sent, Xsk};
 use crate::source::{Next, Source};
 
-/// So long a counter of the device may take to show the first frame.
+/// Time that a counter of the device may need to show the first frame.
 const COUNTER_PATIENCE: Duration = Duration::from_millis(200);
-/// So long an engine is given for its first frame.
+/// Time that an engine has for its first frame.
 const TRIAL_PATIENCE: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// What was asked for.
+/// The requested engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// The fastest that works.
@@ -44,7 +44,7 @@ impl Choice {
     }
 }
 
-/// What is said of the choice: once, however many threads come to the same conclusion.
+/// Notes on the choice, each reported once for all threads.
 #[derive(Clone, Debug, Default)]
 pub struct Notes(Arc<Mutex<Said>>);
 
@@ -63,7 +63,7 @@ impl Notes {
         }
     }
 
-    /// What is new since the last time.
+    /// Returns the notes since the last call.
     pub fn take(&self) -> Vec<String> {
         let Ok(mut said) = self.0.lock() else {
             return Vec::new();
@@ -81,13 +81,13 @@ impl Notes {
     }
 }
 
-/// How an engine is to be opened.
+/// Parameters for opening an engine.
 #[derive(Clone, Debug)]
 pub struct Wish {
     pub choice: Choice,
-    /// Frames that the live engine makes before it hands them over.
+    /// Number of frames that the live engine makes before it hands them over.
     pub batch: Option<u32>,
-    /// The queue that an AF_XDP socket takes.
+    /// Queue of an AF_XDP socket.
     pub queue: u32,
     pub notes: Notes,
 }
@@ -124,20 +124,20 @@ fn open_one(
     })
 }
 
-/// Finds out with the first frame which engine it is.
+/// Chooses the engine with the first frame.
 #[derive(Debug)]
 struct Auto {
     interface: String,
     wish: Wish,
     left: Vec<Choice>,
-    /// A frame that an engine was tried with in vain.
+    /// Frame of a failed trial.
     held: Option<Vec<u8>>,
     chosen: Option<Box<dyn Engine>>,
-    /// What was put right for the length of the run.
+    /// Temporary programs, attached for the duration of the run.
     _fixed: Vec<Fixed>,
 }
 
-/// A source of which one frame is tried: it is not lost where the trial fails.
+/// A source whose first frame survives a failed trial.
 struct Trial<'a> {
     held: &'a mut Option<Vec<u8>>,
     source: &'a mut dyn Source,
@@ -175,7 +175,7 @@ impl Auto {
             .say(format!("not the {} engine: {why}", one.name()));
     }
 
-    /// Tries the engines that are left until one takes a frame.
+    /// Tries the remaining engines until one sends a frame.
     fn choose(&mut self, source: &mut dyn Source, now: u64) -> Result<Sent> {
         let mut last: Option<Error> = None;
         while let Some(one) = self.left.first().copied() {
@@ -207,7 +207,7 @@ impl Auto {
             };
             match tried {
                 Ok(Some(sent)) => return Ok(sent),
-                Ok(None) => self.refuse(one, &"the device did not take the first frame"),
+                Ok(None) => self.refuse(one, &"the device did not accept the first frame"),
                 Err(error) => {
                     self.refuse(one, &error);
                     last = Some(error);
@@ -218,12 +218,12 @@ impl Auto {
         Err(last.unwrap_or_else(|| {
             Error::failed(
                 format!("cannot send out of {}", self.interface),
-                "the device takes no frame from any engine: is it up, and its other end?",
+                "the device accepts no frame from any engine: check that it and its other end are up",
             )
         }))
     }
 
-    /// One frame; `None` where it was not taken. The engine that took it is the chosen one.
+    /// Sends one frame; `None` if it was not accepted. An engine that accepts it is the chosen one.
     fn try_one(
         &mut self,
         mut engine: Box<dyn Engine>,
@@ -245,7 +245,7 @@ impl Auto {
                 };
                 engine.send(&mut trial, now, 1)?
             };
-            // A source that has nothing to give says nothing of the engine.
+            // A source without a frame proves nothing about the engine.
             let nothing_given = !is_live && self.held.is_none();
             if sent.frames > 0 || nothing_given {
                 break sent;
@@ -264,7 +264,7 @@ impl Auto {
             self.held = None;
             if !counter_moved(&self.interface, before)? {
                 self.wish.notes.say(format!(
-                    "{} does not show what the {} engine sends in its own counter",
+                    "{} does not count the frames of the {} engine",
                     self.interface,
                     engine.name()
                 ));
@@ -317,7 +317,9 @@ impl Engine for Auto {
     fn suspicion(&self) -> &'static str {
         self.chosen
             .as_ref()
-            .map_or("is it up, and its other end?", |engine| engine.suspicion())
+            .map_or("check that it and its other end are up", |engine| {
+                engine.suspicion()
+            })
     }
 
     fn has_frames(&self) -> bool {
@@ -334,12 +336,12 @@ impl Engine for Auto {
     }
 }
 
-// A veth takes XDP frames only when its other end has an XDP program or GRO. Where it has neither, a program that
-// lets everything pass is put there for the length of the run.
+// A veth accepts XDP frames only if its other end has an XDP program or GRO. If it has neither, a program that passes every
+// packet is attached there for the duration of the run.
 
 const GRO: &str = "rx-gro";
 
-/// Something that was put right, until this is dropped or the process ends.
+/// A temporary program, detached on drop or when the process ends.
 #[derive(Debug)]
 pub(super) struct Fixed {
     _link: OwnedFd,
@@ -352,13 +354,13 @@ impl Fixed {
     }
 }
 
-/// Makes the other end of a veth take XDP frames, if it does not; an error says why it cannot.
+/// Makes the other end of a veth accept XDP frames, if it does not; an error is the reason why it cannot.
 pub(super) fn peer_takes_frames(interface: &str) -> Result<Option<Fixed>> {
     let link = Netlink::here()?.link(interface)?;
     if link.kind.as_deref() != Some("veth") {
         return Ok(None);
     }
-    // What cannot be looked into may work: the trial shows.
+    // An end that cannot be inspected may work: the trial decides.
     let Some(peer) = veth_peer(None, &link)? else {
         return Ok(None);
     };
@@ -379,7 +381,7 @@ pub(super) fn peer_takes_frames(interface: &str) -> Result<Option<Fixed>> {
     let cannot = |why: &str| {
         Error::failed(
             format!("its other end, {label}, has neither native XDP nor GRO"),
-            format!("a program that lets everything pass could not be put there: {why}"),
+            format!("a program that passes every packet could not be attached: {why}"),
         )
         .fix(format!(
             "{}ethtool -K {} gro on",
@@ -398,7 +400,7 @@ pub(super) fn peer_takes_frames(interface: &str) -> Result<Option<Fixed>> {
     Ok(Some(Fixed {
         _link: link,
         told: format!(
-            "{label} takes XDP frames while this runs: an XDP program that lets everything pass is on it"
+            "{label} accepts XDP frames during this run: an XDP program that passes every packet is attached"
         ),
     }))
 }

@@ -1,4 +1,4 @@
-//! A pattern as the sending program is told of it.
+//! A pattern in the form of the sending program's tables.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use trawl_sys::{Error, Result};
 
 use super::{Edit, Pattern, PatternSource, Value, Variant};
 
-/// Everything that the program is told, and the frame that it starts from.
+/// The tables of the program, and its first frame.
 #[derive(Clone, Debug)]
 pub struct Tables {
     plan: SendPlan,
@@ -44,7 +44,7 @@ const NO_SUM: SendSum = SendSum {
 };
 
 impl Tables {
-    /// Fails for patterns that cannot be made in the kernel, and says why.
+    /// Returns the tables. Fails with the reason for patterns that the kernel cannot make.
     pub fn of(pattern: &Pattern) -> Result<Self> {
         let cannot = |why: String| Error::failed("cannot make these frames in the kernel", why);
         let longest = pattern.variants.iter().max_by_key(|one| one.length());
@@ -81,7 +81,7 @@ impl Tables {
                 other: pattern.exception.map_or(0, |one| one.further as u32),
                 longest: frame.len() as u32,
                 tail: header.tail as u32,
-                // The thread's affair: see `plan`.
+                // Set for each thread: see `plan`.
                 stream: 0,
                 stamp_every: 0,
                 stamp_flows: 0,
@@ -93,12 +93,12 @@ impl Tables {
         })
     }
 
-    /// The frame that the program starts from.
+    /// Returns the frame that the program begins with.
     pub fn frame(&self) -> &[u8] {
         &self.frame
     }
 
-    /// The plan for the frames that the source would make next.
+    /// Returns the plan for the next frames of the source.
     pub fn plan(&self, source: &PatternSource) -> LivePlan<'_> {
         let marks = source.marks();
         LivePlan {
@@ -118,26 +118,27 @@ impl Tables {
         }
     }
 
-    /// The first frames as the kernel makes them, without sending any.
+    /// Returns the first frames as the kernel makes them, without sending any.
     pub fn made(&self, source: &PatternSource, count: usize) -> Result<Vec<Vec<u8>>> {
         made(&self.plan(source), &self.frame, count)
     }
 }
 
-/// Ethernet with a tag, IPv6 and UDP end within this; so do IPv4 and the part of TCP that routers rewrite.
+/// Length that holds Ethernet with a tag, IPv6 and UDP; IPv4 and the part of TCP that routers rewrite fit as well.
 const REWRITTEN_ON_THE_WAY: usize = 64;
 
-/// What is written to the beginning of each frame, so that it is right whatever was in its place before.
+/// Bytes written to the beginning of each frame, so that it is right whatever the page contained before.
 struct Header {
     words: usize,
-    /// Where the last word is, if it is not a whole one; else 0.
+    /// Offset of the last word if it is not a whole one; else 0.
     tail: usize,
 }
 
 impl Header {
-    /// Up to where the frames differ from the one that the kernel starts from, and the headers in any case: a router
-    /// or a balancer on the way rewrites addresses and TTL in the very page that the kernel sends again. A stamp of a shorter frame that stays
-    /// after it lies where all frames have zeroes, or else they would differ there: it changes no checksum.
+    /// Finds the length up to which the frames differ from the kernel's first one, and the headers in any case: a router or
+    /// a balancer on the path rewrites addresses and TTL in the very page that the kernel sends again. A stamp that a
+    /// shorter frame leaves after its end lies where all frames have zeroes, or else they would differ there: it changes no
+    /// checksum.
     fn of(pattern: &Pattern, frame: &[u8]) -> Self {
         let differing = |variant: &Variant| {
             let mut pairs = variant.bytes.iter().zip(frame);
@@ -155,7 +156,7 @@ impl Header {
     }
 }
 
-/// The values of all lists; fields that have the same one share it.
+/// The values of all lists; fields with equal lists share them.
 #[derive(Default)]
 struct Lists {
     values: Vec<u64>,
@@ -185,7 +186,7 @@ fn in_kernel(variant: &Variant, frame: &[u8], header: &Header, lists: &mut Lists
         header: [0; SEND_HEADER_WORDS],
         tail: 0,
     };
-    // What a shorter frame has after its end is cut off afterwards.
+    // The rest of a shorter frame is cut off afterwards.
     let whole = [&variant.bytes[..], &frame[variant.length()..]].concat();
     for (to, from) in told.header.iter_mut().zip(whole.as_chunks::<8>().0) {
         *to = u64::from_ne_bytes(*from);
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_makes_the_same_frames() {
+    fn kernel_makes_the_same_frames() {
         if !may_run_programs() {
             eprintln!("SKIPPED: requires root, to run a program");
             return;
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_made_in_the_kernel_are_those_made_here() {
+    fn stamps_made_in_the_kernel_equal_the_ones_made_here() {
         if !may_run_programs() {
             eprintln!("SKIPPED: requires root, to run a program");
             return;

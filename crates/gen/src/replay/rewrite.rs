@@ -1,4 +1,4 @@
-//! Other addresses and tags in recorded frames, with checksums that stay as right, or as wrong, as they were.
+//! Changes of addresses and tags in recorded frames; right checksums stay right, and wrong ones stay wrong.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -8,12 +8,12 @@ use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::walk::{ICMPV6, TCP, UDP, UDP_LITE, is_tag, walk};
 
 const TAG: usize = 4;
-/// Where a tag goes: after the two addresses.
+/// Offset of a tag: after the two addresses.
 const TAG_AT: usize = 12;
 const VLAN: [u8; 2] = [0x81, 0x00];
 
 impl Rewrite {
-    /// How much longer a frame may become.
+    /// Returns the largest growth of a frame.
     pub fn growth(&self) -> usize {
         if matches!(self.tag, Some(TagChange::Set(_))) {
             TAG
@@ -22,8 +22,8 @@ impl Rewrite {
         }
     }
 
-    /// Changes a frame; `room` begins with it and has [`Self::growth`] bytes more. Returns its new length. Fields that
-    /// are not in the frame, since it is short or of another kind, are not changed.
+    /// Changes a frame; `room` begins with it and has [`Self::growth`] bytes more. Returns its new length. Fields that are
+    /// missing, because the frame is short or of another kind, are not changed.
     pub fn apply(&self, room: &mut [u8], length: usize) -> usize {
         if self.is_empty() || length < TAG_AT + 2 {
             return length;
@@ -82,7 +82,7 @@ impl Rewrite {
         }
     }
 
-    /// Hardware and protocol addresses of IPv4 over Ethernet.
+    /// Changes the hardware and protocol addresses of IPv4 over Ethernet.
     fn change_arp(&self, arp: &mut [u8]) {
         change_mac(self.source_mac, &self.macs, &mut arp[8..14]);
         if arp[18..24] != [0; 6] {
@@ -129,7 +129,7 @@ fn change_mac(fixed: Option<[u8; 6]>, map: &[([u8; 6], [u8; 6])], at: &mut [u8])
     }
 }
 
-/// What is to be added to a one's complement sum over these bytes when they change (RFC 1624).
+/// Returns the difference of a one's complement sum over these bytes when they change (RFC 1624).
 fn difference(before: &[u8], after: &[u8]) -> u32 {
     let sum = |bytes: &[u8], keep: u16| -> u32 {
         let (words, _) = bytes.as_chunks::<2>();
@@ -160,15 +160,15 @@ fn fix(frame: &mut [u8], checksum: Checksum, change: u32) {
     frame[checksum.at..checksum.at + 2].copy_from_slice(&new.to_be_bytes());
 }
 
-// Where in a frame the addresses are, and the checksums that cover them.
+// Offsets of a frame's addresses, and of the checksums that cover them.
 
-/// Ethernet, IPv4, six and four bytes of address.
+/// ARP header for Ethernet and IPv4, with addresses of six and four bytes.
 const ARP_KIND: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum {
     pub at: usize,
-    /// UDP: zero stands for no checksum.
+    /// True for UDP, where zero means no checksum.
     pub zero_is_none: bool,
 }
 
@@ -177,17 +177,17 @@ pub struct Checksum {
 pub struct Ip {
     at: usize,
     version: u8,
-    /// The header's own.
+    /// The header's own checksum.
     pub checksum: Option<Checksum>,
-    /// The one after it that covers the addresses.
+    /// The transport checksum, which covers the addresses.
     pub transport: Option<Checksum>,
-    /// A routing header says that the packet goes elsewhere in the end: the transport checksum covers that address.
+    /// True if a routing header names another final address, which the transport checksum covers.
     routed_on: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headers {
-    /// All of it is there.
+    /// A complete ARP packet.
     Arp {
         at: usize,
     },
@@ -217,13 +217,13 @@ impl Ip {
         }
     }
 
-    /// Whether the transport's checksum covers this address.
+    /// Returns whether the transport's checksum covers this address.
     pub fn in_pseudo_header(&self, is_source: bool) -> bool {
         is_source || !self.routed_on
     }
 }
 
-/// The outermost header of a frame that holds addresses.
+/// Finds the outermost header of a frame that holds addresses.
 pub fn headers(frame: &[u8]) -> Option<Headers> {
     let walked = walk(LINKTYPE_ETHERNET, frame);
     let at = walked.network_at?;
@@ -247,7 +247,7 @@ pub fn headers(frame: &[u8]) -> Option<Headers> {
     }))
 }
 
-/// The checksum of a transport header at this place, if it covers the addresses.
+/// Finds the checksum of a transport header at this offset, if it covers the addresses.
 fn transport(protocol: u8, at: usize) -> Option<Checksum> {
     let (offset, zero_is_none) = match protocol {
         TCP => (16, false),
@@ -262,40 +262,40 @@ fn transport(protocol: u8, at: usize) -> Option<Checksum> {
     })
 }
 
-// What is to be changed, as it is asked for.
+// The changes, as requested.
 
 pub type Mac = [u8; 6];
 
-/// What becomes of the outermost VLAN tag.
+/// Change of the outermost VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagChange {
-    /// The one that is there has this number from now on; where there is none, one is put in.
+    /// Sets the number of the tag; a tag is added if the frame has none.
     Set(u16),
     Remove,
 }
 
-/// Addresses that begin alike.
+/// An address prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     address: IpAddr,
     length: u8,
 }
 
-/// The changes to each frame. Without any, frames are sent as they are.
+/// The changes to each frame. Without any, frames are sent unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
     pub source_mac: Option<Mac>,
     pub destination_mac: Option<Mac>,
-    /// MAC addresses and what stands in their place, on both sides.
+    /// MAC addresses and their replacements, on both sides.
     pub macs: Vec<(Mac, Mac)>,
     pub source_v4: Option<Ipv4Addr>,
     pub source_v6: Option<Ipv6Addr>,
     pub destination_v4: Option<Ipv4Addr>,
     pub destination_v6: Option<Ipv6Addr>,
-    /// Prefixes and what stands in their place, on both sides; the first that fits counts.
+    /// Prefixes and their replacements, on both sides; the first match counts.
     pub prefixes: Vec<(Prefix, Prefix)>,
     pub tag: Option<TagChange>,
-    /// VLAN numbers and what stands in their place.
+    /// VLAN numbers and their replacements.
     pub tags: Vec<(u16, u16)>,
 }
 
@@ -328,7 +328,7 @@ impl Rewrite {
             || !prefixes.is_empty()
     }
 
-    /// What stands in the place of an address; `None` where it stays.
+    /// Returns the replacement of an address; `None` if it stays.
     fn address(&self, is_source: bool, now: IpAddr) -> Option<IpAddr> {
         let fixed = match (now, is_source) {
             (IpAddr::V4(_), true) => self.source_v4.map(IpAddr::V4),
@@ -368,7 +368,7 @@ impl Prefix {
         }
     }
 
-    /// An address that begins as this prefix and ends as the one given.
+    /// Returns an address with this prefix and the rest of the given address.
     fn in_place_of(&self, address: IpAddr) -> Option<IpAddr> {
         let rest = |bits: u32| u128::MAX.checked_shr(128 - bits + u32::from(self.length));
         match (self.address, address) {
@@ -388,7 +388,7 @@ impl Prefix {
 impl FromStr for Prefix {
     type Err = String;
 
-    /// `10.0.0.0/8`, or an address alone.
+    /// Parses `10.0.0.0/8`, or a single address.
     fn from_str(text: &str) -> Result<Self, String> {
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, Some(length)),

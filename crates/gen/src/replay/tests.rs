@@ -34,7 +34,7 @@ impl Drop for Files {
     }
 }
 
-/// A frame of this length that begins with this byte.
+/// Returns a frame of this length that begins with this byte.
 fn frame(mark: u8, length: usize) -> Vec<u8> {
     let mut frame = vec![0; length];
     frame[0] = mark;
@@ -76,7 +76,7 @@ fn options(files: &[&Path]) -> Options {
     }
 }
 
-/// The first bytes and the due times of all frames, and what there is to say in the end.
+/// Returns the first bytes and the due times of all frames, and the account.
 fn replayed(options: Options) -> (Vec<u8>, Vec<u64>, ReplayAccount) {
     let mut replay = Replay::open(options).unwrap_or_else(|e| panic!("{e}"));
     let account = replay.account();
@@ -122,7 +122,7 @@ fn frames_come_when_they_are_due() {
 }
 
 #[test]
-fn the_time_begins_when_the_engine_goes_on() {
+fn time_begins_when_the_engine_continues() {
     let files = Files::new();
     let file = files.file("a", &numbered(&[(0, 1), (1000, 2), (3000, 3)]));
     let mut replay = Replay::open(Options {
@@ -133,7 +133,7 @@ fn the_time_begins_when_the_engine_goes_on() {
     let mut room = vec![0; replay.longest()];
     let mut next = |now| replay.next(now, &mut room).expect("no failure");
     assert_eq!(next(50), Next::Frame(60));
-    // The first frame took that long.
+    // Sending the first frame took that long.
     assert_eq!(next(100_000), Next::Later(101_000));
     assert_eq!(next(101_000), Next::Frame(60));
     assert_eq!(next(101_000), Next::Later(103_000));
@@ -180,7 +180,7 @@ fn several_files_one_after_the_other_or_by_time() {
 }
 
 #[test]
-fn what_is_good_of_a_damaged_file_is_sent() {
+fn good_part_of_a_damaged_file_is_sent() {
     let files = Files::new();
     let mut bytes = numbered(&[(0, 1), (1, 2), (2, 3)]);
     bytes.truncate(bytes.len() - 1);
@@ -242,7 +242,7 @@ fn nothing_to_send_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_round_that_sends_nothing_is_the_last() {
+fn round_that_sends_nothing_is_the_last() {
     let files = Files::new();
     let file = files.file("a", &recording(1, &[(0, frame(1, 5000)), (1, frame(2, 6))]));
     let (marks, _, outcome) = replayed(Options {
@@ -254,7 +254,7 @@ fn a_round_that_sends_nothing_is_the_last() {
 }
 
 #[test]
-fn only_what_the_interface_can_take_is_sent() {
+fn only_frames_that_fit_the_interface_are_sent() {
     let files = Files::new();
     let mut tagged = frame(3, 1518);
     tagged[12..14].copy_from_slice(&VLAN);
@@ -313,7 +313,7 @@ fn all_bytes_come_in_order() {
 }
 
 #[test]
-fn an_empty_file_and_one_that_is_not_read_to_its_end() {
+fn empty_and_partly_read_files_end_cleanly() {
     let mut none = Vec::new();
     Ahead::new(file("empty", &[]))
         .read_to_end(&mut none)
@@ -337,19 +337,19 @@ fn dues(speed: f64, times: &[u64]) -> Vec<u64> {
 }
 
 #[test]
-fn gaps_are_those_of_the_recording() {
+fn gaps_equal_the_recorded_ones() {
     assert_eq!(dues(1.0, &[0, 1, 1, SECOND]), [0, 1, 1, SECOND]);
     assert_eq!(dues(2.0, &[0, 10, 100]), [0, 5, 50]);
     assert_eq!(dues(0.5, &[0, 10, 100]), [0, 20, 200]);
 }
 
 #[test]
-fn a_little_disorder_does_not_stretch_the_time() {
+fn slight_disorder_does_not_stretch_the_time() {
     assert_eq!(dues(1.0, &[0, 100, 50, 110]), [0, 100, 100, 110]);
 }
 
 #[test]
-fn a_clock_that_was_set_back_does_not_stop_it() {
+fn clock_set_back_does_not_stop_the_replay() {
     let hour = 3600 * SECOND;
     let mut timing = Timing::new(1.0);
     let dues = [hour, hour + 5, 7, 9].map(|time| timing.due(START + time));

@@ -1,17 +1,17 @@
-//! What a field is to hold, as people write it: one value, a range, a prefix, a list, at random.
+//! Values of a field in text form: one value, a range, a prefix, a list, or random ones.
 //!
-//! `1000`, `1000-2000`, `1000-2000/10` (in steps of ten), `10.0.0.0/24`, `1,5,7`, and `random:` in front of a range or
-//! a prefix. Ranges, prefixes and lists are gone through in order.
+//! `1000`, `1000-2000`, `1000-2000/10` (in steps of ten), `10.0.0.0/24`, `1,5,7`, and `random:` in front of a range or a
+//! prefix. Ranges, prefixes and lists are used in order.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::pattern::{Edit, Value};
 
-/// What kind of values a field has.
+/// Kind of a field's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Up to that many bits.
+    /// A number of up to that many bits.
     Number(u32),
     Dscp,
     Mac,
@@ -23,13 +23,13 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
     Fixed(u128),
-    /// `count` values from `first` on; 0 for more than 2^64.
+    /// `count` values from `first` on; 0 means more than 2^64.
     Step {
         first: u128,
         step: u128,
         count: u64,
     },
-    /// Any of `count` values from `first` on.
+    /// Random ones of `count` values from `first` on.
     Random {
         first: u128,
         count: u128,
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// One value.
+    /// Parses one value.
     pub fn value(self, text: &str) -> Result<u128, String> {
         let text = text.trim();
         match self {
@@ -103,7 +103,7 @@ impl Kind {
         }
         match rest.split_once('/') {
             Some((address, length)) if self.has_prefixes() => self.prefix(address, length, random),
-            _ if random => Err(format!("'{rest}' is no range to choose from")),
+            _ if random => Err(format!("'{rest}' is not a range")),
             _ => self.value(rest).map(Choice::Fixed),
         }
     }
@@ -117,7 +117,7 @@ impl Kind {
             Self::V4 | Self::V6 => {
                 Err("addresses take a prefix: for example random:10.0.0.0/8".to_owned())
             }
-            // Never a group's address, and marked as given by nobody's factory.
+            // Random MAC addresses are unicast and locally administered.
             Self::Mac => Ok(Choice::Random {
                 first: 0x0200_0000_0000,
                 count: 1 << 40,
@@ -139,7 +139,7 @@ impl Kind {
             return Err("the range ends before it begins".to_owned());
         }
         if step == 0 {
-            return Err("a step of 0 leads nowhere".to_owned());
+            return Err("a step of 0 is not allowed".to_owned());
         }
         let count = (last - first) / step + 1;
         if random {
@@ -161,7 +161,7 @@ impl Kind {
         })
     }
 
-    /// All addresses of a prefix; of IPv4 ones neither the network's own nor the broadcast address.
+    /// Returns all addresses of a prefix; for IPv4 without the network's own and the broadcast address.
     fn prefix(self, address: &str, length: &str, random: bool) -> Result<Choice, String> {
         let bits = self.bits();
         let length = match length.parse::<u32>() {
@@ -196,7 +196,7 @@ impl Kind {
 }
 
 impl Choice {
-    /// The value in the first frame; it also stands in the finished frame that the others are made from.
+    /// Returns the value in the first frame, from which the other frames are made.
     pub fn first(&self) -> u128 {
         match self {
             Self::Fixed(value) => *value,
@@ -205,7 +205,7 @@ impl Choice {
         }
     }
 
-    /// How many values it has before it begins anew; `None` where chance decides.
+    /// Returns the number of values before they repeat; `None` for random ones.
     pub fn period(&self) -> Option<u64> {
         match self {
             Self::Fixed(_) => Some(1),
@@ -215,7 +215,7 @@ impl Choice {
         }
     }
 
-    /// The edits that make a field of up to 64 bits vary. `field` is an edit with everything but its value.
+    /// Returns the edit that varies a field of up to 64 bits. `field` is an edit without its value.
     pub fn edit(&self, field: &Edit, seed: u64) -> Option<Edit> {
         let value = match self {
             Self::Fixed(_) => return None,
@@ -237,7 +237,7 @@ impl Choice {
         })
     }
 
-    /// The edits that make an IPv6 address at this offset vary.
+    /// Returns the edits that vary an IPv6 address at this offset.
     pub fn edits_v6(&self, offset: usize, seed: u64) -> Vec<Edit> {
         let half = |offset: usize, value| Edit {
             offset,
@@ -249,7 +249,7 @@ impl Choice {
         let (high, low) = (offset, offset + 8);
         match self {
             Self::Fixed(_) => Vec::new(),
-            // 2^64 addresses are more than any run counts: there is no carry.
+            // 2^64 addresses are more than any run counts: no carry occurs.
             Self::Step { first, step, count } => vec![half(
                 low,
                 Value::Step {
@@ -295,7 +295,7 @@ pub fn mac(text: &str) -> Result<[u8; 6], String> {
     }
 }
 
-/// A number, or a name of RFC 2474, 2597, 3246, 5865 or 8622.
+/// Parses a number, or a name of RFC 2474, 2597, 3246, 5865 or 8622.
 fn dscp(text: &str) -> Result<u128, String> {
     let lower = text.to_ascii_lowercase();
     let digit = |at: usize| {
@@ -328,7 +328,7 @@ mod tests {
     const PORT: Kind = Kind::Number(16);
 
     #[test]
-    fn fields_as_people_write_them() {
+    fn fields_are_parsed() {
         assert_eq!(PORT.choice("53"), Ok(Choice::Fixed(53)));
         assert_eq!(PORT.choice("0x35"), Ok(Choice::Fixed(53)));
         let step = |first, step, count| Ok(Choice::Step { first, step, count });

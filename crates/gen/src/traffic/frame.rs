@@ -1,5 +1,5 @@
-//! One spec's frames: headers, where their fields are, and what their checksums cover. Here the link layer, tags, labels
-//! and tunnels.
+//! One spec's frames: headers, the offsets of their fields, and the ranges of their checksums. The first part has the link
+//! layer, tags, labels and tunnels.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -13,28 +13,28 @@ use crate::pattern::{Cover, Edit, Value, Variant};
 const ETHERNET: usize = 14;
 const TAG: usize = 4;
 const VXLAN_PORT: u16 = 4789;
-/// A tunnel tells flows apart by its source port (RFC 7348 asks for the dynamic ones).
+/// Base of the source port by which a tunnel distinguishes flows (RFC 7348 recommends the dynamic ports).
 const TUNNEL_PORT: u128 = 49_152;
 const TUNNEL_PORTS: u64 = 16_384;
 const MPLS_ETHERTYPE: u16 = 0x8847;
 
-/// The headers of one spec, and what varies in them.
+/// The headers of one spec, and their varying fields.
 pub(super) struct Maker {
     layers: Vec<Layer>,
     length: usize,
     edits: Vec<Edit>,
     sums: Vec<SumAt>,
-    /// The enclosing address bytes of the layer that is put next.
+    /// Range of the enclosing addresses for the next layer.
     addresses: Option<(Range<usize>, bool)>,
     seed: u64,
     fields: u64,
     tagged: bool,
-    /// Where the Ethernet type stands that `ethertype` sets, and what it is.
+    /// Offset of the Ethernet type that `ethertype` sets, and its value.
     ethertype: Option<(usize, u16)>,
     raw: Option<Vec<u8>>,
 }
 
-/// A checksum whose range may go to the end of the frame.
+/// A checksum whose range may extend to the end of the frame.
 struct SumAt {
     offset: usize,
     from: usize,
@@ -74,22 +74,22 @@ impl Maker {
         Ok(maker)
     }
 
-    /// All headers together.
+    /// Returns the length of all headers.
     pub fn headers(&self) -> usize {
         self.length
     }
 
-    /// The shortest frame that a device takes.
+    /// Returns the length of the shortest frame that a device accepts.
     pub fn least(&self) -> usize {
         self.length.max(ETHERNET)
     }
 
-    /// What comes in front of what the MTU counts.
+    /// Returns the length of the part that the MTU does not count.
     pub fn link_header(&self) -> usize {
         ETHERNET + if self.tagged { TAG } else { 0 }
     }
 
-    /// A frame of this length, with this many zeroes at its end.
+    /// Makes a frame of this length, with this many zeroes at its end.
     pub fn make(&self, length: usize, payload: &Payload, zeroes: usize) -> Result<Variant, Misfit> {
         let room = length.saturating_sub(self.length + zeroes);
         let mut bytes = match &self.raw {
@@ -166,7 +166,7 @@ impl Maker {
         self.length += length;
     }
 
-    /// Notes where a field of up to 64 bits stands, and that it varies if it does.
+    /// Records the offset of a field of up to 64 bits, and its edit if it varies.
     fn field(&mut self, offset: usize, width: usize, shift: u32, bits: u32, choice: &Choice) {
         let seed = self.next_seed();
         let field = Edit {
@@ -179,13 +179,13 @@ impl Maker {
         self.edits.extend(choice.edit(&field, seed));
     }
 
-    /// Each field has chances of its own.
+    /// Returns a seed for each field.
     fn next_seed(&mut self) -> u64 {
         self.fields += 1;
         self.seed ^ self.fields.wrapping_mul(0xd6e8_feb8_6659_fd93)
     }
 
-    /// Ethernet, tags, and a tunnel with all that is in it up to the next Ethernet header.
+    /// Adds Ethernet, tags, and a tunnel with its contents up to the next Ethernet header.
     fn link(&mut self, spec: &Spec, flows: Option<u64>) -> Result<(), Misfit> {
         let tunnel = spec.get("vxlan");
         if tunnel.is_none()
@@ -195,7 +195,7 @@ impl Maker {
         {
             return Err(Misfit::new(
                 key,
-                "there is no tunnel: it needs a VNI (vxlan)",
+                "it requires a tunnel: set its VNI (vxlan)",
             ));
         }
         let Some(vni) = tunnel else {
@@ -236,16 +236,12 @@ impl Maker {
 
     fn ethernet(&mut self, spec: &Spec, src: &str, dst: &str) -> Result<(), Misfit> {
         let mac = |key: &str| {
-            spec.choice(key, Kind::Mac)?.ok_or_else(|| {
-                Misfit::new(
-                    key,
-                    "it is not known: give the MAC address that frames are to have",
-                )
-            })
+            spec.choice(key, Kind::Mac)?
+                .ok_or_else(|| Misfit::new(key, "it is unknown: give the MAC address"))
         };
         let (dst, src) = (mac(dst)?, mac(src)?);
         let at = self.length;
-        // Whole words of eight bytes: what stands after a MAC address is part of it and stays.
+        // Whole groups of eight bytes: the bytes after a MAC address are part of it and stay.
         self.field(at, 8, 16, 48, &dst);
         self.field(at + 6, 8, 16, 48, &src);
         self.push(
@@ -365,7 +361,7 @@ impl Maker {
         }
     }
 
-    /// An IP header; says whether it is IPv6.
+    /// Adds an IP header; returns whether it is IPv6.
     fn ip(
         &mut self,
         spec: &Spec,
@@ -375,7 +371,7 @@ impl Maker {
     ) -> Result<bool, Misfit> {
         let text = |key: &str| {
             spec.get(key)
-                .ok_or_else(|| Misfit::new(key, "the address is not known: give it"))
+                .ok_or_else(|| Misfit::new(key, "the address is unknown: give it"))
         };
         let (src, dst) = (text(keys[0])?, text(keys[1])?);
         let kind = family(dst);
@@ -424,7 +420,7 @@ impl Maker {
         Ok(false)
     }
 
-    /// A checksum from here to the end, with the pseudo-header of that protocol.
+    /// Adds a checksum from here to the end, with the pseudo-header of that protocol.
     fn sum(&mut self, offset: usize, protocol: Option<u64>, never_zero: bool) {
         let pseudo = self
             .addresses
@@ -506,7 +502,7 @@ impl Maker {
 
     fn arp(&mut self, spec: &Spec) -> Result<(), Misfit> {
         let address = |key: &str| {
-            let missing = || Misfit::new(key, "the address is not known: give it");
+            let missing = || Misfit::new(key, "the address is unknown: give it");
             spec.choice(key, Kind::V4)?.ok_or_else(missing)
         };
         let (src, dst) = (address("src")?, address("dst")?);
@@ -523,7 +519,7 @@ impl Maker {
         let src_mac = spec.choice_or("src-mac", Kind::Mac, 0)?;
         let dst_mac = spec.choice_or("dst-mac", Kind::Mac, 0)?;
         let at = self.length;
-        // The same values in the same order as in the Ethernet header: random ones from the same chances.
+        // The same values in the same order as in the Ethernet header: random ones have the same seed.
         self.repeat(at + 8, at - ETHERNET + 6);
         self.field(at + 14, 4, 0, 32, &src);
         if is_reply {
@@ -546,7 +542,7 @@ impl Maker {
         Ok(())
     }
 
-    /// The MAC address of the Ethernet header once more.
+    /// Repeats the MAC address of the Ethernet header.
     fn repeat(&mut self, offset: usize, original: usize) {
         let header = self
             .edits

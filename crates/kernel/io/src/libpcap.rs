@@ -298,10 +298,7 @@ pub fn check(path: &Path) -> Result<(), (String, &'static str)> {
         return Err(("it is not a shared library".to_owned(), FIX));
     }
     match is_cut_off(&file) {
-        true => Err((
-            "it is cut off: a loadable part is missing".to_owned(),
-            FIX,
-        )),
+        true => Err(("it is cut off: a loadable part is missing".to_owned(), FIX)),
         false => Ok(()),
     }
 }

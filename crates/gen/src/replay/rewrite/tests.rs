@@ -21,7 +21,7 @@ fn applied(rewrite: &Rewrite, frame: &[u8]) -> Vec<u8> {
     room
 }
 
-/// A frame of one of many kinds between these addresses, with these tags.
+/// Returns a frame of one of many kinds with these addresses and tags.
 fn frame(kind: u8, v4: [Ipv4Addr; 2], v6: [Ipv6Addr; 2], tags: &[u16], payload: &[u8]) -> Vec<u8> {
     let outside = tags
         .iter()
@@ -65,9 +65,9 @@ fn addresses() -> impl Strategy<Value = ([Ipv4Addr; 2], [Ipv6Addr; 2])> {
 }
 
 proptest! {
-    /// What comes out is what would have been built with the new addresses, checksums and all.
+    /// The result equals a frame built with the new addresses, including its checksums.
     #[test]
-    fn a_rewritten_frame_is_one_built_anew(
+    fn rewritten_frame_equals_one_built_anew(
         kind in 0..9u8,
         before in addresses(),
         after in addresses(),
@@ -84,7 +84,7 @@ proptest! {
         let old = frame(kind, before.0, before.1, &tags, &payload);
         let new = frame(kind, after.0, after.1, &tags, &payload);
         let rewritten = applied(&rewrite, &old);
-        // Two ways to write a sum of zero in an IP header or in TCP: both are right.
+        // A sum of zero has two forms in an IP header or in TCP: both are right.
         let differing: Vec<(u8, u8)> = rewritten
             .iter()
             .zip(&new)
@@ -110,9 +110,9 @@ proptest! {
         prop_assert_eq!(&wrong[..last], &right[..last]);
     }
 
-    /// Whatever the bytes are, only the frame is touched, and nothing panics.
+    /// For any bytes, only the frame is changed, and nothing panics.
     #[test]
-    fn any_bytes_are_taken(
+    fn any_bytes_are_accepted(
         mut bytes in prop::collection::vec(any::<u8>(), 0..120),
         ethertype in prop::sample::select(vec![0x0800u16, 0x86dd, 0x0806, 0x8100, 0x1234]),
         tag in prop::sample::select(vec![None, Some(TagChange::Set(7)), Some(TagChange::Remove)]),
@@ -157,7 +157,7 @@ fn prefixes_keep_what_follows_them() {
 }
 
 #[test]
-fn tags_are_put_in_changed_and_taken_out() {
+fn tags_are_added_changed_and_removed() {
     let with = |tag| Rewrite {
         tag: Some(tag),
         ..Rewrite::default()
@@ -196,7 +196,7 @@ fn macs_change_in_arp_too() {
     let arp = applied(&rewrite, &frame(8, V4, V6, &[], b""));
     assert_eq!(arp[6..12], NEW);
     assert_eq!(arp[22..28], NEW);
-    // Whom it asks for is not known, and stays so.
+    // The requested MAC address is unknown, and stays zero.
     assert_eq!(arp[32..38], [0; 6]);
     assert_eq!(arp[0..6], frame(8, V4, V6, &[], b"")[0..6]);
 }
