@@ -1,4 +1,4 @@
-//! Command lines as other tools have them: what to type instead.
+//! Command lines of other tools, and the trawl command to type instead.
 
 use std::ffi::OsString;
 
@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use strsim::osa_distance;
 use trawl_sys::netlink::Netlink;
 
-/// Returns true for the name of an interface here or, as NAMESPACE:NAME, elsewhere.
+/// Returns true for the name of an interface in this namespace or, as NAMESPACE:NAME, in another.
 pub fn is_interface(text: &str) -> bool {
     if let Some((_, name)) = text.split_once(':') {
         return !name.is_empty()
@@ -16,7 +16,7 @@ pub fn is_interface(text: &str) -> bool {
     Netlink::here().is_ok_and(|mut netlink| netlink.link(text).is_ok())
 }
 
-/// Adds what to type to an error about a command line.
+/// Adds the command to type to an error about a command line.
 pub fn improve(error: &mut clap::Error, command: &Command, words: &[OsString]) {
     match error.kind() {
         ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand => {
@@ -40,7 +40,7 @@ pub fn improve(error: &mut clap::Error, command: &Command, words: &[OsString]) {
             let Some(ContextValue::Strings(valid)) = error.get(ContextKind::ValidValue) else {
                 return;
             };
-            // clap's own measure finds no exchanged letters, and values that are far off.
+            // clap's own measure misses exchanged letters, and suggests values that are far off.
             let distances = valid
                 .iter()
                 .map(|value| (osa_distance(&typed, value), value));
@@ -70,7 +70,7 @@ pub fn improve(error: &mut clap::Error, command: &Command, words: &[OsString]) {
     }
 }
 
-/// Words of the number parser, and what they mean to a person.
+/// Messages of the number parser, and their meaning for a person.
 const INTERNAL: [(&str, &str); 5] = [
     ("invalid digit found in string", "it is not a whole number"),
     ("cannot parse integer from empty string", "it is empty"),
@@ -82,7 +82,7 @@ const INTERNAL: [(&str, &str); 5] = [
     ),
 ];
 
-/// Returns what to type for a line in tcpdump's manner, or with an interface in place of a command.
+/// Returns the command to type for a line in tcpdump's syntax, or with an interface instead of a command.
 fn instead_of(
     typed: &[&str],
     command: &Command,
@@ -111,7 +111,7 @@ fn instead_of(
     Some(format!("trawl read {}", others.join(" ")))
 }
 
-/// Quotes a word for a shell.
+/// Quotes an argument for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,%@+".contains(&byte);
     match !word.is_empty() && word.bytes().all(is_plain) {
@@ -120,7 +120,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// The words of a command line, with the interfaces that -i names as the first arguments where the command has no -i.
+/// Returns the command line; if the command has no -i, the interfaces given by -i become its first arguments.
 pub fn with_interface_argument(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
     let (mut leaf, mut at) = (command, 1);
     while let Some(below) = (words.get(at)).and_then(|word| leaf.find_subcommand(word)) {

@@ -1,4 +1,4 @@
-//! The help of commands: what `-h` shows, and examples for `--help` and the manual pages.
+//! The help of commands: options for `-h`, and examples for `--help` and the manual pages.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use trawl_sys::{Error, Result};
 
 use crate::Cli;
 
-/// The options that `-h` shows of the commands with many: those that most uses need. They are named by their long names, or
-/// by their letters. Commands share groups of options and show others of them, so that the options cannot say it themselves.
+/// The options that `-h` shows of commands with many: the commonest, by their long names or letters. Commands share groups of
+/// options and show different ones, so this cannot be part of the options.
 const SHORT_HELP: [(&str, &str); 5] = [
     (
         "trawl capture",
@@ -36,7 +36,7 @@ const SHORT_HELP: [(&str, &str); 5] = [
     ),
 ];
 
-/// Leaves the other options of the command with this path out of its short help.
+/// Hides the other options of the command with this path from its short help.
 fn shorten(command: Command, path: &str) -> Command {
     let Some((_, shown)) = SHORT_HELP.iter().find(|(of, _)| *of == path) else {
         return command;
@@ -55,10 +55,10 @@ fn option_name(argument: &Arg) -> Option<String> {
 
 const TEXT: &str = include_str!("examples.txt");
 
-/// What for, and what to type.
+/// Purpose, and command line.
 type Example = (&'static str, &'static str);
 
-/// Adds its examples to the command, and to those below it; `-h` leaves rare options out.
+/// Adds examples to the command and its subcommands, and hides rare options from `-h`.
 pub fn with_examples(command: Command) -> Command {
     let path = command.get_name().to_owned();
     add(command, &path)
@@ -119,7 +119,7 @@ pub fn man(args: Man) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// File names and what stands in the files: a page for `trawl`, and one for each subcommand that is not hidden.
+/// Returns names and contents of the files: a page for `trawl`, and one for each subcommand that is not hidden.
 fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
     let mut command = with_examples(Cli::command()).disable_help_subcommand(true);
     command.build();
@@ -129,7 +129,7 @@ fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
 }
 
 fn add_pages(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
-    // A page has what `--help` has, also of options that `-h` leaves out.
+    // A page has the contents of `--help`, with the options that `-h` omits.
     let command = &command
         .clone()
         .mut_args(|argument| argument.hide_short_help(false));
@@ -229,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Returns the paths of all commands that people call and that have none below them.
+    /// Returns the paths of all visible commands without subcommands.
     fn leaves(command: &Command, path: &str) -> Vec<String> {
         let below: Vec<&Command> = command
             .get_subcommands()
@@ -244,7 +244,7 @@ mod tests {
         paths.collect()
     }
 
-    /// As a shell takes a line apart, where quotation marks stand at the ends of words.
+    /// Splits a line like a shell, for quotation marks at the ends of arguments.
     fn words(line: &str) -> Vec<String> {
         let mut quoted = None;
         let mut words = vec![String::new()];

@@ -11,9 +11,9 @@ use trawl_view::text;
 
 use crate::terminal::{self, write_out};
 
-/// Finer than any clock that is read here.
+/// Finer than any clock in these documents.
 const DECIMALS: i32 = 9;
-/// More digits than any figure here has.
+/// More digits than any number in these documents.
 const DIGITS: i32 = 12;
 
 /// Writes one document to standard output.
@@ -40,7 +40,7 @@ pub fn line(document: &impl Serialize) -> Result<String> {
         .map_err(|e| Error::failed("cannot write JSON", e))
 }
 
-/// Leaves out the keys of an object that have no value, and so below it.
+/// Removes keys without a value from an object, recursively.
 pub fn remove_nulls(value: &mut serde_json::Value) {
     match value {
         serde_json::Value::Object(object) => {
@@ -52,15 +52,15 @@ pub fn remove_nulls(value: &mut serde_json::Value) {
     }
 }
 
-/// A computed number without the digits that the computation made up: 2.927498895, not 2.9274988950000003. Large ones have
-/// fewer decimals.
+/// Serializes a computed number without spurious digits: 2.927498895, not 2.9274988950000003. Large numbers have fewer
+/// decimals.
 pub fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     let before_point = value.abs().max(1.0).log10() as i32 + 1;
     let factor = 10f64.powi((DIGITS - before_point).clamp(0, DECIMALS));
     serializer.serialize_f64((value * factor).round() / factor)
 }
 
-/// [`rounded`], for what may be absent.
+/// Serializes an optional number like [`rounded`].
 pub fn rounded_option<S: Serializer>(
     value: &Option<f64>,
     serializer: S,
@@ -71,7 +71,7 @@ pub fn rounded_option<S: Serializer>(
     }
 }
 
-/// How a command failed.
+/// The error of a command.
 #[derive(Debug, Serialize)]
 struct Failure<'a> {
     error: Details<'a>,
@@ -87,14 +87,14 @@ struct Details<'a> {
     errno: Option<i32>,
 }
 
-/// What a command has to say on the way.
+/// A message of a command while it runs.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Said<N> {
-    /// The host that says it, where there are several.
+    /// The host that the message is from, if several take part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     pub notice: N,
-    /// For people.
+    /// Text for people.
     pub text: String,
 }
 
@@ -106,7 +106,7 @@ pub fn notice(host: Option<&str>, notice: &impl Serialize, text: &str) {
         text: text.to_owned(),
     };
     if let Ok(text) = serde_json::to_string(&said) {
-        // A closed standard error is no reason to end.
+        // A closed standard error does not end the command.
         let _ = writeln!(std::io::stderr().lock(), "{}", text::in_json(&text));
     }
 }
@@ -124,18 +124,18 @@ pub fn event_as(event: &Event, text: &str) {
     }
 }
 
-/// Reports commands that still run when all is written.
+/// Reports commands that still run after all output is written.
 pub fn waits_for_commands(count: usize) {
     event(&Event::WaitsForCommands { count });
 }
 
-/// What a command has to say beside a capture's notices.
+/// Messages of commands, besides a capture's notices.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Remark<'a> {
     /// Rules are in force, and no interface is guarded.
     NotGuarded,
-    /// What was changed is reverted at the end of this time.
+    /// The change is reverted at the end of this time.
     RevertPending {
         seconds: f64,
     },
@@ -143,7 +143,7 @@ pub enum Remark<'a> {
         file: &'a str,
         error: String,
     },
-    /// Part of what is compared is left out.
+    /// Some namespaces are left out of a comparison.
     NamespacesLeftOut {
         compared: usize,
         all: usize,
@@ -155,13 +155,13 @@ pub enum Remark<'a> {
     Serving {
         url: &'a str,
     },
-    /// The address is not this machine's alone.
+    /// Other machines can reach the address.
     ServingOthers {
         url: &'a str,
     },
-    /// Why the generator took another engine than the fastest.
+    /// The reason why the generator did not use the fastest engine.
     Engine,
-    /// How far a command is that was asked for it by a signal.
+    /// The progress of a command, requested by a signal.
     Progress,
     /// The generator chose the rate, and the duration if it has `seconds`, since no option gave them.
     DefaultRate {
@@ -173,7 +173,7 @@ pub enum Remark<'a> {
         interface: &'a str,
         mode: &'a str,
     },
-    /// What receiving packets had to change, or cannot do.
+    /// A setting that receiving packets changed, or a limitation.
     Receiver,
     Measuring {
         sender: &'a str,
@@ -185,7 +185,7 @@ pub enum Remark<'a> {
         file: &'a str,
         option: &'a str,
     },
-    /// Packets of a file whose times are before 1970 or after 2554.
+    /// Packets of a file with times before 1970 or after 2554.
     TimesBeyond {
         file: &'a str,
         packets: u64,
@@ -207,7 +207,7 @@ pub enum Remark<'a> {
     NotIndexed {
         chunk: &'a str,
     },
-    /// What an answer does not cover, of one host.
+    /// Parts that an answer does not cover, of one host.
     NotCovered(&'a Coverage),
     /// Nothing is stored for these hosts and times.
     NothingStored,
@@ -215,13 +215,13 @@ pub enum Remark<'a> {
     PacketsMissing {
         packets: u64,
     },
-    /// What is not known of an installed program.
+    /// A property of an installed program is not known.
     Unknown {
         interface: &'a str,
     },
 }
 
-/// Says something on standard error: in words, or as a line of JSON if the command line asks for that.
+/// Writes a message to standard error: as text, or as a line of JSON if the command line asks for that.
 pub fn say(remark: &Remark<'_>, text: &str) {
     match is_wanted() {
         true => notice(None, remark, text),
@@ -229,7 +229,7 @@ pub fn say(remark: &Remark<'_>, text: &str) {
     }
 }
 
-/// Returns whether the command line asks for JSON, before it is known whether the rest of it is right.
+/// Returns true if the command line asks for JSON, before the rest of it is known to be valid.
 pub fn is_wanted() -> bool {
     let mut arguments = std::env::args_os().take_while(|argument| argument != "--");
     arguments.any(|argument| {
@@ -253,7 +253,7 @@ pub fn report(error: &Error) {
     });
 }
 
-/// Writes what is wrong with the command line to standard error.
+/// Writes an error in the command line to standard error.
 pub fn report_usage(why: &str) {
     write_failure(Details {
         kind: "usage",
@@ -266,7 +266,7 @@ pub fn report_usage(why: &str) {
 
 fn write_failure(error: Details<'_>) {
     if let Ok(text) = serde_json::to_string(&Failure { error }) {
-        // A closed standard error is no reason to fail in another way.
+        // A closed standard error does not change the exit status.
         let _ = writeln!(std::io::stderr().lock(), "{}", text::in_json(&text));
     }
 }

@@ -1,4 +1,4 @@
-//! Packets of running interfaces for commands that show figures: a capture whose records go to a view.
+//! Packets of running interfaces for commands with live statistics: a capture whose records go to a view.
 
 use std::time::Duration;
 
@@ -21,16 +21,16 @@ use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, Source, add_places
 use crate::capture::args::{self, Taps};
 use crate::{capture, json, terminal};
 
-/// Bytes of each packet that headers lie in.
+/// Bytes of each packet that contain its headers.
 const HEADERS: u32 = 128;
 const MEMORY: u64 = 32 << 20;
 
-/// Memory for records: a view is behind for a moment only.
+/// Returns the memory for records: a view falls behind only briefly.
 fn memory() -> u64 {
     MEMORY.max(SHARE_MIN * events::cpu_count() as u64)
 }
 
-/// Which interfaces, and how their packets are seen.
+/// Interfaces to capture on, and options of the capture.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub interfaces: Vec<String>,
@@ -38,11 +38,11 @@ pub struct Wanted {
     pub duration: Option<Duration>,
     pub count: Option<u64>,
     pub filter: Vec<String>,
-    /// All bytes of each packet, not the headers only.
+    /// Captures all bytes of each packet, not the headers only.
     pub whole: bool,
-    /// What the kernel drops too, where it can be seen.
+    /// Captures packets that the kernel drops too, if supported.
     pub drops: bool,
-    /// What the viewer's own figures take, beside what the capture does.
+    /// Capabilities that the viewer itself needs, in addition to the capture's.
     pub keeps: Capabilities,
 }
 
@@ -61,17 +61,17 @@ impl Default for Wanted {
     }
 }
 
-/// What is done with the packets, and between them.
+/// A consumer of packets, also called between them.
 pub trait Viewer {
     fn packet(&mut self, packet: &PacketView<'_>);
 
-    /// Nothing more is at hand for now; false ends it.
+    /// Called when no more packets are waiting; returns false to end the capture.
     fn rest(&mut self) -> bool;
 
-    /// The capture is set up.
+    /// Called once the capture is set up.
     fn started(&mut self) {}
 
-    /// The account so far, as often as `interval` says.
+    /// Called with the summary so far, at every `interval`.
     fn figures(&mut self, _summary: &Summary) {}
 
     fn interval(&self) -> Option<Duration> {
@@ -109,7 +109,7 @@ impl Wanted {
     }
 }
 
-/// Shows packets until the time is over, a signal comes or the viewer has seen enough; the account at the end.
+/// Shows packets until the time is over, a signal arrives or the viewer has seen enough; returns the summary.
 pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
     let plan = wanted.plan();
     let shared = std::cell::RefCell::new(viewer);
@@ -124,7 +124,7 @@ pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
     into_result(ended).map(|()| summary)
 }
 
-/// Captures into a writer until the capture ends by itself or by a signal.
+/// Captures into a writer until the capture ends or a signal arrives.
 pub fn run_into(plan: &CapturePlan, writer: &mut dyn Writer) -> Result<()> {
     let mut observer = Silent;
     let attached = attach(plan, &mut observer)?;
@@ -161,7 +161,7 @@ type Shared<'a, 'v> = std::cell::RefCell<&'a mut (dyn Viewer + 'v)>;
 struct Viewed<'a, 'b, 'v> {
     viewer: &'b Shared<'a, 'v>,
     places: Vec<BlockOrigin>,
-    /// Interface blocks that came among the packets.
+    /// Number of interface blocks among the packets so far.
     described: usize,
 }
 

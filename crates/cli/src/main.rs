@@ -43,7 +43,7 @@ use clap_complete::env::CompleteEnv;
 use trawl_gen::units;
 use trawl_sys::error::Kind;
 
-/// Captures, filters, makes, forwards and measures packets on the fast path
+/// Captures, filters, generates, forwards and measures packets on the fast path
 #[derive(Debug, Parser)]
 #[command(name = "trawl", version, max_term_width = 100)]
 struct Cli {
@@ -90,7 +90,7 @@ fn main() -> ExitCode {
     CompleteEnv::with_factory(|| completion::with_candidates(Cli::command())).complete();
     trawl_io::libpcap::compile_filters();
     let in_json = json::is_wanted();
-    // What is beside the binary is looked at only for those who ask for it.
+    // The helpers next to the binary are checked only for commands that need them.
     if std::env::args_os()
         .nth(1)
         .is_some_and(|word| word == "--version")
@@ -154,7 +154,7 @@ fn main() -> ExitCode {
     end(result, in_json)
 }
 
-/// Returns the exit status of a command that did its work, and says by it how that came out.
+/// Returns the exit status of a command that completed, by its result.
 fn exit_code(is_well: bool) -> ExitCode {
     match is_well {
         true => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! Files that are written: what a stranger may have put in their place.
+//! Output files, protected against files planted by other users.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,7 +19,7 @@ fn directory_of(path: &Path) -> &Path {
     }
 }
 
-/// Returns whether somebody else than this user and root can put files where this one is.
+/// Returns true if another user than this one and root can put files into the path's directory.
 fn is_others(path: &Path) -> bool {
     directory_of(path).metadata().is_ok_and(|directory| {
         let mode = directory.mode();
@@ -32,11 +32,12 @@ fn is_trusted(user: u32) -> bool {
     user == ROOT || user == create::own_user()
 }
 
-/// More links are a circle, as the kernel sees it.
+/// More links are a cycle, by the kernel's rule.
 const MOST_LINKS: u32 = 40;
 
-/// Where a path leads. In a directory that others may write to, such as /tmp, a symbolic link may lead to a file that only
-/// this user may write: there no link is followed to the file, and on the way to it only this user's and root's.
+/// Returns the target of a path. In a directory that others may write to, such as /tmp, a symbolic link may lead to a file
+/// that only this user may write: no link in it is followed to the file, and of its links on the way only this user's and
+/// root's.
 fn followed(path: &Path) -> Result<PathBuf> {
     let refused = |link: &Path| {
         let what = format!("cannot write to {}", path.display());
@@ -73,7 +74,7 @@ fn followed(path: &Path) -> Result<PathBuf> {
             return Err(refused(next.strip_prefix("./").unwrap_or(&next)));
         }
         links += 1;
-        // What is in /proc leads to open files, whose names may be others' by now.
+        // Links in /proc lead to open files, whose names may belong to other files by now.
         match std::fs::read_link(&next) {
             Ok(to) if links <= MOST_LINKS && !next.starts_with("/proc") => {
                 left.extend(parts(&to));
@@ -92,11 +93,11 @@ fn followed(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// What captured packets are written with, if nobody says otherwise: they are nobody else's business.
+/// Default mode of files with captured packets: they are private.
 pub const PRIVATE: u32 = 0o600;
 
-/// A file for writing, and whether it was made now. One that is there is left as it is. Where others can put files, one
-/// that is there must be this user's own, or in a user's directory that one's.
+/// Opens a file for writing; returns true if it was created now. An existing file is not truncated. In a directory that
+/// others can write to, an existing file must belong to this user, or to the directory's owner if only a group may write.
 pub fn open(path: &Path, mode: Option<u32>) -> Result<(File, bool)> {
     let fail = |e| cannot_open(path, e);
     let leads_to = followed(path)?;
@@ -106,7 +107,7 @@ pub fn open(path: &Path, mode: Option<u32>) -> Result<(File, bool)> {
         let why = format!("it is a symbolic link into {directory}, where others can put files");
         return Err(Error::failed(what, why).fix("name the file that it leads to"));
     }
-    // One in a directory that a link leads to is like a file there.
+    // A file in a directory that a link leads to is treated like one in that directory.
     let path = match is_others(&leads_to) {
         true => leads_to.as_path(),
         false => path,
@@ -132,13 +133,13 @@ pub fn open(path: &Path, mode: Option<u32>) -> Result<(File, bool)> {
         || (directory.mode() & WRITABLE_BY_OTHERS == 0 && about.uid() == directory.uid());
     if !is_known || (about.is_file() && about.nlink() > 1) {
         let what = format!("cannot write to {}", path.display());
-        let why = "it is there already, is not this user's own, and others can put files there";
+        let why = "the file exists, belongs to another user, and others can write to its directory";
         return Err(Error::failed(what, why).fix("remove it, or write to another directory"));
     }
     Ok((file, false))
 }
 
-/// Why a file cannot be opened, and what to type.
+/// Returns the error for a file that cannot be opened, with the command to type.
 fn cannot_open(path: &Path, error: std::io::Error) -> Error {
     let directory = directory_of(path);
     let fix = match error.kind() {
@@ -155,11 +156,11 @@ fn cannot_open(path: &Path, error: std::io::Error) -> Error {
     }
 }
 
-/// Refuses what cannot be one of a series of files.
+/// Refuses a path that cannot be one of a series of files.
 pub fn check_regular(path: &Path) -> Result<()> {
     if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
         let what = format!("cannot write to {}", path.display());
-        let error = Error::failed(what, "it is there already and is no regular file");
+        let error = Error::failed(what, "it exists and is not a regular file");
         return Err(error.fix("remove it, or name other files"));
     }
     Ok(())
@@ -171,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes a directory of the user's own, and one below it where anybody may write.
+    /// Creates a directory of the user's own, and a world-writable one below it.
     fn scratch(name: &str) -> (PathBuf, PathBuf) {
         let own = std::env::temp_dir().join(format!("trawl-outfile-{name}-{}", std::process::id()));
         let shared = own.join("shared");
@@ -211,7 +212,8 @@ mod tests {
         std::fs::remove_dir_all(&own).expect("it can be removed");
     }
 
-    /// A link of one's own to a place where anybody may have put a file, and one of one's own on the way there.
+    /// Guards against this user's own links to a directory in which others may have planted a file, and against own links on
+    /// the way.
     #[test]
     fn no_link_leads_into_a_shared_directory() {
         let (own, shared) = scratch("chain");

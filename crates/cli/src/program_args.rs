@@ -1,5 +1,5 @@
-//! Arguments that commands about programs on interfaces share: which interfaces, how a program is attached, and what a
-//! change may cut off.
+//! Arguments shared by commands about programs on interfaces: the interfaces, the attach mode, and the effects that a change
+//! may have.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use trawl_sys::{Error, Result};
 use crate::args::{NetnsArg, VerifierLog};
 use crate::json::{self, Remark, rounded};
 
-/// A value by its name on the command line, with what the help says of it.
+/// A value by its name on the command line, with its help.
 pub type Choice<T> = (&'static str, &'static str, T);
 
-/// Where programs run; that of cards is the last.
+/// Modes of programs; the card's is the last.
 pub const MODES: [Choice<XdpMode>; 3] = [
     ("native", "In the driver", XdpMode::Native),
     ("skb", "After the driver, in the stack", XdpMode::Skb),
@@ -43,7 +43,7 @@ pub fn choice<T: Copy + Send + Sync + 'static>(
     })
 }
 
-/// The interfaces that a command looks at.
+/// The interfaces of a command that only looks.
 #[derive(Debug, clap::Args)]
 pub struct SiteArgs {
     /// These interfaces, NAME or NAMESPACE:NAME [default: all that have an XDP program]
@@ -74,7 +74,7 @@ impl SiteArgs {
             return Ok(sites);
         }
         for text in self.interfaces.iter().chain(&self.more_interfaces) {
-            // An interface that says where it is, or one in each of the namespaces.
+            // An interface with a namespace of its own, or the same one in each of the namespaces.
             if text.contains(':') || self.netns.is_empty() {
                 sites.push(Site::find(text, None)?);
                 continue;
@@ -88,7 +88,7 @@ impl SiteArgs {
 
     fn namespaces(&self) -> Result<Vec<Option<Namespace>>> {
         if self.all_namespaces {
-            // One that is deleted meanwhile is not there any more.
+            // An interface that was deleted meanwhile is skipped.
             let named = netns::list();
             let named = named
                 .iter()
@@ -111,10 +111,10 @@ pub fn find_all(interfaces: &[String], netns: &NetnsArg) -> Result<Vec<Site>> {
     interfaces.iter().map(find).collect()
 }
 
-/// How one of trawl's own programs is attached.
+/// Options for attaching one of trawl's own programs.
 #[derive(Debug, clap::Args)]
 pub struct AttachArgs {
-    /// Where the program runs [default: native, and skb where the driver has no XDP]
+    /// Mode of the program [default: native, and skb where the driver has no XDP]
     #[arg(long, value_parser = choice(&MODES[..2]))]
     mode: Option<XdpMode>,
     /// Replace the program on the interface
@@ -146,7 +146,7 @@ impl AttachArgs {
     }
 }
 
-/// `--yes` and `--confirm`: what would cut a session is done anyway, or taken back unless it is confirmed.
+/// `--yes` and `--confirm`: a change that would cut a session is made anyway, or reverted unless it is confirmed.
 #[derive(Debug, clap::Args)]
 pub struct Consent {
     /// Apply even if it cuts the SSH session of this command, or removes a guard
@@ -157,11 +157,11 @@ pub struct Consent {
     pub confirm: Option<Duration>,
 }
 
-/// A change that may be taken back.
+/// A change that may be reverted.
 pub enum Change<'a> {
-    /// Of the programs on an interface.
+    /// A change of the programs on an interface.
     Programs(&'a Site),
-    /// Of the guard of a namespace, which may take the place of other programs on these interfaces.
+    /// A change of the guard of a namespace, which may replace other programs on these interfaces.
     Guard(Option<&'a Namespace>, &'a [Site]),
 }
 
@@ -186,7 +186,7 @@ impl Change<'_> {
         }
     }
 
-    /// Returns the command that keeps it.
+    /// Returns the command that confirms the change.
     fn keep(&self) -> String {
         match self {
             Self::Programs(site) => format!("trawl xdp confirm {}", site.label()),
@@ -199,7 +199,7 @@ impl Change<'_> {
 }
 
 impl Consent {
-    /// Whether a change that may cut a session is refused.
+    /// Returns the care to take: unless agreed to, a change that may cut a session is refused.
     pub fn care(&self) -> Care {
         match self.yes || self.confirm.is_some() {
             true => Care::Without,
@@ -207,7 +207,7 @@ impl Consent {
         }
     }
 
-    /// Refuses to unload what the session of this command needs, unless that was agreed to.
+    /// Refuses to unload a program that this command's session needs, unless that was agreed to.
     pub fn check_unload(&self, site: &Site, which: Which) -> Result<()> {
         match self.yes {
             true => Ok(()),
@@ -215,8 +215,8 @@ impl Consent {
         }
     }
 
-    /// What a program may cut and take away that is to be attached: with `--confirm` what is put back after a while, with
-    /// `--yes` everything.
+    /// Sets the damage that an attached program may do: with `--confirm` anything that can be reverted, with `--yes`
+    /// everything.
     pub fn limits(&self, request: Request) -> Request {
         let careful = self.care() == Care::ForTheSession;
         Request {
@@ -231,12 +231,12 @@ impl Consent {
         }
     }
 
-    /// Changes the programs on interfaces, for a time if that was asked for.
+    /// Changes the programs on interfaces, with a time limit if one was given.
     pub fn change<R>(&self, sites: &[Site], change: impl FnOnce() -> Result<R>) -> Result<R> {
         self.make(sites.iter().map(Change::Programs).collect(), change)
     }
 
-    /// Makes a change as a whole, for a time if that was asked for.
+    /// Makes a change as a whole, with a time limit if one was given.
     pub fn make<R>(
         &self,
         changes: Vec<Change<'_>>,
@@ -265,7 +265,7 @@ impl Consent {
     }
 }
 
-/// What `confirm --json` prints.
+/// The output of `confirm --json`.
 #[derive(Debug, Serialize)]
 struct Confirmed {
     command: String,
@@ -273,7 +273,7 @@ struct Confirmed {
     seconds_left: f64,
 }
 
-/// Keeps a change that would be taken back.
+/// Confirms a change that would be reverted otherwise.
 pub fn keep(change: &Change<'_>, as_json: bool) -> Result<()> {
     let about = confirm::confirm(&change.scope()?)?;
     let text = format!("confirmed: {}\n", about.command);
@@ -284,13 +284,13 @@ pub fn keep(change: &Change<'_>, as_json: bool) -> Result<()> {
     json::print_as(as_json, &document, || text)
 }
 
-/// This command as it was typed, for the record of a change.
+/// Returns this command line, for the record of a change.
 fn confirm_command() -> String {
     let words: Vec<String> = std::env::args().skip(1).collect();
     format!("trawl {}", words.join(" ").escape_debug())
 }
 
-/// Names the option that a program does not understand.
+/// Refuses options that a program does not support, by name.
 pub fn refuse_options(what: &str, given: &[(bool, &str)], why: &str) -> Result<()> {
     match given.iter().find(|(given, _)| *given) {
         Some((_, option)) => Err(Error::usage(what, format!("{option} {why}"))),

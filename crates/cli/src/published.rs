@@ -1,4 +1,4 @@
-//! What running captures and generators tell of themselves, for `trawl serve`: a file each below /run/trawl.
+//! Statistics that running captures and generators publish for `trawl serve`: a file each below /run/trawl.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use trawl_pipeline::account::Account;
 use trawl_sys::{create, run};
 
-/// The account of a capture that another command makes.
+/// The summary of another command's capture.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RunningCapture {
     pub pid: u32,
@@ -38,7 +38,7 @@ impl RunningCapture {
     }
 }
 
-/// The account of a generator that still runs.
+/// The summary of a running generator.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RunningGenerator {
     pub pid: u32,
@@ -64,13 +64,14 @@ impl Kind {
     }
 }
 
-/// How often figures are told.
+/// Interval at which statistics are published.
 const EVERY: Duration = Duration::from_secs(1);
 const PRIVATE: u32 = 0o600;
-/// Longer ones are damage.
+/// Longer files are damaged.
 const MOST: u64 = 65_536;
 
-/// The file of this process. It is open before rights are given up; where they are by its end, a reader removes it.
+/// The file of this process. It is open before privileges are given up; if they are gone at the end, a reader removes the
+/// file.
 #[derive(Debug)]
 pub struct Published {
     file: File,
@@ -79,12 +80,12 @@ pub struct Published {
 }
 
 impl Published {
-    /// Begins to publish; returns `None` where only root may.
+    /// Begins to publish; returns `None` if only root may.
     pub fn begin(kind: Kind) -> Option<Self> {
         let directory = kind.directory()?;
         remove_stale(&directory);
         let path = directory.join(std::process::id().to_string());
-        // One of another process that had this number.
+        // Left by an earlier process with this number.
         let _ = std::fs::remove_file(&path);
         let file = create::new_file(&path, PRIVATE).ok()?;
         Some(Self {
@@ -94,7 +95,7 @@ impl Published {
         })
     }
 
-    /// Returns whether what was told last is old.
+    /// Returns true once the published statistics are old.
     pub fn is_due(&self) -> bool {
         self.told.is_none_or(|told| told.elapsed() >= EVERY)
     }
@@ -104,7 +105,7 @@ impl Published {
         let Ok(text) = serde_json::to_vec(figures) else {
             return;
         };
-        // Nobody reads half of it: readers have the lock too. A reader that cannot be told now is told the next time.
+        // Readers lock the file too, so none sees half of it. If one holds the lock now, the next update follows.
         if self.file.try_lock().is_ok() {
             let _ = self.file.set_len(text.len() as u64);
             let _ = self.file.write_all_at(&text, 0);
@@ -119,7 +120,7 @@ impl Drop for Published {
     }
 }
 
-/// Returns the files of processes that are there, by their numbers.
+/// Returns the files in the directory, by the numbers of their processes.
 fn entries(directory: &Path) -> Vec<(u32, PathBuf)> {
     let entries = directory.read_dir().into_iter().flatten().flatten();
     let numbered = entries.filter_map(|entry| {
@@ -138,7 +139,7 @@ fn remove_stale(directory: &Path) {
     }
 }
 
-/// Returns what all running ones tell, in the order of their processes.
+/// Returns the statistics of all running commands, ordered by process.
 pub fn all<T: DeserializeOwned>(kind: Kind) -> Vec<T> {
     let Some(directory) = kind.directory() else {
         return Vec::new();
@@ -152,7 +153,7 @@ pub fn all<T: DeserializeOwned>(kind: Kind) -> Vec<T> {
     found.into_iter().map(|(_, one)| one).collect()
 }
 
-/// Returns what a running one tells of itself.
+/// Returns the statistics of a running command.
 pub fn of<T: DeserializeOwned>(kind: Kind, process: u32) -> Option<T> {
     read(&kind.directory()?.join(process.to_string()))
 }
@@ -165,12 +166,12 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&text).ok()
 }
 
-/// Set-up is done, and this is what goes on now.
+/// Reports the end of the set-up to the service manager, with the current activity.
 pub fn ready(status: &str) {
     tell(&format!("READY=1\nSTATUS={status}"));
 }
 
-/// The end has begun.
+/// Reports to the service manager that the end has begun.
 pub fn stopping() {
     tell("STOPPING=1");
 }
@@ -184,6 +185,6 @@ fn tell(text: &str) {
         None => SocketAddr::from_pathname(&path),
     };
     let send = |address| UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address);
-    // A manager that does not listen is no reason to end.
+    // A manager that does not listen does not end the command.
     let _sent: io::Result<usize> = address.and_then(send);
 }

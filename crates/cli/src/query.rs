@@ -1,4 +1,4 @@
-//! `trawl query`: asks a store's index in SQL, or for the packets that a filter takes, and fetches these packets.
+//! `trawl query`: queries a store's index in SQL, or by a filter, and fetches the matching packets.
 
 mod condition;
 pub mod trace;
@@ -52,7 +52,7 @@ pub struct Args {
     lines: LineArgs,
 }
 
-/// Which store.
+/// Arguments that select a store.
 #[derive(Debug, clap::Args)]
 pub struct PlaceArgs {
     /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az:// [default: $TRAWL_STORE, or file:///var/lib/trawl/store]
@@ -79,7 +79,7 @@ impl PlaceArgs {
     }
 }
 
-/// Which part of a store.
+/// Arguments that select a part of a store.
 #[derive(Debug, clap::Args)]
 pub struct PartArgs {
     /// Only packets from this time on: 14:30 (today), '2026-01-31 14:30:00', seconds since 1970, -1h (before now)
@@ -204,7 +204,7 @@ fn packets(
     let ended = read::show_stream(&request, "the store", Box::new(packets))?;
     let missing = counts.borrow().missing;
     if missing > 0 {
-        // A filter is judged on the bytes, which are gone.
+        // A filter needs the packets' bytes, which are gone.
         let which = match sql {
             Some(_) => "of the answer",
             None => "that may match",
@@ -254,7 +254,7 @@ fn words(row: &Coverage, url: &str) -> String {
 const PROGRAM: &str = "trawl-query";
 const WRONG_USAGE: i32 = 2;
 
-/// How rows are written.
+/// Form of the output rows.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     Table,
@@ -263,14 +263,14 @@ enum Form {
     JsonLines,
 }
 
-/// A query under way. Its process ends with it.
+/// A running query. Its process ends with it.
 struct Answer {
     child: Child,
     out: BufReader<ChildStdout>,
 }
 
 impl Answer {
-    /// Returns when the first row is there, or the query is known to be wrong.
+    /// Starts a query. Returns once the first row has arrived, or the query has failed.
     pub fn to(store: &str, form: Form, query: &str) -> Result<Self> {
         let program = companion(PROGRAM)?.unwrap_or_else(|| PROGRAM.into());
         let form = match form {
@@ -305,7 +305,7 @@ impl Answer {
         Ok(answer)
     }
 
-    /// Waits for its end, and says how it failed if it did.
+    /// Waits for the query's end, and returns its error if it failed.
     fn end(&mut self) -> Result<()> {
         let what = "cannot answer the query";
         let mut words = String::new();
@@ -324,7 +324,7 @@ impl Answer {
 
     pub fn copy_out(&mut self) -> Result<()> {
         match io::copy(&mut self.out, &mut io::stdout().lock()) {
-            // The reader has seen enough.
+            // The reader has closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             copied => copied.map_err(|e| Error::os("cannot write to standard output", e))?,
         };
@@ -340,7 +340,7 @@ impl Answer {
         Ok(all)
     }
 
-    /// Reads each row as a value, and at the end its failure if it failed.
+    /// Returns each row as a value, followed by the error if the query failed.
     pub fn lines<T: DeserializeOwned>(mut self) -> impl Iterator<Item = io::Result<T>> {
         let mut line = String::new();
         let mut ended = false;

@@ -1,4 +1,4 @@
-//! `trawl read`: what capture files hold, as lines, as JSON, or as another file.
+//! `trawl read`: the packets of capture files, as lines, as JSON, or as another file.
 
 mod args;
 mod files;
@@ -49,7 +49,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         return doctor::version();
     }
     let request = args.resolve()?;
-    // A pipe that is waited for is left by Ctrl-C itself.
+    // Ctrl-C ends the command even while it waits for a pipe.
     let follows = request.follow && !input::is_a_pipe(&request.files);
     let signals = follows.then(Signals::watch).transpose()?;
     let span = |first| request.selection.span(first);
@@ -69,14 +69,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
             .filter(|input| input.reader.pcap_header().is_some())
         {
             let text = format!(
-                "no packet of {} matches {option}: pcap files say nothing of that, only pcapng files do",
+                "no packet of {} matches {option}: pcap files do not store that, only pcapng files do",
                 input.name
             );
             let file = &input.name;
             json::say(&Remark::OnlyInPcapng { file, option }, &text);
         }
     }
-    // Names of hosts are looked up while that is still allowed, and nothing is written for a filter that is refused.
+    // Host names are resolved while that is still allowed, and before any output: a refused filter leaves no file.
     let selector = selector(&request, inputs.first())?;
     let reading = Reading::new(&request, inputs, selector)?;
     give_up_privileges(&request)?;
@@ -94,7 +94,7 @@ pub(crate) fn show_stream(
     Reading::new(request, vec![input], selector)?.run(None)
 }
 
-/// All files are open: the bytes of strangers are parsed with no more rights than that takes.
+/// Gives up privileges once all files are open: untrusted bytes are parsed with no more rights than that needs.
 fn give_up_privileges(request: &Request) -> Result<()> {
     if let Some(user) = &request.user {
         User::find(user)?.become_it()?;
@@ -103,14 +103,14 @@ fn give_up_privileges(request: &Request) -> Result<()> {
     if !request.follow {
         privilege::keep_none()?;
     }
-    // The command of -z may do what it likes.
+    // The command of -z may need any right.
     if request.series.rotation.command.is_none() {
         privilege::forbid_all_but_files();
     }
     Ok(())
 }
 
-/// The filter, ready for the packets of the first file: a mistake in it is told although there is no packet to ask about.
+/// Returns the filter for the packets of the first file: a mistake in it is reported even if the file has no packets.
 fn selector<'a>(
     request: &'a Request,
     first: Option<&Input>,
@@ -142,13 +142,13 @@ pub(crate) fn filter_options() -> trawl_filter::Options {
     }
 }
 
-/// Files on their way to where they are shown.
+/// Files that are being read, and the output.
 struct Reading<'a> {
     sources: Merge<Input>,
     output: Output,
     selector: Option<(&'a Filter, Selector)>,
     selection: Selection,
-    /// Packets still wanted, if there is a limit.
+    /// Number of packets still wanted, if limited.
     remaining: Option<u64>,
     failed: bool,
 }

@@ -1,4 +1,4 @@
-//! `trawl report`: a page, pictures or Markdown out of the results of `trawl bench run`.
+//! `trawl report`: a page, pictures or Markdown of the results of `trawl bench run`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -86,7 +86,7 @@ fn load(results: &[PathBuf]) -> Result<Vec<Source>> {
     results.iter().map(one).collect()
 }
 
-/// A file that is whole or is not there.
+/// Writes a file atomically.
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let fail = |e| Error::os(format!("cannot write {}", path.display()), e);
     create::replace(path, bytes).map_err(fail)
@@ -128,7 +128,7 @@ fn screenshot(page: &Path, png: &Path) -> Result<()> {
     ))
 }
 
-/// Answers every request with the page as it is now.
+/// Answers every request with the current page.
 fn serve(args: &Args, port: u16) -> Result<ExitCode> {
     load(&args.results)?;
     let fail = |e| Error::os(format!("cannot listen on port {port} of 127.0.0.1"), e);
@@ -138,7 +138,7 @@ fn serve(args: &Args, port: u16) -> Result<ExitCode> {
         "http://{address}/ shows the report; an interrupt ends it"
     ));
     for stream in listener.incoming().flatten() {
-        // A reader that goes away early is no reason to stop.
+        // A reader that closes early does not end the command.
         let _ = answer(stream, args);
     }
     Ok(ExitCode::SUCCESS)
@@ -152,7 +152,7 @@ fn answer(mut stream: TcpStream, args: &Args) -> std::io::Result<()> {
         .map_while(std::io::Result::ok)
         .take(100);
     let request = lines.next().unwrap_or_default();
-    // The rest of the request is read so that the answer is not cut off by a reset.
+    // The rest of the request is read so that a reset does not cut off the answer.
     while lines.next().is_some_and(|line| !line.trim().is_empty()) {}
     let (status, kind, body) = match request.split(' ').nth(1) {
         Some("/") => match load(&args.results) {
@@ -169,7 +169,7 @@ fn answer(mut stream: TcpStream, args: &Args) -> std::io::Result<()> {
         _ => (
             "404 Not Found",
             "text/plain",
-            "there is only /\n".to_owned(),
+            "the only page is /\n".to_owned(),
         ),
     };
     write!(

@@ -1,4 +1,4 @@
-//! `trawl serve`: figures of this machine over HTTP: for Prometheus, as JSON, and as one small page.
+//! `trawl serve`: statistics of this machine over HTTP: for Prometheus, as JSON, and as one small page.
 
 mod http;
 mod metrics;
@@ -30,23 +30,23 @@ use crate::live::{self, Viewer, Wanted};
 use crate::published::{self, Kind, RunningCapture, RunningGenerator};
 use crate::terminal;
 
-/// Serves Prometheus metrics, the same figures as JSON, and a page with live figures
+/// Serves Prometheus metrics, the same statistics as JSON, and a page with live plots
 ///
-/// /metrics is for Prometheus, /figures.json has the same numbers, / is the page. Nothing is asked of who reads them,
-/// so only this machine can connect unless --listen says otherwise.
+/// /metrics is for Prometheus, /figures.json has the same numbers, / is the page. Readers need no password, so only this
+/// machine can connect unless --listen allows others.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Address and port to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9464")]
     listen: SocketAddr,
-    /// Capture on this interface, for verdicts, flows and the account; may be given several times
+    /// Capture on this interface, for verdicts, flows and a summary; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
     #[command(flatten)]
     netns: NetnsArg,
 }
 
-/// All that is served.
+/// The served statistics.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Figures {
     pub host: String,
@@ -59,22 +59,22 @@ pub(crate) struct Figures {
     pub generators: Vec<RunningGenerator>,
 }
 
-/// The account of this command's own capture.
+/// The summary of this command's own capture.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Capture {
     pub seen: u64,
     pub filtered_out: u64,
     pub recorded: u64,
-    /// By reason.
+    /// Lost packets by reason.
     pub lost: BTreeMap<Cow<'static, str>, u64>,
-    /// Since the command began.
+    /// Verdicts since the command began.
     pub verdicts: Vec<Verdict>,
-    /// Of the last minute.
+    /// Protocols of the last minute.
     pub protocols: Vec<Counted>,
     pub flows: Vec<NamedFlow>,
 }
 
-/// Packets with a verdict at a hook, or that the kernel dropped for a reason.
+/// Packets with a verdict at a hook, or with the kernel's reason for dropping them.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Verdict {
     pub interface: String,
@@ -92,7 +92,7 @@ impl Verdict {
     }
 }
 
-/// A flow, and how it is shown: hosts by their names in /etc/hosts, protocols by theirs.
+/// A flow in its form for output: hosts by their names in /etc/hosts, protocols by theirs.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NamedFlow {
     #[serde(flatten)]
@@ -102,16 +102,16 @@ pub(crate) struct NamedFlow {
 
 type Shared = Arc<Mutex<Option<Capture>>>;
 
-/// Locks, whatever became of the thread that held the lock.
+/// Locks a mutex, even if a thread panicked while holding it.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-/// Verdicts and reasons that are told apart, on all interfaces.
+/// Most verdicts and reasons that are counted separately, on all interfaces.
 const MOST_VERDICTS: usize = 1000;
-/// Flows that are told.
+/// Number of flows that are shown.
 const FLOWS: usize = 20;
-/// Flows are those of so long a time.
+/// Time span of the flows.
 const RENEW: Duration = Duration::from_secs(60);
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -120,7 +120,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let address = listener
         .local_addr()
         .map_err(|e| Error::os("cannot find the address", e))?;
-    // Before any thread is started, so that all leave signals to this one.
+    // Before any thread is started, so that this one receives all signals.
     let signals = Signals::watch()?;
     let shared: Shared = Arc::default();
     let served = Arc::clone(&shared);
@@ -128,13 +128,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
         user: None,
         capabilities: figures::TAKES,
     };
-    // Where /sys hides it, other processes lead to it, which must not be looked at from then on.
+    // If /sys hides it, it is found through other processes, which may not be inspected later.
     let _ = bpffs::hold();
     if args.interfaces.is_empty() {
         takes.confine()?;
     }
     std::thread::spawn(move || {
-        // Its own rights only: those of the capture are given up when that is set up.
+        // Only its own capabilities: the capture's are given up once it is set up.
         if let Err(error) = takes.give_up_others() {
             terminal::say(&error.to_string());
             return;
@@ -166,7 +166,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     json::say(&Remark::Serving { url: &url }, &serving);
     if !address.ip().is_loopback() {
         let text = format!(
-            "anybody who reaches {address} can read these figures: no password is asked for"
+            "anyone who reaches {address} can read these statistics: no password is needed"
         );
         json::say(&Remark::ServingOthers { url: &url }, &text);
     }
@@ -225,10 +225,10 @@ fn cannot_listen(address: SocketAddr, error: std::io::Error) -> Error {
     }
 }
 
-/// Interface, hook, verdict, and why the kernel dropped the packet.
+/// Interface, hook, verdict, and the kernel's reason for the drop.
 type Judged = (String, String, String, Option<String>);
 
-/// Returns the names of addresses in /etc/hosts: nobody on the network is asked.
+/// Returns the names of addresses in /etc/hosts, without queries to the network.
 fn hosts() -> HashMap<IpAddr, String> {
     let text = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
     let entry = |line: &str| {
@@ -244,12 +244,12 @@ struct Watching {
     shared: Shared,
     statistics: Statistics,
     since: std::time::Instant,
-    /// The namespace of interfaces that name none.
+    /// The namespace of interfaces given without one.
     netns: String,
     verdicts: HashMap<Judged, u64>,
     /// Names in /etc/hosts.
     hosts: HashMap<IpAddr, String>,
-    /// What the service manager is told.
+    /// Status for the service manager.
     serving: String,
 }
 
@@ -257,7 +257,7 @@ impl Viewer for Watching {
     fn packet(&mut self, packet: &PacketView<'_>) {
         let dropped = packet.comment.and_then(Drop::parse);
         let reason = dropped.as_ref().map(|drop| drop.reason.to_owned());
-        // It was seen before it was dropped.
+        // The packet was seen before it was dropped.
         if reason.is_none() {
             self.statistics.add(packet);
         }
@@ -265,7 +265,7 @@ impl Viewer for Watching {
             let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
             let verdict = packet.verdict.map(verdict::text).unwrap_or_default();
             let mut place = text(packet.interface);
-            // A drop names its namespace apart from the device.
+            // A drop names its namespace separately from the device.
             if let Some(netns) = dropped
                 .and_then(|drop| drop.netns)
                 .filter(|_| !place.contains(':'))
@@ -345,17 +345,17 @@ impl Watching {
 
 const STEP: Duration = Duration::from_secs(5);
 const STEPS: usize = 15 * 60 / 5;
-/// Lines of a plot; the rest is one line, so that hosts that make up names fill no memory.
+/// Most lines of a plot; the rest is one line, so that forged names do not fill the memory.
 const LINES: usize = 12;
 
-/// Counts at one moment, by plot and line.
+/// Counts at one point in time, by plot and line.
 type Sample = BTreeMap<(&'static str, String), u64>;
 
 const PACKETS: &str = "Packets a second";
 const BITS: &str = "Bits a second";
 const VERDICTS: &str = "Verdicts a second";
 const DROPS: &str = "Drops a second, by reason";
-/// Plots in the order of the page, and what a count is multiplied by.
+/// Plots in the order of the page, and the factor of their counts.
 const PLOTS: [(&str, u64); 4] = [(PACKETS, 1), (BITS, 8), (VERDICTS, 1), (DROPS, 1)];
 
 #[derive(Debug, Default)]
@@ -363,7 +363,7 @@ struct History {
     samples: VecDeque<(u64, Sample)>,
 }
 
-/// What the page draws: for each line the rates between two samples, `null` where there was none.
+/// The data of the page: for each line the rates between two samples, `null` if unknown.
 #[derive(Debug, Serialize)]
 struct Plots {
     /// The end of each step, in milliseconds since 1970.
@@ -416,7 +416,7 @@ impl History {
         self.samples.push_back((clock::wall(), sample(figures)));
     }
 
-    /// Without lines that stayed at zero, and without plots that have no other.
+    /// Returns the plots, without lines that stayed at zero, and without empty plots.
     pub fn plots(&self) -> Plots {
         let times = self.samples.iter().skip(1);
         let plot = |(title, factor): (&'static str, u64)| Plot {
@@ -440,7 +440,7 @@ impl History {
                 let pairs = self.samples.iter().zip(self.samples.iter().skip(1));
                 let rate = |((from, old), (to, new)): (&(u64, Sample), &(u64, Sample))| {
                     let seconds = to.saturating_sub(*from) as f64 / 1e9;
-                    // A line that is not in a sample was zero: verdicts begin with their first packet.
+                    // A line missing from a sample was zero: verdicts begin with their first packet.
                     let was = old.get(key).copied().unwrap_or(0);
                     let grown = new.get(key)?.checked_sub(was)?;
                     (seconds > 0.0).then(|| (grown * factor) as f64 / seconds)

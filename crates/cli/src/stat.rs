@@ -1,4 +1,4 @@
-//! `trawl stat`: figures of capture files, or of what interfaces see for a while.
+//! `trawl stat`: statistics of capture files, or of interfaces over a while.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -28,9 +28,9 @@ use crate::read::{Input, filter_options};
 use crate::terminal;
 use crate::units;
 
-/// Shows figures of capture files, or of what interfaces see: protocols, talkers, flows, verdicts, lengths, rate, gaps
+/// Shows statistics of capture files or interfaces: protocols, talkers, flows, verdicts, lengths, rate, gaps
 ///
-/// The words are files, and after them a filter expression, as for `trawl read`. With -i they are the expression.
+/// The arguments are files, followed by a filter expression, as for `trawl read`. With -i they are the expression.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[arg(
@@ -45,7 +45,7 @@ pub struct Args {
     interfaces: Vec<String>,
     #[command(flatten)]
     netns: NetnsArg,
-    /// How long to measure interfaces [default: 10s, or until Ctrl-C]
+    /// Time to measure interfaces [default: 10s, or until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "interfaces")]
     duration: Option<Duration>,
     /// End after this many packets
@@ -78,15 +78,15 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(exit_code(whole))
 }
 
-/// A file that is read, and what is known of it.
+/// An open file, and the facts known about it.
 struct Opened {
     figures: FileFigures,
     facts: FileFacts,
-    /// To be hashed, unless it is a pipe.
+    /// Hashed later, unless it is a pipe.
     file: Option<File>,
 }
 
-/// Reads the files in the order of their packets' times; false if one could not be read to its end.
+/// Reads the files in the order of their packets' times; returns false if one could not be read to its end.
 fn files(args: &Args, statistics: &mut Statistics) -> Result<(Vec<FileReport>, bool)> {
     if args.netns.is_some() {
         return Err(
@@ -115,7 +115,7 @@ fn files(args: &Args, statistics: &mut Statistics) -> Result<(Vec<FileReport>, b
         let prepared = selector.prepare((link_type, input.reader.byte_order()));
         prepared.map_err(|error| explain(filter, error))?;
     }
-    // All files are open: the bytes of strangers are parsed with no more rights than that takes.
+    // All files are open: untrusted bytes are parsed with no more rights than that needs.
     privilege::keep_none()?;
     privilege::forbid_all_but_files();
     let mut sources = Merge::new(inputs);
@@ -177,7 +177,7 @@ fn open(name: &str, input: &Input) -> Result<Opened> {
 }
 
 impl Opened {
-    /// The file counts each of its packets, all files together those that the filter takes.
+    /// Counts a packet: its file counts all, the common statistics only those that match the filter.
     fn packet(
         &mut self,
         input: &Input,
@@ -224,7 +224,7 @@ impl Opened {
     }
 }
 
-/// SHA-256 and SHA-1 of the file as it is stored.
+/// Returns SHA-256 and SHA-1 of the file as stored.
 fn hashes(mut file: &File) -> io::Result<(String, String)> {
     let (mut sha256, mut sha1) = (Sha256::new(), Sha1::new());
     let mut buffer = vec![0; 1 << 18];
@@ -271,7 +271,7 @@ fn look(args: &Args, statistics: &mut Statistics) -> Result<()> {
     Ok(())
 }
 
-/// Seconds since 1970 with date and time of day, as lines of packets have them.
+/// Formats seconds since 1970 as date and time of day, as in lines of packets.
 fn time(epoch: &str) -> String {
     let (seconds, nanoseconds) = epoch.split_once('.').unwrap_or((epoch, "0"));
     let ns = seconds

@@ -1,4 +1,4 @@
-//! `trawl store`: what a store of captures holds, whether all of it is there, and what is kept.
+//! `trawl store`: the contents of a store of captures, their integrity, and their removal.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::exit_code;
 use crate::json::{self, Remark};
 use crate::{terminal, units};
 
-/// Looks after a store of captures, which trawl capture --store fills
+/// Manages a store of captures, which trawl capture --store fills
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -25,9 +25,9 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Lists the captures of a store, each run with its account
+    /// Lists the captures of a store, each run with its summary
     Ls(StoreArgs),
-    /// Reads all of a store and reports every missing, changed or unknown piece; exit status 1 if there is one
+    /// Reads all of a store and reports every missing, changed or unknown object; exit status 1 if one is found
     Verify(StoreArgs),
     Prune(Prune),
     Push(Push),
@@ -38,7 +38,7 @@ struct StoreArgs {
     /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
     #[arg(value_name = "URL")]
     url: String,
-    /// Count what waits for it in this spool, too
+    /// Also count the chunks for it that wait in this spool
     #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
     spool: PathBuf,
     /// Print JSON
@@ -66,18 +66,18 @@ struct Prune {
     /// Remove the oldest chunks until the others have this size together
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     max: Option<u64>,
-    /// Only tell what would be removed
+    /// Only show what would be removed
     #[arg(long)]
     dry_run: bool,
 }
 
-/// Stores what captures that were killed, or could not reach their store, left in the spool of this host
+/// Stores the chunks in this host's spool that captures left because they were killed, or could not reach their store
 #[derive(Debug, clap::Args)]
 struct Push {
-    /// Only what goes to this store
+    /// Only chunks for this store
     #[arg(value_name = "URL")]
     url: Option<String>,
-    /// Where the chunks wait
+    /// Directory in which the chunks wait
     #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
     spool: PathBuf,
     /// Print JSON
@@ -85,7 +85,7 @@ struct Push {
     json: bool,
 }
 
-/// Parses a time that may be days or weeks.
+/// Parses a time, which may be in days or weeks.
 fn age(text: &str) -> std::result::Result<Duration, String> {
     let days = |number: &str, factor: u64| {
         let number: Option<u64> = number.parse().ok();
@@ -202,7 +202,7 @@ fn describe(out: &mut String, capture: &EpochAccount) {
     let _ = writeln!(out, "  clock: {clock}");
 }
 
-/// Does work on chunks, whose progress a terminal shows.
+/// Runs an operation on chunks and shows its progress on a terminal.
 fn with_progress<T>(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T>) -> Result<T> {
     let live = terminal::stderr_is_terminal();
     let done = work(&mut |done, all| {
@@ -246,7 +246,7 @@ fn words(finding: &Finding) -> String {
     let what = match finding.problem {
         Problem::ChunkMissing => "the chunk is missing",
         Problem::ChunkChanged => "the chunk was changed: its SHA-256 is not the manifest's",
-        Problem::ChunkMismatch => "the manifest tells another number of packets or bytes",
+        Problem::ChunkMismatch => "the manifest has another number of packets or bytes",
         Problem::ChunkWithoutManifest => "the chunk has no manifest",
         Problem::RecordChanged => "the record was changed",
         Problem::BeginMissing => "the record of the beginning is missing",
@@ -291,7 +291,7 @@ fn push(args: &Push) -> Result<ExitCode> {
     };
     if !args.spool.is_dir() {
         let what = format!("cannot store what waits in {}", args.spool.display());
-        return Err(Error::failed(what, "there is no such directory")
+        return Err(Error::failed(what, "no such directory")
             .fix("name the spool of the capture with --spool"));
     }
     let pushed = trawl_store::push(&args.spool, url.as_deref())?;
@@ -311,7 +311,7 @@ pub struct Index {
     /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
     #[arg(value_name = "URL")]
     url: String,
-    /// Make those that are there again, too
+    /// Also rebuild existing index files
     #[arg(long)]
     rebuild: bool,
     /// Print JSON
@@ -326,7 +326,7 @@ pub fn index(args: Index) -> Result<ExitCode> {
         with_progress(|progress| trawl_store::index(&store, &inventory, args.rebuild, progress))?;
     for chunk in &indexed.unreadable {
         let text = format!(
-            "cannot index {chunk}: it is missing or was changed; trawl store verify {} tells more",
+            "cannot index {chunk}: it is missing or was changed; run trawl store verify {} for details",
             args.url
         );
         json::say(&Remark::NotIndexed { chunk }, &text);

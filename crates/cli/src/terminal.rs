@@ -1,4 +1,4 @@
-//! The terminal: output on standard output, words to the person on standard error, so that output can go through a pipe.
+//! The terminal: results on standard output, messages on standard error, so that results can go through a pipe.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -8,18 +8,18 @@ use trawl_sys::{Error, Result, clock, keyboard};
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
 use trawl_view::text;
 
-/// Writes text or JSON to standard output. It may hold names from outside, so what could steer a terminal is shown
-/// instead. A reader that has seen enough is no failure.
+/// Writes text or JSON to standard output. It may contain names from outside, so characters that control a terminal are
+/// escaped. A reader that closed the pipe is not an error.
 pub fn write_out(text: &str) -> Result<()> {
     write_control(&printable(text))
 }
 
-/// As [`write_out`], for text that steers the terminal.
+/// Writes text that controls the terminal, otherwise like [`write_out`].
 pub fn write_control(text: &str) -> Result<()> {
     write_to_reader(text).map(drop)
 }
 
-/// As [`write_out`], for what is written again and again: false when nobody reads any more.
+/// Writes one of many outputs, like [`write_out`]; returns false once the reader has closed the pipe.
 pub fn write_to_reader(text: &str) -> Result<bool> {
     let mut out = Patient(io::stdout().lock());
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -29,7 +29,7 @@ pub fn write_to_reader(text: &str) -> Result<bool> {
     }
 }
 
-/// Lines for people as they fit on the terminal: longer ones are continued below the beginning of their last column.
+/// Folds lines for people to the terminal's width: longer ones are continued below the beginning of their last column.
 pub fn folded(text: &str) -> String {
     match stdout_is_terminal() {
         true => folded_at(text, window().0),
@@ -64,7 +64,7 @@ fn folded_line(line: &str, columns: usize) -> String {
     folded
 }
 
-/// Returns the column where the line's last part begins: after two spaces, and after the colon of a line's first word.
+/// Returns the start column of the line's last part: after two spaces, and after the colon of a line's first word.
 fn continued_at(line: &str, columns: usize) -> usize {
     let leading = line.len() - line.trim_start().len();
     let gaps = line.match_indices("  ").map(|(at, _)| {
@@ -80,7 +80,7 @@ fn continued_at(line: &str, columns: usize) -> usize {
         .min(columns / 2)
 }
 
-/// Returns the columns that text takes: colours take none.
+/// Returns the width of text in columns, without colours.
 fn shown(text: &str) -> usize {
     let mut parts = text.split('\x1b');
     let plain = parts.next().map_or(0, |part| part.chars().count());
@@ -91,31 +91,31 @@ fn shown(text: &str) -> usize {
     plain + coloured.sum::<usize>()
 }
 
-/// Only on a terminal, and not where NO_COLOR asks for none (see no-color.org).
+/// Returns true on a terminal, unless NO_COLOR is set (see no-color.org).
 pub fn colours_wanted() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Control characters other than the ends of lines as `\\u001b`, which JSON understands too: names of interfaces and words
-/// of files may hold any.
+/// Escapes control characters other than line ends as `\\u001b`, which JSON understands too: names of interfaces and texts in
+/// files may contain any.
 pub fn printable(text: &str) -> String {
     text::printable(text).into_owned()
 }
 
-/// One line with trawl's name in front. A closed standard error is no reason to stop.
+/// Prints a message with trawl's name in front. A closed standard error does not end the command.
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "trawl: {}", printable(text));
 }
 
-/// A line that the next one overwrites, for figures that change; only on a terminal.
+/// Prints a line that the next one overwrites, for live statistics; only on a terminal.
 pub fn show_over(text: &str) {
     let (columns, _) = window();
     let line = within(&printable(text), columns);
     let _ = write!(std::io::stderr().lock(), "\r\x1b[K{line}");
 }
 
-/// The parts of a line, with a comma after each, that leave the last column free: a line that reaches it goes on below,
-/// where nothing overwrites it.
+/// Returns the parts of a line, with a comma after each, that leave the last column free: a line that reaches it wraps, and
+/// the wrapped part is not overwritten.
 fn within(line: &str, columns: usize) -> String {
     let most = columns.saturating_sub(1);
     let mut fits = line;
@@ -141,7 +141,7 @@ pub fn stdout_is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// Returns what of a text fits on the terminal, so that it can be taken off again, and how many lines that is.
+/// Returns the part of a text that fits on the terminal, so that it can be erased again, and its number of lines.
 pub fn fitted(text: &str) -> (String, usize) {
     let (columns, rows) = window();
     let mut fitted = String::new();
@@ -155,12 +155,12 @@ pub fn fitted(text: &str) -> (String, usize) {
     (fitted, count)
 }
 
-/// Returns columns and rows of the terminal, or those that terminals have as a rule.
+/// Returns columns and rows of the terminal, or the usual ones.
 pub fn window() -> (usize, usize) {
     keyboard::window().unwrap_or((80, 24))
 }
 
-/// Returns date and time of day, as lines of packets have them.
+/// Returns date and time of day, as in lines of packets.
 pub fn date_and_time(ns: u64) -> String {
     let mut printer = Printer::new(PrintOptions {
         timestamp: Timestamp::Date,
@@ -170,8 +170,8 @@ pub fn date_and_time(ns: u64) -> String {
     printer.time(ns)
 }
 
-/// One look of a command that looks again and again: on a terminal it takes the place of the one before, elsewhere it
-/// follows it. The time of day is above it.
+/// Returns one frame of a command that repeats its output: on a terminal it replaces the one before, elsewhere it follows it.
+/// The time of day is above it.
 pub fn frame(every: Duration, text: &str) -> String {
     let clear = if stdout_is_terminal() {
         "\x1b[H\x1b[J"

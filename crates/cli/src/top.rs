@@ -25,7 +25,7 @@ use crate::json;
 use crate::live::{self, Viewer, Wanted};
 use crate::{terminal, units};
 
-/// Shows live rates, drops and where they happen, verdicts, XDP run time and top flows
+/// Shows live rates, drops and their locations, verdicts, XDP run time and top flows
 ///
 /// Without -i the counters of all interfaces are shown; with -i packets are captured as well, for verdicts, protocols
 /// and flows. Keys: s changes the order of all tables, r reverses it, x shows redirects and exceptions, / filters, p pauses,
@@ -37,25 +37,25 @@ pub struct Args {
     interfaces: Vec<String>,
     #[command(flatten)]
     netns: NetnsArg,
-    /// Time between two looks
+    /// Time between two frames
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "1s")]
     interval: Duration,
-    /// Look once, over one interval
+    /// Show one frame, over one interval
     #[arg(long)]
     once: bool,
-    /// Print JSON, one object each time
+    /// Print JSON, one object for each frame
     #[arg(long)]
     json: bool,
-    /// What is shown at first: all, or what the XDP tracepoints tell of redirects, exceptions, devmaps and cpumaps
+    /// First page: the overview, or redirects, exceptions, devmaps and cpumaps by the XDP tracepoints
     #[arg(long, value_enum, default_value_t = Page::Overview)]
     page: Page,
-    /// What interfaces, programs, protocols and flows are sorted by at first
+    /// Initial order of interfaces, programs, protocols and flows
     #[arg(long, value_enum, value_name = "KEY", default_value_t = Key::Rate)]
     sort: Key,
     /// Flows to show
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
-    /// Which packets are captured, as tcpdump takes it
+    /// Filter for captured packets, in tcpdump's syntax
     #[arg(
         value_name = "EXPRESSION",
         trailing_var_arg = true,
@@ -66,16 +66,16 @@ pub struct Args {
     libpcap: LibpcapArg,
 }
 
-/// One look: what happened in an interval.
+/// One frame: the events of an interval.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Look {
     pub seconds: f64,
     pub interfaces: Vec<Rates>,
-    /// In this interval, on all CPUs.
+    /// Work in this interval, on all CPUs.
     pub softnet: Softnet,
     pub xdp_programs: Vec<ProgramRates>,
     pub guard_rules: Vec<RuleCounters>,
-    /// What the XDP tracepoints told of the whole machine; absent without the right to watch them.
+    /// Counts of the XDP tracepoints for the whole machine; absent without the right to watch them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redirects: Option<Vec<RedirectRates>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,11 +102,11 @@ pub struct ProgramRates {
     pub name: String,
     pub runs_per_second: f64,
     pub nanoseconds_per_run: f64,
-    /// Of one CPU, in per cent.
+    /// CPU time of the program, in per cent of one CPU.
     pub cpu_percent: f64,
 }
 
-/// What the capture saw in the interval.
+/// Packets that the capture saw in the interval.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Captured {
     pub packets: u64,
@@ -131,10 +131,10 @@ impl Args {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
-    // Without the right to, run times stay zero.
+    // Without the privilege, run times stay zero.
     let _run_times = info::enable_statistics().ok();
     let places = Place::of(&args.interfaces, args.netns.as_deref())?;
-    // Without the right to, the page is empty and says so.
+    // Without the privilege, the page is empty and says so.
     let redirects = Redirects::watch();
     if args.page == Page::Redirects
         && let Err(error) = redirects
@@ -158,7 +158,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         args: &args,
     };
     top.before = Counters::read_all(&top.places)?;
-    // Where /sys hides it, other processes lead to it, which must not be looked at from then on.
+    // If /sys hides it, it is found through other processes, which may not be inspected later.
     let _ = bpffs::hold();
     if args.interfaces.is_empty() {
         let signals = Signals::watch()?;
@@ -192,24 +192,24 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
 }
 
-/// What is kept between two looks.
+/// State between two frames.
 struct Top<'a> {
     args: &'a Args,
     places: Vec<Place>,
     before: Counters,
     since: Instant,
     statistics: Statistics,
-    /// Packets that the capture had lost, at the last look and now.
+    /// Packets that the capture had lost, at the last frame and now.
     lost: (u64, u64),
     screen: Option<Screen>,
     keyboard: Option<Keyboard>,
-    /// Received packets a second of all interfaces, at each look.
+    /// Received packets a second of all interfaces, at each frame.
     history: VecDeque<u64>,
     failed: Option<Error>,
     redirects: Option<Redirects>,
 }
 
-/// Looks that the history holds.
+/// Number of frames in the history.
 const HISTORY: usize = 240;
 
 impl Viewer for Top<'_> {
@@ -243,7 +243,7 @@ impl Viewer for Top<'_> {
 }
 
 impl Top<'_> {
-    /// Takes what was typed; true if it is to end.
+    /// Handles typed keys; returns true to end the view.
     fn keys(&mut self) -> bool {
         let (Some(keyboard), Some(screen)) = (&self.keyboard, &mut self.screen) else {
             return false;
@@ -251,7 +251,7 @@ impl Top<'_> {
         screen.take(std::iter::from_fn(|| keyboard.key()))
     }
 
-    /// Shows what happened since the last look; false if nobody reads any more.
+    /// Shows the changes since the last frame; returns false once the reader has closed the pipe.
     fn look(&mut self) -> Result<bool> {
         let now = Counters::read_all(&self.places)?;
         let seconds = self.since.elapsed().as_secs_f64().max(1e-9);
@@ -295,7 +295,7 @@ impl Top<'_> {
     }
 
     fn difference(&self, now: &Counters, seconds: f64) -> Look {
-        // Where one namespace is looked at, its name goes without saying.
+        // A single namespace is not named.
         let named = |netns: &str, interface: &str| match self.places.len() {
             1 => interface.to_owned(),
             _ => figures::label(netns, interface),
@@ -371,7 +371,7 @@ pub enum Key {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Order {
     pub key: Key,
-    /// The least first.
+    /// Sorts the smallest first.
     pub reverse: bool,
 }
 
@@ -414,7 +414,7 @@ impl Order {
         });
     }
 
-    /// Of the flows so far, the first ones by this order.
+    /// Adds the first flows so far in this order.
     pub fn fill(self, captured: &mut Captured, statistics: &Statistics, top: usize) {
         let number = |count: Count| match self.key {
             Key::Bits => count.bytes,

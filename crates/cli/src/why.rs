@@ -1,4 +1,5 @@
-//! `trawl why`: where packets went. It sums up what the tap at drops sees, and what only counters tell.
+//! `trawl why`: reasons and locations of lost packets. It sums up the records of the tap at drops, and losses that only
+//! counters show.
 
 mod advice;
 mod report;
@@ -28,29 +29,29 @@ use crate::{capture, json, terminal, units};
 
 use report::{Advice, Counted, Differences, Report};
 
-/// Enough of a packet for its addresses and ports, through tunnels too.
+/// Bytes of a packet that contain its addresses and ports, even through tunnels.
 const SNAPLEN: u32 = 256;
 const RING_SIZE: u64 = 4 << 20;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Shows where packets were lost: what the kernel dropped, why, where, of which flows, and how to fix it
+/// Shows lost packets: the kernel's reason, the location, the flows, and how to fix it
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     namespaces: NamespacesArg,
-    /// Only what happens at this interface, NAME or NAMESPACE:NAME; may be given several times
+    /// Only drops at this interface, NAME or NAMESPACE:NAME; may be given several times
     #[arg(short = 'i', long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
     /// End after this time, for example 10s [default: at the first interrupt]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
-    /// Show what is no loss as well: queues of closing sockets, and groups that no socket has joined
+    /// Show non-losses as well: queues of closing sockets, and groups that no socket has joined
     #[arg(long)]
     all: bool,
     /// Show the result as JSON, one document at the end
     #[arg(long)]
     json: bool,
-    /// Which packets, as tcpdump takes it; counters are then left out, since they have no packets
+    /// Filter in tcpdump's syntax; counters are then left out, since they have no packets
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     expression: Vec<String>,
     #[command(flatten)]
@@ -68,7 +69,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let confined =
         session::attach(&sites, &plan.options, Host::this(), &mut observer)?.keep_rights();
-    // Counters know no packets that an expression could choose.
+    // An expression cannot select among counters.
     let counted = args.expression.is_empty();
     let counted = counted
         .then(|| Counted::new(&sites, namespaces).map(Rc::new))
@@ -119,7 +120,7 @@ fn plan(args: &Args) -> CapturePlan {
     CapturePlan::new(sources, options)
 }
 
-/// Returns the options of a capture at drops whose records trawl reads itself.
+/// Returns the options of a capture at drops whose records this process reads itself.
 pub fn watching_drops(drops: Drops, expression: &[String], duration: Option<Duration>) -> Options {
     let expression = expression.join(" ");
     let memory = Memory::growing_to(MemorySize::ForEachCpu(RING_SIZE));
@@ -136,10 +137,10 @@ fn differences(counted: Option<&Counted>) -> Result<Differences> {
     counted.map_or_else(|| Ok(Differences::default()), Counted::differences)
 }
 
-/// What is said on standard error meanwhile.
+/// A reporter of a capture at drops, on standard error.
 pub(crate) struct Watcher {
     pub(crate) json: bool,
-    /// What is said when a point is attached.
+    /// The message for a point that was attached.
     pub(crate) started: fn(&Point) -> Option<String>,
 }
 
@@ -169,7 +170,7 @@ impl Observer for Watcher {
     }
 }
 
-/// A writer that counts, and on a terminal shows what it has counted so far.
+/// A writer that counts packets, and shows the counts so far on a terminal.
 struct Tallying {
     tally: Rc<RefCell<Tally>>,
     no_losses_too: bool,
@@ -198,7 +199,7 @@ impl Tallying {
         let _ = terminal::write_out(&text);
     }
 
-    /// Takes what was shown off the terminal again.
+    /// Erases the shown text from the terminal.
     fn clear(&mut self) {
         let lines = std::mem::take(&mut self.lines);
         if lines > 0 {

@@ -1,4 +1,4 @@
-//! `trawl bench` as it is interrupted.
+//! Interrupts `trawl bench`.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Entries of a directory whose names begin so.
+/// Returns the entries of a directory whose names have this prefix.
 fn beginning(directory: &str, with: &str) -> Vec<PathBuf> {
     std::fs::read_dir(Path::new(directory))
         .into_iter()
@@ -29,7 +29,7 @@ fn left_behind(process: u32) -> Vec<PathBuf> {
 }
 
 #[test]
-fn killed_in_the_middle_it_leaves_nothing() {
+fn killed_benchmark_leaves_nothing() {
     let root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
     if !root {
         eprintln!("SKIPPED: not root");
@@ -53,13 +53,13 @@ fn killed_in_the_middle_it_leaves_nothing() {
     }
     let before = left_behind(process);
     child.kill().expect("it is there to be killed");
-    // The process that cleans up has the other end too: the pipe is closed when it is done.
+    // The process that cleans up has the other end too: it closes the pipe when it is done.
     let mut errors = child.stderr.take().expect("a pipe");
     errors
         .read_to_string(&mut String::new())
         .expect("the end of the pipe");
     child.wait().expect("it was killed");
-    // What it measured is kept: that is no leftover.
+    // The results of finished measurements are kept, and are no leftovers.
     std::fs::remove_dir_all(&results).expect("its directory");
     assert!(before.len() >= 3, "{before:?}");
     assert_eq!(left_behind(process), Vec::<PathBuf>::new());

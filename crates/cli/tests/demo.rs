@@ -1,4 +1,4 @@
-//! `trawl demo` as a person runs it, and as it is killed.
+//! Runs `trawl demo`, and kills it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ fn root_or_skip() -> bool {
     root
 }
 
-/// A capture file that is gone when the test is over.
+/// A capture file that is removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -39,7 +39,7 @@ fn demo(file: &Path) -> Command {
     command
 }
 
-/// What is left of the lab that a demo with this process id makes.
+/// Returns the leftovers of the lab of a demo with this process id.
 fn left_behind(process: u32) -> Vec<PathBuf> {
     [
         format!("/run/netns/trawl-demo-{process}-a"),
@@ -53,7 +53,7 @@ fn left_behind(process: u32) -> Vec<PathBuf> {
 }
 
 #[test]
-fn it_shows_what_tcpdump_misses_and_leaves_only_the_file() {
+fn demo_shows_packets_that_tcpdump_misses_and_leaves_only_the_file() {
     if !root_or_skip() {
         return;
     }
@@ -78,7 +78,7 @@ fn it_shows_what_tcpdump_misses_and_leaves_only_the_file() {
 }
 
 #[test]
-fn killed_in_the_middle_it_leaves_no_lab() {
+fn killed_demo_leaves_no_lab() {
     if !root_or_skip() {
         return;
     }
@@ -91,7 +91,7 @@ fn killed_in_the_middle_it_leaves_no_lab() {
     assert!(line.starts_with("A lab:"), "{line}");
     assert_ne!(left_behind(process), Vec::<PathBuf>::new());
     child.kill().expect("it is there to be killed");
-    // The process that cleans up has the other end too: the pipe is closed when it is done.
+    // The process that cleans up has the other end too: it closes the pipe when it is done.
     let mut rest = String::new();
     text.read_to_string(&mut rest).expect("the end of the pipe");
     child.wait().expect("it was killed");

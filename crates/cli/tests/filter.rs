@@ -1,4 +1,4 @@
-//! `trawl filter` beside tcpdump: the same programs, the same packets of a file, the same mistakes.
+//! Compares `trawl filter` with tcpdump: the same programs, the same packets of a file, the same mistakes.
 
 #[path = "../../filter/tests/all/support/packets.rs"]
 #[allow(
@@ -52,12 +52,12 @@ fn tcpdump(arguments: &[&str], input: &[u8]) -> Vec<u8> {
     let input = input.to_vec();
     let feeder = std::thread::spawn(move || stdin.write_all(&input));
     let output = child.wait_with_output().expect("tcpdump runs");
-    // A tcpdump that only shows a program reads nothing.
+    // A tcpdump that only shows a program reads no input.
     let _ = feeder.join().expect("no panic");
     output.stdout
 }
 
-/// A file in the place for temporary ones, gone with the test.
+/// A temporary file, removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -78,7 +78,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A pcap file in which each packet's second is its number; of some, only the beginning was captured.
+/// Returns a pcap file in which each packet's second is its number; some packets are truncated.
 fn pcap(link_type: u16, packets: &[Vec<u8>]) -> Vec<u8> {
     let word = |number: usize| (number as u32).to_le_bytes();
     let mut file = [0xd4u8, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0].to_vec();
@@ -95,7 +95,7 @@ fn pcap(link_type: u16, packets: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-/// The numbers of the packets that tcpdump keeps.
+/// Returns the numbers of the packets that tcpdump keeps.
 fn kept_by_tcpdump(file: &[u8], expression: &str) -> Vec<u64> {
     let output = tcpdump(&["-r", "-", "-w", "-", expression], file);
     let word = |at: usize| {
@@ -134,7 +134,7 @@ fn raw_packets() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn programs_are_shown_as_tcpdump_shows_them() {
+fn programs_are_shown_as_by_tcpdump() {
     for expression in expressions().into_iter().step_by(25).chain([""]) {
         for form in ["-d", "-dd", "-ddd"] {
             let ours = trawl(&[form, expression]);
@@ -182,7 +182,7 @@ fn packets_without_ethernet_are_read_too() {
     }
 }
 
-/// Link types whose headers say in other ways than Ethernet's what follows, and the header before IPv4 and IPv6.
+/// Link types whose headers encode the next protocol unlike Ethernet's, and the header before IPv4 and IPv6.
 const OTHER_LINKS: [(u16, &str, [&[u8]; 2]); 9] = [
     (0, "BSD loopback", [&[2, 0, 0, 0], &[30, 0, 0, 0]]),
     (0, "BSD loopback of Linux", [&[2, 0, 0, 0], &[10, 0, 0, 0]]),
@@ -236,7 +236,7 @@ const OTHER_LINKS: [(u16, &str, [&[u8]; 2]); 9] = [
 ];
 
 #[test]
-fn headers_of_other_kinds_are_told_apart_as_in_a_file() {
+fn headers_of_other_kinds_are_distinguished_as_in_a_file() {
     let everywhere = [
         "ip6",
         "tcp or udp",
@@ -269,7 +269,7 @@ fn headers_of_other_kinds_are_told_apart_as_in_a_file() {
         };
         for expression in everywhere.iter().chain(special) {
             let output = trawl(&["--read", scratch.name(), "--json", expression]);
-            // tcpdump says what it cannot ask, and writes nothing.
+            // tcpdump reports the unsupported question, and writes nothing.
             let theirs = tcpdump(&["-r", "-", "-w", "-", expression], &file);
             let refused = theirs.is_empty();
             assert_eq!(output.status.success(), !refused, "{what}: {expression}");
@@ -284,7 +284,7 @@ fn headers_of_other_kinds_are_told_apart_as_in_a_file() {
     }
 }
 
-/// A pcapng file says how its packets begin after its header: an expression that only suits those is no mistake.
+/// The link types of a pcapng file follow its header: an expression that only suits those is no mistake.
 #[test]
 fn an_expression_suits_a_pcapng_files_own_link_type() {
     let mut file = Vec::new();
@@ -380,7 +380,7 @@ fn people_get_numbers_and_a_count() {
 }
 
 #[test]
-fn of_a_cut_file_the_whole_packets_are_reported() {
+fn whole_packets_of_a_cut_file_are_reported() {
     let mut file = pcap(ETHERNET, &frames(1, 50));
     file.truncate(file.len() - 1);
     let scratch = Scratch::new("cut.pcap", &file);
@@ -399,7 +399,7 @@ fn of_a_cut_file_the_whole_packets_are_reported() {
 }
 
 #[test]
-fn mistakes_are_shown_where_they_are() {
+fn mistakes_are_shown_at_their_position() {
     let scratch = Scratch::new("empty.pcap", &pcap(ETHERNET, &[]));
     for (arguments, code, words) in [
         (

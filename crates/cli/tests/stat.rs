@@ -1,4 +1,4 @@
-//! `trawl stat` on files that this test writes, beside capinfos.
+//! Compares `trawl stat` on files that this test writes with capinfos.
 
 use std::process::{Command, Output};
 
@@ -42,7 +42,7 @@ fn segment(seq: u32, len: usize) -> Vec<u8> {
         .build()
 }
 
-/// Ten segments of which two are sent twice, ten datagrams, with a pause of five seconds in the middle.
+/// Returns ten segments of which two are sent twice, ten datagrams, with a pause of five seconds in the middle.
 fn a_file(name: &str) -> String {
     let mut out = Vec::new();
     pcap::file_header(&mut out, 1, 0);
@@ -73,7 +73,7 @@ fn figures_of_a_file() {
     let file = a_file("figures");
     let report = json(&[&file, "--by", "dst,dport"]);
     assert_eq!(report["packets"], 20);
-    // By Wireshark's rule: one comes less than 3 ms late, the other is the last segment once more.
+    // By Wireshark's rule: one is less than 3 ms late, the other repeats the last segment.
     assert_eq!(report["tcp_retransmissions"], 1);
     assert_eq!(report["tcp_out_of_order"], 1);
     assert_eq!(report["flow_count"], 2);
@@ -108,7 +108,7 @@ fn figures_of_a_file() {
     std::fs::remove_file(file).expect("it was there");
 }
 
-/// A SYN takes a sequence number, but is no keep-alive when it comes again.
+/// A SYN uses a sequence number, but is no keep-alive when it is repeated.
 #[test]
 fn a_repeated_syn_is_a_retransmission_and_a_keep_alive_is_not() {
     let syn = |flags| {
@@ -177,14 +177,14 @@ fn capinfos_has_the_same_figures() {
 }
 
 #[test]
-fn a_wrong_field_or_file_is_told() {
+fn a_wrong_field_or_file_is_reported() {
     let wrong = run(&["x.pcap", "--by", "colour"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("verdict"));
     assert_eq!(run(&["/no/such/file"]).status.code(), Some(1));
 }
 
-/// Several files are one in the order of time, and each is described by itself.
+/// Several files are one in the order of time, and each is described separately.
 #[test]
 fn files_are_merged_by_time_and_described() {
     let directory = std::env::temp_dir().join(format!("trawl-stat-{}-merge", std::process::id()));

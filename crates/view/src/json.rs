@@ -62,7 +62,7 @@ impl<'a> PacketJson<'a> {
     }
 }
 
-/// Writes one JSON object a line for each packet.
+/// The form of one JSON object a line for each packet.
 #[derive(Debug, Default)]
 pub struct JsonLines;
 

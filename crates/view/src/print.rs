@@ -127,7 +127,7 @@ pub enum DumpForm {
     Ascii,
 }
 
-/// Prints packets one after the other; times and TCP sequence numbers relate to earlier ones.
+/// A printer of consecutive packets; times and TCP sequence numbers relate to earlier ones.
 #[derive(Debug, Default)]
 pub struct Printer {
     options: PrintOptions,

@@ -1,5 +1,5 @@
-//! What a row of the index has to be like, in SQL. A filter's own words are judged on the packets afterwards; here they only
-//! keep out rows that cannot match.
+//! SQL conditions for rows of the index. The filter itself is applied to the packets afterwards; the conditions only exclude
+//! rows that cannot match.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ const DAY_NS: u64 = 86_400_000_000_000;
 #[derive(Debug, Default)]
 pub(super) struct Conditions(Vec<String>);
 
-/// Text as SQL writes it.
+/// Quotes text for SQL.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
@@ -31,7 +31,7 @@ impl Conditions {
         let mut all = Vec::new();
         all.extend(one_of("host", &hosts));
         all.extend(one_of("interface", interfaces));
-        // The date is that of a chunk's first packet, so that of a packet's own day or of the day before.
+        // The date belongs to a chunk's first packet, so it is the packet's own day or the day before.
         if let Some(from) = scope.from {
             let date = clock::date_of(from.saturating_sub(DAY_NS));
             all.push(format!("date >= '{date}' AND time >= {}", time(from)));
@@ -43,14 +43,14 @@ impl Conditions {
         Self(all)
     }
 
-    /// Adds what every packet that an expression takes has to be like, as far as the index can tell.
+    /// Adds the conditions that every packet of an expression meets, as far as the index has them.
     pub fn narrow(&mut self, expression: &str) {
         if let Some(told) = parse(expression) {
             self.0.extend(told.wide);
         }
     }
 
-    /// As [`Conditions::narrow`] for a question that the index alone answers; false if it cannot.
+    /// Adds conditions like [`Conditions::narrow`] for a question to the index alone; returns false if it cannot answer.
     pub fn ask(&mut self, expression: &str) -> bool {
         if expression.trim().is_empty() {
             return true;
@@ -74,19 +74,20 @@ impl Conditions {
     }
 }
 
-/// What the index tells of an expression.
+/// SQL conditions for an expression.
 #[derive(Debug, Default)]
 struct Told {
-    /// What its packets cannot be without; absent: any packet may match.
+    /// Condition that all its packets meet; absent if any packet may match.
     wide: Option<String>,
-    /// What exactly its packets are like; absent: only their bytes tell.
+    /// Condition that exactly its packets meet; absent if only their bytes decide.
     exact: Option<String>,
 }
 
-/// After these, other headers are meant than those of the index.
+/// Keywords after which an expression is about other headers than the index's.
 const OTHER_HEADERS: [&str; 6] = ["vlan", "mpls", "pppoes", "pppoed", "geneve", "vxlan"];
 
-/// As tcpdump reads it: `and` and `or` bind alike, from left to right. None: the expression is not understood.
+/// Parses an expression as tcpdump does: `and` and `or` have equal precedence, from left to right. Returns `None` for unknown
+/// syntax.
 fn parse(expression: &str) -> Option<Told> {
     let mut spaced = expression.to_owned();
     for (sign, word) in [("&&", " and "), ("||", " or "), ("(", " ( "), (")", " ) ")] {
@@ -103,7 +104,7 @@ fn parse(expression: &str) -> Option<Told> {
     left.is_empty().then_some(told)
 }
 
-/// Terms joined by `and` and `or`, to the end or a closing parenthesis.
+/// Parses terms joined by `and` and `or`, to the end or a closing parenthesis.
 fn all(left: &mut &[&str]) -> Option<Told> {
     let mut told = term(left)?;
     while let [joint @ ("and" | "or"), rest @ ..] = *left {
@@ -163,14 +164,14 @@ fn term(left: &mut &[&str]) -> Option<Told> {
     }
 }
 
-/// The index could not read the headers: of an unknown link, broken ones, RARP, and all of older indexes.
+/// Packets whose headers the index could not read: of an unknown link, broken ones, RARP, and all of older indexes.
 const UNREAD: &str = "ethertype IS NULL";
 
 fn primitive(words: &[&str]) -> Told {
     let Some((sql, has_ports)) = read(words) else {
         return Told::default();
     };
-    // Fragments and packets cut short have no ports in the index.
+    // Fragments and truncated packets have no ports in the index.
     let portless = "sport IS NULL AND protocol IN (6, 17, 132)";
     let wide = match has_ports {
         true => format!("{sql} OR {portless} OR {UNREAD}"),
@@ -193,7 +194,7 @@ fn protocol(word: &str) -> Option<u8> {
     })
 }
 
-/// Returns the condition, and whether it is one of ports.
+/// Returns the condition, and true if it is about ports.
 fn read(words: &[&str]) -> Option<(String, bool)> {
     let number = |text: &str| text.parse::<u16>().ok();
     let address = |text: &str| {
@@ -255,7 +256,7 @@ mod tests {
             narrowed("udp"),
             format!(" WHERE (protocol = 17 OR {UNREAD})")
         );
-        // The rest is judged by the bytes.
+        // The packets' bytes decide about the rest.
         for expression in [
             "greater 100 and port 80",
             "port 80 && not host 10.0.0.1",

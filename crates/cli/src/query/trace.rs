@@ -1,5 +1,5 @@
-//! `trawl trace-flow`: the same packet at several interfaces and hosts, found by what does not change on its way, with delays
-//! as far as the hosts' clocks can be trusted.
+//! `trawl trace-flow`: the same packet at several interfaces and hosts, identified by its invariant parts, with delays as far
+//! as the hosts' clocks can be trusted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,8 +17,8 @@ use crate::{json, terminal, units};
 /// Finds packets at several interfaces and hosts of a store, and the delay from one to the next
 ///
 /// Two packets are the same if their addresses, ports, protocol, TCP numbers and first 64 bytes of payload are equal. NAT,
-/// tunnels and GRO change these: such a packet is found at one place only. The delay between two hosts has the error of
-/// both clocks beside it, and is not shown where the error of a clock is unknown.
+/// tunnels and GRO change these: such a packet is found at one interface only. The delay between two hosts is shown with the
+/// error of both clocks, and omitted if the error of a clock is unknown.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The packets: host, port, src, dst and protocols joined by 'and', in tcpdump's syntax
@@ -31,7 +31,7 @@ pub struct Args {
     /// The packets, by a condition in SQL on the index's columns: "src = '10.0.0.1' AND length > 1000"
     #[arg(long = "where", value_name = "CONDITION")]
     condition: Option<String>,
-    /// The longest time between two places
+    /// The longest time between two interfaces
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "1s")]
     window: Duration,
     /// Show each packet
@@ -64,7 +64,7 @@ impl Row {
     }
 }
 
-/// One packet seen at one place.
+/// One packet seen at one interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sighting {
     place: HostInterface,
@@ -84,20 +84,20 @@ impl std::fmt::Display for HostInterface {
     }
 }
 
-/// From one place to the next.
+/// The step from one interface to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct Step {
     ns: i64,
-    /// By how much the delay may be wrong; absent: a clock's error is unknown.
+    /// Largest error of the delay; absent if a clock's error is unknown.
     error_bound_ns: Option<u64>,
-    /// Whether the packet certainly was at the first place before it was at the second.
+    /// True if the packet was certainly at the first interface before the second.
     is_ordered: bool,
 }
 
 fn steps(way: &[Sighting]) -> Vec<Step> {
     let step = |pair: &[Sighting]| {
         let ns = pair[1].ns - pair[0].ns;
-        // One host has one clock, whatever it is off by.
+        // One host has one clock, whatever its error.
         let bound = match pair[0].place.host == pair[1].place.host {
             true => Some(0),
             false => pair[0].bound_ns.zip(pair[1].bound_ns).map(|(a, b)| a + b),
@@ -111,13 +111,13 @@ fn steps(way: &[Sighting]) -> Vec<Step> {
     way.windows(2).map(step).collect()
 }
 
-/// What became of one packet's sightings.
+/// Classification of one packet's sightings.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
-    /// At one place only.
+    /// At one interface only.
     Once(HostInterface),
     FlowPath(Vec<Sighting>),
-    /// More than once at one place: a copy, a retransmission or another packet like it.
+    /// More than once at one interface: a copy, a retransmission or a similar packet.
     Ambiguous,
 }
 
@@ -141,9 +141,9 @@ struct Trace<'a> {
     window_ns: u64,
     ways: Vec<FlowPath>,
     seen_once: Vec<Once>,
-    /// Packets that were seen more than once at one place.
+    /// Packets that were seen more than once at one interface.
     ambiguous: u64,
-    /// What keeps a packet from being found again.
+    /// Reasons why a packet is not found again.
     limits: [&'static str; 3],
 }
 
@@ -154,15 +154,15 @@ struct FlowPath {
     delays: Vec<Delay>,
 }
 
-/// From a place of the way to the next, over all packets.
+/// The delay from an interface of the path to the next, over all packets.
 #[derive(Debug, Serialize)]
 struct Delay {
     min_ns: i64,
     p50_ns: i64,
     max_ns: i64,
-    /// The largest; absent: a clock's error is unknown, and so are order and delay.
+    /// The largest error; absent if a clock's error is unknown, and with it order and delay.
     error_bound_ns: Option<u64>,
-    /// Of the way's packets, those whose order at the two places is certain.
+    /// Number of the path's packets whose order at the two interfaces is certain.
     ordered: u64,
 }
 
@@ -183,9 +183,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if !conditions.ask(&expression) {
         return Err(Error::usage(
             format!("cannot look for '{expression}'"),
-            "the index tells host, src, dst, port and protocol joined by 'and', nothing else",
+            "the index has only host, src, dst, port and protocol, joined by 'and'",
         )
-        .fix("--where takes any condition over the index's columns"));
+        .fix("--where accepts any condition on the index's columns"));
     }
     if let Some(condition) = &args.condition {
         conditions.and(condition.clone());
@@ -214,7 +214,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// By how much each chunk's times may be wrong.
+/// Returns the largest error of each chunk's times.
 fn bounds(inventory: &Inventory) -> BTreeMap<String, Option<u64>> {
     let bound = |(key, manifest): (
         &trawl_store::key::ChunkKey,
@@ -226,7 +226,7 @@ fn bounds(inventory: &Inventory) -> BTreeMap<String, Option<u64>> {
 struct Tracing {
     bounds: BTreeMap<String, Option<u64>>,
     window: Duration,
-    /// The steps of all packets that took one way, from each of its places to the next.
+    /// The steps of all packets along one path, from each of its interfaces to the next.
     ways: BTreeMap<Vec<HostInterface>, Vec<Vec<Step>>>,
     once: BTreeMap<HostInterface, u64>,
     ambiguous: u64,
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_claimed_only_outside_of_the_clocks_error() {
+    fn an_order_is_claimed_only_beyond_the_clocks_error() {
         let way = [
             at("a", 0, Some(10)),
             at("b", 21, Some(10)),
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn none_one_and_many_are_told_apart() {
+    fn none_one_and_many_are_distinguished() {
         assert_eq!(
             found(vec![at("a", 5, None)]),
             Found::Once(at("a", 5, None).place)

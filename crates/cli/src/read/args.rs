@@ -1,4 +1,4 @@
-//! The arguments of `trawl read`, and what they mean in plain values.
+//! The arguments of `trawl read`, and their conversion to plain values.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,10 +26,10 @@ use crate::terminal::write_out;
 /// files are merged by time.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Files, and after them which packets, as tcpdump takes it: a.pcap b.pcapng 'tcp port 80'
+    /// Files, followed by a filter in tcpdump's syntax: a.pcap b.pcapng 'tcp port 80'
     #[arg(value_name = "FILE… [EXPRESSION]", required_unless_present_any = ["read", "read_list", "list_interfaces", "version"])]
     words: Vec<String>,
-    /// Read this file, as tcpdump has it; all other words are the expression
+    /// Read this file, as in tcpdump; all other arguments are the expression
     #[arg(short = 'r', long, value_name = "FILE")]
     read: Vec<PathBuf>,
     /// Read the files that this file names, one a line; '-' is standard input
@@ -38,7 +38,7 @@ pub struct Args {
     /// Write the packets to this file, or to standard output with '-'
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Format of the file written [default: by its ending .pcap or .pcapng, or else that of the file read]
+    /// Format of the file written [default: by its ending .pcap or .pcapng, or else the format of the file read]
     #[arg(long, value_enum, requires = "write")]
     format: Option<FormatName>,
     /// Compress the file, in frames that can be read one by one [default: by the extension: .zst, .lz4 or .gz]
@@ -47,7 +47,7 @@ pub struct Args {
     /// Maximum size of a file of the series: millions of bytes, or a size such as 64MiB
     #[arg(short = 'C', value_name = "SIZE", value_parser = file_size)]
     file_size: Option<u64>,
-    /// Begin another file with the first packet SECONDS after the first of the file; -w then takes strftime(3)'s
+    /// Begin another file with the first packet SECONDS after the first of the file; -w then accepts strftime(3)'s
     /// conversions
     #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     file_seconds: Option<u64>,
@@ -63,7 +63,7 @@ pub struct Args {
     /// End after this many packets
     #[arg(short = 'c', value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// Show how many packets there are in place of the packets
+    /// Show the number of packets instead of the packets
     #[arg(long, conflicts_with_all = ["json", "jsonl"])]
     count: bool,
     /// Follow a growing file, or files added to a ring; Ctrl-C ends it
@@ -106,7 +106,7 @@ pub struct Args {
     tcpdump: TcpdumpArgs,
 }
 
-/// Which packets, apart from an expression.
+/// Selection of packets by more than an expression.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Filtering")]
 struct ChoiceArgs {
@@ -134,7 +134,7 @@ struct ChoiceArgs {
 }
 
 impl ChoiceArgs {
-    /// Returns the interfaces that are wanted; none for those of all packets.
+    /// Returns the wanted interfaces; empty for packets of all.
     fn interfaces(&self) -> Vec<String> {
         match self.interface.iter().any(|name| name == "any") {
             true => Vec::new(),
@@ -143,7 +143,7 @@ impl ChoiceArgs {
     }
 }
 
-/// How a list of packets is put into JSON.
+/// Form of a list of packets in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum JsonForm {
     Lines,
@@ -156,42 +156,42 @@ enum FormatName {
     Pcap,
 }
 
-/// How packets are shown.
+/// Form of the packets' output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Lines,
-    /// How many packets there are, and no packet.
+    /// The number of packets alone.
     Count,
     /// One document.
     Json,
     JsonLines,
 }
 
-/// What is asked for.
+/// The request of the command line.
 pub(crate) struct Request {
     pub files: Vec<PathBuf>,
     pub filter: Option<Filter>,
-    /// The filter's program is shown in place of packets.
+    /// Shows the filter's program instead of packets.
     pub dump: Option<ProgramDump>,
     pub selection: Selection,
     pub count: Option<u64>,
     pub follow: bool,
     pub write: Option<PathBuf>,
     pub format: Option<rewrite::Format>,
-    /// When files end, in the packets' time.
+    /// Limits of files, in the packets' time.
     pub series: SeriesPlan,
     pub compression: Option<Compression>,
-    /// Nothing is shown where packets are only written.
+    /// `None` if packets are only written.
     pub form: Option<Form>,
     pub print: PrintOptions,
-    /// Digits as the file has them, unless some are asked for.
+    /// Takes the number of digits from the file, unless one was given.
     pub precision_of_file: bool,
     pub flush_each: bool,
     pub user: Option<String>,
 }
 
 impl Request {
-    /// For packets that do not come from a file: all that match, shown as lines unless they are written.
+    /// Returns the request for packets that do not come from a file: all that match, shown as lines unless they are written.
     pub(crate) fn of_stream(
         filter: Option<Filter>,
         write: Option<PathBuf>,
@@ -284,7 +284,7 @@ impl Args {
         }
     }
 
-    /// Splits files from the expression, which begins with the first word that names no file.
+    /// Splits files from the expression, which begins with the first argument that names no file.
     fn files_and_words(&self) -> Result<(Vec<PathBuf>, Vec<String>)> {
         if let Some(list) = &self.read_list {
             return Ok((listed(list)?, self.words.clone()));
@@ -295,7 +295,7 @@ impl Args {
         let is_file = |word: &&String| *word == "-" || Path::new(word).exists();
         let count = self.words.iter().take_while(is_file).count();
         let (files, words) = self.words.split_at(count.max(1).min(self.words.len()));
-        // An expression has no such word, so a file is meant that is not there.
+        // No expression has such a token, so it is a missing file.
         if let Some(missing) = words.first().filter(|word| looks_like_a_file(word)) {
             let missing = missing.clone();
             return Err(Error::failed(
@@ -330,7 +330,7 @@ impl Args {
     }
 }
 
-/// Returns the files that a list names.
+/// Returns the files in a list.
 fn listed(list: &Path) -> Result<Vec<PathBuf>> {
     let name = list.display();
     let read = match list == Path::new("-") {
@@ -345,7 +345,7 @@ fn listed(list: &Path) -> Result<Vec<PathBuf>> {
     match files.is_empty() {
         true => Err(Error::failed(
             format!("cannot read the files that {name} lists"),
-            "it names none",
+            "the list is empty",
         )),
         false => Ok(files),
     }
@@ -358,7 +358,7 @@ fn looks_like_a_file(word: &str) -> bool {
     !word.contains(' ') && ENDINGS.iter().any(|ending| word.ends_with(ending))
 }
 
-/// Returns the format that a file's name asks for, compressed or not.
+/// Returns the format that a file's name implies, compressed or not.
 pub(super) fn format_by_name(path: &Path) -> Option<rewrite::Format> {
     match path.extension()?.to_str()? {
         "gz" | "zst" | "lz4" => format_by_name(Path::new(path.file_stem()?)),
@@ -368,7 +368,7 @@ pub(super) fn format_by_name(path: &Path) -> Option<rewrite::Format> {
     }
 }
 
-/// tcpdump's options that mean nothing for a file, or that trawl does anyway.
+/// tcpdump's options that have no effect on a file, or that are trawl's default.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Accepted from tcpdump")]
 pub(super) struct TcpdumpArgs {
@@ -381,7 +381,7 @@ pub(super) struct TcpdumpArgs {
     /// Show all UDP datagrams as this protocol, whatever their ports
     #[arg(short = 'T', value_name = "TYPE")]
     packet_type: Option<String>,
-    /// Only packets of this direction, and those whose direction is not known
+    /// Only packets of this direction, and packets of unknown direction
     #[arg(short = 'Q', long, value_enum, value_name = "WAY")]
     direction: Option<DirectionName>,
     /// No promiscuous mode: nothing is captured
@@ -404,13 +404,13 @@ pub(super) struct TcpdumpArgs {
     /// Memory for packets on their way: nothing is captured
     #[arg(short = 'B', long, value_name = "KIB")]
     buffer_size: Option<u64>,
-    /// Whose clock stamps packets: a file's packets have their times
+    /// Clock that stamps packets: a file's packets have their times
     #[arg(short = 'j', long = "time-stamp-type", value_name = "TYPE")]
     time_stamp_type: Option<String>,
     /// List the types for -j: a file has none, its packets are shown
     #[arg(short = 'J', long)]
     list_time_stamp_types: bool,
-    /// Link type: a file says its own
+    /// Link type: a file has its own
     #[arg(short = 'y', long = "linktype", value_name = "TYPE")]
     link_type: Option<String>,
     /// List the types for -y: a file has one for each interface, its packets are shown
@@ -419,7 +419,7 @@ pub(super) struct TcpdumpArgs {
     /// AS numbers in ASDOT, NFS handles as they are, and 802.11s: trawl shows none of them
     #[arg(short = 'b', short_aliases = ['u', 'H'], action = ArgAction::Count)]
     not_shown: u8,
-    /// What trawl does not have of tcpdump is refused by name.
+    /// An option of tcpdump's that is refused by name.
     #[arg(short = 'E', value_name = "KEY", hide = true)]
     decrypt: Option<String>,
     #[arg(short = 'M', value_name = "SECRET", hide = true)]
@@ -439,7 +439,7 @@ const DATAGRAMS: [(&str, Datagrams); 6] = [
 ];
 
 impl TcpdumpArgs {
-    /// Refuses what trawl does not have.
+    /// Refuses options that trawl does not support.
     pub fn refuse(&self) -> Result<()> {
         let missing = [
             (
@@ -471,7 +471,7 @@ impl TcpdumpArgs {
         }
     }
 
-    /// Returns the direction that packets must not have.
+    /// Returns the direction of unwanted packets.
     pub fn unwanted_direction(&self) -> Option<Direction> {
         match self.direction? {
             DirectionName::In => Some(Direction::Out),
@@ -480,7 +480,7 @@ impl TcpdumpArgs {
         }
     }
 
-    /// As what all datagrams are shown.
+    /// Returns the protocol that all datagrams are shown as.
     pub fn datagrams(&self) -> Result<Option<Datagrams>> {
         let Some(name) = &self.packet_type else {
             return Ok(None);
@@ -498,7 +498,7 @@ impl TcpdumpArgs {
         }
     }
 
-    /// Returns whether the filter's program is asked for in place of packets.
+    /// Returns the form of the filter's program, if it is wanted instead of packets.
     pub fn dump(&self) -> Option<ProgramDump> {
         (self.dump > 0).then_some(ProgramDump {
             form: self.dump,
@@ -507,7 +507,7 @@ impl TcpdumpArgs {
     }
 }
 
-/// How the filter's classic program is shown.
+/// Form of the filter's classic program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProgramDump {
     form: u8,
@@ -515,7 +515,7 @@ pub(crate) struct ProgramDump {
 }
 
 impl ProgramDump {
-    /// Shows the program as the packets of this file are asked.
+    /// Shows the program for the packets of this file.
     pub fn show(self, filter: Option<&Filter>, input: &Input) -> Result<()> {
         let first = input.reader.interfaces().first();
         let unlimited = super::filter_options();

@@ -1,4 +1,4 @@
-//! The file that packets are written into, or a series of files by size and by the packets' time; compressed or not.
+//! The output file of packets, or a series of files by size and by the packets' time; compressed or not.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -16,7 +16,7 @@ use trawl_sys::{Error, Result, clock, errno};
 use super::input::{Input, identity};
 use crate::{json, outfile};
 
-/// The result of a write: the bytes were taken, or nobody reads them any more.
+/// The result of a write: the bytes were accepted, or the reader has closed the pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
     Taken,
@@ -26,9 +26,9 @@ pub(super) enum Written {
 pub(super) struct Files {
     plan: SeriesPlan,
     compression: Option<Compression>,
-    /// What may not be written to, because it is read.
+    /// Input files, which must not be written to.
     inputs: Vec<(Option<(u64, u64)>, String)>,
-    /// What each file begins with.
+    /// Bytes at the start of each file.
     header: Vec<u8>,
     current: Option<Current>,
     number: u64,
@@ -41,14 +41,14 @@ struct Current {
     writer: Box<dyn FileWriter>,
     name: String,
     path: PathBuf,
-    /// How long it is, or at most if it is compressed.
+    /// Bytes written; an upper bound if the file is compressed.
     written: u64,
     /// The time of its first packet.
     began_ns: Option<u64>,
 }
 
 impl Files {
-    /// The first file is opened at once, unless its name follows from its first packet.
+    /// Opens the first file, unless its name depends on its first packet.
     pub fn open(
         plan: SeriesPlan,
         compression: Option<Compression>,
@@ -58,7 +58,7 @@ impl Files {
         if is_pipe && (plan.is_asked_for() || compression.is_some()) {
             return Err(Error::usage(
                 "cannot write a series of files, or a compressed one, to standard output",
-                "that takes files with names",
+                "this requires files with names",
             )
             .fix("-w FILE"));
         }
@@ -83,28 +83,29 @@ impl Files {
         Ok(files)
     }
 
-    /// What the file at hand is called.
+    /// Returns the name of the current file.
     pub fn name(&self) -> &str {
         let current = self.current.as_ref();
         current.map_or(&self.plan.path, |current| &current.name)
     }
 
-    /// Whether there is a file at hand.
+    /// Returns true if a file is open.
     pub fn has_begun(&self) -> bool {
         self.current.is_some()
     }
 
-    /// Bytes that every further file is to begin with, which the one at hand has been given.
+    /// Adds bytes with which every further file begins; the current file already has them.
     pub fn begins_with(&mut self, bytes: &[u8]) {
         self.header.extend_from_slice(bytes);
     }
 
-    /// Another section begins: what the one before began with is of no more use.
+    /// Discards the header, as another section begins.
     pub fn forget_header(&mut self) {
         self.header.clear();
     }
 
-    /// Whether a packet of this time, with what waits before it, belongs into another file than the one at hand.
+    /// Returns true if a packet of this time, with the bytes waiting before it, belongs into another file than the current
+    /// one.
     pub fn is_due(&mut self, time_ns: u64, bytes: usize) -> Result<bool> {
         let Some(current) = &mut self.current else {
             return Ok(true);
@@ -129,20 +130,20 @@ impl Files {
         Ok(!fits(current.written) || is_nearly_full(size - current.written, size))
     }
 
-    /// A packet of this time goes into the file at hand.
+    /// Records a packet of this time in the current file.
     pub fn takes(&mut self, time_ns: u64) {
         if let Some(current) = &mut self.current {
             current.began_ns.get_or_insert(time_ns);
         }
     }
 
-    /// Ends the file at hand and begins the one that starts with a packet of this time.
+    /// Ends the current file and begins the one that starts with a packet of this time.
     pub fn turn(&mut self, time_ns: u64) -> Result<()> {
         let is_first = self.current.is_none();
         self.end()?;
         self.finished.make_room();
         self.begin(time_ns)?;
-        // What the first one begins with comes with its packets.
+        // The header of the first file comes with its packets.
         if !is_first {
             let header = std::mem::take(&mut self.header);
             self.write(&header)?;
@@ -159,7 +160,7 @@ impl Files {
             .name(self.number, time_ns, &mut self.last, is_used);
         let (file, name) = open(&path, &self.inputs, self.plan.is_asked_for())?;
         let form = Form::Encoded;
-        // Standard output may be a file that was begun by others.
+        // Standard output may be a file that another program began.
         let is_own = path != Path::new("-") && file.metadata().is_ok_and(|about| about.is_file());
         let writer: Box<dyn FileWriter> = match self.compression {
             None if is_own => Box::new(PlainFile::new(file, name.clone(), None, form)),
@@ -189,7 +190,7 @@ impl Files {
         }
     }
 
-    /// Ends the file at hand.
+    /// Ends the current file.
     pub fn end(&mut self) -> Result<()> {
         let Some(mut current) = self.current.take() else {
             return Ok(());
@@ -199,17 +200,17 @@ impl Files {
         Ok(())
     }
 
-    /// Waits for the commands that were run with finished files.
+    /// Waits for the commands that were started for finished files.
     pub fn wait_for_commands(&mut self) -> Result<()> {
         wait_for_commands(|| self.finished.running(), json::waits_for_commands)
     }
 
-    /// Removes the file at hand, which cannot be completed: half of it would look whole.
+    /// Removes the current file, which cannot be completed: half of it would look whole.
     pub fn discard(&mut self) {
         if let Some(current) = self.current.take()
             && std::fs::metadata(&current.path).is_ok_and(|about| about.is_file())
         {
-            // Where its directory does not allow that, it is at least empty.
+            // If its directory does not allow that, the file is at least empty.
             let _ = File::create(&current.path);
             let _ = std::fs::remove_file(&current.path);
         }

@@ -1,4 +1,4 @@
-//! A file that is read: opened, decompressed where it is compressed, and followed while it grows.
+//! An input file: opened, decompressed if it is compressed, and followed while it grows.
 
 use std::cell::Cell;
 use std::fs::{File, Metadata};
@@ -21,7 +21,7 @@ use trawl_view::record::{PacketView, Source};
 use super::unreadable;
 use crate::json::{self, Remark};
 
-/// How often a file is looked at that does not grow.
+/// Interval at which a file that does not grow is checked.
 const PAUSE: Duration = Duration::from_millis(50);
 
 type Reader = CaptureReader<Box<dyn Read>>;
@@ -33,33 +33,33 @@ pub(crate) struct Input {
     pub reader: Reader,
     pub name: String,
     pub compression: Compression,
-    /// The file or pipe itself, to be told from the one that is written.
+    /// The file or pipe itself, for comparison with the output file.
     pub identity: Option<(u64, u64)>,
     following: Option<Following>,
 }
 
-/// What is known of a file that is followed.
+/// State of a file that is followed.
 struct Following {
     path: PathBuf,
-    /// The file at hand, with the offset that it is read at: it may have lost its name.
+    /// The current file, at its read offset: it may have lost its name.
     file: Option<File>,
     ring: Option<Ring>,
-    /// The next file was seen, after which the one at hand is read to its end once more: its writer may have written
+    /// Set when the next file was seen. The current file is then read to its end once more: its writer may have written
     /// between the last read and the beginning of the next file.
     ends: bool,
-    /// That it was cut, or removed, was said.
+    /// Set once its removal or truncation was reported.
     told: bool,
 }
 
-/// Files of a ring are those of this directory whose names differ from the first one's by digits only, or all.
+/// A ring of files: all in this directory, or those whose names differ from the first one's by digits only.
 struct Ring {
     directory: PathBuf,
     name_without_digits: Option<String>,
 }
 
 impl Input {
-    /// `span` tells the times that are wanted by that of the file's first packet: of a file with a table of its frames
-    /// only those are read that it needs.
+    /// Opens a file. `span` returns the wanted times by the time of the file's first packet: of a file with a table of its
+    /// frames only the needed ones are read.
     pub fn open(path: &Path, signals: Option<&Signals>, span: Option<Span<'_>>) -> Result<Self> {
         let name = if path == Path::new("-") {
             "standard input".to_owned()
@@ -67,7 +67,7 @@ impl Input {
             path.display().to_string()
         };
         let os = |e| Error::os(format!("cannot read {name}"), e);
-        // A pipe grows until its writer ends.
+        // A pipe grows until its writer closes it.
         let is_pipe = path == Path::new("-") && !stdin_is_file();
         let Some(signals) = signals.filter(|_| !is_pipe) else {
             let file = open(path).map_err(os)?;
@@ -140,7 +140,7 @@ impl Input {
                         following: Some(following),
                     });
                 }
-                // Its writer has not come to the header.
+                // The writer has not completed the header.
                 Err(error) if is_begun_only(&error) && pause(signals) => {}
                 Err(error) => return Err(unreadable(&name, error)),
             }
@@ -186,21 +186,21 @@ impl Input {
         json::say(&Remark::TimesBeyond { file, packets }, &text);
     }
 
-    /// Returns how the packets of the first interface begin, and in which order of bytes the file was written.
+    /// Returns the link type of the first interface, and the file's byte order.
     pub fn first_kind(&self) -> Kind {
         let first = self.reader.interfaces().first();
         let link_type = first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type);
         (link_type, self.reader.byte_order())
     }
 
-    /// Returns how the current packet begins, and in which order of bytes its file was written.
+    /// Returns the link type of the current packet, and its file's byte order.
     pub fn kind(&self) -> Option<Kind> {
         let (_, interface) = self.reader.time_and_interface()?;
         let link_type = self.reader.interfaces().get(interface)?.link_type;
         Some((link_type, self.reader.byte_order()))
     }
 
-    /// Waits where there is nothing to read for now; false if a signal says that nothing more is wanted.
+    /// Waits while no data is available; returns false if a signal ends the command.
     pub fn wait(&mut self, signals: Option<&Signals>) -> bool {
         let (Some(following), Some(signals)) = (&mut self.following, signals) else {
             return true;
@@ -226,7 +226,7 @@ impl Input {
                     self.identity = Some(identity);
                     return true;
                 }
-                // It is tried again when more of it is there.
+                // Retried when the file is longer.
                 Err(_) => following.path = before,
             }
         }
@@ -268,7 +268,7 @@ impl Following {
         file.rewind().map_err(unread)?;
         let identity = identity(&file.metadata().map_err(unread)?);
         let (mut reader, compression) = reader(Box::new(file.try_clone().map_err(unread)?))?;
-        // A compressed file cannot be read on from its end: only whole files of a ring are.
+        // A compressed file cannot be continued from its end: only whole files of a ring are read.
         if compression == Compression::None {
             file.rewind().map_err(unread)?;
             let growing = Growing(file.try_clone().map_err(unread)?);
@@ -279,7 +279,7 @@ impl Following {
         Ok((reader, identity))
     }
 
-    /// Returns the files of the ring, from the one that was written first on.
+    /// Returns the files of the ring, the oldest write first.
     fn files(&self) -> Vec<RingFile> {
         let Some(ring) = &self.ring else {
             return Vec::new();
@@ -307,7 +307,7 @@ impl Following {
         self.files().into_iter().next().map(|file| file.path)
     }
 
-    /// Returns the file that was written to next after this one, which may be removed already.
+    /// Returns the file written to next after this one, which may be removed already.
     fn successor(&self) -> Option<PathBuf> {
         let metadata = self.file.as_ref()?.metadata().ok()?;
         let own = identity(&metadata);
@@ -318,7 +318,7 @@ impl Following {
             .map(|file| file.path)
     }
 
-    /// Returns whether somebody has cut the file to less than was read of it.
+    /// Returns true if the file was truncated below the read offset.
     fn is_cut(&self) -> bool {
         let Some(mut file) = self.file.as_ref() else {
             return false;
@@ -332,7 +332,7 @@ impl Following {
         about.is_some_and(|about| about.nlink() == 0)
     }
 
-    /// Says once what happened to the file at hand.
+    /// Reports once what happened to the current file.
     fn tell(&mut self, what: &str) {
         if !std::mem::replace(&mut self.told, true) {
             let file = self.path.display().to_string();
@@ -342,7 +342,7 @@ impl Following {
     }
 }
 
-/// A file of a ring, in the order in which they were written last.
+/// A file of a ring, ordered by the time of its last write.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct RingFile {
     seconds: i64,
@@ -362,7 +362,7 @@ impl RingFile {
     }
 }
 
-/// Returns whether all that is read is a pipe on standard input.
+/// Returns true if the only input is a pipe on standard input.
 pub(super) fn is_a_pipe(files: &[PathBuf]) -> bool {
     files == [Path::new("-")] && !stdin_is_file()
 }
@@ -372,7 +372,7 @@ fn stdin_is_file() -> bool {
     about.is_ok_and(|about| about.is_file())
 }
 
-/// Returns whether a file ends before its header does.
+/// Returns true if a file ends before its header does.
 fn is_begun_only(error: &ReadError) -> bool {
     matches!(error, ReadError::Empty | ReadError::Truncated { .. }) || error.would_block()
 }
@@ -399,10 +399,11 @@ fn reader(source: Box<dyn Read>) -> Result<(Reader, Compression), ReadError> {
     Ok((CaptureReader::new(source)?, compression))
 }
 
-/// The parts of a file that a span of time needs; none if it has no table of frames, or frames that cannot be told apart.
+/// Returns the parts of a file that a span of time needs; `None` if it has no table of frames, or its frames cannot be
+/// distinguished.
 fn parts(file: &File, span: Span<'_>) -> io::Result<Option<Parts<File>>> {
     let parts = match Seekable::open(file.try_clone()?)? {
-        // What is damaged is told of by reading it whole.
+        // Reading the whole file will report the damage.
         Some(seekable) => seekable.between(span).unwrap_or(None),
         None => None,
     };
@@ -412,17 +413,17 @@ fn parts(file: &File, span: Span<'_>) -> io::Result<Option<Parts<File>>> {
     Ok(parts)
 }
 
-/// Pauses; false if a signal asks to end.
+/// Pauses; returns false if a signal asks to end.
 fn pause(signals: &Signals) -> bool {
     let waited = events::wait(&[signals.as_fd()], PAUSE);
     let ends = |signal| signal != Signal::Report;
     waited.is_ok() && !signals.next().is_some_and(ends)
 }
 
-/// A pipe, where each read may wait: what was made of the bytes before is to be shown first.
+/// A pipe, on which each read may wait: packets read so far are to be shown first.
 struct Pipe {
     file: File,
-    /// Not while the file's header is read.
+    /// False while the file's header is read.
     tells: Rc<Cell<bool>>,
     told: bool,
 }
@@ -437,7 +438,7 @@ impl Read for Pipe {
     }
 }
 
-/// A file whose end is only the end for now.
+/// A file that may grow beyond its end.
 struct Growing(File);
 
 impl Read for Growing {

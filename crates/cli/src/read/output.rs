@@ -1,4 +1,4 @@
-//! Where packets that were read go: standard output as text, a file, or both.
+//! Output of packets that were read: standard output as text, a file, or both.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use super::input::Input;
 use crate::json::{self, Remark};
 use crate::terminal;
 
-/// Text and records are gathered up to this many bytes.
+/// Text and records are buffered up to this size.
 const GATHER: usize = 256 << 10;
 
 pub(super) struct Output {
@@ -77,7 +77,7 @@ impl Output {
         Ok(Written::Taken)
     }
 
-    /// Writes what was gathered.
+    /// Writes the buffered data.
     pub fn flush(&mut self) -> Result<Written> {
         let mut written = Written::Taken;
         if let Some(rewritten) = &mut self.rewritten {
@@ -125,14 +125,14 @@ struct Shown {
     form: Shape,
     text: String,
     precision_of_file: bool,
-    /// Of each file.
+    /// Names of each file's interfaces.
     names: HashMap<usize, Names>,
 }
 
-/// Whether the interfaces of a file have different names.
+/// State that records if the interfaces of a file have different names.
 #[derive(Default)]
 struct Names {
-    /// How many interfaces were looked at: each of many sections may describe some more.
+    /// Number of interfaces seen: each of many sections may describe some more.
     known: usize,
     differ: bool,
 }
@@ -152,10 +152,10 @@ impl Names {
 
 enum Shape {
     Lines(Box<Printer>),
-    /// How many there were.
+    /// Number of packets.
     Count(u64),
     JsonLines,
-    /// An array; false until there is something in it.
+    /// An array; true once it has an element.
     Json(bool),
 }
 
@@ -237,13 +237,13 @@ impl Shown {
     }
 }
 
-/// Packets on their way into files.
+/// Packets that are written to files.
 struct Rewritten {
     rewriter: Rewriter,
     format: Format,
     buffer: Vec<u8>,
     files: Files,
-    /// There may be more than one file.
+    /// Set if more than one file is possible.
     is_series: bool,
 }
 
@@ -253,7 +253,7 @@ impl Rewritten {
             Some(_) => Format::Pcap,
             None => Format::Pcapng,
         };
-        // Which of its variants a file is in shows later.
+        // The file's variant becomes known later.
         let is_modified = |input: &Input| {
             matches!(
                 input.reader.format(),
@@ -277,7 +277,7 @@ impl Rewritten {
             [first, ..] => all_pcap && format == Format::Pcap && !is_modified(first),
             [] => false,
         };
-        // The files of a ring are sections one after the other.
+        // The files of a ring are consecutive sections.
         let verbatim = verbatim && !(request.follow && inputs.len() > 1);
         let application = format!("trawl {}", env!("CARGO_PKG_VERSION"));
         Ok(Self {
@@ -310,7 +310,7 @@ impl Rewritten {
         }
     }
 
-    /// The packet that was appended goes into the file at hand or into the next one.
+    /// Puts the packet that was appended into the current file or the next one.
     fn place(&mut self, from: usize, time_ns: u64) -> Result<Written> {
         let mut written = Written::Taken;
         if self.files.is_due(time_ns, self.buffer.len())? {
@@ -324,7 +324,7 @@ impl Rewritten {
             }
         }
         self.files.takes(time_ns);
-        // The description of an interface may come before the packet that is the first of it.
+        // An interface's description may precede its first packet.
         if self.format == Format::Pcapng {
             let from = from.min(self.buffer.len());
             for block in blocks(&self.buffer[from..]) {
@@ -356,7 +356,7 @@ impl Rewritten {
     }
 
     fn flush(&mut self) -> Result<Written> {
-        // The name of a file may follow from its first packet, which has not come yet.
+        // The name of a file may depend on its first packet, which has not arrived yet.
         if !self.files.has_begun() {
             return Ok(Written::Taken);
         }

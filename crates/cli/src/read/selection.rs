@@ -1,4 +1,4 @@
-//! Which packets are wanted by what is not among their bytes: time, interface, hook and verdict.
+//! Selection of packets by properties outside their bytes: time, interface, hook and verdict.
 
 use clap::ValueEnum;
 use trawl_packet::pcapng::{Direction, Verdict};
@@ -8,7 +8,7 @@ use trawl_view::record::PacketView;
 
 use crate::units;
 
-/// At which end of an XDP program, or on which side of the stack, a packet was recorded.
+/// The end of an XDP program, or the side of the stack, at which a packet was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum End {
     Entry,
@@ -29,7 +29,7 @@ impl End {
     }
 }
 
-/// The verdicts of a list, as XDP programs and tc programs name them.
+/// The verdicts of a list, by the names of XDP programs and tc programs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Verdicts {
     xdp: Option<Set>,
@@ -75,7 +75,7 @@ pub(crate) struct Selection {
     pub(super) unwanted_direction: Option<Direction>,
     pub(super) bounds: (Option<Bound>, Option<Bound>),
     pub(super) utc_offset: fn(i64) -> i32,
-    /// The bounds in nanoseconds since 1970, known once there is a packet that they may relate to.
+    /// The bounds in nanoseconds since 1970, known once the first packet is.
     pub(super) times: Option<(u64, u64)>,
 }
 
@@ -94,7 +94,7 @@ impl Default for Selection {
 }
 
 impl Selection {
-    /// Returns what is asked that a pcap file has of no packet.
+    /// Returns the option about a property that pcap files do not store.
     pub fn only_in_pcapng(&self) -> Option<&'static str> {
         let asked = [
             (self.verdicts.is_some(), "--verdict"),
@@ -106,7 +106,7 @@ impl Selection {
             .find_map(|(is_asked, option)| is_asked.then_some(option))
     }
 
-    /// Returns whether anything is asked that needs a look at more than the packet's bytes.
+    /// Returns true if any option needs more than the packet's bytes.
     pub fn wants_more_than_bytes(&self) -> bool {
         let (from, to) = &self.bounds;
         self.verdicts.is_some()
@@ -117,14 +117,14 @@ impl Selection {
             || to.is_some()
     }
 
-    /// Earliest time and end in nanoseconds since 1970, by the first packet's time.
+    /// Returns earliest time and end in nanoseconds since 1970, by the first packet's time.
     pub fn span(&self, first: u64) -> (u64, u64) {
         let (from, to) = self.bounds;
         let absolute = |bound: Bound| bound.absolute(first, clock::wall(), self.utc_offset);
         (from.map_or(0, absolute), to.map_or(u64::MAX, absolute))
     }
 
-    /// Returns whether the times given exclude packets of a file by that file alone.
+    /// Returns true if the given times exclude packets of a file by that file alone.
     pub fn can_leave_out(&self, files: usize) -> bool {
         let (from, to) = self.bounds;
         let bounds = [from, to].into_iter().flatten();
@@ -160,28 +160,28 @@ impl Selection {
 const SECOND: u64 = 1_000_000_000;
 const DAY: i64 = 86_400;
 
-/// A time that a packet is to be before or after.
+/// A bound on packets' times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
     /// Nanoseconds since 1970.
     Absolute(u64),
-    /// Nanoseconds since 1970 as a clock on the wall shows them here.
+    /// Local time, as nanoseconds since 1970 in the local zone.
     Local(i64),
-    /// Nanoseconds since midnight, of the day of the first packet.
+    /// Nanoseconds since midnight, on the day of the first packet.
     TimeOfDay(u64),
     AfterFirst(u64),
     BeforeNow(u64),
 }
 
 impl Bound {
-    /// In nanoseconds since 1970; `first` is the first packet's time, `utc_offset` tells the seconds east of Greenwich at a
-    /// time in seconds since 1970.
+    /// Returns the bound in nanoseconds since 1970; `first` is the first packet's time, `utc_offset` returns the seconds east
+    /// of Greenwich at a time in seconds since 1970.
     pub fn absolute(self, first: u64, now: u64, utc_offset: fn(i64) -> i32) -> u64 {
         let offset_at =
             |ns: i64| i64::from(utc_offset(ns.div_euclid(SECOND as i64))) * SECOND as i64;
         let of_local = |local: i64| {
-            // The offset is that of the time itself, which is not known before: the second guess is right unless the
-            // clock is set in this very hour.
+            // The offset belongs to the result, which is not known yet: the second guess is right unless the clock is changed
+            // in this very hour.
             let guess = local.saturating_sub(offset_at(local));
             local.saturating_sub(offset_at(guess)).max(0) as u64
         };
@@ -199,14 +199,14 @@ impl Bound {
         }
     }
 
-    /// Returns whether the clock on the wall never shows this time, because it is set forward over it.
+    /// Returns true if the local clock skips this time, because it is set forward over it.
     fn is_skipped(self, utc_offset: fn(i64) -> i32) -> bool {
         let Self::Local(local) = self else {
             return false;
         };
         let seconds = |ns: i64| ns.div_euclid(SECOND as i64);
         let shown = |utc: i64| utc + i64::from(utc_offset(utc));
-        // A time that is shown is so under the offset of the day before or after, or both.
+        // A time that exists is valid under the offset of the day before or after, or both.
         let wanted = seconds(local);
         ![wanted - DAY, wanted + DAY]
             .into_iter()
@@ -225,7 +225,7 @@ pub(crate) fn parse_bound(text: &str) -> Result<Bound, String> {
     }
 }
 
-/// Parses a time, whether a clock ever shows it or not.
+/// Parses a time, whether it exists on the local clock or not.
 fn form(text: &str) -> Result<Bound, String> {
     let wrong = || {
         format!(
@@ -287,7 +287,7 @@ fn with_date(date: &str, clock: &str) -> Option<Bound> {
     })
 }
 
-/// `Z`, `+02:00`, `-0330` or `+02`, in seconds east of Greenwich.
+/// Parses `Z`, `+02:00`, `-0330` or `+02` into seconds east of Greenwich.
 fn offset(text: &str) -> Option<i64> {
     let sign = match text.as_bytes().first()? {
         b'+' => 1,
@@ -305,7 +305,7 @@ fn offset(text: &str) -> Option<i64> {
     (hours < 24 && minutes < 60).then_some(sign * (hours * 3600 + minutes * 60))
 }
 
-/// `HH:MM`, `HH:MM:SS` or `HH:MM:SS.fraction`, in nanoseconds.
+/// Parses `HH:MM`, `HH:MM:SS` or `HH:MM:SS.fraction` into nanoseconds.
 fn time_of_day(text: &str) -> Option<u64> {
     let mut parts = text.splitn(3, ':');
     let hours: u64 = parts.next()?.parse().ok()?;
@@ -315,7 +315,7 @@ fn time_of_day(text: &str) -> Option<u64> {
     fits.then_some((hours * 3600 + minutes * 60) * SECOND + rest)
 }
 
-/// Seconds with or without a fraction, in nanoseconds.
+/// Parses seconds with or without a fraction into nanoseconds.
 fn seconds(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
@@ -330,7 +330,7 @@ fn seconds(text: &str) -> Option<u64> {
         .checked_add(fraction)
 }
 
-/// Howard Hinnant's `days_from_civil`.
+/// Returns days since 1970 (Howard Hinnant's `days_from_civil`).
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = year - i64::from(month <= 2);
     let era = year.div_euclid(400);
@@ -392,9 +392,10 @@ mod tests {
         assert!(parse_bound("2024-02-29").is_ok() && parse_bound("2026-12-31").is_ok());
     }
 
-    /// A zone that is one hour ahead in winter, and two from 2023-03-26 01:00 UTC to 2023-10-29 01:00 UTC.
+    /// Returns the offset of a zone that is one hour ahead in winter, and two from 2023-03-26 01:00 UTC to 2023-10-29 01:00
+    /// UTC.
     #[test]
-    fn summer_time_is_that_of_the_time_asked_for() {
+    fn summer_time_follows_the_time_asked_for() {
         fn berlin(seconds: i64) -> i32 {
             match (1_679_792_400..1_698_541_200).contains(&seconds) {
                 true => 7200,
@@ -408,10 +409,10 @@ mod tests {
         assert_eq!(at("2023-11-15 13:00", summer * SECOND), winter);
         assert_eq!(at("14:00", summer * SECOND), summer);
         assert_eq!(at("13:00", winter * SECOND), winter);
-        // Midnight and noon of the day on which the clock is set.
+        // Midnight and noon of the day on which the clock changes.
         assert_eq!(at("2023-03-26 12:00", 0), 1_679_824_800);
         assert_eq!(at("2023-03-26", 0), 1_679_785_200);
-        // Times that no clock shows, and those before and after; the last is shown twice.
+        // Skipped times, and times before and after; the last occurs twice.
         let skipped = |text: &str| form(text).unwrap().is_skipped(berlin);
         assert!(skipped("2023-03-26 02:00") && skipped("2023-03-26 02:59:59.5"));
         for shown in [

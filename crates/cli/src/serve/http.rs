@@ -1,4 +1,4 @@
-//! As much of HTTP as a scraper and a browser need: GET, one answer a connection.
+//! The subset of HTTP for a scraper and a browser: GET, one answer a connection.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,11 +11,11 @@ use super::Plots;
 use super::{Figures, metrics};
 
 const PAGE: &str = include_str!("page.html");
-/// A request is its first line and headers; what is longer is none.
+/// Largest request: its first line and headers.
 const MOST: usize = 16 << 10;
-/// A client has so long to send its request, and so long to accept each part of the answer.
+/// Time in which a client must send its request, and accept each part of the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Connections that are answered at the same time; further ones are closed with an answer.
+/// Most connections at the same time; further ones get an error and are closed.
 const AT_ONCE: usize = 32;
 
 struct Answer {
@@ -34,7 +34,7 @@ impl Answer {
     }
 }
 
-/// Answers requests as long as the listener lives, each in a thread of its own: an idle client delays no other.
+/// Answers requests as long as the listener lives, each in a thread of its own: an idle client does not delay others.
 pub(super) fn serve(
     listener: &TcpListener,
     figures: &(dyn Fn() -> Result<Figures> + Sync),
@@ -58,7 +58,7 @@ pub(super) fn serve(
     });
 }
 
-/// Answers one request; a client that goes away is no failure.
+/// Answers one request; a client that disconnects is not an error.
 fn answer(
     mut connection: TcpStream,
     figures: &dyn Fn() -> Result<Figures>,
@@ -91,7 +91,7 @@ fn head(connection: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 1024];
     while !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
-        // The deadline is the whole head's: a byte a second does not prolong it.
+        // The deadline covers the whole head: a byte a second does not prolong it.
         let left = deadline.checked_duration_since(std::time::Instant::now())?;
         let left = left.max(Duration::from_millis(1));
         connection.set_read_timeout(Some(left)).ok()?;
@@ -104,7 +104,7 @@ fn head(connection: &mut TcpStream) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns whether a Host header names this machine by a number, or as localhost; the port may be absent.
+/// Returns true if a Host header names this machine by a number, or as localhost; the port is optional.
 fn is_address(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => name,
@@ -129,7 +129,7 @@ fn answer_to(
     if method != "GET" {
         return plain("405 Method Not Allowed", "only GET is answered\n");
     }
-    // A page of another site may have this machine's name looked up as its own; loopback has no other names.
+    // A page of another site may resolve its own name to this machine (DNS rebinding); loopback has no other names.
     let host = request.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("host").then(|| value.trim())
@@ -172,7 +172,7 @@ fn answer_to(
         },
         _ => plain(
             "404 Not Found",
-            "there are /, /metrics, /figures.json and /history.json\n",
+            "the pages are /, /metrics, /figures.json and /history.json\n",
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! The figures in Prometheus' text format.
+//! The statistics in Prometheus' text format.
 
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ pub(super) fn text(figures: &Figures) -> String {
 struct Text(String);
 
 impl Text {
-    /// Appends a metric: what it counts, and its values by labels; nothing without values.
+    /// Appends a metric: its help, and its values by labels; nothing without values.
     fn add(&mut self, name: &str, help: &str, values: Values) {
         if values.is_empty() {
             return;
@@ -143,7 +143,7 @@ fn machine(figures: &Figures, out: &mut Text) {
     out.add("router_bytes_total", help, ports(|one| one.bytes));
 }
 
-/// Adds what other commands on this machine count.
+/// Adds the counts of other commands on this machine.
 fn running(figures: &Figures, out: &mut Text) {
     let pid = |pid: u32| ("pid", pid.to_string());
     let captures = |count: fn(&RunningCapture) -> u64| {
@@ -225,7 +225,7 @@ mod tests {
     use crate::figures::{Counters, InterfaceCounters};
 
     #[test]
-    fn labels_are_escaped_and_kinds_told() {
+    fn labels_are_escaped_and_kinds_declared() {
         let figures = Figures {
             counters: Counters {
                 interfaces: vec![InterfaceCounters {

@@ -1,4 +1,4 @@
-//! The page of redirects: what the kernel's XDP tracepoints tell of the whole machine, by error, device and CPU.
+//! The page of redirects: the counts of the kernel's XDP tracepoints for the whole machine, by error, device and CPU.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -9,24 +9,24 @@ use trawl_packet::pcapng::Verdict;
 use trawl_packet::verdict;
 use trawl_sys::{Result, errno};
 
-/// What one tracepoint told of one place in an interval.
+/// The counts of one tracepoint for one source in an interval.
 #[derive(Clone, Debug, Serialize)]
 pub struct RedirectRates {
     pub event: Event,
-    /// The device that packets came from, and the inode number of its namespace.
+    /// The device that received the packets, and the inode number of its namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub netns: Option<u32>,
-    /// The device that they were handed to.
+    /// The device that the packets were passed to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_interface: Option<String>,
-    /// The CPU that they were handed to, or that took them.
+    /// The CPU that the packets were passed to, or that processed them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_cpu: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub map_id: Option<u32>,
-    /// As errno(3) names it.
+    /// Name of the error, as in errno(3).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,10 +36,10 @@ pub struct RedirectRates {
     /// Verdicts of the cpumap's program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdicts: Option<CpumapVerdicts>,
-    /// Of a devmap or an enqueue: how often packets were handed over together.
+    /// Number of bulks of a devmap or an enqueue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bulks: Option<u64>,
-    /// Of a cpumap's thread: how often it slept, since nothing was in its queue.
+    /// Number of times that a cpumap's thread slept on an empty queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sleeps: Option<u64>,
     pub cpus: Vec<CpuRates>,
@@ -57,7 +57,7 @@ pub enum Event {
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct EventRates {
-    /// Packets in the interval, and those of them that were dropped.
+    /// Packets in the interval, and the dropped ones among them.
     pub packets: u64,
     pub drops: u64,
     pub packets_per_second: f64,
@@ -78,7 +78,7 @@ pub struct CpuRates {
     pub rates: EventRates,
 }
 
-/// The tracepoints with what they had counted at the last look.
+/// The tracepoints, with their counts at the last frame.
 pub(super) struct Redirects {
     events: RedirectEvents,
     before: HashMap<EventSource, Vec<Count>>,
@@ -92,9 +92,9 @@ impl Redirects {
         })
     }
 
-    /// Returns what happened since the last look. Places where something happened before stay, with rates of zero.
+    /// Returns the changes since the last frame. Sources with earlier changes stay, with rates of zero.
     pub fn look(&mut self, seconds: f64) -> Vec<RedirectRates> {
-        // What cannot be read now can be at the next look.
+        // Counts that cannot be read now may be readable in the next frame.
         let now = self.events.read().unwrap_or_default();
         let rows = now.iter().map(|(place, counts)| {
             let before = self.before.get(place).map_or(&[][..], Vec::as_slice);
@@ -164,7 +164,7 @@ fn rates(place: &EventSource, now: &[Count], before: &[Count], seconds: f64) -> 
 }
 
 impl RedirectRates {
-    /// Returns where it happened, in words.
+    /// Describes the source.
     pub fn place(&self) -> String {
         let interface = self.interface.as_deref().unwrap_or("?");
         let map = self.map_id.unwrap_or_default();
@@ -188,7 +188,7 @@ impl RedirectRates {
     }
 }
 
-/// Returns the page: a line for each place, and one for each CPU below it.
+/// Returns the page: a line for each source, and one for each CPU below it.
 pub(super) fn text(rows: &[RedirectRates], filter: &str) -> String {
     const SECTIONS: [(Event, &str); 5] = [
         (Event::RedirectError, "redirect errors"),
@@ -221,7 +221,7 @@ pub(super) fn text(rows: &[RedirectRates], filter: &str) -> String {
                 line(&format!("    on CPU {}", cpu.cpu), &cpu.rates);
             }
             if let Some(bulks) = row.bulks.filter(|&bulks| bulks > 0) {
-                // What a device dropped is not among the packets that it was handed.
+                // Drops by a device are not among the packets that were passed to it.
                 let packets = match event {
                     Event::Devmap => row.rates.packets + row.rates.drops,
                     _ => row.rates.packets,
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_tells_what_came_since_the_last_one() {
+    fn a_look_counts_events_since_the_last_one() {
         let place = EventSource {
             kind: Kind::RedirectError(100),
             map: 7,

@@ -1,4 +1,4 @@
-//! The look as text, and the screen that it is shown on.
+//! A frame as text, and the screen that shows it.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use super::redirects::Event;
 use super::{Captured, Look, redirects};
 use crate::terminal;
 
-/// What is on the screen.
+/// The page on the screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Page {
     #[default]
@@ -18,17 +18,17 @@ pub(super) enum Page {
     Redirects,
 }
 
-/// What is shown of a look, and how.
+/// The page of a frame, and its options.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shown {
     pub page: Page,
     pub order: Order,
-    /// Only lines that contain this.
+    /// Shows only lines that contain this.
     pub filter: String,
 }
 
 const HISTORY_WIDTH: usize = 60;
-/// Of what a name may be in one namespace.
+/// Longest name of an interface.
 const INTERFACE_WIDTH: usize = 15;
 
 pub(super) fn text(look: &Look, history: &[u64], shown: &Shown) -> String {
@@ -106,7 +106,7 @@ fn overview(look: &Look, history: &[u64], shown: &Shown) -> String {
     out
 }
 
-/// Protocols that are shown.
+/// Number of protocols that are shown.
 const PROTOCOLS: usize = 8;
 
 fn captured_text(out: &mut String, captured: &Captured, wanted: &dyn Fn(&str) -> bool) {
@@ -143,7 +143,7 @@ fn captured_text(out: &mut String, captured: &Captured, wanted: &dyn Fn(&str) ->
     table("flow", &mut flows.filter(|(_, _, name)| wanted(name)));
 }
 
-/// Returns packets that were dropped in the interval, by where.
+/// Formats the drops in the interval, by their location.
 fn drops(look: &Look) -> String {
     let device = |rates: &super::Rates| {
         rates.rx_dropped + rates.rx_errors + rates.tx_dropped + rates.tx_errors
@@ -191,13 +191,13 @@ const HELP: &str = "keys
 /// Columns that one key scrolls by.
 const SIDEWAYS: usize = 8;
 const ESCAPE: u8 = 0x1b;
-/// What [`Sequence`] gives for the arrows: bytes that no key of a terminal sends alone.
+/// Codes that [`Sequence`] returns for the arrows: bytes that no key of a terminal sends alone.
 const UP: u8 = 0xf0;
 const DOWN: u8 = 0xf1;
 const RIGHT: u8 = 0xf2;
 const LEFT: u8 = 0xf3;
 
-/// The bytes of one key: arrows and their like come as Escape and two or more bytes.
+/// The bytes of one key: arrows and similar keys send Escape and two or more bytes.
 #[derive(Debug, Default)]
 enum Sequence {
     #[default]
@@ -207,7 +207,7 @@ enum Sequence {
 }
 
 impl Sequence {
-    /// Returns a key, once its last byte has come.
+    /// Returns a key, once its last byte has arrived.
     fn take(&mut self, byte: u8) -> Option<u8> {
         match (&self, byte) {
             (_, ESCAPE) => *self = Self::Escape,
@@ -231,7 +231,7 @@ impl Sequence {
         None
     }
 
-    /// Ends what was typed: returns Escape where it was typed alone.
+    /// Ends the input: returns Escape if it was typed alone.
     fn end(&mut self) -> Option<u8> {
         match std::mem::take(self) {
             Self::Escape => Some(ESCAPE),
@@ -245,7 +245,7 @@ pub(super) struct Screen {
     shown: Shown,
     paused: bool,
     help: bool,
-    /// The filter is being typed.
+    /// Set while the filter is being typed.
     typing: bool,
     /// Lines of the page above the screen.
     above: usize,
@@ -274,7 +274,7 @@ impl Screen {
         self.shown.order
     }
 
-    /// Takes the keys that were typed; true if one of them ends the view.
+    /// Handles typed keys; returns true if one of them ends the view.
     pub fn take(&mut self, typed: impl Iterator<Item = u8>) -> bool {
         let mut any = false;
         for byte in typed {
@@ -289,13 +289,13 @@ impl Screen {
             self.act(key);
         }
         if any {
-            // A terminal that is gone ends the view at the next look.
+            // If the terminal is gone, the next frame ends the view.
             let _ = self.draw();
         }
         false
     }
 
-    /// Does what a key asks for; true if it ends the view.
+    /// Carries out a key's command; returns true if it ends the view.
     fn act(&mut self, key: u8) -> bool {
         const BACKSPACE: u8 = 0x7f;
         let filter = &mut self.shown.filter;
@@ -337,7 +337,7 @@ impl Screen {
         false
     }
 
-    /// What is on the screen is sorted anew at once.
+    /// Sorts the current frame at once.
     fn sort(&mut self, order: Order) {
         self.shown.order = order;
         if let Some((look, _)) = &mut self.last {
@@ -345,7 +345,7 @@ impl Screen {
         }
     }
 
-    /// Shows a look, unless the view is paused; false if the terminal is gone.
+    /// Shows a frame, unless the view is paused; returns false if the terminal is gone.
     pub fn show(&mut self, look: Look, history: &[u64]) -> Result<bool> {
         if self.paused {
             return Ok(true);
@@ -394,7 +394,7 @@ impl Screen {
         let head = fits.unwrap_or(&head);
         let longest = lines.iter().map(|line| line.chars().count()).max();
         self.left = self.left.min(longest.unwrap_or(0).saturating_sub(columns));
-        // What is longer than the terminal is wide would push the lines below it off the screen.
+        // A line longer than the terminal's width would push later lines off the screen.
         let cut = |line: &str, left: usize| line.chars().skip(left).take(columns).collect();
         let mut shown: Vec<String> = vec![cut(head, 0)];
         shown.extend(lines.iter().map(|line| cut(line, self.left)));

@@ -1,4 +1,4 @@
-//! One line of advice for the reasons where there is one: the command that shows or fixes what dropped the packets.
+//! One line of advice for the reasons that have one: the command that shows or fixes the cause of the drop.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -22,7 +22,7 @@ use trawl_view::why::DropKey;
 
 /// Functions that drop the packets of tunnels without a device.
 const TUNNEL_RECEIVERS: [&str; 4] = ["tunnel4_rcv", "tunnel64_rcv", "tunnel6_rcv", "tunnel46_rcv"];
-/// The functions that drop what a route refuses, and what a router may not forward any more.
+/// Functions that drop packets at a refusing route, or packets that a router may not forward any more.
 const REFUSING_ROUTES: [&str; 5] = [
     "ip_error",
     "dst_discard",
@@ -32,7 +32,8 @@ const REFUSING_ROUTES: [&str; 5] = [
 ];
 const FORWARDING: [&str; 2] = ["ip_forward", "ip6_forward"];
 
-/// `destination` is of one of the packets, `versions` are those of IP among them, `protocols` their names.
+/// Returns the advice. `destination` belongs to one of the packets; `versions` and `protocols` are their versions of IP and
+/// protocol names.
 pub fn of(
     place: &DropKey,
     destination: Option<&str>,
@@ -49,7 +50,7 @@ pub fn of(
         "TC_EGRESS" => return Some(tc(place, interface, Direction::Egress)),
         "XDP" => return Some(xdp(place, interface)),
         "IP_NOPROTO" => return Some(no_protocol(&prefix, protocols)),
-        // Where the module of tunnels is loaded, it takes their packets before it looks for a device.
+        // A loaded tunnel module receives the tunnels' packets before it looks for a device.
         "NOT_SPECIFIED" if TUNNEL_RECEIVERS.contains(&function) => {
             return Some(no_protocol(&prefix, protocols));
         }
@@ -68,17 +69,18 @@ pub fn of(
     )
 }
 
-/// Returns the namespace's name; one without has a number.
+/// Returns the namespace's name, unless it is only a number.
 fn named(netns: Option<&str>) -> Option<&str> {
     netns.filter(|name| !name.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// In front of commands about a namespace with a name.
+/// Returns the prefix of commands in a namespace with a name.
 fn netns_prefix(netns: Option<&str>) -> String {
     named(netns).map_or(String::new(), |name| format!("ip netns exec {name} "))
 }
 
-/// Which programs may have dropped them, what lists all filters there, and the command that looks at what comes by.
+/// Returns the programs that may have dropped the packets, the command that lists all filters, and the one that shows passing
+/// packets.
 fn tc(place: &DropKey, interface: &str, direction: Direction) -> String {
     let prefix = netns_prefix(place.netns.as_deref());
     let side = direction.name();
@@ -117,7 +119,7 @@ fn tc(place: &DropKey, interface: &str, direction: Direction) -> String {
 #[derive(Clone, Debug, Serialize)]
 pub struct ProgramName {
     pub id: u32,
-    /// `None` for one that is gone.
+    /// `None` if the program is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -148,7 +150,7 @@ fn label(interface: &str, netns: Option<&str>) -> String {
     }
 }
 
-/// Returns which program dropped the packets, and the command that shows them or what the program counts.
+/// Returns the program that dropped the packets, and the command that shows the packets or the program's counts.
 fn xdp(place: &DropKey, interface: &str) -> String {
     let netns = place.netns.as_deref();
     let at = label(interface, netns);
@@ -173,14 +175,14 @@ fn xdp(place: &DropKey, interface: &str) -> String {
         Ok(Again::Program { .. }) => format!("XDP {program}: trawl xdp stats {at}"),
         _ => format!("XDP {program}: trawl xdp status -i {at}"),
     };
-    // A capture sees verdicts by a hook map, or where the kernel allows tracing programs.
+    // A capture sees verdicts by a hook map, or if the kernel allows tracing programs.
     match hook::is_there(&present) || trace::refusal().is_none() {
         true => format!("{counted}; trawl capture -i {at} --verdict drop,aborted"),
         false => counted,
     }
 }
 
-/// Returns the rule of trawl's guard that has dropped most packets.
+/// Returns the rule of trawl's guard that has dropped the most packets.
 fn guard_rule(namespace: Option<&Namespace>) -> Option<String> {
     let rules = Guard::look(namespace).ok()??.rules().ok()?;
     let dropped = |rule: &&Rule| {
@@ -197,7 +199,7 @@ fn guard_rule(namespace: Option<&Namespace>) -> Option<String> {
 /// Protocols that a tunnel's device accepts, and the kind of the device.
 const TUNNELS: [(u8, &str); 4] = [(4, "ipip"), (41, "sit"), (47, "gre"), (115, "l2tp")];
 
-/// Returns advice where nothing on this host accepts the protocol, as a tunnel's device or a raw socket would.
+/// Returns advice if nothing on this host accepts the protocol, such as a tunnel's device or a raw socket.
 fn no_protocol(prefix: &str, protocols: &[&str]) -> String {
     let number = protocols
         .iter()
@@ -215,7 +217,7 @@ fn no_protocol(prefix: &str, protocols: &[&str]) -> String {
     }
 }
 
-/// Returns true where a capture sees the verdicts of the interface's program.
+/// Returns true if a capture sees the verdicts of the interface's program.
 fn shows_verdicts(interface: &str, netns: Option<&str>) -> bool {
     let site = CaptureSite::find(&label(interface, netns), None);
     let present = site.map(|site| site.interface.xdp_attached(site.namespace.as_ref()));
@@ -225,7 +227,7 @@ fn shows_verdicts(interface: &str, netns: Option<&str>) -> bool {
     hook::is_there(&present) || trace::refusal().is_none()
 }
 
-/// Returns what to look at where XDP lost packets.
+/// Returns advice for packets that XDP lost.
 pub fn of_event(
     what: &What,
     program: Option<&ProgramName>,
@@ -269,7 +271,7 @@ const TABLES: [(&str, &[&str]); 5] = [
     ("filter", &["input", "forward", "output"]),
     ("security", &["input", "forward", "output"]),
 ];
-/// Of both versions of IP: the files in /proc that name the legacy tables there are, and the commands that list them.
+/// For both versions of IP: the files in /proc with the names of the legacy tables, and the commands that list them.
 const LEGACY: [(u8, &str, &str); 2] = [
     (
         4,
@@ -283,7 +285,7 @@ const LEGACY: [(u8, &str, &str); 2] = [
     ),
 ];
 
-/// `nft -j list chains`, as far as it is asked.
+/// The needed part of `nft -j list chains`.
 #[derive(Deserialize)]
 struct Chains {
     nftables: Vec<Item>,
@@ -302,7 +304,7 @@ struct Chain {
     hook: Option<String>,
 }
 
-/// Returns the commands that list the chains at the hook, each after `prefix`. `versions`: of IP, those of the packets.
+/// Returns the commands that list the chains at the hook, each after `prefix`. `versions` are the packets' versions of IP.
 fn netfilter(place: &DropKey, versions: &[u8], prefix: &str) -> String {
     let found = namespace(place)
         .and_then(|namespace| run_maybe_in(namespace.as_ref(), || commands(place, versions)).ok())
@@ -313,7 +315,7 @@ fn netfilter(place: &DropKey, versions: &[u8], prefix: &str) -> String {
     format!("{prefix}{}", found.join(&format!("; {prefix}")))
 }
 
-/// In the namespace of the calling thread.
+/// Returns the commands for the namespace of the calling thread.
 fn commands(place: &DropKey, versions: &[u8]) -> Vec<String> {
     let mut commands: Vec<String> = chains()
         .unwrap_or_default()
@@ -321,7 +323,7 @@ fn commands(place: &DropKey, versions: &[u8]) -> Vec<String> {
         .filter(|chain| chain.is_at(place.hook) && chain.takes(versions))
         .map(Chain::command)
         .collect();
-    // What nftables drops, it frees itself on newer kernels.
+    // On newer kernels nftables frees the packets that it drops.
     if !place.function.starts_with("nft_") {
         for (version, names, command) in LEGACY {
             if versions.contains(&version) {
@@ -358,7 +360,7 @@ impl Chain {
         }
     }
 
-    /// Returns whether packets of one of these versions of IP come by it.
+    /// Returns true if packets of one of these versions of IP pass the chain.
     fn takes(&self, versions: &[u8]) -> bool {
         match self.family.as_str() {
             "ip" => versions.contains(&4),
@@ -367,7 +369,7 @@ impl Chain {
         }
     }
 
-    /// Returns the command that lists the chain: iptables-nft lists its own, which nft warns to leave alone.
+    /// Returns the command that lists the chain: iptables-nft lists its own, which nft warns against changing.
     fn command(&self) -> String {
         let Self {
             family,
@@ -406,13 +408,13 @@ fn chains() -> Option<Vec<Chain>> {
     )
 }
 
-/// Returns the namespace of a drop, if it can be found: none for this one.
+/// Returns the namespace of a drop, if it can be found; the inner `None` is the current one.
 fn namespace(place: &DropKey) -> Option<Option<Namespace>> {
     match &place.netns {
         None => Some(None),
         Some(name) => match Namespace::by_name(name) {
             Ok(namespace) => Some(Some(namespace)),
-            // A number: this one, or none that can be found by it.
+            // A number is the current namespace's, or cannot be found.
             Err(_) => {
                 let own = Namespace::current().ok()?;
                 (own.identity().1.to_string() == *name).then_some(None)
@@ -442,7 +444,7 @@ mod tests {
         let compatible = chain("ip6", "filter", "INPUT", "input");
         assert_eq!(compatible.command(), "ip6tables-nft -t filter -vnL INPUT");
         assert!(compatible.takes(&[6]) && !compatible.takes(&[4]));
-        // A table of somebody's own that has the name.
+        // A foreign table with the same name.
         let like = chain("ip", "filter", "in", "input");
         assert_eq!(like.command(), "nft list chain ip filter in");
     }

@@ -1,4 +1,4 @@
-//! What `trawl why` tells: rows in words and as JSON, and an account that adds up.
+//! The output of `trawl why`: rows as text and as JSON, and a consistent summary.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -18,13 +18,13 @@ use trawl_view::why::{DropKey, REASON_XDP, Row, Tally};
 use super::advice;
 use crate::json::{self, Remark};
 
-/// The flows that a row names.
+/// Number of flows that a row names.
 const FLOWS: usize = 3;
 #[derive(Debug, Serialize)]
 pub struct Report {
     rows: Vec<ReportRow>,
     counters: Vec<Counter>,
-    /// Packets that nobody wanted any more, by reason.
+    /// Packets that no socket wanted any more, by reason.
     no_losses: BTreeMap<String, u64>,
     account: Sums,
 }
@@ -36,7 +36,7 @@ struct ReportRow {
     place: DropKey,
     #[serde(skip_serializing_if = "Option::is_none")]
     process: Option<Process>,
-    /// The size of the receive buffer that was full, in bytes.
+    /// Size of the receive buffer that was full, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     receive_buffer: Option<u32>,
     flows: Vec<Flow>,
@@ -64,7 +64,7 @@ struct Counter {
     netns: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     interface: Option<String>,
-    /// Of what XDP lost: the program, the verdict or the error, `native` or `skb`, and the function.
+    /// Details of a loss by XDP: the program, the verdict or the error, `native` or `skb`, and the function.
     #[serde(skip_serializing_if = "Option::is_none")]
     program: Option<advice::ProgramName>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,9 +76,9 @@ struct Counter {
     #[serde(skip_serializing_if = "String::is_empty")]
     function: String,
     difference: u64,
-    /// As many of these are in the rows.
+    /// Number of these packets that are in the rows.
     in_rows: u64,
-    /// What no row has: the kernel counted it without freeing a packet as dropped.
+    /// Number in no row: the kernel counted them without freeing a packet as dropped.
     counter_only: u64,
     #[serde(skip_serializing_if = "String::is_empty")]
     what: String,
@@ -94,7 +94,7 @@ struct Sums {
     lost: u64,
 }
 
-/// Advice that was found before: to find it takes other commands.
+/// Advice that was found before, since finding it runs other commands.
 pub type Advice = HashMap<DropKey, Option<String>>;
 
 impl Report {
@@ -121,7 +121,7 @@ impl Report {
         }
     }
 
-    /// Returns the sum of the rows, and how many drops they lack; `None` without either.
+    /// Returns the sum of the rows, and the number of drops missing from them; `None` without either.
     pub fn account(&self) -> Option<String> {
         let Sums { recorded, lost, .. } = self.account;
         if recorded == 0 && lost == 0 {
@@ -162,7 +162,7 @@ impl ReportRow {
     }
 }
 
-/// A counter of the kernel's protocols or of the queues of CPUs, and the drops that are the same packets.
+/// A counter of the kernel's protocols or of the queues of CPUs, and the drops of the same packets.
 struct KnownCounter {
     name: &'static str,
     reasons: Vec<&'static str>,
@@ -187,7 +187,7 @@ fn known_counters() -> impl Iterator<Item = KnownCounter> {
     })
 }
 
-/// Finds the advice about packets that only a counter knows.
+/// Finds the advice about packets that only a counter shows.
 fn advice_for_counter(key: &Key, reason: &str, known: &mut Advice) -> Option<String> {
     let place = DropKey {
         reason: reason.to_owned(),
@@ -233,14 +233,14 @@ fn counters(tally: &Tally, differences: &Differences, known: &mut Advice) -> Vec
     all
 }
 
-/// What of the counters of a device is told elsewhere. Drivers count by queue: each takes of it what it can.
+/// Parts of a device's counters that other lines already show. Drivers count by queue: each counter subtracts its share.
 #[derive(Default)]
 struct Told(HashMap<(Option<String>, Option<String>), ToldOf>);
 
 struct ToldOf {
     /// Socket buffers that XDP programs dropped.
     rows: u64,
-    /// What XDP lost without a socket buffer: exceptions, and failed redirects.
+    /// Losses by XDP without a socket buffer: exceptions, and failed redirects.
     exceptions: u64,
     redirects: u64,
 }
@@ -289,11 +289,11 @@ impl Counter {
     }
 }
 
-/// Returns a driver's counter, or a trap of devlink.
+/// Returns the line of a driver's counter, or of a devlink trap.
 fn of_device(key: &Key, difference: u64, told: &mut ToldOf, known: &mut Advice) -> Counter {
     if !key.name.contains("xdp_drop") {
         let mut counter = Counter::new(key, difference, 0);
-        // Where a redirect fails, veth counts a drop of its own.
+        // For a failed redirect, veth counts a drop of its own.
         if key.name.ends_with("_drops") {
             counter.counter_only -= take(&mut told.redirects, counter.counter_only);
         }
@@ -310,7 +310,7 @@ fn of_device(key: &Key, difference: u64, told: &mut ToldOf, known: &mut Advice) 
     }
 }
 
-/// Returns what the tracepoints at XDP told.
+/// Returns the line of a loss that an XDP tracepoint counted.
 fn of_xdp(tally: &Tally, place: &CountedLoss) -> Counter {
     let (netns, interface) = (place.netns.as_deref(), place.interface.as_deref());
     let event = &place.event;
@@ -374,7 +374,7 @@ fn of_xdp(tally: &Tally, place: &CountedLoss) -> Counter {
 }
 
 impl ReportRow {
-    /// Returns where the packets were dropped, and whose they were.
+    /// Returns the location of the drops, and the owner of the packets.
     fn words(&self) -> (String, String) {
         let place = &self.place;
         let hook = place.hook.map(str::to_owned);
@@ -412,7 +412,7 @@ impl Counter {
 
     fn words(&self) -> String {
         let mut words = vec![self.what.clone()];
-        // A driver's counter says by its name what it counts.
+        // A driver's counter is described by its name.
         words.extend(self.program.as_ref().map(advice::ProgramName::to_string));
         words.extend(self.mode.map(|mode| format!("{mode} mode")));
         words.extend((self.in_rows > 0).then(|| format!("{} more are in rows", self.in_rows)));
@@ -473,22 +473,22 @@ impl fmt::Display for Report {
     }
 }
 
-/// Each costs a look at the counters of all its devices.
+/// Limit, since each namespace requires reading the counters of all its devices.
 const MOST_NAMESPACES: usize = 64;
 
 /// Counters from before, to be compared with those after.
 #[derive(Debug)]
 pub struct Counted {
     namespaces: Vec<Namespace>,
-    /// They are all there are: what happens in others is told too.
+    /// Set if all namespaces are included: events in unknown ones are reported too.
     everywhere: bool,
-    /// Where only some interfaces are looked at: those of their namespaces.
+    /// The selected interfaces with their namespaces, if only some are watched.
     interfaces: Vec<(Namespace, String, u32)>,
     before: Counters,
     events: Option<XdpEvents>,
 }
 
-/// What went up since.
+/// The increases since then.
 #[derive(Debug, Default)]
 pub struct Differences {
     pub counters: Counters,
@@ -505,7 +505,7 @@ pub struct CountedLoss {
 }
 
 impl Counted {
-    /// Looks at these namespaces, at all that can be found if none is named, or at some interfaces alone.
+    /// Reads the first counters: of these namespaces, of all that can be found if none is named, or of some interfaces alone.
     pub fn new(sites: &[CaptureSite], named: Vec<Namespace>) -> Result<Self> {
         let everywhere = sites.is_empty() && named.is_empty();
         let mut namespaces = Vec::new();
@@ -557,7 +557,7 @@ impl Counted {
         Ok(counted)
     }
 
-    /// Reads the counters, and leaves out what cannot be read, as in a namespace that is gone by now.
+    /// Reads the counters, and skips any that cannot be read, as in a namespace that is gone by now.
     fn look(&self) -> Counters {
         let mut all = counters::of_cpus();
         let mut add = |found: Result<Counters>| all.extend(found.unwrap_or_default());
@@ -597,7 +597,7 @@ impl Counted {
         places
     }
 
-    /// Returns the names of namespace and interface; `None` if nobody asked for what happens there.
+    /// Returns the names of namespace and interface; `None` if the event is outside the selection.
     fn find(
         &self,
         event: &Event,
@@ -621,7 +621,7 @@ impl Counted {
                 });
             return Some((Some(counters::label(namespace)), interface.clone()));
         }
-        // A namespace made since, or none at all: cpumaps belong to no one.
+        // A namespace created since, or none at all: cpumaps belong to no namespace.
         self.everywhere.then(|| {
             let number = (event.netns != 0).then(|| event.netns.to_string());
             (number, None)

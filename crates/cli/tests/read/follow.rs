@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::{Scratch, a_pcap};
 
-/// Lines that a following reader has shown so far.
+/// Waits for the lines of a following reader.
 fn wait_for_lines(path: &Path, count: usize) {
     let patience = std::time::Instant::now();
     loop {
@@ -45,7 +45,7 @@ fn a_file_and_then_a_ring_of_files_are_followed() {
     wait_for_lines(&shown, 10);
     let second = scratch.write("ring_2.pcap", &whole);
     wait_for_lines(&shown, 20);
-    // A ring that is full removes its oldest file, which may be the one that is read.
+    // A full ring removes its oldest file, which may be the one being read.
     let mut file = std::fs::OpenOptions::new()
         .append(true)
         .open(&second)
@@ -56,7 +56,7 @@ fn a_file_and_then_a_ring_of_files_are_followed() {
     wait_for_lines(&shown, 30);
     let third = scratch.write("ring_3.pcap", &whole);
     wait_for_lines(&shown, 40);
-    // As `copytruncate` of logrotate has it.
+    // As by `copytruncate` of logrotate.
     let five = PCAP_HEADER + (whole.len() - PCAP_HEADER) / 2;
     std::fs::write(&third, &whole[..five]).unwrap();
     wait_for_lines(&shown, 45);

@@ -1,12 +1,12 @@
-//! Files as other programs write them: variants of pcap that no header tells of, and sections of the other byte order.
-//! Wireshark's tools say what is in them, and in what is made of them.
+//! Files as other programs write them: variants of pcap that the file header does not show, and sections of the other byte
+//! order. Wireshark's tools check their contents, and the files made of them.
 
 use trawl_packet::pcapng::block;
 
 use crate::{Scratch, a_pcap, frame, read, run, tool};
 
-/// A variant of pcap: its name to capinfos, magic, minor version, link type, and how long the header of a record is beyond
-/// the usual one.
+/// A variant of pcap: its name in capinfos, magic, minor version, link type, and the number of bytes by which a record's
+/// header exceeds the usual one.
 type Variant = (&'static str, u32, u16, u32, usize);
 
 const VARIANTS: [Variant; 6] = [
@@ -18,7 +18,7 @@ const VARIANTS: [Variant; 6] = [
     ("AIX tcpdump - pcap", 0xa1b2_c3d4, 2, 6, 0),
 ];
 
-/// Numbers in one byte order.
+/// A writer of numbers in one byte order.
 struct Writer {
     is_big: bool,
     bytes: Vec<u8>,
@@ -67,7 +67,7 @@ fn variant(is_big: bool, magic: u32, minor: u16, link_type: u32, extra: usize) -
     out.bytes
 }
 
-/// Time, lengths and port of each packet, by tshark.
+/// Returns time, lengths and port of each packet, by tshark.
 fn shown(file: &str) -> Option<String> {
     let fields = [
         "frame.time_epoch",
@@ -83,7 +83,7 @@ fn shown(file: &str) -> Option<String> {
     tool("tshark", &arguments)
 }
 
-/// The same by trawl.
+/// Returns the same by trawl.
 fn read_by_trawl(file: &str) -> String {
     let lines = read(&[file, "--jsonl"]);
     let shown = lines.lines().map(|line| {
@@ -97,7 +97,7 @@ fn read_by_trawl(file: &str) -> String {
 }
 
 #[test]
-fn variants_of_pcap_are_what_wireshark_takes_them_for() {
+fn variants_of_pcap_are_recognized_as_by_wireshark() {
     let scratch = Scratch::new("variants");
     let file = |is_big: bool, (name, magic, minor, link_type, extra): Variant| {
         let bytes = variant(is_big, magic, minor, link_type, extra);
@@ -114,7 +114,7 @@ fn variants_of_pcap_are_what_wireshark_takes_them_for() {
         assert_eq!(theirs.lines().count(), 5, "{name}: {theirs}");
         assert_eq!(read_by_trawl(file), theirs, "{name}");
     }
-    // The headers of the first three files are equal, those of their records are not.
+    // The headers of the first three files are equal, their records' headers are not.
     let files = little.each_ref().map(|(file, _)| file.as_str());
     for files in [&files[..3], &files[3..5]] {
         let merged = scratch.path("merged.pcap");
@@ -148,7 +148,7 @@ fn append_block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Writer)) {
     }
 }
 
-/// A section in big-endian order with blocks and options of many kinds.
+/// Returns a section in big-endian order with blocks and options of many kinds.
 fn a_big_section() -> Vec<u8> {
     let mut out = Vec::new();
     append_block(&mut out, block::SECTION_HEADER, |out| {
@@ -206,7 +206,7 @@ fn a_big_section() -> Vec<u8> {
     out
 }
 
-/// What tshark shows of the packets of that section's interface.
+/// Returns tshark's details of the packets of that section's interface.
 fn details(file: &str) -> Option<String> {
     let fields = [
         "frame.time_epoch",
@@ -236,7 +236,7 @@ fn details(file: &str) -> Option<String> {
 }
 
 #[test]
-fn big_endian_sections_are_merged_with_all_they_say() {
+fn big_endian_sections_are_merged_with_all_contents() {
     let scratch = Scratch::new("big");
     let big = scratch.write("big.pcapng", &a_big_section());
     let little = scratch.write("little.pcap", &a_pcap(9000..9010));

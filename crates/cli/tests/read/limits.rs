@@ -1,4 +1,4 @@
-//! Files at the limits of their format: records longer than the file says, times that a format cannot hold, files that end
+//! Files at the limits of their format: records longer than the file's limit, times that a format cannot hold, files that end
 //! before their header does.
 
 use trawl_packet::pcap;
@@ -20,7 +20,7 @@ fn lengths(file: &str) -> Vec<usize> {
     lengths
 }
 
-/// Guards the bytes of records that are longer than the snaplen of their file, which libpcap shows cut.
+/// Guards the bytes of records longer than their file's snaplen, which libpcap truncates.
 #[test]
 fn records_longer_than_the_snaplen_are_written_whole() {
     let scratch = Scratch::new("longer-records");
@@ -76,7 +76,7 @@ fn records_longer_than_the_snaplen_are_written_whole() {
     );
 }
 
-/// A packet at `ticks` of an interface whose clock has this unit and began so many seconds after 1970.
+/// Returns a packet at `ticks` of an interface whose clock has this unit and began `tsoffset` seconds after 1970.
 fn a_packet_at(ticks: u64, tsresol: u8, tsoffset: i64) -> Vec<u8> {
     let mut out = Vec::new();
     section_header(&mut out, &SectionHeader::default());
@@ -119,7 +119,7 @@ fn times_that_pcap_cannot_hold_are_refused() {
     assert!(read(&["-tt", &again]).starts_with("4323283200.000000 "));
 }
 
-/// Guards against times that look right and are only the nearest that can be shown.
+/// Guards against times that look right but are only the nearest that can be shown.
 #[test]
 fn times_that_cannot_be_shown_are_counted() {
     let scratch = Scratch::new("times-beyond");
@@ -138,7 +138,7 @@ fn times_that_cannot_be_shown_are_counted() {
     }
 }
 
-/// Times with a fraction of a second or more are shown by what they add up to, with a warning.
+/// Times with a fraction of a second or more are shown by their sum, with a warning.
 #[test]
 fn fractions_of_a_second_or_more_are_counted() {
     let scratch = Scratch::new("large-fraction");
@@ -169,7 +169,7 @@ fn fractions_of_a_second_or_more_are_counted() {
     }
 }
 
-/// Guards files that are read by nothing: a file that is cut in its header becomes one without packets.
+/// Guards empty files: a file that is cut in its header becomes one without packets.
 #[test]
 fn file_cut_in_its_header_becomes_a_valid_file() {
     let scratch = Scratch::new("cut-header");

@@ -1,4 +1,4 @@
-//! `trawl read` on files that this test writes, beside tcpdump, tshark and capinfos.
+//! Compares `trawl read` on files that this test writes with tcpdump, tshark and capinfos.
 
 mod follow;
 mod foreign;
@@ -51,7 +51,7 @@ fn run(arguments: &[&str]) -> Output {
         .expect("trawl runs")
 }
 
-/// Standard output of a run that succeeds.
+/// Returns the standard output of a successful run.
 fn read(arguments: &[&str]) -> String {
     let output = run(arguments);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -83,7 +83,7 @@ fn frame(port: u16) -> Vec<u8> {
         .build()
 }
 
-/// Packets to ports 9000 and up, a second apart.
+/// Returns packets to ports 9000 and up, a second apart.
 fn a_pcap(ports: impl Iterator<Item = u16>) -> Vec<u8> {
     let mut out = Vec::new();
     pcap::file_header(&mut out, 1, 0);
@@ -95,7 +95,7 @@ fn a_pcap(ports: impl Iterator<Item = u16>) -> Vec<u8> {
     out
 }
 
-/// As a capture at both ends of an XDP program leaves it, with a block of a type that nobody knows.
+/// Returns the file of a capture at both ends of an XDP program, with a block of an unknown type.
 fn a_pcapng() -> Vec<u8> {
     let mut out = Vec::new();
     section_header(&mut out, &SectionHeader::default());
@@ -140,7 +140,7 @@ fn a_pcapng() -> Vec<u8> {
 }
 
 #[test]
-fn lines_as_tcpdump_has_them_with_each_flag() {
+fn lines_equal_tcpdumps_with_each_flag() {
     let scratch = Scratch::new("flags");
     let file = scratch.write("a.pcap", &a_pcap(9000..9020));
     for flags in [
@@ -173,7 +173,7 @@ fn lines_as_tcpdump_has_them_with_each_flag() {
 }
 
 #[test]
-fn what_only_pcapng_has_is_shown_and_asked_for() {
+fn properties_of_pcapng_alone_are_shown_and_selected() {
     let scratch = Scratch::new("verdicts");
     let file = scratch.write("a.pcapng", &a_pcapng());
     let all = read(&[&file, "-t"]);
@@ -250,9 +250,9 @@ fn several_files_are_merged_by_time() {
 }
 
 #[test]
-fn a_file_that_keeps_its_format_is_carried_over_as_it_is() {
+fn a_file_that_keeps_its_format_is_copied_unchanged() {
     let scratch = Scratch::new("verbatim");
-    // Two sections, the second after blocks that nobody knows.
+    // Two sections, the second after blocks of unknown types.
     let bytes = [a_pcapng(), a_pcapng()].concat();
     let file = scratch.write("a.pcapng", &bytes);
     let out = scratch.path("out.pcapng");
@@ -316,7 +316,7 @@ fn compressed_files_and_standard_input() {
 }
 
 #[test]
-fn damage_ends_reading_and_what_came_before_is_shown() {
+fn damage_ends_reading_and_earlier_packets_are_shown() {
     let scratch = Scratch::new("damage");
     let bytes = a_pcap(9000..9010);
     let file = scratch.write("cut.pcap", &bytes[..bytes.len() - 5]);
@@ -330,7 +330,7 @@ fn damage_ends_reading_and_what_came_before_is_shown() {
     );
 }
 
-/// tcpdump's letters that say nothing of a file are accepted, and -V reads a list of files.
+/// tcpdump's letters without an effect on a file are accepted, and -V reads a list of files.
 #[test]
 fn letters_of_tcpdump() {
     let scratch = Scratch::new("letters");
@@ -349,7 +349,7 @@ fn letters_of_tcpdump() {
 }
 
 #[test]
-fn what_only_pcapng_has_is_told_of_a_pcap_file() {
+fn options_for_pcapng_alone_are_reported_for_a_pcap_file() {
     let scratch = Scratch::new("only-pcapng");
     let file = scratch.write("a.pcap", &a_pcap(9000..9010));
     for (option, value) in [
@@ -370,9 +370,9 @@ fn what_only_pcapng_has_is_told_of_a_pcap_file() {
     }
 }
 
-/// A pcap file has the link type of its packets, not that of an interface of which it holds none.
+/// A pcap file has the link type of its packets, not of an interface without any.
 #[test]
-fn the_link_type_of_what_is_written() {
+fn the_link_type_of_written_files() {
     let scratch = Scratch::new("link-types");
     let mut file = Vec::new();
     section_header(&mut file, &SectionHeader::default());
@@ -401,7 +401,7 @@ fn the_link_type_of_what_is_written() {
     assert_eq!(read(&[&to]).lines().count(), 1);
 }
 
-/// As libpcap has it: a record holds no more than the file's header announces.
+/// Limits a record to the snaplen in the file's header, like libpcap.
 #[test]
 fn records_are_cut_to_the_snaplen_of_the_file() {
     let scratch = Scratch::new("snaplen");

@@ -68,7 +68,7 @@ pub fn monotonic() -> u64 {
     now(ClockId::Monotonic)
 }
 
-/// Detects steps of the wall clock: its distance from the steady clock jumps.
+/// A detector of steps of the wall clock: its distance from the steady clock jumps.
 #[derive(Debug)]
 pub struct StepDetector {
     distance: u64,
