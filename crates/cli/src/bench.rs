@@ -9,7 +9,7 @@ use clap::{Command, Subcommand};
 use trawl_bench::catalogue;
 use trawl_sys::Result;
 
-/// Runs an experiment in its own labs and prints its figures; one of the studies' by its name alone too: trawl bench
+/// Runs an experiment in its own labs and prints its results; the studies' experiments by name alone too: trawl bench
 /// capture-disk
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -19,23 +19,24 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Experiment {
-    /// Runs experiments of the published studies, beside the peers that are installed
+    /// Runs experiments of the published studies, together with the installed peers
     Run(Box<run::Run>),
-    /// Goes on with a run that was interrupted
+    /// Continues a run that was interrupted
     Resume(run::Resume),
     /// Lists the experiments of the published studies
     List(run::List),
-    /// Lists the programs that trawl is measured beside, their versions, and how to get those that are missing
+    /// Lists the programs that trawl is compared with, their versions, and how to get missing ones
     Peers(run::ListPeers),
     #[command(hide = true)]
     ReceiveXsk(run::ReceiveXsk),
-    /// Runs the load balancer beside IPVS, with 1 to 1,000,000 flows, and compares which flows the removal of a backend moves
+    /// Compares the load balancer with IPVS, for 1 to 1,000,000 flows, and the flows that move when a backend is removed
     LoadBalance(Box<run::How>),
-    /// Runs the store's experiments: a capture at full speed beside its store, the index's speed and size, a packet found among many (as bench run --study F)
+    /// Runs the store's experiments: a capture at full speed into a store, the index's speed and size, a packet found among
+    /// many (as bench run --study F)
     Store(Box<run::How>),
 }
 
-/// The words of a command line, with `run` before the name of an experiment that is no command of its own.
+/// Returns the command line, with `run` before the name of an experiment that is not a command of its own.
 pub fn by_name(command: &Command, mut words: Vec<OsString>) -> Vec<OsString> {
     let is_bench = words.get(1).is_some_and(|word| word == "bench");
     let own = command.find_subcommand("bench");
@@ -79,7 +80,7 @@ mod tests {
         for (typed, meant) in [
             ("bench capture-disk --full", "bench run capture-disk --full"),
             ("bench forward", "bench run forward"),
-            // Commands of their own.
+            // Separate commands.
             ("bench load-balance", "bench load-balance"),
             ("bench generate --json", "bench run generate --json"),
             ("bench nothing", "bench nothing"),

@@ -37,7 +37,7 @@ pub struct Args {
     command: Command,
 }
 
-/// A kind of traffic, where to, and how fast.
+/// A kind of traffic, its destination and its rate.
 #[derive(Debug, clap::Args)]
 struct Order<T: Traffic + clap::Args> {
     #[command(flatten)]

@@ -36,10 +36,10 @@ pub struct Run {
     how: How,
 }
 
-/// How experiments are run.
+/// Options of experiments.
 #[derive(Debug, clap::Args)]
 pub struct How {
-    /// A few points, each a fraction of a second: all experiments take less than 15 minutes
+    /// A few points, each a fraction of a second: all experiments together need less than 15 minutes
     #[arg(long, conflicts_with = "full")]
     quick: bool,
     /// The study's own rates, sizes, times and repetitions
@@ -66,7 +66,7 @@ pub struct How {
     /// A file that names a sending and a receiving host, reached by ssh, for the experiments that capture
     #[arg(long, value_name = "FILE.toml")]
     hosts: Option<PathBuf>,
-    /// Where captures are written while they are measured
+    /// Directory of captures while they are measured
     #[arg(long, value_name = "DIR", default_value = SCRATCH)]
     scratch: PathBuf,
     /// Print the results as JSON
@@ -76,7 +76,7 @@ pub struct How {
 
 #[derive(Debug, clap::Args)]
 pub struct Resume {
-    /// The directory of the run that did not end
+    /// The directory of the unfinished run
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Print the results as JSON
@@ -105,7 +105,7 @@ fn pair(text: &str) -> std::result::Result<(String, String), String> {
         Some((key, value)) if !key.is_empty() && !value.is_empty() => {
             Ok((key.to_owned(), value.to_owned()))
         }
-        _ => Err("it takes KEY=VALUE".to_owned()),
+        _ => Err("write KEY=VALUE".to_owned()),
     }
 }
 
@@ -184,7 +184,7 @@ impl How {
     }
 }
 
-/// A key that none of the experiments has is a mistake.
+/// Refuses a key that none of the experiments has.
 fn check_keys(set: &BTreeMap<String, String>, experiments: &[String]) -> Result<()> {
     let definitions = experiments
         .iter()
@@ -222,7 +222,7 @@ pub fn run(args: &Run) -> Result<ExitCode> {
     start(&args.request()?, &args.how)
 }
 
-/// Experiments that have a command of their own.
+/// Runs experiments that have a command of their own.
 pub fn run_named(names: &[&str], how: &How) -> Result<ExitCode> {
     let names = names.iter().map(|name| (*name).to_owned()).collect();
     start(&how.request(names)?, how)
@@ -316,7 +316,7 @@ fn carry_out(
     Ok(exit_code(&report))
 }
 
-/// A failure that this host explains is none.
+/// Returns the exit status: a failure that this host explains does not count.
 fn exit_code(report: &Report) -> ExitCode {
     let failed = report
         .experiments
@@ -397,9 +397,9 @@ pub fn receive_xsk(args: &ReceiveXsk) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-// What a person sees of experiments: the progress, and the results.
+// Output of experiments for people: the progress, and the results.
 
-/// A line of progress: on a terminal it is overwritten, elsewhere there is one for each experiment.
+/// A line of progress: on a terminal it is overwritten, elsewhere each experiment has one.
 #[derive(Default)]
 struct Screen {
     experiment: String,

@@ -1,4 +1,4 @@
-//! What is said of a run: a line that changes while it goes on, a summary at its end.
+//! Output of a run: a live line, and a summary at its end.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::{json, terminal};
 
 const SHOW_EVERY: Duration = Duration::from_millis(500);
 
-/// The person at the terminal: sees the figures, and may end the run.
+/// The output to the terminal, and the signals that end the run.
 #[derive(Debug)]
 pub struct Watch {
     signals: Signals,
@@ -30,12 +30,12 @@ pub struct Watch {
     shown: Instant,
     before: Figures,
     line: bool,
-    /// For `trawl serve`.
+    /// Statistics for `trawl serve`.
     published: Option<Published>,
 }
 
 impl Watch {
-    /// Signals are watched from here on, on this thread and all it starts.
+    /// Blocks the signals, for this thread and all it starts later.
     pub fn new(json: bool) -> Result<Self> {
         Ok(Self {
             signals: Signals::watch()?,
@@ -48,7 +48,7 @@ impl Watch {
         })
     }
 
-    /// Tells what is new on the choice of an engine.
+    /// Reports new notes on the choice of an engine.
     pub fn notes(&mut self, notes: &Notes) {
         for note in notes.take() {
             self.end_line();
@@ -56,7 +56,7 @@ impl Watch {
         }
     }
 
-    /// Whether to go on.
+    /// Shows the statistics; returns true until a signal ends the run.
     pub fn look(&mut self, place: &str, figures: &Figures) -> bool {
         if let Some(published) = self.published.as_mut().filter(|one| one.is_due()) {
             published.tell(&RunningGenerator {
@@ -73,7 +73,7 @@ impl Watch {
         self.goes_on(&line(figures, figures))
     }
 
-    /// The same for an account of another kind, as a line.
+    /// Shows statistics of another kind, as a line.
     pub fn look_at(&mut self, line: &str) -> bool {
         if self.live && self.shown.elapsed() >= SHOW_EVERY {
             terminal::show_over(line);
@@ -103,14 +103,14 @@ impl Watch {
         (self.shown, self.before, self.line) = (Instant::now(), *figures, true);
     }
 
-    /// Leaves the line that changes as it is.
+    /// Ends the live line, which stays as it is.
     pub fn end_line(&mut self) {
         if std::mem::take(&mut self.line) {
             terminal::end_line();
         }
     }
 
-    /// Tells what was sent; the exit status says whether all went well.
+    /// Reports the sent frames; the exit status shows if all went well.
     pub fn end(&mut self, place: &str, report: &Report, notes: &Notes) -> Result<ExitCode> {
         self.end_line();
         if self.json {
@@ -125,7 +125,7 @@ impl Watch {
     }
 }
 
-/// What went so far, and how fast it went of late.
+/// Formats the totals so far, and the recent rate.
 fn line(all: &Figures, of_late: &Figures) -> String {
     format!(
         "{:.1} s: {} frames, {}, {}, refused {}",
@@ -177,7 +177,7 @@ pub fn in_words(place: &str, report: &Report) -> String {
     text
 }
 
-/// A figure with three digits or more before its unit.
+/// Formats a number with three digits or more before its unit.
 pub fn rate(value: f64, unit: &str) -> String {
     let (scaled, prefix) = match value {
         v if v >= 1e9 => (v / 1e9, "G"),
@@ -198,14 +198,14 @@ pub fn time(nanoseconds: u64) -> String {
 
 // The JSON documents of `trawl gen`.
 
-/// What a run sent.
+/// The sent frames of a run.
 #[derive(Debug, Serialize)]
 pub struct Sent<'a> {
     interface: &'a str,
     engine: &'static str,
     notes: Vec<String>,
     frames: u64,
-    /// What the rate and the duration asked for, where both were given.
+    /// Number of frames by rate and duration, if both were given.
     frames_asked: Option<u64>,
     bytes: u64,
     refused: u64,
@@ -263,7 +263,7 @@ pub struct Frame<'a> {
     pub text: &'a str,
 }
 
-/// What `trawl gen tcp-conn` did.
+/// The results of `trawl gen tcp-conn`.
 #[derive(Debug, Serialize)]
 pub struct Connections<'a> {
     to: String,
@@ -272,7 +272,7 @@ pub struct Connections<'a> {
     closed: u64,
     ended_by_peer: u64,
     open: u64,
-    /// Acknowledged by the other side.
+    /// Bytes that the other side acknowledged.
     bytes_sent: u64,
     bytes_received: u64,
     #[serde(serialize_with = "rounded")]
@@ -311,7 +311,7 @@ impl<'a> Connections<'a> {
     }
 }
 
-/// What the receiver counted.
+/// The receiver's counts.
 #[derive(Debug, Serialize)]
 pub struct Received<'a> {
     interface: &'a str,
@@ -375,7 +375,7 @@ impl Flow {
 #[derive(Debug, Serialize)]
 struct Latencies {
     count: u64,
-    /// Stamped later than they arrived: the clocks differ.
+    /// Packets stamped later than they arrived: the clocks differ.
     negative: u64,
     min: u64,
     #[serde(serialize_with = "rounded")]
@@ -389,7 +389,7 @@ struct Latencies {
 }
 
 impl Latencies {
-    /// Nothing is known of the latency of nothing.
+    /// Returns the latency, or `None` without any packet.
     fn of(latency: &Latency) -> Option<Self> {
         let [p50, p90, p99, p99_9, p99_99] = latency.percentiles;
         (latency.count > 0).then_some(Self {

@@ -1,4 +1,4 @@
-//! `trawl gen receive`: the other end of `--stamp`.
+//! `trawl gen receive`: the receiver for `--stamp`.
 
 use std::fmt::Write as _;
 use std::os::fd::AsFd;
@@ -17,16 +17,16 @@ use crate::json::Remark;
 use crate::terminal::write_out;
 use crate::{json, terminal, units};
 
-/// How often it is looked whether the end has come.
+/// Interval at which the end conditions are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const SHOW_EVERY: Duration = Duration::from_millis(500);
 
 /// Counts stamped packets: loss, order, duplicates and one-way latency, for each flow and in total
 ///
-/// The packets are those of `trawl gen … --stamp`. They are seen in the driver, before the network stack, and dropped
-/// there unless --pass is given; packets without a stamp always pass. A packet's latency is the time from its stamp to
-/// the receiving hook on the clock CLOCK_TAI: on one machine both are the same clock, between machines it is as good as
-/// their synchronisation.
+/// The packets are sent by `trawl gen … --stamp`. They are counted in the driver, before the network stack, and dropped there
+/// unless --pass is given; packets without a stamp always pass. A packet's latency is the time from its stamp to the
+/// receiving hook on the clock CLOCK_TAI: on one machine both are the same clock, between machines it is as good as their
+/// synchronisation.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Interface to receive on, NAME or NAMESPACE:NAME
@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns at the end, and tells whether it came because the interface is gone.
+/// Waits for the end; returns true if the interface is gone.
 fn watch(args: &Args, signals: &Signals, receiver: &Receiver) -> Result<bool> {
     let start = Instant::now();
     let live = terminal::stderr_is_terminal();
@@ -137,7 +137,7 @@ fn watch(args: &Args, signals: &Signals, receiver: &Receiver) -> Result<bool> {
     Ok(gone)
 }
 
-/// What came so far, and how fast it came since the last look.
+/// Formats the counts so far, and the rate since the last line.
 fn line(start: Instant, progress: &Progress, before: &(Instant, Progress)) -> String {
     let seconds = before.0.elapsed().as_secs_f64().max(f64::EPSILON);
     let (now, then) = (progress.stamped, before.1.stamped);
@@ -183,7 +183,7 @@ fn in_words(place: &str, took: Duration, report: &Report, args: &Args) -> String
     text
 }
 
-/// What the figures do not say by themselves.
+/// Formats remarks that explain the counts.
 fn remarks(report: &Report, args: &Args) -> String {
     let mut text = String::new();
     if report.counts.too_old > 0 {
@@ -265,7 +265,7 @@ fn flows_in_words(report: &Report, most: usize) -> String {
     text
 }
 
-/// 99.9 for 0.999.
+/// Formats 0.999 as 99.9.
 fn per_cent(part: f64) -> String {
     let text = format!("{:.2}", part * 100.0);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

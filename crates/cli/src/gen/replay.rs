@@ -26,12 +26,12 @@ use crate::terminal::write_out;
 
 /// Sends recorded frames: with the recorded timing, at a multiple of its speed, at a rate, or at full speed
 ///
-/// The files are pcap or pcapng, of any size, and recorded from Ethernet. Without --speed, --rate or --bandwidth the
-/// gaps between frames are those of the recording, to the nanosecond where it has nanoseconds. Frames that the
-/// interface's MTU does not allow are left out and counted. The packet engine, which is the default, offers a frame again
-/// until the device takes it; with the others a frame that the device refuses may be missing.
+/// The files are pcap or pcapng, of any size, and recorded from Ethernet. Without --speed, --rate or --bandwidth the gaps
+/// between frames are the recorded ones, to the nanosecond if the file has nanoseconds. Frames that the interface's MTU does
+/// not allow are left out and counted. The packet engine, which is the default, offers a frame again until the device accepts
+/// it; with the others a frame that the device refuses may be missing.
 #[derive(Debug, clap::Args)]
-// The one that offers a frame again until the device takes it: a recording has no holes.
+// The default is the engine that offers a frame again until the device accepts it: a replay must not have holes.
 #[command(mut_arg("engine", |arg| arg.default_value("packet")))]
 pub struct Args {
     /// The recordings, in the order in which they are sent
@@ -65,7 +65,7 @@ pub struct Args {
     json: bool,
 }
 
-/// `2`, `0.5`, `max`
+/// A speed: `2`, `0.5`, `max`
 #[derive(Clone, Copy, Debug)]
 struct SpeedName(Speed);
 
@@ -132,7 +132,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         count: args.pacing.count(),
         duration: args.pacing.duration(),
     };
-    // There is one thread, which takes it.
+    // The only thread takes it.
     let replay = Mutex::new(Some(replay));
     let notes = Notes::default();
     let open = |thread| {
@@ -184,7 +184,7 @@ fn remarks(outcome: &ReplayAccount, mtu: u32) -> String {
     );
     remark(
         outcome.cut,
-        "frames were cut when they were recorded, and sent as far as they were there",
+        "frames were truncated in the recording, and sent without the missing part",
     );
     remark(
         outcome.backwards,
@@ -193,7 +193,7 @@ fn remarks(outcome: &ReplayAccount, mtu: u32) -> String {
     text
 }
 
-// What is to be changed in replayed frames, as arguments.
+// Changes to replayed frames, as arguments.
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Changes to the frames (checksums are kept as right as they were)")]
@@ -250,7 +250,7 @@ impl Changes {
     }
 }
 
-/// At most one of each.
+/// Returns at most one address of each version.
 fn by_version(
     name: &str,
     given: &[IpAddr],
@@ -303,7 +303,7 @@ fn tag(text: &str) -> Result<TagChange, String> {
     vlan(text).map(TagChange::Set)
 }
 
-/// `OLD=NEW`
+/// Parses `OLD=NEW`.
 fn pair<T>(
     one: fn(&str) -> Result<T, String>,
 ) -> impl Fn(&str) -> Result<(T, T), String> + Clone + Send + Sync {

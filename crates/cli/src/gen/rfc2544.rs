@@ -24,26 +24,27 @@ use crate::{json, terminal, units};
 
 const SHOW_EVERY: Duration = Duration::from_millis(500);
 
-/// Measures what is between two interfaces, as RFC 2544 has it: throughput and latency for each frame size
+/// Measures the devices between two interfaces by RFC 2544: throughput and latency for each frame size
 ///
-/// Stamped UDP frames leave by --tx and are counted, and dropped, where they come in at --rx. The highest rate without
-/// loss is searched for by halves, from the fastest that the sender does; the latencies are those of the best trial.
-/// Both interfaces are on this machine, perhaps in namespaces of their own, and one clock serves both.
+/// Stamped UDP frames leave by --tx, and are counted and dropped when they arrive at --rx. The highest rate without loss is
+/// found by bisection, from the fastest rate of the sender; the latencies are from the best trial. Both interfaces are on
+/// this machine, perhaps in namespaces of their own, and one clock serves both.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Interface to send on, NAME or NAMESPACE:NAME
     #[arg(long, value_name = "IF")]
     tx: String,
-    /// Interface that they come in by, NAME or NAMESPACE:NAME
+    /// Interface that the frames arrive at, NAME or NAMESPACE:NAME
     #[arg(long, value_name = "IF")]
     rx: String,
-    /// Frame sizes with the checksum at their end [default: those of the RFC that the MTU allows: 64 128 256 512 1024 1280 1518]
+    /// Frame sizes with the checksum at their end [default: the RFC's sizes that the MTU allows: 64 128 256 512 1024 1280
+    /// 1518]
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     sizes: Vec<usize>,
-    /// How long each trial sends; the RFC asks for 60s
+    /// Time that each trial sends; the RFC asks for 60s
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "2s")]
     duration: Duration,
-    /// The loss in per cent that counts as none
+    /// Largest loss in per cent that counts as none
     #[arg(
         long,
         value_name = "PERCENT",
@@ -51,7 +52,7 @@ pub struct Args {
         allow_hyphen_values = true
     )]
     loss: f64,
-    /// How finely the rate is searched for, in per cent of the fastest
+    /// Precision of the search for the rate, in per cent of the fastest
     #[arg(
         long,
         value_name = "PERCENT",
@@ -59,7 +60,7 @@ pub struct Args {
         allow_hyphen_values = true
     )]
     resolution: f64,
-    /// Frames a second that are not exceeded, for example 1.5Mpps
+    /// Maximum frames a second, for example 1.5Mpps
     #[arg(long, value_name = "PPS", value_parser = units::frame_rate, allow_hyphen_values = true)]
     max_rate: Option<f64>,
     /// Measure the loss at the fastest rate and at each tenth below, too, until there is none twice
@@ -68,13 +69,13 @@ pub struct Args {
     /// Measure the longest burst without loss, too
     #[arg(long)]
     back_to_back: bool,
-    /// Where the frames are addressed to [default: the first address of --rx]
+    /// Destination address of the frames [default: the first address of --rx]
     #[arg(long, value_name = "ADDR")]
     dst: Option<String>,
-    /// Source address [default: that of the route to the destination]
+    /// Source address [default: the one of the route to the destination]
     #[arg(long, value_name = "ADDR")]
     src: Option<String>,
-    /// Destination MAC address [default: that of the next hop]
+    /// Destination MAC address [default: the next hop's]
     #[arg(long, value_name = "MAC")]
     dst_mac: Option<String>,
     /// IPv6
@@ -82,7 +83,7 @@ pub struct Args {
     ipv6: bool,
     #[command(flatten)]
     engine: EngineChoice,
-    /// The CPU to send from [default: wherever the kernel puts it]
+    /// The CPU to send from [default: the kernel's choice]
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
     /// Send even on an interface with the default route or a remote session
@@ -172,7 +173,7 @@ impl Args {
         if !self.sizes.is_empty() {
             return self.sizes.clone();
         }
-        // IPv6 and the stamp leave no room in the shortest.
+        // IPv6 and the stamp do not fit into the shortest frame.
         let shortest = if self.is_v6() { 84 } else { 64 };
         let longest = tx.interface.mtu as usize + 14 + CHECKSUM;
         let mut sizes: Vec<usize> = SIZES.into_iter().filter(|size| *size <= longest).collect();
@@ -186,7 +187,7 @@ impl Args {
         self.ipv6 || self.dst.as_ref().is_some_and(|dst| dst.contains(':'))
     }
 
-    /// What is sent: UDP to the other side.
+    /// Returns the frames to send: UDP to the other side.
     fn spec(&self, tx: &CaptureSite, rx: &CaptureSite) -> Result<Spec> {
         let mut spec = Spec::new(Protocol::Udp);
         let destination = match &self.dst {
@@ -219,14 +220,14 @@ impl Args {
         found.ok_or_else(|| {
             Error::usage(
                 format!("cannot send to {}", rx.label),
-                "it has no address of that kind",
+                "it has no address of that version",
             )
             .fix("give --dst ADDRESS and --dst-mac MAC")
         })
     }
 }
 
-/// The person at the terminal: sees what goes on, and may end it.
+/// The output to the terminal, and the signals that end the run.
 struct Screen<'a> {
     signals: Signals,
     notes: &'a Notes,
@@ -372,5 +373,5 @@ fn conditions<'a>(
     }
 }
 
-/// The columns of [`row`] are these.
+/// The columns of [`row`] depend on these.
 const _: () = assert!(PARTS[0] == 0.5 && PARTS[2] == 0.99 && PARTS[3] == 0.999);

@@ -1,4 +1,4 @@
-//! From what is to be sent to what was sent: what all kinds of traffic have in common.
+//! Sending of frames, common to all kinds of traffic.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,9 +27,9 @@ use crate::json::{self, Remark};
 use crate::terminal::write_out;
 use crate::units;
 
-/// Frames a second where only a count or a duration is given, and the frames may leave the machine.
+/// Frames a second if only a count or a duration is given, and the frames may leave the machine.
 const MODEST_RATE: u64 = 1000;
-/// Frames a second, and seconds, where no option says how fast or how long: enough to see that packets arrive.
+/// Frames a second, and seconds, if no option gives a rate or a limit: enough to see that packets arrive.
 const TRIAL_RATE: u64 = 10;
 const TRIAL_SECONDS: u64 = 10;
 
@@ -47,10 +47,10 @@ enum EngineName {
     Packet,
 }
 
-/// Where to, by which engine, and how the outcome is told.
+/// Interface, engine and output of a run.
 #[derive(Debug, clap::Args)]
 pub struct SendArgs {
-    /// Interface to send on, NAME or NAMESPACE:NAME [default: that of the route to --dst]
+    /// Interface to send on, NAME or NAMESPACE:NAME [default: the one of the route to --dst]
     #[arg(short, long, value_name = "IF")]
     pub interface: Option<String>,
     #[command(flatten)]
@@ -73,19 +73,19 @@ pub struct SendArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct EngineChoice {
-    /// How frames are handed to the device
+    /// Engine that passes frames to the device
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     engine: EngineName,
-    /// Frames that the live engine makes before it hands them over [default: 64]
+    /// Frames that the live engine makes before it passes them on [default: 64]
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     batch: Option<u32>,
-    /// The queue of the device that the xsk engine takes; each further thread takes the next
+    /// The queue of the device that the xsk engine uses; each further thread uses the next
     #[arg(long, hide_short_help = true, value_name = "N", default_value_t = 0)]
     queue: u32,
 }
 
 impl EngineChoice {
-    /// For one of the threads.
+    /// Returns the wish for one of the threads.
     pub fn wish(&self, thread: usize, notes: &Notes) -> Wish {
         Wish {
             choice: match self.engine {
@@ -102,7 +102,7 @@ impl EngineChoice {
 }
 
 impl SendArgs {
-    /// The interface, by its name or by the route to where the frames go.
+    /// Returns the interface, by its name or by the route to the frames' destination.
     pub fn site(&self, spec: Option<&Spec>) -> Result<CaptureSite> {
         let name = match (&self.interface, spec) {
             (Some(name), _) => name.clone(),
@@ -117,7 +117,7 @@ impl SendArgs {
         CaptureSite::find(&name, self.netns.as_deref())
     }
 
-    /// Refuses what would cut somebody off.
+    /// Refuses an interface if sending on it would cut off a session.
     pub fn check(&self, site: &CaptureSite) -> Result<()> {
         if self.yes || self.print.is_some() {
             return Ok(());
@@ -175,7 +175,7 @@ fn pace(
     (Rate::Frames(MODEST_RATE as f64), duration)
 }
 
-/// In a namespace other than the one that the machine started in; where that cannot be seen, in another than trawl.
+/// Returns true in a namespace other than the machine's first one; if that cannot be seen, other than trawl's own.
 fn is_apart(site: &CaptureSite) -> bool {
     let first = Namespace::first().map_or_else(Namespace::current, Ok);
     let here = site.namespace.clone().map_or_else(Namespace::current, Ok);
@@ -199,7 +199,7 @@ pub fn run<T: Traffic>(traffic: &T, way: &SendArgs, pacing: &Pacing) -> Result<E
 /// A mix of frames, and phases over time, from a template file
 #[derive(Debug, clap::Args)]
 pub struct FromFile {
-    /// The template, see the guide for what it holds
+    /// The template; the guide describes its format
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
@@ -207,7 +207,7 @@ pub struct FromFile {
     /// Use IPv6 if no address is given
     #[arg(short = '6', long)]
     ipv6: bool,
-    /// What random values and sizes follow from [default: the file's, or 1]
+    /// Seed of random values and sizes [default: the file's, or 1]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// End each frame with a stamp, for `trawl gen receive`
@@ -280,7 +280,7 @@ fn show_or_send(
     watch.end(&site.label, &report?, &notes)
 }
 
-/// The first frames as `trawl capture -e -v -x` prints them, with their numbers for the time.
+/// Prints the first frames like `trawl capture -e -v -x`, with their numbers as times.
 fn print(pattern: &Pattern, count: u64, in_json: bool) -> Result<ExitCode> {
     let mut printer = Printer::new(PrintOptions {
         link_header: true,
@@ -320,7 +320,7 @@ fn print(pattern: &Pattern, count: u64, in_json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-// How fast, how many and how long: the arguments that all generators have.
+// Rate, number and duration: the arguments of all generators.
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Pacing")]
@@ -328,10 +328,10 @@ pub struct Pacing {
     /// Frames a second, for example 1.5Mpps
     #[arg(long, value_name = "PPS", value_parser = units::frame_rate, allow_hyphen_values = true)]
     rate: Option<f64>,
-    /// Bits a second, for example 500Mbit: those of the frames themselves, from the Ethernet header to the end of the payload
+    /// Bits a second, for example 500Mbit: of the frames alone, from the Ethernet header to the end of the payload
     #[arg(long, value_name = "BITS", value_parser = units::bandwidth, conflicts_with = "rate", allow_hyphen_values = true)]
     bandwidth: Option<f64>,
-    /// Count in --bandwidth what a frame takes on the wire beside its own bytes: checksum, preamble and gap, 24 bytes
+    /// Include in --bandwidth the overhead of a frame on the wire: checksum, preamble and gap, 24 bytes
     #[arg(long, hide_short_help = true, requires = "bandwidth")]
     wire: bool,
     /// End after this many frames
@@ -343,10 +343,10 @@ pub struct Pacing {
     /// Send from this many threads, each on its own CPU unless --cpus names fewer
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// The CPUs to send from, for example 0,2-3 [default: wherever the kernel puts a single thread, else from CPU 0 on]
+    /// The CPUs to send from, for example 0,2-3 [default: the kernel's choice for a single thread, else from CPU 0 on]
     #[arg(long, alias = "cpu", hide_short_help = true, value_name = "LIST")]
     cpus: Option<String>,
-    /// Send this many frames in one go, then wait until as many are due
+    /// Send this many frames at once, then wait until as many are due
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     burst: Option<u64>,
 }
@@ -375,7 +375,7 @@ impl Pacing {
         self.duration
     }
 
-    /// One entry for each thread.
+    /// Returns an entry for each thread.
     pub fn cpus(&self) -> Result<Vec<Option<usize>>> {
         let chosen = self.cpus.as_deref().map(cpu_list).transpose()?;
         let threads = self.threads.map(usize::from);
@@ -395,7 +395,7 @@ impl Pacing {
     }
 }
 
-/// `0,2-3`
+/// Parses `0,2-3`.
 fn cpu_list(text: &str) -> Result<Vec<usize>> {
     let wrong = || Error::usage(format!("--cpus {text}"), "write for example 0,2-3");
     let number = |text: &str| text.trim().parse::<usize>().map_err(|_| wrong());

@@ -16,33 +16,33 @@ use crate::{json, units};
 
 /// Opens real TCP connections to a listener, and keeps data going
 ///
-/// The connections are the kernel's own: what it sends is what any program on this host would send.
+/// The connections are the kernel's own, with the same packets as any program on this host would send.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The listener, ADDRESS:PORT or [ADDRESS]:PORT
     #[arg(value_name = "TO")]
     to: SocketAddr,
-    /// Source address [default: that of the route]
+    /// Source address [default: the one of the route]
     #[arg(long, value_name = "ADDR")]
     src: Option<IpAddr>,
     #[command(flatten)]
     netns: NetnsArg,
-    /// Connections that are open at a time
+    /// Number of connections open at a time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     connections: u32,
-    /// New connections a second [default: as many as there is room for]
+    /// New connections a second [default: as many as the limit of open ones allows]
     #[arg(long, value_name = "RATE", value_parser = units::frame_rate, allow_hyphen_values = true)]
     rate: Option<f64>,
     /// Close a connection after this many bytes and open another one [default: keep it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     bytes: Option<u64>,
-    /// Bits of data a second over all connections, for example 100Mbit [default: as much as they take]
+    /// Bits of data a second over all connections, for example 100Mbit [default: as much as they accept]
     #[arg(long, value_name = "BITS", value_parser = units::bandwidth, allow_hyphen_values = true)]
     bandwidth: Option<f64>,
     /// End after this many connections
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after this time [default: 10s, where no --count ends it]
+    /// End after this time [default: 10s, unless --count ends it]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
     /// Print the summary as JSON

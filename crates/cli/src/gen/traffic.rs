@@ -1,20 +1,20 @@
-//! `trawl gen udp`, `tcp`, `icmp`, `arp`, `eth`, `raw`: what the frames are.
+//! `trawl gen udp`, `tcp`, `icmp`, `arp`, `eth`, `raw`: the contents of the frames.
 
 use trawl_gen::traffic::{Protocol, Spec};
 use trawl_sys::Result;
 
-/// Keys of a [`Spec`] and what was said of them. A field's value is `N`, `FIRST-LAST`, `FIRST-LAST/STEP`,
+/// Keys of a [`Spec`] and their values from the command line. A field's value is `N`, `FIRST-LAST`, `FIRST-LAST/STEP`,
 /// `random:FIRST-LAST`, a prefix or a list.
 type Values = Vec<(&'static str, Option<String>)>;
 
-/// Addresses of the link, and what is wrapped around the packet.
+/// Addresses of the link, and encapsulations of the packet.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Ethernet")]
 pub struct Link {
     /// Source MAC address [default: the interface's own]
     #[arg(long, hide_short_help = true, value_name = "MAC")]
     src_mac: Option<String>,
-    /// Destination MAC address [default: that of the next hop]
+    /// Destination MAC address [default: the next hop's]
     #[arg(long, hide_short_help = true, value_name = "MAC")]
     dst_mac: Option<String>,
     /// VLAN tags ID or ID:PRIORITY, outermost first; the outer one of two is a service tag (QinQ)
@@ -44,7 +44,7 @@ pub struct Link {
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "IP")]
 pub struct Network {
-    /// Source address, IPv4 or IPv6 [default: that of the route to the destination]
+    /// Source address, IPv4 or IPv6 [default: the one of the route to the destination]
     #[arg(long, value_name = "ADDR")]
     src: Option<String>,
     /// Destination address, IPv4 or IPv6 [default: the only neighbour of the interface]
@@ -75,7 +75,7 @@ pub struct Ports {
     dst_port: Option<String>,
 }
 
-/// What all frames have.
+/// Options of all frames.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Frames")]
 pub struct Shape {
@@ -88,7 +88,7 @@ pub struct Shape {
     /// Every Nth frame is different, for example 1000:ethertype=0x1111; several fields with ';' between them
     #[arg(long, hide_short_help = true, value_name = "N:FIELD=VALUE")]
     every: Option<String>,
-    /// What random values and sizes follow from: the same seed makes the same frames
+    /// Seed of random values and sizes: the same seed makes the same frames
     #[arg(long, hide_short_help = true, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Put a sequence number and the time of sending into the last 18 bytes of each frame, for trawl gen receive
@@ -99,12 +99,12 @@ pub struct Shape {
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Frames")]
 pub struct Carried {
-    /// What the frames carry: zeros, text:…, hex:…, fill:0xNN, random, number; several separated by '|' alternate
+    /// Payload of the frames: zeros, text:…, hex:…, fill:0xNN, random, number; several separated by '|' alternate
     #[arg(long, hide_short_help = true, value_name = "WHAT")]
     payload: Option<String>,
 }
 
-/// What udp, tcp and icmp have in common, around the header of each.
+/// Options of udp, tcp and icmp, around the header of each.
 #[derive(Debug, clap::Args)]
 pub struct OverIp<H: Header> {
     #[command(flatten)]
@@ -162,7 +162,7 @@ pub struct IcmpHeader {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "ARP")]
 pub struct Arp {
-    /// The sender's address [default: that of the route to the target]
+    /// The sender's address [default: the one of the route to the target]
     #[arg(long, value_name = "ADDR")]
     src: Option<String>,
     /// The target's address [default: the only neighbour of the interface]
