@@ -1,7 +1,7 @@
-# Completions of trawl for bash: trawl itself is asked for them, by the protocol of clap_complete.
+# Completions of trawl for bash. The script asks trawl for them, by the protocol of clap_complete.
 _trawl() {
     local IFS=$'\013' words=() word glue= index=0 number joined=
-    # readline cuts words at ':' and '=', which stand in NAMESPACE:INTERFACE and --option=value.
+    # readline splits words at ':' and '=', which are part of NAMESPACE:INTERFACE and --option=value.
     for ((number = 0; number <= COMP_CWORD; number++)); do
         word=${COMP_WORDS[number]}
         if [[ $number -gt 0 && ( -n $glue || $word =~ ^[:=]+$ ) ]]; then
@@ -19,7 +19,7 @@ _trawl() {
         _CLAP_IFS=$IFS _CLAP_COMPLETE_INDEX=$index _CLAP_COMPLETE_COMP_TYPE=$COMP_TYPE _CLAP_COMPLETE_SPACE=false \
             COMPLETE=bash trawl -- "${words[@]}"
     )) || COMPREPLY=()
-    # It puts its answers behind the last of these.
+    # Readline inserts the candidates after the last of these.
     if [[ -n $joined ]]; then
         local current=${words[index]}
         COMPREPLY=("${COMPREPLY[@]#"${current%"${current##*[:=]}"}"}")

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn each_command_has_examples_that_its_arguments_take() {
+    fn each_command_has_examples_that_its_arguments_accept() {
         let commands = leaves(&Cli::command(), "trawl");
         let bare: Vec<&String> = commands.iter().filter(|path| of(path).is_empty()).collect();
         assert!(bare.is_empty(), "examples.txt has no example of {bare:?}");
