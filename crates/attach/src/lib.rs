@@ -4,7 +4,7 @@
 //!    locks is in `trawl_sys::lock`.
 //! 2. [`Snapshot::read`]: the attached programs, read once while the lock is held.
 //! 3. [`plan`]: turns the snapshot and the [`Request`] into steps, or a typed [`Conflict`], without asking the kernel, so that
-//! unit tests can cover the cases.
+//!    unit tests can cover the cases.
 //! 4. [`apply`]: executes the steps. If one is refused, the programs removed for it are attached again.
 
 pub mod apply;

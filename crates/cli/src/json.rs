@@ -4,7 +4,6 @@ use std::io::Write as _;
 
 use serde::{Deserialize, Serialize, Serializer};
 use trawl_capture::event::Event;
-use trawl_store::Coverage;
 use trawl_sys::error::Kind;
 use trawl_sys::{Error, Result};
 use trawl_view::text;
@@ -129,104 +128,13 @@ pub fn waits_for_commands(count: usize) {
     event(&Event::WaitsForCommands { count });
 }
 
-/// Messages of commands, besides a capture's notices.
-#[derive(Debug, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Remark<'a> {
-    /// Rules are in force, and no interface is guarded.
-    NotGuarded,
-    /// The change is reverted at the end of this time.
-    RevertPending {
-        seconds: f64,
-    },
-    CannotRead {
-        file: &'a str,
-        error: String,
-    },
-    /// Some namespaces are left out of a comparison.
-    NamespacesLeftOut {
-        compared: usize,
-        all: usize,
-    },
-    /// The XDP tracepoints are not watched.
-    NotWatched {
-        error: String,
-    },
-    Serving {
-        url: &'a str,
-    },
-    /// Other machines can reach the address.
-    ServingOthers {
-        url: &'a str,
-    },
-    /// The reason why the generator did not use the fastest engine.
-    Engine,
-    /// The progress of a command, requested by a signal.
-    Progress,
-    /// The generator chose the rate, and the duration if it has `seconds`, since no option gave them.
-    DefaultRate {
-        interface: &'a str,
-        frames_per_second: u64,
-        seconds: Option<u64>,
-    },
-    Receiving {
-        interface: &'a str,
-        mode: &'a str,
-    },
-    /// A setting that receiving packets changed, or a limitation.
-    Receiver,
-    Measuring {
-        sender: &'a str,
-        receiver: &'a str,
-        at_most_seconds: f64,
-    },
-    /// No packet of this file can match this option.
-    OnlyInPcapng {
-        file: &'a str,
-        option: &'a str,
-    },
-    /// Packets of a file with times before 1970 or after 2554.
-    TimesBeyond {
-        file: &'a str,
-        packets: u64,
-    },
-    /// Packets of a file whose fraction of a second is a second or more.
-    LargeFractions {
-        file: &'a str,
-        packets: u64,
-    },
-    /// Blocks of big-endian sections that were not written.
-    BlocksLeftOut {
-        blocks: u64,
-    },
-    /// A file that is followed was removed, cut or changed.
-    FollowedFile {
-        file: String,
-    },
-    /// A chunk that is missing or was changed.
-    NotIndexed {
-        chunk: &'a str,
-    },
-    /// Parts that an answer does not cover, of one host.
-    NotCovered(&'a Coverage),
-    /// Nothing is stored for these hosts and times.
-    NothingStored,
-    /// Packets of an answer whose chunks are not in the store.
-    PacketsMissing {
-        packets: u64,
-    },
-    /// A property of an installed program is not known.
-    Unknown {
-        interface: &'a str,
-    },
-}
-
-/// Writes a message to standard error: as text, or as a line of JSON if the command line asks for that.
-pub fn say(remark: &Remark<'_>, text: &str) {
-    match is_wanted() {
-        true => notice(None, remark, text),
-        false => terminal::say(text),
+/// Reports on standard error: a sentence for people, or `data` with its kind if the command line asks for JSON.
+pub fn say(kind: &str, mut data: serde_json::Value, text: &str) {
+    if !is_wanted() {
+        return terminal::say(text);
     }
+    data["kind"] = kind.into();
+    notice(None, &data, text);
 }
 
 /// Returns true if the command line asks for JSON, before the rest of it is known to be valid.

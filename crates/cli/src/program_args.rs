@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::ArgAction;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
+use serde_json::json;
 use trawl_attach::{OldMaps, Request};
 use trawl_guard::{state, values};
 use trawl_program::safety::Care;
@@ -17,7 +18,7 @@ use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result};
 
 use crate::args::{NetnsArg, VerifierLog};
-use crate::json::{self, Remark, rounded};
+use crate::json::{self, rounded};
 
 /// A value by its name on the command line, with its help.
 pub type Choice<T> = (&'static str, &'static str, T);
@@ -259,7 +260,7 @@ impl Consent {
                 one.keep()
             );
             let seconds = time.as_secs_f64();
-            json::say(&Remark::RevertPending { seconds }, &text);
+            json::say("revert_pending", json!({ "seconds": seconds }), &text);
         }
         Ok(done)
     }

@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 
 use condition::Conditions;
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use trawl_capture::filter::Filter;
 use trawl_store::{Coverage, Inventory, PacketLocation, Packets, Scope, Store, default_spool};
 use trawl_sys::process::companion;
@@ -16,7 +17,7 @@ use trawl_sys::{Error, Result, clock};
 use trawl_view::text;
 
 use crate::args::LineArgs;
-use crate::json::{self, Remark};
+use crate::json;
 use crate::read::{self, Bound};
 
 /// Queries a store's index in SQL, or fetches the packets that match a filter
@@ -210,7 +211,7 @@ fn packets(
             None => "that may match",
         };
         let text = format!("{missing} packets {which} were pruned from the store");
-        json::say(&Remark::PacketsMissing { packets: missing }, &text);
+        json::say("packets_missing", json!({ "packets": missing }), &text);
     }
     Ok(ended)
 }
@@ -218,11 +219,11 @@ fn packets(
 fn say_coverage(rows: &[Coverage], url: &str) {
     for row in rows.iter().filter(|row| !row.is_whole()) {
         let text = format!("not covered: {}", words(row, url));
-        json::say(&Remark::NotCovered(row), &text);
+        json::say("not_covered", json!(row), &text);
     }
     if rows.is_empty() {
         let text = "nothing is stored for these hosts and times";
-        json::say(&Remark::NothingStored, text);
+        json::say("nothing_stored", json!({}), text);
     }
 }
 

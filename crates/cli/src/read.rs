@@ -9,6 +9,7 @@ mod selection;
 use std::io::Read;
 use std::process::ExitCode;
 
+use serde_json::json;
 use trawl_capture::Choice;
 use trawl_capture::filter::Filter;
 use trawl_capture::options::{Memory, Options};
@@ -36,7 +37,7 @@ use crate::capture::interfaces;
 use crate::doctor;
 use crate::exit_code;
 use crate::filter::{explain, question};
-use crate::json::{self, Remark};
+use crate::json;
 
 pub fn run(args: Args) -> Result<ExitCode> {
     if args.list_interfaces {
@@ -73,7 +74,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
                 input.name
             );
             let file = &input.name;
-            json::say(&Remark::OnlyInPcapng { file, option }, &text);
+            json::say(
+                "only_in_pcapng",
+                json!({ "file": file, "option": option }),
+                &text,
+            );
         }
     }
     // Host names are resolved while that is still allowed, and before any output: a refused filter leaves no file.
@@ -187,11 +192,12 @@ impl<'a> Reading<'a> {
                 }
                 Err(error) => {
                     let name = self.sources.source().map_or("", |input| &input.name);
-                    let remark = Remark::CannotRead {
-                        file: name,
-                        error: error.to_string(),
-                    };
-                    json::say(&remark, &format!("cannot read {name}: {error}"));
+                    let remark = json!({ "file": name, "error": error.to_string() });
+                    json::say(
+                        "cannot_read",
+                        remark,
+                        &format!("cannot read {name}: {error}"),
+                    );
                     self.failed = true;
                     Written::Taken
                 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
+use serde_json::json;
 use trawl_bpf::bpffs;
 use trawl_capture::summary::Summary;
 use trawl_packet::verdict;
@@ -25,7 +26,7 @@ use trawl_view::stat::{Counted, Flow, Statistics};
 
 use crate::args::NetnsArg;
 use crate::figures::{self, Counters, Place};
-use crate::json::{self, Remark};
+use crate::json;
 use crate::live::{self, Viewer, Wanted};
 use crate::published::{self, Kind, RunningCapture, RunningGenerator};
 use crate::terminal;
@@ -163,12 +164,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
     });
     let url = format!("http://{address}/");
     let serving = format!("serving {url}");
-    json::say(&Remark::Serving { url: &url }, &serving);
+    json::say("serving", json!({ "url": &url }), &serving);
     if !address.ip().is_loopback() {
         let text = format!(
             "anyone who reaches {address} can read these statistics: no password is needed"
         );
-        json::say(&Remark::ServingOthers { url: &url }, &text);
+        json::say("serving_others", json!({ "url": &url }), &text);
     }
     if args.interfaces.is_empty() {
         published::ready(&serving);

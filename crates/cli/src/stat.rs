@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use serde_json::json;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use trawl_capture::event::Event;
@@ -22,7 +23,7 @@ use trawl_view::stat::{Field, FileFacts, FileFigures, FileReport, Statistics, St
 use crate::args::{LibpcapArg, NetnsArg};
 use crate::exit_code;
 use crate::filter::{explain, question};
-use crate::json::{self, Remark};
+use crate::json;
 use crate::live::{self, Viewer, Wanted};
 use crate::read::{Input, filter_options};
 use crate::terminal;
@@ -138,11 +139,8 @@ fn files(args: &Args, statistics: &mut Statistics) -> Result<(Vec<FileReport>, b
             Err(error) => {
                 let error = error.to_string();
                 let text = format!("cannot read {}: {error}", input.name);
-                let remark = Remark::CannotRead {
-                    file: &input.name,
-                    error: error.clone(),
-                };
-                json::say(&remark, &text);
+                let remark = json!({ "file": &input.name, "error": error.clone() });
+                json::say("cannot_read", remark, &text);
                 of_file.facts.error = Some(error);
             }
         }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::json;
 use trawl_store::{
     Account, EpochAccount, Finding, Inventory, Limits, Problem, Store, default_spool,
 };
@@ -13,7 +14,7 @@ use trawl_sys::{Error, Result};
 use trawl_view::text::count;
 
 use crate::exit_code;
-use crate::json::{self, Remark};
+use crate::json;
 use crate::{terminal, units};
 
 /// Manages a store of captures, which trawl capture --store fills
@@ -329,7 +330,7 @@ pub fn index(args: Index) -> Result<ExitCode> {
             "cannot index {chunk}: it is missing or was changed; run trawl store verify {} for details",
             args.url
         );
-        json::say(&Remark::NotIndexed { chunk }, &text);
+        json::say("not_indexed", json!({ "chunk": chunk }), &text);
     }
     let text = format!(
         "indexed {}: {} in {}; indexed before: {}\n",

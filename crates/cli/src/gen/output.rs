@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use serde_json::json;
 use trawl_gen::connections::Account;
 use trawl_gen::engine::Notes;
 use trawl_gen::pace::WIRE_OVERHEAD;
@@ -14,7 +15,7 @@ use trawl_gen::run::{End, Figures, Percentiles, Report};
 use trawl_sys::Result;
 use trawl_sys::events::{Signal, Signals};
 
-use crate::json::{Remark, rounded, rounded_option};
+use crate::json::{rounded, rounded_option};
 use crate::published::{Kind, Published, RunningGenerator};
 use crate::terminal::{folded, write_out};
 use crate::{json, terminal};
@@ -52,7 +53,7 @@ impl Watch {
     pub fn notes(&mut self, notes: &Notes) {
         for note in notes.take() {
             self.end_line();
-            json::say(&Remark::Engine, &note);
+            json::say("engine", json!({}), &note);
         }
     }
 
@@ -86,7 +87,7 @@ impl Watch {
         loop {
             match self.signals.next() {
                 None => return true,
-                Some(Signal::Report) => json::say(&Remark::Progress, line),
+                Some(Signal::Report) => json::say("progress", json!({}), line),
                 Some(_) => return false,
             }
         }

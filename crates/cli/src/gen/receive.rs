@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_gen::receive::{Count, Latency, Options, PARTS, Progress, Receiver, Report, Verdict};
 use trawl_sys::events::{self, Signal, Signals};
@@ -13,7 +14,6 @@ use trawl_sys::{Error, Result};
 use super::output::{Received, flow_name};
 use super::output::{rate, time};
 use crate::args::NetnsArg;
-use crate::json::Remark;
 use crate::terminal::write_out;
 use crate::{json, terminal, units};
 
@@ -68,15 +68,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         max_flows: args.max_flows,
     })?;
     if let Some(notice) = receiver.notice() {
-        json::say(&Remark::Receiver, notice);
+        json::say("receiver", json!({}), notice);
     }
     let mode = receiver.mode();
-    let receiving = Remark::Receiving {
-        interface: &site.label,
-        mode,
-    };
+    let receiving = json!({ "interface": &site.label, "mode": mode });
     let text = format!("receiving on {} ({mode} mode)", site.label);
-    json::say(&receiving, &text);
+    json::say("receiving", receiving, &text);
     let start = Instant::now();
     let gone = watch(args, &signals, &receiver)?;
     let took = start.elapsed();
@@ -126,7 +123,7 @@ fn watch(args: &Args, signals: &Signals, receiver: &Receiver) -> Result<bool> {
             Some(Signal::Report) => {
                 let begin = (start, Progress::default());
                 let line = line(start, &receiver.progress()?, &begin);
-                json::say(&Remark::Progress, &line);
+                json::say("progress", json!({}), &line);
             }
             Some(_) => break,
         }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use trawl_bpf::probe::kernel_release;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_gen::engine::Notes;
@@ -18,7 +19,6 @@ use trawl_sys::{Error, Result, host};
 use super::output::{Conditions, Rfc2544, wire_bits};
 use super::output::{rate, time};
 use super::send::EngineChoice;
-use crate::json::Remark;
 use crate::terminal::write_out;
 use crate::{json, terminal, units};
 
@@ -124,17 +124,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         back_to_back: args.back_to_back,
     })?;
     if let Some(notice) = measurement.receiver().notice() {
-        json::say(&Remark::Receiver, notice);
+        json::say("receiver", json!({}), notice);
     }
     let longest = measurement.longest();
-    let measuring = Remark::Measuring {
-        sender: &tx.label,
-        receiver: &rx.label,
-        at_most_seconds: longest.as_secs_f64(),
-    };
+    let measuring = json!({ "sender": &tx.label, "receiver": &rx.label, "at_most_seconds": longest.as_secs_f64() });
     let (from, to, longest) = (&tx.label, &rx.label, seconds(longest));
     let text = format!("measuring {from} to {to}, for {longest} at most");
-    json::say(&measuring, &text);
+    json::say("measuring", measuring, &text);
     let mut outcomes = Vec::new();
     let mut failure = None;
     for size in args.sizes(&tx) {
@@ -250,7 +246,7 @@ impl<'a> Screen<'a> {
     fn look(&mut self, progress: &Progress<'_>) -> bool {
         for note in self.notes.take() {
             self.end();
-            json::say(&Remark::Engine, &note);
+            json::say("engine", json!({}), &note);
         }
         if self.live && self.shown.elapsed() >= SHOW_EVERY {
             let offered = progress

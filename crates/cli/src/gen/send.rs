@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use serde_json::json;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_gen::engine::{Choice, Notes, Wish, open};
 use trawl_gen::pace::{Profile, Rate, WIRE_OVERHEAD};
@@ -23,7 +24,7 @@ use super::output::Frame;
 use super::output::Watch;
 use super::traffic::Traffic;
 use crate::args::NetnsArg;
-use crate::json::{self, Remark};
+use crate::json;
 use crate::terminal::write_out;
 use crate::units;
 
@@ -149,12 +150,8 @@ fn pace(
             "sending {TRIAL_RATE} frames a second to {interface} for {TRIAL_SECONDS} s; use --rate, --count or \
              --duration to send more, --flood to send at full speed"
         );
-        let limited = Remark::DefaultRate {
-            interface,
-            frames_per_second: TRIAL_RATE,
-            seconds: Some(TRIAL_SECONDS),
-        };
-        json::say(&limited, &text);
+        let limited = json!({ "interface": interface, "frames_per_second": TRIAL_RATE, "seconds": TRIAL_SECONDS });
+        json::say("default_rate", limited, &text);
         let duration = Duration::from_secs(TRIAL_SECONDS);
         return (Rate::Frames(TRIAL_RATE as f64), Some(duration));
     }
@@ -166,12 +163,9 @@ fn pace(
         "sending {MODEST_RATE} frames a second, since {interface} is not a virtual interface in a namespace; use \
          --rate to send more, --flood to send at full speed"
     );
-    let limited = Remark::DefaultRate {
-        interface,
-        frames_per_second: MODEST_RATE,
-        seconds: None,
-    };
-    json::say(&limited, &text);
+    let limited =
+        json!({ "interface": interface, "frames_per_second": MODEST_RATE, "seconds": null });
+    json::say("default_rate", limited, &text);
     (Rate::Frames(MODEST_RATE as f64), duration)
 }
 

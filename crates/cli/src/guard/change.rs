@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::json;
 use trawl_guard::file::RuleFile;
 use trawl_guard::rule::{On, TcpState};
 use trawl_guard::set::{self, Changed, Changes, Listed};
@@ -16,7 +17,7 @@ use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result, clock, confirm};
 
 use super::{Apply, ChangeArgs, Load, PresetRule, Remove, Rule, Unload};
-use crate::json::{self, Remark};
+use crate::json;
 use crate::program_args::{Change, find_all};
 use crate::terminal::write_out;
 
@@ -229,7 +230,7 @@ fn add_drafts(namespace: Option<&Namespace>, drafts: Vec<Draft>, how: &ChangeArg
 
 fn say_not_guarded(options: &str) {
     let text = format!("no interface is guarded yet: trawl guard load IF{options}");
-    json::say(&Remark::NotGuarded, &text);
+    json::say("not_guarded", json!({}), &text);
 }
 
 #[derive(Serialize)]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde_json::json;
 use trawl_filter::select::Kind;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::compressed::{self, Compression};
@@ -19,7 +20,7 @@ use trawl_sys::{Error, Result};
 use trawl_view::record::{PacketView, Source};
 
 use super::unreadable;
-use crate::json::{self, Remark};
+use crate::json;
 
 /// Interval at which a file that does not grow is checked.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -169,7 +170,11 @@ impl Input {
         let text = format!(
             "{file}: {packets} {have} with a fraction of a second or more: it is added to the seconds"
         );
-        json::say(&Remark::LargeFractions { file, packets }, &text);
+        json::say(
+            "large_fractions",
+            json!({ "file": file, "packets": packets }),
+            &text,
+        );
     }
 
     fn report_times_beyond(&self) {
@@ -183,7 +188,11 @@ impl Input {
             "{file}: {packets} {have} before 1970 or after 2554-07-21, which the file can hold and trawl cannot show: \
              the nearest time that trawl can show stands for each"
         );
-        json::say(&Remark::TimesBeyond { file, packets }, &text);
+        json::say(
+            "times_beyond",
+            json!({ "file": file, "packets": packets }),
+            &text,
+        );
     }
 
     /// Returns the link type of the first interface, and the file's byte order.
@@ -337,7 +346,7 @@ impl Following {
         if !std::mem::replace(&mut self.told, true) {
             let file = self.path.display().to_string();
             let text = format!("{file} {what}");
-            json::say(&Remark::FollowedFile { file }, &text);
+            json::say("followed_file", json!({ "file": file }), &text);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use serde_json::json;
 use trawl_packet::pcapng::Interface;
 use trawl_packet::pcapng::block::{self, TSRESOL_DEFAULT, blocks};
 use trawl_packet::read::FileFormat;
@@ -16,7 +17,7 @@ use trawl_view::rewrite::{Format, Rewriter};
 use super::args::{Form, Request, format_by_name};
 use super::files::{Files, Written};
 use super::input::Input;
-use crate::json::{self, Remark};
+use crate::json;
 use crate::terminal;
 
 /// Text and records are buffered up to this size.
@@ -114,7 +115,7 @@ impl Output {
                 "left out {left_out} {blocks} of sections in big-endian order: the numbers in blocks of an unknown type \
                  cannot be written in another order; read the file alone to keep them"
             );
-            json::say(&Remark::BlocksLeftOut { blocks: left_out }, &text);
+            json::say("blocks_left_out", json!({ "blocks": left_out }), &text);
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use serde::Serialize;
+use serde_json::json;
 use trawl_bpf::xdp_events::{Event, What, XdpEvents};
 use trawl_capture::capture_site::CaptureSite;
 use trawl_packet::pcapng::Verdict;
@@ -16,7 +17,7 @@ use trawl_sys::netns::{Look, Namespace};
 use trawl_view::why::{DropKey, REASON_XDP, Row, Tally};
 
 use super::advice;
-use crate::json::{self, Remark};
+use crate::json;
 
 /// Number of flows that a row names.
 const FLOWS: usize = 3;
@@ -522,7 +523,11 @@ impl Counted {
                 let text = format!(
                     "counters of {compared} of {all} network namespaces are compared: choose one by --netns"
                 );
-                json::say(&Remark::NamespacesLeftOut { compared, all }, &text);
+                json::say(
+                    "namespaces_left_out",
+                    json!({ "compared": compared, "all": all }),
+                    &text,
+                );
                 namespaces.truncate(MOST_NAMESPACES);
             }
         }
@@ -537,12 +542,7 @@ impl Counted {
             Ok(events) => Some(events),
             Err(error) => {
                 let text = error.to_string();
-                json::say(
-                    &Remark::NotWatched {
-                        error: text.clone(),
-                    },
-                    &text,
-                );
+                json::say("not_watched", json!({ "error": text.clone() }), &text);
                 None
             }
         };

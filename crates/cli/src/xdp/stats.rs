@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use clap::ArgAction;
 use serde::Serialize;
+use serde_json::json;
 use trawl_program::bundled::stats::{Account, NamedCount, Rate};
 use trawl_program::{Installed, Site};
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
 use crate::args::NetnsArg;
-use crate::json::{self, Remark, rounded_option};
+use crate::json::{self, rounded_option};
 use crate::terminal::write_to_reader;
 use crate::{terminal, units};
 
@@ -63,7 +64,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             for lost in installed.lost(site) {
                 let interface = site.label();
                 let text = format!("{interface}: {lost}");
-                json::say(&Remark::Unknown { interface }, &text);
+                json::say("unknown", json!({ "interface": interface }), &text);
             }
         };
         match std::mem::replace(&mut is_said, true) {
