@@ -1,5 +1,5 @@
-//! Every way to capture to a file, trawl's and the peers', driven alike: started on a CPU of its own, sent to, ended,
-//! and counted by reading its file back.
+//! Every tool that captures to a file, trawl and the peers, with the same procedure: started on a CPU of its own, given
+//! traffic, ended, and counted by reading its file back.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,14 +16,14 @@ use crate::process::Peer;
 use crate::scratch::{self, Scratch};
 use crate::{Bench, Measured, Stop, named};
 
-/// What records, and where the packets are when it does.
+/// Recorder, and the fate of the packets that it records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorder {
     /// At the hook map of an XDP program that drops, or passes, all packets.
     TrawlHook(Fate),
     /// trawl's own XDP program, which passes them to the stack.
     TrawlXdp,
-    /// At the exit of an XDP program that was there before, by tracing it.
+    /// At the exit of an XDP program that was attached before, by tracing it.
     TrawlTraced,
     TrawlTc,
     TrawlPacket,
@@ -36,7 +36,7 @@ pub enum Recorder {
     Tshark,
     NetsniffNg,
     Xdpdump,
-    /// libpcap as netmap and PF_RING build it: through tcpdump, where the host has their modules.
+    /// The libpcap builds of netmap and PF_RING: through tcpdump, if the host has their modules.
     Netmap,
     PfRing,
 }
@@ -67,25 +67,25 @@ const WAYS: &[(&str, Recorder)] = &[
     ("pf_ring", Recorder::PfRing),
 ];
 
-/// How a capture is set up.
+/// Settings of a capture.
 #[derive(Clone, Debug, Default)]
 pub struct Setting {
     pub filter: Option<String>,
-    /// xdpcap's buffer, and the bytes in it that wake it.
+    /// Size of xdpcap's buffer, and the number of bytes in it that wakes the reader.
     pub buffer: Option<(usize, usize)>,
-    /// trawl's ring for each CPU.
+    /// Size of trawl's ring for each CPU.
     pub ring: Option<String>,
-    /// How often trawl reads the clock: `--time`.
+    /// trawl's clock mode: `--time`.
     pub time: Option<&'static str>,
-    /// trawl keeps this many files of so many million bytes, the latest ones.
+    /// Number of trawl's latest files that are kept, and the size of each in millions of bytes.
     pub files: Option<(u64, u64)>,
-    /// Only one sent frame in this many passes the filter.
+    /// One sent frame in this many passes the filter.
     pub one_in: Option<u64>,
-    /// trawl keeps the packets in a store instead of a file.
+    /// Store that replaces trawl's file.
     pub store: Option<StoreAt>,
 }
 
-/// A store, and what else a capture has to be told of it.
+/// A store, and the settings of a capture into it.
 #[derive(Clone, Debug)]
 pub struct StoreAt {
     pub url: String,
@@ -110,7 +110,8 @@ impl Recorder {
         Loaded::native(does, station).map(Some)
     }
 
-    /// trawl writes whole blocks as they come; the others have packets in the kernel that they must be left time for.
+    /// Returns whether the recorder needs time after the last packet. trawl writes whole blocks as they come; for the
+    /// others, packets are still in the kernel.
     pub fn needs_rest(self) -> bool {
         !matches!(
             self,
@@ -125,7 +126,7 @@ impl Recorder {
     }
 }
 
-/// A pinned map that is gone when dropped.
+/// A pinned map that is removed on drop.
 #[derive(Debug)]
 struct Pin(std::path::PathBuf);
 
@@ -134,7 +135,7 @@ impl Pin {
         let what = "cannot pin the hook map";
         let hook = program
             .hook()
-            .ok_or_else(|| Error::failed(what, "there is none"))?;
+            .ok_or_else(|| Error::failed(what, "the program has none"))?;
         let name = format!("trawl-bench-{}-hook", std::process::id());
         let path = bpffs::lasting_or_mounted()?.join(name);
         let _ = std::fs::remove_file(&path);
@@ -181,7 +182,7 @@ impl Running {
     }
 }
 
-/// One capture of one burst of traffic, in a lab of its own.
+/// Captures one burst of traffic, in a lab of its own.
 pub fn capture(
     bench: &Bench,
     way: Recorder,
@@ -191,7 +192,7 @@ pub fn capture(
     capture_and(bench, way, setting, traffic, |_, _| Ok(()))
 }
 
-/// The same, with a look at the file before it is removed.
+/// Captures one burst, and inspects the file before it is removed.
 pub fn capture_and(
     bench: &Bench,
     way: Recorder,
@@ -252,7 +253,7 @@ impl Recorder {
         found.map_or("a capture", |(name, _)| name).to_owned()
     }
 
-    /// The command, and the words on standard error by which it is ready.
+    /// Returns the command, and the text on standard error that means it is ready.
     fn command(
         self,
         bench: &Bench,
@@ -264,7 +265,7 @@ impl Recorder {
         let inside = |peer: &str| -> Result<Command, Stop> {
             Ok(process::command_in(&at.name, bench.peers.path(peer)?))
         };
-        // Some say on standard output that they are ready.
+        // Some print to standard output that they are ready.
         let loud = |peer: &str| -> Result<Command, Stop> {
             let mut shell = process::command_in(&at.name, "sh");
             shell
@@ -322,7 +323,7 @@ impl Recorder {
                     _ => {}
                 }
                 let mut tcpdump = inside("tcpdump")?;
-                // As root, since it would not be allowed to write to most directories.
+                // As root, since it could not write to most directories otherwise.
                 tcpdump
                     .args(["-n", "-Z", "root", "-i", &at.interface, "-w"])
                     .arg(file)
@@ -381,7 +382,7 @@ impl Recorder {
         })
     }
 
-    /// What it says of itself at its end.
+    /// Returns the program's own counts from its final output.
     pub fn claim(self, said: &str) -> Option<Claim> {
         let (recorded, lost) = match self {
             Self::Tcpdump | Self::Netmap | Self::PfRing => (
@@ -429,7 +430,7 @@ impl Recorder {
     }
 }
 
-/// The number that stands before these words.
+/// Returns the number in front of this text.
 fn number_before(text: &str, words: &str) -> Option<u64> {
     text.lines().rev().find_map(|line| {
         let at = line.find(words)?;
@@ -444,7 +445,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_are_read_from_what_each_says() {
+    fn claims_are_read_from_each_output() {
         let claim =
             |way: Recorder, said: &str| way.claim(said).map(|claim| (claim.recorded, claim.lost));
         assert_eq!(
@@ -486,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_is_found_by_its_name() {
+    fn every_recorder_is_found_by_its_name() {
         for (name, way) in WAYS {
             assert_eq!(Recorder::find(name).ok(), Some(*way));
             assert_eq!(way.name(), *name);

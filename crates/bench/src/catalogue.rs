@@ -1,5 +1,5 @@
-//! The experiments by name: a declarative file and measuring code each. A new one is a file in `experiments/`, an
-//! entry here, and a [`Measure`](super::Measure) where none of those that exist fits.
+//! The experiments by name: a declarative file and measuring code each. A new one is a file in `experiments/`, an entry
+//! here, and a [`Measure`](super::Measure) if none of the existing ones fits.
 
 use trawl_sys::{Error, Result};
 
@@ -41,7 +41,7 @@ macro_rules! entry {
     };
 }
 
-/// In the order of docs/STUDIES.md.
+/// All experiments, in the order of docs/STUDIES.md.
 pub static ALL: &[Entry] = &[
     entry!("capture-bandwidth", Capture::Bandwidth),
     entry!("capture-size", Capture::Size),
@@ -96,7 +96,7 @@ pub fn find(name: &str) -> Result<&'static Entry> {
     })
 }
 
-/// The experiments of a study, by its letter.
+/// Returns the experiments of a study, by its letter.
 pub fn of_study(letter: &str) -> Result<Vec<&'static str>> {
     let mut names = Vec::new();
     for entry in ALL {
@@ -107,7 +107,7 @@ pub fn of_study(letter: &str) -> Result<Vec<&'static str>> {
     if names.is_empty() {
         return Err(Error::usage(
             format!("--study {letter}"),
-            "there are the studies A to G",
+            "the studies are A to G",
         ));
     }
     Ok(names)

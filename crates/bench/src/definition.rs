@@ -1,4 +1,4 @@
-//! An experiment's declarative half: what it asks, which parameters it has, and what the study published.
+//! An experiment's declarative half: its question, its parameters, and the study's published results.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use trawl_sys::{Error, Result};
 #[serde(deny_unknown_fields)]
 pub struct Definition {
     pub name: String,
-    /// The letter of the study in docs/STUDIES.md.
+    /// Letter of the study in docs/STUDIES.md.
     pub study: String,
     pub reference: String,
     pub title: String,
     pub question: String,
-    /// The stations of a packet's way, drawn from left to right.
+    /// Stations of a packet's path, drawn from left to right.
     pub setup: Vec<String>,
-    /// What the study found, in a sentence.
+    /// The study's result, in a sentence.
     pub found: String,
     pub x: Axis,
     pub metrics: Vec<Axis>,
@@ -26,7 +26,7 @@ pub struct Definition {
     pub full: BTreeMap<String, Value>,
     #[serde(default)]
     pub published: Vec<Published>,
-    /// Why a peer is ahead of trawl, where one is: for the closing note.
+    /// Reason for a peer's lead over trawl, for the closing note.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why_behind: String,
 }
@@ -44,7 +44,7 @@ pub struct Axis {
     pub lower_is_better: bool,
 }
 
-/// Values of the study, shown in marks of their own. They are never a pass mark.
+/// Values of the study, plotted with marks of their own. They are never a pass mark.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
@@ -102,8 +102,8 @@ impl Definition {
         toml::from_str(text).map_err(|e| e.to_string())
     }
 
-    /// The parameters of a profile, with those that `--set` names replaced. A KEY of the form EXPERIMENT.KEY is for
-    /// that experiment alone.
+    /// Returns the parameters of a profile, with the values of `--set`. A KEY of the form EXPERIMENT.KEY is for that
+    /// experiment alone.
     pub fn space(&self, profile: Profile, set: &BTreeMap<String, String>) -> Result<Space> {
         let mut values = self.quick.clone();
         if profile == Profile::Full {
@@ -127,7 +127,7 @@ impl Definition {
             let new = read(old, text, &known).ok_or_else(|| {
                 Error::usage(
                     format!("--set {key}={text}"),
-                    format!("{} needs a value like {old} there", self.name),
+                    format!("{} requires a value like {old}", self.name),
                 )
             })?;
             values.insert(key.to_owned(), new);
@@ -143,8 +143,7 @@ impl Definition {
     }
 }
 
-/// Words with commas between them, or with semicolons where words have commas. Those that are known with theirs need
-/// none.
+/// Splits a text at commas, or at semicolons if items have commas. Known items may have commas in any case.
 fn words(text: &str, known: &[&str]) -> Vec<String> {
     let clean = |parts: &mut dyn Iterator<Item = &str>| -> Vec<String> {
         let parts = parts.map(str::trim).filter(|part| !part.is_empty());
@@ -168,7 +167,7 @@ fn words(text: &str, known: &[&str]) -> Vec<String> {
     found
 }
 
-/// The text as a value of the same kind.
+/// Parses the text as a value of the same kind.
 fn read(old: &Value, text: &str, known: &[&str]) -> Option<Value> {
     let number = |text: &str| text.trim().parse().ok().filter(|n: &f64| n.is_finite());
     let parts = || {
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn full_replaces_what_it_names_and_set_replaces_both() {
+    fn full_replaces_the_keys_it_names_and_set_replaces_both() {
         let set = |key: &str, value: &str| [(key.to_owned(), value.to_owned())].into();
         let none = BTreeMap::new();
         let seconds = |profile, set: &BTreeMap<_, _>| {

@@ -1,4 +1,4 @@
-//! Two hosts: captures at one, traffic from the other, both reached by ssh and run by the same binary.
+//! Two hosts: captures on one, traffic from the other, both reached by ssh and run by the same binary.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -26,20 +26,20 @@ pub struct Hosts {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// As ssh takes it: USER@HOST.
+    /// Destination in ssh's form: USER@HOST.
     pub ssh: String,
-    /// More options of ssh.
+    /// Further options of ssh.
     #[serde(default)]
     pub options: Vec<String>,
-    /// The interface of the link that is measured; not the one that ssh goes over.
+    /// Interface of the measured link; not the one that ssh uses.
     pub interface: String,
-    /// Its address; the receiver's is where frames are sent to.
+    /// Address of the host; frames are sent to the receiver's.
     #[serde(default)]
     pub address: String,
-    /// Where the binary goes, and captures while they are measured.
+    /// Directory for the binary, and for captures during the measurement.
     #[serde(default = "directory")]
     pub directory: String,
-    /// The directory in that one that nobody else may write to.
+    /// Private directory inside `directory`.
     #[serde(skip)]
     room: String,
 }
@@ -72,8 +72,8 @@ impl Host {
         format!("{}/trawl", self.room)
     }
 
-    /// Makes the directory for the binary and the captures. In one such as /var/tmp anybody could put a program that would
-    /// be run as root: what is there under that name must be this user's own, and nobody else's to write to.
+    /// Makes the directory for the binary and the captures. In one such as /var/tmp, any user could plant a program that
+    /// would be run as root: an existing directory must belong to this user, and only they may write to it.
     fn make_room(&mut self) -> Result<()> {
         let directory = word(&self.directory);
         self.room = self.run(&format!(
@@ -93,7 +93,7 @@ impl Host {
 }
 
 impl Hosts {
-    /// Reads the file, and makes sure that both hosts have the binary.
+    /// Reads the file, and copies the binary to the hosts that lack it.
     pub fn open(file: &Path, local: &Path) -> Result<Self> {
         let what = || format!("--hosts {}", file.display());
         let text = text_file::read(file)?;
@@ -113,7 +113,7 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// One capture of one burst of traffic.
+    /// Captures one burst of traffic.
     pub fn capture(
         &self,
         way: Recorder,
@@ -182,7 +182,7 @@ impl Hosts {
             .map_err(|e| Error::failed("the sender printed no JSON", e))?;
         let sent = self.sender.counter("tx_packets")? - before;
         let seconds = said["seconds"].as_f64().unwrap_or(0.0);
-        // What lies in the kernel is handed over after a second.
+        // The kernel hands over partly filled blocks after a second.
         std::thread::sleep(std::time::Duration::from_millis(1500));
         there.run(&format!("kill -INT {process}"))?;
         let account = peer.read_to_end()?;
@@ -191,7 +191,7 @@ impl Hosts {
             word(&format!("/sys/class/net/{}/address", there.interface))
         ))?;
         let to_it = word(&format!("ether dst {mac}"));
-        // The JSON has the number of each packet: only how many match crosses the network.
+        // The JSON has the number of each packet: only the count of matches crosses the network.
         let count = r#"sed 's/.*"count":\([0-9]*\).*/\1/'"#;
         let counted = there.run(&format!(
             "{trawl} filter {to_it} --read {path} --json | {count}"
@@ -225,7 +225,7 @@ impl Hosts {
     }
 }
 
-/// A command that undoes something at its host when dropped.
+/// A command that undoes a change on its host when dropped.
 struct Undo<'a>(&'a Host, String);
 
 impl Drop for Undo<'_> {

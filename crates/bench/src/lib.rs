@@ -1,8 +1,8 @@
 //! Experiments: a declarative file each, measuring code, and one report model.
 //!
-//! `catalogue` lists the experiments, `run` takes them through interleaved repetitions (A B C C B A …), so that other
-//! work of the machine falls on all series, `store` keeps the figures, and `report` makes a page of them. The measuring
-//! code is in `measure`; it drives captures, senders and hosts in the other modules. Each run is in a lab of its own.
+//! `catalogue` lists the experiments, `run` executes them in interleaved repetitions (A B C C B A …), so that other work on
+//! the machine affects all series, `store` keeps the results, and `report` makes a page of them. The measuring code is in
+//! `measure`; it drives captures, senders and hosts in the other modules. Each run is in a lab of its own.
 
 mod capture;
 pub mod catalogue;
@@ -32,24 +32,24 @@ use definition::Space;
 use model::{Claim, Experiment, Finding};
 use peers::{Absent, Peers};
 
-/// What measuring code is given.
+/// Environment of the measuring code.
 #[derive(Clone, Debug)]
 pub struct Bench {
     /// The program to measure.
     pub trawl: PathBuf,
-    /// Where captures are written; each is removed after it was counted.
+    /// Directory for captures; each is removed after it was counted.
     pub scratch: PathBuf,
     pub peers: Peers,
-    /// Captures and traffic are on other hosts.
+    /// Hosts for captures and traffic, if not this one.
     pub hosts: Option<hosts::Hosts>,
     pub sender_cpu: usize,
     pub capture_cpu: usize,
 }
 
-/// Measures once.
+/// Function that measures once.
 pub type Measuring = Box<dyn Fn(&Bench) -> Result<Measured, Stop>>;
 
-/// One series at one place of the x axis, and how to measure it once.
+/// One series at one x value, and the function that measures it once.
 pub struct Case {
     pub series: String,
     pub x: f64,
@@ -57,7 +57,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// A case for each series of an experiment at each place of its x axis.
+    /// Makes a case for each series of an experiment at each x value.
     pub fn each(
         space: &Space,
         axis: &str,
@@ -76,14 +76,14 @@ impl Case {
     }
 }
 
-/// What stands for a series in a table of names.
+/// Finds a series in a table of names.
 fn named<T: Copy>(series: &str, known: &[(&'static str, T)]) -> Result<(&'static str, T), Error> {
     let found = known.iter().find(|(name, _)| *name == series);
     found.copied().ok_or_else(|| {
         let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
         Error::usage(
             format!("series {series:?}"),
-            format!("there are {}", names.join("; ")),
+            format!("known are {}", names.join("; ")),
         )
     })
 }
@@ -94,7 +94,7 @@ impl std::fmt::Debug for Case {
     }
 }
 
-/// What one run gave.
+/// Results of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     pub values: BTreeMap<&'static str, f64>,
@@ -104,14 +104,14 @@ pub struct Measured {
     pub claim: Option<Claim>,
     pub seconds: f64,
     pub memory_bytes: Option<u64>,
-    /// What the CPUs did in the time that counts, and what disturbed it; `None`: the run as a whole counts.
+    /// CPU use in the measured time, and the reason for a disturbance; `None`: the run as a whole counts.
     pub cpus: Option<(Vec<model::CpuUse>, Option<String>)>,
 }
 
-/// Why there is no figure.
+/// Reason for a missing result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// This host, or what is installed on it, cannot do it.
+    /// This host, or its installed software, cannot run it.
     NotHere(String),
     Failed(String),
 }
@@ -132,6 +132,6 @@ impl From<Absent> for Stop {
 pub trait Measure: Sync {
     fn cases(&self, space: &Space, bench: &Bench) -> Result<Vec<Case>, Error>;
 
-    /// What the figures say beside what the study found.
+    /// Compares the results with the study's.
     fn judge(&self, experiment: &Experiment) -> Finding;
 }

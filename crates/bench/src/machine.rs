@@ -1,4 +1,4 @@
-//! The machine while it is measured: what each CPU did, what disturbed a run, and the conditions of all of them.
+//! The machine during a measurement: each CPU's use, disturbances of a run, and the conditions of all runs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,9 +7,9 @@ use trawl_sys::host;
 
 use super::model::{Conditions, CpuUse};
 
-/// Steal on any CPU above this share marks a run as disturbed.
+/// Share of steal on any CPU above which a run counts as disturbed.
 const STEAL: f32 = 0.01;
-/// So much of a CPU for processes that are not of this run marks it as disturbed.
+/// CPU share of processes outside of this run above which it counts as disturbed.
 const OTHERS: f64 = 0.10;
 
 /// Counters of /proc/stat at one moment.
@@ -30,7 +30,7 @@ impl Sample {
         }
     }
 
-    /// What happened since: each CPU's shares, and why the time counts as disturbed.
+    /// Returns each CPU's shares since the sample, and the reason if the time counts as disturbed.
     pub fn until_now(&self) -> (Vec<CpuUse>, Option<String>) {
         let now = Self::now();
         let cpus: Vec<CpuUse> = self
@@ -57,7 +57,7 @@ impl Sample {
     }
 }
 
-/// user, nice, system, idle, iowait, irq, softirq, steal of each CPU.
+/// Returns user, nice, system, idle, iowait, irq, softirq, steal of each CPU.
 fn counters(stat: &str) -> Vec<[u64; 8]> {
     let of_cpu = |line: &str| {
         let (name, rest) = line.split_once(' ')?;
@@ -82,7 +82,7 @@ fn shares(before: &[u64; 8], after: &[u64; 8]) -> CpuUse {
     }
 }
 
-/// User time of all processes that neither are this one nor come from it.
+/// Returns the user time of all processes except this one and its descendants.
 fn ticks_of_others() -> u64 {
     let mut parents = BTreeMap::new();
     let mut ticks = BTreeMap::new();
@@ -108,7 +108,7 @@ fn ticks_of_others() -> u64 {
     let own = std::process::id();
     let is_own = |start: u32| {
         let mut id = start;
-        // A parent's id is mostly lower, but a process may be reparented while this is read.
+        // A parent's id is mostly lower, but a process may be reparented during the reading.
         for _ in 0..64 {
             if id == own {
                 return true;
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_of_the_time_between_two_samples() {
+    fn shares_cover_the_time_between_two_samples() {
         let stat = |user, idle, steal| {
             format!("cpu  9 9 9 9 9 9 9 9\ncpu0 {user} 0 10 {idle} 0 0 5 {steal} 0 0\nintr 1 2\n")
         };
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_conditions_name_the_kernel_and_the_cpu() {
+    fn conditions_name_the_kernel_and_the_cpu() {
         let found = conditions(2);
         assert!(found.kernel.starts_with("Linux "), "{}", found.kernel);
         assert!(found.cpus >= 1 && found.memory_bytes > 0 && !found.cpu.is_empty());

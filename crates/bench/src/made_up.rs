@@ -1,4 +1,4 @@
-//! Made-up traffic and stores that hold it: the same packets in every run, alike to those at a network's edge.
+//! Synthetic traffic and stores that hold it: the same packets in every run, similar to the traffic at a network's edge.
 
 use std::fs;
 use std::io;
@@ -19,31 +19,31 @@ use trawl_sys::{Error, Result};
 
 use crate::scratch::Directory;
 
-/// The packet that is looked for: nothing else has its address, which lies amid the others'.
+/// Address of the packet to search for: no other packet has it, and it lies among the others' addresses.
 pub const NEEDLE: Ipv4Addr = Ipv4Addr::new(10, 128, 77, 7);
 
 /// 2026-01-01 00:00 UTC.
 const BEGIN_NS: u64 = 1_767_225_600_000_000_000;
-/// Between two packets, on average.
+/// Mean gap between two packets.
 const GAP_NS: u64 = 1_000;
-/// Bytes that are kept of a packet.
+/// Captured bytes of a packet.
 const KEPT: usize = 96;
-/// Of TCP, at least.
+/// Shortest TCP header.
 const HEADER: usize = 20;
-/// Lengths of packets, and which share of the packets has at most that length, in per cent.
+/// Lengths of packets, and the share of packets with at most that length, in per cent.
 const LENGTHS: [(usize, u64); 4] = [(66, 45), (120, 60), (590, 70), (1514, 100)];
-/// Of a flow, one after the other, at most.
+/// Most consecutive packets of a flow.
 const BURST: u64 = 16;
 const SERVERS: u64 = 200;
 /// Shares of flows, in per cent.
 const IPV6: u64 = 15;
 const UDP: u64 = 20;
-/// Blocks that are handed over at once.
+/// Size of a write, in bytes of blocks.
 const PIECE: usize = 256 << 10;
 const HOST: &str = "host";
 const CAPTURE: &str = "made-up";
 
-/// Packets without end.
+/// An endless sequence of packets.
 #[derive(Debug)]
 struct Traffic {
     random: u64,
@@ -56,10 +56,10 @@ struct Traffic {
 #[derive(Debug)]
 struct Flow {
     frame: Vec<u8>,
-    /// Where the IP header has its length, and what of the frame that does not count.
+    /// Offset of the IP length; the next field is the part of the frame that it does not count.
     length_at: usize,
     outside: usize,
-    /// Where TCP has its sequence number.
+    /// Offset of TCP's sequence number.
     sequence_at: Option<usize>,
     sequence: u32,
 }
@@ -77,7 +77,7 @@ impl Traffic {
         new
     }
 
-    /// Xorshift.
+    /// Returns the next number of an xorshift generator.
     fn next(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -98,7 +98,7 @@ impl Traffic {
             [(client.into(), 0), (server.into(), 443)]
         } else {
             let [_, b, c, d] = (client as u32).to_be_bytes();
-            // The needle's address belongs to nobody.
+            // The needle's address belongs to no other host.
             let d = if [10, b, c, d] == NEEDLE.octets() {
                 d + 1
             } else {
@@ -116,7 +116,7 @@ impl Traffic {
         flow(ends, is_udp, sequence, payload)
     }
 
-    /// Adds the block of the next packet.
+    /// Appends the block of the next packet.
     fn packet(&mut self, out: &mut Vec<u8>) {
         if self.left == 0 {
             // Few flows have most of the packets.
@@ -188,7 +188,7 @@ fn flow(ends: [(IpAddr, u16); 2], is_udp: bool, sequence: u32, payload: Vec<u8>)
 }
 
 impl Flow {
-    /// Makes the frame that of the flow's next packet.
+    /// Changes the frame into the flow's next packet.
     fn advance(&mut self, length: usize, fresh: [u8; 8]) {
         let counted = (length.max(self.outside + HEADER) - self.outside) as u16;
         self.frame[self.length_at..][..2].copy_from_slice(&counted.to_be_bytes());
@@ -196,7 +196,7 @@ impl Flow {
             self.sequence = self.sequence.wrapping_add(length.saturating_sub(66) as u32);
             self.frame[at..][..4].copy_from_slice(&self.sequence.to_be_bytes());
         }
-        // What is kept of the payload begins anew in each packet.
+        // Each packet has new bytes in the captured part of the payload.
         let from = KEPT.min(self.frame.len()) - fresh.len();
         self.frame[from..][..fresh.len()].copy_from_slice(&fresh);
     }
@@ -213,7 +213,7 @@ fn block(out: &mut Vec<u8>, timestamp_ns: u64, frame: &[u8], length: usize) {
     enhanced_packet(out, &packet);
 }
 
-/// A store of made-up packets in a directory of its own.
+/// A store of synthetic packets in a directory of its own.
 #[derive(Debug)]
 pub struct Made {
     directory: Directory,
@@ -221,7 +221,7 @@ pub struct Made {
 }
 
 impl Made {
-    /// One host's packets, of so many flows.
+    /// Makes a store of one host's packets, with this many flows.
     pub fn new(scratch: &Path, packets: u64, flows: usize) -> Result<Self> {
         let directory = Directory::new(scratch, "store")?;
         let made = Self { directory, packets };
@@ -237,7 +237,7 @@ impl Made {
         format!("file://{}", self.root().display())
     }
 
-    /// One more host with few packets, the last of which is the needle.
+    /// Adds one more host with few packets, the last of which is the needle.
     pub fn add_needle(&mut self, packets: u64, flows: usize) -> Result<()> {
         self.packets += packets + 1;
         self.fill("needle", packets, flows, true)
@@ -286,8 +286,8 @@ impl Made {
         }
     }
 
-    /// Makes it the store of `hosts` hosts, of which all have the first one's packets and index: files with other names
-    /// (hard links), and records of their own.
+    /// Extends the store to `hosts` hosts, all with the first one's packets and index: files with other names (hard links),
+    /// and records of their own.
     pub fn multiply(&mut self, hosts: u64) -> Result<()> {
         let own = self.packets;
         let root = self.root();
@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn made_up_packets_are_whole_and_the_same_each_time() {
+    fn synthetic_packets_are_complete_and_reproducible() {
         let made = || {
             let mut traffic = Traffic::new(50);
             let mut out = Vec::new();

@@ -17,18 +17,18 @@ pub mod store;
 
 use crate::model::{Agreement, Experiment, Finding, Interval};
 
-/// How one series compares with another.
+/// Form of a comparison between two series.
 #[derive(Clone, Copy, Debug)]
 pub enum Comparison {
-    /// So many times as fast; at least as fast is what is aimed for.
+    /// Ratio of rates; the aim is at least 1.
     Faster,
-    /// This share of it, in per cent.
+    /// Share in per cent.
     Share,
-    /// So much more than it, in this unit.
+    /// Difference in this unit.
     More(&'static str),
 }
 
-/// Compares series with others by the figures of the same repetitions, at each place of the x axis.
+/// Compares series by the values of the same repetitions, at each x value.
 pub fn compared(
     experiment: &Experiment,
     pairs: &[(&str, &str)],

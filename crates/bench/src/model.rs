@@ -1,5 +1,5 @@
-//! The report model: what a run of experiments found, under which conditions, beside whom, and what failed.
-//! It is the schema of `results.json`; a change of meaning needs a new number in [`SCHEMA`].
+//! The report model: results of a run of experiments, their conditions, the peers, and the failures. It is the schema of
+//! `results.json`; a change of meaning needs a new number in [`SCHEMA`].
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ pub const SCHEMA: &str = "trawl-bench/1";
 pub struct Report {
     pub schema: String,
     pub trawl: String,
-    /// When the run began, in seconds since 1970.
+    /// Time at which the run began, in seconds since 1970.
     pub started_unix: u64,
     pub request: Request,
     pub conditions: Conditions,
     pub peers: Vec<PeerRecord>,
     pub experiments: Vec<Experiment>,
-    /// All that was asked for was measured or has a recorded reason.
+    /// True if all requested cases were measured or have a recorded reason.
     pub complete: bool,
 }
 
-/// What was asked for: enough for `trawl bench resume`.
+/// The request: enough for `trawl bench resume`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Request {
     pub experiments: Vec<String>,
@@ -36,23 +36,23 @@ pub struct Request {
     /// Only these of trawl's own series; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taps: Vec<String>,
-    /// Only these peers; empty: all that are installed.
+    /// Only these peers; empty: all installed ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<String>,
-    /// No peer at all.
+    /// Set to leave out all peers.
     #[serde(default)]
     pub no_peers: bool,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peer_paths: BTreeMap<String, String>,
-    /// The file that names the sending and the receiving host.
+    /// File that names the sending and the receiving host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts: Option<String>,
-    /// Where captures are written while they are measured.
+    /// Directory for captures during the measurement.
     #[serde(default)]
     pub scratch: String,
 }
 
-/// Under what circumstances figures were taken: without these they mean nothing.
+/// Conditions of the measurement, without which the values mean nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
     pub host: String,
@@ -79,7 +79,7 @@ pub struct PeerRecord {
     pub path: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// How to get it, or a version that works.
+    /// Instructions to install it, or a version that works.
     pub how_to_get: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -90,11 +90,11 @@ pub struct PeerRecord {
 pub enum PeerState {
     Installed,
     Missing,
-    /// It is there, and does not work on this host.
+    /// Installed, but does not work on this host.
     Unusable,
 }
 
-/// One experiment: its definition, every run, and what follows from them.
+/// One experiment: its definition, every run, and the conclusions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Experiment {
     pub definition: Definition,
@@ -111,21 +111,21 @@ pub struct Experiment {
     pub repetitions_left_out: u32,
 }
 
-/// One series at one place of the x axis in one repetition.
+/// One series at one x value in one repetition.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     pub series: String,
     pub x: f64,
     pub repetition: u32,
-    /// The figures of this run by metric.
+    /// The values of this run by metric.
     pub values: BTreeMap<String, f64>,
     /// Frames that the sending device handed over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent: Option<u64>,
-    /// Of those, the ones that should be recorded.
+    /// Number of sent frames that should be recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<u64>,
-    /// Counted by reading the file back, or at the device where no file is written.
+    /// Counted by reading the file back, or at the device if no file is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,23 +136,23 @@ pub struct Run {
     pub cpus: Vec<CpuUse>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Why this run counts as disturbed.
+    /// Reason if this run counts as disturbed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disturbed: Option<String>,
 }
 
-/// What a mechanism said of itself.
+/// A mechanism's own counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
-    /// It disagrees with what was counted outside.
+    /// True if it contradicts the independent count.
     pub wrong: bool,
 }
 
-/// What one CPU did while frames were sent, in shares of the time.
+/// Use of one CPU while frames were sent, in shares of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuUse {
     pub user: f32,
@@ -161,7 +161,7 @@ pub struct CpuUse {
     pub steal: f32,
 }
 
-/// A figure over all repetitions.
+/// A value over all repetitions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     pub series: String,
@@ -171,8 +171,8 @@ pub struct Point {
     pub disturbed: usize,
 }
 
-/// The median and how far it can be trusted: the range of order statistics that holds the median with at least 95 %
-/// confidence, or least to most where there are fewer than six repetitions.
+/// The median and its confidence interval: the range of order statistics that holds the median with at least 95 %
+/// confidence, or minimum to maximum for fewer than six repetitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     pub median: f64,
@@ -185,19 +185,19 @@ pub struct Interval {
 pub struct Failure {
     pub series: String,
     pub message: String,
-    /// How many runs it concerns.
+    /// Number of affected runs.
     pub runs: usize,
-    /// Nothing went wrong: this host cannot do it, or the peer is not installed.
+    /// True if nothing went wrong: this host cannot do it, or the peer is not installed.
     pub expected: bool,
 }
 
-/// What the experiment shows beside what the study found.
+/// The experiment's result compared with the study's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     pub agrees: Agreement,
-    /// What this machine shows.
+    /// Result on this machine.
     pub shows: String,
-    /// One sentence on how the two relate.
+    /// One sentence that relates the two.
     pub sentence: String,
 }
 
@@ -212,7 +212,7 @@ pub enum Agreement {
 }
 
 impl Agreement {
-    /// Returns the word of the page's style sheet.
+    /// Returns the class in the page's style sheet.
     pub fn class(self) -> &'static str {
         match self {
             Self::Yes => "yes",
@@ -251,7 +251,7 @@ impl Interval {
     }
 }
 
-/// How many order statistics at each end can be left out so that the rest still holds the median with 95 %.
+/// Returns the number of order statistics at each end that can be left out so that the rest holds the median with 95 %.
 fn ranks_outside(count: usize) -> usize {
     if count < 6 {
         return 0;
@@ -269,7 +269,7 @@ fn ranks_outside(count: usize) -> usize {
 }
 
 impl Experiment {
-    /// Medians over the runs, in the order in which series and metrics are defined.
+    /// Computes medians over the runs, in the order in which series and metrics are defined.
     pub fn summarise(&mut self) {
         let mut keys: Vec<(String, String, f64)> = Vec::new();
         for run in &self.runs {
@@ -310,13 +310,13 @@ impl Experiment {
             .collect();
     }
 
-    /// The points of one series, from left to right.
+    /// Returns the points of one series, from left to right.
     pub fn line(&self, series: &str, metric: &str) -> Vec<&Point> {
         let own = |point: &&Point| point.series == series && point.metric == metric;
         self.points.iter().filter(own).collect()
     }
 
-    /// The series that were measured, in the order of their first run.
+    /// Returns the measured series, in the order of their first run.
     pub fn series(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for run in &self.runs {
@@ -327,7 +327,7 @@ impl Experiment {
         names
     }
 
-    /// Counts the runs that other work on the machine disturbed.
+    /// Returns the number of runs that other work on the machine disturbed.
     pub fn disturbed_runs(&self) -> usize {
         self.runs
             .iter()
@@ -335,14 +335,14 @@ impl Experiment {
             .count()
     }
 
-    /// Ratios of one series to another inside the same repetition and place.
+    /// Returns the ratios of one series to another within the same repetition and x value.
     pub fn paired(&self, ours: &str, theirs: &str, metric: &str, x: f64) -> Option<Interval> {
         let pairs = self.pairs(ours, theirs, metric, x);
         let ratios = pairs.iter().filter(|(_, b)| *b > 0.0).map(|(a, b)| a / b);
         Interval::of(ratios)
     }
 
-    /// The figures of two series inside the same repetition and place.
+    /// Returns the values of two series within the same repetition and x value.
     pub fn pairs(&self, ours: &str, theirs: &str, metric: &str, x: f64) -> Vec<(f64, f64)> {
         let own = |name: &str, repetition: u32| {
             self.runs
@@ -364,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interval_holds_the_median_with_the_confidence_it_names() {
+    fn interval_holds_the_median_with_its_confidence() {
         let interval = |count: u32| Interval::of((1..=count).map(f64::from)).expect("not empty");
         assert_eq!(Interval::of([]), None);
         assert_eq!((interval(1).low, interval(1).high), (1.0, 1.0));

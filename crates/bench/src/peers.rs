@@ -1,5 +1,5 @@
-//! Peers behind adapters: other people's programs that trawl is measured beside. Which are here, in which version,
-//! and how to get those that are not.
+//! Adapters for peers, the programs that trawl is compared with: the installed ones, their versions, and instructions to
+//! install the others.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::model::{PeerRecord, PeerState};
 #[derive(Debug)]
 struct Known {
     name: &'static str,
-    /// The arguments that make it say its version.
+    /// Arguments that print the version.
     version: &'static [&'static str],
     how_to_get: &'static str,
     kind: Kind,
@@ -21,9 +21,9 @@ struct Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Program,
-    /// Of xdp-tools: versions before [`XDP_TOOLS_AT_LEAST`] load nothing on newer kernels.
+    /// A program of xdp-tools: versions before [`XDP_TOOLS_AT_LEAST`] load nothing on newer kernels.
     XdpTools,
-    /// There where this path is.
+    /// A module that is loaded if this path exists.
     KernelModule(&'static str),
 }
 
@@ -34,7 +34,7 @@ const XDP_TOOLS_WORKS: &str = "version 1.6.3 works: build it from https://github
 const XDP_TOOLS: &str = "apt-get install xdp-tools where that is version 1.5 or newer, else build 1.6.3 from \
                          https://github.com/xdp-project/xdp-tools and use --peer NAME=PATH";
 
-/// testpmd says its version only when it starts; it ends at the help text.
+/// testpmd prints its version only when it starts; the help text ends it.
 const TESTPMD_VERSION: &[&str] = &[
     "-v",
     "--no-pci",
@@ -136,30 +136,27 @@ pub struct Peers {
     records: Vec<PeerRecord>,
 }
 
-/// Why a peer takes no part.
+/// Reason why a peer does not take part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
     pub message: String,
 }
 
 impl Peers {
-    /// Looks for all of them; `chosen` names binaries that are taken in any case.
+    /// Looks for all peers; `chosen` names binaries that are used in any case.
     pub fn find(chosen: &BTreeMap<String, String>) -> Result<Self> {
         for (name, path) in chosen {
             if !KNOWN.iter().any(|one| one.name == name) {
                 let names: Vec<&str> = KNOWN.iter().map(|one| one.name).collect();
                 return Err(Error::usage(
                     format!("--peer {name}={path}"),
-                    format!(
-                        "there is no peer of that name; known are {}",
-                        names.join(", ")
-                    ),
+                    format!("unknown peer; known are {}", names.join(", ")),
                 ));
             }
             if !Path::new(path).is_file() {
                 return Err(Error::usage(
                     format!("--peer {name}={path}"),
-                    "there is no such file",
+                    "no such file",
                 ));
             }
         }
@@ -174,7 +171,7 @@ impl Peers {
         &self.records
     }
 
-    /// The peer that a series is of: it begins with its name.
+    /// Returns the peer of a series, whose name begins with the peer's.
     pub fn of_series(series: &str) -> Option<&'static str> {
         Self::names().into_iter().find(|name| {
             series.strip_prefix(name).is_some_and(|rest| {
@@ -187,7 +184,7 @@ impl Peers {
         KNOWN.iter().map(|one| one.name).collect()
     }
 
-    /// The binary of a peer, whether it works here or not.
+    /// Returns the binary of a peer, whether it works here or not.
     pub fn binary(&self, name: &str) -> std::result::Result<PathBuf, Absent> {
         let found = self.records.iter().find(|one| one.name == name);
         match found.and_then(|record| record.path.as_ref()) {
@@ -196,7 +193,7 @@ impl Peers {
         }
     }
 
-    /// The binary of a peer that works here.
+    /// Returns the binary of a peer that works here.
     pub fn path(&self, name: &str) -> std::result::Result<PathBuf, Absent> {
         let absent = |message: String| Absent { message };
         let Some(record) = self.records.iter().find(|one| one.name == name) else {
@@ -256,7 +253,7 @@ fn in_path(name: &str) -> Option<PathBuf> {
     places.find(|path| path.is_file())
 }
 
-/// The first line of what it says that has a number in it.
+/// Returns the first line of its output that has a number in it.
 fn version_of(known: &Known, path: &Path) -> Option<String> {
     if known.version.is_empty() {
         return built_from(path);
@@ -282,7 +279,7 @@ fn version_of(known: &Known, path: &Path) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// A Go program says nothing of itself, but carries the version of its main module.
+/// Returns the version of the main module: a Go program prints no version, but contains it.
 fn built_from(path: &Path) -> Option<String> {
     let binary = std::fs::read(path).ok()?;
     let mark = b"\nmod\t";
@@ -298,7 +295,7 @@ fn built_from(path: &Path) -> Option<String> {
     )
 }
 
-/// The first two numbers that have a dot between them.
+/// Returns the first two numbers with a dot between them.
 fn numbers(text: &str) -> Option<(u32, u32)> {
     text.split(|c: char| !c.is_ascii_digit() && c != '.')
         .find_map(|word| {
@@ -323,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_missing_says_how_to_get_it() {
+    fn missing_peer_has_instructions() {
         let mut peers = Peers::find(&BTreeMap::new()).expect("nothing is chosen");
         assert_eq!(peers.records().len(), Peers::names().len());
         peers.records = vec![look(&program("trawl-no-such-peer", &[], "make one"), None)];
@@ -336,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_peers_have_to_be_known_and_there() {
+    fn chosen_peers_must_be_known_and_exist() {
         let chosen = |name: &str, path: &str| {
             Peers::find(&[(name.to_owned(), path.to_owned())].into()).map(drop)
         };

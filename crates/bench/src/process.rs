@@ -1,5 +1,5 @@
-//! Programs as child processes of an experiment: run to their end, in the background until they are not needed, or a
-//! capture on a CPU of its own, which is waited for until it is ready, ended with an interrupt, and read for its output.
+//! Child processes of an experiment: run to their end, in the background until they are not needed, or a capture on a CPU of
+//! its own, which is awaited until it is ready, ended with an interrupt, and read for its output.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -12,7 +12,7 @@ use trawl_sys::{Error, Result, process};
 
 use crate::scratch::MARK;
 
-/// A command that carries the benchmark's mark, so that it is found if the benchmark is killed.
+/// Returns a command with the benchmark's mark, by which its processes are found if the benchmark is killed.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     process::with_signals(&mut command)
@@ -21,14 +21,14 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The same in a network namespace.
+/// Returns such a command in a network namespace.
 pub fn command_in(namespace: &str, program: impl AsRef<OsStr>) -> Command {
     let mut inside = command("ip");
     inside.args(["netns", "exec", namespace]).arg(program);
     inside
 }
 
-/// The same with the mounts of the host, for programs that pin to the bpffs: `ip netns exec` hides it.
+/// Returns such a command with the mounts of the host, for programs that pin to the bpffs: `ip netns exec` hides it.
 pub fn command_beside(namespace: &str, program: impl AsRef<OsStr>) -> Command {
     let mut inside = command("nsenter");
     inside
@@ -37,7 +37,7 @@ pub fn command_beside(namespace: &str, program: impl AsRef<OsStr>) -> Command {
     inside
 }
 
-/// The command as one types it.
+/// Returns the command line.
 fn words(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words
@@ -46,7 +46,7 @@ fn words(command: &Command) -> String {
         .join(" ")
 }
 
-/// Runs it to its end; what it says is the error where it fails.
+/// Runs a command to its end; its output is the error if it fails.
 pub fn run(command: &mut Command) -> Result<String> {
     let what = words(command);
     let output = command
@@ -65,24 +65,24 @@ pub fn run(command: &mut Command) -> Result<String> {
     Err(Error::failed(what, last.join("; ")))
 }
 
-/// Runs trawl, and reads the JSON that it prints.
+/// Runs trawl, and parses the JSON that it prints.
 pub fn json<A: AsRef<OsStr>>(trawl: &Path, arguments: &[A]) -> Result<Value> {
     json_of(command(trawl).args(arguments))
 }
 
-/// Runs a command, and reads the JSON that it prints.
+/// Runs a command, and parses the JSON that it prints.
 pub fn json_of(command: &mut Command) -> Result<Value> {
     let text = run(command)?;
     serde_json::from_str(&text)
         .map_err(|e| Error::failed(format!("{} printed no JSON", words(command)), e))
 }
 
-/// Runs in the background until it is dropped.
+/// A process that runs in the background until it is dropped.
 #[derive(Debug)]
 pub struct Background(std::process::Child);
 
 impl Background {
-    /// Starts it, and waits until it prints `ready` on standard output.
+    /// Starts a command, and waits until it prints `ready` on standard output.
     pub fn start(command: &mut Command, ready: &str) -> Result<Self> {
         let what = words(command);
         let child = command
@@ -117,7 +117,7 @@ impl Background {
         ))
     }
 
-    /// Starts it, whose output goes elsewhere.
+    /// Starts a command whose output goes elsewhere.
     pub fn spawn(command: &mut Command) -> Result<Self> {
         let what = words(command);
         let child = command.spawn();
@@ -138,17 +138,17 @@ impl Drop for Background {
     }
 }
 
-/// tcpdump is handed a block that is not full after a second; so long without any work, and nothing is left for it.
+/// Time without work after which nothing is left: tcpdump receives a partly filled block after a second.
 const IDLE: Duration = Duration::from_millis(1500);
 const IDLE_AT_MOST: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What a capture program held in memory, in bytes.
+/// Memory of a capture program, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The largest it ever was in memory (VmHWM), rings included.
+    /// Peak resident size (VmHWM), including rings.
     pub peak: u64,
-    /// Of that, rings that it shares with BPF programs.
+    /// Part of it: rings that it shares with BPF programs.
     pub rings: u64,
     /// The rest.
     pub without_rings: u64,
@@ -160,12 +160,12 @@ pub struct Peer {
     name: String,
     child: Child,
     stderr: BufReader<ChildStderr>,
-    /// What it said when it was ready.
+    /// Its line of output when it was ready.
     last_line: String,
 }
 
 impl Peer {
-    /// Starts it and waits until it says on standard error that it is ready.
+    /// Starts a command, and waits until it prints `ready` on standard error.
     pub fn start(name: &str, command: &mut Command, cpu: usize, ready: &str) -> Result<Self> {
         let fail = |e| Error::os(format!("cannot start {name}"), e);
         let mut child = process::with_signals(command)
@@ -179,7 +179,7 @@ impl Peer {
         let stderr = child
             .stderr
             .take()
-            .ok_or_else(|| Error::failed(format!("cannot read what {name} says"), "no pipe"))?;
+            .ok_or_else(|| Error::failed(format!("cannot read the output of {name}"), "no pipe"))?;
         let peer = Self {
             name: name.to_owned(),
             child,
@@ -189,7 +189,7 @@ impl Peer {
         peer.wait_for(ready)
     }
 
-    /// Waits until it says this on standard error.
+    /// Waits until it prints `ready` on standard error.
     pub fn wait_for(mut self, ready: &str) -> Result<Self> {
         let mut said = String::new();
         loop {
@@ -208,13 +208,13 @@ impl Peer {
         }
     }
 
-    /// The number at the end of the line that was waited for.
+    /// Returns the number at the end of the awaited line.
     pub fn last_number(&self) -> u32 {
         let digits = self.last_line.split_whitespace().last();
         digits.and_then(|text| text.parse().ok()).unwrap_or(0)
     }
 
-    /// What it says until it ends by itself.
+    /// Reads its output until it ends on its own.
     pub fn read_to_end(mut self) -> Result<String> {
         let mut said = String::new();
         let read = self.stderr.read_to_string(&mut said);
@@ -223,19 +223,19 @@ impl Peer {
         Ok(said)
     }
 
-    /// CPU seconds used so far.
+    /// Returns the CPU seconds used so far.
     pub fn cpu_seconds(&self) -> f64 {
         process::cpu_seconds(self.child.id())
     }
 
-    /// What it holds in memory; `None` where the kernel does not tell.
+    /// Returns its memory; `None` if the kernel does not report it.
     pub fn memory(&self) -> Option<Memory> {
         let read =
             |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).ok();
         Some(memory(&read("status")?, &read("smaps")?))
     }
 
-    /// Waits until it has done with what was sent: its CPU time stands still.
+    /// Waits until it has processed all packets: its CPU time stands still.
     pub fn wait_until_idle(&self) {
         let start = Instant::now();
         let mut last = (self.cpu_seconds(), start);
@@ -248,7 +248,7 @@ impl Peer {
         }
     }
 
-    /// Interrupts it and returns what it said at its end.
+    /// Interrupts it and returns its final output.
     pub fn finish(self) -> Result<String> {
         process::interrupt(self.child.id())?;
         self.read_to_end()
@@ -257,7 +257,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Only matters where an error came before `finish`.
+        // Needed only if an error came before `finish`.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -271,7 +271,7 @@ fn memory(status: &str, mappings: &str) -> Memory {
     let mut rings = 0;
     let mut is_ring = false;
     for line in mappings.lines() {
-        // A mapping's first line ends with what is mapped; the others begin with a name and a colon.
+        // A mapping's first line ends with the mapped file; the others begin with a name and a colon.
         let is_first = line
             .split(' ')
             .next()
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rings_are_told_from_the_rest() {
+    fn rings_are_separated_from_the_rest() {
         let status = "Name:\ttrawl\nVmHWM:\t    9000 kB\nVmRSS:\t 8000 kB\n";
         let mappings = "7f00-7f10 rw-s 00000000 00:10 11  anon_inode:bpf-map\n\
                         Size:  9999 kB\nRss:    5000 kB\n\

@@ -1,4 +1,4 @@
-//! The report: one page that needs no network, Markdown or a vector picture, out of the results of one or more runs.
+//! The report: one page that needs no network, Markdown or a vector picture, from the results of one or more runs.
 
 mod page;
 mod plot;
@@ -11,7 +11,7 @@ pub use tables::{Change, behind, changes, markdown};
 
 use super::model::Report;
 
-/// Results and where they came from.
+/// Results and their origin.
 #[derive(Clone, Debug)]
 pub struct Source {
     pub name: String,

@@ -1,5 +1,5 @@
-//! Takes experiments through their cases: repetitions interleaved, so that what else happens on the machine falls on
-//! all series; what is measured is kept at once; what fails is recorded once and not tried again.
+//! Executes the cases of experiments: repetitions are interleaved, so that other work on the machine affects all series;
+//! results are saved at once; failures are recorded once and not tried again.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::model::{Experiment, Failure, Finding, Report, Request, Run, SCHEMA};
 use super::peers::Peers;
 use super::{Bench, Case, Measured, Stop, store};
 
-/// Where a run is.
+/// Progress of a run.
 #[derive(Clone, Debug)]
 pub struct Progress {
     pub experiment: String,
@@ -26,7 +26,7 @@ pub struct Progress {
     pub left: Option<Duration>,
 }
 
-/// Runs what is asked for, or the rest of it where `before` holds a part. `watch` says whether to go on.
+/// Runs the request, or the rest of it if `before` holds a part. `watch` returns whether to go on.
 pub fn run(
     request: &Request,
     bench: &Bench,
@@ -61,7 +61,7 @@ pub fn run(
     let total = plans.iter().map(Planned::total).sum();
     let mut clock = Clock::new(total, request);
     let most = plans.iter().map(|plan| plan.repetitions).max().unwrap_or(0);
-    // One repetition of every experiment before the next: what else the machine does falls on all of them.
+    // One repetition of every experiment before the next: other work on the machine affects all of them.
     for repetition in 1..=most {
         for (entry, plan) in entries.iter().zip(&plans) {
             if repetition > plan.repetitions {
@@ -110,7 +110,7 @@ fn finish(entry: &Entry, experiment: &mut Experiment) {
             ..Finding::default()
         },
     };
-    // Where there is nothing to compare with, the reason is what there is to say.
+    // Without a comparison, the reason is the result.
     if experiment.finding.sentence.is_empty() {
         let why: BTreeSet<String> = experiment
             .failures
@@ -121,17 +121,17 @@ fn finish(entry: &Entry, experiment: &mut Experiment) {
     }
 }
 
-/// A quick run of all experiments ends within 15 minutes: no repetition begins that would end later than this; the
-/// rest is for what takes longer than it did before, and for the report.
+/// Budget of a quick run, which ends within 15 minutes: no repetition begins that would end later than this; the rest is for
+/// cases that are slower than before, and for the report.
 const QUICK: Duration = Duration::from_secs(13 * 60);
 
-/// What is done and how long the rest takes.
+/// The progress of a run, and an estimate of the remaining time.
 struct Clock {
     total: usize,
     done: usize,
     measured: usize,
     began: Instant,
-    /// When all is to be over; `None`: when it is.
+    /// Limit of the run's duration; `None`: unlimited.
     budget: Option<Duration>,
 }
 
@@ -147,7 +147,7 @@ impl Clock {
         }
     }
 
-    /// Whether a repetition that takes this long ends within the budget.
+    /// Returns whether a repetition of this duration ends within the budget.
     fn has_time_for(&self, seconds: f64) -> bool {
         self.budget.is_none_or(|budget| {
             self.began.elapsed().as_secs_f64() + seconds < budget.as_secs_f64()
@@ -214,7 +214,7 @@ impl Planned {
         self.cases.len() * self.repetitions as usize
     }
 
-    /// Where the experiment is in the report; a new one is put at its end.
+    /// Returns the index of the experiment in the report; a new one is appended.
     fn place_in(&self, report: &mut Report) -> usize {
         let name = &self.empty.definition.name;
         let found = report
@@ -227,7 +227,7 @@ impl Planned {
         })
     }
 
-    /// One repetition; false where it was interrupted.
+    /// Runs one repetition; false if it was interrupted.
     #[allow(clippy::too_many_arguments)]
     fn run(
         &self,
@@ -247,7 +247,7 @@ impl Planned {
             .map(|failure| failure.series.clone())
             .filter(|series| !earlier.runs.iter().any(|run| run.series == *series))
             .collect();
-        // There and back: what comes first has no advantage from it.
+        // In alternating order: no case has an advantage from coming first.
         let mut order: Vec<&Case> = self.cases.iter().collect();
         if repetition.is_multiple_of(2) {
             order.reverse();
@@ -276,7 +276,7 @@ impl Planned {
             }
             let sample = Sample::now();
             let result = (case.run)(bench);
-            // An interruption reaches the programs that are measured as well: what they gave is no figure.
+            // An interruption also reaches the measured programs: their results do not count.
             if !watch(&progress) {
                 return Ok(false);
             }
@@ -332,7 +332,8 @@ fn as_run(case: &Case, repetition: u32, measured: Measured, sample: &Sample) -> 
     }
 }
 
-/// A claim is wrong where the file holds another number, or where losses are not admitted: more than one in a thousand.
+/// Returns whether a claim is wrong: the file holds another number, or more than one in a thousand lost packets are not
+/// admitted.
 fn is_wrong(claim: &super::model::Claim, expected: Option<u64>, recorded: Option<u64>) -> bool {
     let (Some(expected), Some(recorded)) = (expected, recorded) else {
         return false;
@@ -364,7 +365,7 @@ fn note(experiment: &mut Experiment, series: &str, stop: Stop) {
     }
 }
 
-/// The command that runs just this experiment again.
+/// Returns the command that runs just this experiment again.
 fn command(name: &str, request: &Request) -> String {
     let mut words = vec![format!(
         "trawl bench run {name} --{}",
@@ -392,7 +393,7 @@ mod tests {
     use crate::model::Claim;
 
     #[test]
-    fn a_quick_run_has_time_for_what_ends_within_its_budget() {
+    fn quick_run_has_time_for_cases_within_its_budget() {
         let quick = Request::default();
         let whole = QUICK.as_secs_f64();
         let clock = Clock::new(100, &quick);
@@ -408,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_hides_losses_is_wrong() {
+    fn claim_that_hides_losses_is_wrong() {
         let claim = |recorded, lost| Claim {
             recorded,
             lost,

@@ -1,6 +1,6 @@
-//! Files and directories of an experiment: made anew, counted, and removed, also after an interruption.
+//! Files and directories of an experiment: newly made, counted, and removed, also after an interruption.
 //!
-//! Packets are counted in the files that were written: a capture's own count is not taken for theirs.
+//! Packets are counted in the written files, independently of a capture's own counts.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use trawl_packet::read::CaptureReader;
 use trawl_sys::{Error, Result, create, process};
 
-/// A file that is gone when the run is over. It is made anew: what others put there under such a name is not written to.
+/// A file that is removed after the run. It is newly made: a planted file of that name is not written to.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
@@ -25,7 +25,7 @@ impl Scratch {
         &self.0
     }
 
-    /// The files of a series that a capture made of this name, `NAME_00000` and so on.
+    /// Returns the files of a series that a capture made of this name, `NAME_00000` and so on.
     pub fn series(&self) -> Vec<PathBuf> {
         let directory = self.0.parent().unwrap_or(Path::new("."));
         let name = self.0.file_name().unwrap_or_default().to_string_lossy();
@@ -49,7 +49,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A directory of a benchmark's, which is removed with all that is in it.
+/// A directory of a benchmark, which is removed with its contents.
 #[derive(Debug)]
 pub struct Directory(PathBuf);
 
@@ -69,11 +69,11 @@ impl Drop for Directory {
     }
 }
 
-/// Names that are tried where others have put files.
+/// Number of names to try if others exist.
 const ATTEMPTS: u32 = 100;
 const PRIVATE: u32 = 0o600;
 
-/// Makes a file or directory of this process that did not exist, and returns its path.
+/// Makes a new file or directory of this process, and returns its path.
 fn made(parent: &Path, name: &str, make: impl Fn(&Path) -> std::io::Result<()>) -> Result<PathBuf> {
     let prefix = file_prefix(std::process::id());
     let mut number = 0;
@@ -87,15 +87,15 @@ fn made(parent: &Path, name: &str, make: impl Fn(&Path) -> std::io::Result<()>) 
     }
 }
 
-/// What a file of any capture holds.
+/// Packet counts of a capture file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Contents {
     pub packets: u64,
-    /// Stamped earlier than one before them.
+    /// Packets stamped earlier than a predecessor.
     pub disordered: u64,
 }
 
-/// The packets of a file that are addressed to this MAC, where one is named: not the answers that the host gave.
+/// Counts the packets of a file, or the ones addressed to this MAC, which excludes the host's answers.
 pub fn contents(path: &Path, mac: Option<[u8; 6]>) -> Result<Contents> {
     let what = || format!("cannot count the packets of {}", path.display());
     let file = File::open(path).map_err(|e| Error::os(what(), e))?;
@@ -113,15 +113,15 @@ pub fn contents(path: &Path, mac: Option<[u8; 6]>) -> Result<Contents> {
     Ok(contents)
 }
 
-/// In the environment of all that a benchmark starts: its process id.
+/// Environment variable of all processes of a benchmark: its process id.
 pub const MARK: &str = "TRAWL_BENCH";
 
-/// The beginning of the names of its files.
+/// Returns the prefix of a benchmark's file names.
 pub fn file_prefix(process: u32) -> String {
     format!("trawl-bench-{process}-")
 }
 
-/// Removes what a benchmark has left behind that ran as this process and wrote to this directory.
+/// Removes the remains of a benchmark that ran as this process and wrote to this directory.
 pub fn clean_up(process: u32, directory: &Path) {
     for peer in marked(process) {
         let _ = process::interrupt(peer);
@@ -142,7 +142,7 @@ pub fn clean_up(process: u32, directory: &Path) {
     }
 }
 
-/// Processes that carry its mark.
+/// Returns the processes that carry its mark.
 fn marked(process: u32) -> Vec<u32> {
     let mark = format!("{MARK}={process}");
     let carries = |id: &u32| {
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_planted_link_is_not_followed() {
+    fn planted_link_is_not_followed() {
         let directory = std::env::temp_dir().join(format!("trawl-scratch-{}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("a directory");
         let victim = directory.join("victim");

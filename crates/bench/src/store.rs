@@ -15,14 +15,14 @@ pub fn json_path(directory: &Path) -> PathBuf {
     directory.join(JSON)
 }
 
-/// Puts the JSON in place of the one before; a reader sees the old or the new one, whole.
+/// Replaces the JSON; a reader sees the old or the new one, complete.
 pub fn save(directory: &Path, report: &Report) -> Result<()> {
     let text = serde_json::to_vec(report)
         .map_err(|e| Error::failed("cannot put the results into JSON", e))?;
     replace(&json_path(directory), &text)
 }
 
-/// The CSV besides: one line for each run and metric.
+/// Writes the CSV: one line for each run and metric.
 pub fn save_csv(directory: &Path, report: &Report) -> Result<()> {
     replace(&directory.join(CSV), csv(report).as_bytes())
 }
@@ -126,7 +126,7 @@ fn csv(report: &Report) -> String {
     text
 }
 
-/// A field as RFC 4180 has it.
+/// Quotes a field by RFC 4180.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

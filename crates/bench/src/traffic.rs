@@ -1,5 +1,5 @@
-//! Traffic out of a lab's end by `trawl gen`, counted by the device that sends it; and its reception on a CPU of its own,
-//! where each queue gets a kernel thread (threaded NAPI), which is pinned and whose time is read.
+//! Traffic out of a lab's end by `trawl gen`, counted by the sending device; and its reception on a CPU of its own: each
+//! queue gets a kernel thread (threaded NAPI), which is pinned and whose time is read.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -12,23 +12,23 @@ use crate::machine::Sample;
 use crate::model::CpuUse;
 use crate::{Bench, Stop};
 
-/// A sender that stays further below the rate that was asked for says nothing about that rate.
+/// Share of the requested rate below which a sender says nothing about that rate.
 pub const RATE_REACHED: f64 = 0.93;
 /// Bytes of the checksum at a frame's end, which the studies count and Linux does not show.
 pub const CHECKSUM: usize = 4;
 
 #[derive(Clone, Debug)]
 pub struct Traffic {
-    /// Length of each frame with its checksum, as the studies count.
+    /// Length of each frame including its checksum, as in the studies.
     pub size: usize,
-    /// Frames a second; `None`: as fast as they go.
+    /// Frames a second; `None`: full speed.
     pub rate: Option<f64>,
     pub amount: Amount,
-    /// The CPU of each sending thread.
+    /// CPU of each sending thread.
     pub cpus: Vec<usize>,
-    /// More of `trawl gen udp`.
+    /// Further arguments of `trawl gen udp`.
     pub more: Vec<String>,
-    /// Whatever else wants the sender's CPU gets it at once.
+    /// Set to lower the sender's priority below all other work on its CPU.
     pub gives_way: bool,
 }
 
@@ -53,18 +53,18 @@ impl Sent {
     }
 }
 
-/// Frames a second that fill this many Mbit/s with frames of this length, checksum included.
+/// Returns the frames a second that fill this many Mbit/s with frames of this length, including the checksum.
 pub fn frames_per_second(megabits: f64, size: usize) -> f64 {
     megabits * 1e6 / 8.0 / size as f64
 }
 
 impl Traffic {
-    /// At a rate, for a time, from one CPU.
+    /// Returns traffic at a rate, for a time, from one CPU.
     pub fn at(size: usize, rate: f64, seconds: f64, cpu: usize) -> Self {
         Self {
             size,
             rate: Some(rate),
-            // By time: a receiver that holds the sender up would make a number of frames last.
+            // By time: a slow receiver would stretch the time of a fixed number of frames.
             amount: Amount::Time(Duration::from_secs_f64(seconds.max(100.0 / rate))),
             cpus: vec![cpu],
             more: Vec::new(),
@@ -72,7 +72,7 @@ impl Traffic {
         }
     }
 
-    /// As fast as it goes, for a time, from these CPUs.
+    /// Returns traffic at full speed, for a time, from these CPUs.
     pub fn flood(size: usize, seconds: f64, cpus: &[usize]) -> Self {
         Self {
             size,
@@ -89,7 +89,7 @@ impl Traffic {
         self
     }
 
-    /// The arguments of `trawl` that send it.
+    /// Returns the arguments of `trawl` that send it.
     pub fn arguments(&self, interface: &str, destination: &str) -> Vec<String> {
         let mut words: Vec<String> = [
             "gen",
@@ -113,7 +113,7 @@ impl Traffic {
             Amount::Time(time) => add("--duration", format!("{}ms", time.as_millis().max(1))),
         }
         add("--threads", self.cpus.len().to_string());
-        // More threads than CPUs share them, in this order.
+        // If threads outnumber the CPUs, they share them in this order.
         let mut cpus: Vec<String> = Vec::new();
         for cpu in self.cpus.iter().map(usize::to_string) {
             if !cpus.contains(&cpu) {
@@ -172,8 +172,7 @@ pub fn received(station: &Station) -> Result<u64> {
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// An interface's name by which the kernel's threads of it are found among all others, also among those of a lab that
-/// is on its way out.
+/// Returns a unique interface name, which identifies the kernel's threads, even while another lab is being removed.
 pub fn interface_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed) % 0x1000;
@@ -187,7 +186,7 @@ pub struct Napi {
 }
 
 impl Napi {
-    /// Gives each queue a kernel thread, and puts these on one CPU, before what else runs there.
+    /// Gives each queue a kernel thread, and pins them to one CPU with a higher priority than its other work.
     pub fn pinned(station: &Station, cpu: usize) -> Result<Self, Stop> {
         let setting = format!("/sys/class/net/{}/threaded", station.interface);
         let mut shell = process::command_in(&station.name, "sh");
@@ -217,7 +216,7 @@ impl Napi {
         }
     }
 
-    /// The CPU time that receiving has taken so far, whatever else ran on the same CPU.
+    /// Returns the CPU time of the reception so far, independent of other work on the CPU.
     pub fn cpu_seconds(&self) -> f64 {
         let of = |thread: &u32| {
             let text = std::fs::read_to_string(format!("/proc/{thread}/schedstat")).ok();
@@ -247,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_count_the_checksum_and_rates_the_frame() {
+    fn sizes_include_the_checksum_and_rates_the_frame() {
         assert_eq!(frames_per_second(512.0, 64), 1e6);
         let words = Traffic::at(64, 1000.0, 0.5, 1)
             .arguments("n:v", "10.0.0.1")

@@ -1,6 +1,6 @@
-//! Small receivers by AF_XDP and by plain calls on a packet socket, so that these mechanisms can be compared: each runs as a
-//! process of its own, as the others do, and writes what it receives to a pcap file. AF_XDP takes the packets away: nothing
-//! else sees them.
+//! Small receivers by AF_XDP and by plain calls on a packet socket, for comparing these mechanisms: each runs as a process
+//! of its own, like the others, and writes its packets to a pcap file. AF_XDP takes the packets away: no other program sees
+//! them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -16,7 +16,7 @@ use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{Namespace, run_in};
 use trawl_sys::{Error, Result};
 
-/// So much is written at once.
+/// Size of a write.
 const CHUNK: usize = 1 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Ethernet, with microseconds, in this machine's byte order.
@@ -24,7 +24,7 @@ const MAGIC: u32 = 0xa1b2_c3d4;
 const SNAPLEN: u32 = 262_144;
 const ETHERNET: u32 = 1;
 
-/// Receives until it is interrupted; says when it is ready, and what it recorded and lost.
+/// Receives until interrupted; prints a line when ready, and the counts of recorded and lost packets.
 pub fn receive(
     namespace: &str,
     interface: &str,
@@ -75,7 +75,7 @@ pub fn receive(
     Ok(())
 }
 
-/// Receives until it is interrupted, with one call for each packet; says when it is ready, and what it recorded.
+/// Receives until interrupted, with one call for each packet; prints a line when ready, and the count of recorded packets.
 pub fn receive_by_calls(
     namespace: &str,
     interface: &str,
@@ -98,7 +98,7 @@ pub fn receive_by_calls(
                 recorded += 1;
             }
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                // What came before the signal has been read.
+                // Packets from before the signal have been read.
                 if signals.next().is_some() {
                     break;
                 }

@@ -25,7 +25,7 @@ use crate::args::{LibpcapArg, VerifierLog, filter_in_file};
 use crate::terminal;
 use crate::terminal::write_out;
 
-/// Shows the compiled form of a filter, if the kernel accepts it, and which packets of a file match
+/// Shows the compiled form of a filter, the verdict of the kernel on it, and the packets of a file that match
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Filter in tcpdump's syntax: 'tcp port 80 and host 10.0.0.1'

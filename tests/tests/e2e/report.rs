@@ -154,7 +154,7 @@ fn disturbed_runs_have_a_banner_and_single_points_are_bars() {
     assert!(!html.contains("<span class=\"yes\">"));
     assert_eq!(html.matches("<table class=\"bars\">").count(), 1);
     assert_eq!(html.matches("<div class=\"plot\"").count(), 0);
-    assert!(html.contains("All values are those of"));
+    assert!(html.contains("All values equal the ones of"));
 }
 
 #[test]

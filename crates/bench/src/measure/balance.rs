@@ -1,5 +1,5 @@
-//! The load balancer beside IPVS (study B): packets a second by the number of flows, and which flows the removal of a
-//! backend moves.
+//! The load balancer compared with IPVS (study B): packets a second by the number of flows, and the flows that the removal
+//! of a backend moves.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,7 +23,7 @@ use crate::{Bench, Case, Measure, Measured, Stop, named, process};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 const PORT: u16 = 9;
-/// The backend that is removed, by its place among the others.
+/// Index of the backend that is removed.
 const REMOVED: usize = 1;
 const MOST_BACKENDS: usize = 200;
 
@@ -36,7 +36,7 @@ pub enum Balance {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Trawl,
-    /// With this scheduler.
+    /// IPVS with this scheduler.
     Ipvs(&'static str),
 }
 
@@ -53,7 +53,7 @@ const RATES: &[(&str, (Who, Forward))] = &[
     ("IPVS ipip", (Who::Ipvs("mh"), Forward::Ipip)),
 ];
 
-/// Whether the flows are known when the backend is removed, or come afterwards.
+/// True if the flows are known when the backend is removed; false if they come afterwards.
 const MOVES: &[(&str, (Who, bool))] = &[
     ("trawl established", (Who::Trawl, true)),
     ("trawl new", (Who::Trawl, false)),
@@ -68,7 +68,7 @@ fn backends(number: f64) -> Result<usize> {
         true => Ok(number),
         false => Err(Error::usage(
             format!("{number} backends"),
-            format!("there can be 2 to {MOST_BACKENDS}"),
+            format!("2 to {MOST_BACKENDS} are possible"),
         )),
     }
 }
@@ -108,9 +108,8 @@ impl Measure for Balance {
     }
 }
 
-/// Addresses on host b's network, each with a MAC address of its own, by which they are told apart.
-/// What makes frames belong to this many flows, the same ones each time. Frames that are rewritten on their way come round
-/// again as they were left, unless they are of more than one kind: then all headers are written anew.
+/// Sets the arguments for this many flows, the same ones each time. Frames that are rewritten on their path return as they
+/// were left, unless they are of more than one kind: then all headers are written anew.
 fn with_flows(mut traffic: Traffic, flows: u64) -> Traffic {
     let flows = flows.to_string();
     let words = [
@@ -142,7 +141,7 @@ fn rate(
     let all: Vec<usize> = (0..backends).collect();
     let farm = Farm::new(bench, who, forward, &all, flows)?;
     let _end = Loaded::native(Does::Drop, &farm.line.b)?;
-    // What is measured is how established flows are forwarded.
+    // The experiment measures the forwarding of established flows.
     farm.send(bench, &each(flood.size, flows, bench.sender_cpu))?;
     let before = received(&farm.line.b)?;
     let sent = farm.send(bench, &with_flows(flood, flows))?;
@@ -256,7 +255,7 @@ fn judge_rate(experiment: &Experiment) -> Finding {
     }
 }
 
-/// What consistent hashing may move beside the removed backend's own flows, in percent.
+/// Share in percent of other flows that consistent hashing may move in addition to the removed backend's own.
 const SMALL_SHARE: f64 = 5.0;
 
 fn judge_moves(experiment: &Experiment) -> Finding {
@@ -287,7 +286,7 @@ fn judge_moves(experiment: &Experiment) -> Finding {
     }
 }
 
-// A line of namespaces with a balancer in its middle: trawl's or IPVS, told of its backends, and the flows sent through it.
+// A line of namespaces with a balancer in its middle, trawl's or IPVS, its backends, and the flows sent through it.
 
 fn address_of(backend: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 2, 10 + backend as u8)
@@ -360,7 +359,7 @@ impl Farm {
         }
         let table = Scratch::new(&bench.scratch, "balance.toml")?;
         std::fs::write(table.path(), text).map_err(|e| Error::os("cannot write the table", e))?;
-        // Every CPU has a list of its own with its share of the flow table, and one of them takes all packets.
+        // Every CPU has its own list for its share of the flow table, and one of them handles all packets.
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
         let room = (flows * cpus * 5 / 4)
             .clamp(262_144, 67_108_864)
@@ -381,7 +380,7 @@ impl Farm {
         forward: Forward,
         backends: &[usize],
     ) -> Result<(), Stop> {
-        // A table of connections that a million fit into, where the module is not loaded yet.
+        // A connection table with room for a million, if the module is not loaded yet.
         let _ = process::run(process::command("modprobe").args(["ip_vs", "conn_tab_bits=20"]));
         let ipvsadm = bench.peers.path("ipvsadm")?;
         let mut list = process::command_in(&self.line.left.name, ipvsadm);
@@ -398,7 +397,7 @@ impl Farm {
         for setting in [
             "net.ipv4.conf.all.rp_filter=0",
             "net.ipv4.conf.left.rp_filter=0",
-            // A flow whose backend is removed goes to another one from its second packet on, not nowhere.
+            // A flow whose backend is removed moves to another one with its second packet instead of being dropped.
             "net.ipv4.vs.expire_nodest_conn=1",
         ] {
             let mut sysctl = process::command_in(router, "sysctl");
@@ -446,7 +445,7 @@ impl Farm {
         traffic.send_to(bench, &self.line.a, &VIP.to_string())
     }
 
-    /// Sends each flow once: the backend that it reached, for those that reached one.
+    /// Sends each flow once, and returns the backend of each flow that reached one.
     fn send_each(&self, bench: &Bench, flows: u64) -> Result<HashMap<[u8; 6], usize>, Stop> {
         let file = Scratch::new(&bench.scratch, "flows")?;
         let mut command = process::command(&bench.trawl);
@@ -459,7 +458,7 @@ impl Farm {
     }
 }
 
-/// By the source address and port of each frame in a file.
+/// Returns the backends by the source address and port of each frame in a file.
 fn reached(path: &Path) -> Result<HashMap<[u8; 6], usize>> {
     let what = "cannot read which backends the flows reached";
     let file = File::open(path).map_err(|e| Error::os(what, e))?;

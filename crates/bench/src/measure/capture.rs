@@ -8,15 +8,15 @@ use crate::model::{Agreement, Experiment, Finding};
 use crate::traffic::{Amount, Traffic, frames_per_second};
 use crate::{Bench, Case, Measure, Measuring, Stop};
 
-/// What counts as complete: all but one in a thousand. Studies give whole per cents.
+/// Share in per cent that counts as complete: all but one in a thousand. Studies give whole per cents.
 const COMPLETE: f64 = 99.9;
 const ONE_IN: u64 = 1000;
 const LARGE_BUFFER: usize = 8 << 20;
-/// Frames that the stack throws away once every capture has seen them: an answer to each, that its port is not
-/// reachable, would cost the sender's CPU more than the capture does.
+/// Frames that the stack drops after every capture has seen them: port unreachable answers would cost the sender's CPU more
+/// than the capture does.
 const UNKNOWN: [&str; 2] = ["--ethertype", "0x1234"];
 
-/// What the x axis is.
+/// The x axis of an experiment.
 #[derive(Clone, Copy, Debug)]
 pub enum Capture {
     Bandwidth,
@@ -107,7 +107,7 @@ fn case(name: &str, way: &str, x: f64, setting: Setting, traffic: Traffic) -> Re
 }
 
 fn measuring(way: &str, setting: Setting, traffic: Traffic) -> Result<Measuring> {
-    // xdpcap's own buffer is small: it is also measured with one that takes what comes while it writes.
+    // xdpcap's own buffer is small: it is also measured with one that holds the packets of a write.
     let (way, setting) = match way.strip_suffix(", 8 MiB buffer") {
         Some(way) => {
             let buffer = Some((LARGE_BUFFER, LARGE_BUFFER / 4));
@@ -128,7 +128,7 @@ fn buffers(space: &Space, seconds: f64, cpu: usize) -> Result<Vec<Case>> {
         for buffer in space.numbers("buffers")? {
             for percent in space.numbers("watermarks")? {
                 let buffer = buffer as usize;
-                // 0 stands for the watermark of one byte: every packet wakes the reader.
+                // 0 means the watermark of one byte: every packet wakes the reader.
                 let (watermark, label) = match percent {
                     0.0 => (1, "watermark 1".to_owned()),
                     percent => (
@@ -184,7 +184,7 @@ fn elapsed(space: &Space, cpu: usize) -> Result<Vec<Case>> {
                     measured.sent.unwrap_or(0)
                 )));
             }
-            // The rate at which it recorded, over the time that was sent.
+            // The recording rate, over the duration of the sending.
             let milliseconds = count / recorded * measured.seconds * 1e3;
             measured.values.insert("elapsed_ms", milliseconds);
             Ok(measured)
@@ -192,8 +192,8 @@ fn elapsed(space: &Space, cpu: usize) -> Result<Vec<Case>> {
     })
 }
 
-/// The highest rate or size up to which a series recorded everything, and all of it was sent; `None` where it lost some at
-/// the lowest.
+/// Returns the highest rate or size up to which a series recorded everything, and all of it was sent; `None` if it lost
+/// packets at the lowest.
 pub fn complete_up_to(experiment: &Experiment, series: &str) -> Option<f64> {
     let offered = experiment.line(series, "offered_percent");
     let is_offered = |x: f64| {
@@ -249,7 +249,7 @@ fn judge_complete(experiment: &Experiment) -> Finding {
             "here xdpcap (to {xdpcap} {unit}) is ahead of tcpdump (to {tcpdump} {unit}), other than published: both ends share two CPUs, \
              and every packet of tcpdump's goes up the stack on the sender's"
         ),
-        (_, Some(_)) => "tcpdump and xdpcap stop being complete at the same place".to_owned(),
+        (_, Some(_)) => "tcpdump and xdpcap stop being complete at the same x value".to_owned(),
         _ => "the study's peers are not all measured here".to_owned(),
     };
     let ahead = match ours.zip(theirs) {
@@ -273,7 +273,7 @@ fn judge_complete(experiment: &Experiment) -> Finding {
     }
 }
 
-/// Whether a series stops being complete because the sender fell short, not because frames were lost.
+/// Returns whether a series stops being complete because the sender fell short, not because frames were lost.
 fn limited_by_sender(experiment: &Experiment, series: &str, limit: f64) -> bool {
     let after = |metric| {
         let line = experiment.line(series, metric);

@@ -1,4 +1,4 @@
-//! What handles the frames: trawl's programs, the peers', rules of the firewall, the kernel's forwarding.
+//! Contenders that handle the frames: trawl's programs, the peers', rules of the firewall, the kernel's forwarding.
 
 use std::path::Path;
 
@@ -14,23 +14,23 @@ use trawl_sys::{Error, Result};
 use crate::process::{self, Background};
 use crate::{Bench, Stop, named};
 
-/// What handles the frames.
+/// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     Xdp(Verdict, Mode),
     XdpBench(Verdict, Mode),
-    /// Out of xdp-bench's binary, without what xdp-bench runs beside it.
+    /// A program out of xdp-bench's binary, without the tracing programs of xdp-bench.
     Extracted(Verdict),
     Iptables,
     IptablesRaw,
     Conntrack,
     Nft,
-    /// trawl's guard with one rule: UDP to the port that is attacked.
+    /// trawl's guard with one rule: UDP to the attacked port.
     Guard,
     XdpFilter,
     TrawlRoute,
     XdpForward,
-    /// Nothing but the kernel.
+    /// The kernel alone.
     Kernel,
 }
 
@@ -39,7 +39,7 @@ pub enum Verdict {
     Drop,
     Pass,
     Tx,
-    /// By bpf_redirect, with swapped addresses as xdp-bench has it.
+    /// By bpf_redirect, with swapped addresses like xdp-bench.
     Redirect,
     /// By a device map.
     RedirectMap,
@@ -52,7 +52,7 @@ pub enum Mode {
     Offloaded,
 }
 
-/// The port that trawl gen sends to where none is named.
+/// Default port of trawl gen.
 const ATTACKED: &str = "9";
 
 const OBJECT: &str = "xdpfilt_alw_udp.o";
@@ -109,7 +109,7 @@ const WHO: &[(&str, Who)] = &[
     ("Linux forwarding", Who::Kernel),
 ];
 
-/// What was put in place for a run, in the order in which it goes.
+/// Programs and processes of a run, in the order of their removal.
 #[derive(Default)]
 pub struct Placed {
     _background: Option<Background>,
@@ -131,7 +131,7 @@ impl Placed {
         self.unload.push((bench.trawl.clone(), words.collect()));
     }
 
-    /// A program in the station's namespace undoes it.
+    /// Registers an unload command in the station's namespace.
     fn unload_beside(&mut self, at: &Station, program: &Path, words: &[&str]) {
         let command = process::command_beside(&at.name, program);
         let all = command.get_args().map(|word| word.to_string_lossy());
@@ -150,7 +150,7 @@ impl Who {
         named(series, WHO).map(|(_, who)| who)
     }
 
-    /// Puts it on the receiving interface; `out` is where it sends frames on to.
+    /// Sets the contender up on the receiving interface; `out` is the interface that it sends frames to.
     pub fn place(self, bench: &Bench, at: &Station, out: &Station) -> Result<Placed, Stop> {
         let mut placed = Placed::default();
         match self {
@@ -229,7 +229,7 @@ impl Who {
                 let path = bench.peers.path("xdp-filter")?;
                 let run = |words: &[&str]| {
                     let mut command = process::command_beside(&at.name, &path);
-                    // Its programs are files of their own; where it was built they lie beside it.
+                    // Its programs are files of their own; in a build directory they are next to it.
                     if let Some(place) = path.parent().filter(|at| at.join(OBJECT).exists()) {
                         command.env("LIBXDP_OBJECT_PATH", place);
                     }
@@ -322,7 +322,7 @@ pub fn offload_refusal(bench: &Bench) -> Stop {
     };
     command.args(["xdp", "load", &label(&lab.b), "drop", "--mode", "hw"]);
     let refusal = match process::run(&mut command) {
-        Ok(_) => return Stop::Failed("a veth took an offloaded program".to_owned()),
+        Ok(_) => return Stop::Failed("a veth accepted an offloaded program".to_owned()),
         Err(why) => why.to_string(),
     };
     let drivers = cards();
@@ -353,24 +353,24 @@ fn cards() -> Vec<String> {
     devices.filter_map(own).collect()
 }
 
-// xdp-bench's programs, out of the installed binary: they are in it as object files, and are loaded without it.
+// xdp-bench's programs, extracted from the installed binary, which contains them as object files, and loaded without it.
 //
-// xdp-bench itself does not start where the kernel lacks one of the tracepoints that it counts by (Debian 12's on 6.18,
-// for one). Its programs alone are also the harder ones to keep up with: nothing counts beside them.
+// xdp-bench itself does not start if the kernel lacks one of its tracepoints (Debian 12's on 6.18, for one). Its programs
+// alone are also the harder competitors: no tracing program counts next to them.
 
 const NAME: &str = "xdp-bench";
 const MAGIC: &[u8] = b"\x7fELF";
 const MACHINE_BPF: u16 = 247;
 const XDP_DROP: u32 = 1;
 const XDP_TX: u32 = 3;
-/// The program that older versions have for all that it does with one interface.
+/// The program of older versions for all actions with one interface.
 const BASIC: &str = "xdp_basic_prog";
 const TARGET: &str = "tx_port_native";
 
-/// Puts its program for a verdict on an interface; `out` is where that one sends frames on to.
+/// Loads the program for a verdict onto an interface; `out` is the interface that it sends frames to.
 fn load_extracted(binary: &Path, verdict: Verdict, at: &Station, out: &Station) -> Result<()> {
     let (mut source, name) = find(binary, names(verdict)?)?;
-    // Its user space gives the counters their sizes: one for each CPU.
+    // Its user space sets the sizes of the counters: one for each CPU.
     let cpus = table::possible_cpus().map_err(|e| Error::os("cannot count the CPUs", e))?;
     for map in source.maps() {
         if map.max_entries == 0 && !map.is_data {
@@ -403,7 +403,7 @@ fn load_extracted(binary: &Path, verdict: Verdict, at: &Station, out: &Station) 
     .map(drop)
 }
 
-/// What its programs for a verdict are called, those of newer versions first.
+/// Returns the names of xdp-bench's programs for a verdict, newer versions first.
 fn names(verdict: Verdict) -> Result<&'static [&'static str]> {
     match verdict {
         Verdict::Drop => Ok(&[BASIC]),
@@ -412,7 +412,7 @@ fn names(verdict: Verdict) -> Result<&'static [&'static str]> {
         Verdict::RedirectMap => Ok(&["redir_devmap_native"]),
         Verdict::Pass => Err(Error::failed(
             "cannot compare",
-            "its program that passes is not taken out",
+            "its passing program cannot be extracted",
         )),
     }
 }
@@ -422,7 +422,7 @@ fn fill(program: &Program, at: &Station, out: &Station) -> Result<()> {
     let fail = |e| Error::os(what, e);
     let map = program
         .map(TARGET)
-        .ok_or_else(|| Error::failed(what, "it is not there"))?;
+        .ok_or_else(|| Error::failed(what, "it is missing"))?;
     let table = Table::new(map.try_clone_to_owned().map_err(fail)?).map_err(fail)?;
     // struct bpf_devmap_val: the interface, and no program.
     let value = [out.index.to_ne_bytes(), [0; 4]].concat();
@@ -432,9 +432,9 @@ fn fill(program: &Program, at: &Station, out: &Station) -> Result<()> {
     .map_err(fail)
 }
 
-/// The object that holds the first of these programs that is there.
+/// Returns the object that holds the first available one of these programs.
 fn find(path: &Path, programs: &'static [&'static str]) -> Result<(Source, &'static str)> {
-    let what = || format!("cannot take {} out of {NAME}", programs.join(" or "));
+    let what = || format!("cannot extract {} from {NAME}", programs.join(" or "));
     let binary = std::fs::read(path).map_err(|e| Error::os(what(), e))?;
     for program in programs {
         for object in objects(&binary) {
@@ -445,10 +445,10 @@ fn find(path: &Path, programs: &'static [&'static str]) -> Result<(Source, &'sta
             }
         }
     }
-    Err(Error::failed(what(), "it is not in there"))
+    Err(Error::failed(what(), "it is not in the binary"))
 }
 
-/// BPF object files inside a binary: an ELF file ends with its table of sections.
+/// Returns the BPF object files inside a binary: an ELF file ends with its table of sections.
 fn objects(binary: &[u8]) -> impl Iterator<Item = &[u8]> {
     let starts = (0..binary.len()).filter(|at| binary[*at..].starts_with(MAGIC));
     starts.filter_map(|at| object_at(&binary[at..]))
@@ -469,7 +469,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_found_in_between() {
+    fn embedded_objects_are_found() {
         let noise = [&b"\x7fELF"[..], &[0; 100]].concat();
         let binary = [&noise, object::LAB, &noise, object::VERDICT, b"\x7fEL"].concat();
         let found: Vec<&[u8]> = objects(&binary).collect();

@@ -1,6 +1,6 @@
-//! Requests and responses over one TCP connection while small UDP packets attack, with and without a filter in XDP.
+//! Requests and responses over one TCP connection during an attack of small UDP packets, with and without a filter in XDP.
 //!
-//! The pair is trawl's own: one byte there, one byte back, as TCP_RR of netperf does it.
+//! The pair is trawl's own: one byte in each direction, like TCP_RR of netperf.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -69,7 +69,8 @@ impl Measure for Ddos {
     }
 }
 
-/// With these a veth hands TCP to the stack on the sender's CPU; without, to the receiver's thread, as the attack.
+/// Offloads with which a veth hands TCP to the stack on the sender's CPU; without them, to the receiver's thread, like the
+/// attack.
 const OFFLOADS: [&str; 4] = [
     "tx-tcp-segmentation",
     "tx-tcp-ecn-segmentation",
@@ -94,7 +95,7 @@ fn measure(
         }
     }
     let _placed = filter.place(bench, &lab.b, &lab.a)?;
-    // The service, and all that comes in for it, is on one core, as in the study; the client is on the other.
+    // The service, and all its incoming packets, are on one core, as in the study; the client is on the other.
     Napi::pinned(&lab.a, bench.sender_cpu)?;
     Napi::pinned(&lab.b, bench.capture_cpu)?;
     Ok(transact(bench, &lab, rate, seconds)?)
@@ -116,7 +117,7 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
         let attack = (rate > 0.0).then(|| {
             let traffic = Traffic {
                 amount: Amount::Time(Duration::from_secs_f64(seconds + 0.5)),
-                // The client shares its CPU, and would else be held up by the sender, not by the attack.
+                // The client shares its CPU, and would otherwise be held up by the sender rather than by the attack.
                 gives_way: true,
                 ..Traffic::at(64, rate, seconds, bench.sender_cpu)
             };
@@ -162,13 +163,13 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
     })
 }
 
-/// Where the CPU, or coming first on it, is not to be had, the figures of the CPUs show it.
+/// Pins and prioritises the thread. If that is not possible, the CPU figures show it.
 fn place_thread(cpu: usize) {
     let _ = trawl_sys::process::pin_thread(cpu);
     let _ = trawl_sys::process::prefer_thread();
 }
 
-/// Sends each byte back until the other end is gone.
+/// Sends each byte back until the other end is closed.
 fn respond(listener: &TcpListener, cpu: usize) {
     place_thread(cpu);
     let Ok((mut stream, _)) = listener.accept() else {
@@ -180,7 +181,7 @@ fn respond(listener: &TcpListener, cpu: usize) {
     while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {}
 }
 
-/// One byte there and back, again and again. A response that does not come in time ends it: what was counted stays.
+/// Exchanges single bytes repeatedly. A late response ends the exchange: the counts stay.
 fn exchange(mut stream: &TcpStream, time: Duration) -> io::Result<(u64, Duration)> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(time.max(Duration::from_millis(100))))?;

@@ -1,5 +1,5 @@
 //! The four demands of study E on any capture: time stamps from the source, order, both directions in one file, and no
-//! loss that is hidden. Frames carry stamps (a number and their time of sending), so the file itself is the witness.
+//! hidden loss. Frames carry stamps (a number and their time of sending), so the file itself is the evidence.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -37,10 +37,11 @@ struct Seen {
     stamp: Stamp,
 }
 
-/// ICMP errors quote a frame with its stamp, and are longer than any header in front of a frame of 64 bytes makes it.
+/// Length above which a frame is an ICMP error: it quotes a frame with its stamp, and is longer than any frame of 64 bytes
+/// with its headers.
 const QUOTED: usize = 85;
 
-/// As `--time` takes them.
+/// Values of `--time`.
 const CLOCKS: [&str; 3] = ["auto", "poll", "precise"];
 
 impl Measure for Demand {
@@ -99,7 +100,7 @@ impl Measure for Demand {
             Self::Loss => (
                 ours < 0.01,
                 format!(
-                    "trawl hides {ours:.4} % of what was sent: what is not in its file is in its account."
+                    "trawl hides {ours:.4} % of what was sent: all packets missing from its file are in its account."
                 ),
             ),
         };
@@ -111,7 +112,7 @@ impl Measure for Demand {
     }
 }
 
-/// What each of trawl's clocks comes to at the highest rate, by the median and by 99 % of the packets.
+/// Returns the delays of each of trawl's clocks at the highest rate, by the median and by 99 % of the packets.
 fn by_clock(experiment: &Experiment) -> String {
     let at_most = |series: &str, metric: &str| {
         let line = experiment.line(series, metric);
@@ -131,7 +132,7 @@ fn by_clock(experiment: &Experiment) -> String {
     format!("; by clock, at {rate:.0} kpps: {}", clocks.join(", "))
 }
 
-/// What a series says of trawl's setting, after the name of the way to capture.
+/// Splits a series into the tool and trawl's setting.
 fn set_up(series: &str) -> (&str, Setting) {
     let mut setting = Setting::default();
     if let Some(way) = series.strip_suffix(", ring 64KiB") {
@@ -221,7 +222,7 @@ fn read(path: &Path, mut each: impl FnMut(Seen)) -> Result<()> {
     Ok(())
 }
 
-/// From the time of sending in the frame to the time stamp in the file.
+/// Computes the delays from the time of sending in the frame to the time stamp in the file.
 fn delays(path: &Path, measured: &mut Measured) -> Result<()> {
     // Stamps are in atomic time, files in universal time.
     let now = SystemTime::UNIX_EPOCH
@@ -243,7 +244,7 @@ fn delays(path: &Path, measured: &mut Measured) -> Result<()> {
     Ok(())
 }
 
-/// Frames of a stream whose number is lower than one before it, and time stamps that go back.
+/// Counts frames of a stream with a lower number than an earlier one, and time stamps that go back.
 fn disorder(path: &Path, measured: &mut Measured) -> Result<()> {
     let mut newest: HashMap<u16, u32> = HashMap::new();
     let (mut all, mut wrong, mut last) = (0u64, 0u64, 0);
@@ -258,7 +259,7 @@ fn disorder(path: &Path, measured: &mut Measured) -> Result<()> {
     Ok(())
 }
 
-/// Forwarded frames, recorded where they come in and where they leave, in one file.
+/// Measures forwarded frames, recorded at the incoming and the outgoing interface in one file.
 fn merge(
     bench: &Bench,
     way: Recorder,
@@ -313,7 +314,7 @@ fn merge(
     };
     let peer = Peer::start(&way.name(), &mut command, bench.capture_cpu, ready)?;
     let mut traffic = Traffic::at(64, rate, seconds, bench.sender_cpu).with(&["--stamp"]);
-    // Of a known number, since the router's hosts speak by themselves now and then.
+    // A fixed number, since the router's hosts send packets of their own now and then.
     let stamped = ((rate * seconds) as u64).max(100);
     traffic.amount = Amount::Frames(stamped);
     let sent = traffic.send(bench, &line.a, &line.b)?;

@@ -1,4 +1,4 @@
-//! Whole captures on the disk at full speed, each beside its ceilings in the same minute: the bare drop, a hook that
+//! Complete captures to the disk at full speed, each with its ceilings measured at the same time: the bare drop, a hook that
 //! only reads the clock, the disk's direct rate.
 
 use std::path::Path;
@@ -22,24 +22,24 @@ use crate::{Bench, Case, Measure, Measured, Stop};
 #[derive(Clone, Copy, Debug)]
 pub struct Disk;
 
-/// The ceilings are measured with this number of frames, or that of the measurement if it is less.
+/// Number of frames for the ceilings, unless the measurement has fewer.
 const CEILING_FRAMES: u64 = 4_000_000;
 const SHARE: f64 = 0.6;
-/// Where the disk is too small for the long recording: the latest files, and the size of each in millions of bytes.
+/// Files to keep if the disk is too small for the long recording: their number, and the size of each in millions of bytes.
 const KEPT: (u64, u64) = (4, 1000);
 const DISK_PIECE: usize = 2 << 20;
 const DISK_PIECES: usize = 16;
 const DISK_ROUNDS: usize = 8;
-/// What a record has beside the frame: each size is measured with as many bytes.
+/// Bytes of a record in addition to the frame.
 const RECORD: f64 = 80.0;
-/// xdpcap at its best setting for a long recording. A watermark of 1 makes each packet wake it, which holds the sender up to
-/// 0.13 Mpps; of larger buffers more is lost at a time while it waits for the disk.
+/// xdpcap at its best setting for a long recording. A watermark of 1 wakes it for each packet, which holds the sender up to
+/// 0.13 Mpps; larger buffers lose more at a time while it waits for the disk.
 const XDPCAP_BUFFER: (usize, usize) = (1 << 20, 1 << 16);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     Full,
-    /// At 60 % of what goes at full speed, for a longer time.
+    /// At 60 % of full speed, for a longer time.
     Share,
     /// From two CPUs to two queues.
     TwoSenders,
@@ -82,7 +82,7 @@ impl Measure for Disk {
             };
             let sizes = space.numbers("sizes")?;
             for (place, &size) in sizes.iter().enumerate() {
-                // Larger frames are for what the disk takes.
+                // Larger frames measure the rate of the disk.
                 if place > 0 && load != Load::Full {
                     continue;
                 }
@@ -109,7 +109,7 @@ impl Measure for Disk {
     }
 }
 
-/// How fast frames went, by the clock and by the CPU time of the process that sent them, which is the hook's too.
+/// Frames a second, by the clock and by the CPU time of the sending process, which includes the hook's.
 #[derive(Clone, Copy, Debug)]
 struct Speed {
     frames: u64,
@@ -169,14 +169,14 @@ impl DiskLoad {
         let memory = |running: &Running| running.peer.memory().map_or(0, |memory| memory.peak);
         let early = memory(&running);
         let sent = first.and(self.send(bench, &running.lab, count - count / 5, rate)?);
-        // What it still writes of what was sent belongs to its cost.
+        // The cost includes the writing of the rest.
         if self.way.needs_rest() {
             running.peer.wait_until_idle();
         }
         let late = memory(&running);
         let writer = running.peer.cpu_seconds() - cpu_before;
         let said = running.peer.finish()?;
-        // What trawl's hook sees is what was sent; others see the answers of the host too.
+        // trawl's hook sees the sent frames only; others also see the answers of the host.
         let mac = (!matches!(self.way, Recorder::TrawlHook(_))).then_some(running.lab.b.mac);
         let claim = self.way.claim(&said);
         let counted = claim.as_ref().and_then(|claim| claim.lost).unwrap_or(0);
@@ -192,7 +192,7 @@ impl DiskLoad {
             disordered += contents.disordered;
             bytes += path.metadata().map_or(0, |about| about.len()) as f64;
         }
-        // Of the files that made room for later ones there is only trawl's account.
+        // Files that were replaced by later ones are only in trawl's account.
         if files.is_some() {
             let all = claim.as_ref().and_then(|claim| claim.recorded).unwrap_or(0);
             bytes *= all as f64 / recorded.max(1) as f64;
@@ -240,11 +240,11 @@ impl DiskLoad {
         })
     }
 
-    /// Why the disk is too small for the recording: a full one would be measured as loss.
+    /// Returns the reason if the disk is too small for the recording: a full one would be measured as loss.
     fn needs_more_than_there_is(self, bench: &Bench, count: u64) -> Result<Option<Stop>> {
         let directory = bench.scratch.display();
         let free = free_space(&bench.scratch)
-            .map_err(|e| Error::os(format!("cannot tell the free space of {directory}"), e))?;
+            .map_err(|e| Error::os(format!("cannot determine the free space of {directory}"), e))?;
         let needed = (count as f64 * record(self.size as f64)) as u64;
         if needed <= free / 10 * 9 {
             return Ok(None);
@@ -258,7 +258,7 @@ impl DiskLoad {
         ))))
     }
 
-    /// What goes when nothing is recorded: with a hook map, by a program that only reads the clock.
+    /// Measures the speed without a recording: with a hook map, by a program that only reads the clock.
     fn ceiling(self, bench: &Bench, does: Does) -> Result<Speed> {
         let lab = Pair::new(&PairOptions::default())?;
         let program = Loaded::native(does, &lab.b)?;
@@ -306,14 +306,14 @@ impl DiskLoad {
     }
 }
 
-/// Bytes a second that the disk takes directly, several large pieces under way.
+/// Measures the disk's direct rate in bytes a second, with several large pieces in flight.
 fn disk_rate(directory: &Path) -> Result<f64> {
     use std::os::fd::AsFd;
     let scratch = Scratch::new(directory, "rate")?;
     let fail = |e| Error::os(format!("cannot write to {}", scratch.path().display()), e);
     let file = std::fs::File::create(scratch.path()).map_err(fail)?;
     let Ok(mut disk) = Direct::open(file.as_fd()) else {
-        // No ceiling where the file system takes no direct writes.
+        // No ceiling if the file system does not support direct writes.
         return Ok(f64::INFINITY);
     };
     let filled = || -> Result<Aligned> {
@@ -343,7 +343,7 @@ fn disk_rate(directory: &Path) -> Result<f64> {
     Ok(bytes as f64 / began.elapsed().as_secs_f64())
 }
 
-/// The worst repetition of a figure of a series at the smallest frames; for a share, the median.
+/// Values of an experiment: the worst repetition of a series at the smallest frames; for a share, the median.
 struct Figures<'a>(&'a Experiment);
 
 impl Figures<'_> {
@@ -352,7 +352,7 @@ impl Figures<'_> {
         line.first().map(|point| point.value.median)
     }
 
-    /// At the largest frames, where there are any but the smallest.
+    /// Returns the value at the largest frames, if several sizes were measured.
     fn largest(&self, series: &str, metric: &str) -> Option<(f64, f64)> {
         let line = self.0.line(series, metric);
         let last = line.get(1..)?.last()?;
@@ -446,7 +446,7 @@ fn judge(experiment: &Experiment) -> Finding {
     Finding {
         agrees,
         sentence: match missed.is_empty() {
-            true => "All that was aimed for is reached; the aims are in brackets.".to_owned(),
+            true => "All aims are reached; they are in brackets.".to_owned(),
             false => format!("Not reached here: {}.", missed.join("; ")),
         },
         shows: shows.join("; "),

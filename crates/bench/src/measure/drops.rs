@@ -1,5 +1,5 @@
-//! What the tap at drops costs. A rule of nftables drops every frame: bare, with a tap that rejects them by its filter,
-//! and with a tap that records them. The same where an XDP program takes the frames, for which nobody calls the tap.
+//! The cost of the tap at drops. A rule of nftables drops every frame: alone, with a tap that rejects them by its filter,
+//! and with a tap that records them. Then an XDP program takes the frames, for which the tap is not called.
 
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{Engine, Job, send};
@@ -20,7 +20,7 @@ use crate::{Bench, Case, Measure, Measured, Stop, named};
 #[derive(Clone, Copy, Debug)]
 pub struct Drops;
 
-/// Whether a rule drops the frames, or an XDP program takes them; and the filter of the tap, if there is one.
+/// True if a rule drops the frames, false if an XDP program takes them; and the filter of the tap, if any.
 type Contender = (bool, Option<&'static str>);
 
 const CONTENDERS: [(&str, Contender); 5] = [

@@ -1,4 +1,4 @@
-//! How fast generators send, trawl's and the peers': counted by the device at which the frames arrive.
+//! Rates of generators, trawl's and the peers': counted by the device at which the frames arrive.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
@@ -26,13 +26,13 @@ use crate::scratch::Scratch;
 use crate::traffic::{CHECKSUM, Sent, Traffic, received, transmitted};
 use crate::{Bench, Case, Measure, Measured, Stop};
 
-/// Ethernet, IPv4 and UDP.
+/// Length of the Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 14 + 20 + 8;
-/// This many destination ports take turns where ports vary.
+/// Number of alternating destination ports in the experiments that vary them.
 const PORTS: u16 = 1000;
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// After a peer's first frame, so that all of its threads are at work.
+/// Delay after a peer's first frame, after which all of its threads run.
 const WARM_UP: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +101,7 @@ struct Job {
 
 fn measure(bench: &Bench, who: &str, job: &Job) -> std::result::Result<Measured, Stop> {
     match who.split_once(", ") {
-        // Senders that share nothing, on an interface each: the most that these CPUs can send.
+        // Independent senders, on an interface each: the most that these CPUs can send.
         Some((who, "unrelated senders")) => unrelated(bench, who, job),
         Some((who, "ports vary")) => one(bench, who, job, true),
         _ => one(bench, who, job, false),
@@ -152,7 +152,7 @@ fn one(
         let before = received(&lab.b)?;
         let sent = match engine {
             "replay" if job.cpus.len() > 1 => {
-                let why = "a recording is sent from one thread";
+                let why = "a recording is sent by one thread";
                 return Err(Stop::NotHere(why.to_owned()));
             }
             "replay" => replay(bench, &lab, job)?,
@@ -177,7 +177,7 @@ fn one(
     let mut command = process::command_beside(&lab.a.name, "taskset");
     command.args(["-c", &cpus.join(",")]);
     let threads = job.cpus.len().to_string();
-    // iperf3's server has to answer; nothing of the others' comes further than the device.
+    // iperf3's server has to answer; the frames of the others go no further than the device.
     let _drop = match who {
         "iperf3" => None,
         _ => Some(Loaded::native(Does::Drop, &lab.b)?),
@@ -217,15 +217,13 @@ fn one(
             command.args(["sh", "-c", &pktgen(&lab, job)]);
         }
         _ => {
-            return Err(Stop::NotHere(format!(
-                "trawl does not know how to send by {who}"
-            )));
+            return Err(Stop::NotHere(format!("unknown generator {who}")));
         }
     }
     rate(&mut command, &lab, job.seconds)
 }
 
-/// A loop of sendmmsg, 64 frames in a call, through a packet socket without any option.
+/// Sends in a loop of sendmmsg, 64 frames in a call, through a packet socket without any option.
 fn plain(lab: &Pair, job: &Job) -> Result<Measured> {
     let _drop = Loaded::native(Does::Drop, &lab.b)?;
     let cpus: Vec<Option<usize>> = job.cpus.iter().copied().map(Some).collect();
@@ -262,7 +260,7 @@ fn plain(lab: &Pair, job: &Job) -> Result<Measured> {
     })
 }
 
-/// A recording of frames with different ports, again and again.
+/// Replays a recording of frames with different ports repeatedly.
 fn replay(bench: &Bench, lab: &Pair, job: &Job) -> Result<Sent> {
     let file = Scratch::new(&bench.scratch, "replay.pcap")?;
     let fail = |e| Error::os(format!("cannot write to {}", file.path().display()), e);
@@ -286,7 +284,7 @@ fn replay(bench: &Bench, lab: &Pair, job: &Job) -> Result<Sent> {
     }
     let mut out = create::existing_file(file.path()).map_err(fail)?;
     out.write_all(&bytes).map_err(fail)?;
-    // Else it is still being written to the disk while frames are sent.
+    // Without this, it would still be written to the disk during the replay.
     out.sync_all().map_err(fail)?;
     let cpus: Vec<String> = job.cpus.iter().map(usize::to_string).collect();
     let mut trawl = process::command(&bench.trawl);
@@ -305,12 +303,12 @@ fn replay(bench: &Bench, lab: &Pair, job: &Job) -> Result<Sent> {
     })
 }
 
-/// Runs until it was counted for a time, beginning a little after its first frame.
+/// Runs a command, and counts for a time that begins a little after its first frame.
 fn rate(command: &mut Command, lab: &Pair, seconds: f64) -> std::result::Result<Measured, Stop> {
     let before = received(&lab.b)?;
     let mut sender = Sender::start(command)?;
     let deadline = Instant::now() + PATIENCE;
-    // More than what a connection of its own to the other end sends.
+    // More than its own connection to the other end sends.
     while received(&lab.b)? < before + 1000 {
         if Instant::now() > deadline || sender.has_ended() {
             return Err(Stop::Failed(sender.last_words()));
@@ -356,7 +354,7 @@ impl Sender {
         }
         let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
         match lines.split_at(lines.len().saturating_sub(3)).1 {
-            [] => "it sent nothing, and said nothing".to_owned(),
+            [] => "it sent nothing and printed nothing".to_owned(),
             last => last.join("; "),
         }
     }
@@ -364,7 +362,7 @@ impl Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        // The interrupt lets it detach what it attached; the rest goes with its namespace.
+        // The interrupt lets it detach its programs; the rest goes with its namespace.
         let _ = trawl_sys::process::interrupt(self.0.id());
         let deadline = Instant::now() + PATIENCE / 5;
         while !self.has_ended() && Instant::now() < deadline {
@@ -375,7 +373,7 @@ impl Drop for Sender {
     }
 }
 
-/// The frame in trafgen's language.
+/// Returns the frame in trafgen's language.
 fn packet(lab: &Pair, length: usize) -> String {
     let mac = |bytes: [u8; 6]| bytes.map(|byte| format!("{byte:02x}")).join(":");
     let mut text = String::from("{\n");
@@ -391,7 +389,7 @@ fn packet(lab: &Pair, length: usize) -> String {
     text
 }
 
-/// What is written to the kernel's own generator: a device for each of its threads.
+/// Returns the script for the kernel's own generator: a device for each of its threads.
 fn pktgen(lab: &Pair, job: &Job) -> String {
     let mac = lab.b.mac.map(|byte| format!("{byte:02x}")).join(":");
     let mut script = String::from("set -e; cd /proc/net/pktgen\n");

@@ -1,4 +1,5 @@
-//! The guard with few and with many rules, beside the bare drop: what the number of rules costs, and the guard at all.
+//! The guard with few and with many rules, compared with the bare drop: the cost of the number of rules, and of the guard
+//! itself.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -24,7 +25,7 @@ use crate::{Bench, Case, Measure, Measured, Stop, named};
 const REPEAT: u32 = 200_000;
 const UDP: u8 = 17;
 const DISCARD: u16 = 9;
-/// Spreads numbers over all there are: Knuth's multiplicative hashing.
+/// Factor that spreads numbers evenly: Knuth's multiplicative hashing.
 const SCATTER: u32 = 2_654_435_761;
 
 const BARE: &str = "bare drop";
@@ -108,7 +109,7 @@ fn flood(
     program: std::os::fd::BorrowedFd<'_>,
 ) -> std::result::Result<Measured, Stop> {
     let alone = test_run::xdp(program, frame, None, REPEAT)
-        .map_err(|e| Error::os("cannot measure the program by itself", e))?;
+        .map_err(|e| Error::os("cannot measure the program alone", e))?;
     let own = || process::cpu_seconds(std::process::id());
     let before = own();
     let sent = send(&Job {
@@ -137,7 +138,7 @@ fn flood(
     })
 }
 
-/// Rules that deny this many addresses; the sender's is in the middle of them.
+/// Returns rules that deny this many addresses; the sender's is in the middle of them.
 fn drafts(count: u32, with_services: bool, sender: Ipv4Addr) -> Vec<Draft> {
     let addresses = (0..count).map(|number| match number == count / 2 {
         true => sender,

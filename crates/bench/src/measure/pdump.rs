@@ -1,6 +1,6 @@
-//! DPDK's own capture beside trawl's: testpmd forwards between two ports while dpdk-dumpcap records it (study E).
-//! The ports are veths through DPDK's af_packet driver, so the same frames can be recorded by trawl; or, for how much a
-//! capture takes at most, ports that make packets of nothing.
+//! DPDK's own capture compared with trawl's: testpmd forwards between two ports while dpdk-dumpcap records it (study E). The
+//! ports are veths through DPDK's af_packet driver, so trawl can record the same frames; or, to find the maximum of a
+//! capture, null ports that generate packets.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,24 +23,24 @@ use crate::{Bench, Case, Measure, Measured, Stop};
 const HUGE_PAGES: u64 = 256;
 
 const TRAWL: &str = "trawl dpdk";
-/// As Debian 12 names it.
+/// Name on Debian 12.
 const DUMPCAP_NEEDS: &str = "librte_mempool_dpaa.so.23";
 
-/// The frames of a series at a rate that each capture should keep up with.
+/// Rate of the frames that each capture should keep up with.
 const EASY_RATE: f64 = 100e3;
-/// What a port that makes packets of nothing makes.
+/// Size of the packets of a null port.
 const NULL_SIZE: usize = 64;
-/// testpmd's own figures are a second apart: the last one is to be of the capture alone.
+/// Shortest measurement: testpmd's own counts are a second apart, and the last one must cover the capture alone.
 const NULL_LEAST: Duration = Duration::from_millis(2200);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What testpmd has to forward.
+/// Load of testpmd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     Flood,
-    /// So many frames at [`EASY_RATE`].
+    /// This many frames at [`EASY_RATE`].
     Easy(u64),
-    /// As many as it makes itself.
+    /// As many as the null ports generate.
     Null,
 }
 
@@ -125,7 +125,7 @@ impl Measure for Pdump {
             })
         {
             more.push_str(&format!(
-                "; of packets made of nothing {:.2} million copies a second, {:.1} % of all (dpdk-dumpcap {:.2} million, {:.1} %)",
+                "; with null ports {:.2} million copies a second, {:.1} % of all (dpdk-dumpcap {:.2} million, {:.1} %)",
                 ours.0, ours.1, theirs.0, theirs.1
             ));
         }
@@ -158,7 +158,7 @@ impl Measure for Pdump {
     }
 }
 
-/// Millions of the smallest frames a second.
+/// Returns millions of the smallest frames a second.
 fn mpps(gbits: f64) -> f64 {
     gbits * 1e3 / 8.0 / NULL_SIZE as f64
 }
@@ -179,7 +179,7 @@ fn measure(
         ..LineOptions::default()
     })?;
     let port = |number, interface: &str| {
-        // Room for what comes while testpmd waits for a processor.
+        // Room for the packets that come while testpmd waits for a processor.
         format!("--vdev=net_af_packet{number},iface={interface},framecnt=8192")
     };
     let ports = [
@@ -211,12 +211,12 @@ fn measure(
     let mut values = BTreeMap::from([("forwarding_gbits", gbits(forwarded, size, sent.seconds))]);
     if let Some(recorded) = recorded {
         values.insert("capture_gbits", gbits(recorded, size, sent.seconds));
-        // Of what should be forwarded, where testpmd can.
+        // The number of frames that should be forwarded, if testpmd keeps up.
         let whole = match load {
             Load::Easy(_) => sent.frames,
             _ => forwarded,
         };
-        // The hosts speak by themselves now and then.
+        // The hosts send packets of their own now and then.
         let share = 100.0 * recorded.min(whole) as f64 / whole.max(1) as f64;
         values.insert("recorded_percent", share);
     }
@@ -231,7 +231,7 @@ fn measure(
     })
 }
 
-/// Ports that make packets of nothing: the capture of one of them, both ways, for what it takes at most.
+/// Measures the maximum of a capture of one null port, in both directions.
 fn measure_null(bench: &Bench, who: &str, seconds: f64) -> std::result::Result<Measured, Stop> {
     let line = Line::new(&LineOptions {
         queues: 1,
@@ -258,7 +258,7 @@ fn measure_null(bench: &Bench, who: &str, seconds: f64) -> std::result::Result<M
         let (claimed, lost) = way
             .claim(&said)
             .and_then(|claim| claim.recorded.zip(claim.lost))
-            .ok_or_else(|| Stop::Failed(format!("{who} says nothing of its losses: {said}")))?;
+            .ok_or_else(|| Stop::Failed(format!("{who} does not report its losses: {said}")))?;
         let recorded = scratch::contents(file.path(), None)?.packets;
         let share = 100.0 * recorded as f64 / (claimed + lost).max(1) as f64;
         values.insert("capture_gbits", gbits(recorded, NULL_SIZE, took));
@@ -270,7 +270,7 @@ fn measure_null(bench: &Bench, who: &str, seconds: f64) -> std::result::Result<M
     Ok(Measured { values, ..measured })
 }
 
-/// testpmd at work; its files are gone after it.
+/// A running testpmd; its files are removed on drop.
 struct Application {
     running: Background,
     prefix: String,
@@ -290,7 +290,7 @@ impl Application {
         let said = Scratch::new(&bench.scratch, "testpmd")?;
         let mut command = process::command_in(&line.left.name, "sh");
         command
-            // What it says is read while it runs, and it is the process that is killed at the end.
+            // Its output is read during the run, and the process itself is killed at the end.
             .args(["-c", "log=$1; shift; exec \"$@\" > \"$log\" 2>&1", "sh"])
             .arg(said.path())
             .args(["stdbuf", "-oL"])
@@ -336,7 +336,7 @@ impl Application {
             .map_err(|e| Error::os(format!("cannot read {}", path.display()), e))
     }
 
-    /// Packets a second that it received last by its own account, of both ports.
+    /// Returns the packets a second of testpmd's last count, for both ports.
     fn own_rate(&self) -> Result<f64> {
         let text = self.text()?;
         let rates = text.lines().rev().filter_map(|line| {
@@ -347,7 +347,7 @@ impl Application {
     }
 }
 
-/// What a station has received when no more comes.
+/// Returns a station's received packets when no more come.
 fn settled(station: &Station) -> Result<u64> {
     let mut last = received(station)?;
     loop {
@@ -374,7 +374,7 @@ fn capture(
             shell
                 .args(["-c", "exec \"$0\" \"$@\" 1>&2"])
                 .arg(bench.peers.path("dpdk-dumpcap")?)
-                // Without it, it drops every packet beside testpmd, which has other kinds of pools loaded.
+                // Without this driver, it drops every packet, since testpmd has loaded other kinds of pools.
                 .env("LD_PRELOAD", DUMPCAP_NEEDS);
             shell
                 .args(["--file-prefix", prefix, "-i", "0", "-w"])
@@ -401,7 +401,7 @@ fn capture(
         other => {
             return Err(Error::usage(
                 format!("series {other:?}"),
-                "there are dpdk-testpmd alone, dpdk-dumpcap, trawl dpdk, trawl tc beside dpdk-testpmd",
+                "known are dpdk-testpmd alone, dpdk-dumpcap, trawl dpdk, trawl tc beside dpdk-testpmd",
             )
             .into());
         }
@@ -414,7 +414,7 @@ fn capture(
     )?))
 }
 
-/// Who copies within DPDK shares the memory of the process that it captures, which takes huge pages.
+/// Returns the memory options. Captures within DPDK share the memory of the captured process, which requires huge pages.
 fn memory(who: &str) -> std::result::Result<&'static [&'static str], Stop> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let free = meminfo
@@ -428,7 +428,7 @@ fn memory(who: &str) -> std::result::Result<&'static [&'static str], Stop> {
         .unwrap_or(0);
     match who {
         TRAWL | "dpdk-dumpcap" if free < HUGE_PAGES => Err(Stop::NotHere(format!(
-            "{who} shares testpmd's memory, which takes {HUGE_PAGES} huge pages; {free} are free on this host \
+            "{who} shares testpmd's memory, which requires {HUGE_PAGES} huge pages; {free} are free on this host \
              (sysctl -w vm.nr_hugepages={HUGE_PAGES}, with hugetlbfs mounted on /dev/hugepages)"
         ))),
         _ if free >= HUGE_PAGES => Ok(&[]),
@@ -436,7 +436,7 @@ fn memory(who: &str) -> std::result::Result<&'static [&'static str], Stop> {
     }
 }
 
-/// What a killed application leaves: a directory under /run, and files that keep its huge pages.
+/// Remains of a killed application: a directory under /run, and files that keep its huge pages.
 struct Runtime(String);
 
 impl Drop for Runtime {

@@ -1,5 +1,5 @@
-//! XDP programs beside other ways to drop, bounce and forward (studies B and D): rates by the counters of the device
-//! where the frames end.
+//! XDP programs compared with other means to drop, bounce and forward (studies B and D): rates by the counters of the final
+//! device.
 
 use std::process::Command;
 
@@ -21,7 +21,7 @@ pub enum Programs {
     /// By sending threads.
     Threads,
     Offload,
-    /// trawl's own beside those of others, one flow from one core.
+    /// trawl's programs and the peers', one flow from one core.
     Beside,
     /// By cores, each of which sends and receives.
     Cores,
@@ -31,7 +31,7 @@ pub enum Programs {
     Route,
 }
 
-/// Each core has flows of its own: one that several share is a line of memory for which they wait on each other.
+/// Arguments for separate flows of each core: a shared flow is a cache line that the cores contend for.
 const FLOWS: [&str; 4] = ["--flows", "64", "--src-port", "1024-1087"];
 
 impl Measure for Programs {
@@ -91,13 +91,13 @@ impl Programs {
     }
 }
 
-/// The CPU of each thread: the machine's in turn.
+/// Returns the CPU of each thread: the machine's CPUs in turn.
 pub(super) fn spread(threads: f64) -> Vec<usize> {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     (0..threads as usize).map(|thread| thread % cpus).collect()
 }
 
-/// Floods it in a line of three hosts, where every verdict can be measured.
+/// Floods the contender in a line of three hosts, which allows every verdict.
 fn measure(bench: &Bench, who: Who, traffic: &Traffic) -> Result<Measured, Stop> {
     if let Who::Xdp(_, Mode::Offloaded) = who {
         return Err(contenders::offload_refusal(bench));
@@ -123,7 +123,7 @@ fn measure(bench: &Bench, who: Who, traffic: &Traffic) -> Result<Measured, Stop>
         _ => at,
     };
     let before = received(goal)?;
-    // To the router itself, so that nothing but what is measured forwards it.
+    // To the router itself, so that only the contender forwards them.
     let sent = traffic.send(bench, &line.a, at)?;
     Ok(measured(&sent, received(goal)? - before))
 }
@@ -149,7 +149,8 @@ pub(super) fn measured(sent: &Sent, done: u64) -> Measured {
     }
 }
 
-/// What the receiving core does at an offered load: the packets are handed to a kernel thread on a core of its own.
+/// Measures the CPU use of the receiving core at an offered load: the packets are handed to a kernel thread on a core of its
+/// own.
 fn cpu_use(bench: &Bench, who: Who, traffic: Traffic) -> Result<Measured, Stop> {
     let lab = Pair::new(&PairOptions {
         interfaces: ["veth0".to_owned(), interface_name()],
@@ -163,7 +164,7 @@ fn cpu_use(bench: &Bench, who: Who, traffic: Traffic) -> Result<Measured, Stop> 
     let done = received(&lab.b)? - counted;
     drop(placed);
     let seconds = sent.seconds.max(f64::EPSILON);
-    // A receiver that is too slow holds the sender up, on a veth: its queue takes no more.
+    // On a veth, a slow receiver holds the sender up: its queue is full.
     let offered = traffic.rate.map_or(1.0, |rate| sent.per_second() / rate);
     let mut measured = measured(&sent, done);
     measured.values = [
@@ -175,7 +176,7 @@ fn cpu_use(bench: &Bench, who: Who, traffic: Traffic) -> Result<Measured, Stop> 
     Ok(measured)
 }
 
-/// Forwarding between two hosts with this many routes in the table.
+/// Measures forwarding between two hosts with this many routes in the table.
 fn route(
     bench: &Bench,
     who: Who,
@@ -197,7 +198,7 @@ fn route(
     Ok(measured(&sent, done))
 }
 
-/// Routes of prefix length 24 from 32.0.0.0 on, by way of the far host; the one that is used was there before.
+/// Adds routes of prefix length 24 from 32.0.0.0 on, through the far host; the used route exists already.
 fn fill(left: &Station, right: &Station, far: &Station, routes: u32) -> Result<(), Stop> {
     if routes <= 1 {
         return Ok(());
@@ -223,7 +224,7 @@ fn fill(left: &Station, right: &Station, far: &Station, routes: u32) -> Result<(
     Ok(())
 }
 
-// What the rates of programs say beside what the studies found.
+// Conclusions from the rates of programs, compared with the studies.
 
 fn at(experiment: &Experiment, series: &str, metric: &str, x: f64) -> Option<f64> {
     let line = experiment.line(series, metric);

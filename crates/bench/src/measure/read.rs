@@ -1,4 +1,4 @@
-//! Recordings: trawl beside tcpdump. The same file is printed to a pipe, and filtered and written again, by both.
+//! Recordings: trawl compared with tcpdump. Both print the same file to a pipe, and filter and write it again.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -20,7 +20,7 @@ use crate::process;
 use crate::scratch::Scratch;
 use crate::{Bench, Case, Measure, Measured, Stop};
 
-/// Frames of the recording that differ; then they come again at other times.
+/// Number of different frames of the recording; they repeat at other times.
 const DIFFERENT: u32 = 5000;
 /// One frame in N is a DNS query.
 const QUERY_EVERY: u32 = 100;
@@ -34,7 +34,7 @@ const TASKS: [(&str, Option<&str>); 3] = [
 #[derive(Clone, Copy, Debug)]
 pub struct Recordings;
 
-/// The recording that the latest case read: the next one may read it too.
+/// The recording of the latest case: the next one may read it too.
 type Shared = Rc<RefCell<Option<Recording>>>;
 
 struct Recording {
@@ -52,7 +52,7 @@ impl Measure for Recordings {
             let (Some((_, filter)), "trawl" | "tcpdump") = (task, program) else {
                 return Err(Error::usage(
                     format!("series {series:?}"),
-                    "there are trawl and tcpdump, each with: print to a pipe; rewrite, most match; rewrite, 1 % matches",
+                    "known are trawl and tcpdump, each with: print to a pipe; rewrite, most match; rewrite, 1 % matches",
                 ));
             };
             let (program, shared) = (program.to_owned(), Rc::clone(&shared));
@@ -63,7 +63,7 @@ impl Measure for Recordings {
                 }
                 match &*shared {
                     Some(recording) => measure(bench, recording, &program, *filter),
-                    None => Err(Stop::Failed("there is no recording".to_owned())),
+                    None => Err(Stop::Failed("the recording is missing".to_owned())),
                 }
             }))
         })
@@ -160,7 +160,7 @@ fn measure(
             trawl.arg("read");
             trawl
         }
-        // As root, since it would not be allowed to write to most directories.
+        // As root, since it could not write to most directories otherwise.
         peer => {
             let mut tcpdump = process::command(bench.peers.path(peer)?);
             tcpdump.args(["-n", "-Z", "root"]);

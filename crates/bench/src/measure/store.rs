@@ -1,4 +1,4 @@
-//! What the store costs: a capture beside it, the making of the index, and the search for one packet among many.
+//! The cost of the store: a capture into it, the building of the index, and the search for one packet among many.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,10 +25,10 @@ pub enum Stored {
 }
 
 const MILLION: f64 = 1e6;
-/// Of the host that has the needle.
+/// Packets of the host that has the needle.
 const FEW: u64 = 1000;
 const FEW_FLOWS: usize = 100;
-/// What is aimed for.
+/// Aims of the experiments.
 const INDEX_MPPS: f64 = 1.0;
 const INDEX_BYTES: f64 = 21.0;
 const SENDER_PERCENT: f64 = 97.0;
@@ -64,7 +64,7 @@ impl Measure for Stored {
     }
 }
 
-/// Whether each figure reaches its aim at every place, or stays below it.
+/// Judges each value against its aim at every x value: at least the aim, or at most.
 fn judge(experiment: &Experiment, aims: &[(&str, f64, bool)]) -> Finding {
     let (mut shows, mut missed) = (Vec::new(), 0);
     for (metric, aim, at_least) in aims {
@@ -94,7 +94,7 @@ fn judge(experiment: &Experiment, aims: &[(&str, f64, bool)]) -> Finding {
             _ => Agreement::Partly,
         },
         sentence: match missed {
-            0 => "All that was aimed for is reached; the aims are in brackets.".to_owned(),
+            0 => "All aims are reached; they are in brackets.".to_owned(),
             _ => format!(
                 "{missed} of {} aims are not reached here; they are in brackets.",
                 shows.len()
@@ -104,14 +104,14 @@ fn judge(experiment: &Experiment, aims: &[(&str, f64, bool)]) -> Finding {
     }
 }
 
-/// Where the capture keeps its packets.
+/// Kind of store that a capture writes to.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     Directory,
     Versitygw,
 }
 
-/// A store of the experiment's own, and the server before it.
+/// A store of the experiment's own, and its server.
 struct TestStore {
     at: StoreAt,
     _server: Option<process::Background>,
@@ -135,7 +135,7 @@ fn captures(space: &Space) -> Result<Vec<Case>> {
             _ => {
                 return Err(Error::usage(
                     format!("series {series:?}"),
-                    "there are directory and versitygw, with a rate or without: directory at 200 kpps",
+                    "known are directory and versitygw, with a rate or without: directory at 200 kpps",
                 ));
             }
         };
@@ -164,13 +164,13 @@ struct Load {
     seconds: f64,
 }
 
-/// What one capture came to.
+/// Result of one capture.
 struct Outcome {
     sent: Sent,
     claim: Option<Claim>,
-    /// Of the capture, in user space and kernel, until it had ended.
+    /// CPU time of the capture, in user space and kernel, until it had ended.
     cpu_seconds: f64,
-    /// Frames for each second of the sending process, in whose time the hook runs.
+    /// Frames for each CPU second of the sending process, which includes the hook.
     per_cpu_second: f64,
 }
 
@@ -242,7 +242,7 @@ impl Load {
         let running = Running::start(bench, way, &setting)?;
         let begun = running.peer.cpu_seconds();
         let cpu = bench.sender_cpu;
-        // Flows and payloads that compress as those of a network do: hardly.
+        // Flows and payloads that compress like real traffic: hardly.
         let different = [
             "--flows",
             "1000",
@@ -334,7 +334,7 @@ impl Target {
     }
 }
 
-/// A store that is made when it is first needed, and kept for all repetitions.
+/// A store that is made on first use, and kept for all repetitions.
 type Shared = Rc<RefCell<Option<Made>>>;
 
 fn indexes(space: &Space) -> Result<Vec<Case>> {
@@ -358,7 +358,7 @@ fn indexes(space: &Space) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// On one CPU.
+/// Measures the index on one CPU.
 fn index(bench: &Bench, made: &Made) -> Result<Measured> {
     let mut command = process::command("taskset");
     command
@@ -439,13 +439,13 @@ impl Search {
             _ => {
                 return Err(Error::usage(
                     format!("series {series:?}"),
-                    "there are SQL: address; filter: packet; filter: packet of an hour",
+                    "known are SQL: address; filter: packet; filter: packet of an hour",
                 ));
             }
         })
     }
 
-    /// One packet has to be found.
+    /// Searches for one packet.
     fn measure(self, bench: &Bench, made: &Made) -> Result<Measured> {
         let mut query = process::command(&bench.trawl);
         query.args(["query", "--store", &made.url(), "--spool", "/nonexistent"]);

@@ -14,17 +14,17 @@ const UPLOT_LICENSE: &str = include_str!("vendor/LICENSE.uPlot");
 const SCRIPT: &str = include_str!("page.js");
 const STYLE: &str = include_str!("page.css");
 
-/// The whole page. With `compare`, the first source is what the others are compared with. A page of a run in progress
-/// loads itself again.
+/// Returns the whole page. With `compare`, the others are compared with the first source. A page of a run in progress
+/// reloads itself.
 pub fn page(sources: &[Source], compare: bool, is_live: bool) -> String {
     let mut body = String::new();
     let mut plots = Vec::new();
     let palette = Palette::of(sources);
-    let _ = write!(body, "<h1>trawl beside the published studies</h1>");
+    let _ = write!(body, "<h1>trawl compared with the published studies</h1>");
     for source in sources {
         head(&mut body, source);
     }
-    body.push_str("<main><h2 id=\"summary\">What was found</h2>");
+    body.push_str("<main><h2 id=\"summary\">Results</h2>");
     for source in sources {
         summary(&mut body, source, sources.len() > 1);
     }
@@ -71,7 +71,7 @@ pub fn page(sources: &[Source], compare: bool, is_live: bool) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">{refresh}\
          <meta name=\"viewport\" content=\"width=device-width\"><link rel=\"icon\" href=\"data:,\">\
-         <title>trawl beside the published studies</title>\
+         <title>trawl compared with the published studies</title>\
          <style>{UPLOT_CSS}{STYLE}</style></head><body>{body}\
          <script type=\"application/json\" id=\"data\">{data}</script><script>{UPLOT}</script><script>{SCRIPT}</script></body></html>\n"
     )
@@ -135,7 +135,7 @@ fn summary(body: &mut String, source: &Source, is_named: bool) {
     }
     body.push_str(
         "<div class=\"wide\"><table class=\"summary\"><thead><tr><th scope=\"col\">Experiment</th><th scope=\"col\">The study found</th>\
-         <th scope=\"col\">This machine shows</th><th scope=\"col\">Shape agrees</th><th scope=\"col\">In a sentence</th></tr></thead><tbody>",
+         <th scope=\"col\">This machine shows</th><th scope=\"col\">Shape agrees</th><th scope=\"col\">Summary</th></tr></thead><tbody>",
     );
     for one in &source.report.experiments {
         let _ = write!(
@@ -238,7 +238,7 @@ fn section(
         let why = one.runs.iter().find_map(|run| run.disturbed.as_deref());
         let _ = write!(
             body,
-            "<p class=\"banner\">{disturbed} of {} runs were disturbed, one of them by this: {}. The figures are no proof.</p>",
+            "<p class=\"banner\">{disturbed} of {} runs were disturbed, one of them by this: {}. The figures prove nothing.</p>",
             one.runs.len(),
             escape(why.unwrap_or_default())
         );
@@ -260,7 +260,7 @@ fn section(
         if let Some((same, _)) = shown.iter().find(|(_, before)| plot.is_same_as(before)) {
             let _ = write!(
                 body,
-                "<p>All values are those of \u{201c}{}\u{201d}.</p>",
+                "<p>All values equal the ones of \u{201c}{}\u{201d}.</p>",
                 escape(same)
             );
             continue;
@@ -432,7 +432,7 @@ fn parameters(body: &mut String, one: &Experiment) {
     }
     let _ = write!(
         body,
-        "</tbody></table><p>It took {:.0} s.</p></details><p>To run just this:</p><pre>{}</pre>",
+        "</tbody></table><p>Duration: {:.0} s.</p></details><p>To run only this experiment:</p><pre>{}</pre>",
         one.seconds,
         escape(&one.command)
     );
@@ -493,12 +493,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_from_others_is_no_markup() {
+    fn foreign_text_is_not_markup() {
         assert_eq!(escape("<b a=\"&\">"), "&lt;b a=&quot;&amp;&quot;&gt;");
     }
 
     #[test]
-    fn the_page_loads_nothing_from_elsewhere() {
+    fn page_loads_nothing_from_elsewhere() {
         let page = page(&[], false, false);
         assert!(!page.contains("src=") && !page.contains("@import") && !page.contains("url("));
         assert!(!page.contains("http-equiv"));

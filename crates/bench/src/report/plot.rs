@@ -1,4 +1,4 @@
-//! A plot as data: what the page's script and the vector pictures draw.
+//! A plot as data, drawn by the page's script and as a vector picture.
 
 use serde::Serialize;
 
@@ -22,7 +22,7 @@ pub struct Plot {
 pub struct Line {
     pub name: String,
     pub colour: (u8, u8, u8),
-    /// Tells series of one tool apart: 0 for the first.
+    /// Distinguishes series of one tool: 0 for the first.
     pub variant: usize,
     pub points: Vec<Dot>,
 }
@@ -48,7 +48,7 @@ impl Plot {
         self.lines().flat_map(|(line, _)| &line.points)
     }
 
-    /// Returns whether all points stand over one value of the x axis, so that bars say more than a line.
+    /// Returns whether all points have one x value, for which bars are clearer than a line.
     pub fn is_bars(&self) -> bool {
         let mut xs = self.dots().map(|dot| dot.x);
         let first = xs.next();
@@ -141,9 +141,9 @@ pub fn plot(one: &Experiment, metric: &str, id: String, palette: &Palette) -> Pl
     }
 }
 
-// The colours of a report: each tool has one colour in all plots, and dashes and marks tell its series apart.
+// The colours of a report: each tool has one colour in all plots, and dashes and marks distinguish its series.
 
-/// Okabe and Ito's colours, which people with any colour vision tell apart, and more of that kind.
+/// Okabe and Ito's colours, which people with any colour vision can distinguish, and more of that kind.
 const COLOURS: [(u8, u8, u8); 12] = [
     (0, 114, 178),
     (213, 94, 0),
@@ -190,7 +190,7 @@ impl Palette {
     }
 }
 
-/// Returns the tool that a series measures: a peer, trawl, or what stands before the first comma.
+/// Returns the tool that a series measures: a peer, trawl, or the text before the first comma.
 pub fn tool(series: &str) -> &str {
     match Peers::of_series(series) {
         Some(peer) => peer,

@@ -14,7 +14,7 @@ type Failure<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::Erro
 
 const WIDTH: u32 = 1200;
 const HEIGHT: u32 = 420;
-/// Room at the right of a plot for the names of its series, and where they begin.
+/// Room at the right of a plot for the names of its series, and its position.
 const LEGEND: u32 = 300;
 const KEY: i32 = 912;
 const TEXT: (&str, u32) = ("sans-serif", 14);
@@ -25,7 +25,7 @@ const LEGEND_LINE: usize = 36;
 const BARS: Range<i32> = 300..960;
 const BAR_STEP: i32 = 24;
 
-/// The plots of all results, one below the other. Published values are hollow squares.
+/// Returns the plots of all results, one below the other. Published values are hollow squares.
 pub fn svg(sources: &[Source]) -> Result<String, String> {
     let palette = Palette::of(sources);
     let panels: Vec<(String, Plot)> = sources
@@ -103,7 +103,7 @@ fn colour(line: &Line) -> RGBColor {
     RGBColor(red, green, blue)
 }
 
-/// A bar for each series of a plot with one place on its x axis. Published values are hollow.
+/// Draws a bar for each series of a plot with one x value. Published values are hollow.
 fn bars<'a>(area: &Area<'a>, plot: &Plot) -> Result<(), Failure<'a>> {
     let most = plot.most().max(f64::MIN_POSITIVE);
     let mut y = 8;
@@ -129,7 +129,7 @@ fn bars<'a>(area: &Area<'a>, plot: &Plot) -> Result<(), Failure<'a>> {
     Ok(())
 }
 
-/// All values with a margin; from zero where the axis is linear.
+/// Returns the range of all values with a margin; from zero on a linear axis.
 fn range(plot: &Plot, is_log: bool, values: impl Fn(&Line) -> Vec<f64>) -> Range<f64> {
     let lines = plot.lines().map(|(line, _)| line);
     let usable = |value: &f64| value.is_finite() && (!is_log || *value > 0.0);
@@ -163,7 +163,7 @@ where
         .light_line_style(TRANSPARENT)
         .x_labels(8)
         .x_label_formatter(&|value| match is_whole {
-            // A tick is a sum of steps, and not quite the whole number that it stands for.
+            // A tick is a sum of steps, and not quite the whole number that it represents.
             true if (value - value.round()).abs() > 1e-6 => String::new(),
             true => figure(value.round()),
             false => figure(*value),

@@ -1,4 +1,4 @@
-//! The rows of an experiment's table: for each point what was sent, recorded, lost and claimed.
+//! The rows of an experiment's table: sent, recorded, lost and claimed packets of each point.
 
 use std::fmt::Write as _;
 
@@ -15,10 +15,10 @@ pub struct Row {
     pub sent: Option<f64>,
     pub recorded: Option<f64>,
     pub lost: Option<f64>,
-    /// What the mechanism says of itself: recorded, lost.
+    /// The mechanism's own counts: recorded, lost.
     pub claimed: Option<(Option<f64>, Option<f64>)>,
     pub claim_is_wrong: bool,
-    /// The CPUs that did something: user, system, softirq and steal in per cent.
+    /// The active CPUs: user, system, softirq and steal in per cent.
     pub cpus: String,
     pub memory_mib: Option<f64>,
     pub runs: usize,
@@ -115,7 +115,7 @@ fn cpus(runs: &[&Run]) -> String {
     (0..count).filter_map(of).collect::<Vec<_>>().join("  ")
 }
 
-/// A figure with as many digits as tell something.
+/// Formats a value with its significant digits.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -136,7 +136,7 @@ pub fn interval(value: &Interval) -> String {
     )
 }
 
-// What changed between two runs: points whose intervals do not touch.
+// Changes between two runs: points whose intervals do not overlap.
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
@@ -146,7 +146,7 @@ pub struct Change {
     pub x: f64,
     pub before: Interval,
     pub after: Interval,
-    /// The intervals have nothing in common.
+    /// The intervals do not overlap.
     pub is_marked: bool,
 }
 
@@ -156,7 +156,7 @@ impl Change {
     }
 }
 
-/// Every point that both have, in the order of the later one.
+/// Returns every point that both have, in the order of the later one.
 pub fn changes(before: &Source, after: &Source) -> Vec<Change> {
     let mut found = Vec::new();
     for experiment in &after.report.experiments {
@@ -187,14 +187,14 @@ pub fn changes(before: &Source, after: &Source) -> Vec<Change> {
     found
 }
 
-// The closing note: where a peer is ahead of trawl by more than the spread, and why.
+// The closing note: experiments in which a peer is ahead of trawl by more than the spread, and the reason.
 
-/// A difference that counts, of the peer's value: less is within what one more run would show.
+/// Least difference that counts, as a share of the peer's value: a smaller one is within the spread of another run.
 const LEAST: f64 = 0.01;
-/// A series of this name has nothing of trawl's to compare with: it is what the others are measured against.
+/// Suffix of series that are a baseline for the others, without a counterpart of trawl's.
 const BASELINE: &str = " alone";
 
-/// One line for each experiment in which a peer is ahead somewhere in its first metric; empty: in none.
+/// Returns one line for each experiment in which a peer is ahead in its first metric.
 pub fn behind<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) -> Vec<(String, String)> {
     let note = |one: &'a Experiment| Some((one.definition.name.clone(), places(one)?));
     experiments.into_iter().filter_map(note).collect()
@@ -259,7 +259,7 @@ fn places(one: &Experiment) -> Option<String> {
         return None;
     }
     let why = match definition.why_behind.as_str() {
-        "" => "The reason has not been found out.",
+        "" => "The reason is unknown.",
         why => why,
     };
     Some(format!("{}. {why}", found.join("; ")))
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_peer_that_is_ahead_by_more_than_the_spread_is_named() {
+    fn only_peers_ahead_by_more_than_the_spread_are_named() {
         let ahead = [("trawl live", 7.0), ("xdp-trafficgen", 9.0)];
         let found = behind([&experiment(false, &ahead)]);
         assert_eq!(found.len(), 1);
