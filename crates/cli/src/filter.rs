@@ -61,7 +61,7 @@ pub struct Args {
     /// The network's mask, which defines `ip broadcast`
     #[arg(long, value_name = "ADDRESS")]
     netmask: Option<Ipv4Addr>,
-    /// Leave out libpcap's optimiser
+    /// Disable libpcap's optimiser
     #[arg(short = 'O', long = "no-optimise", visible_alias = "no-optimize")]
     unoptimised: bool,
     /// Show the classic program only, as tcpdump does; -dd as C, -ddd as numbers
@@ -72,7 +72,7 @@ pub struct Args {
     check: bool,
     #[command(flatten)]
     verifier_log: VerifierLog,
-    /// Show which packets of this capture file match, by their numbers as Wireshark counts them
+    /// List the packets of this capture file that match, by their numbers in Wireshark
     #[arg(short = 'r', long, value_name = "FILE")]
     read: Option<PathBuf>,
     /// Print JSON

@@ -1,4 +1,4 @@
-//! `trawl gen`: makes traffic.
+//! `trawl gen`: generates traffic.
 
 mod output;
 mod receive;
@@ -29,9 +29,9 @@ macro_rules! paced {
     };
 }
 
-/// Makes traffic: at a rate, for a time, counted as the device took it
+/// Generates traffic: at a rate, for a time, counted as the device accepts it
 #[derive(Debug, clap::Args)]
-#[command(long_about = paced!("Makes traffic: at a rate, for a time, counted as the device took it"))]
+#[command(long_about = paced!("Generates traffic: at a rate, for a time, counted as the device accepts it"))]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -56,8 +56,8 @@ enum Command {
     /// Sends TCP segments that belong to no connection: SYN, or other flags
     #[command(long_about = paced!("Sends TCP segments that belong to no connection: SYN, or other flags"))]
     Tcp(Box<Order<traffic::Tcp>>),
-    /// Sends ICMP or ICMPv6 messages: echo requests, or of another type
-    #[command(long_about = paced!("Sends ICMP or ICMPv6 messages: echo requests, or of another type"))]
+    /// Sends ICMP or ICMPv6 messages: echo requests, or another type
+    #[command(long_about = paced!("Sends ICMP or ICMPv6 messages: echo requests, or another type"))]
     Icmp(Box<Order<traffic::Icmp>>),
     /// Sends ARP requests or replies
     #[command(long_about = paced!("Sends ARP requests or replies"))]
@@ -68,9 +68,9 @@ enum Command {
     /// Sends frames given in hexadecimal digits
     #[command(long_about = paced!("Sends frames given in hexadecimal digits"))]
     Raw(Box<Order<traffic::Raw>>),
-    /// Sends a mix of frames, in phases over time, as a template file says
+    /// Sends a mix of frames, in phases over time, from a template file
     Template(Box<send::FromFile>),
-    /// Opens real TCP connections to a listener, and keeps data going
+    /// Opens real TCP connections to a listener, and sends data over them
     TcpConn(Box<tcp_conn::Args>),
     Receive(receive::Args),
     Replay(Box<replay::Args>),

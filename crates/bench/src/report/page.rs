@@ -288,7 +288,7 @@ fn section(
     body.push_str("</section>");
 }
 
-/// Draws a bar for each series of a plot with one place on its x axis.
+/// Draws a bar for each series of a plot with one x value.
 fn bars(body: &mut String, plot: &Plot) {
     let most = plot.most().max(f64::MIN_POSITIVE);
     body.push_str("<table class=\"bars\"><tbody>");

@@ -151,7 +151,7 @@ impl How {
         {
             return Err(Error::usage(
                 format!("--hosts with {other}"),
-                format!("those that run on two hosts are {}", CAPTURES.join(", ")),
+                format!("experiments for two hosts are {}", CAPTURES.join(", ")),
             ));
         }
         let set: BTreeMap<String, String> = self.set.iter().cloned().collect();
@@ -209,7 +209,7 @@ fn check_keys(set: &BTreeMap<String, String>, experiments: &[String]) -> Result<
             return Err(Error::usage(
                 format!("--set {key}"),
                 format!(
-                    "none of these experiments has that parameter; there are {}",
+                    "none of these experiments has that parameter; known are {}",
                     known.join(", ")
                 ),
             ));
@@ -308,7 +308,7 @@ fn carry_out(
     }
     if !report.complete {
         terminal::say(&format!(
-            "interrupted: what was measured is in {0}; trawl bench resume {0} continues the run",
+            "interrupted: the results so far are in {0}; trawl bench resume {0} continues the run",
             directory.display()
         ));
         return Ok(ExitCode::FAILURE);
@@ -515,7 +515,7 @@ fn wrong_claims(experiment: &trawl_bench::model::Experiment) -> Vec<String> {
     }
     said.into_iter()
         .map(|(series, runs)| {
-            format!("{series} in {runs} runs says other than its file and the device")
+            format!("{series} contradicts its file and the device in {runs} runs")
         })
         .collect()
 }

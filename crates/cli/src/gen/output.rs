@@ -509,12 +509,12 @@ impl OneTrial {
     }
 }
 
-/// Stream and flow.
+/// Returns the name of a flow: its stream and its number.
 pub fn flow_name(flow: &FlowReport) -> String {
     format!("{:04x}.{}", flow.key.stream, flow.key.flow)
 }
 
-/// Bits a second on the wire: with checksum, preamble and gap.
+/// Returns the bits a second on the wire: with checksum, preamble and gap.
 pub fn wire_bits(frames: f64, size: usize) -> f64 {
     frames * ((size - CHECKSUM) as f64 + f64::from(WIRE_OVERHEAD)) * 8.0
 }

@@ -109,7 +109,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if cpus.len() > 1 {
         return Err(Error::usage(
             format!("cannot replay from {} threads", cpus.len()),
-            "the order of the frames is kept by one",
+            "only one thread keeps the order of the frames",
         )
         .fix("leave out --threads, and name one CPU with --cpus"));
     }
@@ -188,7 +188,7 @@ fn remarks(outcome: &ReplayAccount, mtu: u32) -> String {
     );
     remark(
         outcome.backwards,
-        "frames were recorded with an earlier time than the one before them, and sent at once",
+        "frames were recorded with an earlier time than their predecessor, and sent at once",
     );
     text
 }
@@ -198,13 +198,13 @@ fn remarks(outcome: &ReplayAccount, mtu: u32) -> String {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Changes to the frames (checksums are kept as right as they were)")]
 pub struct Changes {
-    /// MAC address that all frames come from
+    /// Source MAC address of all frames
     #[arg(long, value_name = "MAC", value_parser = mac)]
     src_mac: Option<Mac>,
-    /// MAC address that all frames go to
+    /// Destination MAC address of all frames
     #[arg(long, value_name = "MAC", value_parser = mac)]
     dst_mac: Option<Mac>,
-    /// One MAC address instead of another, on both sides; may be repeated
+    /// Replace a MAC address by another, on both sides; may be repeated
     #[arg(long, value_name = "OLD=NEW", value_parser = pair(mac))]
     map_mac: Vec<(Mac, Mac)>,
     /// Source IP address of all packets; one for IPv4 and one for IPv6 may be given
@@ -213,13 +213,13 @@ pub struct Changes {
     /// Destination IP address of all packets; one for IPv4 and one for IPv6 may be given
     #[arg(long, value_name = "IP")]
     dst_ip: Vec<IpAddr>,
-    /// One prefix instead of another, on both sides, for example 10.0.0.0/8=172.16.0.0/12; may be repeated, the first that fits counts
+    /// Replace a prefix by another, on both sides, for example 10.0.0.0/8=172.16.0.0/12; may be repeated, the first match counts
     #[arg(long, value_name = "OLD=NEW", value_parser = pair(prefix))]
     map_ip: Vec<(Prefix, Prefix)>,
     /// VLAN of all frames (a tag is added if there is none), or `none` to remove the outermost tag
     #[arg(long, value_name = "ID|none", value_parser = tag)]
     vlan: Option<TagChange>,
-    /// One VLAN instead of another; may be repeated
+    /// Replace a VLAN by another; may be repeated
     #[arg(long, value_name = "OLD=NEW", value_parser = pair(vlan), conflicts_with = "vlan")]
     map_vlan: Vec<(u16, u16)>,
 }
@@ -262,7 +262,7 @@ fn by_version(
             IpAddr::V6(address) => v6.replace(*address).is_some(),
         };
         if twice {
-            let why = "two addresses of one kind: which one?";
+            let why = "two addresses of one kind";
             return Err(Error::usage(format!("{name} {address}"), why));
         }
     }

@@ -63,7 +63,7 @@ pub struct Args {
     /// Maximum frames a second, for example 1.5Mpps
     #[arg(long, value_name = "PPS", value_parser = units::frame_rate, allow_hyphen_values = true)]
     max_rate: Option<f64>,
-    /// Measure the loss at the fastest rate and at each tenth below, too, until there is none twice
+    /// Measure the loss at the fastest rate and at each tenth below, too, until two rates in a row have none
     #[arg(long)]
     frame_loss: bool,
     /// Measure the longest burst without loss, too

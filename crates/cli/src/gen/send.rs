@@ -38,7 +38,7 @@ const LINKTYPE_ETHERNET: u16 = 1;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum EngineName {
-    /// The fastest that works, tried for real
+    /// The fastest that works in a trial
     Auto,
     /// XDP frames made in the kernel
     Live,
@@ -215,7 +215,7 @@ impl FromFile {
     pub fn run(&self) -> Result<ExitCode> {
         let mut template = Template::read(&self.file)?;
         if template.profile().is_some() && self.pacing.rate() != Rate::Unlimited {
-            let why = format!("the phases in {} say how fast", self.file.display());
+            let why = format!("the phases in {} define the rate", self.file.display());
             return Err(Error::usage("--rate and --bandwidth", why));
         }
         let first = template.specs().next().cloned();

@@ -14,7 +14,7 @@ use crate::args::NetnsArg;
 use crate::terminal::write_out;
 use crate::{json, units};
 
-/// Opens real TCP connections to a listener, and keeps data going
+/// Opens real TCP connections to a listener, and sends data over them
 ///
 /// The connections are the kernel's own, with the same packets as any program on this host would send.
 #[derive(Debug, clap::Args)]

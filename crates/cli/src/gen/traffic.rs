@@ -189,7 +189,7 @@ pub struct Eth {
 
 #[derive(Debug, clap::Args)]
 pub struct Raw {
-    /// The frame from its destination MAC address on; blanks and colons between the digits do no harm
+    /// The frame from its destination MAC address on; blanks and colons between the digits are ignored
     hex: String,
     #[command(flatten)]
     shape: Shape,
