@@ -218,7 +218,7 @@ fn frames_without_room_for_a_stamp_are_refused() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(
-        said.contains("60 bytes do not hold") && said.contains("72"),
+        said.contains("60 bytes are too few") && said.contains("72"),
         "{said}"
     );
 }

@@ -306,7 +306,7 @@ fn too_large(request: &Request<'_>) -> Option<Error> {
     (size > most).then(|| {
         Error::failed(
             format!("cannot filter on a packet socket on {}", request.name),
-            format!("the filter becomes {instructions} eBPF instructions, more than the limit of {most} bytes for a socket"),
+            format!("the filter becomes {instructions} eBPF instructions, which exceed the limit of {most} bytes for a socket"),
         )
         .fix(format!("sysctl -w net.core.optmem_max={}, or use --tap tc", (2 * size).next_power_of_two()))
     })
