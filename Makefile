@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: install uninstall deb help build build-dpdk build-query build-bus demo test test-quick test-vm test-vm-all fuzz bench fmt lint lock format clippy doc man clean size
+.PHONY: install uninstall deb help build build-dpdk build-query build-bus demo test test-quick test-vm test-vm-all fuzz bench fmt lint lock format english clippy doc man clean size
 
 # Rustup puts cargo where a root shell does not always look.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -76,7 +76,7 @@ fmt: ## Format the source
 size: ## Print lines and files by crate
 	@scripts/size
 
-lint: lock format clippy doc ## Check the lock files, the format, the warnings of clippy and of the documentation
+lint: lock format clippy doc english ## Check the lock files, the format, the warnings of clippy and of the documentation, the English
 
 lock:
 	@scripts/install build
@@ -84,6 +84,9 @@ lock:
 	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	cargo metadata --locked --format-version 1 --manifest-path crates/query/Cargo.toml >/dev/null
 	cargo metadata --locked --format-version 1 --manifest-path crates/bus/Cargo.toml >/dev/null
+
+english:
+	@scripts/lint-english
 
 format:
 	@scripts/install build lint
@@ -100,7 +103,7 @@ clippy:
 
 doc: ## Make the documentation of the libraries, target/doc
 	@scripts/install build
-	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --quiet -p trawl-packet -p trawl-filter -p trawl-view -p trawl-capture
+	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --quiet -p trawl-packet -p trawl-filter -p trawl-view -p trawl-pipeline -p trawl-capture
 
 man: build ## Write the manual pages of docs/man anew
 	$(TARGET)/release/trawl man docs/man
