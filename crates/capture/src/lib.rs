@@ -55,7 +55,7 @@
 //!     Ok(())
 //! }
 //!
-//! Without root, the error names the missing capability.
+//! // Without root, the error names the missing capability.
 //! if let Err(error) = capture() {
 //!     assert!(error.to_string().contains("CAP_"), "{error}");
 //! }

@@ -18,7 +18,7 @@
 //! pcap::file_header(&mut file, 1, 65_535);
 //! pcap::record(&mut file, 1_700_000_000_000_000_000, &frame, frame.len() as u32);
 //!
-//! Reads any pcap or pcapng file, compressed or not.
+//! // Any pcap or pcapng file can be read, compressed or not.
 //! let mut reader = CaptureReader::new(&file[..])?;
 //! while let Some(packet) = reader.next_packet()? {
 //!     let found = summary(packet.link_type, packet.captured);
