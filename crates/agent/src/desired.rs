@@ -217,7 +217,10 @@ mod tests {
             (capture("duration_seconds = 0"), "is 0"),
             (capture("colour = 1"), "colour"),
             (capture("").replace("\"e\"", ""), "no interface"),
-            (capture("").replace("\"a\"", "\"../a\""), "no name"),
+            (
+                capture("").replace("\"a\"", "\"../a\""),
+                "not a capture name",
+            ),
             ("{\"capture\":".to_owned(), "EOF"),
             (" ".repeat(TEXT_MOST + 1), "more than"),
         ] {

@@ -173,7 +173,11 @@ fn impossible_series_are_refused() {
     run("mkfifo", &[&pipe]);
     for (arguments, status, words) in [
         (["-w", &file, "-z", "no-such-program"], 2, "no such program"),
-        (["-w", &to("pipe.pcapng"), "-C", "1"], 1, "no regular file"),
+        (
+            ["-w", &to("pipe.pcapng"), "-C", "1"],
+            1,
+            "not a regular file",
+        ),
     ] {
         let refused = trawl(&[&["read", &all][..], &arguments].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();

@@ -203,7 +203,7 @@ fn impossible_measurements_are_refused_before_sending() {
     let Some(lab) = Lab::open() else { return };
     let (tx, rx) = (lab.sender(), lab.receiver());
     for (arguments, words) in [
-        (&["--sizes", "63"][..], "take 60"),
+        (&["--sizes", "63"][..], "require 60"),
         (&["--sizes", "1519"], "exceeds the MTU"),
         (&["--sizes", "3"], "checksum alone"),
         (&["--loss", "100"], "between 0 and 100"),

@@ -172,7 +172,11 @@ fn unconfirmed_program_is_reverted() {
     );
     succeeds(&["xdp", "confirm", &place]);
     assert_eq!(xdp_on(&lab.pair.b), after);
-    fails(&["xdp", "confirm", &place], 1, &["no change waits"]);
+    fails(
+        &["xdp", "confirm", &place],
+        1,
+        &["no change is unconfirmed"],
+    );
 }
 
 /// Taking programs off has the same safety.

@@ -443,7 +443,7 @@ fn store_is_private_and_follows_no_planted_links() {
     ];
     let output = trawl(&capture);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("other users may write it"), "{said}");
+    assert!(said.contains("other users may write to it"), "{said}");
     mode(0o755);
     let capture = places.start(&lab, &["--chunk-size", "4KiB"]);
     lab.send(&[frames::silent(64)], 100);
@@ -509,7 +509,7 @@ fn spool_exposes_no_planted_files() {
         fs::set_permissions(&places.spool, mode).expect("root");
     };
     mode(0o777);
-    refused("other users may write it");
+    refused("other users may write to it");
     let receiver = lab.receiver();
     let capture = [
         "capture",
@@ -522,7 +522,7 @@ fn spool_exposes_no_planted_files() {
     ];
     let output = trawl(&capture);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("other users may write it"), "{said}");
+    assert!(said.contains("other users may write to it"), "{said}");
     mode(0o700);
     assert!(push().status.success());
 }

@@ -128,7 +128,7 @@ fn maps_named_like_hooks_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "own_names"));
-    let words = ["own_names", "it has a map trawl_hook", "another name"];
+    let words = ["own_names", "a map named trawl_hook", "another name"];
     fails(&["xdp", "load", &place, &file, "--tappable"], 1, &words);
     all_gone(&lab, &[], &[]);
     // Without added hooks the names are unambiguous.

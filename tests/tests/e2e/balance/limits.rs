@@ -172,8 +172,8 @@ fn large_tables_are_in_force_and_too_large_ones_are_refused() {
         Some(100)
     );
     for (vips, backends, says) in [
-        (4097, 1, "more than the 4096"),
-        (1, 131_073, "more than the 131072"),
+        (4097, 1, "maximum of 4096"),
+        (1, 131_073, "maximum of 131072"),
     ] {
         std::fs::write(&file, table(vips, backends)).expect("a file");
         let said = refused(&["balance", "load", &left, &file], 1);
