@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::{Instant, interval_at};
 
-use crate::connection::{self, Input, Signed, COMMAND, Config, DESIRED, DESIRED_STREAM, News, STATE};
+use crate::connection::{
+    self, COMMAND, Config, DESIRED, DESIRED_STREAM, Input, News, STATE, Signed,
+};
 
 /// Interval of requests for commands that may have been missed.
 const ASK_EVERY: Duration = Duration::from_secs(5);

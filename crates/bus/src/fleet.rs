@@ -14,7 +14,9 @@ use futures_util::StreamExt;
 use nkeys::KeyPair;
 use serde::{Deserialize, Serialize};
 
-use crate::connection::{self, Input, Signed, COMMAND, Config, DESIRED, DESIRED_STREAM, STATE, STATE_STREAM};
+use crate::connection::{
+    self, COMMAND, Config, DESIRED, DESIRED_STREAM, Input, STATE, STATE_STREAM, Signed,
+};
 
 /// Longest state, as in the agent: longer ones are ignored.
 const VALUE_MOST: i32 = 1 << 20;

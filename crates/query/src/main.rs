@@ -96,7 +96,11 @@ fn columns() -> Schema {
 const REMOTE_FILES: usize = 16;
 
 async fn answer(
-    objects: Arc<dyn ObjectStore>, is_remote: bool, form: &str, query: &str) -> Result<()> {
+    objects: Arc<dyn ObjectStore>,
+    is_remote: bool,
+    form: &str,
+    query: &str,
+) -> Result<()> {
     let mut config = SessionConfig::new()
         .set_bool("datafusion.execution.parquet.pushdown_filters", true)
         .set_bool("datafusion.execution.parquet.reorder_filters", true)
