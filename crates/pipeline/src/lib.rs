@@ -53,7 +53,7 @@ pub enum Pressure {
     /// Like `Idle`; in addition, whole segments save the writer a copy and are worth a short wait.
     WantsSegments,
     /// The queue is filling: packets that can wait should.
-    Busy,
+    Busy { wants_segments: bool },
     /// The reader of a pipe has not read all bytes: packets stay in their rings until it has.
     Blocked(Reader),
     /// The output reached its size limit: the capture ends.
@@ -138,7 +138,7 @@ pub fn write_patiently(writer: &mut dyn Writer, blocks: Blocks<'_>) -> Result<()
     let mut pressure = writer.write(blocks)?;
     loop {
         match &pressure {
-            Pressure::Busy => std::thread::sleep(BUSY_SLEEP),
+            Pressure::Busy { .. } => std::thread::sleep(BUSY_SLEEP),
             Pressure::Blocked(reader) => events::wait_also(&[], reader.outlet(), READER_SLEEP)?,
             _ => return Ok(()),
         }

@@ -111,6 +111,12 @@ impl<'w> Feed<'w> {
     }
 
     pub fn wants_segments(&self) -> bool {
-        matches!(self.pressure, Pressure::WantsSegments)
+        matches!(
+            self.pressure,
+            Pressure::WantsSegments
+                | Pressure::Busy {
+                    wants_segments: true
+                }
+        )
     }
 }

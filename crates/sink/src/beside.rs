@@ -298,12 +298,14 @@ impl Several {
             answered => answered?,
         };
         let is_full = |one: &Beside| one.waiting() > WAITING_MAX / 2;
+        let wants_segments =
+            matches!(self.pressure, Pressure::WantsSegments) && self.snaplen.is_none();
         Ok(match self.pressure {
             Pressure::Idle | Pressure::WantsSegments if self.beside.iter().any(is_full) => {
-                Pressure::Busy
+                Pressure::Busy { wants_segments }
             }
             // Packets are cut one by one.
-            Pressure::WantsSegments if self.snaplen.is_some() => Pressure::Idle,
+            Pressure::WantsSegments if !wants_segments => Pressure::Idle,
             _ => self.pressure.clone(),
         })
     }

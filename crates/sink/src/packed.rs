@@ -167,7 +167,9 @@ impl Packed {
         }
         match state.failure.take() {
             Some(error) => Err(error),
-            None if state.waiting > WAITING_MAX / 2 => Ok(Pressure::Busy),
+            None if state.waiting > WAITING_MAX / 2 => Ok(Pressure::Busy {
+                wants_segments: false,
+            }),
             None => Ok(Pressure::Idle),
         }
     }

@@ -79,7 +79,7 @@ impl Armed<'_> {
     pub(super) fn finish(&mut self, mut is_patient: bool) -> Result<()> {
         while self.trigger.backlog.is_some() {
             let since = Instant::now();
-            while is_patient && matches!(self.trigger.pressure, Pressure::Busy) {
+            while is_patient && matches!(self.trigger.pressure, Pressure::Busy { .. }) {
                 is_patient = since.elapsed() < PATIENCE;
                 sleep(LOOK_EVERY);
                 self.trigger.pressure = self.next.flush()?;
@@ -90,7 +90,10 @@ impl Armed<'_> {
     }
 
     fn is_busy(&self) -> bool {
-        matches!(self.trigger.pressure, Pressure::Busy | Pressure::Blocked(_))
+        matches!(
+            self.trigger.pressure,
+            Pressure::Busy { .. } | Pressure::Blocked(_)
+        )
     }
 
     /// Writes a chunk, and returns its length. The last chunk may end the event.
@@ -152,7 +155,9 @@ mod tests {
 
         fn flush(&mut self) -> Result<Pressure> {
             Ok(match self.is_busy {
-                true => Pressure::Busy,
+                true => Pressure::Busy {
+                    wants_segments: false,
+                },
                 false => Pressure::Idle,
             })
         }
