@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use trawl_bpf::{bpffs, deadline};
 use trawl_packet::pcapng;
 use trawl_pipeline::account::Account;
-use trawl_pipeline::{Feed, Stage, Writer, staged};
+use trawl_pipeline::{Feed, Stage, Writer};
 use trawl_ring::Geometry;
 use trawl_sys::events::Signals;
 use trawl_sys::netns::Namespace;
@@ -189,7 +189,7 @@ impl Confined {
             watched: 0,
             clock_offset: self.session.assembly.clock.offset_to_wall(),
             joins: Joins::default(),
-            feed: Feed::new(staged(stages, writer)),
+            feed: Feed::new(stages, writer),
             gave_up_rights: self.gave_up_rights,
             session: self.session,
             observer,

@@ -20,7 +20,7 @@ use trawl_ring::Lease;
 use trawl_sys::{Error, Result, events};
 
 pub use counts::Counts;
-pub use stage::{Feed, Stage, staged};
+pub use stage::{Feed, Stage};
 pub use stream::{Stream, Unit};
 
 /// Whole pcapng blocks, or a mark between blocks.
@@ -60,6 +60,19 @@ pub enum Pressure {
     Full,
 }
 
+impl Pressure {
+    /// Returns the answer of a writer that does not receive segments as they are.
+    pub fn without_segments(self) -> Self {
+        match self {
+            Self::WantsSegments => Self::Idle,
+            Self::Busy { .. } => Self::Busy {
+                wants_segments: false,
+            },
+            other => other,
+        }
+    }
+}
+
 /// The reader at the other end of a pipe, terminal or socket.
 #[derive(Clone, Debug)]
 pub struct Reader {
@@ -70,6 +83,14 @@ pub struct Reader {
 }
 
 impl Reader {
+    /// Longest sleep while the reader does not read.
+    pub const SLEEP: Duration = Duration::from_millis(50);
+
+    /// Waits until the reader continues, or for a short time.
+    pub fn wait(&self) -> Result<()> {
+        events::wait_also(&[], self.outlet(), Self::SLEEP)
+    }
+
     pub fn outlet(&self) -> Option<BorrowedFd<'_>> {
         self.outlet.as_ref().map(|outlet| outlet.as_fd())
     }
@@ -134,12 +155,11 @@ impl<W: Writer + ?Sized> Writer for &mut W {
 /// Writes blocks and waits until the writer accepts more, without a limit on its reader.
 pub fn write_patiently(writer: &mut dyn Writer, blocks: Blocks<'_>) -> Result<()> {
     const BUSY_SLEEP: Duration = Duration::from_millis(1);
-    const READER_SLEEP: Duration = Duration::from_millis(50);
     let mut pressure = writer.write(blocks)?;
     loop {
         match &pressure {
             Pressure::Busy { .. } => std::thread::sleep(BUSY_SLEEP),
-            Pressure::Blocked(reader) => events::wait_also(&[], reader.outlet(), READER_SLEEP)?,
+            Pressure::Blocked(reader) => reader.wait()?,
             _ => return Ok(()),
         }
         pressure = writer.flush()?;

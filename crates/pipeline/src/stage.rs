@@ -32,29 +32,18 @@ struct Staged<'w> {
     has_failed: bool,
 }
 
-/// Chains stages in front of a writer, the first one outermost.
-pub fn staged<'w>(stages: Vec<Box<dyn Stage>>, writer: &'w mut dyn Writer) -> Box<dyn Writer + 'w> {
-    let last: Box<dyn Writer + 'w> = Box::new(writer);
-    stages.into_iter().rev().fold(last, |next, stage| {
-        Box::new(Staged {
-            stage,
-            next,
-            has_failed: false,
-        })
-    })
-}
-
 impl Writer for Staged<'_> {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
         let pushed = self.stage.push(blocks, self.next.as_mut());
         self.has_failed |= pushed.is_err();
-        pushed
+        // A stage hands on bytes.
+        pushed.map(Pressure::without_segments)
     }
 
     fn flush(&mut self) -> Result<Pressure> {
         let flushed = self.stage.flush(self.next.as_mut());
         self.has_failed |= flushed.is_err();
-        flushed
+        flushed.map(Pressure::without_segments)
     }
 
     fn finish(&mut self) -> Outcome {
@@ -85,7 +74,16 @@ impl fmt::Debug for Feed<'_> {
 }
 
 impl<'w> Feed<'w> {
-    pub fn new(writer: Box<dyn Writer + 'w>) -> Self {
+    /// Puts stages in front of a writer, the first one outermost.
+    pub fn new(stages: Vec<Box<dyn Stage>>, writer: &'w mut dyn Writer) -> Self {
+        let last: Box<dyn Writer + 'w> = Box::new(writer);
+        let writer = stages.into_iter().rev().fold(last, |next, stage| {
+            Box::new(Staged {
+                stage,
+                next,
+                has_failed: false,
+            })
+        });
         Self {
             writer,
             pressure: Pressure::Idle,

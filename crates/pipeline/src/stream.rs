@@ -4,15 +4,11 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use trawl_io::outlet::Outlet;
-use trawl_sys::{Error, Result, events};
+use trawl_sys::{Error, Result};
 
 use crate::{Outcome, Patience, Pressure, Reader};
-
-/// Longest sleep while the reader does not read.
-const READER_SLEEP: Duration = Duration::from_millis(50);
 
 /// Bytes that are only useful as a whole: a block, a record or a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,41 +48,21 @@ impl Stream {
 
     /// Writes units. Bytes not accepted at once are kept.
     pub fn put(&mut self, bytes: &[u8], units: impl FnOnce() -> Vec<Unit>) -> Result<Pressure> {
-        let before = self.left.len();
-        let done = match before {
-            0 => {
-                let (done, result) = self.outlet.write(bytes);
-                if result.is_err() {
-                    self.keep(0, bytes, units());
-                    self.pass(done);
-                    return Err(self.failure(result));
-                }
-                done
-            }
-            _ => 0,
-        };
+        if !self.left.is_empty() {
+            self.keep(bytes, units());
+            return self.push();
+        }
+        let (done, result) = self.outlet.write(bytes);
         if done < bytes.len() {
-            self.keep(before, bytes, units());
-            self.pass(done);
-        } else {
-            self.reader.taken += done as u64;
+            self.keep(bytes, units());
         }
-        match before {
-            0 => Ok(self.pressure()),
-            _ => self.push(),
-        }
+        self.answer(done, result)
     }
 
     /// Retries to write the kept bytes.
     pub fn push(&mut self) -> Result<Pressure> {
-        if !self.left.is_empty() {
-            let (done, result) = self.outlet.write(&self.left);
-            self.pass(done);
-            if result.is_err() {
-                return Err(self.failure(result));
-            }
-        }
-        Ok(self.pressure())
+        let (done, result) = self.outlet.write(&self.left);
+        self.answer(done, result)
     }
 
     /// Waits for the reader as long as it makes progress. Unread packets count as unwritten.
@@ -101,7 +77,7 @@ impl Stream {
                 }
                 Ok(Pressure::Blocked(reader)) => {
                     // A failed wait is only a short one.
-                    let _ = events::wait_also(&[], reader.outlet(), READER_SLEEP);
+                    let _ = reader.wait();
                 }
                 Ok(_) => break,
                 Err(error) => {
@@ -115,18 +91,8 @@ impl Stream {
         outcome
     }
 
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn pressure(&self) -> Pressure {
-        match self.left.is_empty() {
-            true => Pressure::Idle,
-            false => Pressure::Blocked(self.reader.clone()),
-        }
-    }
-
-    fn keep(&mut self, before: usize, bytes: &[u8], units: Vec<Unit>) {
+    fn keep(&mut self, bytes: &[u8], units: Vec<Unit>) {
+        let before = self.left.len();
         self.left.extend_from_slice(bytes);
         self.units.extend(units.into_iter().map(|unit| Unit {
             end: before + unit.end,
@@ -134,20 +100,20 @@ impl Stream {
         }));
     }
 
-    /// Forgets the units that were written whole; a partly written one is kept.
-    fn pass(&mut self, done: usize) {
+    /// Forgets the kept units that were written whole; a partly written one is kept.
+    fn answer(&mut self, done: usize, result: std::io::Result<()>) -> Result<Pressure> {
         self.reader.taken += done as u64;
-        self.left.drain(..done);
-        let whole = self.units.partition_point(|unit| unit.end <= done);
-        self.units.drain(..whole);
-        self.units.iter_mut().for_each(|unit| unit.end -= done);
-    }
-
-    fn failure(&self, result: std::io::Result<()>) -> Error {
-        let error = result
-            .err()
-            .unwrap_or_else(|| std::io::ErrorKind::Other.into());
-        Error::os(format!("cannot write to {}", self.name), error)
+        if !self.left.is_empty() {
+            self.left.drain(..done);
+            let whole = self.units.partition_point(|unit| unit.end <= done);
+            self.units.drain(..whole);
+            self.units.iter_mut().for_each(|unit| unit.end -= done);
+        }
+        result.map_err(|e| Error::os(format!("cannot write to {}", self.name), e))?;
+        Ok(match self.left.is_empty() {
+            true => Pressure::Idle,
+            false => Pressure::Blocked(self.reader.clone()),
+        })
     }
 }
 

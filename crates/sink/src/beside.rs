@@ -7,17 +7,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use trawl_packet::pcapng::block::{EPB_FIXED_LEN, HEADER_LEN, blocks, padded};
+use trawl_packet::pcapng::block::{blocks, push_cut};
 use trawl_pipeline::{Blocks, Counts, Outcome, Patience, Pressure, Writer};
-use trawl_sys::{Error, Result, errno, events};
+use trawl_sys::{Error, Result, errno};
 
 /// Maximum size of an output's queue.
 const WAITING_MAX: usize = 32 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Interval at which an output writes slowly arriving blocks.
 const FLUSH_EVERY: Duration = Duration::from_millis(20);
-/// Longest sleep while a reader does not read.
-const READER_SLEEP: Duration = Duration::from_millis(10);
 
 /// An output with a thread of its own.
 #[derive(Debug)]
@@ -178,7 +176,7 @@ fn wait_for_reader(writer: &mut dyn Writer, mut pressure: Pressure, queue: &Queu
         {
             return Ok(false);
         }
-        events::wait_also(&[], reader.outlet(), READER_SLEEP)?;
+        reader.wait()?;
         pressure = writer.flush()?;
     }
     Ok(true)
@@ -202,23 +200,10 @@ fn write_cut(
 fn cut(bytes: &[u8], snaplen: u32) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     for block in blocks(bytes) {
-        let Some(packet) = block.enhanced_packet() else {
-            out.extend_from_slice(block.bytes);
-            continue;
-        };
-        let captured = packet.captured.len();
-        let keep = captured.min(snaplen as usize);
-        let start = out.len();
-        let head = HEADER_LEN + EPB_FIXED_LEN;
-        out.extend_from_slice(&block.bytes[..head]);
-        out.extend_from_slice(&packet.captured[..keep]);
-        out.resize(start + head + padded(keep), 0);
-        out.extend_from_slice(&block.bytes[head + padded(captured)..]);
-        let length = ((out.len() - start) as u32).to_le_bytes();
-        let end = out.len() - 4;
-        out[start + 4..start + 8].copy_from_slice(&length);
-        out[start + 20..start + 24].copy_from_slice(&(keep as u32).to_le_bytes());
-        out[end..].copy_from_slice(&length);
+        match block.enhanced_packet() {
+            Some(_) => push_cut(block.bytes, snaplen, &mut out),
+            None => out.extend_from_slice(block.bytes),
+        }
     }
     out
 }
@@ -230,8 +215,6 @@ pub struct Several {
     /// Snap length of the first output.
     snaplen: Option<u32>,
     beside: Vec<Beside>,
-    /// Last answer of the first output.
-    pressure: Pressure,
     /// Number of packets handed to the first output.
     handed: u64,
     /// Failure of the first output, which receives nothing from then on.
@@ -258,7 +241,6 @@ impl Several {
             first,
             snaplen,
             beside,
-            pressure: Pressure::Idle,
             handed: 0,
             failure: None,
         }
@@ -286,27 +268,26 @@ impl Several {
             .for_each(|one| one.hand(&shared, packets));
     }
 
-    /// Stores the first one's answer, and answers for all.
+    /// Answers for all outputs.
     fn answer(&mut self, answered: Result<Pressure>) -> Result<Pressure> {
-        self.pressure = match answered {
+        let pressure = match answered {
             Err(error) if !self.beside.is_empty() => {
                 let mut outcome = self.first.finish();
                 outcome.error = Some(error);
                 self.fail(outcome);
                 Pressure::Idle
             }
+            // Packets are cut one by one.
+            answered if self.snaplen.is_some() => answered?.without_segments(),
             answered => answered?,
         };
         let is_full = |one: &Beside| one.waiting() > WAITING_MAX / 2;
-        let wants_segments =
-            matches!(self.pressure, Pressure::WantsSegments) && self.snaplen.is_none();
-        Ok(match self.pressure {
+        let wants_segments = matches!(pressure, Pressure::WantsSegments);
+        Ok(match pressure {
             Pressure::Idle | Pressure::WantsSegments if self.beside.iter().any(is_full) => {
                 Pressure::Busy { wants_segments }
             }
-            // Packets are cut one by one.
-            Pressure::WantsSegments if !wants_segments => Pressure::Idle,
-            _ => self.pressure.clone(),
+            pressure => pressure,
         })
     }
 

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
 use trawl_io::writeback::forget;
 use trawl_packet::pcap;
-use trawl_packet::pcapng::block::{ENHANCED_PACKET, blocks};
+use trawl_packet::pcapng::block::{Block, ENHANCED_PACKET, blocks};
 use trawl_pipeline::{Counts, Unit};
 
 /// The format in which blocks are encoded.
@@ -74,7 +74,7 @@ impl Encoder {
         }
         let mut end = self.header;
         let mut record = Vec::new();
-        let unit = |block: trawl_packet::pcapng::block::Block<'_>| {
+        let unit = |block: Block<'_>| {
             end += match self.form {
                 Form::Encoded | Form::Pcapng => block.bytes.len(),
                 Form::Pcap { .. } => {

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use trawl_pipeline::{Blocks, Counts, Feed, Patience, Pressure, staged};
+use trawl_pipeline::{Blocks, Counts, Feed, Patience, Pressure, Reader};
 use trawl_sys::events::Signal;
 use trawl_sys::{Result, clock, events};
 
@@ -14,8 +14,6 @@ use crate::summary::Summary;
 /// Longest sleep while no packets come, and so the maximum delay of live output.
 const IDLE_SLEEP: Duration = Duration::from_millis(5);
 const BUSY_SLEEP: Duration = Duration::from_micros(200);
-/// Longest sleep while the reader of a pipe does not read.
-const READER_SLEEP: Duration = Duration::from_millis(50);
 /// Bytes per round above which the next round follows at once.
 const BUSY_BYTES: usize = 256 << 10;
 /// Interval at which interfaces and attachments are checked.
@@ -80,7 +78,7 @@ impl Running<'_> {
             }
             sleep = match (moved, &self.feed.pressure) {
                 // The reader wakes it.
-                (_, Pressure::Blocked(_)) => READER_SLEEP,
+                (_, Pressure::Blocked(_)) => Reader::SLEEP,
                 (0, _) => (sleep * 2).min(IDLE_SLEEP),
                 (BUSY_BYTES.., _) => continue,
                 _ => BUSY_SLEEP,
@@ -110,7 +108,7 @@ impl Running<'_> {
         }
         self.tell_events();
         let mut in_rings = Counts::default();
-        let mut rest = Feed::new(staged(Vec::new(), &mut in_rings));
+        let mut rest = Feed::new(Vec::new(), &mut in_rings);
         self.session.merge.finish(&mut rest)?;
         drop(rest);
         outcome.unwritten.add_all(&in_rings);
@@ -147,7 +145,7 @@ impl Running<'_> {
                 return Ok(());
             }
             let signals = [self.session.signals.as_fd()];
-            events::wait_also(&signals, reader.outlet(), READER_SLEEP)?;
+            events::wait_also(&signals, reader.outlet(), Reader::SLEEP)?;
             self.feed.flush()?;
         }
     }
