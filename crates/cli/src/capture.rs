@@ -52,7 +52,7 @@ use display::{Display, Form};
 use how::How;
 use output::Output;
 use progress::Terminal;
-use shown::{Shown, origins};
+use shown::{Shown, packets};
 use trawl_view::json::JsonLines;
 use trawl_view::print::Printer;
 use trawl_view::text;
@@ -319,13 +319,13 @@ impl Run<'_> {
 
     fn show(&self, attached: Attached, observer: &mut Terminal) -> Result<(Summary, Ended)> {
         let confined = self.confine(attached)?;
-        let origins = origins(confined.session());
+        let packets = packets(confined.session());
         match &self.display.form {
             Some(Form::Lines(options)) => {
                 let printer = Printer::new(*options);
-                confined.run(&mut Shown::new(printer, origins)?, observer)
+                confined.run(&mut Shown::new(printer, packets)?, observer)
             }
-            Some(Form::Json) | None => confined.run(&mut Shown::new(JsonLines, origins)?, observer),
+            Some(Form::Json) | None => confined.run(&mut Shown::new(JsonLines, packets)?, observer),
         }
     }
 }

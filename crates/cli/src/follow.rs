@@ -19,7 +19,7 @@ use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, clock, process};
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
-use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, ShortId, Source, add_places};
+use trawl_view::record::{PacketView, RingPackets, ShortId};
 
 use crate::args::{LibpcapArg, NamespacesArg};
 use crate::why::{Watcher, watching_drops};
@@ -105,8 +105,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let attached = session::attach(&sites, &options, Host::this(), &mut observer)?;
     let confined = attached.confine(None, Capabilities::empty())?;
     let mut sink = Following {
-        places: capture::shown::origins(confined.session()),
-        described: 0,
+        packets: capture::shown::packets(confined.session()),
         open: BTreeMap::new(),
         joined: Joined::default(),
         left: args.count,
@@ -127,8 +126,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
 }
 
 struct Following {
-    places: Vec<BlockOrigin>,
-    described: usize,
+    packets: RingPackets,
     open: BTreeMap<u64, PacketPath>,
     /// Packets that receive offload joined recently.
     joined: Joined,
@@ -234,18 +232,15 @@ impl Following {
 
 impl Writer for Following {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
-        let bytes = blocks.bytes();
-        add_places(&mut self.places, &mut self.described, bytes);
-        let places = std::mem::take(&mut self.places);
-        let mut source = RingBlocks::new(bytes, &places);
-        let mut result = Ok(Pressure::Idle);
-        while let (Ok(_), Ok(true)) = (&result, source.advance()) {
-            if let Some(packet) = source.current() {
-                result = self.take(&packet).map(|()| Pressure::Idle);
+        let mut packets = std::mem::take(&mut self.packets);
+        let mut taken = Ok(());
+        packets.each(blocks.bytes(), |packet, _| {
+            if taken.is_ok() {
+                taken = self.take(packet);
             }
-        }
-        self.places = places;
-        result
+        });
+        self.packets = packets;
+        taken.map(|()| Pressure::Idle)
     }
 
     fn flush(&mut self) -> Result<Pressure> {

@@ -16,7 +16,7 @@ use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_ring::SHARE_MIN;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
-use trawl_view::record::{BlockOrigin, PacketView, RingBlocks, Source, add_places};
+use trawl_view::record::{PacketView, RingPackets};
 
 use crate::capture::args::{self, Taps};
 use crate::{capture, json, terminal};
@@ -117,8 +117,7 @@ pub fn run(wanted: &Wanted, viewer: &mut dyn Viewer) -> Result<Summary> {
     let confined = attach(&plan, &mut observer)?.confine(None, wanted.keeps)?;
     let mut writer = Viewed {
         viewer: &shared,
-        places: capture::shown::origins(confined.session()),
-        described: 0,
+        packets: capture::shown::packets(confined.session()),
     };
     let (summary, ended) = confined.run(&mut writer, &mut observer)?;
     into_result(ended).map(|()| summary)
@@ -160,21 +159,14 @@ type Shared<'a, 'v> = std::cell::RefCell<&'a mut (dyn Viewer + 'v)>;
 
 struct Viewed<'a, 'b, 'v> {
     viewer: &'b Shared<'a, 'v>,
-    places: Vec<BlockOrigin>,
-    /// Number of interface blocks among the packets so far.
-    described: usize,
+    packets: RingPackets,
 }
 
 impl Writer for Viewed<'_, '_, '_> {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
         let mut viewer = self.viewer.borrow_mut();
-        add_places(&mut self.places, &mut self.described, blocks.bytes());
-        let mut source = RingBlocks::new(blocks.bytes(), &self.places);
-        while let Ok(true) = source.advance() {
-            if let Some(packet) = source.current() {
-                viewer.packet(&packet);
-            }
-        }
+        self.packets
+            .each(blocks.bytes(), |packet, _| viewer.packet(packet));
         Ok(Pressure::Idle)
     }
 

@@ -21,7 +21,7 @@ use trawl_capture::summary::Summary;
 use trawl_pipeline::account::Account;
 use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 use trawl_sys::{Error, Result};
-use trawl_view::record::{BlockOrigin, RingBlocks, Source, add_places};
+use trawl_view::record::RingPackets;
 use trawl_view::why::Tally;
 
 use crate::args::{LibpcapArg, NamespacesArg};
@@ -78,8 +78,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut sink = Tallying {
         tally: Rc::clone(&tally),
         no_losses_too: args.all,
-        places: capture::shown::origins(confined.session()),
-        described: 0,
+        packets: capture::shown::packets(confined.session()),
         counted: counted.clone(),
         advice: Advice::new(),
         shown: Instant::now(),
@@ -174,8 +173,7 @@ impl Observer for Watcher {
 struct Tallying {
     tally: Rc<RefCell<Tally>>,
     no_losses_too: bool,
-    places: Vec<BlockOrigin>,
-    described: usize,
+    packets: RingPackets,
     counted: Option<Rc<Counted>>,
     advice: Advice,
     shown: Instant,
@@ -210,15 +208,10 @@ impl Tallying {
 
 impl Writer for Tallying {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
-        let bytes = blocks.bytes();
-        add_places(&mut self.places, &mut self.described, bytes);
         let mut tally = self.tally.borrow_mut();
-        let mut source = RingBlocks::new(bytes, &self.places);
-        while let Ok(true) = source.advance() {
-            if let Some(packet) = source.current() {
-                tally.count(&packet, self.no_losses_too);
-            }
-        }
+        self.packets.each(blocks.bytes(), |packet, _| {
+            tally.count(packet, self.no_losses_too);
+        });
         drop(tally);
         self.flush()
     }

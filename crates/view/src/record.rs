@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use trawl_packet::pcapng::block::{Blocks, EnhancedPacket, blocks};
+use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Direction, Interface, Verdict};
 use trawl_packet::read::{CaptureReader, ReadError, Step};
@@ -127,67 +127,57 @@ impl BlockOrigin {
     }
 }
 
-/// Adds the interface blocks among finished blocks to `places`; the first `before` of them are in it already.
-pub fn add_places(places: &mut Vec<BlockOrigin>, before: &mut usize, bytes: &[u8]) {
-    for interface in blocks(bytes).filter_map(|block| Interface::from_block(&block)) {
-        if *before >= places.len() {
-            let hook = interface.hook().unwrap_or_default().to_owned();
-            places.push(BlockOrigin::new(&interface, hook));
-        }
-        *before += 1;
-    }
+/// Packets among the finished blocks of a running capture, with the interface blocks described so far.
+#[derive(Debug, Default)]
+pub struct RingPackets {
+    origins: Vec<BlockOrigin>,
+    /// Number of interface blocks among the blocks so far.
+    described: usize,
 }
 
-/// The packets among finished blocks, in the order of a ring.
-#[derive(Debug)]
-pub struct RingBlocks<'a> {
-    blocks: Blocks<'a>,
-    places: &'a [BlockOrigin],
-    current: Option<(EnhancedPacket<'a>, &'a BlockOrigin)>,
-}
-
-impl<'a> RingBlocks<'a> {
-    pub fn new(bytes: &'a [u8], places: &'a [BlockOrigin]) -> Self {
+impl RingPackets {
+    /// Begins with the interface blocks that the capture begins with.
+    pub fn new(origins: Vec<BlockOrigin>) -> Self {
         Self {
-            blocks: blocks(bytes),
-            places,
-            current: None,
+            origins,
+            described: 0,
         }
     }
 
-    /// Returns the interface block of the current packet.
-    pub fn interface(&self) -> Option<u32> {
-        let (packet, _) = self.current.as_ref()?;
-        Some(packet.interface_id)
+    /// Runs `act` on each packet and the number of its interface block.
+    pub fn each(&mut self, bytes: &[u8], mut act: impl FnMut(&PacketView<'_>, u32)) {
+        for block in blocks(bytes) {
+            if let Some(interface) = Interface::from_block(&block) {
+                self.describe(&interface);
+            } else if let Some(packet) = block.enhanced_packet()
+                && let Some(origin) = self.origins.get(packet.interface_id as usize)
+            {
+                let options = PacketOptions::parse(packet.options());
+                let view = PacketView {
+                    timestamp_ns: packet.timestamp,
+                    link_type: origin.link_type,
+                    captured: packet.captured,
+                    original_len: packet.original_len,
+                    interface: Some(&origin.interface),
+                    direction: options.direction(),
+                    hook: Some(&origin.hook),
+                    verdict: options.verdict,
+                    queue: options.queue,
+                    packet_id: options.packet_id,
+                    dropped_before: options.drop_count,
+                    comment: first_comment(&options),
+                };
+                act(&view, packet.interface_id);
+            }
+        }
     }
-}
 
-impl Source for RingBlocks<'_> {
-    fn advance(&mut self) -> Result<bool, ReadError> {
-        let places = self.places;
-        self.current = self.blocks.find_map(|block| {
-            let packet = block.enhanced_packet()?;
-            Some((packet, places.get(packet.interface_id as usize)?))
-        });
-        Ok(self.current.is_some())
-    }
-
-    fn current(&self) -> Option<PacketView<'_>> {
-        let (packet, place) = self.current.as_ref()?;
-        let options = PacketOptions::parse(packet.options());
-        Some(PacketView {
-            timestamp_ns: packet.timestamp,
-            link_type: place.link_type,
-            captured: packet.captured,
-            original_len: packet.original_len,
-            interface: Some(&place.interface),
-            direction: options.direction(),
-            hook: Some(&place.hook),
-            verdict: options.verdict,
-            queue: options.queue,
-            packet_id: options.packet_id,
-            dropped_before: options.drop_count,
-            comment: first_comment(&options),
-        })
+    /// Adds an interface block, unless it is one that the capture begins with.
+    fn describe(&mut self, interface: &Interface) {
+        if self.described >= self.origins.len() {
+            let hook = interface.hook().unwrap_or_default().to_owned();
+            self.origins.push(BlockOrigin::new(interface, hook));
+        }
+        self.described += 1;
     }
 }

@@ -12,7 +12,7 @@ use super::display::{Display, Form};
 use super::how::{self, How};
 use super::output::{self, Output};
 use super::progress::Terminal;
-use super::shown::{Shown, origins};
+use super::shown::{Shown, packets};
 
 /// The outputs of a capture, opened before anything is attached: a named pipe makes trawl wait for its reader.
 #[derive(Default)]
@@ -144,7 +144,7 @@ pub(super) fn start(
         && !plan.outputs.is_empty()
     {
         let printer = Printer::new(*options);
-        let shown = Shown::new(printer, origins(session))?;
+        let shown = Shown::new(printer, packets(session))?;
         all.push(Beside::start(
             "standard output".to_owned(),
             Box::new(shown),
