@@ -290,6 +290,31 @@ impl Assembly {
         tap: &'static str,
         hook: &str,
     ) -> Result<PointIds> {
+        let at = (Some(index), site.label.clone(), None);
+        self.push_point(at, rings, tap, hook)
+    }
+
+    /// Adds a hook point that belongs to no single site, with an interface block of this name for packets without a known
+    /// interface.
+    pub fn add_point_apart(
+        &mut self,
+        label: String,
+        name: String,
+        rings: &Arc<Rings>,
+        tap: &'static str,
+        hook: &str,
+    ) -> Result<PointIds> {
+        self.push_point((None, label, Some(name)), rings, tap, hook)
+    }
+
+    /// Adds a hook point of a site, a label and the name of an interface block.
+    fn push_point(
+        &mut self,
+        (site, label, block_name): (Option<usize>, String, Option<String>),
+        rings: &Arc<Rings>,
+        tap: &'static str,
+        hook: &str,
+    ) -> Result<PointIds> {
         let (point, tenancy) = self.next_point(rings)?;
         let slot = tenancy.slot;
         let interface = self.interfaces.len() as u32;
@@ -298,7 +323,7 @@ impl Assembly {
             point,
             clock: "system",
         });
-        if self.options.time == TimeSource::Hardware {
+        if site.is_some() && self.options.time == TimeSource::Hardware {
             hardware_interface += 1;
             self.interfaces.push(InterfaceSeed {
                 point,
@@ -307,9 +332,9 @@ impl Assembly {
         }
         self.points.push(Point {
             tenancy,
-            site: Some(index),
-            label: site.label.clone(),
-            block_name: None,
+            site,
+            label,
+            block_name,
             hook: hook.to_owned(),
             tap,
             mode: "",
@@ -325,47 +350,6 @@ impl Assembly {
             slot,
             interface,
             hardware_interface,
-            verdict: self.options.recording.meta.verdict,
-        })
-    }
-
-    /// Adds a hook point that belongs to no single site, with an interface block of this name for packets without a known
-    /// interface.
-    pub fn add_point_apart(
-        &mut self,
-        label: String,
-        name: String,
-        rings: &Arc<Rings>,
-        tap: &'static str,
-        hook: &str,
-    ) -> Result<PointIds> {
-        let (point, tenancy) = self.next_point(rings)?;
-        let slot = tenancy.slot;
-        let interface = self.interfaces.len() as u32;
-        self.interfaces.push(InterfaceSeed {
-            point,
-            clock: "system",
-        });
-        self.points.push(Point {
-            tenancy,
-            site: None,
-            label,
-            block_name: Some(name),
-            hook: hook.to_owned(),
-            tap,
-            mode: "",
-            link_type: None,
-            note: None,
-            program: None,
-            interfaces: vec![interface],
-            stamps: Stamps::Precise,
-            rings: Arc::clone(rings),
-        });
-        Ok(PointIds {
-            point: point as u32,
-            slot,
-            interface,
-            hardware_interface: interface,
             verdict: self.options.recording.meta.verdict,
         })
     }

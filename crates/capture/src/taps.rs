@@ -16,13 +16,14 @@ pub mod xdp;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use trawl_sys::Result;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::warden::Warden;
+use trawl_sys::{Error, Result};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason};
+use crate::options::Options;
 use table::Facts;
 use watch::Sight;
 
@@ -138,5 +139,16 @@ pub trait AttachedTap: fmt::Debug {
     /// Returns packets lost before they reached a ring, by hook point and reason; they count as seen.
     fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
         Vec::new()
+    }
+}
+
+/// Refuses --cpu for a tap whose source does not report the CPU of a packet.
+pub(crate) fn refuse_cpu(options: &Options, tap: &str, why: &str, fix: &'static str) -> Result<()> {
+    match options.cpu {
+        Some(_) => {
+            let what = format!("cannot choose packets by CPU with the {tap} tap");
+            Err(Error::usage(what, why).fix(fix))
+        }
+        None => Ok(()),
     }
 }

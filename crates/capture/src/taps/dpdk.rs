@@ -23,10 +23,10 @@ use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason, ReadFailure};
 use crate::filter::Filter;
-use crate::options::{Direction, Options};
-use crate::taps::packet::Sharing;
+use crate::options::Direction;
 use crate::taps::packet::choice::Sampling;
-use crate::taps::packet::instructions;
+use crate::taps::packet::{Sharing, instructions};
+use crate::taps::refuse_cpu;
 use crate::taps::table::{self, Facts};
 use crate::{AttachedTap, Tap};
 use worker::{DpdkJob, Port, Shared, Worker};
@@ -78,7 +78,12 @@ impl Tap for Dpdk {
         assembly: &mut Assembly,
     ) -> Result<Box<dyn AttachedTap>> {
         let options = Rc::clone(&assembly.options);
-        refuse_cpu(&options)?;
+        refuse_cpu(
+            &options,
+            NAME,
+            "DPDK does not report it",
+            "leave out --cpu; --queue chooses by queue",
+        )?;
         let program = dpdk::find()?.ok_or_else(no_helper)?;
         let prefix = options
             .peers
@@ -153,18 +158,6 @@ impl Tap for Dpdk {
             shared,
             rings,
         }))
-    }
-}
-
-/// Refuses --cpu: the framework does not report the core of a packet.
-fn refuse_cpu(options: &Options) -> Result<()> {
-    match options.cpu {
-        Some(_) => Err(Error::usage(
-            "cannot choose packets by CPU with the dpdk tap",
-            "DPDK does not report it",
-        )
-        .fix("leave out --cpu; --queue chooses by queue")),
-        None => Ok(()),
     }
 }
 

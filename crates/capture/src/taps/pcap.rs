@@ -26,10 +26,10 @@ use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason, ReadFailure};
 use crate::filter::Filter;
-use crate::options::{Direction, Options, TimeSource};
-use crate::taps::packet::Sharing;
+use crate::options::{Direction, TimeSource};
 use crate::taps::packet::choice::Sampling;
-use crate::taps::packet::instructions;
+use crate::taps::packet::{Sharing, instructions};
+use crate::taps::refuse_cpu;
 use crate::taps::table::{self, Facts};
 use crate::{AttachedTap, Tap};
 use worker::{Directions, PcapJob, Shared, Worker};
@@ -79,7 +79,12 @@ impl Tap for Pcap {
         assembly: &mut Assembly,
     ) -> Result<Box<dyn AttachedTap>> {
         let options = Rc::clone(&assembly.options);
-        refuse_cpu(&options)?;
+        refuse_cpu(
+            &options,
+            NAME,
+            "libpcap does not report it",
+            "leave out --cpu, or use --tap packet",
+        )?;
         refuse_stealing(&site.interface.name, options.peers.steal)?;
         let library = Library::load(options.peers.library.as_deref())?;
         let sharing = Sharing::new(assembly.geometry, 1, assembly.sites);
@@ -184,18 +189,6 @@ impl Tap for Pcap {
             wake,
             rings,
         }))
-    }
-}
-
-/// Refuses --cpu: the library does not report the CPU of a packet.
-fn refuse_cpu(options: &Options) -> Result<()> {
-    match options.cpu {
-        Some(_) => Err(Error::usage(
-            "cannot choose packets by CPU with the pcap tap",
-            "libpcap does not report it",
-        )
-        .fix("leave out --cpu, or use --tap packet")),
-        None => Ok(()),
     }
 }
 

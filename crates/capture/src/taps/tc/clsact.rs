@@ -274,7 +274,7 @@ impl Undo for FiltersOf {
 }
 
 impl Assembly {
-    /// Has the warden watch the filters of a program in a site's namespace, and in all other known namespaces.
+    /// Hands the warden the filters of a program in a site's namespace, and in all other known namespaces.
     pub(super) fn undo_filters_of(&mut self, program: &OwnedFd, site: &CaptureSite) -> Result<()> {
         let program =
             program::id(program).map_err(|e| Error::os("cannot read the id of a tc program", e))?;
