@@ -177,7 +177,7 @@ mod tests {
         drop(first);
         symlink(&victim, &planted).expect("a link");
         let scratch = Scratch::new(&directory, "capture").expect("a file");
-        let about = scratch.path().symlink_metadata().expect("it is there");
+        let about = scratch.path().symlink_metadata().expect("a directory");
         assert!(about.is_file() && about.mode() & 0o777 == PRIVATE);
         assert_ne!(scratch.path(), planted);
         assert_eq!(

@@ -633,8 +633,8 @@ impl Source {
         }
     }
 
-    /// Creates the source of the operators' desired state. The last revision is remembered in a file: older ones are ignored,
-    /// whoever sends them.
+    /// Creates the source of the operators' desired state. The last revision is remembered in a file: older ones are ignored
+    /// from any sender.
     pub fn bus(
         url: &str,
         host: &str,
