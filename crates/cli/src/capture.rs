@@ -310,7 +310,7 @@ impl Run<'_> {
         let accounts = attached.session().accounts();
         let name = series.path.clone();
         let first = move || {
-            let tell = Box::new(json::waits_for_commands);
+            let tell = Box::new(|count| json::event(&Event::WaitsForCommands { count }));
             let series = Series::new(series, files, Box::new(open), accounts, tell);
             Ok(Box::new(series) as Box<dyn Writer>)
         };

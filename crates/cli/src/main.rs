@@ -18,12 +18,9 @@ mod r#gen;
 mod guard;
 mod habits;
 mod help;
-mod json;
 mod lab;
 mod live;
-mod outfile;
 mod program_args;
-mod published;
 mod query;
 mod read;
 mod report;
@@ -31,7 +28,6 @@ mod route;
 mod serve;
 mod stat;
 mod store;
-mod terminal;
 mod top;
 mod why;
 mod xdp;
@@ -40,8 +36,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::env::CompleteEnv;
-use trawl_gen::units;
-use trawl_sys::error::Kind;
+use trawl_front::{end, exit_code, json, outfile, published, terminal};
+use trawl_sys::units;
 
 /// Captures, filters, generates, forwards and measures packets on the fast path
 #[derive(Debug, Parser)]
@@ -95,7 +91,7 @@ fn main() -> ExitCode {
         .nth(1)
         .is_some_and(|word| word == "--version")
     {
-        return end(doctor::version(), in_json);
+        return end(doctor::version());
     }
     let command = help::with_examples(Cli::command());
     let words = bench::by_name(&command, std::env::args_os().collect());
@@ -151,27 +147,5 @@ fn main() -> ExitCode {
         Command::Completions(args) => completion::print_script(args),
         Command::Man(args) => help::man(args),
     };
-    end(result, in_json)
-}
-
-/// Returns the exit status of a command that completed, by its result.
-fn exit_code(is_well: bool) -> ExitCode {
-    match is_well {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    }
-}
-
-fn end(result: trawl_sys::Result<ExitCode>, in_json: bool) -> ExitCode {
-    result.unwrap_or_else(|error| {
-        if in_json {
-            json::report(&error);
-        } else {
-            terminal::say(&error.to_string());
-        }
-        match error.kind() {
-            Kind::Usage => ExitCode::from(2),
-            Kind::Failed => ExitCode::from(1),
-        }
-    })
+    end(result)
 }

@@ -21,7 +21,6 @@ pub mod stamp;
 pub mod target;
 pub mod template;
 pub mod traffic;
-pub mod units;
 
 pub use engine::{Engine, Sent};
 pub use source::{Next, Source};

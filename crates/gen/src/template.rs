@@ -33,7 +33,7 @@ use trawl_sys::{Error, Result, text_file};
 use crate::pace::{Phase, Profile};
 use crate::pattern::Pattern;
 use crate::traffic::{self, Limits, Misfit, Protocol, Spec};
-use crate::units;
+use trawl_sys::units;
 
 /// Limit of entries. Each is looked up on its own, and may describe as many frames as its fields vary.
 const MOST_FRAMES: usize = 1000;

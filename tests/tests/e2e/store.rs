@@ -531,14 +531,15 @@ fn spool_exposes_no_planted_files() {
 fn chunk_modified_in_the_spool_is_not_stored() {
     let Some(lab) = Lab::open() else { return };
     let places = Places::of(&lab);
-    let capture = places.start(&lab, &["--chunk-size", "4KiB", "--store-wait", "1s"]);
     // Nothing can be stored below a file: chunks wait in the spool.
-    fs::remove_dir_all(&places.store).expect("it can be removed");
-    fs::write(&places.store, "no directory").expect("a file");
+    fs::create_dir_all(&places.store).expect("a directory");
+    let obstacle = places.store.join("trawl");
+    fs::write(&obstacle, "").expect("a file in the way");
+    let capture = places.start(&lab, &["--chunk-size", "4KiB", "--store-wait", "1s"]);
     lab.send(&[frames::silent(64)], 400);
     capture.wait_recorded(400);
     capture.stop();
-    fs::remove_file(&places.store).expect("it can be removed");
+    fs::remove_file(&obstacle).expect("the file in the way");
     let chunks = files_below(Path::new(&places.spool), ".pcapng.zst");
     let chunk = chunks.last().expect("a chunk that waits");
     let mut bytes = fs::read(chunk).expect("a chunk");

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use trawl_capture::event::Event;
 use trawl_pipeline::plan::Compression;
 use trawl_pipeline::{Blocks, FileWriter, write_patiently};
 use trawl_sink::{
@@ -202,7 +203,8 @@ impl Files {
 
     /// Waits for the commands that were started for finished files.
     pub fn wait_for_commands(&mut self) -> Result<()> {
-        wait_for_commands(|| self.finished.running(), json::waits_for_commands)
+        let tell = |count| json::event(&Event::WaitsForCommands { count });
+        wait_for_commands(|| self.finished.running(), tell)
     }
 
     /// Removes the current file, which cannot be completed: half of it would look whole.

@@ -3,7 +3,6 @@
 pub mod disk;
 pub mod dpdk;
 pub mod libpcap;
-pub mod outlet;
 pub mod packet_socket;
 pub mod receive;
 pub mod send;

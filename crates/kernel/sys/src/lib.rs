@@ -19,6 +19,7 @@ pub mod mounts;
 pub mod names;
 pub mod netlink;
 pub mod netns;
+pub mod outlet;
 pub mod privilege;
 pub mod process;
 pub mod run;
@@ -29,6 +30,7 @@ pub mod ssh;
 #[doc(hidden)]
 pub mod testing;
 pub mod text_file;
+pub mod units;
 pub mod warden;
 
 pub use error::{Error, Result};

@@ -1,9 +1,9 @@
 //! JSON for machines: one document on one line, and errors in the same form. `docs/json.md` describes the documents.
 
+use std::fmt;
 use std::io::Write as _;
 
 use serde::{Deserialize, Serialize, Serializer};
-use trawl_capture::event::Event;
 use trawl_sys::error::Kind;
 use trawl_sys::{Error, Result};
 use trawl_view::text;
@@ -111,21 +111,16 @@ pub fn notice(host: Option<&str>, notice: &impl Serialize, text: &str) {
 }
 
 /// Reports an event of a capture on standard error: as a sentence, or as a line of JSON if the command line asks for that.
-pub fn event(event: &Event) {
+pub fn event(event: &(impl Serialize + fmt::Display)) {
     event_as(event, &event.to_string());
 }
 
 /// Reports an event with another sentence.
-pub fn event_as(event: &Event, text: &str) {
+pub fn event_as(event: &impl Serialize, text: &str) {
     match is_wanted() {
         true => notice(None, event, text),
         false => terminal::say(text),
     }
-}
-
-/// Reports commands that still run after all output is written.
-pub fn waits_for_commands(count: usize) {
-    event(&Event::WaitsForCommands { count });
 }
 
 /// Reports on standard error: a sentence for people, or `data` with its kind if the command line asks for JSON.

@@ -1,0 +1,33 @@
+//! What trawl's programs share towards their users: messages, JSON, exit status, output files, published statistics.
+
+pub mod json;
+pub mod outfile;
+pub mod published;
+pub mod terminal;
+
+use std::process::ExitCode;
+
+use trawl_sys::error::Kind;
+
+/// Returns the exit status of a command that completed, by its result.
+pub fn exit_code(is_well: bool) -> ExitCode {
+    match is_well {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// Reports the error of a command, if it has one, and returns the exit status.
+pub fn end(result: trawl_sys::Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        if json::is_wanted() {
+            json::report(&error);
+        } else {
+            terminal::say(&error.to_string());
+        }
+        match error.kind() {
+            Kind::Usage => ExitCode::from(2),
+            Kind::Failed => ExitCode::from(1),
+        }
+    })
+}
