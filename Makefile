@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: install uninstall deb help build build-dpdk build-query build-bus demo test test-quick test-vm test-vm-all fuzz bench fmt lint lock format english clippy doc man clean size
+.PHONY: install uninstall deb help build build-dpdk build-query build-bus demo test test-quick test-vm test-vm-all fuzz bench fmt lint lock format english clippy doc man record clean size
 
 # Rustup puts cargo where a root shell does not always look.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -107,6 +107,11 @@ doc: ## Make the documentation of the libraries, target/doc
 
 man: build ## Write the manual pages of docs/man anew
 	$(TARGET)/release/trawl man docs/man
+
+record: build ## Record the demonstration as docs/demo.svg, the picture in the README
+	@scripts/install demo
+	@scripts/mount-bpffs
+	cd out && PATH=$(abspath $(TARGET))/release:$$PATH ../scripts/record ../docs/demo.svg trawl demo
 
 # Where `make install` puts things; DESTDIR goes before it for packages.
 PREFIX ?= /usr/local

@@ -126,7 +126,7 @@ pub struct TapsArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Print the table alone, as Markdown for README.md
+    /// Print the table alone, as Markdown for docs/GUIDE.md
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
 }

@@ -1,4 +1,4 @@
-//! What trawl's programs share towards their users: messages, JSON, exit status, output files, published statistics.
+//! Code that trawl's programs share: messages, JSON, exit status, output files, published statistics.
 
 pub mod json;
 pub mod outfile;

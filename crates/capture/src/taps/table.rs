@@ -1,4 +1,4 @@
-//! The table of taps: what each sees, provides and needs. Refusals of a capture, `trawl taps` and the README's matrix come
+//! The table of taps: what each sees, provides and needs. Refusals of a capture, `trawl taps` and the guide's matrix come
 //! from it.
 
 use serde::Serialize;
@@ -332,7 +332,7 @@ fn refuse(what: String, why: &str, fix: &'static str) -> Result<()> {
     Err(Error::usage(what, why).fix(fix))
 }
 
-/// Returns the table as Markdown, for the README.
+/// Returns the table as Markdown, for the guide.
 pub fn markdown() -> String {
     let mut text = String::from(
         "| `--tap` | sees | received | sent | entry | verdict | hardware time | needs |\n|---|---|---|---|---|---|---|---|\n",
@@ -370,11 +370,11 @@ mod tests {
 
     /// The matrix in the docs is made from the table (`trawl taps --markdown`).
     #[test]
-    fn readme_contains_the_table() {
-        let readme = include_str!("../../../../README.md");
+    fn guide_contains_the_table() {
+        let guide = include_str!("../../../../docs/GUIDE.md");
         assert!(
-            readme.contains(&markdown()),
-            "README.md differs from trawl taps --markdown:\n{}",
+            guide.contains(&markdown()),
+            "docs/GUIDE.md differs from trawl taps --markdown:\n{}",
             markdown()
         );
     }
