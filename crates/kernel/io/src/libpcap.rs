@@ -23,6 +23,7 @@ pub use handle::{CaptureDirection, Figures, Handle, Opened, PcapFilter, Request,
 pub use handle::{Packet, Precision};
 
 /// Names of the library on common systems: its own, and Debian's.
+#[cfg(not(feature = "static"))]
 const NAMES: [&str; 2] = ["libpcap.so.1", "libpcap.so.0.8"];
 
 pub(crate) enum PcapT {}
@@ -60,9 +61,28 @@ pub(crate) type Callback =
 /// Declares the library's functions: required and optional ones.
 macro_rules! functions {
     (
-        needed { $($name:ident: $kind:ty = $symbol:literal;)* }
-        optional { $($other:ident: $other_kind:ty = $other_symbol:literal;)* }
+        needed { $($name:ident: $kind:ty = $symbol:ident;)* }
+        optional { $($other:ident: $other_kind:ty = $other_symbol:ident;)* }
     ) => {
+        /// The functions of the library that is part of a static binary, as far as their addresses.
+        #[cfg(feature = "static")]
+        mod linked {
+            unsafe extern "C" {
+                $(pub(super) fn $symbol();)*
+                $(pub(super) fn $other_symbol();)*
+            }
+
+            pub(super) fn symbol(name: &str) -> Option<*mut std::ffi::c_void> {
+                $(if name == stringify!($symbol) {
+                    return Some($symbol as *mut _);
+                })*
+                $(if name == stringify!($other_symbol) {
+                    return Some($other_symbol as *mut _);
+                })*
+                None
+            }
+        }
+
         #[derive(Debug)]
         pub(crate) struct Functions {
             $(pub(crate) $name: $kind,)*
@@ -71,15 +91,15 @@ macro_rules! functions {
 
         impl Functions {
             fn find(open: &Open, missing: &mut Vec<&'static str>) -> Option<Self> {
-                $(let $name = open.symbol($symbol);
+                $(let $name = open.symbol(stringify!($symbol));
                 if $name.is_none() {
-                    missing.push($symbol);
+                    missing.push(stringify!($symbol));
                 })*
                 Some(Self {
                     // SAFETY: the symbol is libpcap's function of that name, whose C declaration the type repeats; a
                     // pointer to a function has the size of a pointer.
                     $($name: unsafe { std::mem::transmute::<*mut c_void, $kind>($name?) },)*
-                    $($other: open.symbol($other_symbol).map(|found| {
+                    $($other: open.symbol(stringify!($other_symbol)).map(|found| {
                         // SAFETY: as above.
                         unsafe { std::mem::transmute::<*mut c_void, $other_kind>(found) }
                     }),)*
@@ -94,44 +114,48 @@ type GetNumber = unsafe extern "C" fn(*mut PcapT) -> c_int;
 
 functions! {
     needed {
-        create: unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut PcapT = "pcap_create";
-        set_snaplen: SetNumber = "pcap_set_snaplen";
-        set_promisc: SetNumber = "pcap_set_promisc";
-        set_timeout: SetNumber = "pcap_set_timeout";
-        set_buffer_size: SetNumber = "pcap_set_buffer_size";
-        set_tstamp_precision: SetNumber = "pcap_set_tstamp_precision";
-        set_immediate_mode: SetNumber = "pcap_set_immediate_mode";
-        activate: GetNumber = "pcap_activate";
-        datalink: GetNumber = "pcap_datalink";
-        get_tstamp_precision: GetNumber = "pcap_get_tstamp_precision";
-        setnonblock: unsafe extern "C" fn(*mut PcapT, c_int, *mut c_char) -> c_int = "pcap_setnonblock";
-        get_selectable_fd: GetNumber = "pcap_get_selectable_fd";
-        dispatch: unsafe extern "C" fn(*mut PcapT, c_int, Callback, *mut c_void) -> c_int = "pcap_dispatch";
-        stats: unsafe extern "C" fn(*mut PcapT, *mut Statistics) -> c_int = "pcap_stats";
-        compile: unsafe extern "C" fn(*mut PcapT, *mut BpfProgram, *const c_char, c_int, u32) -> c_int = "pcap_compile";
-        setfilter: unsafe extern "C" fn(*mut PcapT, *mut BpfProgram) -> c_int = "pcap_setfilter";
-        setdirection: SetNumber = "pcap_setdirection";
-        geterr: unsafe extern "C" fn(*mut PcapT) -> *const c_char = "pcap_geterr";
-        statustostr: unsafe extern "C" fn(c_int) -> *const c_char = "pcap_statustostr";
-        breakloop: unsafe extern "C" fn(*mut PcapT) = "pcap_breakloop";
-        close: unsafe extern "C" fn(*mut PcapT) = "pcap_close";
-        lib_version: unsafe extern "C" fn() -> *const c_char = "pcap_lib_version";
+        create: unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut PcapT = pcap_create;
+        set_snaplen: SetNumber = pcap_set_snaplen;
+        set_promisc: SetNumber = pcap_set_promisc;
+        set_timeout: SetNumber = pcap_set_timeout;
+        set_buffer_size: SetNumber = pcap_set_buffer_size;
+        set_tstamp_precision: SetNumber = pcap_set_tstamp_precision;
+        set_immediate_mode: SetNumber = pcap_set_immediate_mode;
+        activate: GetNumber = pcap_activate;
+        datalink: GetNumber = pcap_datalink;
+        get_tstamp_precision: GetNumber = pcap_get_tstamp_precision;
+        setnonblock: unsafe extern "C" fn(*mut PcapT, c_int, *mut c_char) -> c_int = pcap_setnonblock;
+        get_selectable_fd: GetNumber = pcap_get_selectable_fd;
+        dispatch: unsafe extern "C" fn(*mut PcapT, c_int, Callback, *mut c_void) -> c_int = pcap_dispatch;
+        stats: unsafe extern "C" fn(*mut PcapT, *mut Statistics) -> c_int = pcap_stats;
+        compile: unsafe extern "C" fn(*mut PcapT, *mut BpfProgram, *const c_char, c_int, u32) -> c_int = pcap_compile;
+        setfilter: unsafe extern "C" fn(*mut PcapT, *mut BpfProgram) -> c_int = pcap_setfilter;
+        setdirection: SetNumber = pcap_setdirection;
+        geterr: unsafe extern "C" fn(*mut PcapT) -> *const c_char = pcap_geterr;
+        statustostr: unsafe extern "C" fn(c_int) -> *const c_char = pcap_statustostr;
+        breakloop: unsafe extern "C" fn(*mut PcapT) = pcap_breakloop;
+        close: unsafe extern "C" fn(*mut PcapT) = pcap_close;
+        lib_version: unsafe extern "C" fn() -> *const c_char = pcap_lib_version;
     }
     optional {
-        set_tstamp_type: SetNumber = "pcap_set_tstamp_type";
-        open_dead: unsafe extern "C" fn(c_int, c_int) -> *mut PcapT = "pcap_open_dead";
-        fopen_offline: unsafe extern "C" fn(*mut libc::FILE, *mut c_char) -> *mut PcapT = "pcap_fopen_offline";
-        offline_filter: unsafe extern "C" fn(*const BpfProgram, *const PacketHeader, *const u8) -> c_int = "pcap_offline_filter";
-        freecode: unsafe extern "C" fn(*mut BpfProgram) = "pcap_freecode";
+        set_tstamp_type: SetNumber = pcap_set_tstamp_type;
+        open_dead: unsafe extern "C" fn(c_int, c_int) -> *mut PcapT = pcap_open_dead;
+        fopen_offline: unsafe extern "C" fn(*mut libc::FILE, *mut c_char) -> *mut PcapT = pcap_fopen_offline;
+        offline_filter: unsafe extern "C" fn(*const BpfProgram, *const PacketHeader, *const u8) -> c_int = pcap_offline_filter;
+        freecode: unsafe extern "C" fn(*mut BpfProgram) = pcap_freecode;
     }
 }
 
-/// A library in this process's memory, closed on drop.
+/// A library in this process's memory, closed on drop; null for the library that is a part of this binary.
 #[derive(Debug)]
 struct Open(*mut c_void);
 
 impl Open {
     fn symbol(&self, name: &str) -> Option<*mut c_void> {
+        #[cfg(feature = "static")]
+        if self.0.is_null() {
+            return linked::symbol(name);
+        }
         let name = CString::new(name).ok()?;
         // SAFETY: the library is open, and the name is a C string.
         let found = unsafe { libc::dlsym(self.0, name.as_ptr()) };
@@ -141,6 +165,9 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
+        if self.0.is_null() {
+            return;
+        }
         // SAFETY: dlopen returned it, and no pointer into it is left: handles keep the library alive.
         unsafe { libc::dlclose(self.0) };
     }
@@ -191,6 +218,13 @@ impl Library {
     }
 }
 
+/// Returns the library that is a part of this binary: the dynamic linker of a static one loads no other.
+#[cfg(feature = "static")]
+fn open_of_system() -> Result<(Open, PathBuf)> {
+    Ok((Open(std::ptr::null_mut()), "the libpcap inside".into()))
+}
+
+#[cfg(not(feature = "static"))]
 fn open_of_system() -> Result<(Open, PathBuf)> {
     let mut why = String::new();
     for name in NAMES {
@@ -205,6 +239,12 @@ fn open_of_system() -> Result<(Open, PathBuf)> {
 
 fn open_named(path: &Path) -> Result<Open> {
     let what = || format!("cannot load libpcap from {}", path.display());
+    if cfg!(feature = "static") {
+        let why = "this trawl is a static binary, which has its own libpcap and loads no other";
+        return Err(
+            Error::failed(what(), why).fix("install the package, or build trawl on this machine")
+        );
+    }
     // The linker searches its directories for a name without a slash.
     if path.as_os_str().as_encoded_bytes().contains(&b'/') {
         check(path).map_err(|(why, fix)| Error::failed(what(), why).fix(fix))?;
