@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: install uninstall deb help build build-dpdk build-query build-bus demo test test-quick test-vm test-vm-all fuzz bench fmt lint lock format english clippy doc man record clean size
+.PHONY: install uninstall deb help build build-dpdk build-query build-bus demo test test-quick test-vm test-vm-all fuzz bench fmt lint lock format english clippy doc man record site dist clean size
 
 # Rustup puts cargo where a root shell does not always look.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -87,6 +87,7 @@ lock:
 
 english:
 	@scripts/lint-english
+	@scripts/lint-links
 
 format:
 	@scripts/install build lint
@@ -152,6 +153,14 @@ uninstall: ## Remove what `make install` put into place
 	rm -f $(DESTDIR)$(EXTCAP)/trawl
 	rm -rf $(DESTDIR)$(PROFILES)/trawl
 	rmdir $(ROOT)/libexec/trawl 2>/dev/null || true
+
+site: ## Build the documentation as a site, target/site/html, and check its links
+	@scripts/install build
+	@scripts/site
+
+dist: ## Make the files of a release in out/dist, twice, and compare them
+	@scripts/install build dist
+	@scripts/dist --twice
 
 deb: build build-query build-bus ## Make a Debian package in out/
 	@scripts/deb

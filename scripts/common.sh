@@ -18,6 +18,9 @@ readonly DPDK_PACKAGES=(libdpdk-dev libpcap-dev)
 # The parsers of libpcap are made by bison and flex, for netmap and PF_RING (scripts/build-peers).
 readonly VM_PACKAGES=(bison flex ipvsadm qemu-system-x86 xdp-tools)
 
+# What scripts/dist builds a release with: libpcap's parsers, a compiler for arm64, its emulator, and RPM.
+readonly DIST_PACKAGES=(bison flex git gcc-aarch64-linux-gnu libc6-dev-arm64-cross jq qemu-user-static rpm)
+
 # Rustup puts cargo where a root shell does not always look.
 if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
     PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
