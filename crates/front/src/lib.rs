@@ -1,5 +1,6 @@
 //! Code that trawl's programs share: messages, JSON, exit status, output files, published statistics.
 
+pub mod help;
 pub mod json;
 pub mod outfile;
 pub mod published;
@@ -15,6 +16,15 @@ pub fn exit_code(is_well: bool) -> ExitCode {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
+}
+
+/// Reports a wrong command line, or prints the help that it asks for.
+pub fn refuse(error: &clap::Error) -> ExitCode {
+    if json::is_wanted() && error.use_stderr() {
+        json::report_usage(error.render().to_string().trim_end());
+        return ExitCode::from(2);
+    }
+    error.exit()
 }
 
 /// Reports the error of a command, if it has one, and returns the exit status.

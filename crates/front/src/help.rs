@@ -1,0 +1,146 @@
+//! The help of commands: examples for `--help`, and the manual pages, which each program writes for its own commands.
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{ArgAction, Command};
+use clap_mangen::roff::{Roff, bold, italic, roman};
+use trawl_sys::{Error, Result};
+
+/// Purpose, and command line.
+pub type Example<'a> = (&'a str, &'a str);
+
+/// Adds the examples in a text to the command and its subcommands. After a line with the command in brackets, each has two
+/// lines: the purpose, and the command line.
+pub fn with_examples(command: Command, text: &str) -> Command {
+    let path = command.get_bin_name().unwrap_or(command.get_name());
+    let path = path.to_owned();
+    add(command, &path, text)
+}
+
+fn add(mut command: Command, path: &str, text: &str) -> Command {
+    let examples = examples_of(text, path);
+    if !examples.is_empty() {
+        let lines = examples
+            .iter()
+            .map(|(what_for, line)| format!("  {what_for}\n    {line}\n"));
+        command = command.after_help(format!("Examples:\n{}", lines.collect::<String>()));
+    }
+    let names: Vec<String> = command
+        .get_subcommands()
+        .map(|below| below.get_name().to_owned())
+        .collect();
+    names.into_iter().fold(command, |command, name| {
+        let path = format!("{path} {name}");
+        command.mut_subcommand(name, |below| add(below, &path, text))
+    })
+}
+
+/// Returns the examples of the command with this path, such as `trawl xdp load`.
+pub fn examples_of<'a>(text: &'a str, path: &str) -> Vec<Example<'a>> {
+    let head = format!("[{path}]");
+    let mut lines = text
+        .lines()
+        .skip_while(|line| **line != head)
+        .skip(1)
+        .take_while(|line| !line.starts_with('['))
+        .filter(|line| !line.is_empty());
+    let mut examples = Vec::new();
+    while let (Some(what_for), Some(line)) = (lines.next(), lines.next()) {
+        examples.push((what_for, line));
+    }
+    examples
+}
+
+/// Writes the manual pages of a program into a directory.
+pub fn write_pages(directory: &Path, command: Command) -> Result<ExitCode> {
+    let fail = |path: &Path, e| Error::os(format!("cannot write {}", path.display()), e);
+    std::fs::create_dir_all(directory).map_err(|e| fail(directory, e))?;
+    for (name, text) in pages(command).map_err(|e| fail(directory, e))? {
+        let path = directory.join(name);
+        std::fs::write(&path, text).map_err(|e| fail(&path, e))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns names and contents of the files: a page for the program, and one for each subcommand that is not hidden.
+pub fn pages(command: Command) -> io::Result<Vec<(String, Vec<u8>)>> {
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    let mut pages = Vec::new();
+    add_pages(&command, &mut pages)?;
+    Ok(pages)
+}
+
+fn add_pages(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
+    // A page has the contents of `--help`, with the options that `-h` omits.
+    let command = &command
+        .clone()
+        .mut_args(|argument| argument.hide_short_help(false));
+    let page = clap_mangen::Man::new(command.clone());
+    let mut text = Vec::new();
+    page.render_title(&mut text)?;
+    page.render_name_section(&mut text)?;
+    text.extend_from_slice(synopsis(command).to_roff().as_bytes());
+    page.render_description_section(&mut text)?;
+    if command
+        .get_arguments()
+        .any(|argument| !argument.is_hide_set())
+    {
+        page.render_options_section(&mut text)?;
+    }
+    if command.has_subcommands() {
+        page.render_subcommands_section(&mut text)?;
+    }
+    if command.get_after_help().is_some() {
+        let mut examples = Vec::new();
+        page.render_extra_section(&mut examples)?;
+        let examples = String::from_utf8_lossy(&examples);
+        let named = examples.replacen(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n", 1);
+        text.extend_from_slice(named.as_bytes());
+    }
+    pages.push((page.get_filename(), text));
+    // A command without help of its own is a helper's, which writes the page.
+    let shown = |command: &&Command| !command.is_hide_set() && !command.is_disable_help_flag_set();
+    command
+        .get_subcommands()
+        .filter(shown)
+        .try_for_each(|command| add_pages(command, pages))
+}
+
+/// Returns the command with each of its arguments and the name of its value.
+fn synopsis(command: &Command) -> Roff {
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
+    let mut line = vec![bold(name)];
+    let arguments = command.get_arguments().filter(|one| !one.is_hide_set());
+    let (positionals, options): (Vec<_>, Vec<_>) = arguments.partition(|one| one.is_positional());
+    for argument in options.into_iter().chain(positionals) {
+        let (open, close) = match argument.is_required_set() {
+            true => (" ", ""),
+            false => (" [", "]"),
+        };
+        line.push(roman(open));
+        let short = argument.get_short().map(|short| format!("-{short}"));
+        let long = argument.get_long().map(|long| format!("--{long}"));
+        let names: Vec<String> = short.into_iter().chain(long).collect();
+        line.push(bold(names.join("|")));
+        if argument.get_action().takes_values() {
+            let values = argument.get_value_names().unwrap_or_default();
+            let blank = if names.is_empty() { "" } else { " " };
+            let values: Vec<&str> = values.iter().map(|value| value.as_str()).collect();
+            line.extend([roman(blank), italic(values.join(" "))]);
+        }
+        line.push(roman(close));
+        if matches!(argument.get_action(), ArgAction::Append | ArgAction::Count) {
+            line.push(roman("..."));
+        }
+    }
+    if command.has_subcommands() {
+        line.extend([roman(" "), italic("COMMAND")]);
+    }
+    let mut roff = Roff::default();
+    roff.control("SH", ["SYNOPSIS"]);
+    roff.text(line);
+    roff
+}
