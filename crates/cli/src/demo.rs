@@ -9,17 +9,17 @@ use std::process::{Child, ChildStderr, Command, ExitCode, Stdio};
 
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{Engine, Job, send};
-use trawl_lab::{Pair, PairOptions, Station};
+use trawl_lab::{Pair, PairOptions, Removal, Station};
 use trawl_packet::build::{Icmp, Tcp, Template, flags};
 use trawl_packet::pcapng::Verdict;
 use trawl_packet::read::{CaptureReader, ReadError};
 use trawl_sys::netns::run_in;
 use trawl_sys::process::{self, own_binary};
+use trawl_sys::warden::{Undo, Warden};
 use trawl_sys::{Error, Result, clock};
 use trawl_view::print::{PrintOptions, Printer};
 use trawl_view::record::PacketView;
 
-use crate::clean::Cleaner;
 use crate::exit_code;
 use crate::terminal::write_out;
 
@@ -45,11 +45,12 @@ const DISCARD_PORT: u16 = 9;
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let id = format!("demo-{}", std::process::id());
-    let mut cleaner = Cleaner::of_lab(&id)?;
+    let mut warden = Warden::default();
+    watch(&mut warden, &id, Vec::new())?;
     let lab = Pair::named(&id, &PairOptions::default())?;
-    let good = show(&lab, &args.write, &mut cleaner)?;
+    let good = show(&lab, &args.write, &mut warden)?;
     lab.remove()?;
-    cleaner.dismiss();
+    drop(warden);
     let file = args.write.canonicalize().unwrap_or(args.write);
     say(&format!(
         "\nThe lab is gone. The capture file: {}",
@@ -58,8 +59,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(exit_code(good))
 }
 
+/// Has the lab removed, and these processes ended, if the demo is killed.
+fn watch(warden: &mut Warden, lab: &str, processes: Vec<u32>) -> Result<()> {
+    let lab = lab.to_owned();
+    warden.watch([Box::new(Removal { lab, processes }) as Box<dyn Undo>])
+}
+
 /// Returns true if all results are as expected.
-fn show(lab: &Pair, file: &Path, cleaner: &mut Cleaner) -> Result<bool> {
+fn show(lab: &Pair, file: &Path, warden: &mut Warden) -> Result<bool> {
     let program = Loaded::native(Does::DropWithHook, &lab.b)?;
     say(&format!(
         "A lab: two network namespaces joined by a veth. On {} in {},\n\
@@ -68,9 +75,8 @@ fn show(lab: &Pair, file: &Path, cleaner: &mut Cleaner) -> Result<bool> {
     ))?;
     let tcpdump = Watcher::tcpdump(&lab.b)?;
     let mut trawl = Watcher::trawl(&lab.b, file, MIXED + FAST)?;
-    for watcher in tcpdump.iter().chain([&trawl]) {
-        cleaner.also_end(watcher.process())?;
-    }
+    let watchers = tcpdump.iter().chain([&trawl]);
+    watch(warden, lab.id(), watchers.map(Watcher::process).collect())?;
     say(&send_all(lab)?)?;
     let account = trawl.wait()?;
     let (tcpdump_blind, tcpdump_says) = match tcpdump {

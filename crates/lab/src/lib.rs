@@ -10,6 +10,6 @@ pub mod topology;
 
 pub use build::{IPIP_DEVICE, find, inside, raise};
 pub use pair::{Addresses, Line, LineOptions, Pair, PairOptions, Station};
-pub use record::{Cleaned, Record, clean, list, remove};
+pub use record::{Cleaned, Record, Removal, clean, list, remove};
 
 pub use trawl_sys::{Error, Result};

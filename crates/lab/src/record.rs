@@ -3,9 +3,12 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use trawl_sys::process::interrupt;
+use trawl_sys::warden::Undo;
 use trawl_sys::{Error, Result, netns};
 
 use crate::topology::Topology;
@@ -184,6 +187,32 @@ pub fn remove(id: &str) -> Result<Record> {
     let lab = crate::find(id)?;
     lab.remove()?;
     Ok(lab)
+}
+
+/// Removal of a lab, for the warden of a process that may be killed.
+#[derive(Debug)]
+pub struct Removal {
+    pub lab: String,
+    /// Processes that would keep its namespaces alive. They are interrupted.
+    pub processes: Vec<u32>,
+}
+
+impl Undo for Removal {
+    fn undo(&self) -> Result<()> {
+        for process in &self.processes {
+            let _ = interrupt(*process);
+        }
+        remove(&self.lab).map(drop)
+    }
+
+    /// Keeps standard output and error open: their readers wait until the lab is gone.
+    fn descriptors(&self) -> Vec<RawFd> {
+        vec![1, 2]
+    }
+
+    fn unmounts(&self) -> bool {
+        true
+    }
 }
 
 /// Result of a cleaning.

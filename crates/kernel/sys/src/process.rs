@@ -29,13 +29,21 @@ pub fn own_binary() -> Result<PathBuf> {
     std::env::current_exe().map_err(|e| Error::os("cannot find trawl's own binary", e))
 }
 
-/// Finds another program of trawl's: next to this one, or in the directory of packages. Refuses, for root, one that another
+/// Returns the binary of `trawl` itself, for a helper of trawl's.
+pub fn trawl_binary() -> Result<PathBuf> {
+    companion("trawl")?.ok_or_else(|| {
+        let why = "it is neither next to this program nor in the directory bin above it";
+        Error::failed("cannot find trawl", why).fix("make build, or make install")
+    })
+}
+
+/// Finds another program of trawl's: next to this one, or in the directories of packages. Refuses, for root, one that another
 /// user could have planted.
 pub fn companion(name: &str) -> Result<Option<PathBuf>> {
     let own = own_binary()?;
     let directory = own.parent().unwrap_or(Path::new("/"));
-    // The directory of test programs is one level further down.
-    let found = ["", "../libexec/trawl", ".."]
+    // The directory of test programs is one level further down, helpers are in libexec/trawl.
+    let found = ["", "../libexec/trawl", "../../bin", ".."]
         .into_iter()
         .map(|place| directory.join(place).join(name))
         .find_map(|path| path.canonicalize().ok().filter(|path| path.is_file()));

@@ -38,6 +38,11 @@ pub trait Undo: fmt::Debug + Send {
             | Capabilities::DAC_OVERRIDE
             | Capabilities::DAC_READ_SEARCH
     }
+
+    /// Returns true if the task unmounts, which a confined process may not do.
+    fn unmounts(&self) -> bool {
+        false
+    }
 }
 
 /// Number of bytes of a file that are whole blocks, shared with the warden by memory that both processes map.
@@ -194,7 +199,9 @@ impl Child {
 fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Box<dyn Undo>]) {
     // The name spares it from `pkill -9 trawl`.
     leave_terminal(c"warden", keep);
-    confine(tasks.iter().map(|task| task.takes()).collect());
+    if !tasks.iter().any(|task| task.unmounts()) {
+        confine(tasks.iter().map(|task| task.takes()).collect());
+    }
     let mut byte = [0u8];
     let told = loop {
         match rustix::io::read(watched, &mut byte) {
