@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: install uninstall deb help build build-dpdk build-query build-bus demo test test-quick test-vm test-vm-all fuzz bench fmt lint lock format english clippy doc man record site dist clean size
+.PHONY: install uninstall deb help build build-bench build-dpdk build-query build-bus demo test test-quick test-vm test-vm-all fuzz bench fmt lint lock format english clippy doc man record site dist clean size
 
 # Rustup puts cargo where a root shell does not always look.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -16,6 +16,10 @@ help: ## Say what can be made
 build-dpdk: ## Build the helper for --tap dpdk, target/release/trawl-dpdk, for the DPDK that is installed
 	@scripts/install build dpdk
 	@scripts/build-dpdk
+
+build-bench: ## Build the helper for trawl bench, target/release/trawl-bench
+	@scripts/install build
+	cargo build --locked --release --bin trawl-bench
 
 build-query: ## Build the helper for trawl query, target/release/trawl-query; DataFusion takes minutes
 	@scripts/install build
@@ -61,7 +65,7 @@ fuzz: ## Run the parsers on changed bytes, each for FUZZ_SECONDS
 	@scripts/install build
 	TRAWL_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --locked --package trawl-tests --test fuzz -- --nocapture --test-threads 1
 
-bench: build ## Measure recording to a file beside the peers that are installed
+bench: build build-bench ## Measure recording to a file beside the peers that are installed
 	@scripts/install demo
 	@scripts/mount-bpffs
 	$(TARGET)/release/trawl bench capture-bandwidth
@@ -106,8 +110,9 @@ doc: ## Make the documentation of the libraries, target/doc
 	@scripts/install build
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --quiet -p trawl-packet -p trawl-filter -p trawl-view -p trawl-pipeline -p trawl-capture
 
-man: build ## Write the manual pages of docs/man anew
+man: build build-bench ## Write the manual pages of docs/man anew
 	$(TARGET)/release/trawl man docs/man
+	$(TARGET)/release/trawl-bench man docs/man
 
 record: build ## Record the demonstration as docs/demo.svg, the picture in the README
 	@scripts/install demo
@@ -127,7 +132,7 @@ BINARY ?= $(TARGET)/release/trawl
 install: ## Install the release binary, manual pages, completions, units and Wireshark's extcap script
 	@[ -x $(BINARY) ] || $(MAKE) --no-print-directory build
 	install -D -m 755 $(BINARY) $(ROOT)/bin/trawl
-	for helper in trawl-dpdk trawl-query trawl-bus; do [ ! -x $(TARGET)/release/$$helper ] || \
+	for helper in trawl-bench trawl-dpdk trawl-query trawl-bus; do [ ! -x $(TARGET)/release/$$helper ] || \
 	    install -D -m 755 $(TARGET)/release/$$helper $(ROOT)/libexec/trawl/$$helper; done
 	for page in docs/man/*.1; do install -D -m 644 $$page $(ROOT)/share/man/man1/$${page##*/}; done
 	mkdir -p $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/vendor-completions $(ROOT)/share/fish/vendor_completions.d
@@ -146,7 +151,7 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	chmod 755 $(DESTDIR)$(EXTCAP)/trawl
 
 uninstall: ## Remove what `make install` put into place
-	rm -f $(ROOT)/bin/trawl $(ROOT)/libexec/trawl/trawl-dpdk $(ROOT)/libexec/trawl/trawl-query $(ROOT)/libexec/trawl/trawl-bus $(ROOT)/share/bash-completion/completions/trawl
+	rm -f $(ROOT)/bin/trawl $(ROOT)/libexec/trawl/trawl-bench $(ROOT)/libexec/trawl/trawl-dpdk $(ROOT)/libexec/trawl/trawl-query $(ROOT)/libexec/trawl/trawl-bus $(ROOT)/share/bash-completion/completions/trawl
 	rm -f $(ROOT)/share/zsh/vendor-completions/_trawl $(ROOT)/share/fish/vendor_completions.d/trawl.fish
 	for page in docs/man/*.1; do rm -f $(ROOT)/share/man/man1/$${page##*/}; done
 	for unit in packaging/systemd/*.service; do rm -f $(ROOT)/lib/systemd/system/$${unit##*/}; done
@@ -162,7 +167,7 @@ dist: ## Make the files of a release in out/dist, twice, and compare them
 	@scripts/install build dist
 	@scripts/dist --twice
 
-deb: build build-query build-bus ## Make a Debian package in out/
+deb: build build-bench build-query build-bus ## Make a Debian package in out/
 	@scripts/deb
 
 clean: ## Remove what was built and recorded

@@ -128,9 +128,6 @@ fn completer(path: &str, argument: &Arg) -> Option<ArgValueCompleter> {
         (_, _, "full|none|LIST") => of_list(&META),
         (_, _, "USER") => ArgValueCompleter::new(|word: &OsStr| matching(word, users())),
         (_, _, "IF") => ArgValueCompleter::new(interface),
-        ("trawl bench run", "names", _) => {
-            ArgValueCompleter::new(|word: &OsStr| matching(word, experiments()))
-        }
         (_, _, value) if argument.is_positional() && value.starts_with("FILE") => {
             ArgValueCompleter::new(PathCompleter::file())
         }
@@ -264,11 +261,6 @@ fn interfaces(namespace: Option<&Namespace>) -> Vec<String> {
 fn labs() -> Vec<String> {
     let labs = trawl_lab::list().unwrap_or_default();
     labs.into_iter().map(|lab| lab.id).collect()
-}
-
-fn experiments() -> Vec<String> {
-    let all = trawl_bench::catalogue::ALL.iter();
-    all.map(|entry| entry.name.to_owned()).collect()
 }
 
 /// Completes bundled programs by name, others by file.

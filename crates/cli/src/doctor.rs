@@ -12,6 +12,7 @@ use trawl_sys::Result;
 use trawl_sys::netns::{self, Namespace};
 
 use crate::args::NetnsArg;
+use crate::helpers;
 use crate::terminal::{colours_wanted, folded, printable, write_control, write_out};
 use crate::{exit_code, json};
 
@@ -46,7 +47,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
     if args.interface.is_empty() {
         args.netns.as_deref().map(Namespace::open).transpose()?;
     }
-    findings.splice(0..0, doctor::machine());
+    let helpers = helpers::ALL.iter().map(|helper| helper.finding());
+    findings.splice(0..0, doctor::machine().into_iter().chain(helpers));
     let problem = doctor::has_problem(&findings);
     if args.json {
         json::print(&Report {
@@ -193,10 +195,11 @@ fn taps_for_people(taps: &[Tap]) -> String {
 /// Prints the versions; `-V` prints the first line alone.
 pub fn version() -> Result<ExitCode> {
     let text = format!(
-        "trawl {}\n{}\n{}\n",
+        "trawl {}\n{}\n{}\n{}",
         env!("CARGO_PKG_VERSION"),
         libpcap_version(),
-        dpdk_helper()
+        dpdk_helper(),
+        helpers::versions()
     );
     write_out(&text).map(|()| ExitCode::SUCCESS)
 }

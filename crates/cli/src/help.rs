@@ -1,12 +1,11 @@
 //! The help of commands: options for `-h`, and examples for `--help` and the manual pages.
 
-use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Arg, ArgAction, Command, CommandFactory};
-use clap_mangen::roff::{Roff, bold, italic, roman};
-use trawl_sys::{Error, Result};
+use clap::{Arg, Command, CommandFactory};
+use trawl_front::help;
+use trawl_sys::Result;
 
 use crate::Cli;
 
@@ -55,49 +54,22 @@ fn option_name(argument: &Arg) -> Option<String> {
 
 const TEXT: &str = include_str!("examples.txt");
 
-/// Purpose, and command line.
-type Example = (&'static str, &'static str);
-
-/// Adds examples to the command and its subcommands, and hides rare options from `-h`.
+/// Returns the command with the examples of it and its subcommands, and rare options hidden from `-h`.
 pub fn with_examples(command: Command) -> Command {
     let path = command.get_name().to_owned();
-    add(command, &path)
+    shorten_all(help::with_examples(command, TEXT), &path)
 }
 
-fn add(command: Command, path: &str) -> Command {
-    let mut command = shorten(command, path);
-    let examples = of(path);
-    if !examples.is_empty() {
-        let lines = examples
-            .iter()
-            .map(|(what_for, line)| format!("  {what_for}\n    {line}\n"));
-        let text = format!("Examples:\n{}", lines.collect::<String>());
-        command = command.after_help(text);
-    }
+fn shorten_all(command: Command, path: &str) -> Command {
+    let command = shorten(command, path);
     let names: Vec<String> = command
         .get_subcommands()
         .map(|below| below.get_name().to_owned())
         .collect();
     names.into_iter().fold(command, |command, name| {
         let path = format!("{path} {name}");
-        command.mut_subcommand(name, |below| add(below, &path))
+        command.mut_subcommand(name, |below| shorten_all(below, &path))
     })
-}
-
-/// Returns the examples of the command with this path, such as `trawl xdp load`.
-pub fn of(path: &str) -> Vec<Example> {
-    let head = format!("[{path}]");
-    let mut lines = TEXT
-        .lines()
-        .skip_while(|line| **line != head)
-        .skip(1)
-        .take_while(|line| !line.starts_with('['))
-        .filter(|line| !line.is_empty());
-    let mut examples = Vec::new();
-    while let (Some(what_for), Some(line)) = (lines.next(), lines.next()) {
-        examples.push((what_for, line));
-    }
-    examples
 }
 
 /// Writes the manual pages into a directory
@@ -109,94 +81,7 @@ pub struct Man {
 }
 
 pub fn man(args: Man) -> Result<ExitCode> {
-    let fail = |path: &PathBuf, e| Error::os(format!("cannot write {}", path.display()), e);
-    std::fs::create_dir_all(&args.directory).map_err(|e| fail(&args.directory, e))?;
-    let pages = pages().map_err(|e| fail(&args.directory, e))?;
-    for (name, text) in pages {
-        let path = args.directory.join(name);
-        std::fs::write(&path, text).map_err(|e| fail(&path, e))?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Returns names and contents of the files: a page for `trawl`, and one for each subcommand that is not hidden.
-fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
-    let mut command = with_examples(Cli::command()).disable_help_subcommand(true);
-    command.build();
-    let mut pages = Vec::new();
-    add_pages(&command, &mut pages)?;
-    Ok(pages)
-}
-
-fn add_pages(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
-    // A page has the contents of `--help`, with the options that `-h` omits.
-    let command = &command
-        .clone()
-        .mut_args(|argument| argument.hide_short_help(false));
-    let page = clap_mangen::Man::new(command.clone());
-    let mut text = Vec::new();
-    page.render_title(&mut text)?;
-    page.render_name_section(&mut text)?;
-    text.extend_from_slice(synopsis(command).to_roff().as_bytes());
-    page.render_description_section(&mut text)?;
-    if command
-        .get_arguments()
-        .any(|argument| !argument.is_hide_set())
-    {
-        page.render_options_section(&mut text)?;
-    }
-    if command.has_subcommands() {
-        page.render_subcommands_section(&mut text)?;
-    }
-    if command.get_after_help().is_some() {
-        let mut examples = Vec::new();
-        page.render_extra_section(&mut examples)?;
-        let examples = String::from_utf8_lossy(&examples);
-        let named = examples.replacen(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n", 1);
-        text.extend_from_slice(named.as_bytes());
-    }
-    pages.push((page.get_filename(), text));
-    let shown = |command: &&Command| !command.is_hide_set();
-    command
-        .get_subcommands()
-        .filter(shown)
-        .try_for_each(|command| add_pages(command, pages))
-}
-
-/// Returns the command with each of its arguments and the name of its value.
-fn synopsis(command: &Command) -> Roff {
-    let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
-    let mut line = vec![bold(name)];
-    let arguments = command.get_arguments().filter(|one| !one.is_hide_set());
-    let (positionals, options): (Vec<_>, Vec<_>) = arguments.partition(|one| one.is_positional());
-    for argument in options.into_iter().chain(positionals) {
-        let (open, close) = match argument.is_required_set() {
-            true => (" ", ""),
-            false => (" [", "]"),
-        };
-        line.push(roman(open));
-        let short = argument.get_short().map(|short| format!("-{short}"));
-        let long = argument.get_long().map(|long| format!("--{long}"));
-        let names: Vec<String> = short.into_iter().chain(long).collect();
-        line.push(bold(names.join("|")));
-        if argument.get_action().takes_values() {
-            let values = argument.get_value_names().unwrap_or_default();
-            let blank = if names.is_empty() { "" } else { " " };
-            let values: Vec<&str> = values.iter().map(|value| value.as_str()).collect();
-            line.extend([roman(blank), italic(values.join(" "))]);
-        }
-        line.push(roman(close));
-        if matches!(argument.get_action(), ArgAction::Append | ArgAction::Count) {
-            line.push(roman("..."));
-        }
-    }
-    if command.has_subcommands() {
-        line.extend([roman(" "), italic("COMMAND")]);
-    }
-    let mut roff = Roff::default();
-    roff.control("SH", ["SYNOPSIS"]);
-    roff.text(line);
-    roff
+    help::write_pages(&args.directory, with_examples(Cli::command()))
 }
 
 #[cfg(test)]
@@ -205,8 +90,10 @@ mod tests {
     use std::path::Path;
 
     use clap::Parser;
+    use trawl_front::help::{examples_of, pages};
 
     use super::*;
+    use crate::helpers;
 
     fn at(path: &str) -> Command {
         let mut command = Cli::command();
@@ -234,6 +121,7 @@ mod tests {
         let below: Vec<&Command> = command
             .get_subcommands()
             .filter(|below| !below.is_hide_set() && below.get_name() != "help")
+            .filter(|below| !helpers::is_forwarded(below.get_name()))
             .collect();
         if below.is_empty() {
             return vec![path.to_owned()];
@@ -263,10 +151,13 @@ mod tests {
     #[test]
     fn each_command_has_examples_that_its_arguments_accept() {
         let commands = leaves(&Cli::command(), "trawl");
-        let bare: Vec<&String> = commands.iter().filter(|path| of(path).is_empty()).collect();
+        let bare: Vec<&String> = commands
+            .iter()
+            .filter(|path| examples_of(TEXT, path).is_empty())
+            .collect();
         assert!(bare.is_empty(), "examples.txt has no example of {bare:?}");
         for path in &commands {
-            for (_, line) in of(path) {
+            for (_, line) in examples_of(TEXT, path) {
                 assert!(line.starts_with(path), "{line} is no example of {path}");
                 let parsed = Cli::try_parse_from(words(line.split(" > ").next().unwrap_or(line)));
                 assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
@@ -291,13 +182,15 @@ mod tests {
             .map(|entry| entry.expect("docs/man can be listed"))
             .map(|entry| {
                 let name = entry.file_name().to_string_lossy().into_owned();
-                (
-                    name,
-                    std::fs::read(entry.path()).expect("a page can be read"),
-                )
+                let page = std::fs::read(entry.path()).expect("a page can be read");
+                (name, page)
+            })
+            .filter(|(name, _)| {
+                let command = name.split(['-', '.']).nth(1);
+                !command.is_some_and(helpers::is_forwarded)
             })
             .collect();
-        let wanted: BTreeMap<_, _> = pages()
+        let wanted: BTreeMap<_, _> = pages(with_examples(Cli::command()))
             .expect("pages are made in memory")
             .into_iter()
             .collect();

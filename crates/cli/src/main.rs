@@ -3,7 +3,6 @@
 mod agent;
 mod args;
 mod balance;
-mod bench;
 mod capture;
 mod clean;
 mod completion;
@@ -18,12 +17,12 @@ mod r#gen;
 mod guard;
 mod habits;
 mod help;
+mod helpers;
 mod lab;
 mod live;
 mod program_args;
 mod query;
 mod read;
-mod report;
 mod route;
 mod serve;
 mod stat;
@@ -65,8 +64,8 @@ enum Command {
     Route(route::Args),
     Guard(Box<guard::Args>),
     Balance(Box<balance::Args>),
-    Bench(bench::Args),
-    Report(report::Args),
+    #[command(flatten)]
+    Helper(helpers::Run),
     Store(store::Args),
     Index(store::Index),
     Query(Box<query::Args>),
@@ -76,16 +75,14 @@ enum Command {
     Lab(lab::Args),
     Demo(demo::Args),
     Clean(clean::Args),
-    #[command(hide = true)]
-    StandBy(clean::StandBy),
     Completions(completion::Completions),
     Man(help::Man),
 }
 
 fn main() -> ExitCode {
+    helpers::complete();
     CompleteEnv::with_factory(|| completion::with_candidates(Cli::command())).complete();
     trawl_io::libpcap::compile_filters();
-    let in_json = json::is_wanted();
     // The helpers next to the binary are checked only for commands that need them.
     if std::env::args_os()
         .nth(1)
@@ -94,8 +91,7 @@ fn main() -> ExitCode {
         return end(doctor::version());
     }
     let command = help::with_examples(Cli::command());
-    let words = bench::by_name(&command, std::env::args_os().collect());
-    let words = habits::with_interface_argument(&command, words);
+    let words = habits::with_interface_argument(&command, std::env::args_os().collect());
     let parsed = command
         .clone()
         .try_get_matches_from(words.clone())
@@ -106,11 +102,7 @@ fn main() -> ExitCode {
     });
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) if in_json && error.use_stderr() => {
-            json::report_usage(error.render().to_string().trim_end());
-            return ExitCode::from(2);
-        }
-        Err(error) => error.exit(),
+        Err(error) => return trawl_front::refuse(&error),
     };
     let result = match cli.command {
         Command::Capture(args) => capture::run(*args),
@@ -129,8 +121,7 @@ fn main() -> ExitCode {
         Command::Route(args) => route::run(args),
         Command::Guard(args) => guard::run(*args),
         Command::Balance(args) => balance::run(*args),
-        Command::Bench(args) => bench::run(args),
-        Command::Report(args) => report::run(&args),
+        Command::Helper(helper) => helper.run(),
         Command::Store(args) => store::run(args),
         Command::Index(args) => store::index(args),
         Command::Query(args) => query::run(*args),
@@ -140,10 +131,6 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Clean(args) => clean::run(&args),
-        Command::StandBy(args) => {
-            clean::stand_by(&args);
-            Ok(ExitCode::SUCCESS)
-        }
         Command::Completions(args) => completion::print_script(args),
         Command::Man(args) => help::man(args),
     };

@@ -1,0 +1,237 @@
+//! Two hosts: captures on one, traffic from the other, both reached by ssh and run by the same binary.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Deserialize;
+use trawl_sys::ssh::{Ssh, word};
+use trawl_sys::{Error, Result, text_file};
+
+use crate::capture::{Fate, Recorder, Setting};
+use crate::process::Peer;
+use crate::scratch::MARK;
+use crate::study::{Measured, Stop};
+use crate::traffic::{RATE_REACHED, Traffic};
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hosts {
+    pub sender: Host,
+    pub receiver: Host,
+    #[serde(skip)]
+    local: PathBuf,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// Destination in ssh's form: USER@HOST.
+    pub ssh: String,
+    /// Further options of ssh.
+    #[serde(default)]
+    pub options: Vec<String>,
+    /// Interface of the measured link; not the one that ssh uses.
+    pub interface: String,
+    /// Address of the host; frames are sent to the receiver's.
+    #[serde(default)]
+    pub address: String,
+    /// Directory for the binary, and for captures during the measurement.
+    #[serde(default = "directory")]
+    pub directory: String,
+    /// Private directory inside `directory`.
+    #[serde(skip)]
+    room: String,
+}
+
+fn directory() -> String {
+    "/var/tmp".to_owned()
+}
+
+impl Host {
+    fn reached(&self) -> Ssh {
+        Ssh {
+            program: std::iter::once("ssh".to_owned())
+                .chain(self.options.clone())
+                .collect(),
+            destination: self.ssh.clone(),
+        }
+    }
+
+    fn ssh(&self, script: &str) -> Command {
+        let mut ssh = self.reached().script(script);
+        ssh.env(MARK, std::process::id().to_string());
+        ssh
+    }
+
+    fn run(&self, script: &str) -> Result<String> {
+        self.reached().run(script)
+    }
+
+    fn trawl(&self) -> String {
+        format!("{}/trawl", self.room)
+    }
+
+    /// Makes the directory for the binary and the captures. In one such as /var/tmp, any user could plant a program that
+    /// would be run as root: an existing directory must belong to this user, and only they may write to it.
+    fn make_room(&mut self) -> Result<()> {
+        let directory = word(&self.directory);
+        self.room = self.run(&format!(
+            "room={directory}/trawl-bench-$(id -u); mkdir -m 700 \"$room\" 2>/dev/null; \
+             if [ -d \"$room\" ] && [ ! -L \"$room\" ] && [ -O \"$room\" ] && [ \"$(stat -c %a \"$room\")\" = 700 ]; \
+             then echo \"$room\"; else echo \"$room cannot be made, or is not this user's alone\" >&2; exit 1; fi"
+        ))?;
+        Ok(())
+    }
+
+    fn counter(&self, name: &str) -> Result<u64> {
+        let path = format!("/sys/class/net/{}/statistics/{name}", self.interface);
+        let text = self.run(&format!("cat {}", word(&path)))?;
+        text.parse()
+            .map_err(|e| Error::failed(format!("{path} of {}", self.ssh), e))
+    }
+}
+
+impl Hosts {
+    /// Reads the file, and copies the binary to the hosts that lack it.
+    pub fn open(file: &Path, local: &Path) -> Result<Self> {
+        let what = || format!("--hosts {}", file.display());
+        let text = text_file::read(file)?;
+        let mut hosts: Self =
+            toml::from_str(&text).map_err(|e| Error::usage(what(), e.to_string()))?;
+        if hosts.receiver.address.is_empty() {
+            return Err(Error::usage(
+                what(),
+                "[receiver] has no address: frames are sent to it",
+            ));
+        }
+        hosts.local = local.to_owned();
+        for host in [&mut hosts.sender, &mut hosts.receiver] {
+            host.make_room()?;
+            host.reached().provide(local, &host.trawl())?;
+        }
+        Ok(hosts)
+    }
+
+    /// Captures one burst of traffic.
+    pub fn capture(
+        &self,
+        way: Recorder,
+        setting: &Setting,
+        traffic: &Traffic,
+    ) -> std::result::Result<Measured, Stop> {
+        let there = &self.receiver;
+        let (trawl, interface) = (word(&there.trawl()), word(&there.interface));
+        let file = format!("{}/trawl-bench-{}-capture", there.room, std::process::id());
+        let (path, filter) = (
+            word(&file),
+            setting.filter.as_deref().map(word).unwrap_or_default(),
+        );
+        let tap = |tap: &str| {
+            (
+                format!("{trawl} capture --tap {tap} -Q in -i {interface} -w {path} {filter}"),
+                "capturing on",
+            )
+        };
+        let verdict = match way {
+            Recorder::TrawlHook(Fate::Drop) => Some("drop"),
+            Recorder::TrawlHook(Fate::Pass) => Some("pass"),
+            _ => None,
+        };
+        let (command, ready) = match way {
+            Recorder::TrawlHook(_) => tap("hook"),
+            Recorder::TrawlXdp => tap("xdp"),
+            Recorder::TrawlTc => tap("tc"),
+            Recorder::TrawlPacket => tap("packet"),
+            Recorder::Tcpdump => (
+                format!("tcpdump -n -Z root -i {interface} -w {path} {filter}"),
+                "listening on",
+            ),
+            Recorder::Dumpcap => (format!("dumpcap -q -P -i {interface} -w {path}"), "File:"),
+            _ => {
+                return Err(Stop::NotHere(format!(
+                    "{} is not run on other hosts",
+                    way.name()
+                )));
+            }
+        };
+        let _loaded = match verdict {
+            Some(verdict) => {
+                there.run(&format!(
+                    "{trawl} xdp load {interface} {verdict} --tappable"
+                ))?;
+                Some(Undo(there, format!("{trawl} xdp unload {interface}")))
+            }
+            None => None,
+        };
+        let _file = Undo(there, format!("rm -f {path}"));
+        // Its process id comes first, so that it can be interrupted.
+        let mut ssh = there.ssh(&format!("echo pid $$ 1>&2; exec {command}"));
+        let peer = Peer::start(&way.name(), &mut ssh, 0, "pid ")?;
+        let process = peer.last_number();
+        let peer = peer.wait_for(ready)?;
+        let before = self.sender.counter("tx_packets")?;
+        let words = traffic.arguments(&self.sender.interface, &there.address);
+        let words: Vec<String> = words.iter().map(|one| word(one)).collect();
+        let said = self.sender.run(&format!(
+            "{} {}",
+            word(&self.sender.trawl()),
+            words.join(" ")
+        ))?;
+        let said: serde_json::Value = serde_json::from_str(&said)
+            .map_err(|e| Error::failed("the sender printed no JSON", e))?;
+        let sent = self.sender.counter("tx_packets")? - before;
+        let seconds = said["seconds"].as_f64().unwrap_or(0.0);
+        // The kernel hands over partly filled blocks after a second.
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        there.run(&format!("kill -INT {process}"))?;
+        let account = peer.read_to_end()?;
+        let mac = there.run(&format!(
+            "cat {}",
+            word(&format!("/sys/class/net/{}/address", there.interface))
+        ))?;
+        let to_it = word(&format!("ether dst {mac}"));
+        // The JSON has the number of each packet: only the count of matches crosses the network.
+        let count = r#"sed 's/.*"count":\([0-9]*\).*/\1/'"#;
+        let counted = there.run(&format!(
+            "{trawl} filter {to_it} --read {path} --json | {count}"
+        ))?;
+        let recorded: u64 = counted
+            .parse()
+            .map_err(|e| Error::failed("the file was not counted", e))?;
+        let expected = setting.one_in.map_or(sent, |every| sent / every);
+        let reached = traffic
+            .rate
+            .map_or(1.0, |rate| sent as f64 / seconds / rate);
+        let reached = if reached > RATE_REACHED { 1.0 } else { reached };
+        let share = recorded as f64 / expected.max(1) as f64;
+        Ok(Measured {
+            values: [
+                ("recorded_percent", share.min(1.0) * 100.0),
+                ("offered_percent", reached.min(1.0) * 100.0),
+                (
+                    "recorded_mpps",
+                    recorded as f64 / seconds.max(f64::EPSILON) / 1e6,
+                ),
+            ]
+            .into(),
+            sent: Some(sent),
+            expected: Some(expected),
+            recorded: Some(recorded),
+            claim: way.claim(&account),
+            seconds,
+            ..Measured::default()
+        })
+    }
+}
+
+/// A command that undoes a change on its host when dropped.
+struct Undo<'a>(&'a Host, String);
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if let Err(why) = self.0.run(&self.1) {
+            let _ = writeln!(std::io::stderr(), "trawl: {why}");
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! The rows of an experiment's table: sent, recorded, lost and claimed packets of each point.
+
+use std::fmt::Write as _;
+
+use super::Source;
+use crate::model::{Experiment, Interval, Point, Run};
+use crate::peers::Peers;
+
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub series: String,
+    pub x: f64,
+    /// One for each metric of the definition.
+    pub values: Vec<Option<Interval>>,
+    pub sent: Option<f64>,
+    pub recorded: Option<f64>,
+    pub lost: Option<f64>,
+    /// The mechanism's own counts: recorded, lost.
+    pub claimed: Option<(Option<f64>, Option<f64>)>,
+    pub claim_is_wrong: bool,
+    /// The active CPUs: user, system, softirq and steal in per cent.
+    pub cpus: String,
+    pub memory_mib: Option<f64>,
+    pub runs: usize,
+    pub disturbed: usize,
+}
+
+pub fn rows(experiment: &Experiment) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for series in experiment.series() {
+        let mut xs: Vec<f64> = Vec::new();
+        let own = experiment.runs.iter().filter(|run| run.series == series);
+        own.for_each(|run| {
+            if !xs.contains(&run.x) {
+                xs.push(run.x);
+            }
+        });
+        xs.sort_by(f64::total_cmp);
+        rows.extend(xs.into_iter().map(|x| row(experiment, &series, x)));
+    }
+    rows
+}
+
+fn row(experiment: &Experiment, series: &str, x: f64) -> Row {
+    let runs: Vec<&Run> = experiment
+        .runs
+        .iter()
+        .filter(|run| run.series == series && run.x == x)
+        .collect();
+    let median = |figure: &dyn Fn(&Run) -> Option<u64>| {
+        let figures = runs
+            .iter()
+            .filter_map(|run| figure(run))
+            .map(|one| one as f64);
+        Interval::of(figures).map(|interval| interval.median)
+    };
+    let claims = runs.iter().any(|run| run.claim.is_some());
+    Row {
+        series: series.to_owned(),
+        x,
+        values: experiment
+            .definition
+            .metrics
+            .iter()
+            .map(|metric| {
+                let line = experiment.line(series, &metric.name);
+                line.iter()
+                    .find(|point| point.x == x)
+                    .map(|point| point.value)
+            })
+            .collect(),
+        sent: median(&|run| run.sent),
+        recorded: median(&|run| run.recorded),
+        lost: median(&|run| run.lost),
+        claimed: claims.then(|| {
+            (
+                median(&|run| run.claim.as_ref()?.recorded),
+                median(&|run| run.claim.as_ref()?.lost),
+            )
+        }),
+        claim_is_wrong: runs
+            .iter()
+            .any(|run| run.claim.as_ref().is_some_and(|claim| claim.wrong)),
+        cpus: cpus(&runs),
+        memory_mib: median(&|run| run.memory_bytes).map(|bytes| bytes / f64::from(1 << 20)),
+        runs: runs.len(),
+        disturbed: runs.iter().filter(|run| run.disturbed.is_some()).count(),
+    }
+}
+
+fn cpus(runs: &[&Run]) -> String {
+    let count = runs.iter().map(|run| run.cpus.len()).max().unwrap_or(0);
+    let of = |cpu: usize| {
+        let mean = |share: &dyn Fn(&crate::model::CpuUse) -> f32| {
+            let all: Vec<f32> = runs
+                .iter()
+                .filter_map(|run| run.cpus.get(cpu))
+                .map(share)
+                .collect();
+            all.iter().sum::<f32>() / all.len().max(1) as f32 * 100.0
+        };
+        let parts = [
+            mean(&|c| c.user),
+            mean(&|c| c.system),
+            mean(&|c| c.softirq),
+            mean(&|c| c.steal),
+        ];
+        (parts.iter().sum::<f32>() >= 1.0).then(|| {
+            format!(
+                "{cpu}: {:.0}/{:.0}/{:.0}/{:.0}",
+                parts[0], parts[1], parts[2], parts[3]
+            )
+        })
+    };
+    (0..count).filter_map(of).collect::<Vec<_>>().join("  ")
+}
+
+/// Formats a value with its significant digits.
+pub fn figure(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        size if size >= 1.0 && value.fract() == 0.0 => format!("{value:.0}"),
+        size if size >= 1000.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 0.01 => format!("{value:.3}"),
+        _ => format!("{value:.2e}"),
+    }
+}
+
+pub fn interval(value: &Interval) -> String {
+    format!(
+        "{} ({} to {})",
+        figure(value.median),
+        figure(value.low),
+        figure(value.high)
+    )
+}
+
+// Changes between two runs: points whose intervals do not overlap.
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    pub experiment: String,
+    pub series: String,
+    pub metric: String,
+    pub x: f64,
+    pub before: Interval,
+    pub after: Interval,
+    /// The intervals do not overlap.
+    pub is_marked: bool,
+}
+
+impl Change {
+    pub fn percent(&self) -> f64 {
+        (self.after.median / self.before.median - 1.0) * 100.0
+    }
+}
+
+/// Returns every point that both have, in the order of the later one.
+pub fn changes(before: &Source, after: &Source) -> Vec<Change> {
+    let mut found = Vec::new();
+    for experiment in &after.report.experiments {
+        let name = &experiment.definition.name;
+        let earlier = before
+            .report
+            .experiments
+            .iter()
+            .find(|one| one.definition.name == *name);
+        let Some(earlier) = earlier else { continue };
+        for point in &experiment.points {
+            let line = earlier.line(&point.series, &point.metric);
+            let Some(other) = line.iter().find(|one| one.x == point.x) else {
+                continue;
+            };
+            let (old, new) = (other.value, point.value);
+            found.push(Change {
+                experiment: name.clone(),
+                series: point.series.clone(),
+                metric: point.metric.clone(),
+                x: point.x,
+                before: old,
+                after: new,
+                is_marked: new.low > old.high || new.high < old.low,
+            });
+        }
+    }
+    found
+}
+
+// The closing note: experiments in which a peer is ahead of trawl by more than the spread, and the reason.
+
+/// Least difference that counts, as a share of the peer's value: a smaller one is within the spread of another run.
+const LEAST: f64 = 0.01;
+/// Suffix of series that are a baseline for the others, without a counterpart of trawl's.
+const BASELINE: &str = " alone";
+
+/// Returns one line for each experiment in which a peer is ahead in its first metric.
+pub fn behind<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) -> Vec<(String, String)> {
+    let note = |one: &'a Experiment| Some((one.definition.name.clone(), places(one)?));
+    experiments.into_iter().filter_map(note).collect()
+}
+
+fn places(one: &Experiment) -> Option<String> {
+    let definition = &one.definition;
+    let metric = definition.metrics.first()?;
+    let mut xs: Vec<f64> = Vec::new();
+    for point in one
+        .points
+        .iter()
+        .filter(|point| point.metric == metric.name)
+    {
+        if !xs.contains(&point.x) {
+            xs.push(point.x);
+        }
+    }
+    xs.sort_by(f64::total_cmp);
+    let better = |a: f64, b: f64| if metric.lower_is_better { a < b } else { a > b };
+    let best = |x: f64, is_peer: bool| -> Option<&Point> {
+        let own = one.points.iter().filter(|point| {
+            point.metric == metric.name
+                && point.x == x
+                && Peers::of_series(&point.series).is_some() == is_peer
+                && !point.series.contains(BASELINE)
+        });
+        own.reduce(
+            |best, point| match better(point.value.median, best.value.median) {
+                true => point,
+                false => best,
+            },
+        )
+    };
+    let place = |&x: &f64| {
+        let (theirs, ours) = (best(x, true)?, best(x, false)?);
+        let apart = match metric.lower_is_better {
+            true => theirs.value.high < ours.value.low,
+            false => theirs.value.low > ours.value.high,
+        };
+        let difference = (theirs.value.median - ours.value.median).abs();
+        let apart = apart && difference > LEAST * theirs.value.median.abs();
+        apart.then(|| {
+            format!(
+                "at {} {}: {} {} {}, {} {}",
+                figure(x),
+                if definition.x.unit.is_empty() {
+                    &definition.x.label
+                } else {
+                    &definition.x.unit
+                },
+                theirs.series,
+                figure(theirs.value.median),
+                metric.unit,
+                ours.series,
+                figure(ours.value.median)
+            )
+        })
+    };
+    let found: Vec<String> = xs.iter().filter_map(place).collect();
+    if found.is_empty() {
+        return None;
+    }
+    let why = match definition.why_behind.as_str() {
+        "" => "The reason is unknown.",
+        why => why,
+    };
+    Some(format!("{}. {why}", found.join("; ")))
+}
+
+// The report as Markdown: the summary, and a table for each experiment.
+
+pub fn markdown(sources: &[Source]) -> String {
+    let mut text = String::from("# trawl bench\n");
+    for source in sources {
+        let conditions = &source.report.conditions;
+        let _ = writeln!(
+            text,
+            "\n{}: {}, {} CPUs, {}, {} ({})\n",
+            source.name,
+            conditions.cpu,
+            conditions.cpus,
+            conditions.kernel,
+            conditions.driver,
+            source.report.request.profile.name()
+        );
+        text.push_str("| experiment | the study found | this machine shows | shape agrees | |\n|---|---|---|---|---|\n");
+        for one in &source.report.experiments {
+            let cells = [
+                &one.definition.name,
+                &one.definition.found,
+                &one.finding.shows,
+                &one.finding.agrees.text().to_owned(),
+                &one.finding.sentence,
+            ];
+            let cells: Vec<String> = cells.iter().map(|cell| escaped(cell)).collect();
+            let _ = writeln!(text, "| {} |", cells.join(" | "));
+        }
+        for one in &source.report.experiments {
+            let definition = &one.definition;
+            let _ = writeln!(
+                text,
+                "\n## {}\n\n{}\n",
+                definition.name, definition.question
+            );
+            let mut head = vec![
+                "series".to_owned(),
+                format!("{} {}", definition.x.label, definition.x.unit),
+            ];
+            head.extend(
+                definition
+                    .metrics
+                    .iter()
+                    .map(|metric| format!("{} {}", metric.label, metric.unit)),
+            );
+            head.extend(["sent", "recorded", "lost"].map(str::to_owned));
+            let _ = writeln!(
+                text,
+                "| {} |\n|{}",
+                head.join(" | "),
+                "---|".repeat(head.len())
+            );
+            for row in rows(one) {
+                let number = |value: Option<f64>| value.map_or(String::new(), figure);
+                let mut cells = vec![escaped(&row.series), figure(row.x)];
+                cells.extend(
+                    row.values
+                        .iter()
+                        .map(|value| value.as_ref().map_or(String::new(), interval)),
+                );
+                cells.extend([number(row.sent), number(row.recorded), number(row.lost)]);
+                let _ = writeln!(text, "| {} |", cells.join(" | "));
+            }
+            for failure in &one.failures {
+                let _ = writeln!(
+                    text,
+                    "\n- {}: {}",
+                    failure.series,
+                    escaped(&failure.message)
+                );
+            }
+            let _ = writeln!(text, "\n`{}`", one.command);
+        }
+        text.push_str("\n## Where trawl is behind a peer\n\n");
+        let found = super::behind(&source.report.experiments);
+        if found.is_empty() {
+            text.push_str("Nowhere by more than the spread.\n");
+        }
+        for (name, places) in found {
+            let _ = writeln!(text, "- {name}: {}", escaped(&places));
+        }
+    }
+    text
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Finding, Run};
+    use crate::study::definition::{Axis, Definition};
+
+    fn experiment(lower_is_better: bool, runs: &[(&str, f64)]) -> Experiment {
+        let definition = Definition {
+            name: "one".to_owned(),
+            metrics: vec![Axis {
+                name: "mpps".to_owned(),
+                lower_is_better,
+                ..Axis::default()
+            }],
+            why_behind: "It does more.".to_owned(),
+            ..Definition::default()
+        };
+        let run = |(number, (series, value)): (usize, &(&str, f64))| Run {
+            series: (*series).to_owned(),
+            x: 1.0,
+            repetition: number as u32,
+            values: [("mpps".to_owned(), *value)].into(),
+            ..Run::default()
+        };
+        let mut one = Experiment {
+            definition,
+            parameters: Default::default(),
+            command: String::new(),
+            runs: runs.iter().enumerate().map(run).collect(),
+            points: Vec::new(),
+            failures: Vec::new(),
+            finding: Finding::default(),
+            seconds: 0.0,
+            repetitions_left_out: 0,
+        };
+        one.summarise();
+        one
+    }
+
+    #[test]
+    fn only_peers_ahead_by_more_than_the_spread_are_named() {
+        let ahead = [("trawl live", 7.0), ("xdp-trafficgen", 9.0)];
+        let found = behind([&experiment(false, &ahead)]);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].1.contains("xdp-trafficgen 9") && found[0].1.ends_with("It does more."));
+        assert!(behind([&experiment(true, &ahead)]).is_empty());
+        let mixed = [
+            ("trawl live", 7.0),
+            ("trawl live", 9.5),
+            ("xdp-trafficgen", 9.0),
+        ];
+        assert!(behind([&experiment(false, &mixed)]).is_empty());
+        let alike = [("trawl live", 8.95), ("xdp-trafficgen", 9.0)];
+        assert!(behind([&experiment(false, &alike)]).is_empty());
+        let baseline = [
+            ("trawl tc beside dpdk-testpmd", 7.0),
+            ("dpdk-testpmd alone", 9.0),
+        ];
+        assert!(behind([&experiment(false, &baseline)]).is_empty());
+        assert!(behind([&experiment(false, &ahead[1..])]).is_empty());
+    }
+}

@@ -1,0 +1,370 @@
+//! Captures to a file, over rates, sizes, buffers, filters and amounts (studies A and C).
+
+use trawl_sys::Result;
+
+use super::definition::Space;
+use super::{Bench, Case, Measure, Measuring, Stop};
+use crate::capture::{Recorder, Setting, capture};
+use crate::model::{Agreement, Experiment, Finding};
+use crate::traffic::{Amount, Traffic, frames_per_second};
+
+/// Share in per cent that counts as complete: all but one in a thousand. Studies give whole per cents.
+const COMPLETE: f64 = 99.9;
+const ONE_IN: u64 = 1000;
+const LARGE_BUFFER: usize = 8 << 20;
+/// Frames that the stack drops after every capture has seen them: port unreachable answers would cost the sender's CPU more
+/// than the capture does.
+const UNKNOWN: [&str; 2] = ["--ethertype", "0x1234"];
+
+/// The x axis of an experiment.
+#[derive(Clone, Copy, Debug)]
+pub enum Capture {
+    Bandwidth,
+    /// Packets a second at several sizes.
+    Size,
+    /// Rates over several buffers and watermarks.
+    Buffers,
+    Filtered,
+    /// A fixed time at each rate.
+    Efficiency,
+    /// Time for a number of packets.
+    Elapsed,
+}
+
+impl Measure for Capture {
+    fn cases(&self, space: &Space, bench: &Bench) -> Result<Vec<Case>> {
+        let cpu = bench.sender_cpu;
+        let seconds = space.number("seconds").unwrap_or(0.0);
+        let mut cases = Vec::new();
+        match self {
+            Self::Bandwidth | Self::Filtered => {
+                let size = space.number("size")? as usize;
+                cases = Case::each(space, "rates", |series, megabits| {
+                    let rate = frames_per_second(megabits, size);
+                    let (setting, more) = self.setting();
+                    let traffic = Traffic::at(size, rate, seconds, cpu).with(more);
+                    measuring(series, setting, traffic)
+                })?;
+            }
+            Self::Size => {
+                for series in space.words("series")? {
+                    for size in space.numbers("sizes")? {
+                        for millions in space.numbers("mpps")? {
+                            let name = format!("{series}, {size} B");
+                            let traffic = Traffic::at(size as usize, millions * 1e6, seconds, cpu)
+                                .with(&UNKNOWN);
+                            let setting = Setting::default();
+                            cases.push(case(&name, &series, millions, setting, traffic)?);
+                        }
+                    }
+                }
+            }
+            Self::Buffers => cases = buffers(space, seconds, cpu)?,
+            Self::Efficiency => {
+                cases = Case::each(space, "rates", |series, rate| {
+                    let traffic = Traffic::at(64, rate, seconds, cpu).with(&UNKNOWN);
+                    measuring(series, Setting::default(), traffic)
+                })?;
+            }
+            Self::Elapsed => cases = elapsed(space, cpu)?,
+        }
+        Ok(cases)
+    }
+
+    fn judge(&self, experiment: &Experiment) -> Finding {
+        match self {
+            Self::Bandwidth | Self::Size | Self::Filtered | Self::Efficiency => {
+                judge_complete(experiment)
+            }
+            Self::Buffers => judge_buffers(experiment),
+            Self::Elapsed => judge_elapsed(experiment),
+        }
+    }
+}
+
+impl Capture {
+    fn setting(self) -> (Setting, &'static [&'static str]) {
+        match self {
+            Self::Filtered => (
+                Setting {
+                    filter: Some("ether proto 0x1111".to_owned()),
+                    one_in: Some(ONE_IN),
+                    ..Setting::default()
+                },
+                &["--ethertype", "0x1234", "--every", "1000:ethertype=0x1111"],
+            ),
+            _ => (Setting::default(), &UNKNOWN),
+        }
+    }
+}
+
+fn case(name: &str, way: &str, x: f64, setting: Setting, traffic: Traffic) -> Result<Case> {
+    Ok(Case {
+        series: name.to_owned(),
+        x,
+        run: measuring(way, setting, traffic)?,
+    })
+}
+
+fn measuring(way: &str, setting: Setting, traffic: Traffic) -> Result<Measuring> {
+    // xdpcap's own buffer is small: it is also measured with one that holds the packets of a write.
+    let (way, setting) = match way.strip_suffix(", 8 MiB buffer") {
+        Some(way) => {
+            let buffer = Some((LARGE_BUFFER, LARGE_BUFFER / 4));
+            (way, Setting { buffer, ..setting })
+        }
+        None => (way, setting),
+    };
+    let way = Recorder::find(way)?;
+    Ok(Box::new(move |bench| {
+        capture(bench, way, &setting, &traffic)
+    }))
+}
+
+fn buffers(space: &Space, seconds: f64, cpu: usize) -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for megabits in space.numbers("rates")? {
+        let traffic = Traffic::at(64, frames_per_second(megabits, 64), seconds, cpu).with(&UNKNOWN);
+        for buffer in space.numbers("buffers")? {
+            for percent in space.numbers("watermarks")? {
+                let buffer = buffer as usize;
+                // 0 means the watermark of one byte: every packet wakes the reader.
+                let (watermark, label) = match percent {
+                    0.0 => (1, "watermark 1".to_owned()),
+                    percent => (
+                        (buffer as f64 * percent / 100.0) as usize,
+                        format!("watermark {percent} %"),
+                    ),
+                };
+                let name = format!("xdpcap, {buffer} B, {label}");
+                let setting = Setting {
+                    buffer: Some((buffer, watermark)),
+                    ..Setting::default()
+                };
+                cases.push(case(
+                    &name,
+                    "xdpcap, drop",
+                    megabits,
+                    setting,
+                    traffic.clone(),
+                )?);
+            }
+        }
+        for ring in space.words("rings")? {
+            let name = format!("trawl hook, ring {ring}");
+            let setting = Setting {
+                ring: Some(ring),
+                ..Setting::default()
+            };
+            cases.push(case(
+                &name,
+                "trawl hook, drop",
+                megabits,
+                setting,
+                traffic.clone(),
+            )?);
+        }
+    }
+    Ok(cases)
+}
+
+fn elapsed(space: &Space, cpu: usize) -> Result<Vec<Case>> {
+    let rate = space.number("rate")?;
+    Case::each(space, "packets", |series, count| {
+        let way = Recorder::find(series)?;
+        // Mechanisms that lose packets need more of them.
+        let mut traffic = Traffic::at(64, rate, count / rate, cpu).with(&UNKNOWN);
+        traffic.amount = Amount::Frames((count * 1.5) as u64);
+        Ok(Box::new(move |bench| {
+            let mut measured = capture(bench, way, &Setting::default(), &traffic)?;
+            let recorded = measured.recorded.unwrap_or(0) as f64;
+            if recorded < count {
+                return Err(Stop::Failed(format!(
+                    "it recorded {recorded} packets of {}, fewer than the {count} to be timed",
+                    measured.sent.unwrap_or(0)
+                )));
+            }
+            // The recording rate, over the duration of the sending.
+            let milliseconds = count / recorded * measured.seconds * 1e3;
+            measured.values.insert("elapsed_ms", milliseconds);
+            Ok(measured)
+        }))
+    })
+}
+
+/// Returns the highest rate or size up to which a series recorded everything, and all of it was sent; `None` if it lost
+/// packets at the lowest.
+pub fn complete_up_to(experiment: &Experiment, series: &str) -> Option<f64> {
+    let offered = experiment.line(series, "offered_percent");
+    let is_offered = |x: f64| {
+        let point = offered.iter().find(|point| point.x == x);
+        point.is_none_or(|point| point.value.median >= COMPLETE)
+    };
+    let line = experiment.line(series, "recorded_percent");
+    let whole = line
+        .iter()
+        .take_while(|point| point.value.median >= COMPLETE && is_offered(point.x));
+    whole.last().map(|point| point.x)
+}
+
+fn judge_complete(experiment: &Experiment) -> Finding {
+    let unit = &experiment.definition.x.unit;
+    let mut limits: Vec<(String, f64)> = experiment
+        .series()
+        .into_iter()
+        .map(|series| {
+            let limit = complete_up_to(experiment, &series).unwrap_or(0.0);
+            (series, limit)
+        })
+        .collect();
+    limits.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let shows: Vec<String> = limits
+        .iter()
+        .map(|(series, limit)| match *limit {
+            0.0 => format!("{series} at no rate"),
+            limit => format!("{series} to {limit} {unit}"),
+        })
+        .collect();
+    let best = |is: &dyn Fn(&str) -> bool| {
+        let own = limits.iter().filter(|(series, _)| is(series));
+        own.map(|(_, limit)| *limit).reduce(f64::max)
+    };
+    let ours = best(&|series| series.starts_with("trawl"));
+    let best_other = limits
+        .iter()
+        .find(|(series, _)| !series.starts_with("trawl"));
+    let theirs = best_other.map(|(_, limit)| *limit);
+    let tcpdump = best(&|series| series.starts_with("tcpdump"));
+    let xdpcap = best(&|series| series.starts_with("xdpcap") && !series.contains("MiB buffer"));
+    let agrees = match (tcpdump, xdpcap) {
+        (Some(tcpdump), Some(xdpcap)) if tcpdump > xdpcap => Agreement::Yes,
+        (Some(tcpdump), Some(xdpcap)) if tcpdump == xdpcap => Agreement::Partly,
+        (Some(_), Some(_)) => Agreement::No,
+        _ if theirs.is_some() => Agreement::Partly,
+        _ => Agreement::NotMeasured,
+    };
+    let order = match (agrees, tcpdump.zip(xdpcap)) {
+        (Agreement::Yes, _) => "tcpdump stays complete longer than xdpcap, as published".to_owned(),
+        (Agreement::No, Some((tcpdump, xdpcap))) => format!(
+            "here xdpcap (to {xdpcap} {unit}) is ahead of tcpdump (to {tcpdump} {unit}), other than published: both ends share two CPUs, \
+             and every packet of tcpdump's goes up the stack on the sender's"
+        ),
+        (_, Some(_)) => "tcpdump and xdpcap stop being complete at the same x value".to_owned(),
+        _ => "the study's peers are not all measured here".to_owned(),
+    };
+    let ahead = match ours.zip(theirs) {
+        Some((ours, theirs)) if theirs > 0.0 => format!(
+            "; trawl is complete to {ours} {unit}, {:.1} times the best other's {theirs} {unit}",
+            ours / theirs
+        ),
+        Some((ours, _)) => format!("; trawl is complete to {ours} {unit}, no other at any rate"),
+        None => String::new(),
+    };
+    let ceiling = match best_other {
+        Some((series, limit)) if limited_by_sender(experiment, series, *limit) => format!(
+            "; above {limit} {unit} the sender cannot offer the rate and {series} loses nothing of what is sent"
+        ),
+        _ => String::new(),
+    };
+    Finding {
+        agrees,
+        shows: format!("complete: {}", shows.join(", ")),
+        sentence: format!("{order}{ahead}{ceiling}."),
+    }
+}
+
+/// Returns whether a series stops being complete because the sender fell short, not because frames were lost.
+fn limited_by_sender(experiment: &Experiment, series: &str, limit: f64) -> bool {
+    let after = |metric| {
+        let line = experiment.line(series, metric);
+        let next = line.iter().find(|point| point.x > limit)?;
+        Some(next.value.median)
+    };
+    matches!(after("recorded_percent").zip(after("offered_percent")),
+        Some((recorded, offered)) if offered < COMPLETE && recorded >= COMPLETE)
+}
+
+fn judge_buffers(experiment: &Experiment) -> Finding {
+    let mut rates: Vec<f64> = experiment.points.iter().map(|point| point.x).collect();
+    rates.sort_by(f64::total_cmp);
+    let (Some(&low), Some(&high)) = (rates.first(), rates.last()) else {
+        return Finding::default();
+    };
+    let best_at = |x: f64, is: &dyn Fn(&str) -> bool| {
+        let own = experiment.points.iter().filter(|point| {
+            point.metric == "recorded_percent" && point.x == x && is(&point.series)
+        });
+        own.max_by(|a, b| a.value.median.total_cmp(&b.value.median))
+    };
+    let xdpcap = |series: &str| series.starts_with("xdpcap");
+    let share =
+        |x: f64, is: &dyn Fn(&str) -> bool| best_at(x, is).map_or(0.0, |point| point.value.median);
+    let Some((at_low, at_high)) = best_at(low, &xdpcap).zip(best_at(high, &xdpcap)) else {
+        return Finding {
+            shows: "xdpcap was not measured".to_owned(),
+            sentence:
+                "The study compares xdpcap's buffers; without xdpcap there is nothing to compare."
+                    .to_owned(),
+            ..Finding::default()
+        };
+    };
+    let large = |series: &str| xdpcap(series) && series.contains("65536");
+    let small = |series: &str| xdpcap(series) && series.contains(" 8192");
+    let gain = share(high, &large) - share(high, &small);
+    let eager_wins = at_high.series.ends_with("watermark 1");
+    let agrees = match (eager_wins, gain > 0.0) {
+        (true, true) => Agreement::Yes,
+        (false, false) => Agreement::No,
+        _ => Agreement::Partly,
+    };
+    Finding {
+        agrees,
+        shows: format!(
+            "at {low} Mbit/s {} is best ({:.1} %), at {high} Mbit/s {} ({:.1} %)",
+            at_low.series, at_low.value.median, at_high.series, at_high.value.median
+        ),
+        sentence: format!(
+            "The larger buffer changes the recorded share by {gain:+.1} points at {high} Mbit/s (published: about +10); \
+             trawl records {:.1} % there at its best ring.",
+            share(high, &|series| series.starts_with("trawl"))
+        ),
+    }
+}
+
+fn judge_elapsed(experiment: &Experiment) -> Finding {
+    let largest = experiment
+        .points
+        .iter()
+        .map(|point| point.x)
+        .fold(0.0, f64::max);
+    let mut times: Vec<(String, f64)> = experiment
+        .series()
+        .into_iter()
+        .filter_map(|series| {
+            let line = experiment.line(&series, "elapsed_ms");
+            let point = line.iter().find(|point| point.x == largest)?;
+            Some((series, point.value.median))
+        })
+        .collect();
+    times.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let Some((first, least)) = times.first().cloned() else {
+        return Finding::default();
+    };
+    let shows: Vec<String> = times
+        .iter()
+        .map(|(series, ms)| format!("{series} {ms:.1} ms"))
+        .collect();
+    let spread = times.last().map_or(1.0, |(_, most)| most / least);
+    Finding {
+        agrees: if spread > 1.5 {
+            Agreement::Yes
+        } else {
+            Agreement::Partly
+        },
+        shows: format!("{largest} packets: {}", shows.join(", ")),
+        sentence: format!(
+            "{first} is first; the slowest takes {spread:.1} times as long. A mechanism that loses nothing takes what the \
+             sender takes, so times differ only where packets are lost."
+        ),
+    }
+}

@@ -1,0 +1,480 @@
+//! Contenders that handle the frames: trawl's programs, the peers', rules of the firewall, the kernel's forwarding.
+
+use std::path::Path;
+
+use trawl_attach::Request;
+use trawl_bpf::table::{self, Table};
+use trawl_lab::program::Loaded;
+use trawl_lab::{Pair, PairOptions, Station};
+use trawl_program::load::{Program, Source};
+use trawl_program::{Site, install};
+use trawl_sys::netns::run_in;
+use trawl_sys::{Error, Result};
+
+use super::{Bench, Stop, named};
+use crate::process::{self, Background};
+
+/// A contender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    Xdp(Verdict, Mode),
+    XdpBench(Verdict, Mode),
+    /// A program out of xdp-bench's binary, without the tracing programs of xdp-bench.
+    Extracted(Verdict),
+    Iptables,
+    IptablesRaw,
+    Conntrack,
+    Nft,
+    /// trawl's guard with one rule: UDP to the attacked port.
+    Guard,
+    XdpFilter,
+    TrawlRoute,
+    XdpForward,
+    /// The kernel alone.
+    Kernel,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Drop,
+    Pass,
+    Tx,
+    /// By bpf_redirect, with swapped addresses like xdp-bench.
+    Redirect,
+    /// By a device map.
+    RedirectMap,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Native,
+    Generic,
+    Offloaded,
+}
+
+/// Default port of trawl gen.
+const ATTACKED: &str = "9";
+
+const OBJECT: &str = "xdpfilt_alw_udp.o";
+
+const WHO: &[(&str, Who)] = &[
+    ("DROP native", Who::Xdp(Verdict::Drop, Mode::Native)),
+    ("DROP generic", Who::Xdp(Verdict::Drop, Mode::Generic)),
+    ("DROP offloaded", Who::Xdp(Verdict::Drop, Mode::Offloaded)),
+    ("PASS native", Who::Xdp(Verdict::Pass, Mode::Native)),
+    ("PASS generic", Who::Xdp(Verdict::Pass, Mode::Generic)),
+    ("TX native", Who::Xdp(Verdict::Tx, Mode::Native)),
+    ("TX generic", Who::Xdp(Verdict::Tx, Mode::Generic)),
+    ("REDIRECT native", Who::Xdp(Verdict::Redirect, Mode::Native)),
+    (
+        "REDIRECT generic",
+        Who::Xdp(Verdict::Redirect, Mode::Generic),
+    ),
+    (
+        "xdp-bench DROP native",
+        Who::XdpBench(Verdict::Drop, Mode::Native),
+    ),
+    (
+        "xdp-bench PASS native",
+        Who::XdpBench(Verdict::Pass, Mode::Native),
+    ),
+    (
+        "xdp-bench TX native",
+        Who::XdpBench(Verdict::Tx, Mode::Native),
+    ),
+    (
+        "xdp-bench REDIRECT native",
+        Who::XdpBench(Verdict::Redirect, Mode::Native),
+    ),
+    (
+        "REDIRECT by a map",
+        Who::Xdp(Verdict::RedirectMap, Mode::Native),
+    ),
+    ("xdp-bench's DROP", Who::Extracted(Verdict::Drop)),
+    ("xdp-bench's TX", Who::Extracted(Verdict::Tx)),
+    ("xdp-bench's REDIRECT", Who::Extracted(Verdict::Redirect)),
+    (
+        "xdp-bench's REDIRECT by a map",
+        Who::Extracted(Verdict::RedirectMap),
+    ),
+    ("iptables DROP", Who::Iptables),
+    ("iptables raw DROP", Who::IptablesRaw),
+    ("iptables conntrack DROP", Who::Conntrack),
+    ("nft DROP", Who::Nft),
+    ("with XDP filter", Who::Guard),
+    ("xdp-filter", Who::XdpFilter),
+    ("without filter", Who::Kernel),
+    ("trawl route", Who::TrawlRoute),
+    ("xdp-forward", Who::XdpForward),
+    ("Linux forwarding", Who::Kernel),
+];
+
+/// Programs and processes of a run, in the order of their removal.
+#[derive(Default)]
+pub struct Placed {
+    _background: Option<Background>,
+    pub loaded: Vec<Loaded>,
+    unload: Vec<(std::path::PathBuf, Vec<String>)>,
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        for (program, arguments) in &self.unload {
+            let _ = process::run(process::command(program).args(arguments));
+        }
+    }
+}
+
+impl Placed {
+    fn unload_with(&mut self, bench: &Bench, words: &[&str]) {
+        let words = words.iter().map(|word| (*word).to_owned());
+        self.unload.push((bench.trawl.clone(), words.collect()));
+    }
+
+    /// Registers an unload command in the station's namespace.
+    fn unload_beside(&mut self, at: &Station, program: &Path, words: &[&str]) {
+        let command = process::command_beside(&at.name, program);
+        let all = command.get_args().map(|word| word.to_string_lossy());
+        let mut all: Vec<String> = all.map(std::borrow::Cow::into_owned).collect();
+        all.extend(words.iter().map(|word| (*word).to_owned()));
+        self.unload.push((command.get_program().into(), all));
+    }
+}
+
+pub fn label(station: &Station) -> String {
+    format!("{}:{}", station.name, station.interface)
+}
+
+impl Who {
+    pub fn find(series: &str) -> Result<Self> {
+        named(series, WHO).map(|(_, who)| who)
+    }
+
+    /// Sets the contender up on the receiving interface; `out` is the interface that it sends frames to.
+    pub fn place(self, bench: &Bench, at: &Station, out: &Station) -> Result<Placed, Stop> {
+        let mut placed = Placed::default();
+        match self {
+            Self::Xdp(verdict, mode) => load(bench, verdict, mode, at, out, &mut placed)?,
+            Self::XdpBench(verdict, mode) => {
+                let mut command = process::command_beside(&at.name, bench.peers.path("xdp-bench")?);
+                let mode = if mode == Mode::Native {
+                    "native"
+                } else {
+                    "skb"
+                };
+                match verdict {
+                    Verdict::Drop => command.args(["drop", &at.interface, "-m", mode]),
+                    Verdict::Pass => command.args(["pass", &at.interface, "-m", mode]),
+                    Verdict::Tx => command.args(["tx", &at.interface, "-m", mode]),
+                    Verdict::Redirect => {
+                        command.args(["redirect", &at.interface, &out.interface, "-m", mode])
+                    }
+                    Verdict::RedirectMap => {
+                        command.args(["redirect-map", &at.interface, &out.interface, "-m", mode])
+                    }
+                };
+                let started = Background::start(&mut command, "\n").map_err(first_line)?;
+                placed._background = Some(started);
+            }
+            Self::Extracted(verdict) => {
+                let binary = bench.peers.binary("xdp-bench")?;
+                load_extracted(&binary, verdict, at, out)?;
+                placed.unload_with(bench, &["xdp", "unload", &label(at)]);
+            }
+            Self::Iptables => rule(
+                bench,
+                at,
+                "iptables",
+                &["-A", "INPUT", "-p", "udp", "-j", "DROP"],
+            )?,
+            Self::IptablesRaw => {
+                rule(
+                    bench,
+                    at,
+                    "iptables",
+                    &["-t", "raw", "-A", "PREROUTING", "-p", "udp", "-j", "DROP"],
+                )?;
+            }
+            Self::Conntrack => rule(
+                bench,
+                at,
+                "iptables",
+                &[
+                    "-A",
+                    "INPUT",
+                    "-m",
+                    "conntrack",
+                    "--ctstate",
+                    "NEW,ESTABLISHED,RELATED",
+                    "-j",
+                    "DROP",
+                ],
+            )?,
+            Self::Nft => {
+                let ruleset = "add table inet trawl; add chain inet trawl in { type filter hook input priority 0 ; }; \
+                               add rule inet trawl in meta l4proto udp drop";
+                rule(bench, at, "nft", &[ruleset])?;
+            }
+            Self::Guard => {
+                let site = label(at);
+                trawl(bench, &["guard", "load", &site])?;
+                placed.unload_with(bench, &["guard", "unload", &site]);
+                let rule = ["--proto", "udp", "--port", ATTACKED];
+                trawl(
+                    bench,
+                    &[&["guard", "deny", "--netns", &at.name], &rule[..]].concat(),
+                )?;
+            }
+            Self::XdpFilter => {
+                let path = bench.peers.path("xdp-filter")?;
+                let run = |words: &[&str]| {
+                    let mut command = process::command_beside(&at.name, &path);
+                    // Its programs are files of their own; in a build directory they are next to it.
+                    if let Some(place) = path.parent().filter(|at| at.join(OBJECT).exists()) {
+                        command.env("LIBXDP_OBJECT_PATH", place);
+                    }
+                    process::run(command.args(words)).map_err(first_line)
+                };
+                run(&["load", &at.interface, "-m", "native", "-f", "udp"])?;
+                placed.unload_beside(at, &path, &["unload", &at.interface]);
+                run(&["port", ATTACKED, "-p", "udp", "-m", "dst"])?;
+            }
+            Self::TrawlRoute => {
+                let (left, right) = (label(at), label(out));
+                trawl(bench, &["route", "load", &left, &right])?;
+                placed.unload_with(bench, &["route", "unload", &left, &right]);
+            }
+            Self::XdpForward => {
+                let path = bench.peers.path("xdp-forward")?;
+                let mut command = process::command_beside(&at.name, &path);
+                command.args(["load", "-F", "direct", &at.interface, &out.interface]);
+                process::run(&mut command).map_err(first_line)?;
+                placed.unload_beside(at, &path, &["unload", &at.interface, &out.interface]);
+            }
+            Self::Kernel => {}
+        }
+        Ok(placed)
+    }
+}
+
+fn load(
+    bench: &Bench,
+    verdict: Verdict,
+    mode: Mode,
+    at: &Station,
+    out: &Station,
+    placed: &mut Placed,
+) -> Result<(), Stop> {
+    let site = label(at);
+    let mut words = vec!["xdp", "load", &site];
+    match verdict {
+        Verdict::Drop => words.push("drop"),
+        Verdict::Pass => words.push("pass"),
+        Verdict::Tx => words.push("tx"),
+        Verdict::Redirect | Verdict::RedirectMap => {
+            words.extend(["redirect", "--to", &out.interface, "--touch", "swap"]);
+            if verdict == Verdict::RedirectMap {
+                words.extend(["--by", "devmap"]);
+            }
+        }
+    }
+    words.extend([
+        "--mode",
+        match mode {
+            Mode::Native => "native",
+            Mode::Generic => "skb",
+            Mode::Offloaded => "hw",
+        },
+    ]);
+    trawl(bench, &words)?;
+    placed.unload_with(bench, &["xdp", "unload", &site]);
+    Ok(())
+}
+
+pub fn trawl(bench: &Bench, words: &[&str]) -> Result<(), Stop> {
+    process::run(process::command(&bench.trawl).args(words)).map_err(first_line)?;
+    Ok(())
+}
+
+pub fn first_line(error: Error) -> Stop {
+    Stop::Failed(
+        error
+            .to_string()
+            .lines()
+            .take(3)
+            .collect::<Vec<_>>()
+            .join(" "),
+    )
+}
+
+pub fn rule(bench: &Bench, at: &Station, tool: &str, words: &[&str]) -> Result<(), Stop> {
+    let mut command = process::command_in(&at.name, bench.peers.path(tool)?);
+    process::run(command.args(words))?;
+    Ok(())
+}
+
+/// Looks for a network card that runs XDP programs itself.
+pub fn offload_refusal(bench: &Bench) -> Stop {
+    let mut command = process::command(&bench.trawl);
+    let lab = match Pair::new(&PairOptions::default()) {
+        Ok(lab) => lab,
+        Err(why) => return why.into(),
+    };
+    command.args(["xdp", "load", &label(&lab.b), "drop", "--mode", "hw"]);
+    let refusal = match process::run(&mut command) {
+        Ok(_) => return Stop::Failed("a veth accepted an offloaded program".to_owned()),
+        Err(why) => why.to_string(),
+    };
+    let drivers = cards();
+    let cards = match drivers.is_empty() {
+        true => "it has no network card".to_owned(),
+        false => format!("its network cards use {}", drivers.join(", ")),
+    };
+    Stop::NotHere(format!(
+        "no device of this host can offload XDP: {cards}, and offloading needs a card such as Netronome's (nfp). The kernel's \
+         answer for the lab's veth: {}",
+        refusal.lines().next().unwrap_or_default()
+    ))
+}
+
+fn cards() -> Vec<String> {
+    let own = |entry: std::fs::DirEntry| {
+        let driver = std::fs::read_link(entry.path().join("device/driver")).ok()?;
+        Some(format!(
+            "{} ({})",
+            driver.file_name()?.to_string_lossy(),
+            entry.file_name().to_string_lossy()
+        ))
+    };
+    let devices = std::fs::read_dir("/sys/class/net")
+        .into_iter()
+        .flatten()
+        .flatten();
+    devices.filter_map(own).collect()
+}
+
+// xdp-bench's programs, extracted from the installed binary, which contains them as object files, and loaded without it.
+//
+// xdp-bench itself does not start if the kernel lacks one of its tracepoints (Debian 12's on 6.18, for one). Its programs
+// alone are also the harder competitors: no tracing program counts next to them.
+
+const NAME: &str = "xdp-bench";
+const MAGIC: &[u8] = b"\x7fELF";
+const MACHINE_BPF: u16 = 247;
+const XDP_DROP: u32 = 1;
+const XDP_TX: u32 = 3;
+/// The program of older versions for all actions with one interface.
+const BASIC: &str = "xdp_basic_prog";
+const TARGET: &str = "tx_port_native";
+
+/// Loads the program for a verdict onto an interface; `out` is the interface that it sends frames to.
+fn load_extracted(binary: &Path, verdict: Verdict, at: &Station, out: &Station) -> Result<()> {
+    let (mut source, name) = find(binary, names(verdict)?)?;
+    // Its user space sets the sizes of the counters: one for each CPU.
+    let cpus = table::possible_cpus().map_err(|e| Error::os("cannot count the CPUs", e))?;
+    for map in source.maps() {
+        if map.max_entries == 0 && !map.is_data {
+            source.set_entries(&map.name, cpus as u32)?;
+        }
+    }
+    match verdict {
+        Verdict::Drop => source.set_variable("action", &XDP_DROP.to_ne_bytes())?,
+        Verdict::Tx => {
+            source.set_variable("action", &XDP_TX.to_ne_bytes())?;
+            if name == BASIC {
+                source.set_variable("swap_macs", &[1])?;
+            }
+        }
+        _ => {}
+    }
+    if verdict == Verdict::Redirect {
+        source.set_variable("ifindex_out", &out.index.to_ne_bytes())?;
+    }
+    let site = Site::find(&label(at), None)?;
+    install::put_alone(
+        &site,
+        source,
+        &Request::default(),
+        |program| match verdict {
+            Verdict::RedirectMap => fill(program, at, out),
+            _ => Ok(()),
+        },
+    )
+    .map(drop)
+}
+
+/// Returns the names of xdp-bench's programs for a verdict, newer versions first.
+fn names(verdict: Verdict) -> Result<&'static [&'static str]> {
+    match verdict {
+        Verdict::Drop => Ok(&[BASIC]),
+        Verdict::Tx => Ok(&["xdp_swap_macs_prog", BASIC]),
+        Verdict::Redirect => Ok(&["xdp_redirect_prog", "xdp_redirect_basic_prog"]),
+        Verdict::RedirectMap => Ok(&["redir_devmap_native"]),
+        Verdict::Pass => Err(Error::failed(
+            "cannot compare",
+            "its passing program cannot be extracted",
+        )),
+    }
+}
+
+fn fill(program: &Program, at: &Station, out: &Station) -> Result<()> {
+    let what = "cannot fill xdp-bench's device map";
+    let fail = |e| Error::os(what, e);
+    let map = program
+        .map(TARGET)
+        .ok_or_else(|| Error::failed(what, "it is missing"))?;
+    let table = Table::new(map.try_clone_to_owned().map_err(fail)?).map_err(fail)?;
+    // struct bpf_devmap_val: the interface, and no program.
+    let value = [out.index.to_ne_bytes(), [0; 4]].concat();
+    run_in(&at.namespace, || {
+        table.update(&0u32.to_ne_bytes(), &value, table::ANY)
+    })?
+    .map_err(fail)
+}
+
+/// Returns the object that holds the first available one of these programs.
+fn find(path: &Path, programs: &'static [&'static str]) -> Result<(Source, &'static str)> {
+    let what = || format!("cannot extract {} from {NAME}", programs.join(" or "));
+    let binary = std::fs::read(path).map_err(|e| Error::os(what(), e))?;
+    for program in programs {
+        for object in objects(&binary) {
+            if let Ok(mut source) = Source::embedded(NAME, object)
+                && source.choose(Some(program)).is_ok()
+            {
+                return Ok((source, program));
+            }
+        }
+    }
+    Err(Error::failed(what(), "it is not in the binary"))
+}
+
+/// Returns the BPF object files inside a binary: an ELF file ends with its table of sections.
+fn objects(binary: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let starts = (0..binary.len()).filter(|at| binary[*at..].starts_with(MAGIC));
+    starts.filter_map(|at| object_at(&binary[at..]))
+}
+
+fn object_at(bytes: &[u8]) -> Option<&[u8]> {
+    let word = |at: usize| Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    let sections = u64::from_le_bytes(*bytes.get(40..)?.first_chunk()?);
+    let size = u64::from(word(58)?) * u64::from(word(60)?);
+    let end = usize::try_from(sections.checked_add(size)?).ok()?;
+    bytes.get(..end).filter(|_| word(18) == Some(MACHINE_BPF))
+}
+
+#[cfg(test)]
+mod tests {
+    use trawl_bpf::object;
+
+    use super::*;
+
+    #[test]
+    fn embedded_objects_are_found() {
+        let noise = [&b"\x7fELF"[..], &[0; 100]].concat();
+        let binary = [&noise, object::LAB, &noise, object::VERDICT, b"\x7fEL"].concat();
+        let found: Vec<&[u8]> = objects(&binary).collect();
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0], object::LAB);
+        assert!(objects(&binary[..binary.len() / 2]).count() <= 1);
+    }
+}

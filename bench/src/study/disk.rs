@@ -1,0 +1,454 @@
+//! Complete captures to the disk at full speed, each with its ceilings measured at the same time: the bare drop, a hook that
+//! only reads the clock, the disk's direct rate.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use trawl_bpf::object::{self, Plain};
+use trawl_io::disk::{Aligned, Disk as Direct, Piece, Write};
+use trawl_lab::program::{Does, Loaded};
+use trawl_lab::sender::{Engine, Job, Sent, send};
+use trawl_lab::{Pair, PairOptions, sender};
+use trawl_sys::host::free_space;
+use trawl_sys::{Error, Result, process};
+
+use super::definition::Space;
+use super::{Bench, Case, Measure, Measured, Stop};
+use crate::capture::{Fate, Recorder, Running, Setting};
+use crate::model::{Agreement, Experiment, Finding};
+use crate::scratch::{self, Scratch};
+use crate::traffic::CHECKSUM;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Disk;
+
+/// Number of frames for the ceilings, unless the measurement has fewer.
+const CEILING_FRAMES: u64 = 4_000_000;
+const SHARE: f64 = 0.6;
+/// Files to keep if the disk is too small for the long recording: their number, and the size of each in millions of bytes.
+const KEPT: (u64, u64) = (4, 1000);
+const DISK_PIECE: usize = 2 << 20;
+const DISK_PIECES: usize = 16;
+const DISK_ROUNDS: usize = 8;
+/// Bytes of a record in addition to the frame.
+const RECORD: f64 = 80.0;
+/// xdpcap at its best setting for a long recording. A watermark of 1 wakes it for each packet, which holds the sender up to
+/// 0.13 Mpps; larger buffers lose more at a time while it waits for the disk.
+const XDPCAP_BUFFER: (usize, usize) = (1 << 20, 1 << 16);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    Full,
+    /// At 60 % of full speed, for a longer time.
+    Share,
+    /// From two CPUs to two queues.
+    TwoSenders,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct DiskLoad {
+    way: Recorder,
+    time: Option<&'static str>,
+    load: Load,
+    size: usize,
+    frames: u64,
+    long: Duration,
+}
+
+fn record(size: f64) -> f64 {
+    size + RECORD
+}
+
+impl Measure for Disk {
+    fn cases(&self, space: &Space, _bench: &Bench) -> Result<Vec<Case>> {
+        let frames = space.number("frames")? as u64;
+        let long = Duration::from_secs_f64(space.number("long_seconds")?);
+        let mut cases = Vec::new();
+        for series in space.words("series")? {
+            let (rest, load) = match series.as_str() {
+                text if text.ends_with(", 60 % of the rate") => {
+                    (text.trim_end_matches(", 60 % of the rate"), Load::Share)
+                }
+                text if text.ends_with(", two senders") => {
+                    (text.trim_end_matches(", two senders"), Load::TwoSenders)
+                }
+                text => (text, Load::Full),
+            };
+            let (way, time) = match rest {
+                "trawl hook, auto" => (Recorder::TrawlHook(Fate::Drop), Some("auto")),
+                "trawl hook, poll" => (Recorder::TrawlHook(Fate::Drop), Some("poll")),
+                "trawl hook, precise" => (Recorder::TrawlHook(Fate::Drop), Some("precise")),
+                other => (Recorder::find(other)?, None),
+            };
+            let sizes = space.numbers("sizes")?;
+            for (place, &size) in sizes.iter().enumerate() {
+                // Larger frames measure the rate of the disk.
+                if place > 0 && load != Load::Full {
+                    continue;
+                }
+                let plan = DiskLoad {
+                    way,
+                    time,
+                    load,
+                    size: size as usize,
+                    frames: (frames as f64 * record(sizes[0]) / record(size)) as u64,
+                    long,
+                };
+                cases.push(Case {
+                    series: series.clone(),
+                    x: size,
+                    run: Box::new(move |bench| plan.measure(bench)),
+                });
+            }
+        }
+        Ok(cases)
+    }
+
+    fn judge(&self, experiment: &Experiment) -> Finding {
+        judge(experiment)
+    }
+}
+
+/// Frames a second, by the clock and by the CPU time of the sending process, which includes the hook's.
+#[derive(Clone, Copy, Debug)]
+struct Speed {
+    frames: u64,
+    seconds: f64,
+    cpu_seconds: f64,
+}
+
+impl Speed {
+    fn rate(self) -> f64 {
+        self.frames as f64 / self.seconds.max(f64::EPSILON)
+    }
+
+    fn rate_by_cpu(self) -> f64 {
+        self.frames as f64 / self.cpu_seconds.max(f64::EPSILON)
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            frames: self.frames + other.frames,
+            seconds: self.seconds + other.seconds,
+            cpu_seconds: self.cpu_seconds + other.cpu_seconds,
+        }
+    }
+}
+
+impl DiskLoad {
+    fn measure(self, bench: &Bench) -> std::result::Result<Measured, Stop> {
+        if bench.hosts.is_some() {
+            return Err(Stop::NotHere(
+                "the ceilings are measured on this host: capture-disk is not run on others".into(),
+            ));
+        }
+        let bare = self.ceiling(bench, Does::Drop)?;
+        let clock = self.ceiling(bench, Does::DropWithHook)?;
+        let disk = disk_rate(&bench.scratch)?;
+        let (count, rate) = match self.load {
+            Load::Share => {
+                let rate = bare.rate() * SHARE;
+                ((rate * self.long.as_secs_f64()) as u64, Some(rate as u64))
+            }
+            _ => (self.frames, None),
+        };
+        let files = match self.needs_more_than_there_is(bench, count)? {
+            Some(_) if self.load == Load::Share => Some(KEPT),
+            Some(stop) => return Err(stop),
+            None => None,
+        };
+        let setting = Setting {
+            time: self.time,
+            files,
+            buffer: matches!(self.way, Recorder::Xdpcap(_)).then_some(XDPCAP_BUFFER),
+            ..Setting::default()
+        };
+        let running = Running::start(bench, self.way, &setting)?;
+        let cpu_before = running.peer.cpu_seconds();
+        let first = self.send(bench, &running.lab, count / 5, rate)?;
+        let memory = |running: &Running| running.peer.memory().map_or(0, |memory| memory.peak);
+        let early = memory(&running);
+        let sent = first.and(self.send(bench, &running.lab, count - count / 5, rate)?);
+        // The cost includes the writing of the rest.
+        if self.way.needs_rest() {
+            running.peer.wait_until_idle();
+        }
+        let late = memory(&running);
+        let writer = running.peer.cpu_seconds() - cpu_before;
+        let said = running.peer.finish()?;
+        // trawl's hook sees the sent frames only; others also see the answers of the host.
+        let mac = (!matches!(self.way, Recorder::TrawlHook(_))).then_some(running.lab.b.mac);
+        let claim = self.way.claim(&said);
+        let counted = claim.as_ref().and_then(|claim| claim.lost).unwrap_or(0);
+        let there = match files {
+            Some(_) => running.file.series(),
+            None => vec![running.file.path().to_owned()],
+        };
+        let mut bytes = 0.0;
+        let (mut recorded, mut disordered) = (0, 0);
+        for path in &there {
+            let contents = scratch::contents(path, mac)?;
+            recorded += contents.packets;
+            disordered += contents.disordered;
+            bytes += path.metadata().map_or(0, |about| about.len()) as f64;
+        }
+        // Files that were replaced by later ones are only in trawl's account.
+        if files.is_some() {
+            let all = claim.as_ref().and_then(|claim| claim.recorded).unwrap_or(0);
+            bytes *= all as f64 / recorded.max(1) as f64;
+            recorded = all;
+        }
+        let percent = |part: f64, whole: f64| part / whole.max(f64::EPSILON) * 100.0;
+        let lost = sent.frames.saturating_sub(recorded);
+        Ok(Measured {
+            values: [
+                ("lost_percent", percent(lost as f64, sent.frames as f64)),
+                (
+                    "hidden_percent",
+                    percent(lost.saturating_sub(counted) as f64, sent.frames as f64),
+                ),
+                (
+                    "disorder_percent",
+                    percent(disordered as f64, recorded as f64),
+                ),
+                ("recorded_mpps", recorded as f64 / sent.seconds / 1e6),
+                ("of_bare_percent", percent(sent.rate(), bare.rate())),
+                (
+                    "of_bare_cpu_percent",
+                    percent(sent.rate_by_cpu(), bare.rate_by_cpu()),
+                ),
+                (
+                    "of_clock_cpu_percent",
+                    percent(sent.rate_by_cpu(), clock.rate_by_cpu()),
+                ),
+                ("writer_cpu_percent", percent(writer, sent.seconds)),
+                ("disk_mbytes", bytes / sent.seconds / 1e6),
+                ("of_disk_percent", percent(bytes / sent.seconds, disk)),
+                (
+                    "memory_growth_mib",
+                    late.saturating_sub(early) as f64 / f64::from(1 << 20),
+                ),
+            ]
+            .into(),
+            sent: Some(sent.frames),
+            expected: Some(sent.frames),
+            recorded: Some(recorded),
+            claim,
+            seconds: sent.seconds,
+            memory_bytes: Some(late),
+            cpus: None,
+        })
+    }
+
+    /// Returns the reason if the disk is too small for the recording: a full one would be measured as loss.
+    fn needs_more_than_there_is(self, bench: &Bench, count: u64) -> Result<Option<Stop>> {
+        let directory = bench.scratch.display();
+        let free = free_space(&bench.scratch)
+            .map_err(|e| Error::os(format!("cannot determine the free space of {directory}"), e))?;
+        let needed = (count as f64 * record(self.size as f64)) as u64;
+        if needed <= free / 10 * 9 {
+            return Ok(None);
+        }
+        Ok(Some(Stop::NotHere(format!(
+            "the recording takes {:.1} GB, {directory} has {:.1} GB free: name a larger disk by --scratch, or record less \
+             by --set frames={}",
+            needed as f64 / 1e9,
+            free as f64 / 1e9,
+            self.frames / 4,
+        ))))
+    }
+
+    /// Measures the speed without a recording: with a hook map, by a program that only reads the clock.
+    fn ceiling(self, bench: &Bench, does: Does) -> Result<Speed> {
+        let lab = Pair::new(&PairOptions::default())?;
+        let program = Loaded::native(does, &lab.b)?;
+        let _clock = match does {
+            Does::DropWithHook => {
+                let clock = Plain::load(object::LAB, Does::ReadClock.name())?;
+                program.put_after_drops(clock.program())?;
+                Some(clock)
+            }
+            _ => None,
+        };
+        self.send(bench, &lab, self.frames.min(CEILING_FRAMES), None)
+    }
+
+    fn send(self, bench: &Bench, lab: &Pair, count: u64, rate: Option<u64>) -> Result<Speed> {
+        let frames = [sender::udp_from(lab.a.mac, self.size - CHECKSUM)?];
+        let job = |cpu: usize, count: u64| Job {
+            namespace: Some(&lab.a.namespace),
+            interface: &lab.a.interface,
+            frames: &frames,
+            count,
+            engine: Engine::Live,
+            rate,
+            cpu: Some(cpu),
+        };
+        let own = || process::cpu_seconds(std::process::id());
+        let (before, began) = (own(), Instant::now());
+        let all: Vec<Sent> = match self.load {
+            Load::TwoSenders => std::thread::scope(|scope| {
+                let half = count / 2;
+                let other = scope.spawn(move || send(&job(bench.capture_cpu, half)));
+                let one = send(&job(bench.sender_cpu, count - half))?;
+                let other = other
+                    .join()
+                    .map_err(|_| Error::failed("the second sender", "it crashed"))??;
+                Ok::<_, Error>(vec![one, other])
+            })?,
+            _ => vec![send(&job(bench.sender_cpu, count))?],
+        };
+        Ok(Speed {
+            frames: all.iter().map(|sent| sent.packets).sum(),
+            seconds: began.elapsed().as_secs_f64(),
+            cpu_seconds: own() - before,
+        })
+    }
+}
+
+/// Measures the disk's direct rate in bytes a second, with several large pieces in flight.
+fn disk_rate(directory: &Path) -> Result<f64> {
+    use std::os::fd::AsFd;
+    let scratch = Scratch::new(directory, "rate")?;
+    let fail = |e| Error::os(format!("cannot write to {}", scratch.path().display()), e);
+    let file = std::fs::File::create(scratch.path()).map_err(fail)?;
+    let Ok(mut disk) = Direct::open(file.as_fd()) else {
+        // No ceiling if the file system does not support direct writes.
+        return Ok(f64::INFINITY);
+    };
+    let filled = || -> Result<Aligned> {
+        let mut piece = Aligned::new(DISK_PIECE)?;
+        piece.extend(&vec![0xa5; DISK_PIECE]);
+        Ok(piece)
+    };
+    let mut pieces: Vec<Aligned> = (0..DISK_PIECES).map(|_| filled()).collect::<Result<_>>()?;
+    let began = Instant::now();
+    let mut bytes = 0;
+    for _ in 0..DISK_ROUNDS {
+        let mut writes = Vec::new();
+        for piece in pieces.drain(..) {
+            writes.push(Write {
+                offset: bytes,
+                piece: Piece::Buffer(piece),
+            });
+            bytes += DISK_PIECE as u64;
+        }
+        disk.start(writes);
+        for done in disk.finished(true).unwrap_or_default() {
+            if let Piece::Buffer(piece) = done.write.piece {
+                pieces.push(piece);
+            }
+        }
+    }
+    Ok(bytes as f64 / began.elapsed().as_secs_f64())
+}
+
+/// Values of an experiment: the worst repetition of a series at the smallest frames; for a share, the median.
+struct Figures<'a>(&'a Experiment);
+
+impl Figures<'_> {
+    fn median(&self, series: &str, metric: &str) -> Option<f64> {
+        let line = self.0.line(series, metric);
+        line.first().map(|point| point.value.median)
+    }
+
+    /// Returns the value at the largest frames, if several sizes were measured.
+    fn largest(&self, series: &str, metric: &str) -> Option<(f64, f64)> {
+        let line = self.0.line(series, metric);
+        let last = line.get(1..)?.last()?;
+        Some((last.x, last.value.median))
+    }
+
+    fn worst(&self, series: &str, metric: &str) -> Option<f64> {
+        let smallest = self.0.runs.iter().map(|run| run.x).reduce(f64::min)?;
+        let runs = self.0.runs.iter();
+        let runs = runs.filter(|run| run.series == series && run.x == smallest);
+        runs.filter_map(|run| run.values.get(metric).copied())
+            .reduce(f64::max)
+    }
+}
+
+fn judge(experiment: &Experiment) -> Finding {
+    let figures = Figures(experiment);
+    let mut shows: Vec<String> = Vec::new();
+    let mut missed: Vec<String> = Vec::new();
+    let mut aim = |what: String, is_reached: Option<bool>| {
+        match is_reached {
+            Some(true) => {}
+            Some(false) => missed.push(what.clone()),
+            None => return,
+        }
+        shows.push(what);
+    };
+    let auto = "trawl hook, auto";
+    for series in [
+        auto,
+        "trawl hook, precise",
+        "trawl hook, auto, 60 % of the rate",
+    ] {
+        let worst = figures.worst(series, "lost_percent");
+        let text = format!("{series} loses {:.3} % at worst (0)", worst.unwrap_or(0.0));
+        aim(text, worst.map(|lost| lost == 0.0));
+    }
+    let share = figures.median(auto, "of_bare_cpu_percent");
+    let text = format!(
+        "{auto}: {:.0} % of the bare drop's rate (80)",
+        share.unwrap_or(0.0)
+    );
+    aim(text, share.map(|share| share >= 80.0));
+    let share = figures.median("trawl hook, precise", "of_clock_cpu_percent");
+    let text = format!(
+        "trawl hook, precise: {:.0} % of hook and clock (85)",
+        share.unwrap_or(0.0)
+    );
+    aim(text, share.map(|share| share >= 85.0));
+    let writer = figures.median(auto, "writer_cpu_percent");
+    let text = format!(
+        "{auto}: the writer uses {:.0} % of a CPU (35)",
+        writer.unwrap_or(0.0)
+    );
+    aim(text, writer.map(|writer| writer < 35.0));
+    let two = "trawl hook, auto, two senders";
+    let disorder = figures.worst(two, "disorder_percent");
+    let hidden = figures.worst(two, "hidden_percent");
+    let text = format!(
+        "{two}: {:.3} % out of order, {:.3} % lost and not counted (0), {:.3} % lost and counted",
+        disorder.unwrap_or(0.0),
+        hidden.unwrap_or(0.0),
+        figures.worst(two, "lost_percent").unwrap_or(0.0) - hidden.unwrap_or(0.0),
+    );
+    let both = disorder.zip(hidden);
+    aim(text, both.map(|wrong| wrong == (0.0, 0.0)));
+    if let Some((size, share)) = figures.largest(auto, "of_disk_percent") {
+        let text = format!("{auto}: {share:.0} % of the disk's direct rate at {size} bytes (90)");
+        aim(text, Some(share >= 90.0));
+    }
+    let growth = figures.worst("trawl hook, auto, 60 % of the rate", "memory_growth_mib");
+    let text = format!("memory grows by {:.1} MiB (8)", growth.unwrap_or(0.0));
+    aim(text, growth.map(|growth| growth < 8.0));
+    let ours = figures.median(auto, "recorded_mpps");
+    for (peer, times) in [("tcpdump", 9.0), ("dumpcap", 1.0), ("xdpcap, drop", 2.5)] {
+        let ratio = ours
+            .zip(figures.median(peer, "recorded_mpps"))
+            .map(|(ours, theirs)| ours / theirs.max(f64::EPSILON));
+        let text = format!(
+            "{auto} records {:.1} times {peer} ({times})",
+            ratio.unwrap_or(0.0)
+        );
+        aim(text, ratio.map(|ratio| ratio >= times));
+    }
+    let agrees = match (shows.len(), missed.len()) {
+        (0, _) => Agreement::NotMeasured,
+        (_, 0) => Agreement::Yes,
+        (all, missed) if all == missed => Agreement::No,
+        _ => Agreement::Partly,
+    };
+    Finding {
+        agrees,
+        sentence: match missed.is_empty() {
+            true => "All aims are reached; they are in brackets.".to_owned(),
+            false => format!("Not reached here: {}.", missed.join("; ")),
+        },
+        shows: shows.join("; "),
+    }
+}

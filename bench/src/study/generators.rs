@@ -1,0 +1,415 @@
+//! Rates of generators, trawl's and the peers': counted by the device at which the frames arrive.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use trawl_gen::engine::Packet;
+use trawl_gen::pace::Rate;
+use trawl_gen::run::Sending;
+use trawl_gen::source::InTurn;
+use trawl_gen::{Engine, Source};
+use trawl_lab::program::{Does, Loaded};
+use trawl_lab::{Pair, PairOptions, sender};
+use trawl_packet::build::Template;
+use trawl_packet::pcap::{file_header, record};
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+use trawl_sys::{Error, Result, create};
+
+use super::definition::Space;
+use super::programs::spread;
+use super::{Bench, Case, Measure, Measured, Stop};
+use crate::machine::Sample;
+use crate::model::{Agreement, Experiment, Finding};
+use crate::process::{self, Background};
+use crate::scratch::Scratch;
+use crate::traffic::{CHECKSUM, Sent, Traffic, received, transmitted};
+
+/// Length of the Ethernet, IPv4 and UDP headers.
+const HEADERS: usize = 14 + 20 + 8;
+/// Number of alternating destination ports in the experiments that vary them.
+const PORTS: u16 = 1000;
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Delay after a peer's first frame, after which all of its threads run.
+const WARM_UP: Duration = Duration::from_millis(200);
+
+#[derive(Clone, Copy, Debug)]
+pub struct Generators;
+
+impl Measure for Generators {
+    fn cases(&self, space: &Space, _: &Bench) -> Result<Vec<Case>> {
+        let seconds = space.number("seconds")?;
+        let size = space.number("size")? as usize;
+        let replayed = (space.number("replayed_mib")? * 1048576.0) as usize;
+        Case::each(space, "threads", |series, threads| {
+            let who = series.to_owned();
+            let job = Job {
+                cpus: spread(threads),
+                size,
+                seconds,
+                replayed,
+            };
+            Ok(Box::new(move |bench| measure(bench, &who, &job)))
+        })
+    }
+
+    fn judge(&self, experiment: &Experiment) -> Finding {
+        let at_one = |is_ours: bool| {
+            let own = experiment
+                .points
+                .iter()
+                .filter(|point| point.x == 1.0 && point.series.starts_with("trawl") == is_ours);
+            own.max_by(|a, b| a.value.median.total_cmp(&b.value.median))
+        };
+        let Some(ours) = at_one(true) else {
+            return Finding::default();
+        };
+        let shows: Vec<String> = experiment
+            .points
+            .iter()
+            .filter(|point| point.x == 1.0)
+            .map(|point| format!("{} {:.2}", point.series, point.value.median))
+            .collect();
+        let beside = at_one(false).map_or(String::new(), |theirs| {
+            format!(
+                ", {:.1} times the best peer's ({})",
+                ours.value.median / theirs.value.median,
+                theirs.series
+            )
+        });
+        Finding {
+            agrees: Agreement::NotMeasured,
+            shows: format!("1 thread: {} (Mpps)", shows.join(", ")),
+            sentence: format!(
+                "{} sends {:.2} Mpps from one core{beside}. No study publishes a figure to compare with.",
+                ours.series, ours.value.median
+            ),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Job {
+    cpus: Vec<usize>,
+    size: usize,
+    seconds: f64,
+    /// Bytes of the recording that is replayed.
+    replayed: usize,
+}
+
+fn measure(bench: &Bench, who: &str, job: &Job) -> std::result::Result<Measured, Stop> {
+    match who.split_once(", ") {
+        // Independent senders, on an interface each: the most that these CPUs can send.
+        Some((who, "unrelated senders")) => unrelated(bench, who, job),
+        Some((who, "ports vary")) => one(bench, who, job, true),
+        _ => one(bench, who, job, false),
+    }
+}
+
+fn unrelated(bench: &Bench, who: &str, job: &Job) -> std::result::Result<Measured, Stop> {
+    let alone = |cpu: &usize| Job {
+        cpus: vec![*cpu],
+        ..job.clone()
+    };
+    let jobs: Vec<Job> = job.cpus.iter().map(alone).collect();
+    let all = std::thread::scope(|scope| {
+        let start = |job| scope.spawn(move || one(bench, who, job, false));
+        let running: Vec<_> = jobs.iter().map(start).collect();
+        let joined = running.into_iter().map(|one| match one.join() {
+            Ok(measured) => measured,
+            Err(panicked) => std::panic::resume_unwind(panicked),
+        });
+        joined.collect::<std::result::Result<Vec<_>, Stop>>()
+    })?;
+    let rates = all.iter().filter_map(|one| one.values.get("mpps"));
+    Ok(Measured {
+        values: [("mpps", rates.sum())].into(),
+        seconds: job.seconds,
+        ..Measured::default()
+    })
+}
+
+fn one(
+    bench: &Bench,
+    who: &str,
+    job: &Job,
+    ports_vary: bool,
+) -> std::result::Result<Measured, Stop> {
+    let lab = Pair::new(&PairOptions::default())?;
+    if who == "plain sendmmsg loop" {
+        return plain(&lab, job).map_err(Stop::from);
+    }
+    if let Some(engine) = who.strip_prefix("trawl ") {
+        let _drop = Loaded::native(Does::Drop, &lab.b)?;
+        let ports = format!("1-{PORTS}");
+        let traffic = Traffic::flood(job.size, job.seconds, &job.cpus).with(&["--engine", engine]);
+        let traffic = match ports_vary {
+            true => traffic.with(&["--dst-port", &ports]),
+            false => traffic,
+        };
+        let before = received(&lab.b)?;
+        let sent = match engine {
+            "replay" if job.cpus.len() > 1 => {
+                let why = "a recording is sent by one thread";
+                return Err(Stop::NotHere(why.to_owned()));
+            }
+            "replay" => replay(bench, &lab, job)?,
+            _ => traffic.send(bench, &lab.a, &lab.b)?,
+        };
+        let arrived = received(&lab.b)? - before;
+        return Ok(Measured {
+            values: [(
+                "mpps",
+                arrived as f64 / sent.seconds.max(f64::EPSILON) / 1e6,
+            )]
+            .into(),
+            sent: Some(sent.frames),
+            recorded: Some(arrived),
+            seconds: sent.seconds,
+            cpus: Some((sent.cpus, sent.disturbed)),
+            ..Measured::default()
+        });
+    }
+    let path = bench.peers.path(who)?;
+    let cpus: Vec<String> = job.cpus.iter().map(usize::to_string).collect();
+    let mut command = process::command_beside(&lab.a.name, "taskset");
+    command.args(["-c", &cpus.join(",")]);
+    let threads = job.cpus.len().to_string();
+    // iperf3's server has to answer; the frames of the others go no further than the device.
+    let _drop = match who {
+        "iperf3" => None,
+        _ => Some(Loaded::native(Does::Drop, &lab.b)?),
+    };
+    let mut _server = None;
+    let mut _frame = None;
+    match who {
+        "xdp-trafficgen" => {
+            let mac = lab.b.mac.map(|byte| format!("{byte:02x}")).join(":");
+            command.arg(path).args(["udp", "-m", &mac, "-t", &threads]);
+            if ports_vary {
+                command.args(["-d", &PORTS.to_string()]);
+            }
+            command.arg(&lab.a.interface);
+        }
+        "trafgen" => {
+            let file = Scratch::new(&bench.scratch, "trafgen")?;
+            std::fs::write(file.path(), packet(&lab, job.size - CHECKSUM))
+                .map_err(|e| Error::os(format!("cannot write {}", file.path().display()), e))?;
+            command.arg(path).args(["--dev", &lab.a.interface]);
+            command
+                .args(["--cpus", &threads, "--conf"])
+                .arg(file.path());
+            _frame = Some(file);
+        }
+        "iperf3" => {
+            let mut server = process::command_in(&lab.b.name, &path);
+            server.args(["-s", "-1", "--forceflush"]);
+            _server = Some(Background::start(&mut server, "listening")?);
+            let payload = (job.size - CHECKSUM).saturating_sub(HEADERS).to_string();
+            let time = (job.seconds + WARM_UP.as_secs_f64()).ceil() + 1.0;
+            command.arg(path).args(["-c", &lab.b.ipv4.to_string()]);
+            command.args(["-u", "-b", "0", "-l", &payload, "-P", &threads]);
+            command.args(["-t", &time.to_string()]);
+        }
+        "pktgen" => {
+            command.args(["sh", "-c", &pktgen(&lab, job)]);
+        }
+        _ => {
+            return Err(Stop::NotHere(format!("unknown generator {who}")));
+        }
+    }
+    rate(&mut command, &lab, job.seconds)
+}
+
+/// Sends in a loop of sendmmsg, 64 frames in a call, through a packet socket without any option.
+fn plain(lab: &Pair, job: &Job) -> Result<Measured> {
+    let _drop = Loaded::native(Does::Drop, &lab.b)?;
+    let cpus: Vec<Option<usize>> = job.cpus.iter().copied().map(Some).collect();
+    let frame = sender::udp_from(lab.a.mac, job.size - CHECKSUM)?;
+    let open = |_| {
+        let source: Box<dyn Source> = Box::new(InTurn::new(vec![frame.clone()]));
+        let engine: Box<dyn Engine> = Box::new(Packet::plain(&lab.a.interface, source.longest())?);
+        Ok((engine, source))
+    };
+    let order = Sending {
+        namespace: Some(&lab.a.namespace),
+        interface: &lab.a.interface,
+        cpus: &cpus,
+        rate: Rate::Unlimited,
+        profile: None,
+        burst: 1,
+        count: None,
+        duration: Some(Duration::from_secs_f64(job.seconds)),
+    };
+    let (sample, before) = (Sample::now(), received(&lab.b)?);
+    let report = trawl_gen::run::run(&order, &open, &mut |_| true)?;
+    if let Some(failure) = report.failure {
+        return Err(failure);
+    }
+    let arrived = received(&lab.b)? - before;
+    let seconds = report.figures.elapsed.as_secs_f64();
+    Ok(Measured {
+        values: [("mpps", arrived as f64 / seconds / 1e6)].into(),
+        sent: Some(report.figures.frames),
+        recorded: Some(arrived),
+        seconds,
+        cpus: Some(sample.until_now()),
+        ..Measured::default()
+    })
+}
+
+/// Replays a recording of frames with different ports repeatedly.
+fn replay(bench: &Bench, lab: &Pair, job: &Job) -> Result<Sent> {
+    let file = Scratch::new(&bench.scratch, "replay.pcap")?;
+    let fail = |e| Error::os(format!("cannot write to {}", file.path().display()), e);
+    let link = Template::new().ethernet(lab.a.mac, lab.b.mac);
+    let link = link.ipv4(lab.a.ipv4, lab.b.ipv4);
+    let payload = vec![0; (job.size - CHECKSUM).saturating_sub(HEADERS)];
+    let mut round = Vec::new();
+    let mut bytes = Vec::with_capacity(job.replayed);
+    file_header(&mut bytes, LINKTYPE_ETHERNET, 0);
+    for port in 1..=PORTS {
+        let frame = link.clone().udp(9, port).payload(payload.clone()).build();
+        record(
+            &mut round,
+            u64::from(port) * 1000,
+            &frame,
+            frame.len() as u32,
+        );
+    }
+    while bytes.len() < job.replayed {
+        bytes.extend(&round);
+    }
+    let mut out = create::existing_file(file.path()).map_err(fail)?;
+    out.write_all(&bytes).map_err(fail)?;
+    // Without this, it would still be written to the disk during the replay.
+    out.sync_all().map_err(fail)?;
+    let cpus: Vec<String> = job.cpus.iter().map(usize::to_string).collect();
+    let mut trawl = process::command(&bench.trawl);
+    trawl.args(["gen", "replay", "--json", "--yes", "-i"]);
+    trawl.arg(format!("{}:{}", lab.a.name, lab.a.interface));
+    trawl.args(["--speed", "max", "--loop", "0", "--cpus", &cpus.join(",")]);
+    trawl.args(["--duration", &format!("{}ms", (job.seconds * 1e3) as u64)]);
+    let (sample, before) = (Sample::now(), transmitted(&lab.a)?);
+    let said = process::json_of(trawl.arg(file.path()))?;
+    let (cpus, disturbed) = sample.until_now();
+    Ok(Sent {
+        frames: transmitted(&lab.a)? - before,
+        seconds: said["seconds"].as_f64().unwrap_or(0.0),
+        cpus,
+        disturbed,
+    })
+}
+
+/// Runs a command, and counts for a time that begins a little after its first frame.
+fn rate(command: &mut Command, lab: &Pair, seconds: f64) -> std::result::Result<Measured, Stop> {
+    let before = received(&lab.b)?;
+    let mut sender = Sender::start(command)?;
+    let deadline = Instant::now() + PATIENCE;
+    // More than its own connection to the other end sends.
+    while received(&lab.b)? < before + 1000 {
+        if Instant::now() > deadline || sender.has_ended() {
+            return Err(Stop::Failed(sender.last_words()));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    std::thread::sleep(WARM_UP);
+    let (sample, start, first) = (Sample::now(), Instant::now(), received(&lab.b)?);
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+    let arrived = received(&lab.b)? - first;
+    let took = start.elapsed().as_secs_f64();
+    Ok(Measured {
+        values: [("mpps", arrived as f64 / took / 1e6)].into(),
+        recorded: Some(arrived),
+        seconds: took,
+        cpus: Some(sample.until_now()),
+        ..Measured::default()
+    })
+}
+
+/// A peer that sends until it is dropped.
+struct Sender(Child);
+
+impl Sender {
+    fn start(command: &mut Command) -> Result<Self> {
+        command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map(Self)
+            .map_err(|e| Error::os("cannot start a generator", e))
+    }
+
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.0.try_wait(), Ok(None))
+    }
+
+    fn last_words(&mut self) -> String {
+        let _ = self.0.kill();
+        let mut said = String::new();
+        if let Some(mut pipe) = self.0.stderr.take() {
+            let _ = pipe.read_to_string(&mut said);
+        }
+        let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
+        match lines.split_at(lines.len().saturating_sub(3)).1 {
+            [] => "it sent nothing and printed nothing".to_owned(),
+            last => last.join("; "),
+        }
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        // The interrupt lets it detach its programs; the rest goes with its namespace.
+        let _ = trawl_sys::process::interrupt(self.0.id());
+        let deadline = Instant::now() + PATIENCE / 5;
+        while !self.has_ended() && Instant::now() < deadline {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Returns the frame in trafgen's language.
+fn packet(lab: &Pair, length: usize) -> String {
+    let mac = |bytes: [u8; 6]| bytes.map(|byte| format!("{byte:02x}")).join(":");
+    let mut text = String::from("{\n");
+    let _ = writeln!(
+        text,
+        "eth(da={}, sa={}),\nipv4(sa={}, da={}),\nudp(sp=9, dp=9),\nfill(0x00, {})\n}}",
+        mac(lab.b.mac),
+        mac(lab.a.mac),
+        lab.a.ipv4,
+        lab.b.ipv4,
+        length.saturating_sub(HEADERS)
+    );
+    text
+}
+
+/// Returns the script for the kernel's own generator: a device for each of its threads.
+fn pktgen(lab: &Pair, job: &Job) -> String {
+    let mac = lab.b.mac.map(|byte| format!("{byte:02x}")).join(":");
+    let mut script = String::from("set -e; cd /proc/net/pktgen\n");
+    let interface = &lab.a.interface;
+    for (number, cpu) in job.cpus.iter().enumerate() {
+        let device = format!("{interface}@{number}");
+        let _ = writeln!(script, "echo rem_device_all > kpktgend_{cpu}");
+        let _ = writeln!(script, "echo add_device {device} > kpktgend_{cpu}");
+        let settings = [
+            "count 0".to_owned(),
+            format!("pkt_size {}", job.size - CHECKSUM),
+            format!("dst {}", lab.b.ipv4),
+            format!("dst_mac {mac}"),
+            format!("queue_map_min {number}"),
+            format!("queue_map_max {number}"),
+        ];
+        for setting in settings {
+            let _ = writeln!(script, "echo {setting} > {device}");
+        }
+    }
+    script.push_str("trap 'echo stop > pgctrl' INT TERM\necho start > pgctrl\n");
+    script
+}

@@ -1,0 +1,451 @@
+//! Executes the cases of experiments: repetitions are interleaved, so that other work on the machine affects all series;
+//! results are saved at once; failures are recorded once and not tried again.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use trawl_sys::{Error, Result};
+
+use super::catalogue::{self, Entry};
+use super::definition::Profile;
+use super::{Bench, Case, Measured, Stop};
+use crate::machine::{self, Sample};
+use crate::model::{Experiment, Failure, Finding, Report, Request, Run, SCHEMA};
+use crate::peers::Peers;
+use crate::results;
+
+/// Progress of a run.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    pub experiment: String,
+    pub series: String,
+    pub x: f64,
+    pub repetition: u32,
+    pub done: usize,
+    pub total: usize,
+    pub left: Option<Duration>,
+}
+
+/// Runs the request, or the rest of it if `before` holds a part. `watch` returns whether to go on.
+pub fn run(
+    request: &Request,
+    bench: &Bench,
+    directory: &Path,
+    before: Option<Report>,
+    watch: &mut dyn FnMut(&Progress) -> bool,
+) -> Result<Report> {
+    let entries = request
+        .experiments
+        .iter()
+        .map(|name| catalogue::find(name))
+        .collect::<Result<Vec<_>>>()?;
+    std::fs::create_dir_all(directory)
+        .map_err(|e| Error::os(format!("cannot make {}", directory.display()), e))?;
+    let plans = entries
+        .iter()
+        .map(|entry| Planned::new(entry, request, bench))
+        .collect::<Result<Vec<_>>>()?;
+    let mut report = before.unwrap_or_else(|| Report {
+        schema: SCHEMA.to_owned(),
+        trawl: env!("CARGO_PKG_VERSION").to_owned(),
+        started_unix: SystemTime::UNIX_EPOCH
+            .elapsed()
+            .map_or(0, |since| since.as_secs()),
+        request: request.clone(),
+        conditions: machine::conditions(trawl_lab::PairOptions::default().queues),
+        peers: bench.peers.records().to_vec(),
+        experiments: Vec::new(),
+        complete: false,
+    });
+    results::save(directory, &report)?;
+    let total = plans.iter().map(Planned::total).sum();
+    let mut clock = Clock::new(total, request);
+    let most = plans.iter().map(|plan| plan.repetitions).max().unwrap_or(0);
+    // One repetition of every experiment before the next: other work on the machine affects all of them.
+    for repetition in 1..=most {
+        for (entry, plan) in entries.iter().zip(&plans) {
+            if repetition > plan.repetitions {
+                continue;
+            }
+            let at = plan.place_in(&mut report);
+            let experiment = &mut report.experiments[at];
+            if repetition > 1 && !clock.has_time_for(experiment.seconds / f64::from(repetition - 1))
+            {
+                experiment.repetitions_left_out += 1;
+                clock.done += plan.cases.len();
+                continue;
+            }
+            let began = Instant::now();
+            let whole = plan.run(
+                entry,
+                repetition,
+                bench,
+                &mut report,
+                at,
+                directory,
+                &mut clock,
+                watch,
+            )?;
+            let experiment = &mut report.experiments[at];
+            experiment.seconds += began.elapsed().as_secs_f64();
+            finish(entry, experiment);
+            results::save(directory, &report)?;
+            results::save_csv(directory, &report)?;
+            if !whole {
+                return Ok(report);
+            }
+        }
+    }
+    report.complete = true;
+    results::save(directory, &report)?;
+    Ok(report)
+}
+
+fn finish(entry: &Entry, experiment: &mut Experiment) {
+    experiment.summarise();
+    experiment.finding = match experiment.points.is_empty() {
+        false => entry.measure.judge(experiment),
+        true => Finding {
+            shows: "nothing was measured".to_owned(),
+            ..Finding::default()
+        },
+    };
+    // Without a comparison, the reason is the result.
+    if experiment.finding.sentence.is_empty() {
+        let why: BTreeSet<String> = experiment
+            .failures
+            .iter()
+            .map(|one| format!("{}.", one.message.trim_end_matches('.')))
+            .collect();
+        experiment.finding.sentence = why.into_iter().collect::<Vec<_>>().join(" ");
+    }
+}
+
+/// Budget of a quick run, which ends within 15 minutes: no repetition begins that would end later than this; the rest is for
+/// cases that are slower than before, and for the report.
+const QUICK: Duration = Duration::from_secs(13 * 60);
+
+/// The progress of a run, and an estimate of the remaining time.
+struct Clock {
+    total: usize,
+    done: usize,
+    measured: usize,
+    began: Instant,
+    /// Limit of the run's duration; `None`: unlimited.
+    budget: Option<Duration>,
+}
+
+impl Clock {
+    fn new(total: usize, request: &Request) -> Self {
+        let is_short = request.profile == Profile::Quick && request.repeat.is_none();
+        Self {
+            total,
+            done: 0,
+            measured: 0,
+            began: Instant::now(),
+            budget: is_short.then_some(QUICK),
+        }
+    }
+
+    /// Returns whether a repetition of this duration ends within the budget.
+    fn has_time_for(&self, seconds: f64) -> bool {
+        self.budget.is_none_or(|budget| {
+            self.began.elapsed().as_secs_f64() + seconds < budget.as_secs_f64()
+        })
+    }
+
+    fn left(&self) -> Option<Duration> {
+        let elapsed = self.began.elapsed();
+        let each = elapsed.checked_div(u32::try_from(self.measured).ok()?)?;
+        let left = each.checked_mul(u32::try_from(self.total.saturating_sub(self.done)).ok()?)?;
+        let until = self.budget.map(|budget| budget.saturating_sub(elapsed));
+        Some(until.map_or(left, |until| until.min(left)))
+    }
+}
+
+/// One experiment's cases.
+struct Planned {
+    cases: Vec<Case>,
+    repetitions: u32,
+    empty: Experiment,
+}
+
+impl Planned {
+    fn new(entry: &Entry, request: &Request, bench: &Bench) -> Result<Self> {
+        let definition = entry.definition()?;
+        let space = definition.space(request.profile, &request.set)?;
+        let repetitions = match request.repeat {
+            Some(count) => count,
+            None => space.number("repeat")? as u32,
+        };
+        let wanted = |case: &Case| match Peers::of_series(&case.series) {
+            Some(_) if request.no_peers => false,
+            Some(peer) => request.peers.is_empty() || request.peers.iter().any(|one| one == peer),
+            None => {
+                request.taps.is_empty()
+                    || !case.series.starts_with("trawl")
+                    || request
+                        .taps
+                        .iter()
+                        .any(|tap| case.series.split([' ', ',']).any(|word| word == tap))
+            }
+        };
+        let mut cases = entry.measure.cases(&space, bench)?;
+        cases.retain(wanted);
+        let empty = Experiment {
+            command: command(&definition.name, request),
+            definition,
+            parameters: space.as_text(),
+            runs: Vec::new(),
+            points: Vec::new(),
+            failures: Vec::new(),
+            finding: Finding::default(),
+            seconds: 0.0,
+            repetitions_left_out: 0,
+        };
+        Ok(Self {
+            cases,
+            repetitions,
+            empty,
+        })
+    }
+
+    fn total(&self) -> usize {
+        self.cases.len() * self.repetitions as usize
+    }
+
+    /// Returns the index of the experiment in the report; a new one is appended.
+    fn place_in(&self, report: &mut Report) -> usize {
+        let name = &self.empty.definition.name;
+        let found = report
+            .experiments
+            .iter()
+            .position(|one| one.definition.name == *name);
+        found.unwrap_or_else(|| {
+            report.experiments.push(self.empty.clone());
+            report.experiments.len() - 1
+        })
+    }
+
+    /// Runs one repetition; false if it was interrupted.
+    #[allow(clippy::too_many_arguments)]
+    fn run(
+        &self,
+        entry: &Entry,
+        repetition: u32,
+        bench: &Bench,
+        report: &mut Report,
+        at: usize,
+        directory: &Path,
+        clock: &mut Clock,
+        watch: &mut dyn FnMut(&Progress) -> bool,
+    ) -> Result<bool> {
+        let earlier = &report.experiments[at];
+        let mut given_up: BTreeSet<String> = earlier
+            .failures
+            .iter()
+            .map(|failure| failure.series.clone())
+            .filter(|series| !earlier.runs.iter().any(|run| run.series == *series))
+            .collect();
+        // In alternating order: no case has an advantage from coming first.
+        let mut order: Vec<&Case> = self.cases.iter().collect();
+        if repetition.is_multiple_of(2) {
+            order.reverse();
+        }
+        for case in order {
+            let progress = Progress {
+                experiment: entry.name.to_owned(),
+                series: case.series.clone(),
+                x: case.x,
+                repetition,
+                done: clock.done,
+                total: clock.total,
+                left: clock.left(),
+            };
+            if !watch(&progress) {
+                return Ok(false);
+            }
+            clock.done += 1;
+            let experiment = &mut report.experiments[at];
+            let is_done = experiment.runs.iter().any(|run| {
+                (run.series.as_str(), run.x, run.repetition)
+                    == (case.series.as_str(), case.x, repetition)
+            });
+            if is_done || given_up.contains(&case.series) {
+                continue;
+            }
+            let sample = Sample::now();
+            let result = (case.run)(bench);
+            // An interruption also reaches the measured programs: their results do not count.
+            if !watch(&progress) {
+                return Ok(false);
+            }
+            match result {
+                Ok(measured) => {
+                    clock.measured += 1;
+                    experiment
+                        .runs
+                        .push(as_run(case, repetition, measured, &sample));
+                }
+                Err(stop) => {
+                    let has_worked = experiment.runs.iter().any(|run| run.series == case.series);
+                    if !has_worked {
+                        given_up.insert(case.series.clone());
+                    }
+                    note(experiment, &case.series, stop);
+                }
+            }
+            experiment.summarise();
+            results::save(directory, report)?;
+        }
+        Ok(true)
+    }
+}
+
+fn as_run(case: &Case, repetition: u32, measured: Measured, sample: &Sample) -> Run {
+    let (cpus, disturbed) = measured.cpus.unwrap_or_else(|| sample.until_now());
+    let expected = measured.expected.or(measured.sent);
+    let mut claim = measured.claim;
+    if let Some(claim) = &mut claim {
+        claim.wrong = is_wrong(claim, expected, measured.recorded);
+    }
+    Run {
+        series: case.series.clone(),
+        x: case.x,
+        repetition,
+        values: measured
+            .values
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
+        sent: measured.sent,
+        expected,
+        recorded: measured.recorded,
+        lost: expected
+            .zip(measured.recorded)
+            .map(|(expected, recorded)| expected.saturating_sub(recorded)),
+        claim,
+        seconds: measured.seconds,
+        cpus,
+        memory_bytes: measured.memory_bytes,
+        disturbed,
+    }
+}
+
+/// Returns whether a claim is wrong: the file holds another number, or more than one in a thousand lost packets are not
+/// admitted.
+fn is_wrong(claim: &crate::model::Claim, expected: Option<u64>, recorded: Option<u64>) -> bool {
+    let (Some(expected), Some(recorded)) = (expected, recorded) else {
+        return false;
+    };
+    let off = |claimed: u64, counted: u64| claimed.abs_diff(counted) * 1000 > expected.max(1000);
+    claim.recorded.is_some_and(|claimed| off(claimed, recorded))
+        || claim
+            .lost
+            .is_some_and(|claimed| off(claimed, expected.saturating_sub(recorded)))
+}
+
+fn note(experiment: &mut Experiment, series: &str, stop: Stop) {
+    let (message, expected) = match stop {
+        Stop::NotHere(message) => (message, true),
+        Stop::Failed(message) => (message, false),
+    };
+    let known = experiment
+        .failures
+        .iter_mut()
+        .find(|one| one.series == series && one.message == message);
+    match known {
+        Some(one) => one.runs += 1,
+        None => experiment.failures.push(Failure {
+            series: series.to_owned(),
+            message,
+            runs: 1,
+            expected,
+        }),
+    }
+}
+
+/// Returns the command that runs just this experiment again.
+fn command(name: &str, request: &Request) -> String {
+    let mut words = vec![format!(
+        "trawl bench run {name} --{}",
+        request.profile.name()
+    )];
+    words.extend(request.repeat.map(|count| format!("--repeat {count}")));
+    words.extend(
+        request
+            .set
+            .iter()
+            .map(|(key, value)| format!("--set {key}={value}")),
+    );
+    words.extend(
+        request
+            .peer_paths
+            .iter()
+            .map(|(name, path)| format!("--peer {name}={path}")),
+    );
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Claim;
+
+    #[test]
+    fn quick_run_has_time_for_cases_within_its_budget() {
+        let quick = Request::default();
+        let whole = QUICK.as_secs_f64();
+        let clock = Clock::new(100, &quick);
+        assert!(clock.has_time_for(whole / 2.0) && !clock.has_time_for(whole));
+        let repeat = Some(3);
+        let asked = Request {
+            repeat,
+            ..quick.clone()
+        };
+        assert!(Clock::new(100, &asked).has_time_for(whole));
+        let profile = Profile::Full;
+        assert!(Clock::new(100, &Request { profile, ..quick }).has_time_for(whole));
+    }
+
+    #[test]
+    fn claim_that_hides_losses_is_wrong() {
+        let claim = |recorded, lost| Claim {
+            recorded,
+            lost,
+            wrong: false,
+        };
+        let wrong = |one: &Claim| is_wrong(one, Some(100_000), Some(60_000));
+        assert!(!wrong(&claim(Some(60_000), Some(40_000))));
+        assert!(wrong(&claim(Some(60_000), Some(0))));
+        assert!(wrong(&claim(Some(100_000), None)));
+        assert!(!wrong(&claim(None, None)));
+        assert!(!is_wrong(&claim(Some(1), Some(1)), None, None));
+    }
+
+    #[test]
+    fn a_failure_is_recorded_once() {
+        let mut experiment = Experiment {
+            definition: Default::default(),
+            parameters: Default::default(),
+            command: String::new(),
+            runs: Vec::new(),
+            points: Vec::new(),
+            failures: Vec::new(),
+            finding: Finding::default(),
+            seconds: 0.0,
+            repetitions_left_out: 0,
+        };
+        for _ in 0..3 {
+            note(&mut experiment, "a", Stop::Failed("why".to_owned()));
+        }
+        note(&mut experiment, "b", Stop::NotHere("why".to_owned()));
+        let found: Vec<_> = experiment
+            .failures
+            .iter()
+            .map(|one| (one.runs, one.expected))
+            .collect();
+        assert_eq!(found, [(3, false), (1, true)]);
+    }
+}

@@ -1,0 +1,492 @@
+//! The cost of the store: a capture into it, the building of the index, and the search for one packet among many.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Instant;
+
+use serde_json::Value;
+use trawl_sys::process::children_cpu_seconds;
+use trawl_sys::{Error, Result};
+
+use super::definition::Space;
+use super::{Bench, Case, Measure, Measured, Stop};
+use crate::capture::{Fate, Recorder, Running, Setting, StoreAt};
+use crate::made_up::{Made, NEEDLE};
+use crate::model::{Agreement, Claim, Experiment, Finding};
+use crate::process;
+use crate::scratch::Directory;
+use crate::traffic::{Sent, Traffic};
+
+#[derive(Clone, Copy, Debug)]
+pub enum Stored {
+    Capture,
+    Index,
+    Search,
+}
+
+const MILLION: f64 = 1e6;
+/// Packets of the host that has the needle.
+const FEW: u64 = 1000;
+const FEW_FLOWS: usize = 100;
+/// Aims of the experiments.
+const INDEX_MPPS: f64 = 1.0;
+const INDEX_BYTES: f64 = 21.0;
+const SENDER_PERCENT: f64 = 97.0;
+const SEARCH_SECONDS: f64 = 10.0;
+
+impl Measure for Stored {
+    fn cases(&self, space: &Space, _: &Bench) -> Result<Vec<Case>> {
+        match self {
+            Self::Capture => captures(space),
+            Self::Index => indexes(space),
+            Self::Search => searches(space),
+        }
+    }
+
+    fn judge(&self, experiment: &Experiment) -> Finding {
+        match self {
+            Self::Capture => judge(
+                experiment,
+                &[
+                    ("of_file_percent", SENDER_PERCENT, true),
+                    ("hidden_percent", 0.0, false),
+                ],
+            ),
+            Self::Index => judge(
+                experiment,
+                &[
+                    ("mpps", INDEX_MPPS, true),
+                    ("bytes_per_packet", INDEX_BYTES, false),
+                ],
+            ),
+            Self::Search => judge(experiment, &[("seconds", SEARCH_SECONDS, false)]),
+        }
+    }
+}
+
+/// Judges each value against its aim at every x value: at least the aim, or at most.
+fn judge(experiment: &Experiment, aims: &[(&str, f64, bool)]) -> Finding {
+    let (mut shows, mut missed) = (Vec::new(), 0);
+    for (metric, aim, at_least) in aims {
+        let Some(axis) = experiment
+            .definition
+            .metrics
+            .iter()
+            .find(|axis| axis.name == *metric)
+        else {
+            continue;
+        };
+        for point in experiment.points.iter().filter(|one| one.metric == *metric) {
+            let value = point.value.median;
+            missed += usize::from((value >= *aim) != *at_least && value != *aim);
+            let x = &experiment.definition.x;
+            shows.push(format!(
+                "{}, {} {}: {} {value:.2} {} ({aim})",
+                point.series, point.x, x.unit, axis.label, axis.unit
+            ));
+        }
+    }
+    Finding {
+        agrees: match (shows.len(), missed) {
+            (0, _) => Agreement::NotMeasured,
+            (_, 0) => Agreement::Yes,
+            (all, missed) if all == missed => Agreement::No,
+            _ => Agreement::Partly,
+        },
+        sentence: match missed {
+            0 => "All aims are reached; they are in brackets.".to_owned(),
+            _ => format!(
+                "{missed} of {} aims are not reached here; they are in brackets.",
+                shows.len()
+            ),
+        },
+        shows: shows.join("; "),
+    }
+}
+
+/// Kind of store that a capture writes to.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Directory,
+    Versitygw,
+}
+
+/// A store of the experiment's own, and its server.
+struct TestStore {
+    at: StoreAt,
+    _server: Option<process::Background>,
+    _directory: Directory,
+}
+
+fn captures(space: &Space) -> Result<Vec<Case>> {
+    let seconds = space.number("seconds")?;
+    let mut cases = Vec::new();
+    for series in space.words("series")? {
+        let (name, rate) = match series.split_once(" at ") {
+            Some((name, rate)) => (
+                name,
+                rate.strip_suffix(" kpps").and_then(|n| n.parse().ok()),
+            ),
+            None => (series.as_str(), None),
+        };
+        let target = match name {
+            "directory" => Target::Directory,
+            "versitygw" => Target::Versitygw,
+            _ => {
+                return Err(Error::usage(
+                    format!("series {series:?}"),
+                    "known are directory and versitygw, with a rate or without: directory at 200 kpps",
+                ));
+            }
+        };
+        for x in space.numbers("sizes")? {
+            let load = Load {
+                target,
+                rate,
+                size: x as usize,
+                seconds,
+            };
+            cases.push(Case {
+                series: series.clone(),
+                x,
+                run: Box::new(move |bench| load.measure(bench)),
+            });
+        }
+    }
+    Ok(cases)
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    target: Target,
+    rate: Option<f64>,
+    size: usize,
+    seconds: f64,
+}
+
+/// Result of one capture.
+struct Outcome {
+    sent: Sent,
+    claim: Option<Claim>,
+    /// CPU time of the capture, in user space and kernel, until it had ended.
+    cpu_seconds: f64,
+    /// Frames for each CPU second of the sending process, which includes the hook.
+    per_cpu_second: f64,
+}
+
+impl Load {
+    fn measure(self, bench: &Bench) -> std::result::Result<Measured, Stop> {
+        if bench.hosts.is_some() {
+            return Err(Stop::NotHere(
+                "store-capture is not run on two hosts".into(),
+            ));
+        }
+        let place = self.target.open(bench)?;
+        let file = self.capture(bench, None)?;
+        let store = self.capture(bench, Some(place.at.clone()))?;
+        let total = account(bench, &place.at)?;
+        let count = |what: &str| total["total"][what].as_u64().unwrap_or(0);
+        let bytes: u64 = total["captures"].as_array().map_or(0, |all| {
+            all.iter().filter_map(|one| one["bytes"].as_u64()).sum()
+        });
+        let sent = store.sent.frames;
+        let lost = store
+            .claim
+            .as_ref()
+            .and_then(|claim| claim.lost)
+            .unwrap_or(0);
+        let percent = |part: f64, whole: f64| part / whole.max(f64::EPSILON) * 100.0;
+        let accounted = count("stored") + count("spooled") + count("evicted") + lost;
+        Ok(Measured {
+            values: [
+                ("sent_mpps", store.sent.per_second() / MILLION),
+                (
+                    "of_file_percent",
+                    percent(store.per_cpu_second, file.per_cpu_second),
+                ),
+                (
+                    "stored_percent",
+                    percent(count("stored") as f64, sent as f64),
+                ),
+                (
+                    "hidden_percent",
+                    percent(sent.saturating_sub(accounted) as f64, sent as f64),
+                ),
+                (
+                    "capture_cpu_percent",
+                    percent(store.cpu_seconds, store.sent.seconds),
+                ),
+                (
+                    "file_cpu_percent",
+                    percent(file.cpu_seconds, file.sent.seconds),
+                ),
+                ("stored_mbytes", bytes as f64 / store.sent.seconds / MILLION),
+            ]
+            .into(),
+            sent: Some(sent),
+            expected: Some(sent),
+            recorded: Some(count("stored")),
+            claim: store.claim,
+            seconds: store.sent.seconds,
+            memory_bytes: None,
+            cpus: Some((store.sent.cpus, store.sent.disturbed)),
+        })
+    }
+
+    fn capture(self, bench: &Bench, store: Option<StoreAt>) -> std::result::Result<Outcome, Stop> {
+        let way = Recorder::TrawlHook(Fate::Drop);
+        let setting = Setting {
+            store,
+            ..Setting::default()
+        };
+        let running = Running::start(bench, way, &setting)?;
+        let begun = running.peer.cpu_seconds();
+        let cpu = bench.sender_cpu;
+        // Flows and payloads that compress like real traffic: hardly.
+        let different = [
+            "--flows",
+            "1000",
+            "--src-port",
+            "1024-65535",
+            "--payload",
+            "random",
+        ];
+        let traffic = match self.rate {
+            Some(kpps) => Traffic::at(self.size, kpps * 1e3, self.seconds, cpu),
+            None => Traffic::flood(self.size, self.seconds, &[cpu]),
+        };
+        let before = children_cpu_seconds();
+        let sent = traffic
+            .with(&different)
+            .send(bench, &running.lab.a, &running.lab.b)?;
+        let sender = children_cpu_seconds() - before;
+        let others = children_cpu_seconds();
+        let said = running.peer.finish()?;
+        let cpu_seconds = children_cpu_seconds() - others - begun;
+        Ok(Outcome {
+            claim: way.claim(&said),
+            cpu_seconds,
+            per_cpu_second: sent.frames as f64 / sender.max(f64::EPSILON),
+            sent,
+        })
+    }
+}
+
+fn account(bench: &Bench, store: &StoreAt) -> Result<Value> {
+    let mut list = process::command(&bench.trawl);
+    list.args(["store", "ls", "--json", &store.url, "--spool"])
+        .arg(&store.spool);
+    list.envs(store.environment.iter().map(|(name, value)| (name, value)));
+    process::json_of(&mut list)
+}
+
+const BUCKET: &str = "trawl";
+const KEY: &str = "trawl-bench";
+
+impl Target {
+    fn open(self, bench: &Bench) -> std::result::Result<TestStore, Stop> {
+        let directory = Directory::new(&bench.scratch, "capture")?;
+        let spool = directory.path().join("spool");
+        let store = directory.path().join("store");
+        let bucket = store.join(BUCKET);
+        std::fs::create_dir_all(&bucket)
+            .map_err(|e| Error::os(format!("cannot make {}", bucket.display()), e))?;
+        let (url, environment, server) = match self {
+            Self::Directory => (format!("file://{}", bucket.display()), Vec::new(), None),
+            Self::Versitygw => {
+                let program = bench.peers.path("versitygw")?;
+                let address = std::net::TcpListener::bind(("127.0.0.1", 0))
+                    .and_then(|free| free.local_addr())
+                    .map_err(|e| Error::os("cannot find a free port", e))?;
+                let mut server = process::command(program);
+                server.args([
+                    "--access",
+                    KEY,
+                    "--secret",
+                    KEY,
+                    "--port",
+                    &address.to_string(),
+                ]);
+                server.args(["posix", "--nometa"]).arg(&store);
+                let server = process::Background::start(&mut server, "Listening")?;
+                let environment = [
+                    ("AWS_ENDPOINT", format!("http://{address}")),
+                    ("AWS_ALLOW_HTTP", "true".to_owned()),
+                    ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "false".to_owned()),
+                    ("AWS_ACCESS_KEY_ID", KEY.to_owned()),
+                    ("AWS_SECRET_ACCESS_KEY", KEY.to_owned()),
+                    ("AWS_REGION", "us-east-1".to_owned()),
+                    ("NO_PROXY", "127.0.0.1".to_owned()),
+                ];
+                let environment = environment.map(|(name, value)| (name.to_owned(), value));
+                (format!("s3://{BUCKET}"), environment.to_vec(), Some(server))
+            }
+        };
+        Ok(TestStore {
+            at: StoreAt {
+                url,
+                spool,
+                environment,
+            },
+            _server: server,
+            _directory: directory,
+        })
+    }
+}
+
+/// A store that is made on first use, and kept for all repetitions.
+type Shared = Rc<RefCell<Option<Made>>>;
+
+fn indexes(space: &Space) -> Result<Vec<Case>> {
+    let packets = (space.number("packets")? * MILLION) as u64;
+    let mut cases = Vec::new();
+    for x in space.numbers("flows")? {
+        let made = Shared::default();
+        cases.push(Case {
+            series: "trawl index".to_owned(),
+            x,
+            run: Box::new(move |bench| {
+                let mut made = made.borrow_mut();
+                let made = match &mut *made {
+                    Some(made) => made,
+                    none => none.insert(Made::new(&bench.scratch, packets, x as usize)?),
+                };
+                index(bench, made).map_err(Stop::from)
+            }),
+        });
+    }
+    Ok(cases)
+}
+
+/// Measures the index on one CPU.
+fn index(bench: &Bench, made: &Made) -> Result<Measured> {
+    let mut command = process::command("taskset");
+    command
+        .args(["-c", &bench.capture_cpu.to_string()])
+        .arg(&bench.trawl);
+    command.args(["index", "--rebuild", "--json", &made.url()]);
+    let began = Instant::now();
+    let before = children_cpu_seconds();
+    let said = process::json_of(&mut command)?;
+    let cpu_seconds = children_cpu_seconds() - before;
+    let seconds = began.elapsed().as_secs_f64();
+    let count = |what: &str| said[what].as_f64().unwrap_or(0.0);
+    Ok(Measured {
+        values: [
+            ("mpps", count("packets") / cpu_seconds / MILLION),
+            ("elapsed_mpps", count("packets") / seconds / MILLION),
+            ("bytes_per_packet", count("bytes") / count("packets")),
+        ]
+        .into(),
+        expected: Some(made.packets),
+        recorded: said["packets"].as_u64(),
+        seconds,
+        ..Measured::default()
+    })
+}
+
+fn searches(space: &Space) -> Result<Vec<Case>> {
+    let flows = space.number("flows")? as usize;
+    let most = space.number("made")?;
+    let mut cases = Vec::new();
+    for x in space.numbers("rows")? {
+        let made = Shared::default();
+        let hosts = (x / most).ceil().max(1.0);
+        let packets = (x / hosts * MILLION) as u64;
+        for series in space.words("series")? {
+            let made = Rc::clone(&made);
+            let search = Search::find(&series)?;
+            cases.push(Case {
+                series,
+                x,
+                run: Box::new(move |bench| {
+                    let mut made = made.borrow_mut();
+                    let made = match &mut *made {
+                        Some(made) => made,
+                        none => none.insert(haystack(bench, packets, flows, hosts as u64)?),
+                    };
+                    search.measure(bench, made).map_err(Stop::from)
+                }),
+            });
+        }
+    }
+    Ok(cases)
+}
+
+fn haystack(bench: &Bench, packets: u64, flows: usize, hosts: u64) -> Result<Made> {
+    let mut made = Made::new(&bench.scratch, packets, flows)?;
+    let url = made.url();
+    process::json(&bench.trawl, &["index", "--json", &url])?;
+    made.multiply(hosts)?;
+    made.add_needle(FEW, FEW_FLOWS)?;
+    process::json(&bench.trawl, &["index", "--json", &url])?;
+    Ok(made)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Search {
+    Sql,
+    Filter,
+    Hour,
+}
+
+impl Search {
+    fn find(series: &str) -> Result<Self> {
+        Ok(match series {
+            "SQL: address" => Self::Sql,
+            "filter: packet" => Self::Filter,
+            "filter: packet of an hour" => Self::Hour,
+            _ => {
+                return Err(Error::usage(
+                    format!("series {series:?}"),
+                    "known are SQL: address; filter: packet; filter: packet of an hour",
+                ));
+            }
+        })
+    }
+
+    /// Searches for one packet.
+    fn measure(self, bench: &Bench, made: &Made) -> Result<Measured> {
+        let mut query = process::command(&bench.trawl);
+        query.args(["query", "--store", &made.url(), "--spool", "/nonexistent"]);
+        match self {
+            Self::Sql => query.args([
+                "--csv",
+                &format!("SELECT time FROM packets WHERE src = '{NEEDLE}'"),
+            ]),
+            Self::Filter => query.args(["--filter", &format!("src host {NEEDLE}")]),
+            Self::Hour => query.args([
+                "--filter",
+                &format!("src host {NEEDLE}"),
+                "--from",
+                "1767225600",
+                "--to",
+                "1767229200",
+            ]),
+        };
+        let began = Instant::now();
+        let said = process::run(&mut query)?;
+        let seconds = began.elapsed().as_secs_f64();
+        let found = said
+            .lines()
+            .filter(|line| !line.starts_with("time"))
+            .count();
+        if found != 1 {
+            return Err(Error::failed(
+                "the search for one packet",
+                format!("it found {found}"),
+            ));
+        }
+        Ok(Measured {
+            values: [
+                ("seconds", seconds),
+                ("mrows", made.packets as f64 / seconds / MILLION),
+            ]
+            .into(),
+            expected: Some(1),
+            recorded: Some(found as u64),
+            seconds,
+            ..Measured::default()
+        })
+    }
+}

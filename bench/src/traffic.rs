@@ -1,0 +1,271 @@
+//! Traffic out of a lab's end by `trawl gen`, counted by the sending device; and its reception on a CPU of its own: each
+//! queue gets a kernel thread (threaded NAPI), which is pinned and whose time is read.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use trawl_lab::Station;
+use trawl_sys::{Error, Result};
+
+use crate::machine::Sample;
+use crate::model::CpuUse;
+use crate::process;
+use crate::study::{Bench, Stop};
+
+/// Share of the requested rate below which a sender says nothing about that rate.
+pub const RATE_REACHED: f64 = 0.93;
+/// Bytes of the checksum at a frame's end, which the studies count and Linux does not show.
+pub const CHECKSUM: usize = 4;
+
+#[derive(Clone, Debug)]
+pub struct Traffic {
+    /// Length of each frame including its checksum, as in the studies.
+    pub size: usize,
+    /// Frames a second; `None`: full speed.
+    pub rate: Option<f64>,
+    pub amount: Amount,
+    /// CPU of each sending thread.
+    pub cpus: Vec<usize>,
+    /// Further arguments of `trawl gen udp`.
+    pub more: Vec<String>,
+    /// Set to lower the sender's priority below all other work on its CPU.
+    pub gives_way: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Amount {
+    Frames(u64),
+    Time(Duration),
+}
+
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// By the counter of the device.
+    pub frames: u64,
+    pub seconds: f64,
+    pub cpus: Vec<CpuUse>,
+    pub disturbed: Option<String>,
+}
+
+impl Sent {
+    pub fn per_second(&self) -> f64 {
+        self.frames as f64 / self.seconds.max(f64::EPSILON)
+    }
+}
+
+/// Returns the frames a second that fill this many Mbit/s with frames of this length, including the checksum.
+pub fn frames_per_second(megabits: f64, size: usize) -> f64 {
+    megabits * 1e6 / 8.0 / size as f64
+}
+
+impl Traffic {
+    /// Returns traffic at a rate, for a time, from one CPU.
+    pub fn at(size: usize, rate: f64, seconds: f64, cpu: usize) -> Self {
+        Self {
+            size,
+            rate: Some(rate),
+            // By time: a slow receiver would stretch the time of a fixed number of frames.
+            amount: Amount::Time(Duration::from_secs_f64(seconds.max(100.0 / rate))),
+            cpus: vec![cpu],
+            more: Vec::new(),
+            gives_way: false,
+        }
+    }
+
+    /// Returns traffic at full speed, for a time, from these CPUs.
+    pub fn flood(size: usize, seconds: f64, cpus: &[usize]) -> Self {
+        Self {
+            size,
+            rate: None,
+            amount: Amount::Time(Duration::from_secs_f64(seconds)),
+            cpus: cpus.to_vec(),
+            more: Vec::new(),
+            gives_way: false,
+        }
+    }
+
+    pub fn with(mut self, more: &[&str]) -> Self {
+        self.more.extend(more.iter().map(|word| (*word).to_owned()));
+        self
+    }
+
+    /// Returns the arguments of `trawl` that send it.
+    pub fn arguments(&self, interface: &str, destination: &str) -> Vec<String> {
+        let mut words: Vec<String> = [
+            "gen",
+            "udp",
+            "--json",
+            "--yes",
+            "-i",
+            interface,
+            "--dst",
+            destination,
+        ]
+        .map(str::to_owned)
+        .into();
+        let mut add = |name: &str, value: String| words.extend([name.to_owned(), value]);
+        add("--size", (self.size - CHECKSUM).to_string());
+        if let Some(rate) = self.rate {
+            add("--rate", format!("{rate:.0}"));
+        }
+        match self.amount {
+            Amount::Frames(count) => add("--count", count.to_string()),
+            Amount::Time(time) => add("--duration", format!("{}ms", time.as_millis().max(1))),
+        }
+        add("--threads", self.cpus.len().to_string());
+        // If threads outnumber the CPUs, they share them in this order.
+        let mut cpus: Vec<String> = Vec::new();
+        for cpu in self.cpus.iter().map(usize::to_string) {
+            if !cpus.contains(&cpu) {
+                cpus.push(cpu);
+            }
+        }
+        add("--cpus", cpus.join(","));
+        words.extend(self.more.iter().cloned());
+        words
+    }
+
+    pub fn send(&self, bench: &Bench, from: &Station, to: &Station) -> Result<Sent> {
+        self.send_to(bench, from, &to.ipv4.to_string())
+    }
+
+    pub fn send_to(&self, bench: &Bench, from: &Station, destination: &str) -> Result<Sent> {
+        let interface = format!("{}:{}", from.name, from.interface);
+        let before = transmitted(from)?;
+        let sample = Sample::now();
+        let mut trawl = process::command(&bench.trawl);
+        if self.gives_way {
+            trawl_sys::process::give_way(&mut trawl);
+        }
+        trawl.args(self.arguments(&interface, destination));
+        let said = process::json_of(&mut trawl)?;
+        let (cpus, disturbed) = sample.until_now();
+        let frames = transmitted(from)? - before;
+        let seconds = said["seconds"].as_f64().unwrap_or(0.0);
+        if let Some(why) = said["failure"].as_str() {
+            return Err(Error::failed("the sender stopped", why));
+        }
+        Ok(Sent {
+            frames,
+            seconds,
+            cpus,
+            disturbed,
+        })
+    }
+}
+
+pub fn transmitted(station: &Station) -> Result<u64> {
+    Ok(station
+        .netlink()?
+        .link(&station.interface)?
+        .statistics
+        .tx_packets)
+}
+
+pub fn received(station: &Station) -> Result<u64> {
+    Ok(station
+        .netlink()?
+        .link(&station.interface)?
+        .statistics
+        .rx_packets)
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Returns a unique interface name, which identifies the kernel's threads, even while another lab is being removed.
+pub fn interface_name() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed) % 0x1000;
+    format!("t{:05x}{count:03x}", std::process::id() % 0x10_0000)
+}
+
+/// The kernel's threads that receive for an interface.
+#[derive(Debug)]
+pub struct Napi {
+    threads: Vec<u32>,
+}
+
+impl Napi {
+    /// Gives each queue a kernel thread, and pins them to one CPU with a higher priority than its other work.
+    pub fn pinned(station: &Station, cpu: usize) -> Result<Self, Stop> {
+        let setting = format!("/sys/class/net/{}/threaded", station.interface);
+        let mut shell = process::command_in(&station.name, "sh");
+        shell.args(["-c", &format!("echo 1 > {setting}")]);
+        process::run(&mut shell).map_err(|why| {
+            Stop::NotHere(format!(
+                "this kernel has no threaded NAPI for a veth: {why}"
+            ))
+        })?;
+        let wanted = format!("napi/{}-", station.interface);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let threads = threads_named(&wanted);
+            if !threads.is_empty() {
+                for &thread in &threads {
+                    trawl_sys::process::pin(thread, cpu)?;
+                    trawl_sys::process::prefer(thread)?;
+                }
+                return Ok(Self { threads });
+            }
+            if Instant::now() > deadline {
+                return Err(Stop::NotHere(
+                    "the kernel made no threads for NAPI".to_owned(),
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Returns the CPU time of the reception so far, independent of other work on the CPU.
+    pub fn cpu_seconds(&self) -> f64 {
+        let of = |thread: &u32| {
+            let text = std::fs::read_to_string(format!("/proc/{thread}/schedstat")).ok();
+            let nanoseconds = text.and_then(|text| text.split(' ').next()?.parse::<f64>().ok());
+            // Kernels without scheduler statistics count ticks.
+            nanoseconds.map_or_else(|| trawl_sys::process::cpu_seconds(*thread), |ns| ns / 1e9)
+        };
+        self.threads.iter().map(of).sum()
+    }
+}
+
+fn threads_named(prefix: &str) -> Vec<u32> {
+    // The kernel cuts names after 15 characters.
+    let prefix: String = prefix.chars().take(15).collect();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let id = entry.file_name().to_str()?.parse().ok()?;
+            let name = std::fs::read_to_string(entry.path().join("comm")).ok()?;
+            name.starts_with(&prefix).then_some(id)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_include_the_checksum_and_rates_the_frame() {
+        assert_eq!(frames_per_second(512.0, 64), 1e6);
+        let words = Traffic::at(64, 1000.0, 0.5, 1)
+            .arguments("n:v", "10.0.0.1")
+            .join(" ");
+        assert!(
+            words.contains("--size 60 --rate 1000 --duration 500ms --threads 1 --cpus 1"),
+            "{words}"
+        );
+        let words = Traffic::flood(128, 0.25, &[0, 1])
+            .with(&["--stamp"])
+            .arguments("n:v", "x")
+            .join(" ");
+        assert!(
+            words.ends_with("--size 124 --duration 250ms --threads 2 --cpus 0,1 --stamp"),
+            "{words}"
+        );
+        let words = Traffic::flood(128, 0.25, &[0, 1, 0, 1])
+            .arguments("n:v", "x")
+            .join(" ");
+        assert!(words.ends_with("--threads 4 --cpus 0,1"), "{words}");
+    }
+}
