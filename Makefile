@@ -59,11 +59,11 @@ test-vm-all: ## Run all end-to-end tests in a virtual machine, under another ker
 
 test-quick: ## Run the unit tests only
 	@scripts/install build
-	@scripts/test --workspace --lib --bins
+	@scripts/test --lib --bins
 
 fuzz: ## Run the parsers on changed bytes, each for FUZZ_SECONDS
 	@scripts/install build
-	TRAWL_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --locked --package trawl-tests --test fuzz -- --nocapture --test-threads 1
+	TRAWL_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --locked --workspace --features trawl/cloud --test fuzz -- --nocapture --test-threads 1
 
 bench: build build-bench ## Measure recording to a file beside the peers that are installed
 	@scripts/install demo

@@ -21,6 +21,9 @@ readonly VM_PACKAGES=(bison flex ipvsadm qemu-system-x86 xdp-tools)
 # What scripts/dist builds a release with: libpcap's parsers, a compiler for arm64, its emulator, and RPM.
 readonly DIST_PACKAGES=(bison flex git gcc-aarch64-linux-gnu libc6-dev-arm64-cross jq qemu-user-static rpm)
 
+# All that tests run, by one selection for every purpose: cargo would build another with other features, and again.
+readonly TESTED=(--locked --workspace --features trawl/cloud)
+
 # Rustup puts cargo where a root shell does not always look.
 if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
     PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
@@ -60,4 +63,13 @@ unpack() {
     dpkg -x "$archive" "$into" || return 1
     rm -r "$into.deb"
     touch "$into.ready"
+}
+
+# Runs a command, and says how many seconds it took.
+timed() {
+    local what=$1 began=$SECONDS status=0
+    shift
+    "$@" || status=$?
+    say "$((SECONDS - began)) s: $what"
+    return "$status"
 }
