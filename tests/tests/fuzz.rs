@@ -10,7 +10,7 @@ mod capture;
 mod expressions;
 #[path = "../../fuzz/exercise/guard_rules.rs"]
 mod guard_rules;
-#[path = "../../crates/packet/tests/packets/mod.rs"]
+#[path = "../../crates/packet/tests/all/packets/mod.rs"]
 mod packets;
 #[path = "../../fuzz/exercise/rewrite.rs"]
 mod rewrites;

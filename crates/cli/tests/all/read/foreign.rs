@@ -3,7 +3,7 @@
 
 use trawl_packet::pcapng::block;
 
-use crate::{Scratch, a_pcap, frame, read, run, tool};
+use super::{Scratch, a_pcap, frame, read, run, tool};
 
 /// A variant of pcap: its name in capinfos, magic, minor version, link type, and the number of bytes by which a record's
 /// header exceeds the usual one.

@@ -1,6 +1,6 @@
 //! Compares `trawl filter` with tcpdump: the same programs, the same packets of a file, the same mistakes.
 
-#[path = "../../filter/tests/all/support/packets.rs"]
+#[path = "../../../filter/tests/all/support/packets.rs"]
 #[allow(
     dead_code,
     reason = "shared with the filter crate's own tests, which use all of it"
@@ -22,7 +22,7 @@ const ETHERNET: u16 = 1;
 const RAW: u16 = 101;
 
 fn expressions() -> Vec<&'static str> {
-    include_str!("../../filter/tests/all/data/expressions.txt")
+    include_str!("../../../filter/tests/all/data/expressions.txt")
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#') && line.len() < 500)
         .collect()

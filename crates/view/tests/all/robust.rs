@@ -1,8 +1,6 @@
 //! The printer and the summary accept any bytes: random ones, cut ones, changed ones.
 
-#[path = "../../packet/tests/packets/mod.rs"]
-mod packets;
-
+use crate::packets;
 use proptest::prelude::*;
 use trawl_packet::decode;
 use trawl_view::print::{Dump, DumpForm, PrintOptions, Printer, Timestamp};

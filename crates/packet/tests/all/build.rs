@@ -1,8 +1,6 @@
 //! Checks the builder by tshark: every packet decodes as intended and every checksum is correct.
 
-mod common;
-
-use common::{Scratch, have, run};
+use crate::common::{Scratch, have, run};
 use trawl_packet::build::{Arp, Icmp, Layer, Tcp, Template, Vlan, flags};
 use trawl_packet::pcap;
 

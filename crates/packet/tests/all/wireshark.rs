@@ -1,8 +1,6 @@
 //! Checks written pcapng by Wireshark's tools: they must show every option correctly.
 
-mod common;
-
-use common::{Scratch, have, run};
+use crate::common::{Scratch, have, run};
 use trawl_packet::pcapng::{Direction, Interface, Verdict, block, write};
 
 fn frame() -> Vec<u8> {

@@ -1,12 +1,7 @@
 //! Compares the printer with tcpdump: crafted packets of each kind must give the same text.
 
-#[path = "../../packet/tests/common/mod.rs"]
-mod common;
-#[path = "../../packet/tests/packets/mod.rs"]
-mod packets;
-
-use common::{Scratch, have, run};
-use packets::Case;
+use crate::common::{Scratch, have, run};
+use crate::packets::{self, Case};
 use trawl_packet::pcap;
 use trawl_view::print::{Dump, DumpForm, Precision, PrintOptions, Printer, Timestamp};
 use trawl_view::record::PacketView;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-#[path = "../../../fuzz/exercise/capture.rs"]
+#[path = "../../../../fuzz/exercise/capture.rs"]
 mod capture;
 
 fn replay(target: &str, run: impl Fn(&[u8])) {

@@ -8,7 +8,7 @@ use trawl_packet::pcapng::write::{
 };
 use trawl_packet::read::CaptureReader;
 
-use crate::{START, Scratch, a_pcapng, frame, read, run, tool};
+use super::{START, Scratch, a_pcapng, frame, read, run, tool};
 
 fn lengths(file: &str) -> Vec<usize> {
     let bytes = std::fs::read(file).expect("a file");

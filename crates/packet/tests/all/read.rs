@@ -1,9 +1,7 @@
 //! Reads capture files: written files round-trip, other programs' files are understood, and damage is reported without a panic.
 
-mod common;
-mod packets;
-
-use common::{Scratch, have};
+use crate::common::{Scratch, have};
+use crate::packets;
 use proptest::prelude::*;
 use std::io::Read as _;
 use trawl_packet::pcap;

@@ -1,6 +1,6 @@
 //! The fuzzer's template files: whole, cut anywhere, and with lines missing or duplicated.
 
-#[path = "../../../fuzz/exercise/template.rs"]
+#[path = "../../../../fuzz/exercise/template.rs"]
 mod exercise;
 
 fn seeds() -> Vec<Vec<u8>> {

@@ -1,0 +1,6 @@
+//! Commands beside tcpdump, tshark and capinfos.
+
+mod demo;
+mod filter;
+mod read;
+mod stat;

@@ -1,0 +1,5 @@
+//! Frames, templates and the receiver.
+
+mod frames;
+mod template;
+mod window;

@@ -1,0 +1,4 @@
+//! Labs, and the findings of `trawl doctor` in them.
+
+mod doctor;
+mod pair;

@@ -1,0 +1,9 @@
+//! The printer beside tcpdump, and on any bytes.
+
+#[path = "../../../packet/tests/all/common/mod.rs"]
+mod common;
+mod corpus;
+#[path = "../../../packet/tests/all/packets/mod.rs"]
+mod packets;
+mod robust;
+mod tcpdump;
