@@ -3,12 +3,12 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Returns the time limit, which exceeds every wait on a healthy machine by far. For slow, emulated machines and tests of many
+/// Returns the time limit, which exceeds every wait on a busy machine by far. For slow, emulated machines and tests of many
 /// packets, the variable TRAWL_TESTS_PATIENCE sets the seconds.
 pub fn patience() -> Duration {
     static SECONDS: OnceLock<u64> = OnceLock::new();
     let told = || std::env::var("TRAWL_TESTS_PATIENCE").ok()?.parse().ok();
-    Duration::from_secs(*SECONDS.get_or_init(|| told().unwrap_or(20)))
+    Duration::from_secs(*SECONDS.get_or_init(|| told().unwrap_or(60)))
 }
 
 /// Returns the number of packets to send in tests that need many. The variable TRAWL_TESTS_FEWER is a divisor for emulated

@@ -6,7 +6,7 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_tests::capture::Finished;
 use trawl_tests::summary::Summary;
 use trawl_tests::witness::{nothing_attached, run, xdp_on};
-use trawl_tests::{Capture, Lab, frames, trawl};
+use trawl_tests::{Capture, Lab, frames, trawl, wait_until};
 
 /// Detaches the link of a program, like bpftool.
 fn detach_link_of(program: u64) {
@@ -192,16 +192,19 @@ fn killed_warden_is_replaced() {
     let Some(lab) = Lab::open() else { return };
     let capture = Capture::start_without("tcx", &lab, &["-i", &lab.receiver(), "--tap", "tc"]);
     let children = format!("/proc/{0}/task/{0}/children", capture.id());
-    let children = std::fs::read_to_string(children).expect("its children");
     let is_warden = |id: &&str| {
         let name = std::fs::read_to_string(format!("/proc/{id}/comm"));
         name.is_ok_and(|name| name.trim() == "warden")
     };
-    let warden = children
-        .split_whitespace()
-        .find(is_warden)
-        .and_then(|id| id.parse().ok());
-    let warden = warden.and_then(Pid::from_raw).expect("the warden");
+    // It sets its name after the fork.
+    let mut warden = None;
+    wait_until("the warden runs", || {
+        let children = std::fs::read_to_string(&children).expect("its children");
+        let found = children.split_whitespace().find(is_warden);
+        warden = found.and_then(|id| id.parse().ok()).and_then(Pid::from_raw);
+        warden.is_some()
+    });
+    let warden = warden.expect("the warden");
     kill_process(warden, Signal::KILL).expect("it lives");
     capture.wait_said("warden) was killed; started another");
     capture.kill();
