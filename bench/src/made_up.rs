@@ -1,5 +1,6 @@
 //! Synthetic traffic and stores that hold it: the same packets in every run, similar to the traffic at a network's edge.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,10 +14,11 @@ use trawl_packet::pcapng::write::{
 };
 use trawl_pipeline::plan::StorePlan;
 use trawl_pipeline::{Blocks, Writer};
-use trawl_store::manifest::{Begin, End, Manifest, Sealed};
-use trawl_store::{Config, StoreWriter};
+use trawl_spool::manifest::{Begin, End, Manifest, Sealed};
+use trawl_spool::{Config, StoreWriter};
 use trawl_sys::{Error, Result};
 
+use crate::process;
 use crate::scratch::Directory;
 
 /// Address of the packet to search for: no other packet has it, and it lies among the others' addresses.
@@ -217,14 +219,18 @@ fn block(out: &mut Vec<u8>, timestamp_ns: u64, frame: &[u8], length: usize) {
 #[derive(Debug)]
 pub struct Made {
     directory: Directory,
+    trawl: PathBuf,
     pub packets: u64,
 }
 
 impl Made {
     /// Makes a store of one host's packets, with this many flows.
-    pub fn new(scratch: &Path, packets: u64, flows: usize) -> Result<Self> {
-        let directory = Directory::new(scratch, "store")?;
-        let made = Self { directory, packets };
+    pub fn new(trawl: &Path, scratch: &Path, packets: u64, flows: usize) -> Result<Self> {
+        let made = Self {
+            directory: Directory::new(scratch, "store")?,
+            trawl: trawl.to_owned(),
+            packets,
+        };
         made.fill(HOST, packets, flows, false)?;
         Ok(made)
     }
@@ -244,12 +250,12 @@ impl Made {
     }
 
     fn fill(&self, host: &str, packets: u64, flows: usize, needle: bool) -> Result<()> {
+        let spool = self.directory.path().join("spool");
         let config = Config {
             plan: StorePlan {
-                spool: Some(self.directory.path().join("spool")),
+                spool: Some(spool.clone()),
                 spool_bytes: u64::MAX,
                 chunk_time: Duration::from_secs(3600),
-                patience: Duration::from_secs(3600),
                 ..StorePlan::new(self.url(), CAPTURE.to_owned())
             },
             host: host.to_owned(),
@@ -258,7 +264,8 @@ impl Made {
             trawl: env!("CARGO_PKG_VERSION").to_owned(),
         };
         let interface = "eth0".to_owned();
-        let mut writer = StoreWriter::begin(&config, vec![interface.clone()], |_| ())?;
+        let run = config.open(vec![interface.clone()])?;
+        let mut writer = StoreWriter::begin(&config, run, None, |_| ())?;
         let mut blocks = Vec::new();
         write::section_header(&mut blocks, &SectionHeader::default());
         let described = Interface {
@@ -279,11 +286,13 @@ impl Made {
             traffic.needle(&mut blocks);
         }
         writer.write(Blocks::Bytes(&blocks))?;
-        let stored = writer.end(std::iter::empty(), "count")?;
-        match stored.trouble {
-            Some(why) => Err(Error::failed("cannot make up a store", why)),
-            None => Ok(()),
+        let spooled = writer.end(std::iter::empty(), "count")?;
+        if let Some(why) = spooled.trouble {
+            return Err(Error::failed("cannot make up a store", why));
         }
+        let push = ["store", "push", "--json", "--spool"].map(OsStr::new);
+        process::json(&self.trawl, &[&push[..], &[spool.as_os_str()]].concat())?;
+        Ok(())
     }
 
     /// Extends the store to `hosts` hosts, all with the first one's packets and index: files with other names (hard links),

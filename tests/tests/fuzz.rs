@@ -21,7 +21,7 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use trawl_store::manifest::{Begin, End, Manifest, Sealed, Tombstone};
+use trawl_spool::manifest::{Begin, End, Manifest, Sealed, Tombstone};
 
 /// Longest input: longer ones take longer and find no more.
 const LONGEST: usize = 64 << 10;

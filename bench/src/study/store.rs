@@ -349,7 +349,12 @@ fn indexes(space: &Space) -> Result<Vec<Case>> {
                 let mut made = made.borrow_mut();
                 let made = match &mut *made {
                     Some(made) => made,
-                    none => none.insert(Made::new(&bench.scratch, packets, x as usize)?),
+                    none => none.insert(Made::new(
+                        &bench.trawl,
+                        &bench.scratch,
+                        packets,
+                        x as usize,
+                    )?),
                 };
                 index(bench, made).map_err(Stop::from)
             }),
@@ -414,7 +419,7 @@ fn searches(space: &Space) -> Result<Vec<Case>> {
 }
 
 fn haystack(bench: &Bench, packets: u64, flows: usize, hosts: u64) -> Result<Made> {
-    let mut made = Made::new(&bench.scratch, packets, flows)?;
+    let mut made = Made::new(&bench.trawl, &bench.scratch, packets, flows)?;
     let url = made.url();
     process::json(&bench.trawl, &["index", "--json", &url])?;
     made.multiply(hosts)?;

@@ -27,7 +27,7 @@ use trawl_capture::options::{self, MemorySize, Options};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
 use trawl_pipeline::plan::StorePlan;
-use trawl_store::default_spool;
+use trawl_spool::default_spool;
 use trawl_sys::events::{self, Signals, Wake};
 use trawl_sys::process::{self, own_binary};
 use trawl_sys::{Error, Result, clock, create, host, run, text_file};

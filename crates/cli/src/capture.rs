@@ -158,8 +158,10 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
         (Some(output), _, _) => run.record(attached, output, others, &mut observer)?,
         (None, Some(series), _) => run.record_series(attached, series, others, &mut observer)?,
         (None, None, Some(store)) => {
-            let confined = run.confine(attached)?;
-            let (summary, ended, outcome) = stored::record(confined, store, &mut observer)?;
+            let user = output::user_of(plan)?;
+            let confine = |attached| run.confine(attached);
+            let (summary, ended, outcome) =
+                stored::record(attached, store, user, confine, &mut observer)?;
             is_stored = stored::tell(&outcome, &store.url);
             (summary, ended)
         }

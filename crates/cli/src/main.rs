@@ -67,6 +67,8 @@ enum Command {
     #[command(flatten)]
     Helper(helpers::Run),
     Store(store::Args),
+    #[command(hide = true)]
+    Upload(store::Upload),
     Index(store::Index),
     Query(Box<query::Args>),
     TraceFlow(query::trace::Args),
@@ -123,6 +125,7 @@ fn main() -> ExitCode {
         Command::Balance(args) => balance::run(*args),
         Command::Helper(helper) => helper.run(),
         Command::Store(args) => store::run(args),
+        Command::Upload(args) => store::upload(&args),
         Command::Index(args) => store::index(args),
         Command::Query(args) => query::run(*args),
         Command::TraceFlow(args) => query::trace::run(&args),

@@ -6,10 +6,10 @@ use std::path::Path;
 use serde::Serialize;
 use trawl_sys::Result;
 
-use crate::key::{ChunkKey, Epoch, Object};
-use crate::manifest::{Begin, End, Manifest, Sealed, State, Tombstone};
 use crate::remote::Store;
-use crate::spool;
+use crate::waiting;
+use trawl_spool::key::{ChunkKey, Epoch, Object};
+use trawl_spool::manifest::{Begin, End, Manifest, Sealed, State, Tombstone};
 
 /// Packets, end to end: recorded = stored + spooled + evicted + unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -119,7 +119,7 @@ impl Inventory {
             }
         }
         if let Some(spool) = spool {
-            let waiting = spool::waiting_for(spool, store.url());
+            let waiting = waiting::waiting_for(spool, store.url());
             let is_new = |manifest: &Manifest| !all.manifests.contains_key(&manifest.key());
             all.spooled = waiting.manifests.into_iter().filter(is_new).collect();
             for begin in waiting.begins {

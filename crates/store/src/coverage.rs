@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::account::Inventory;
 use crate::index;
-use crate::manifest::{Manifest, State};
+use trawl_spool::manifest::{Manifest, State};
 
 /// Part of a store that a question is about.
 #[derive(Clone, Debug, Default)]

@@ -27,9 +27,9 @@ use trawl_packet::walk::{Headers, walk};
 use trawl_sys::{Error, Result, clock};
 
 use crate::account::Inventory;
-use crate::key::escaped;
-use crate::manifest::{Manifest, State, sha256};
 use crate::remote::Store;
+use trawl_spool::key::escaped;
+use trawl_spool::manifest::{Manifest, State, sha256};
 
 const SCHEMA: &str = "message trawl {
     required int64 time (TIMESTAMP(NANOS, true));

@@ -7,8 +7,8 @@ use trawl_sys::{Error, Result, clock};
 
 use crate::account::Inventory;
 use crate::index;
-use crate::manifest::{FORMAT, Manifest, Sealed, State, Tombstone};
 use crate::remote::{Failure, Store};
+use trawl_spool::manifest::{FORMAT, Manifest, Sealed, State, Tombstone};
 
 /// Limits of a store.
 #[derive(Clone, Copy, Debug, Default)]

@@ -147,15 +147,25 @@ pub struct Listed {
     pub bytes: u64,
 }
 
+fn parsed(url: &str) -> Option<Url> {
+    match url.starts_with('/') {
+        true => Url::from_file_path(url).ok(),
+        false => Url::parse(url).ok(),
+    }
+}
+
+/// Returns a store's URL in the form that all spellings have in common.
+pub fn canonical(url: &str) -> String {
+    let parsed = parsed(url);
+    let text = parsed.as_ref().map_or(url, Url::as_str);
+    text.trim_end_matches('/').to_owned()
+}
+
 impl Store {
     /// Opens a store; with `create`, makes its directory.
     pub fn open(url: &str, create: bool) -> Result<Self> {
         let what = format!("cannot open the store {url}");
-        let parsed = match url.starts_with('/') {
-            true => Url::from_file_path(url).ok(),
-            false => Url::parse(url).ok(),
-        };
-        let Some(parsed) = parsed else {
+        let Some(parsed) = parsed(url) else {
             return Err(Error::usage(what, "it is not a URL").fix("write file:///DIRECTORY"));
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -178,7 +188,7 @@ impl Store {
             },
         };
         Ok(Self {
-            url: parsed.as_str().trim_end_matches('/').to_owned(),
+            url: canonical(url),
             objects,
             directory,
             runtime,

@@ -1,17 +1,20 @@
 //! Moves chunks from the spool into the store: the chunk, then its manifest, then it leaves the spool. Each step may be repeated:
 //! an existing object with the same bytes counts as stored.
 
-use std::io::ErrorKind;
-use std::path::Path;
-use std::time::Duration;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use trawl_spool::Report;
+use trawl_spool::manifest::{Manifest, Sealed, State, sha256};
 use trawl_sys::{Error, Result};
 
 use crate::index;
-use crate::manifest::{Manifest, Sealed, State, sha256};
-use crate::remote::{Failure, Store};
-use crate::spool::Spool;
+use crate::remote::{Failure, Store, canonical};
+use crate::waiting::Run;
 
 /// Creates an object; an existing one with the same bytes is a success.
 fn put_once(store: &Store, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
@@ -26,11 +29,16 @@ fn put_once(store: &Store, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
     }
 }
 
-fn put_chunk(store: &Store, spool: &Spool, manifest: &Manifest) -> Result<(), String> {
+/// Stores a chunk, and returns its key.
+fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> {
+    let shown = name.display().to_string();
+    let chunk = run.chunk(name);
+    let mut chunk = chunk.map_err(|e| format!("cannot read {shown} from the spool: {e}"))?;
+    let manifest = chunk.manifest.clone();
     let key = manifest.key();
     let what = |e: Failure| format!("{key}: {e}");
     if manifest.state == State::Stored {
-        match spool.read_chunk(manifest) {
+        match chunk.read() {
             Ok(bytes) if sha256(&bytes) != manifest.sha256 => {
                 return Err(format!(
                     "{key} was changed in the spool: its SHA-256 is another one"
@@ -38,11 +46,11 @@ fn put_chunk(store: &Store, spool: &Spool, manifest: &Manifest) -> Result<(), St
             }
             Ok(bytes) => {
                 // A chunk that cannot be indexed is stored anyway.
-                let index = spool.target.index.then(|| index::file(&bytes, manifest));
+                let index = run.target.index.then(|| index::file(&bytes, &manifest));
                 put_once(store, &key.packets(), bytes).map_err(what)?;
                 if let Some(file) = index.flatten() {
                     store
-                        .put_over(&index::key(manifest), file)
+                        .put_over(&index::key(&manifest), file)
                         .map_err(|e| format!("the index of {key}: {e}"))?;
                 }
             }
@@ -65,28 +73,14 @@ fn put_chunk(store: &Store, spool: &Spool, manifest: &Manifest) -> Result<(), St
         other => other,
     };
     done.map_err(what)?;
-    spool.stored(manifest);
-    Ok(())
-}
-
-/// Stores the waiting chunks until none is left or a call fails.
-pub fn drain(store: &Store, spool: &Spool) -> Result<u64, String> {
-    let mut chunks = 0;
-    while let Some(manifest) = spool.take() {
-        let done = put_chunk(store, spool, &manifest);
-        if done.is_err() {
-            spool.put_back();
-        }
-        done?;
-        chunks += 1;
-    }
-    Ok(chunks)
+    run.stored(&chunk);
+    Ok(key.to_string())
 }
 
 fn put_record(
     store: &Store,
     key: &str,
-    bytes: std::io::Result<Option<Vec<u8>>>,
+    bytes: io::Result<Option<Vec<u8>>>,
 ) -> Result<bool, String> {
     let fail = |e: &dyn std::fmt::Display| format!("{key}: {e}");
     let Some(bytes) = bytes.map_err(|e| fail(&e))? else {
@@ -96,58 +90,88 @@ fn put_record(
     Ok(true)
 }
 
-pub fn put_begin(store: &Store, spool: &Spool) -> Result<(), String> {
-    put_record(store, &spool.target.epoch.begin(), spool.begin()).map(|_| ())
+fn put_begin(store: &Store, run: &Run) -> Result<(), String> {
+    put_record(store, &run.target.epoch.begin(), run.begin()).map(drop)
 }
 
-/// Stores the record of the end, once all chunks are stored.
-pub fn put_end(store: &Store, spool: &Spool) -> Result<bool, String> {
-    put_record(store, &spool.target.epoch.end(), spool.end())
+/// Stores the waiting chunks, and then the record of the end if it exists.
+fn put_rest(store: &Store, run: &Run, stored: &mut dyn FnMut(String)) -> Result<(), String> {
+    // No chunk follows it.
+    let end = run.end();
+    let names = run.manifests();
+    for name in names.map_err(|e| format!("cannot read the spool: {e}"))? {
+        stored(put_chunk(store, run, name)?);
+    }
+    put_record(store, &run.target.epoch.end(), end).map(drop)
 }
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Stores until the capture has ended and all is stored, or `give_up` returns true. `complain` is called once for each period of
-/// failures.
-pub fn run(
+/// Stores a run's chunks: while its capture sends `news`, and then until all are stored or `patience` is over. Returns the
+/// reason if chunks are left in the spool.
+pub fn upload(
     store: &Store,
-    spool: &Spool,
-    give_up: &dyn Fn() -> bool,
-    complain: &dyn Fn(&str),
-) -> Result<(), String> {
-    let mut pause = FIRST_PAUSE;
-    let mut complained = false;
+    run: &Run,
+    news: &Receiver<()>,
+    patience: Duration,
+    report: &dyn Fn(Report),
+) -> Option<String> {
     let mut begun = false;
+    let mut delayed = false;
+    let mut pause = FIRST_PAUSE;
+    let mut ended: Option<Instant> = None;
     loop {
-        let round = || -> Result<bool, String> {
+        let mut round = || {
             if !begun {
-                put_begin(store, spool)?;
-            }
-            drain(store, spool)?;
-            put_end(store, spool)
-        };
-        match round() {
-            Ok(true) => return Ok(()),
-            Ok(false) => {
+                put_begin(store, run)?;
                 begun = true;
-                complained = false;
-                pause = FIRST_PAUSE;
-                if !spool.wait(LONGEST_PAUSE) {
-                    return Ok(());
+            }
+            put_rest(store, run, &mut |key| report(Report::Stored { key }))
+        };
+        let until = match (round(), ended) {
+            (Ok(()), Some(_)) => return None,
+            (Ok(()), None) => {
+                (delayed, pause) = (false, FIRST_PAUSE);
+                match news.recv() {
+                    Ok(()) => Some(Instant::now()),
+                    Err(_) => None,
                 }
             }
-            Err(why) => {
-                if give_up() {
-                    return Err(why);
+            // Nobody waits for a killed capture's last chunks: `push` stores them.
+            (Err(why), Some(at)) if at.elapsed() >= patience || matches!(run.end(), Ok(None)) => {
+                return Some(why);
+            }
+            (Err(why), _) => {
+                if !delayed {
+                    report(Report::Delayed { why });
+                    delayed = true;
                 }
-                if !complained {
-                    complain(&why);
-                    complained = true;
-                }
-                std::thread::park_timeout(pause);
+                let until = Instant::now() + pause;
                 pause = (pause * 2).min(LONGEST_PAUSE);
+                match ended {
+                    Some(at) => {
+                        let until = until.min(at + patience);
+                        thread::sleep(until.saturating_duration_since(Instant::now()));
+                        continue;
+                    }
+                    None => Some(until),
+                }
             }
+        };
+        if until.is_none_or(|until| is_over(news, until)) {
+            ended.get_or_insert_with(Instant::now);
+        }
+    }
+}
+
+/// Receives all news until this time; returns true once the capture has ended.
+fn is_over(news: &Receiver<()>, until: Instant) -> bool {
+    loop {
+        match news.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Timeout) => return false,
+            Err(RecvTimeoutError::Disconnected) => return true,
         }
     }
 }
@@ -165,9 +189,9 @@ pub struct Pushed {
 pub fn push(root: &Path, url: Option<&str>) -> Result<Pushed> {
     let mut pushed = Pushed::default();
     let mut refused = None;
-    for spool in Spool::leftovers(root)? {
-        let spool = match spool {
-            Ok(Some(spool)) => spool,
+    for run in Run::leftovers(root)? {
+        let run = match run {
+            Ok(Some(run)) => run,
             Ok(None) => {
                 pushed.running += 1;
                 continue;
@@ -177,25 +201,19 @@ pub fn push(root: &Path, url: Option<&str>) -> Result<Pushed> {
                 continue;
             }
         };
-        if url.is_some_and(|url| url != spool.target.url) {
+        if url.is_some_and(|url| url != canonical(&run.target.url)) {
             continue;
         }
-        let store = Store::open(&spool.target.url, true)?;
-        let store_all = || -> Result<u64, String> {
-            put_begin(&store, &spool)?;
-            let chunks = drain(&store, &spool)?;
-            put_end(&store, &spool)?;
-            Ok(chunks)
-        };
-        let chunks = store_all().map_err(|why| {
-            let what = format!("cannot store to {}", spool.target.url);
+        let store = Store::open(&run.target.url, true)?;
+        let stored = put_begin(&store, &run)
+            .and_then(|()| put_rest(&store, &run, &mut |_| pushed.chunks += 1));
+        stored.map_err(|why| {
+            let what = format!("cannot store to {}", run.target.url);
             Error::failed(what, why).fix("try again: unstored chunks stay in the spool")
         })?;
-        spool
-            .remove()
+        run.remove()
             .map_err(|e| Error::os(format!("cannot empty the spool {}", root.display()), e))?;
         pushed.runs += 1;
-        pushed.chunks += chunks;
     }
     refused.map_or(Ok(pushed), Err)
 }

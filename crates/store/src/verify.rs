@@ -5,9 +5,9 @@ use trawl_packet::read::{CaptureReader, compressed};
 use trawl_sys::{Error, Result};
 
 use crate::account::{Account, Inventory};
-use crate::key::escaped;
-use crate::manifest::{Manifest, State, sha256};
 use crate::remote::{Failure, Store};
+use trawl_spool::key::escaped;
+use trawl_spool::manifest::{Manifest, State, sha256};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use serde_json::Value;
-use trawl_store::manifest::{Manifest, Sealed};
+use trawl_spool::manifest::{Manifest, Sealed};
 use trawl_tests::witness::{nothing_attached, tshark};
 use trawl_tests::{Capture, Lab, frames, trawl, trawl_in, wait_until};
 
@@ -161,7 +161,36 @@ fn stored_chunks_hold_the_sent_packets() {
     nothing_attached(&lab.pair.b);
 }
 
-/// The threads that make chunks and talk to the store keep only rights to files.
+/// Returns the capabilities, effective and permitted, in this file of a process or thread.
+fn capabilities(status: &str) -> Vec<u64> {
+    let status = fs::read_to_string(status).unwrap_or_default();
+    let lines = status.lines().filter_map(|line| {
+        line.strip_prefix("CapEff:")
+            .or(line.strip_prefix("CapPrm:"))
+    });
+    lines
+        .filter_map(|digits| u64::from_str_radix(digits.trim(), 16).ok())
+        .collect()
+}
+
+/// Returns the process that stores the chunks of a capture.
+fn uploader(capture: &Capture) -> u32 {
+    let lists = fs::read_dir(format!("/proc/{}/task", capture.id())).expect("tasks");
+    let lists = lists.flatten().map(|task| task.path().join("children"));
+    let children: String = lists
+        .filter_map(|list| fs::read_to_string(list).ok())
+        .collect();
+    let mut children = children.split_whitespace();
+    let found = children.find(|child| {
+        let command = fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        command.split('\0').any(|word| word == "upload")
+    });
+    found
+        .and_then(|child| child.parse().ok())
+        .expect("an uploader")
+}
+
+/// The thread that makes chunks keeps only rights to files, the process that stores them none and no descriptor of the capture.
 #[test]
 fn the_uploader_has_no_rights_to_bpf() {
     const DAC_OVERRIDE: u64 = 1 << 1;
@@ -169,42 +198,61 @@ fn the_uploader_has_no_rights_to_bpf() {
     let Some(lab) = Lab::open() else { return };
     let places = Places::of(&lab);
     let capture = places.start(&lab, &["--chunk-size", "8KiB"]);
-    let tasks = format!("/proc/{}/task", capture.id());
-    let rights = |thread: &str| -> Vec<u64> {
-        let named = fs::read_dir(&tasks)
-            .expect("tasks")
-            .flatten()
-            .filter(|task| {
-                let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-                name.trim_end() == thread
-            });
-        named
-            .flat_map(|task| {
-                let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
-                let lines: Vec<u64> = (status.lines())
-                    .filter_map(|line| {
-                        line.strip_prefix("CapEff:")
-                            .or(line.strip_prefix("CapPrm:"))
-                    })
-                    .filter_map(|digits| u64::from_str_radix(digits.trim(), 16).ok())
-                    .collect();
-                lines
-            })
-            .collect()
-    };
-    for thread in ["chunks", "store"] {
-        wait_until("its rights are given up", || {
-            let found = rights(thread);
-            !found.is_empty()
-                && found
-                    .iter()
-                    .all(|held| held & !(DAC_OVERRIDE | DAC_READ_SEARCH) == 0)
-        });
+    let uploader = uploader(&capture);
+    assert_eq!(capabilities(&format!("/proc/{uploader}/status")), [0, 0]);
+    let descriptors = fs::read_dir(format!("/proc/{uploader}/fd")).expect("descriptors");
+    for descriptor in descriptors.flatten() {
+        let target = fs::read_link(descriptor.path()).unwrap_or_default();
+        assert!(!target.to_string_lossy().contains("bpf"), "{target:?}");
     }
+    let tasks = format!("/proc/{}/task", capture.id());
+    wait_until("rights are given up", || {
+        let tasks = fs::read_dir(&tasks).expect("tasks").flatten();
+        let mut chunks = tasks.map(|task| task.path()).filter(|task| {
+            let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
+            name.trim_end() == "chunks"
+        });
+        chunks.next().is_some_and(|task| {
+            let held = capabilities(&task.join("status").to_string_lossy());
+            let is_little = |held: &u64| held & !(DAC_OVERRIDE | DAC_READ_SEARCH) == 0;
+            !held.is_empty() && held.iter().all(is_little)
+        })
+    });
     lab.send(&[frames::silent(64)], 500);
     capture.wait_recorded(500);
     assert!(capture.stop().status.success());
     assert_eq!(places.account(), [500, 500, 0, 0, 0]);
+}
+
+/// The capture goes on without the process that stores its chunks, reports its end, and leaves the chunks in the spool.
+#[test]
+fn killed_uploader_leaves_all_chunks_in_the_spool() {
+    let Some(lab) = Lab::open() else { return };
+    let places = Places::of(&lab);
+    let capture = places.start(&lab, &["--chunk-size", "4KiB"]);
+    lab.send(&[frames::silent(64)], 200);
+    capture.wait_recorded(200);
+    let uploader = rustix::process::Pid::from_raw(uploader(&capture) as i32).expect("a process");
+    rustix::process::kill_process(uploader, rustix::process::Signal::KILL).expect("it runs");
+    lab.send(&[frames::silent(64)], 200);
+    capture.wait_recorded(400);
+    let finished = capture.stop();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(
+        finished
+            .stderr
+            .contains("the process that stores chunks ended: signal: 9"),
+        "{}",
+        finished.stderr
+    );
+    let [recorded, stored, spooled, evicted, unknown] = places.account();
+    assert_eq!((recorded, evicted, unknown), (400, 0, 0));
+    assert!(spooled >= 200, "{stored} stored, {spooled} spooled");
+    let summary = format!("400 recorded: {stored} stored, {spooled} spooled, 0 evicted");
+    assert!(finished.stderr.contains(&summary), "{}", finished.stderr);
+    assert!(places.command("push", &[]).status.success());
+    assert_eq!(places.account(), [400, 400, 0, 0, 0]);
+    assert_eq!(places.problems(), Vec::<String>::new());
 }
 
 /// Impossible times in a manifest with a correct checksum.

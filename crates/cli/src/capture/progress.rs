@@ -9,7 +9,7 @@ use trawl_capture::event::Event;
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::session::Observer;
 use trawl_capture::summary::Summary;
-use trawl_store::Accounts;
+use trawl_spool::Accounts;
 use trawl_sys::netns::Namespace;
 
 use super::display::Display;

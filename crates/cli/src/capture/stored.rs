@@ -1,14 +1,17 @@
 //! A capture into a store: its arguments, and the outcome for its packets.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use trawl_capture::event::Event;
-use trawl_capture::session::{Confined, Ended};
+use trawl_capture::session::{Attached, Confined, Ended};
 use trawl_capture::summary::Summary;
 use trawl_pipeline::plan::{FullSpool, StorePlan};
-use trawl_store::{Config, StoreWriter, StoredCapture};
+use trawl_spool::{Config, StoreWriter, StoredCapture, Uploader};
+use trawl_sys::privilege::User;
+use trawl_sys::process::own_binary;
 use trawl_sys::{Error, Result, host};
 
 use super::progress::Terminal;
@@ -40,7 +43,7 @@ pub(super) struct StoreArgs {
     /// Seal a chunk after this time, with or without new packets
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "10s", requires = "store")]
     chunk_time: Duration,
-    /// Index each chunk as it is stored, as trawl index does; this uses CPU time of the thread that stores, which has
+    /// Index each chunk as it is stored, as trawl index does; this uses CPU time of the process that stores, which has
     /// no rights to BPF
     #[arg(long, requires = "store")]
     store_index: bool,
@@ -104,14 +107,17 @@ fn config(plan: &StorePlan) -> Config {
     }
 }
 
-/// Captures into the store; returns the outcome even if the capture ends with an error.
+/// Captures into the store; returns the outcome even if the capture ends with an error. The process that stores the chunks
+/// starts before the capture gives up its rights.
 pub(super) fn record(
-    confined: Confined,
+    attached: Attached,
     plan: &StorePlan,
+    user: Option<User>,
+    confine: impl FnOnce(Attached) -> Result<Confined>,
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended, StoredCapture)> {
     let mut interfaces: Vec<String> = Vec::new();
-    for name in confined
+    for name in attached
         .session()
         .interfaces()
         .iter()
@@ -121,12 +127,27 @@ pub(super) fn record(
             interfaces.push(name);
         }
     }
+    let config = config(plan);
+    let mut uploads = Command::new(own_binary()?);
+    uploads.arg("upload");
+    uploads.args(["--wait-ns", &plan.patience.as_nanos().to_string()]);
+    let mut spool = match &user {
+        Some(user) => {
+            uploads.args(["--user", &user.name()]);
+            user.act_as(|| config.open(interfaces))?
+        }
+        None => config.open(interfaces)?,
+    };
+    let uploader = Uploader::start(&mut uploads, &mut spool).inspect_err(|_| {
+        let _ = spool.remove();
+    })?;
+    let confined = confine(attached)?;
     let shown = plan.url.clone();
     let complain = move |why: &str| {
         let (url, error) = (shown.clone(), why.to_owned());
         json::event(&Event::StoreDelayed { url, error });
     };
-    let mut writer = StoreWriter::begin(&config(plan), interfaces, complain)?;
+    let mut writer = StoreWriter::begin(&config, spool, Some(uploader), complain)?;
     observer.tell_accounts(writer.accounts());
     let (summary, ended) = confined.run(&mut writer, observer)?;
     let outcome = writer.end(summary.accounts(), &ended.to_string())?;

@@ -3,7 +3,8 @@
 
 use std::net::IpAddr;
 
-use trawl_store::{Scope, key};
+use trawl_spool::key;
+use trawl_store::Scope;
 use trawl_sys::clock;
 
 const DAY_NS: u64 = 86_400_000_000_000;

@@ -217,8 +217,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// Returns the largest error of each chunk's times.
 fn bounds(inventory: &Inventory) -> BTreeMap<String, Option<u64>> {
     let bound = |(key, manifest): (
-        &trawl_store::key::ChunkKey,
-        &trawl_store::manifest::Manifest,
+        &trawl_spool::key::ChunkKey,
+        &trawl_spool::manifest::Manifest,
     )| { (key.packets(), manifest.clock.error_bound_ns) };
     inventory.manifests.iter().map(bound).collect()
 }

@@ -1,10 +1,9 @@
-//! The writer of a capture into a store: one thread makes chunks from the blocks, a second one stores them. The capture waits for
-//! neither the network nor the store.
+//! The writer of a capture into a spool: a thread makes chunks from the blocks, and another process stores them. The capture
+//! waits for neither the network nor the store.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,17 +13,18 @@ use trawl_pipeline::account::Account;
 use trawl_pipeline::plan::StorePlan;
 use trawl_pipeline::{Blocks, Counts, Outcome, Pressure, Writer};
 use trawl_sys::privilege::{self, Capabilities};
-use trawl_sys::{Error, Result, clock};
+use trawl_sys::{Error, Result, clock, process};
 
 use crate::chunker::{Bounds, Chunker};
 use crate::key::Epoch;
 use crate::manifest::{Begin, Clock, End, FORMAT, Fates, InterfaceEnd, Origin, State};
-use crate::remote::Store;
 use crate::spool::{Spool, Target, default_spool};
-use crate::upload;
+use crate::uploader::Uploader;
 
 /// Most bytes queued for the chunker: more than accumulate during a disk's short pause.
 const QUEUE_BYTES: usize = 64 << 20;
+/// Time for the last call of the process that stores.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Capture and host that are stored.
 #[derive(Clone, Debug)]
@@ -34,6 +34,45 @@ pub struct Config {
     pub boot: String,
     pub options: Vec<String>,
     pub trawl: String,
+}
+
+impl Config {
+    fn spool(&self) -> PathBuf {
+        self.plan.spool.clone().unwrap_or_else(default_spool)
+    }
+
+    fn origin(&self) -> Origin {
+        Origin {
+            options: self.options.clone(),
+            trawl: self.trawl.clone(),
+        }
+    }
+
+    /// Makes the spool of a new run.
+    pub fn open(&self, interfaces: Vec<String>) -> Result<Spool> {
+        let began_ns = clock::wall();
+        let epoch = Epoch {
+            capture: self.plan.name.clone(),
+            host: self.host.clone(),
+            boot: self.boot.clone(),
+            epoch: began_ns.to_string(),
+        };
+        let begin = Begin {
+            format: FORMAT,
+            epoch: epoch.clone(),
+            began_ns,
+            interfaces,
+            clock: Clock::now(),
+            origin: self.origin(),
+            seal: String::new(),
+        };
+        let target = Target {
+            url: self.plan.url.clone(),
+            epoch,
+            index: self.plan.index,
+        };
+        Spool::create(&self.spool(), target, &begin)
+    }
 }
 
 enum Message {
@@ -133,13 +172,13 @@ impl Accounts {
     }
 }
 
-/// Writes a capture's blocks into a store.
+/// Writes a capture's blocks into a spool.
 pub struct StoreWriter {
     channel: Arc<Channel>,
     chunker: Option<JoinHandle<(Vec<InterfaceEnd>, u64)>>,
-    uploader: Option<JoinHandle<std::result::Result<(), String>>>,
+    /// The process that stores the chunks, and the thread that follows it.
+    uploader: Option<(u32, JoinHandle<Option<String>>)>,
     spool: Arc<Spool>,
-    stop: Arc<AtomicBool>,
     patience: Duration,
     unwritten: Counts,
     taken: u64,
@@ -170,41 +209,16 @@ pub struct StoredCapture {
 }
 
 impl StoreWriter {
-    /// Opens store and spool and starts the threads. `complain` receives errors of the store.
+    /// Starts the threads. Without a process that stores them, chunks stay in the spool. `complain` receives errors of the
+    /// store.
     pub fn begin(
         config: &Config,
-        interfaces: Vec<String>,
+        spool: Spool,
+        uploader: Option<Uploader>,
         complain: impl Fn(&str) + Send + 'static,
     ) -> Result<Self> {
         let plan = &config.plan;
-        let spool_path = plan.spool.clone().unwrap_or_else(default_spool);
-        let store = Store::open(&plan.url, true)?;
-        let epoch = Epoch {
-            capture: plan.name.clone(),
-            host: config.host.clone(),
-            boot: config.boot.clone(),
-            epoch: clock::wall().to_string(),
-        };
-        let origin = Origin {
-            options: config.options.clone(),
-            trawl: config.trawl.clone(),
-        };
-        let begin = Begin {
-            format: FORMAT,
-            epoch: epoch.clone(),
-            began_ns: clock::wall(),
-            interfaces,
-            clock: Clock::now(),
-            origin: origin.clone(),
-            seal: String::new(),
-        };
-        let url = store.url().to_owned();
-        let target = Target {
-            url: url.clone(),
-            epoch,
-            index: plan.index,
-        };
-        let spool = Arc::new(Spool::create(&spool_path, target, &begin)?);
+        let spool = Arc::new(spool);
         let bounds = Bounds {
             chunk_bytes: plan.chunk_bytes,
             chunk_time: plan.chunk_time,
@@ -212,10 +226,9 @@ impl StoreWriter {
             full: plan.full,
         };
         let channel = Arc::new(Channel::default());
-        let stop = Arc::new(AtomicBool::new(false));
         let fail = |e| Error::os("cannot start a thread", e);
         let chunker = {
-            let chunker = Chunker::new(spool.clone(), origin, bounds);
+            let chunker = Chunker::new(spool.clone(), config.origin(), bounds);
             let channel = channel.clone();
             let thread = std::thread::Builder::new().name("chunks".into());
             thread
@@ -225,29 +238,26 @@ impl StoreWriter {
                 })
                 .map_err(fail)?
         };
-        let uploader = {
-            let (spool, stop) = (spool.clone(), stop.clone());
+        let follow = |uploader: Uploader| {
+            let (id, spool) = (uploader.id(), spool.clone());
             let thread = std::thread::Builder::new().name("store".into());
-            let give_up = move || stop.load(Ordering::Acquire);
-            thread
-                .spawn(move || {
-                    keep_rights_to_files();
-                    upload::run(&store, &spool, &give_up, &complain)
-                })
-                .map_err(fail)?
+            let thread = thread.spawn(move || {
+                keep_rights_to_files();
+                uploader.follow(&spool, &complain)
+            });
+            thread.map(|thread| (id, thread)).map_err(fail)
         };
         Ok(Self {
             channel,
             chunker: Some(chunker),
-            uploader: Some(uploader),
+            uploader: uploader.map(follow).transpose()?,
             spool,
-            stop,
             patience: plan.patience,
             unwritten: Counts::default(),
             taken: 0,
             size: plan.size,
-            root: spool_path,
-            url,
+            root: config.spool(),
+            url: plan.url.clone(),
         })
     }
 
@@ -326,24 +336,19 @@ impl StoreWriter {
         })
     }
 
+    /// Waits for the process that stores, which ends by itself unless a call does not return.
     fn wait_for_store(&mut self) -> Option<String> {
-        let uploader = self.uploader.take()?;
-        let until = Instant::now() + self.patience;
-        while !uploader.is_finished() && Instant::now() < until {
+        let (process, thread) = self.uploader.take()?;
+        let until = Instant::now() + self.patience + GRACE;
+        while !thread.is_finished() && Instant::now() < until {
             std::thread::park_timeout(Duration::from_millis(5));
         }
-        self.stop.store(true, Ordering::Release);
-        uploader.thread().unpark();
-        // A call may still be in progress; it has limits of its own.
-        let until = Instant::now() + Duration::from_secs(2);
-        while !uploader.is_finished() && Instant::now() < until {
-            std::thread::park_timeout(Duration::from_millis(5));
+        if !thread.is_finished() {
+            let _ = process::kill(process);
+            return Some(format!("{} does not answer", self.url));
         }
-        match uploader.is_finished().then(|| uploader.join()) {
-            Some(Ok(result)) => result.err(),
-            Some(Err(_)) => Some("the thread that stores broke down".to_owned()),
-            None => Some(format!("{} does not answer", self.url)),
-        }
+        let joined = thread.join();
+        joined.unwrap_or_else(|_| Some("the thread that follows the store broke down".to_owned()))
     }
 }
 

@@ -1,0 +1,14 @@
+//! The spool of a capture: sealed chunks and manifests in a directory for each run, which `trawl-fleet upload` stores. This
+//! crate needs files alone. `docs/internals/store.md` describes the format.
+
+pub mod chunk;
+mod chunker;
+pub mod key;
+pub mod manifest;
+pub mod spool;
+mod uploader;
+mod writer;
+
+pub use spool::{Spool, Target, default_spool};
+pub use uploader::{Report, Uploader};
+pub use writer::{Accounts, Config, StoreWriter, StoredCapture};
