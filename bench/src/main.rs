@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         Some(Command::Peers(args)) => commands::peers(&args),
         Some(Command::Report(args)) => report::command::run(&args),
         Some(Command::ReceiveXsk(args)) => commands::receive_xsk(&args),
-        Some(Command::Man { directory }) => help::write_pages(&directory, command),
+        Some(Command::Man { directory }) => help::write_pages(&directory, command, &[]),
     })
 }
 
@@ -107,7 +107,7 @@ mod tests {
     fn manual_pages_are_in_step_with_the_arguments() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/man");
         let command = help::with_examples(Cli::command(), EXAMPLES);
-        for (name, text) in help::pages(command).expect("pages are made in memory") {
+        for (name, text) in help::pages(command, &[]).expect("pages are made in memory") {
             let present = std::fs::read(directory.join(&name)).unwrap_or_default();
             assert!(
                 present == text,

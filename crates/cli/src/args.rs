@@ -1,10 +1,12 @@
 //! Arguments shared by several commands.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, ValueEnum};
 use trawl_bpf::verifier_log;
 use trawl_io::libpcap::choose_for_filters;
@@ -13,13 +15,37 @@ use trawl_sys::netns::{CURRENT, Namespace};
 use trawl_sys::{Error, Result, clock};
 use trawl_view::print::{Dump, DumpForm, Precision, PrintOptions, Timestamp};
 
-use crate::{outfile, units};
+use crate::{completion, outfile, units};
+
+/// A value by its name on the command line, with its help.
+pub type NamedValue<T> = (&'static str, &'static str, T);
+
+/// Parses one of several named values.
+pub fn choice<T: Copy + Send + Sync + 'static>(
+    choices: &'static [NamedValue<T>],
+) -> impl TypedValueParser<Value = T> {
+    let shown = choices.iter().map(|(name, help, _)| match help.is_empty() {
+        true => PossibleValue::new(*name),
+        false => PossibleValue::new(*name).help(*help),
+    });
+    PossibleValuesParser::new(shown).try_map(|word| {
+        let found = choices.iter().find(|(name, ..)| *name == word);
+        found.map(|(.., value)| *value).ok_or("no such value")
+    })
+}
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct NetnsArg {
     /// Network namespace of interfaces given without one: a name, a path or a process id
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = completion::namespaces())]
     netns: Option<String>,
+}
+
+impl NetnsArg {
+    /// Opens the namespace; `None` for the one that trawl runs in.
+    pub fn open(&self) -> Result<Option<Namespace>> {
+        self.netns.as_deref().map(Namespace::open).transpose()
+    }
 }
 
 impl Deref for NetnsArg {
@@ -34,7 +60,7 @@ impl Deref for NetnsArg {
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct NamespacesArg {
     /// Network namespace to look at: a name, a path or a process id; may be given several times [default: the one that trawl runs in]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = completion::namespaces())]
     netns: Vec<String>,
     /// Look at all network namespaces of this machine
     #[arg(long, conflicts_with = "netns")]
@@ -42,6 +68,15 @@ pub struct NamespacesArg {
 }
 
 impl NamespacesArg {
+    pub fn are_all(&self) -> bool {
+        self.all_namespaces
+    }
+
+    /// Returns the names that were given.
+    pub fn given(&self) -> &[String] {
+        &self.netns
+    }
+
     /// Returns the names; none for all namespaces.
     pub fn names(&self) -> Vec<String> {
         match (self.all_namespaces, &self.netns[..]) {
@@ -66,6 +101,79 @@ impl NamespacesArg {
             _ => None,
         }
     }
+}
+
+/// Interfaces of a command: arguments, each perhaps after the word `dev`, or values of `-i`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct InterfaceArgs {
+    /// The interfaces, NAME or NAMESPACE:NAME; `dev` may precede each
+    #[arg(value_name = "IF", add = completion::interfaces())]
+    interfaces: Vec<String>,
+    /// The same, in the form that trawl capture accepts
+    #[arg(short = 'i', long = "interface", value_name = "IF", num_args = 1.., add = completion::interfaces())]
+    by_option: Vec<String>,
+}
+
+impl InterfaceArgs {
+    pub fn names(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut words = &self.interfaces[..];
+        while let Some((first, rest)) = without_dev(words).split_first() {
+            names.push(first.clone());
+            words = rest;
+        }
+        names.extend(self.by_option.iter().cloned());
+        names
+    }
+
+    /// Returns the interfaces of a command that needs at least one.
+    pub fn some(&self, command: &str) -> Result<Vec<String>> {
+        let names = self.names();
+        match names.is_empty() {
+            true => Err(unnamed(command)),
+            false => Ok(names),
+        }
+    }
+
+    /// Returns the only interface; `None` without any.
+    pub fn at_most_one(&self, command: &str) -> Result<Option<String>> {
+        let mut names = self.names();
+        let first = names.pop();
+        match names.is_empty() {
+            true => Ok(first),
+            false => Err(
+                Error::usage("several interfaces are named", "one is possible")
+                    .fix(format!("trawl {command} IF")),
+            ),
+        }
+    }
+}
+
+/// The interface of a command whose further arguments follow it: `IF REST`, `dev IF REST` or `-i IF REST`.
+pub fn interface_and_rest<'a>(
+    by_option: Option<&'a str>,
+    words: &'a [OsString],
+    command: &str,
+) -> Result<(String, &'a [OsString])> {
+    match (by_option, without_dev(words)) {
+        (Some(interface), rest) => Ok((interface.to_owned(), rest)),
+        (None, [interface, rest @ ..]) => Ok((interface.to_string_lossy().into_owned(), rest)),
+        (None, []) => Err(unnamed(command)),
+    }
+}
+
+/// Leaves out iproute2's `dev` before the name of an interface, which may itself be `dev`.
+fn without_dev<T: AsRef<OsStr>>(words: &[T]) -> &[T] {
+    match words {
+        [dev, rest @ ..] if dev.as_ref() == "dev" && !rest.is_empty() => rest,
+        _ => words,
+    }
+}
+
+fn unnamed(command: &str) -> Error {
+    let what = format!("cannot run trawl {command}");
+    Error::usage(what, "no interface is named")
+        .fix(format!("trawl {command} IF (trawl capture -D lists them)"))
 }
 
 #[derive(Debug, clap::Args)]
@@ -111,6 +219,13 @@ pub fn begin_verifier_log(path: &Path) -> Result<()> {
         .map_err(|e| Error::os(format!("cannot write to {}", path.display()), e))?;
     verifier_log::keep_in(file);
     Ok(())
+}
+
+/// Form of packets in JSON: one object a line, or one document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum JsonForm {
+    Lines,
+    Array,
 }
 
 /// Compression formats of files.
@@ -186,46 +301,50 @@ pub fn filter_in_file(path: &Path) -> Result<String> {
 #[command(next_help_heading = "Printing")]
 pub struct LineArgs {
     /// Show the link layer's header
-    #[arg(short = 'e')]
+    #[arg(short = 'e', hide_short_help = true)]
     link_header: bool,
     /// Show numbers instead of names; trawl always does
-    #[arg(short = 'n', action = ArgAction::Count)]
+    #[arg(short = 'n', action = ArgAction::Count, hide_short_help = true)]
     numeric: u8,
     /// Show names without their domain; trawl shows numbers
-    #[arg(short = 'N')]
+    #[arg(short = 'N', hide_short_help = true)]
     without_domain: bool,
     /// -t no time, -tt seconds since 1970, -ttt since the last packet, -tttt with the date, -ttttt since the first
-    #[arg(short = 't', action = ArgAction::Count)]
+    #[arg(short = 't', action = ArgAction::Count, hide_short_help = true)]
     time: u8,
     /// Show the packet's bytes in hex; -xx with the link layer's header
-    #[arg(short = 'x', action = ArgAction::Count)]
+    #[arg(short = 'x', action = ArgAction::Count, hide_short_help = true)]
     hex: u8,
     /// Show the packet's bytes in hex and ASCII; -XX with the link layer's header
-    #[arg(short = 'X', action = ArgAction::Count)]
+    #[arg(short = 'X', action = ArgAction::Count, hide_short_help = true)]
     hex_ascii: u8,
     /// Show the packet's bytes in ASCII
-    #[arg(short = 'A', action = ArgAction::Count)]
+    #[arg(short = 'A', action = ArgAction::Count, hide_short_help = true)]
     ascii: u8,
     /// Show more of each header; more with -vv
     #[arg(short = 'v', action = ArgAction::Count)]
     verbosity: u8,
     /// Show TCP sequence numbers as they are, not from the start of the conversation
-    #[arg(short = 'S', long = "absolute-tcp-sequence-numbers")]
+    #[arg(
+        short = 'S',
+        long = "absolute-tcp-sequence-numbers",
+        hide_short_help = true
+    )]
     absolute_sequence: bool,
     /// Do not verify checksums: for packets whose checksums the sending card makes
-    #[arg(short = 'K', long = "dont-verify-checksums")]
+    #[arg(short = 'K', long = "dont-verify-checksums", hide_short_help = true)]
     trust_checksums: bool,
     /// Show a number in front of each packet
-    #[arg(short = '#', long)]
+    #[arg(short = '#', long, hide_short_help = true)]
     number: bool,
     /// Show times with six digits after the second
-    #[arg(long, conflicts_with = "nano")]
+    #[arg(long, conflicts_with = "nano", hide_short_help = true)]
     micro: bool,
     /// Show times with nine digits after the second
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     nano: bool,
     /// tcpdump's name for --micro and --nano
-    #[arg(long, value_enum, value_name = "PRECISION", conflicts_with_all = ["micro", "nano"])]
+    #[arg(long, value_enum, value_name = "PRECISION", conflicts_with_all = ["micro", "nano"], hide_short_help = true)]
     time_stamp_precision: Option<PrecisionName>,
 }
 
@@ -303,6 +422,23 @@ impl LineArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dev_may_precede_each_interface() {
+        let named = |words: &[&str]| InterfaceArgs {
+            interfaces: words.iter().map(|&word| word.to_owned()).collect(),
+            by_option: vec!["z".to_owned()],
+        };
+        for (words, names) in [
+            (&["a", "b"][..], &["a", "b", "z"][..]),
+            (&["dev", "a", "dev", "b"], &["a", "b", "z"]),
+            (&["dev"], &["dev", "z"]),
+            (&["dev", "dev"], &["dev", "z"]),
+            (&[], &["z"]),
+        ] {
+            assert_eq!(named(words).names(), names, "{words:?}");
+        }
+    }
 
     #[test]
     fn sizes_are_millions_or_have_a_unit() {

@@ -3,8 +3,8 @@
 mod change;
 mod show;
 
+use std::ffi::OsString;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use clap::Subcommand;
 use trawl_balance::file;
 use trawl_balance::{Balancer, Forward, Service};
 use trawl_program::{Site, unload};
-use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
-use crate::args::NetnsArg;
-use crate::program_args::{AttachArgs, Choice, Consent, choice};
-use crate::units;
+use crate::args::{NamedValue, NetnsArg, choice};
+use crate::program_args::{AttachArgs, UnloadArgs};
+use crate::{completion, units};
 
 /// Balances flows to virtual addresses over backends, in XDP
 ///
 /// Maglev hashing chooses the backend of a new flow. A flow keeps its backend when other backends are added or removed.
 /// Packets for other addresses go to the stack.
 #[derive(Debug, clap::Args)]
+#[command(infer_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -38,15 +38,20 @@ enum Command {
     /// Adds, removes and drains backends, and sets their weights
     #[command(subcommand)]
     Backend(BackendCommand),
+    #[command(visible_aliases = ["show", "status"])]
+    List(List),
     Stats(Stats),
     Check(Check),
-    Unload(Unload),
+    /// Detaches the balancer from interfaces, and removes its table and flows
+    #[command(mut_arg("interfaces", |arg| arg.help("The interfaces [default: the only one in the namespace with a balancer]")))]
+    Unload(UnloadArgs),
 }
 
 #[derive(Debug, Subcommand)]
 enum VipCommand {
     Add(VipAdd),
     Remove(VipRemove),
+    #[command(visible_aliases = ["show", "status"])]
     List(List),
 }
 
@@ -62,7 +67,7 @@ enum BackendCommand {
 #[derive(Debug, clap::Args)]
 struct BalancerArgs {
     /// The balancer on this interface, NAME or NAMESPACE:NAME [default: the only one in the namespace]
-    #[arg(long, value_name = "IF")]
+    #[arg(long, value_name = "IF", add = completion::interfaces())]
     on: Option<String>,
     #[command(flatten)]
     netns: NetnsArg,
@@ -76,8 +81,7 @@ impl BalancerArgs {
         if let Some(on) = &self.on {
             return Balancer::at(Site::find(on, self.netns.as_deref())?);
         }
-        let namespace = self.netns.as_deref().map(Namespace::open).transpose()?;
-        let mut all = Balancer::all_in(namespace.as_ref())?;
+        let mut all = Balancer::all_in(self.netns.open()?.as_ref())?;
         match (all.pop(), all.len()) {
             (Some(only), 0) => Ok(only),
             (None, _) => Err(
@@ -100,7 +104,7 @@ impl BalancerArgs {
     }
 }
 
-const FORWARDS: [Choice<Forward>; 3] = [
+const FORWARDS: [NamedValue<Forward>; 3] = [
     (
         "direct",
         "To a backend on the same link, by its MAC address",
@@ -116,12 +120,13 @@ const FORWARDS: [Choice<Forward>; 3] = [
 /// and counts.
 #[derive(Debug, clap::Args)]
 struct Load {
-    /// The interface, NAME or NAMESPACE:NAME
-    #[arg(value_name = "IF")]
-    interface: String,
-    /// Virtual addresses and backends in TOML; `-` for standard input [default: the present ones, or none]
-    #[arg(value_name = "FILE.toml")]
-    file: Option<PathBuf>,
+    /// The interface, NAME or NAMESPACE:NAME; then virtual addresses and backends in TOML, `-` for standard input [default: the
+    /// present ones, or none]
+    #[arg(value_names = ["IF", "FILE.toml"], num_args = 0..=3, add = completion::interface_and_file())]
+    words: Vec<OsString>,
+    /// The interface, in the form that trawl capture accepts
+    #[arg(short = 'i', long = "interface", value_name = "IF", add = completion::interfaces())]
+    interface: Option<String>,
     /// Its priority in a chain: programs with lower numbers run first [default: 20]
     #[arg(long, value_name = "N")]
     prio: Option<u32>,
@@ -259,25 +264,10 @@ struct Check {
     place: BalancerArgs,
 }
 
-/// Detaches the balancer from interfaces, and removes its table and flows
-#[derive(Debug, clap::Args)]
-struct Unload {
-    /// The interfaces [default: the only one in the namespace with a balancer]
-    #[arg(value_name = "IF")]
-    interfaces: Vec<String>,
-    #[command(flatten)]
-    netns: NetnsArg,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    consent: Consent,
-}
-
 pub fn run(args: Args) -> Result<ExitCode> {
     let only_looks = matches!(
         args.command,
-        Command::Stats(_) | Command::Vip(VipCommand::List(_))
+        Command::Stats(_) | Command::List(_) | Command::Vip(VipCommand::List(_))
     );
     if !only_looks {
         unload::clear_away();
@@ -286,7 +276,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Load(args) => change::load(&args),
         Command::Vip(VipCommand::Add(args)) => change::add_vip(&args),
         Command::Vip(VipCommand::Remove(args)) => change::remove_vip(&args),
-        Command::Vip(VipCommand::List(args)) => show::list(&args),
+        Command::List(args) | Command::Vip(VipCommand::List(args)) => show::list(&args),
         Command::Backend(BackendCommand::Add(args)) => change::add_backend(&args),
         Command::Backend(BackendCommand::Remove(args)) => change::remove_backend(&args),
         Command::Backend(BackendCommand::Drain(args)) => change::drain(&args),

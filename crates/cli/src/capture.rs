@@ -1,15 +1,12 @@
 //! `trawl capture`: from the arguments to the final summary.
 
 pub(crate) mod args;
-mod beside;
-mod checks;
 mod display;
 mod drops;
-mod how;
 pub(crate) mod interfaces;
 mod loans;
 mod named_output;
-mod output;
+mod outputs;
 mod peers;
 mod pod;
 mod progress;
@@ -20,10 +17,7 @@ mod stored;
 mod tcpdump;
 mod trigger;
 
-use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::AsFd;
-use std::path::Path;
 use std::process::ExitCode;
 
 use trawl_bpf::layout::RECORD_MAX_CAPTURED;
@@ -32,33 +26,23 @@ use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::Event;
 use trawl_capture::options::TimeSource;
 use trawl_capture::plan::CapturePlan;
-use trawl_capture::session::{self, Attached, Confined, Ended, Observer};
-use trawl_capture::summary::{OutputSummary, Summary};
+use trawl_capture::session::{self, Attached, Ended, Observer};
+use trawl_capture::summary::Summary;
 use trawl_io::libpcap::choose_for_filters;
-use trawl_pipeline::plan::{Io, OutputPlan};
-use trawl_pipeline::{Counts, Writer};
-use trawl_sink::{
-    COMPRESSION_LIMIT, Fate, NextFiles, Series, SeriesPlan, Several, compression_threads,
-};
-use trawl_sys::privilege::{Capabilities, Kept};
-use trawl_sys::warden::{self, CutFile, Undo, WholeBytes};
+use trawl_sink::{COMPRESSION_LIMIT, compression_threads};
+use trawl_sys::privilege::{Capabilities, User};
 use trawl_sys::{Error, Result, errno};
+use trawl_view::text;
 
 pub use args::Args;
 use args::Environment;
-use beside::Outputs;
-use checks::{check_format, check_link_types};
 use display::{Display, Form};
-use how::How;
-use output::Output;
+use outputs::{First, Output, Outputs};
 use progress::Terminal;
 use shown::{Shown, packets};
-use trawl_view::json::JsonLines;
-use trawl_view::print::Printer;
-use trawl_view::text;
 
-use crate::args::begin_verifier_log;
-use crate::{json, outfile, published, terminal};
+use crate::args::{JsonForm, begin_verifier_log};
+use crate::{json, published, terminal};
 
 pub fn run(args: Args) -> Result<ExitCode> {
     if args.drops.asks_for_help() {
@@ -69,7 +53,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         None => args.resolve(&Environment::here())?,
     };
     let display = args.display(&plan);
-    if args.list_interfaces {
+    if args.lists_interfaces() {
         return interfaces::list(&plan, display.json);
     }
     if args.dry_run {
@@ -82,10 +66,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
         choose_for_filters(path);
     }
     if args.remote.are_named() {
-        return remote::run(&args.remote, &plan, &display);
+        return remote::capture(&args.remote, &plan, &display);
     }
     let sites = interfaces::find(&plan)?;
-    check_format(&plan, &display, &sites)?;
+    outputs::check(&plan, &display, &sites)?;
     if let Some(wanted) = &plan.link_type {
         tcpdump::check_link_type(wanted, &sites)?;
     }
@@ -113,32 +97,21 @@ fn show_plan(plan: &CapturePlan, on_one_line: bool) -> Result<ExitCode> {
 /// Captures as planned, and compiles the summary.
 fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> Result<ExitCode> {
     let options = &plan.options;
-    let series = series_of(plan)?;
     let mut observer = Terminal::new(plan, display);
-    let prints = !plan.outputs.is_empty() && display.form.is_some();
-    let outputs = Outputs::open(plan, series.is_some(), prints, &mut observer)?;
-    if let Err(error) = outputs.check_io(plan, series.is_some(), &mut observer) {
-        outputs.discard();
-        return Err(error);
-    }
+    let user = plan.user.as_deref().map(User::find).transpose()?;
+    let account = plan.summary.as_deref();
+    let account = account.map(|path| Output::open(path, plan.files.mode, user.as_ref()));
+    let account = account.transpose()?;
+    let shape = display.form.as_ref();
+    let prints = !plan.outputs.is_empty() && shape.is_some();
+    let outputs = Outputs::open(plan, prints, user, &mut observer)?;
     let loans = match &plan.tappable {
         Some(file) => loans::take(&plan.sources, file, &mut observer)?,
         None => Vec::new(),
     };
-    let attached = session::attach(&sites, options, Host::this(), &mut observer);
+    let attached = session::attach(&sites, options, Host::this(), &mut observer)?;
     // A deleted namespace ends once no process holds it: the session releases the namespaces of vanished interfaces.
     drop(sites);
-    let checked = attached.and_then(|attached| {
-        check_link_types(plan, attached.session())?;
-        Ok(attached)
-    });
-    let attached = match checked {
-        Ok(attached) => attached,
-        Err(error) => {
-            outputs.discard();
-            return Err(error);
-        }
-    };
     let geometry = attached.session().geometry();
     let snaplen = options.snaplen.min(geometry.max_captured());
     if snaplen < options.snaplen && options.snaplen < RECORD_MAX_CAPTURED as u32 {
@@ -148,214 +121,36 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
         observer.event(&Event::armed(trigger, geometry.pool_size as u64));
     }
     let mut is_stored = true;
-    let Outputs {
-        account,
-        first,
-        others,
-    } = outputs;
-    let run = Run { plan, display };
-    let (mut summary, ended) = match (first, series, &plan.store) {
-        (Some(output), _, _) => run.record(attached, output, others, &mut observer)?,
-        (None, Some(series), _) => run.record_series(attached, series, others, &mut observer)?,
-        (None, None, Some(store)) => {
-            let user = output::user_of(plan)?;
-            let confine = |attached| run.confine(attached);
+    let (mut summary, ended) = match (&outputs.first, &plan.store) {
+        (First::None, Some(store)) => {
+            let user = outputs.user.clone();
+            let confine =
+                |attached: Attached| attached.confine(outputs.user, Capabilities::empty());
             let (summary, ended, outcome) =
                 stored::record(attached, store, user, confine, &mut observer)?;
             is_stored = stored::tell(&outcome, &store.url);
             (summary, ended)
         }
-        (None, None, None) => run.show(attached, &mut observer)?,
+        (First::None, None) => {
+            let confined = attached.confine(outputs.user, Capabilities::empty())?;
+            let packets = packets(confined.session());
+            let shape = shape.unwrap_or(&Form::Json(JsonForm::Lines));
+            confined.run(&mut Shown::new(shape, packets)?, &mut observer)?
+        }
+        (First::One(..) | First::Series(..), _) => {
+            outputs.record(attached, shape, &mut observer)?
+        }
     };
     published::stopping();
     loans::give_back(loans, &mut observer);
     observer.finish();
     summary.notices = observer.said();
-    let code = report(plan, display, &summary, &ended, account)?;
+    let code = report(options.time, display, &summary, &ended, account)?;
     Ok(if is_stored { code } else { ExitCode::FAILURE })
 }
 
-/// Returns the series of files that packets are written to, if one is planned. A file with the name as given is left
-/// alone.
-fn series_of(plan: &CapturePlan) -> Result<Option<SeriesPlan>> {
-    let is_file = |output: &&OutputPlan| {
-        !output::is_open_already(&output.path)
-            && std::fs::metadata(&output.path).map_or(true, |about| about.is_file())
-    };
-    let first = plan.outputs.first().filter(is_file);
-    if plan.files.io == Io::Direct && !first.is_some_and(OutputPlan::can_be_direct) {
-        let why = "only pcapng files are, if they are not compressed";
-        return Err(Error::usage("cannot write directly", why).fix("use --io auto"));
-    }
-    let Some(output) = first else {
-        recording::refuse_rotation(&plan.rotation)?;
-        return Ok(None);
-    };
-    let series = SeriesPlan {
-        path: output.path.to_string_lossy().into_owned(),
-        rotation: plan.rotation.clone(),
-        by_event: plan.options.trigger.is_some(),
-    };
-    if series.is_asked_for() && output.path.to_str().is_none() {
-        let what = format!(
-            "cannot write a series of files to {}",
-            output.path.display()
-        );
-        return Err(Error::usage(what, "the name is not UTF-8").fix("choose a name in UTF-8"));
-    }
-    Ok(Some(series).filter(SeriesPlan::is_asked_for))
-}
-
-/// A capture whose taps are attached, and that still has to open its outputs.
-struct Run<'a> {
-    plan: &'a CapturePlan,
-    display: &'a Display,
-}
-
-impl Run<'_> {
-    fn record(
-        &self,
-        mut attached: Attached,
-        output: Output,
-        mut others: Others,
-        observer: &mut Terminal,
-    ) -> Result<(Summary, Ended)> {
-        let first = &self.plan.outputs[0];
-        let whole = output.start()?;
-        if whole.is_none() && (!others.is_empty() || self.display.form.is_some()) {
-            // A slow pipe must not stall the other outputs, so it gets its own queue.
-            others.insert(0, (first.clone(), output));
-            let first = || Ok(Box::new(Counts::default()) as Box<dyn Writer>);
-            return self.run_several(attached, "", first, others, observer);
-        }
-        let how = How::of(first, self.plan.files.io, attached.session());
-        if let Some(whole) = &whole {
-            let file = warden::hold(output.file.as_fd())?;
-            attached.files_warden().watch([Box::new(CutFile {
-                file,
-                whole: whole.clone(),
-            }) as Box<dyn Undo>])?;
-        }
-        let Output { file, name, .. } = output;
-        let said = name.clone();
-        let first = move || Ok(how.open_any(file, name, whole)? as Box<dyn Writer>);
-        self.run_several(attached, &said, first, others, observer)
-    }
-
-    /// Drops all rights that the capture does not need.
-    fn confine(&self, attached: Attached) -> Result<Confined> {
-        attached.confine(output::user_of(self.plan)?, Capabilities::empty())
-    }
-
-    /// Records to the first output and to the ones after it.
-    fn run_several(
-        &self,
-        attached: Attached,
-        name: &str,
-        first: impl FnOnce() -> Result<Box<dyn Writer>>,
-        others: Others,
-        observer: &mut Terminal,
-    ) -> Result<(Summary, Ended)> {
-        let confined = self.confine(attached)?;
-        let mut first = first()?;
-        let snaplen = self.plan.outputs.first().and_then(|output| output.snaplen);
-        let beside = beside::start(others, confined.session(), self.plan, self.display)?;
-        if beside.is_empty() && snaplen.is_none() {
-            return confined.run(first.as_mut(), observer);
-        }
-        let mut sink = Several::new(name.to_owned(), first, snaplen, beside);
-        let mut ran = confined.run(&mut sink, observer);
-        for fate in sink.end() {
-            let output = account_of(fate);
-            if let Ok((summary, _)) = &mut ran {
-                summary.outputs.push(output);
-            }
-        }
-        ran
-    }
-
-    fn record_series(
-        &self,
-        attached: Attached,
-        series: SeriesPlan,
-        others: Others,
-        observer: &mut Terminal,
-    ) -> Result<(Summary, Ended)> {
-        let mut how = How::of(
-            &self.plan.outputs[0],
-            self.plan.files.io,
-            attached.session(),
-        );
-        how.largest = series.largest();
-        let whole = WholeBytes::new()?;
-        let mode = self.plan.files.mode;
-        let make = move |path: &Path| {
-            outfile::check_regular(path)?;
-            let (file, _) = outfile::open(path, mode)?;
-            let fail = |e| Error::os(format!("cannot write to {}", path.display()), e);
-            file.set_len(0).map_err(fail)?;
-            Ok(file)
-        };
-        let user = output::user_of(self.plan)?;
-        // A command is the user's own, and may need more rights than trawl; run as another user, it has that user's
-        // rights.
-        let kept = (user.is_some() || series.rotation.command.is_none()).then(|| Kept {
-            capabilities: match user {
-                Some(_) => Capabilities::empty(),
-                None => Capabilities::DAC_OVERRIDE | Capabilities::FOWNER,
-            },
-            user,
-        });
-        let make = Box::new(make);
-        let files = NextFiles::start(series.clone(), make, whole.clone(), kept.as_ref())?;
-        let open = move |file: File, name: String| how.open(file, name, Some(whole.clone()));
-        let accounts = attached.session().accounts();
-        let name = series.path.clone();
-        let first = move || {
-            let tell = Box::new(|count| json::event(&Event::WaitsForCommands { count }));
-            let series = Series::new(series, files, Box::new(open), accounts, tell);
-            Ok(Box::new(series) as Box<dyn Writer>)
-        };
-        self.run_several(attached, &name, first, others, observer)
-    }
-
-    fn show(&self, attached: Attached, observer: &mut Terminal) -> Result<(Summary, Ended)> {
-        let confined = self.confine(attached)?;
-        let packets = packets(confined.session());
-        match &self.display.form {
-            Some(Form::Lines(options)) => {
-                let printer = Printer::new(*options);
-                confined.run(&mut Shown::new(printer, packets)?, observer)
-            }
-            Some(Form::Json) | None => confined.run(&mut Shown::new(JsonLines, packets)?, observer),
-        }
-    }
-}
-
-/// The outputs after the first.
-type Others = Vec<(OutputPlan, Output)>;
-
-/// Reports the losses of an output, and returns its summary.
-fn account_of(fate: Fate) -> OutputSummary {
-    let output = OutputSummary {
-        name: fate.name,
-        recorded: fate.recorded,
-        lost: fate.lost,
-        failed: fate.failed,
-        error: fate.error.map(|error| error.to_string()),
-        too_few_cpus: fate.compresses_too_slowly.then(compression_threads),
-    };
-    if let Some(error) = output.error.clone() {
-        json::event(&Event::OutputFailed { error });
-    }
-    if output.lost > 0 {
-        json::event(&Event::Output(output.clone()));
-    }
-    output
-}
-
 fn report(
-    plan: &CapturePlan,
+    time: TimeSource,
     display: &Display,
     summary: &Summary,
     ended: &Ended,
@@ -389,7 +184,7 @@ fn report(
         code
     };
     let written = account.map_or(Ok(()), |account| write_summary(account, summary));
-    if plan.options.time == TimeSource::Hardware {
+    if time == TimeSource::Hardware {
         let stamped: u64 = summary
             .interfaces
             .iter()
@@ -427,6 +222,7 @@ fn write_summary(mut account: Output, summary: &Summary) -> Result<()> {
     let mut text = serde_json::to_string(summary)
         .map_err(|e| Error::failed("cannot encode the summary as JSON", e))?;
     text.push('\n');
-    account.start()?;
+    account.empty()?;
+    account.keep();
     account.file.write_all(text.as_bytes()).map_err(fail)
 }

@@ -1,4 +1,4 @@
-//! `trawl clean`: removes the leftovers of killed commands and vanished interfaces.
+//! `trawl doctor --clean`: removes the leftovers of killed commands and vanished interfaces.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,17 +10,12 @@ use trawl_sys::Result;
 
 use crate::json;
 
-/// Removes the leftovers of killed commands and vanished interfaces: unused pins, settings, rules and labs
-///
-/// Commands that only look (status, stats, maps, list, doctor) change nothing. Objects in use stay.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Remove labs that are in use too
     #[arg(long)]
-    all: bool,
-    /// Print JSON
+    pub all: bool,
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// The output of `--json`.
@@ -34,7 +29,8 @@ struct Document<'a> {
     pins_after: usize,
 }
 
-pub fn run(args: &Args) -> Result<ExitCode> {
+/// Removes unused pins, settings, rules and labs, and labs in use too if `all` is set.
+pub fn run(all: bool, as_json: bool) -> Result<ExitCode> {
     let pins = || -> BTreeSet<PathBuf> {
         let pinned = trawl_bpf::bpffs::pinned();
         pinned.into_iter().map(|pin| pin.path).collect()
@@ -42,7 +38,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let before = pins();
     unload::clear_away_all();
     trawl_guard::state::sweep();
-    let labs = trawl_lab::clean(args.all)?;
+    let labs = trawl_lab::clean(all)?;
     let after = pins();
     let removed: Vec<PathBuf> = before.difference(&after).cloned().collect();
     let mut text: String = labs
@@ -66,6 +62,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         pins_before: before.len(),
         pins_after: after.len(),
     };
-    json::print_as(args.json, &document, || text)?;
+    json::print_as(as_json, &document, || text)?;
     Ok(ExitCode::SUCCESS)
 }

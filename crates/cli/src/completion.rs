@@ -1,13 +1,11 @@
 //! Completions from the state of this machine: interfaces, namespaces, labs, bundled programs.
 //!
-//! The shell calls trawl with `COMPLETE=SHELL` in its environment to get the candidates. The name of an argument's value
-//! selects its candidates, so that a new argument has them without being listed here.
+//! The shell calls trawl with `COMPLETE=SHELL` in its environment to get the candidates. Each argument names its own.
 
 use std::ffi::OsStr;
 use std::io;
 use std::process::ExitCode;
 
-use clap::{Arg, Command};
 use clap_complete::Shell;
 use clap_complete::engine::{
     ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
@@ -17,21 +15,13 @@ use trawl_attach::snapshot;
 use trawl_capture::taps::drop::reasons::Reasons;
 use trawl_guard::Guard;
 use trawl_guard::rule::Rule;
+use trawl_guard::values;
+use trawl_program::bundled::NAMES;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result};
-use trawl_view::stat::Field;
 
 use crate::terminal::write_out;
-
-const VERDICTS: [&str; 5] = ["aborted", "drop", "pass", "tx", "redirect"];
-const PROTOCOLS: [&str; 7] = ["tcp", "udp", "icmp", "icmpv6", "sctp", "gre", "esp"];
-const BUNDLED: [&str; 5] = ["drop", "pass", "aborted", "tx", "redirect"];
-const TCP_FLAGS: [&str; 9] = [
-    "fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "none",
-];
-const META: [&str; 6] = ["full", "none", "flags", "queue", "id", "verdict"];
-const PRESETS: [&str; 3] = ["ping-flood", "udp-flood", "syn-flood"];
 
 /// Prints the completions for a shell
 #[derive(Debug, clap::Args)]
@@ -61,82 +51,85 @@ fn registration(shell: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
-/// Gives each argument of the command, and of its subcommands, its candidates.
-pub fn with_candidates(command: Command) -> Command {
-    let path = command.get_name().to_owned();
-    add(without_internal(command), &path)
+pub fn namespaces() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| matching(word, netns::list()))
 }
 
-/// Renames hidden commands, which would otherwise be offered once their first letters are typed.
-fn without_internal(command: Command) -> Command {
-    let hidden: Vec<String> = command
-        .get_subcommands()
-        .filter(|below| below.is_hide_set())
-        .map(|below| below.get_name().to_owned())
-        .collect();
-    hidden.into_iter().fold(command, |command, name| {
-        // The process ends with the candidates.
-        let unspeakable: &str = format!("\u{1}{name}").leak();
-        command.mut_subcommand(name, |below| below.name(unspeakable))
+pub fn interfaces() -> ArgValueCompleter {
+    ArgValueCompleter::new(interface)
+}
+
+/// Completes an interface, then the number of a program on it.
+pub fn interface_and_attached() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| both(interface(word), attached(word)))
+}
+
+/// Completes an interface, or a program: a bundled one by name, others by file.
+pub fn interface_and_program() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| both(interface(word), program(word)))
+}
+
+pub fn interface_and_file() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| both(interface(word), files(word)))
+}
+
+pub fn verdicts() -> ArgValueCompleter {
+    of_list(&["aborted", "drop", "pass", "tx", "redirect"])
+}
+
+pub fn protocols() -> ArgValueCompleter {
+    of_list(&["tcp", "udp", "icmp", "icmpv6", "sctp", "gre", "esp"])
+}
+
+pub fn icmp_types() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| matching(word, values::icmp_types().map(str::to_owned)))
+}
+
+pub fn presets() -> ArgValueCompleter {
+    of_list(&["ping-flood", "udp-flood", "syn-flood"])
+}
+
+/// Completes the numbers of the guard's rules.
+pub fn rules() -> ArgValueCompleter {
+    ArgValueCompleter::new(rule)
+}
+
+/// Completes the running kernel's reasons for drops.
+pub fn reasons() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| {
+        let reasons = Reasons::of_kernel().unwrap_or_default();
+        let own = ["all", "help"].into_iter();
+        next_of(word, &own.chain(reasons.all()).collect::<Vec<_>>())
     })
 }
 
-fn add(command: Command, path: &str) -> Command {
-    let own = path.to_owned();
-    let command = command.mut_args(|argument| match completer(&own, &argument) {
-        Some(completer) => argument.add(completer),
-        None => argument,
-    });
-    let names: Vec<String> = command
-        .get_subcommands()
-        .map(|below| below.get_name().to_owned())
-        .collect();
-    names.into_iter().fold(command, |command, name| {
-        let path = format!("{path} {name}");
-        command.mut_subcommand(name, |below| add(below, &path))
+pub fn metadata() -> ArgValueCompleter {
+    of_list(&["full", "none", "flags", "queue", "id", "verdict"])
+}
+
+pub fn tcp_flags() -> ArgValueCompleter {
+    of_list(&[
+        "fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "none",
+    ])
+}
+
+pub fn users() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| {
+        let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let names = text.lines().filter_map(|line| line.split(':').next());
+        matching(word, names.map(str::to_owned))
     })
 }
 
-fn completer(path: &str, argument: &Arg) -> Option<ArgValueCompleter> {
-    let value = argument.get_value_names()?.first()?.as_str();
-    let id = argument.get_id().as_str();
-    Some(match (path, id, value) {
-        (_, "netns", _) => ArgValueCompleter::new(|word: &OsStr| matching(word, netns::list())),
-        (_, "verdict" | "on_verdict", _) => of_list(&VERDICTS),
-        (_, "proto", _) => of_list(&PROTOCOLS),
-        (_, "icmp", _) => ArgValueCompleter::new(|word: &OsStr| {
-            matching(word, trawl_guard::values::icmp_types().map(str::to_owned))
-        }),
-        ("trawl guard remove", "ids", _) => ArgValueCompleter::new(rule),
-        ("trawl xdp unload", "id", _) => ArgValueCompleter::new(attached),
-        (_, _, "FILE.o|NAME") => ArgValueCompleter::new(program),
-        ("trawl guard preset", "name", _) => of_list(&PRESETS),
-        ("trawl lab down" | "trawl lab show" | "trawl lab exec", "name", _) => {
-            ArgValueCompleter::new(|word: &OsStr| matching(word, labs()))
-        }
-        ("trawl xdp load", _, "IF") if argument.is_positional() => {
-            ArgValueCompleter::new(|word: &OsStr| {
-                let mut candidates = interface(word);
-                candidates.extend(program(word));
-                candidates
-            })
-        }
-        ("trawl xdp load", "on", _) => of_list(&VERDICTS),
-        (_, "by", "FIELD,…") => of_list(&Field::names()),
-        (_, "flags", "FLAGS") => of_list(&TCP_FLAGS),
-        (_, "reason", _) => ArgValueCompleter::new(reason),
-        (_, _, "full|none|LIST") => of_list(&META),
-        (_, _, "USER") => ArgValueCompleter::new(|word: &OsStr| matching(word, users())),
-        (_, _, "IF") => ArgValueCompleter::new(interface),
-        (_, _, value) if argument.is_positional() && value.starts_with("FILE") => {
-            ArgValueCompleter::new(PathCompleter::file())
-        }
-        _ => return None,
+pub fn labs() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| {
+        let labs = trawl_lab::list().unwrap_or_default();
+        matching(word, labs.into_iter().map(|lab| lab.id))
     })
 }
 
 /// Completes an item of the list; after a comma, the next one.
-fn of_list(words: &[&'static str]) -> ArgValueCompleter {
+pub fn of_list(words: &[&'static str]) -> ArgValueCompleter {
     let words = words.to_vec();
     ArgValueCompleter::new(move |word: &OsStr| next_of(word, &words))
 }
@@ -146,19 +139,6 @@ fn next_of(word: &OsStr, words: &[impl AsRef<str>]) -> Vec<CompletionCandidate> 
     let begun = text.rfind(',').map_or("", |comma| &text[..=comma]);
     let full = words.iter().map(|one| format!("{begun}{}", one.as_ref()));
     matching(word, full)
-}
-
-/// Returns the running kernel's reasons for drops.
-fn reason(word: &OsStr) -> Vec<CompletionCandidate> {
-    let reasons = Reasons::of_kernel().unwrap_or_default();
-    let own = ["all", "help"].into_iter();
-    next_of(word, &own.chain(reasons.all()).collect::<Vec<_>>())
-}
-
-fn users() -> Vec<String> {
-    let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let names = text.lines().filter_map(|line| line.split(':').next());
-    names.map(str::to_owned).collect()
 }
 
 fn matching(
@@ -190,7 +170,7 @@ fn attached(word: &OsStr) -> Vec<CompletionCandidate> {
     let words: Vec<String> = typed();
     let after = words.iter().position(|one| one == "unload");
     let mut rest = words.iter().skip(after.map_or(words.len(), |at| at + 1));
-    let Some(text) = rest.find(|one| !one.starts_with('-')) else {
+    let Some(text) = rest.find(|one| !one.starts_with('-') && *one != "dev") else {
         return Vec::new();
     };
     let (namespace, name) = match text.split_once(':') {
@@ -236,12 +216,12 @@ fn interface(word: &OsStr) -> Vec<CompletionCandidate> {
     let candidates = match text.split_once(':') {
         Some((name, _)) => {
             let namespace = Namespace::open(name).ok();
-            let links = namespace.map(|namespace| interfaces(Some(&namespace)));
+            let links = namespace.map(|namespace| link_names(Some(&namespace)));
             let full = links.unwrap_or_default().into_iter();
             full.map(|link| format!("{name}:{link}")).collect()
         }
         None => {
-            let mut all = interfaces(typed_namespace().as_ref());
+            let mut all = link_names(typed_namespace().as_ref());
             all.extend(netns::list().into_iter().map(|name| name + ":"));
             all
         }
@@ -249,7 +229,7 @@ fn interface(word: &OsStr) -> Vec<CompletionCandidate> {
     matching(word, candidates)
 }
 
-fn interfaces(namespace: Option<&Namespace>) -> Vec<String> {
+fn link_names(namespace: Option<&Namespace>) -> Vec<String> {
     let links = Netlink::open(namespace).and_then(|mut netlink| netlink.links());
     links
         .unwrap_or_default()
@@ -258,17 +238,21 @@ fn interfaces(namespace: Option<&Namespace>) -> Vec<String> {
         .collect()
 }
 
-fn labs() -> Vec<String> {
-    let labs = trawl_lab::list().unwrap_or_default();
-    labs.into_iter().map(|lab| lab.id).collect()
+fn program(word: &OsStr) -> Vec<CompletionCandidate> {
+    let bundled = matching(word, NAMES.iter().map(ToString::to_string));
+    both(bundled, files(word))
 }
 
-/// Completes bundled programs by name, others by file.
-fn program(word: &OsStr) -> Vec<CompletionCandidate> {
-    let bundled = BUNDLED.iter().map(ToString::to_string);
-    let mut candidates = matching(word, bundled);
-    candidates.extend(PathCompleter::file().complete(word));
-    candidates
+fn both(
+    mut one: Vec<CompletionCandidate>,
+    other: Vec<CompletionCandidate>,
+) -> Vec<CompletionCandidate> {
+    one.extend(other);
+    one
+}
+
+fn files(word: &OsStr) -> Vec<CompletionCandidate> {
+    PathCompleter::file().complete(word)
 }
 
 #[cfg(test)]
@@ -279,7 +263,7 @@ mod tests {
     use crate::Cli;
 
     fn complete(words: &[&str]) -> Vec<String> {
-        let mut command = with_candidates(Cli::command());
+        let mut command = Cli::command();
         let arguments = words.iter().map(Into::into).collect();
         let found = clap_complete::engine::complete(&mut command, arguments, words.len() - 1, None);
         let text = |one: &CompletionCandidate| one.get_value().to_string_lossy().into_owned();
@@ -324,12 +308,8 @@ mod tests {
         let commands = complete(&["trawl", ""]);
         assert!(commands.contains(&"capture".to_owned()));
         for internal in ["stand-by", "man"] {
-            assert!(!commands.contains(&internal.to_owned()), "{internal}");
             let begun = complete(&["trawl", &internal[..3]]);
-            assert!(
-                !begun.contains(&internal.to_owned()),
-                "{internal}: {begun:?}"
-            );
+            assert!(!begun.contains(&internal.to_owned()), "{begun:?}");
         }
     }
 

@@ -23,7 +23,7 @@ use trawl_view::record::PacketView;
 use crate::exit_code;
 use crate::terminal::write_out;
 
-/// Shows in a lab that trawl records packets that an XDP program drops and tcpdump misses
+/// Records in a lab the packets that XDP drops and tcpdump misses
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The capture file to write

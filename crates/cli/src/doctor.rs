@@ -14,16 +14,25 @@ use trawl_sys::netns::{self, Namespace};
 use crate::args::NetnsArg;
 use crate::helpers;
 use crate::terminal::{colours_wanted, folded, printable, write_control, write_out};
-use crate::{exit_code, json};
+use crate::{clean, exit_code, json};
 
-/// Shows which captures this machine and its interfaces support, and how to fix the rest
+/// Checks this machine and its interfaces for captures, with fixes
+///
+/// With --clean it removes the leftovers of killed commands and vanished interfaces instead: unused pins, settings, rules and
+/// labs. Objects in use stay.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Look at this interface too (IF, or NAMESPACE:IF); may be given several times
-    #[arg(short, value_name = "IF")]
+    #[arg(short, value_name = "IF", add = crate::completion::interfaces())]
     interface: Vec<String>,
     #[command(flatten)]
     netns: NetnsArg,
+    /// Remove the leftovers of killed commands and vanished interfaces
+    #[arg(long, conflicts_with_all = ["interface", "netns"])]
+    clean: bool,
+    /// Remove labs that are in use too
+    #[arg(long, requires = "clean")]
+    all: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -31,12 +40,15 @@ pub struct Args {
 
 /// The JSON document.
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct DoctorDocument<'a> {
     findings: &'a [Finding],
     problem: bool,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
+    if args.clean {
+        return clean::run(args.all, args.json);
+    }
     let mut findings = Vec::new();
     // Look-ups that can fail come first: a wrong name is reported at once, and alone.
     for text in &args.interface {
@@ -45,13 +57,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
         findings.extend(doctor::interface(namespace.as_ref(), name)?);
     }
     if args.interface.is_empty() {
-        args.netns.as_deref().map(Namespace::open).transpose()?;
+        args.netns.open()?;
     }
     let helpers = helpers::ALL.iter().map(|helper| helper.finding());
     findings.splice(0..0, doctor::machine().into_iter().chain(helpers));
     let problem = doctor::has_problem(&findings);
     if args.json {
-        json::print(&Report {
+        json::print(&DoctorDocument {
             findings: &findings,
             problem,
         })?;
@@ -122,7 +134,7 @@ fn paint(text: &str, colour: &str, colours: bool) -> String {
     }
 }
 
-/// Shows all taps: packets, facts and requirements of each, and if this machine supports it
+/// Shows all taps: their packets, requirements, and availability
 #[derive(Debug, clap::Args)]
 pub struct TapsArgs {
     /// Print JSON

@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use parking_lot::Mutex;
 use trawl_attach::snapshot;
-use trawl_capture::Choice;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::filter::Filter;
 use trawl_capture::options::{At, Direction, Options, Programs, Sample};
@@ -28,13 +27,16 @@ use trawl_sys::netns::{self, Namespace};
 use trawl_sys::process::own_binary;
 use trawl_sys::{Error, Result, create, errno};
 
-use crate::capture::args::{self, AtName, DirectionName, Taps};
+use crate::args::choice;
+use crate::capture::args::{self, DIRECTIONS, ENDS, TapName, Taps};
 use crate::capture::recording;
 use crate::read::filter_options;
 use crate::terminal::{say, write_out};
 use crate::{live, units};
 
-/// Captures for Wireshark and tshark, which call this themselves; `trawl extcap install` registers it with them
+/// Captures for Wireshark and tshark, which call it themselves
+///
+/// `trawl extcap install` registers it with them.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
@@ -77,11 +79,11 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = TapName::Auto)]
     tap: TapName,
     /// End of an XDP program to record at
-    #[arg(long, value_enum)]
-    at: Option<AtName>,
+    #[arg(long, value_parser = choice(&ENDS))]
+    at: Option<At>,
     /// Direction of the packets
-    #[arg(long, value_enum)]
-    direction: Option<DirectionName>,
+    #[arg(long, value_parser = choice(&DIRECTIONS))]
+    direction: Option<Direction>,
     /// Only packets with these verdicts
     #[arg(long, value_name = "LIST")]
     verdict: Option<String>,
@@ -108,14 +110,8 @@ enum InstallCommand {
     Remove(InstallArgs),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum TapName {
-    Auto,
-    Xdp,
-    Hook,
-    Tc,
-    Packet,
-}
+/// Taps that Wireshark's dialog offers.
+const TAPS: [&str; 4] = ["xdp", "hook", "tc", "packet"];
 
 /// Prefix of this program's interfaces in Wireshark's list.
 const PREFIX: &str = "trawl:";
@@ -251,8 +247,8 @@ fn taps() -> Vec<Value> {
         "chosen by trawl: both directions, the device untouched",
         true,
     )];
-    let has_name = |facts: &&&Facts| <TapName as ValueEnum>::from_str(facts.name, false).is_ok();
-    for facts in table::ALL.iter().filter(has_name) {
+    let may_be_offered = |facts: &&&Facts| TAPS.contains(&facts.name);
+    for facts in table::ALL.iter().filter(may_be_offered) {
         let is_offered = taps.iter().any(|(name, ..)| name == facts.name);
         if !is_offered && facts.missing().is_empty() {
             taps.push(value(
@@ -352,23 +348,13 @@ fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
 
 /// Returns the plan for the settings of Wireshark's dialog. Fields that the chosen tap lacks are ignored.
 fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
-    let usual = args::usual(&Taps {
-        tap: match asked.tap {
-            TapName::Auto => Choice::Auto,
-            TapName::Xdp => Choice::Xdp,
-            TapName::Hook => Choice::Hook,
-            TapName::Tc => Choice::Tc,
-            TapName::Packet => Choice::Packet,
-        },
-        with_tc: false,
-        with_drops: false,
-    });
+    let usual = args::usual(&Taps::of(&[asked.tap])?);
     let has_ends = matches!(asked.tap, TapName::Xdp | TapName::Hook);
     let has_both = matches!(asked.tap, TapName::Tc | TapName::Packet);
-    let at = asked.at.filter(|at| has_ends || *at != AtName::Exit);
+    let at = asked.at.filter(|at| has_ends || *at != At::Exit);
     let direction = asked
         .direction
-        .filter(|way| has_both || *way != DirectionName::In);
+        .filter(|way| has_both || *way != Direction::In);
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let verdicts = given(&asked.verdict)
         .map(|list| verdict::Set::parse(verdict::Kind::Xdp, &list))
@@ -387,8 +373,8 @@ fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
         false => Filter::Expression(filter),
     });
     let options = Options {
-        at: at.map(At::from),
-        direction: direction.map(Direction::from),
+        at,
+        direction,
         verdicts,
         programs: given(&asked.program).map(|text| Programs::parse(&text)),
         snaplen: match asked.snaplen {

@@ -25,7 +25,9 @@ use crate::args::{LibpcapArg, VerifierLog, filter_in_file};
 use crate::terminal;
 use crate::terminal::write_out;
 
-/// Shows the compiled form of a filter, the verdict of the kernel on it, and the packets of a file that match
+/// Shows the programs of a filter, and the packets that match
+///
+/// The programs are the classic one and the eBPF one, with the kernel's verdict on the latter.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Filter in tcpdump's syntax: 'tcp port 80 and host 10.0.0.1'

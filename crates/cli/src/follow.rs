@@ -31,8 +31,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Time after which a packet is no longer recognized: bpf/include/drop.h.
 const AGE_NS: u64 = 10_000_000_000;
 
-/// Shows the path of single packets: XDP, GRO, tc, netfilter, routing, queues, devices and namespaces, to the socket or the
-/// point where each ended (experimental)
+/// Shows the path of single packets through the kernel (experimental)
+///
+/// Steps are XDP, GRO, tc, netfilter, routing, queues, devices and namespaces, to the socket or the point where each packet
+/// ended.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// End after this many packets
@@ -41,7 +43,7 @@ pub struct Args {
     #[command(flatten)]
     namespaces: NamespacesArg,
     /// Only packets that are first seen at this interface, NAME or NAMESPACE:NAME; may be given several times
-    #[arg(short = 'i', long = "interface", value_name = "IF")]
+    #[arg(short = 'i', long = "interface", value_name = "IF", add = crate::completion::interfaces())]
     interfaces: Vec<String>,
     /// Look at netfilter, tc and XDP in these network namespaces [default: those in which packets are first seen]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]

@@ -15,18 +15,20 @@ use trawl_program::unload;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
-use crate::args::NetnsArg;
-use crate::program_args::{self, AttachArgs, Change, Choice, Consent, choice};
+use crate::args::{InterfaceArgs, NamedValue, NetnsArg, choice};
+use crate::completion;
+use crate::program_args::{self, AttachArgs, Change, Consent, TargetArgs};
 
-/// Drops packets by rules before the stack sees them: by address, protocol, port and rate
+/// Drops packets by rules before the stack sees them
 ///
-/// Rules hold for every guarded interface of the network namespace, unless --on names one, and may be given before an
+/// Rules are about addresses, protocols, ports and rates. They hold for every guarded interface of the network namespace, unless --on names one, and may be given before an
 /// interface is guarded. A packet is decided by the rule with the longest source prefix; among those the longest
 /// destination prefix; among those the one with --on, then the one with MAC addresses (complete ones first), then the
 /// narrowest ports (a type of ICMP counts as one port), then the narrowest source ports, then the one with --syn or
 /// --established; a limit before a rule that denies, and that before one that allows. If none decides, it is the
 /// interface's default. No state is kept: replies to this host's requests need a rule too if the default is deny.
 #[derive(Debug, clap::Args)]
+#[command(infer_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -46,38 +48,34 @@ enum Command {
     Preset(PresetRule),
     Remove(Remove),
     Apply(Apply),
+    #[command(visible_aliases = ["show", "status"])]
     List(List),
-    Stats(Stats),
-    Unload(Unload),
-    Save(Save),
+    /// Shows the packets of guarded interfaces by outcome
+    #[command(mut_arg("interfaces", |arg| arg.help("These interfaces [default: all that are guarded]")))]
+    Stats(TargetArgs),
+    /// Removes the guard from an interface, and with the last one of a namespace the rules
+    Unload(TargetArgs),
+    /// Prints the rules and defaults as a file for `trawl guard apply`
+    Save(NetnsArg),
     Confirm(Confirm),
 }
 
-#[derive(Debug, clap::Args)]
-struct NamespaceArgs {
-    #[command(flatten)]
-    netns: NetnsArg,
-}
-
-impl NamespaceArgs {
-    fn namespace(&self) -> Result<Option<Namespace>> {
-        self.netns.as_deref().map(Namespace::open).transpose()
+/// Returns the namespace, which an interface's name may also give, and the name alone: NAME or NAMESPACE:NAME.
+fn split<'a>(
+    netns: &NetnsArg,
+    interface: Option<&'a str>,
+) -> Result<(Option<Namespace>, Option<&'a str>)> {
+    let Some((namespace, name)) = interface.and_then(|text| text.split_once(':')) else {
+        return Ok((netns.open()?, interface));
+    };
+    if let Some(other) = netns.as_deref().filter(|other| *other != namespace) {
+        return Err(Error::usage(
+            format!("cannot use {namespace}:{name}"),
+            format!("--netns names another namespace, {other}"),
+        )
+        .fix("leave out --netns"));
     }
-
-    /// Returns the namespace, which an interface's name may also give, and the name alone: NAME or NAMESPACE:NAME.
-    fn with<'a>(&self, interface: Option<&'a str>) -> Result<(Option<Namespace>, Option<&'a str>)> {
-        let Some((namespace, name)) = interface.and_then(|text| text.split_once(':')) else {
-            return Ok((self.namespace()?, interface));
-        };
-        if let Some(other) = self.netns.as_deref().filter(|other| *other != namespace) {
-            return Err(Error::usage(
-                format!("cannot use {namespace}:{name}"),
-                format!("--netns names another namespace, {other}"),
-            )
-            .fix("leave out --netns"));
-        }
-        Ok((Some(Namespace::open(namespace)?), Some(name)))
-    }
+    Ok((Some(Namespace::open(namespace)?), Some(name)))
 }
 
 /// Options for changing rules.
@@ -87,7 +85,7 @@ struct ChangeArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: NamespaceArgs,
+    netns: NetnsArg,
     #[command(flatten)]
     consent: Consent,
 }
@@ -104,16 +102,15 @@ impl ChangeArgs {
     }
 }
 
-const ACTIONS: [Choice<Action>; 2] = [("allow", "", Action::Allow), ("deny", "", Action::Deny)];
+const ACTIONS: [NamedValue<Action>; 2] = [("allow", "", Action::Allow), ("deny", "", Action::Deny)];
 
 /// Guards an interface, or changes the default of a guarded one
 ///
 /// ARP, neighbour discovery and packets other than IP always pass.
 #[derive(Debug, clap::Args)]
 struct Load {
-    /// The interfaces, NAME or NAMESPACE:NAME
-    #[arg(value_name = "IF", required = true)]
-    interfaces: Vec<String>,
+    #[command(flatten)]
+    interfaces: InterfaceArgs,
     /// Verdict for packets that no rule matches [default: allow]
     #[arg(long, value_parser = choice(&ACTIONS))]
     default: Option<Action>,
@@ -133,7 +130,7 @@ struct Rule {
     #[arg(long, value_name = "PREFIX")]
     dst: Option<Prefix>,
     /// Of this protocol, by name or number
-    #[arg(long, value_name = "P", value_parser = values::protocol)]
+    #[arg(long, value_name = "P", value_parser = values::protocol, add = completion::protocols())]
     proto: Option<u8>,
     /// To this port or range; TCP and UDP without --proto
     #[arg(long, value_name = "N[-M]")]
@@ -148,7 +145,7 @@ struct Rule {
     #[arg(long, value_name = "MAC[/BITS]")]
     dst_mac: Option<MacPrefix>,
     /// Of this type of ICMP, by name (for IPv4 and IPv6) or number
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, value_name = "TYPE", add = completion::icmp_types())]
     icmp: Option<IcmpType>,
     /// TCP packets that open a connection (SYN without ACK)
     #[arg(long, conflicts_with = "established")]
@@ -163,7 +160,7 @@ struct Rule {
     #[arg(long = "for", value_name = "TIME", value_parser = values::duration)]
     lasts: Option<Duration>,
     /// On this interface only, NAME or NAMESPACE:NAME
-    #[arg(long, value_name = "IF")]
+    #[arg(long, value_name = "IF", add = completion::interfaces())]
     on: Option<String>,
     /// Every packet; required for a rule without other conditions
     #[arg(long)]
@@ -176,13 +173,13 @@ struct Rule {
 #[derive(Debug, clap::Args)]
 struct PresetRule {
     /// ping-flood (10 per second), udp-flood (5000) or syn-flood (100)
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", add = completion::presets())]
     name: Preset,
     /// Packets per second from each source
     #[arg(long, value_name = "PPS", value_parser = values::rate)]
     rate: Option<u64>,
     /// On this interface only, NAME or NAMESPACE:NAME
-    #[arg(long, value_name = "IF")]
+    #[arg(long, value_name = "IF", add = completion::interfaces())]
     on: Option<String>,
     #[command(flatten)]
     how: ChangeArgs,
@@ -195,7 +192,8 @@ struct Remove {
     #[arg(
         value_name = "ID",
         required_unless_present = "all",
-        conflicts_with = "all"
+        conflicts_with = "all",
+        add = completion::rules()
     )]
     ids: Vec<u32>,
     /// All rules; defaults stay
@@ -226,61 +224,23 @@ struct Apply {
 
 /// Shows the rules with their hits, and the defaults
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("interfaces", |arg| arg.help("The rules on this interface, NAME or NAMESPACE:NAME [default: on all]")))]
 struct List {
-    /// The rules on this interface, NAME or NAMESPACE:NAME [default: on all]
-    #[arg(value_name = "IF")]
-    interface: Option<String>,
     #[command(flatten)]
-    place: NamespaceArgs,
+    target: TargetArgs,
     /// Show them repeatedly [default: every second]
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = values::duration)]
     watch: Option<Duration>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Shows the packets of guarded interfaces by outcome
-#[derive(Debug, clap::Args)]
-struct Stats {
-    /// These interfaces [default: all that are guarded]
-    #[arg(value_name = "IF")]
-    interfaces: Vec<String>,
-    #[command(flatten)]
-    place: NamespaceArgs,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Prints the rules and defaults as a file for `trawl guard apply`
-#[derive(Debug, clap::Args)]
-struct Save {
-    #[command(flatten)]
-    place: NamespaceArgs,
 }
 
 /// Keeps a change that was made with --confirm
 #[derive(Debug, clap::Args)]
 struct Confirm {
     #[command(flatten)]
-    place: NamespaceArgs,
+    netns: NetnsArg,
     /// Print the confirmed change as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// Removes the guard from an interface, and with the last one of a namespace the rules
-#[derive(Debug, clap::Args)]
-struct Unload {
-    /// The interfaces, NAME or NAMESPACE:NAME
-    #[arg(value_name = "IF", required = true)]
-    interfaces: Vec<String>,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    place: NamespaceArgs,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -304,7 +264,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Stats(args) => show::stats(&args),
         Command::Save(args) => show::save(&args),
         Command::Confirm(args) => {
-            let namespace = args.place.namespace()?;
+            let namespace = args.netns.open()?;
             program_args::keep(&Change::Guard(namespace.as_ref(), &[]), args.json)
         }
     }?;

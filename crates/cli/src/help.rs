@@ -1,92 +1,61 @@
-//! The help of commands: options for `-h`, and examples for `--help` and the manual pages.
+//! The help of commands: their groups, and examples for `--help` and the manual pages.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Arg, Command, CommandFactory};
+use clap::{Command, CommandFactory};
 use trawl_front::help;
 use trawl_sys::Result;
 
 use crate::Cli;
 
-/// The options that `-h` shows of commands with many: the commonest, by their long names or letters. Commands share groups of
-/// options and show different ones, so this cannot be part of the options.
-const SHORT_HELP: [(&str, &str); 5] = [
+/// The commands by task, in the order of `trawl --help` and of the manual page.
+const GROUPS: help::Groups = &[
     (
-        "trawl capture",
-        "interface tap direction at verdict write snapshot-length count duration C W compress print n v json filter-file \
-         trigger on store",
+        "Look",
+        &["capture", "read", "stat", "top", "why", "follow", "filter"],
     ),
+    ("Act", &["xdp", "guard", "route", "balance", "gen"]),
     (
-        "trawl read",
-        "write count follow verdict at interface from to json q e n t x v compress",
+        "Many hosts",
+        &["store", "index", "query", "trace-flow", "agent", "fleet"],
     ),
+    ("Measure", &["bench"]),
     (
-        "trawl query",
-        "filter store from to host interface packets count csv json",
-    ),
-    (
-        "trawl xdp load",
-        "prog mode prio on replace keep-maps yes confirm tappable netns to",
-    ),
-    (
-        "trawl gen replay",
-        "interface speed loop merge src-ip dst-ip map-ip vlan rate count duration json",
+        "This machine",
+        &[
+            "doctor",
+            "taps",
+            "lab",
+            "serve",
+            "extcap",
+            "completions",
+            "demo",
+        ],
     ),
 ];
 
-/// Hides the other options of the command with this path from its short help.
-fn shorten(command: Command, path: &str) -> Command {
-    let Some((_, shown)) = SHORT_HELP.iter().find(|(of, _)| *of == path) else {
-        return command;
-    };
-    command.mut_args(|argument| {
-        let is_shown = |name: String| shown.split(' ').any(|one| one == name);
-        let is_hidden = !option_name(&argument).is_none_or(is_shown);
-        argument.hide_short_help(is_hidden)
-    })
-}
-
-fn option_name(argument: &Arg) -> Option<String> {
-    let letter = || argument.get_short().map(String::from);
-    argument.get_long().map(str::to_owned).or_else(letter)
-}
-
 const TEXT: &str = include_str!("examples.txt");
 
-/// Returns the command with the examples of it and its subcommands, and rare options hidden from `-h`.
+/// Returns `trawl` with its commands in groups, and with examples.
 pub fn with_examples(command: Command) -> Command {
-    let path = command.get_name().to_owned();
-    shorten_all(help::with_examples(command, TEXT), &path)
-}
-
-fn shorten_all(command: Command, path: &str) -> Command {
-    let command = shorten(command, path);
-    let names: Vec<String> = command
-        .get_subcommands()
-        .map(|below| below.get_name().to_owned())
-        .collect();
-    names.into_iter().fold(command, |command, name| {
-        let path = format!("{path} {name}");
-        command.mut_subcommand(name, |below| shorten_all(below, &path))
-    })
+    help::with_examples(help::grouped(command, GROUPS), TEXT)
 }
 
 /// Writes the manual pages into a directory
 #[derive(Debug, clap::Args)]
-#[command(hide = true)]
 pub struct Man {
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
 
 pub fn man(args: Man) -> Result<ExitCode> {
-    help::write_pages(&args.directory, with_examples(Cli::command()))
+    help::write_pages(&args.directory, with_examples(Cli::command()), GROUPS)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::path::Path;
 
     use clap::Parser;
@@ -95,25 +64,38 @@ mod tests {
     use super::*;
     use crate::helpers;
 
-    fn at(path: &str) -> Command {
-        let mut command = Cli::command();
-        for name in path.split(' ').skip(1) {
-            command = command.find_subcommand(name).expect(path).clone();
-        }
-        command
+    /// Returns a command's help for a terminal of 80 columns.
+    fn short_help(mut command: Command) -> String {
+        command.build();
+        command.term_width(80).render_help().to_string()
     }
 
     #[test]
-    fn short_help_names_options_and_fits_a_screen() {
-        for (path, shown) in SHORT_HELP {
-            let command = at(path);
-            let names: Vec<String> = command.get_arguments().filter_map(option_name).collect();
-            for one in shown.split(' ') {
-                assert!(names.iter().any(|name| name == one), "{path}: {one}");
-            }
-            let text = shorten(command, path).render_help().to_string();
-            assert!(text.lines().count() <= 64, "{path}:\n{text}");
-        }
+    fn short_help_of_capture_fits_a_screen() {
+        let trawl = with_examples(Cli::command());
+        let capture = trawl.find_subcommand("capture").expect("a command");
+        let text = short_help(capture.clone());
+        assert!(text.lines().count() <= 40, "{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn each_visible_command_is_in_one_group() {
+        let command = Cli::command();
+        let visible = command
+            .get_subcommands()
+            .filter(|below| !below.is_hide_set());
+        let visible: BTreeSet<&str> = visible.map(Command::get_name).collect();
+        let listed: Vec<&str> = GROUPS
+            .iter()
+            .flat_map(|(_, names)| *names)
+            .copied()
+            .collect();
+        assert_eq!(visible, listed.iter().copied().collect(), "GROUPS");
+        assert_eq!(visible.len(), listed.len(), "a command is in two groups");
     }
 
     /// Returns the paths of all visible commands without subcommands.
@@ -190,7 +172,7 @@ mod tests {
                 !command.is_some_and(helpers::is_forwarded)
             })
             .collect();
-        let wanted: BTreeMap<_, _> = pages(with_examples(Cli::command()))
+        let wanted: BTreeMap<_, _> = pages(with_examples(Cli::command()), GROUPS)
             .expect("pages are made in memory")
             .into_iter()
             .collect();

@@ -19,6 +19,7 @@ use crate::terminal::write_out;
 
 /// Makes and removes test networks of namespaces
 #[derive(Debug, clap::Args)]
+#[command(infer_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -31,6 +32,7 @@ enum Command {
     /// Runs a command in a node of a lab
     Exec {
         /// The lab's name
+        #[arg(add = crate::completion::labs())]
         name: String,
         /// The node, for example a
         node: String,
@@ -45,7 +47,7 @@ enum Command {
     /// Draws a lab: its nodes, links and addresses
     Show {
         /// The lab's name
-        #[arg(default_value = DEFAULT_NAME)]
+        #[arg(default_value = DEFAULT_NAME, add = crate::completion::labs())]
         name: String,
         /// Print JSON
         #[arg(long)]
@@ -54,7 +56,7 @@ enum Command {
     /// Removes a lab
     Down {
         /// The lab's name
-        #[arg(default_value = DEFAULT_NAME)]
+        #[arg(default_value = DEFAULT_NAME, add = crate::completion::labs())]
         name: String,
         /// Print the removed lab as JSON
         #[arg(long)]
@@ -70,6 +72,7 @@ enum Command {
         json: bool,
     },
     /// Lists the labs
+    #[command(visible_alias = "status")]
     List {
         /// Print JSON
         #[arg(long)]
@@ -120,7 +123,7 @@ enum EngineName {
 #[derive(Debug, clap::Args)]
 struct Send {
     /// The interface to send from
-    #[arg(short, value_name = "IF")]
+    #[arg(short, value_name = "IF", add = crate::completion::interfaces())]
     interface: String,
     #[command(flatten)]
     netns: NetnsArg,

@@ -31,19 +31,32 @@ mod top;
 mod why;
 mod xdp;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::env::CompleteEnv;
 use trawl_front::{end, exit_code, json, outfile, published, terminal};
 use trawl_sys::units;
 
 /// Captures, filters, generates, forwards and measures packets on the fast path
 #[derive(Debug, Parser)]
-#[command(name = "trawl", version, max_term_width = 100)]
+#[command(
+    name = "trawl",
+    version,
+    max_term_width = 100,
+    disable_version_flag = true,
+    arg_required_else_help = true
+)]
 struct Cli {
+    /// Print the version
+    #[arg(short = 'V', action = ArgAction::Version)]
+    short_version: Option<bool>,
+    /// Print the versions of trawl, libpcap and the helpers
+    #[arg(long)]
+    version: bool,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -76,37 +89,57 @@ enum Command {
     Fleet(fleet::Args),
     Lab(lab::Args),
     Demo(demo::Args),
-    Clean(clean::Args),
     Completions(completion::Completions),
+}
+
+// Commands that neither help nor completions show. A doc comment would become the help of trawl.
+#[derive(Debug, Subcommand)]
+enum Hidden {
+    #[command(hide = true)]
     Man(help::Man),
+    /// The former name of `doctor --clean`
+    #[command(hide = true)]
+    Clean(clean::Args),
 }
 
 fn main() -> ExitCode {
     helpers::complete();
-    CompleteEnv::with_factory(|| completion::with_candidates(Cli::command())).complete();
+    CompleteEnv::with_factory(Cli::command).complete();
     trawl_io::libpcap::compile_filters();
-    // The helpers next to the binary are checked only for commands that need them.
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|word| word == "--version")
-    {
-        return end(doctor::version());
-    }
-    let command = help::with_examples(Cli::command());
-    let words = habits::with_interface_argument(&command, std::env::args_os().collect());
-    let parsed = command
-        .clone()
-        .try_get_matches_from(words.clone())
-        .and_then(|matches| Cli::from_arg_matches(&matches));
-    let parsed = parsed.map_err(|mut error| {
-        habits::improve(&mut error, &command, &words);
-        error
-    });
-    let cli = match parsed {
-        Ok(cli) => cli,
-        Err(error) => return trawl_front::refuse(&error),
+    let command = Hidden::augment_subcommands(help::with_examples(Cli::command()));
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let perform = |matches: ArgMatches| match matches.subcommand_name() {
+        Some(name) if Hidden::has_subcommand(name) => {
+            Hidden::from_arg_matches(&matches).map(run_hidden)
+        }
+        _ => Cli::from_arg_matches(&matches).map(run),
     };
-    let result = match cli.command {
+    match command
+        .clone()
+        .try_get_matches_from(&words)
+        .and_then(perform)
+    {
+        Ok(result) => end(result),
+        Err(mut error) => {
+            habits::improve(&mut error, &command, &words);
+            trawl_front::refuse(&error)
+        }
+    }
+}
+
+fn run_hidden(command: Hidden) -> trawl_sys::Result<ExitCode> {
+    match command {
+        Hidden::Man(args) => help::man(args),
+        Hidden::Clean(args) => clean::run(args.all, args.json),
+    }
+}
+
+fn run(cli: Cli) -> trawl_sys::Result<ExitCode> {
+    let Some(command) = cli.command else {
+        // The helpers next to the binary are checked only for commands that need them.
+        return doctor::version();
+    };
+    match command {
         Command::Capture(args) => capture::run(*args),
         Command::Read(args) => read::run(*args),
         Command::Stat(args) => stat::run(args),
@@ -133,9 +166,6 @@ fn main() -> ExitCode {
         Command::Fleet(args) => fleet::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Demo(args) => demo::run(args),
-        Command::Clean(args) => clean::run(&args),
         Command::Completions(args) => completion::print_script(args),
-        Command::Man(args) => help::man(args),
-    };
-    end(result)
+    }
 }

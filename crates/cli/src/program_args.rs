@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use clap::ArgAction;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use serde_json::json;
 use trawl_attach::{OldMaps, Request};
@@ -17,53 +15,32 @@ use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result};
 
-use crate::args::{NetnsArg, VerifierLog};
+use crate::args::{InterfaceArgs, NamedValue, NamespacesArg, NetnsArg, VerifierLog, choice};
 use crate::json::{self, rounded};
 
-/// A value by its name on the command line, with its help.
-pub type Choice<T> = (&'static str, &'static str, T);
-
 /// Modes of programs; the card's is the last.
-pub const MODES: [Choice<XdpMode>; 3] = [
+pub const MODES: [NamedValue<XdpMode>; 3] = [
     ("native", "In the driver", XdpMode::Native),
     ("skb", "After the driver, in the stack", XdpMode::Skb),
     ("hw", "On the card", XdpMode::Offload),
 ];
 
-/// Parses one of several named values.
-pub fn choice<T: Copy + Send + Sync + 'static>(
-    choices: &'static [Choice<T>],
-) -> impl TypedValueParser<Value = T> {
-    let shown = choices.iter().map(|(name, help, _)| match help.is_empty() {
-        true => PossibleValue::new(*name),
-        false => PossibleValue::new(*name).help(*help),
-    });
-    PossibleValuesParser::new(shown).try_map(|word| {
-        let found = choices.iter().find(|(name, ..)| *name == word);
-        found.map(|(.., value)| *value).ok_or("no such value")
-    })
-}
-
 /// The interfaces of a command that only looks.
 #[derive(Debug, clap::Args)]
+#[command(
+    mut_arg("interfaces", |arg| arg.help("These interfaces, NAME or NAMESPACE:NAME [default: all that have an XDP program]")),
+    mut_arg("netns", |arg| arg.num_args(1..)),
+)]
 pub struct SiteArgs {
-    /// These interfaces, NAME or NAMESPACE:NAME [default: all that have an XDP program]
-    #[arg(value_name = "IF")]
-    interfaces: Vec<String>,
-    /// The same, in the form that trawl capture accepts
-    #[arg(short = 'i', long = "interface", value_name = "IF", action = ArgAction::Append, num_args = 1..)]
-    more_interfaces: Vec<String>,
-    /// In these network namespaces: names, paths or process ids
-    #[arg(long, value_name = "NAME", action = ArgAction::Append, num_args = 1..)]
-    netns: Vec<String>,
-    /// In this namespace and in all that have a name
-    #[arg(long, conflicts_with = "netns")]
-    all_namespaces: bool,
+    #[command(flatten)]
+    interfaces: InterfaceArgs,
+    #[command(flatten)]
+    namespaces: NamespacesArg,
 }
 
 impl SiteArgs {
     pub fn are_named(&self) -> bool {
-        !self.interfaces.is_empty() || !self.more_interfaces.is_empty()
+        !self.interfaces.names().is_empty()
     }
 
     pub fn find(&self) -> Result<Vec<Site>> {
@@ -74,13 +51,14 @@ impl SiteArgs {
             }
             return Ok(sites);
         }
-        for text in self.interfaces.iter().chain(&self.more_interfaces) {
+        let namespaces = self.namespaces.given();
+        for text in &self.interfaces.names() {
             // An interface with a namespace of its own, or the same one in each of the namespaces.
-            if text.contains(':') || self.netns.is_empty() {
+            if text.contains(':') || namespaces.is_empty() {
                 sites.push(Site::find(text, None)?);
                 continue;
             }
-            for namespace in &self.netns {
+            for namespace in namespaces {
                 sites.push(Site::find(text, Some(namespace))?);
             }
         }
@@ -88,7 +66,7 @@ impl SiteArgs {
     }
 
     fn namespaces(&self) -> Result<Vec<Option<Namespace>>> {
-        if self.all_namespaces {
+        if self.namespaces.are_all() {
             // An interface that was deleted meanwhile is skipped.
             let named = netns::list();
             let named = named
@@ -98,18 +76,57 @@ impl SiteArgs {
             let others = named.filter(|one| *one != here).map(Some);
             return Ok(std::iter::once(None).chain(others).collect());
         }
-        if self.netns.is_empty() {
+        if self.namespaces.given().is_empty() {
             return Ok(vec![None]);
         }
         let open = |name: &String| Namespace::open(name).map(Some);
-        self.netns.iter().map(open).collect()
+        self.namespaces.given().iter().map(open).collect()
     }
+}
+
+/// The interfaces that a command is about, and the form of its output.
+#[derive(Debug, clap::Args)]
+pub struct TargetArgs {
+    #[command(flatten)]
+    pub interfaces: InterfaceArgs,
+    #[command(flatten)]
+    pub netns: NetnsArg,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Finds the interfaces of these names.
 pub fn find_all(interfaces: &[String], netns: &NetnsArg) -> Result<Vec<Site>> {
     let find = |text: &String| Site::find(text, netns.as_deref());
     interfaces.iter().map(find).collect()
+}
+
+/// Interfaces that a program of trawl's own is removed from.
+#[derive(Debug, clap::Args)]
+pub struct UnloadArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    #[command(flatten)]
+    pub consent: Consent,
+}
+
+/// The JSON output of `route unload` and `balance unload`.
+#[derive(Debug, Serialize)]
+struct Unloaded<'a> {
+    unloaded: Vec<&'a str>,
+}
+
+impl UnloadArgs {
+    /// Prints the interfaces from which `what` was removed.
+    pub fn tell(&self, what: &str, sites: &[Site]) -> Result<()> {
+        let document = Unloaded {
+            unloaded: sites.iter().map(Site::label).collect(),
+        };
+        json::print_as(self.target.json, &document, || {
+            format!("unloaded {what} from {}\n", document.unloaded.join(", "))
+        })
+    }
 }
 
 /// Options for attaching one of trawl's own programs.

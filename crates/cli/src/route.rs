@@ -9,16 +9,16 @@ use trawl_program::Site;
 use trawl_program::bundled::route::{self, Port};
 use trawl_program::unload::Which;
 use trawl_sys::netlink::XdpMode;
-use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
-use crate::args::NetnsArg;
-use crate::program_args::{AttachArgs, Consent};
+use crate::args::{InterfaceArgs, NetnsArg};
+use crate::program_args::{AttachArgs, TargetArgs, UnloadArgs, find_all};
 use crate::xdp::stats::{Counted, How};
 use crate::{json, terminal};
 
-/// Forwards packets between interfaces by the kernel's own routes, before the stack
+/// Forwards packets by the kernel's own routes, before the stack
 #[derive(Debug, clap::Args)]
+#[command(infer_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -27,8 +27,10 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Load(Load),
+    #[command(visible_aliases = ["show", "list", "status"])]
     Stats(Stats),
-    Unload(Unload),
+    /// Removes ports from the router, or all of it
+    Unload(UnloadArgs),
 }
 
 /// Makes interfaces ports of the router, or updates ports with new addresses and VLANs
@@ -38,9 +40,8 @@ enum Command {
 /// Firewall rules, traffic control and connection tracking do not see packets forwarded here.
 #[derive(Debug, clap::Args)]
 struct Load {
-    /// The interfaces, NAME or NAMESPACE:NAME, all in one namespace
-    #[arg(value_name = "IF", required = true)]
-    interfaces: Vec<String>,
+    #[command(flatten)]
+    interfaces: InterfaceArgs,
     /// Its priority in a chain: programs with lower numbers run first, and packets that they pass are routed [default: in no chain]
     #[arg(long, value_name = "N")]
     prio: Option<u32>,
@@ -50,48 +51,31 @@ struct Load {
 
 /// Shows the packets that the router forwarded or left to the stack, by reason
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("interfaces", |arg| arg.help("Only these ports")))]
 struct Stats {
-    /// Only these ports
-    #[arg(value_name = "IF")]
-    interfaces: Vec<String>,
+    #[command(flatten)]
+    interfaces: InterfaceArgs,
     #[command(flatten)]
     netns: NetnsArg,
     #[command(flatten)]
     how: How,
 }
 
-/// Removes ports from the router, or all of it
-#[derive(Debug, clap::Args)]
-struct Unload {
-    /// These ports [default: all in the namespace]
-    #[arg(value_name = "IF")]
-    interfaces: Vec<String>,
-    #[command(flatten)]
-    netns: NetnsArg,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    consent: Consent,
-}
-
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::Load(args) => load(&args),
         Command::Stats(args) => {
-            return args
-                .how
-                .show(|| counted(&args.interfaces, args.netns.as_deref()));
+            let names = args.interfaces.names();
+            return args.how.show(|| counted(&names, &args.netns));
         }
         Command::Unload(args) => unload(&args),
     }?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn find(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Site>> {
+fn find(interfaces: &[String], netns: &NetnsArg) -> Result<Vec<Site>> {
     let mut sites: Vec<Site> = Vec::new();
-    for text in interfaces {
-        let site = Site::find(text, netns)?;
+    for site in find_all(interfaces, netns)? {
         if sites.iter().any(|other| !other.is_beside(&site)) {
             return Err(Error::usage(
                 format!("cannot route on {}", site.label()),
@@ -108,7 +92,7 @@ fn find(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Site>> {
 fn load(args: &Load) -> Result<()> {
     let attach = &args.attach;
     attach.verifier_log.begin()?;
-    let sites = find(&args.interfaces, attach.netns.as_deref())?;
+    let sites = find(&args.interfaces.some("route load")?, &attach.netns)?;
     let request = attach.request(args.prio);
     let loaded = attach.consent.change(&sites, || {
         guard::around(&sites, || route::load(&sites, &request))
@@ -165,20 +149,9 @@ impl<'a> PortDocument<'a> {
     }
 }
 
-/// The JSON output of `route unload`.
-#[derive(Debug, Serialize)]
-struct UnloadDocument<'a> {
-    unloaded: Vec<&'a str>,
-}
-
-fn all_ports(netns: Option<&str>) -> Result<Vec<Port>> {
-    let namespace = netns.map(Namespace::open).transpose()?;
-    route::ports(namespace.as_ref())
-}
-
-fn counted(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Counted>> {
+fn counted(interfaces: &[String], netns: &NetnsArg) -> Result<Vec<Counted>> {
     let ports = match interfaces.is_empty() {
-        true => all_ports(netns)?,
+        true => route::ports(netns.open()?.as_ref())?,
         false => find(interfaces, netns)?
             .into_iter()
             .map(Port::at)
@@ -198,13 +171,17 @@ fn counted(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Counted>> {
     ports.iter().map(one).collect()
 }
 
-fn unload(args: &Unload) -> Result<()> {
-    let sites = match args.interfaces.is_empty() {
-        true => all_ports(args.netns.as_deref())?
-            .into_iter()
-            .map(|port| port.site)
-            .collect(),
-        false => find(&args.interfaces, args.netns.as_deref())?,
+fn unload(args: &UnloadArgs) -> Result<()> {
+    let TargetArgs {
+        interfaces, netns, ..
+    } = &args.target;
+    let names = interfaces.names();
+    let sites = match names.is_empty() {
+        true => {
+            let ports = route::ports(netns.open()?.as_ref())?;
+            ports.into_iter().map(|port| port.site).collect()
+        }
+        false => find(&names, netns)?,
     };
     if sites.is_empty() {
         return Err(Error::failed("cannot unload", "no router is loaded"));
@@ -216,13 +193,5 @@ fn unload(args: &Unload) -> Result<()> {
         }
     }
     args.consent.change(&sites, || route::unload(&sites))?;
-    let document = UnloadDocument {
-        unloaded: sites.iter().map(Site::label).collect(),
-    };
-    json::print_as(args.json, &document, || {
-        format!(
-            "unloaded the router from {}\n",
-            document.unloaded.join(", ")
-        )
-    })
+    args.tell("the router", &sites)
 }

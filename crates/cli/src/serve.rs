@@ -31,7 +31,7 @@ use crate::live::{self, Viewer, Wanted};
 use crate::published::{self, Kind, RunningCapture, RunningGenerator};
 use crate::terminal;
 
-/// Serves Prometheus metrics, the same statistics as JSON, and a page with live plots
+/// Serves Prometheus metrics, JSON, and a page with live plots
 ///
 /// /metrics is for Prometheus, /figures.json has the same numbers, / is the page. Readers need no password, so only this
 /// machine can connect unless --listen allows others.
@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9464")]
     listen: SocketAddr,
     /// Capture on this interface, for verdicts, flows and a summary; may be given several times
-    #[arg(short = 'i', long = "interface", value_name = "IF")]
+    #[arg(short = 'i', long = "interface", value_name = "IF", add = crate::completion::interfaces())]
     interfaces: Vec<String>,
     #[command(flatten)]
     netns: NetnsArg,

@@ -29,7 +29,9 @@ use crate::read::{Input, filter_options};
 use crate::terminal;
 use crate::units;
 
-/// Shows statistics of capture files or interfaces: protocols, talkers, flows, verdicts, lengths, rate, gaps
+/// Shows statistics of capture files or interfaces
+///
+/// They are protocols, talkers, flows, verdicts, lengths, rate and gaps.
 ///
 /// The arguments are files, followed by a filter expression, as for `trawl read`. With -i they are the expression.
 #[derive(Debug, clap::Args)]
@@ -42,7 +44,7 @@ pub struct Args {
     #[command(flatten)]
     libpcap: LibpcapArg,
     /// Interface to measure, NAME or NAMESPACE:NAME; may be given several times
-    #[arg(short = 'i', long = "interface", value_name = "IF")]
+    #[arg(short = 'i', long = "interface", value_name = "IF", add = crate::completion::interfaces())]
     interfaces: Vec<String>,
     #[command(flatten)]
     netns: NetnsArg,
@@ -53,7 +55,7 @@ pub struct Args {
     #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Count by the values of these fields too: src, dst, sport, dport, smac, dmac, protocol, ethertype, vlan, ttl, dscp, flags, window, length, icmptype, icmpcode, family, ecn, mpls, linktype, interface, direction, hook, verdict, reason, queue, second, minute
-    #[arg(long, value_name = "FIELD,…", value_delimiter = ',')]
+    #[arg(long, value_name = "FIELD,…", value_delimiter = ',', add = crate::completion::of_list(&Field::names()))]
     by: Vec<Field>,
     /// Talkers, flows and groups to show
     #[arg(long, value_name = "N", default_value_t = 10)]

@@ -25,7 +25,7 @@ use crate::json;
 use crate::live::{self, Viewer, Wanted};
 use crate::{terminal, units};
 
-/// Shows live rates, drops and their locations, verdicts, XDP run time and top flows
+/// Shows live rates, drops, verdicts, XDP run time and top flows
 ///
 /// Without -i the counters of all interfaces are shown; with -i packets are captured as well, for verdicts, protocols
 /// and flows. Keys: s changes the order of all tables, r reverses it, x shows redirects and exceptions, / filters, p pauses,
@@ -33,7 +33,7 @@ use crate::{terminal, units};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Capture on this interface too, NAME or NAMESPACE:NAME; may be given several times
-    #[arg(short = 'i', long = "interface", value_name = "IF")]
+    #[arg(short = 'i', long = "interface", value_name = "IF", add = crate::completion::interfaces())]
     interfaces: Vec<String>,
     #[command(flatten)]
     netns: NetnsArg,

@@ -27,20 +27,20 @@ use trawl_view::why::Tally;
 use crate::args::{LibpcapArg, NamespacesArg};
 use crate::{capture, json, terminal, units};
 
-use report::{Advice, Counted, Differences, Report};
+use report::{Advice, Counted, Differences, LossReport};
 
 /// Bytes of a packet that contain its addresses and ports, even through tunnels.
 const SNAPLEN: u32 = 256;
 const RING_SIZE: u64 = 4 << 20;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Shows lost packets: the kernel's reason, the location, the flows, and how to fix it
+/// Shows lost packets: the reason, the location, and how to fix it
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     namespaces: NamespacesArg,
     /// Only drops at this interface, NAME or NAMESPACE:NAME; may be given several times
-    #[arg(short = 'i', long = "interface", value_name = "IF")]
+    #[arg(short = 'i', long = "interface", value_name = "IF", add = crate::completion::interfaces())]
     interfaces: Vec<String>,
     /// End after this time, for example 10s [default: at the first interrupt]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
@@ -91,7 +91,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     drop(sink);
     let tally = tally.take();
     let differences = differences(counted.as_deref())?;
-    let report = Report::new(&tally, &differences, &summary.total, &mut advice);
+    let report = LossReport::new(&tally, &differences, &summary.total, &mut advice);
     json::print_as(args.json, &report, || report.to_string())?;
     if let (false, Some(text)) = (args.json, report.account()) {
         terminal::say(&text);
@@ -190,7 +190,7 @@ impl Tallying {
         self.shown = Instant::now();
         let differences = differences(self.counted.as_deref()).unwrap_or_default();
         let (tally, account) = (self.tally.borrow(), Account::default());
-        let report = Report::new(&tally, &differences, &account, &mut self.advice);
+        let report = LossReport::new(&tally, &differences, &account, &mut self.advice);
         let (text, lines) = terminal::fitted(&report.to_string());
         self.lines = lines;
         // A closed terminal ends the command by a signal.

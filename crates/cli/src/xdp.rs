@@ -4,6 +4,7 @@ mod load;
 pub mod stats;
 mod status;
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -13,15 +14,16 @@ use trawl_guard::state as guard;
 use trawl_program::Site;
 use trawl_program::status::{Map, maps_of};
 use trawl_program::unload::{self, Which};
-use trawl_sys::Result;
+use trawl_sys::{Error, Result};
 
-use crate::args::NetnsArg;
-use crate::json;
-use crate::program_args::{self, Change, Consent, SiteArgs};
+use crate::args::{NetnsArg, interface_and_rest};
+use crate::program_args::{self, Change, Consent, SiteArgs, TargetArgs, find_all};
 use crate::terminal::folded;
+use crate::{completion, json};
 
 /// Shows, loads and removes XDP programs
 #[derive(Debug, clap::Args)]
+#[command(infer_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -29,25 +31,27 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[command(visible_aliases = ["show", "list"])]
     Status(status::Args),
     Load(load::Args),
     Unload(Unload),
     Maps(Maps),
     Stats(stats::Args),
-    Confirm(Confirm),
+    /// Keeps the program that `trawl xdp load --confirm` loaded
+    Confirm(TargetArgs),
 }
 
 /// Removes XDP programs from an interface
 #[derive(Debug, clap::Args)]
 struct Unload {
-    /// The interface, NAME or NAMESPACE:NAME
-    #[arg(value_name = "IF")]
-    interface: String,
-    /// The program's number, as status shows it [default: the one that trawl loaded]
-    #[arg(value_name = "ID")]
-    id: Option<u32>,
+    /// The interface, NAME or NAMESPACE:NAME, and the program's number, as status shows it [default: the one that trawl loaded]
+    #[arg(value_names = ["IF", "ID"], num_args = 0..=3, add = completion::interface_and_attached())]
+    words: Vec<OsString>,
+    /// The interface, in the form that trawl capture accepts
+    #[arg(short = 'i', long = "interface", value_name = "IF", add = completion::interfaces())]
+    interface: Option<String>,
     /// All programs, including those loaded by other tools
-    #[arg(long, conflicts_with = "id")]
+    #[arg(long)]
     all: bool,
     #[command(flatten)]
     netns: NetnsArg,
@@ -68,19 +72,6 @@ struct Maps {
     json: bool,
 }
 
-/// Keeps the program that `trawl xdp load --confirm` loaded
-#[derive(Debug, clap::Args)]
-struct Confirm {
-    /// The interface, NAME or NAMESPACE:NAME
-    #[arg(value_name = "IF")]
-    interface: String,
-    #[command(flatten)]
-    netns: NetnsArg,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::Status(args) => status::run(&args),
@@ -94,8 +85,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
         }
         Command::Stats(args) => return stats::run(&args),
         Command::Confirm(args) => {
-            let site = Site::find(&args.interface, args.netns.as_deref())?;
-            program_args::keep(&Change::Programs(&site), args.json)
+            let names = args.interfaces.some("xdp confirm")?;
+            let sites = find_all(&names, &args.netns)?;
+            let keep = |site| program_args::keep(&Change::Programs(site), args.json);
+            sites.iter().try_for_each(keep)
         }
     }?;
     Ok(ExitCode::SUCCESS)
@@ -109,12 +102,22 @@ struct Unloaded<'a> {
 }
 
 fn unload(args: &Unload) -> Result<()> {
-    let site = Site::find(&args.interface, args.netns.as_deref())?;
-    let which = match args.id {
-        Some(id) => Which::One(id),
-        None if args.all => Which::All,
-        None => Which::Own,
+    let (interface, rest) =
+        interface_and_rest(args.interface.as_deref(), &args.words, "xdp unload")?;
+    let refused = |why: String| {
+        Error::usage("cannot unload a program", why).fix("trawl xdp unload IF [ID | --all]")
     };
+    let which = match (rest, args.all) {
+        ([], true) => Which::All,
+        ([], false) => Which::Own,
+        ([id], false) => {
+            let id = id.to_string_lossy();
+            let number = id.parse();
+            Which::One(number.map_err(|_| refused(format!("'{id}' is not a program's number")))?)
+        }
+        _ => return Err(refused("one number is possible, or --all".to_owned())),
+    };
+    let site = Site::find(&interface, args.netns.as_deref())?;
     args.consent.check_unload(&site, which)?;
     let sites = std::slice::from_ref(&site);
     let gone = args.consent.change(sites, || {

@@ -4,12 +4,49 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{ArgAction, Command};
+use clap::{Arg, ArgAction, Command};
 use clap_mangen::roff::{Roff, bold, italic, roman};
 use trawl_sys::{Error, Result};
 
 /// Purpose, and command line.
 pub type Example<'a> = (&'a str, &'a str);
+
+/// The commands of a program by task, in the order of its help: the title of each group, and its commands.
+pub type Groups<'a> = &'a [(&'a str, &'a [&'a str])];
+
+/// Returns the commands of a group with their first lines of help.
+fn of_group<'a>(
+    command: &'a Command,
+    names: &'a [&'a str],
+) -> impl Iterator<Item = (&'a str, String)> {
+    let found = names
+        .iter()
+        .filter_map(|name| Some((*name, command.find_subcommand(name)?)));
+    found.map(|(name, below)| {
+        (
+            name,
+            below
+                .get_about()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+        )
+    })
+}
+
+/// Lists the commands by group in the program's help: clap has no headings for subcommands.
+pub fn grouped(command: Command, groups: Groups<'_>) -> Command {
+    let styles = command.get_styles().clone();
+    let (header, literal) = (styles.get_header(), styles.get_literal());
+    let mut text = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
+    for (title, names) in groups {
+        text += &format!("\n{header}{title}:{header:#}\n");
+        for (name, about) in of_group(&command, names) {
+            text += &format!("  {literal}{name:<12}{literal:#} {about}\n");
+        }
+    }
+    text += &format!("\n{header}Options:{header:#}\n{{options}}{{after-help}}");
+    command.help_template(text)
+}
 
 /// Adds the examples in a text to the command and its subcommands. After a line with the command in brackets, each has two
 /// lines: the purpose, and the command line.
@@ -25,7 +62,14 @@ fn add(mut command: Command, path: &str, text: &str) -> Command {
         let lines = examples
             .iter()
             .map(|(what_for, line)| format!("  {what_for}\n    {line}\n"));
-        command = command.after_help(format!("Examples:\n{}", lines.collect::<String>()));
+        let text = format!("Examples:\n{}", lines.collect::<String>());
+        let is_short = command.get_arguments().any(Arg::is_hide_short_help_set);
+        command = match is_short {
+            true => command
+                .after_help("--help shows all options, and examples")
+                .after_long_help(text),
+            false => command.after_help(text),
+        };
     }
     let names: Vec<String> = command
         .get_subcommands()
@@ -54,10 +98,10 @@ pub fn examples_of<'a>(text: &'a str, path: &str) -> Vec<Example<'a>> {
 }
 
 /// Writes the manual pages of a program into a directory.
-pub fn write_pages(directory: &Path, command: Command) -> Result<ExitCode> {
+pub fn write_pages(directory: &Path, command: Command, groups: Groups<'_>) -> Result<ExitCode> {
     let fail = |path: &Path, e| Error::os(format!("cannot write {}", path.display()), e);
     std::fs::create_dir_all(directory).map_err(|e| fail(directory, e))?;
-    for (name, text) in pages(command).map_err(|e| fail(directory, e))? {
+    for (name, text) in pages(command, groups).map_err(|e| fail(directory, e))? {
         let path = directory.join(name);
         std::fs::write(&path, text).map_err(|e| fail(&path, e))?;
     }
@@ -65,15 +109,19 @@ pub fn write_pages(directory: &Path, command: Command) -> Result<ExitCode> {
 }
 
 /// Returns names and contents of the files: a page for the program, and one for each subcommand that is not hidden.
-pub fn pages(command: Command) -> io::Result<Vec<(String, Vec<u8>)>> {
+pub fn pages(command: Command, groups: Groups<'_>) -> io::Result<Vec<(String, Vec<u8>)>> {
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let mut pages = Vec::new();
-    add_pages(&command, &mut pages)?;
+    add_pages(&command, groups, &mut pages)?;
     Ok(pages)
 }
 
-fn add_pages(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
+fn add_pages(
+    command: &Command,
+    groups: Groups<'_>,
+    pages: &mut Vec<(String, Vec<u8>)>,
+) -> io::Result<()> {
     // A page has the contents of `--help`, with the options that `-h` omits.
     let command = &command
         .clone()
@@ -90,7 +138,9 @@ fn add_pages(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Resul
     {
         page.render_options_section(&mut text)?;
     }
-    if command.has_subcommands() {
+    if !groups.is_empty() {
+        text.extend_from_slice(commands(command, groups).to_roff().as_bytes());
+    } else if command.has_subcommands() {
         page.render_subcommands_section(&mut text)?;
     }
     if command.get_after_help().is_some() {
@@ -106,7 +156,22 @@ fn add_pages(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Resul
     command
         .get_subcommands()
         .filter(shown)
-        .try_for_each(|command| add_pages(command, pages))
+        .try_for_each(|command| add_pages(command, &[], pages))
+}
+
+/// Returns the list of a program's commands, by group.
+fn commands(command: &Command, groups: Groups<'_>) -> Roff {
+    let mut roff = Roff::default();
+    roff.control("SH", ["COMMANDS"]);
+    for (title, names) in groups {
+        roff.control("SS", [*title]);
+        for (name, about) in of_group(command, names) {
+            roff.control("TP", []);
+            roff.text([roman(format!("{}-{name}(1)", command.get_name()))]);
+            roff.text([roman(about)]);
+        }
+    }
+    roff
 }
 
 /// Returns the command with each of its arguments and the name of its value.

@@ -1,4 +1,4 @@
-//! Packets for machines: a JSON object a line.
+//! Packets for machines: a JSON object a line, or one JSON array.
 
 use serde::Serialize;
 use trawl_packet::decode::{Summary, summary};
@@ -72,6 +72,49 @@ impl Show for JsonLines {
         if let Ok(line) = serde_json::to_string(&PacketJson::new(packet)) {
             out.push_str(&crate::text::in_json(&line));
             out.push('\n');
+        }
+    }
+}
+
+/// The form of one array with an element for each packet.
+#[derive(Debug, Default)]
+pub struct JsonArray {
+    is_begun: bool,
+}
+
+impl Show for JsonArray {
+    fn show(&mut self, out: &mut String, packet: &PacketView<'_>) {
+        out.push_str(match std::mem::replace(&mut self.is_begun, true) {
+            true => ",\n",
+            false => "[\n",
+        });
+        JsonLines.show(out, packet);
+        out.truncate(out.trim_end().len());
+    }
+
+    fn end(&mut self, out: &mut String) {
+        if !self.is_begun {
+            out.push('[');
+        }
+        out.push_str("\n]\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn array_is_one_document() {
+        for count in 0..3 {
+            let mut text = String::new();
+            let mut array = JsonArray::default();
+            for _ in 0..count {
+                array.show(&mut text, &PacketView::default());
+            }
+            array.end(&mut text);
+            let read: Vec<serde_json::Value> = serde_json::from_str(&text).expect(&text);
+            assert_eq!(read.len(), count);
         }
     }
 }

@@ -48,6 +48,9 @@ use record::PacketView;
 pub trait Show {
     /// Appends the packet, with its line end.
     fn show(&mut self, out: &mut String, packet: &PacketView<'_>);
+
+    /// Appends the text after the last packet.
+    fn end(&mut self, _out: &mut String) {}
 }
 
 impl Show for print::Printer {

@@ -62,6 +62,6 @@ lab list
 capture -i near --tap packet --duration 50ms -w /run/trawl.pcapng
 END
 rm -f /run/trawl.pcapng
-"$trawl" clean
+"$trawl" doctor --clean
 [ ! -e "$pins" ] || echo "STAYS after clean: $pins"
 echo "looked"

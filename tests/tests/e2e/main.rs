@@ -25,6 +25,7 @@ mod follow;
 mod formats;
 mod gen_frames;
 mod gen_runs;
+mod grammar;
 mod guard;
 mod hosts;
 mod identity;

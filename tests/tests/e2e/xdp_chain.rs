@@ -181,7 +181,7 @@ fn libxdp_loader_sees_joins_and_unloads_chains_of_trawl() {
     let left = programs_on(&chain.place);
     assert_eq!(names(&left), ["drops_and_goes_on"]);
     // The next command that changes something removes the pins that trawl kept for its program.
-    succeeds(&["clean"]);
+    succeeds(&["doctor", "--clean"]);
     assert!(!std::path::Path::new(&chain.maps).exists());
     fails(
         &["xdp", "unload", &chain.place],

@@ -357,7 +357,7 @@ fn leftovers_of_a_vanished_interface_are_removed() {
     wait_until(
         "nobody else looks through it, and it is cleared away",
         || {
-            succeeds(&["clean"]);
+            succeeds(&["doctor", "--clean"]);
             !Path::new(&pins).exists()
         },
     );
@@ -403,14 +403,14 @@ fn pins_of_a_running_command_are_kept() {
     let name = name.to_str().expect("plain");
     let held = Lock::take(Rank::Interface, name).expect("a lock");
     run("bpftool", &["link", "detach", "id", &link]);
-    succeeds(&["clean"]);
+    succeeds(&["doctor", "--clean"]);
     let program = || std::fs::read_dir(&pins).map_or(0, Iterator::count);
     assert_eq!(program(), 1, "it is another's to clear away");
     drop(held);
     wait_until(
         "it is cleared away when nobody works on it any more",
         || {
-            succeeds(&["clean"]);
+            succeeds(&["doctor", "--clean"]);
             !Path::new(&pins).exists()
         },
     );

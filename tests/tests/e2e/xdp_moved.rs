@@ -217,7 +217,7 @@ fn moved_chain_leaves_nothing() {
         .collect();
     assert_eq!(ids.len(), 3);
     run("ip", &["-n", &elsewhere.0, "link", "del", interface]);
-    succeeds(&["clean"]);
+    succeeds(&["doctor", "--clean"]);
     ids.into_iter()
         .for_each(trawl_tests::witness::wait_unloaded);
     let left = trawl_tests::xdp::pins_of(station);
@@ -251,7 +251,7 @@ fn namespace_with_a_reused_number_is_left_alone() {
         };
         same.joined_to(a);
         same.switch(FEATURE, "off");
-        succeeds(&["clean"]);
+        succeeds(&["doctor", "--clean"]);
         assert!(!is_on(&same.0, "far", FEATURE), "it was switched by nobody");
         return;
     }

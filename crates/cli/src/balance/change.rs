@@ -1,5 +1,7 @@
 //! Commands that put a balancer on an interface, change its table, and remove it.
 
+use std::path::Path;
+
 use serde::Serialize;
 use trawl_balance::balancer::Done;
 use trawl_balance::{Backend, Balancer, Table, Vip, file};
@@ -11,10 +13,11 @@ use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result};
 
 use super::{
-    BackendAdd, BackendArgs, BackendRemove, BalancerArgs, Drain, Load, Unload, VipAdd, VipRemove,
-    Weight,
+    BackendAdd, BackendArgs, BackendRemove, BalancerArgs, Drain, Load, VipAdd, VipRemove, Weight,
 };
+use crate::args::interface_and_rest;
 use crate::json;
+use crate::program_args::{TargetArgs, UnloadArgs, find_all};
 use crate::terminal;
 
 /// The state in force after a change, in JSON.
@@ -62,8 +65,19 @@ fn plural(count: usize, one: &str, many: &str) -> String {
 pub fn load(args: &Load) -> Result<()> {
     let attach = &args.attach;
     attach.verifier_log.begin()?;
-    let site = Site::find(&args.interface, attach.netns.as_deref())?;
-    let table = args.file.as_deref().map(file::read).transpose()?;
+    let (interface, rest) =
+        interface_and_rest(args.interface.as_deref(), &args.words, "balance load")?;
+    let table = match rest {
+        [] => None,
+        [file] => Some(file::read(Path::new(file))?),
+        _ => {
+            return Err(
+                Error::usage("cannot load a balancer", "one file is possible")
+                    .fix("trawl balance load IF [FILE.toml]"),
+            );
+        }
+    };
+    let site = Site::find(&interface, attach.netns.as_deref())?;
     let request = attach.request(args.prio);
     let sites = [site];
     let care = attach.consent.care();
@@ -166,27 +180,25 @@ pub fn weight(args: &Weight) -> Result<()> {
     set(&args.which, said, |one| one.weight = args.weight)
 }
 
-/// The JSON output of `balance unload`.
-#[derive(Debug, Serialize)]
-struct UnloadDocument<'a> {
-    unloaded: Vec<&'a str>,
-}
-
-pub fn unload(args: &Unload) -> Result<()> {
+pub fn unload(args: &UnloadArgs) -> Result<()> {
+    let TargetArgs {
+        interfaces,
+        netns,
+        json,
+    } = &args.target;
     let mut found = Vec::new();
-    for name in &args.interfaces {
-        let site = Site::find(name, args.netns.as_deref())?;
+    for site in find_all(&interfaces.names(), netns)? {
         let is_named =
             |one: &Balancer| one.site.is_beside(&site) && one.site.index() == site.index();
         if !found.iter().any(is_named) {
             found.push(Balancer::at(site)?);
         }
     }
-    if args.interfaces.is_empty() {
+    if found.is_empty() {
         let place = BalancerArgs {
             on: None,
-            netns: args.netns.clone(),
-            json: args.json,
+            netns: netns.clone(),
+            json: *json,
         };
         let name = |error: Error| match error.kind() {
             trawl_sys::error::Kind::Usage => error.fix("name the interfaces to unload it from"),
@@ -206,13 +218,5 @@ pub fn unload(args: &Unload) -> Result<()> {
         let mut both = sites.iter().zip(programs);
         both.try_for_each(|(site, installed)| installed.detach(site))
     })?;
-    let document = UnloadDocument {
-        unloaded: sites.iter().map(Site::label).collect(),
-    };
-    json::print_as(args.json, &document, || {
-        format!(
-            "unloaded the balancer from {}\n",
-            document.unloaded.join(", ")
-        )
-    })
+    args.tell("the balancer", &sites)
 }

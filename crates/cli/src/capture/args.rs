@@ -22,6 +22,7 @@ use trawl_view::print::PrintOptions;
 use super::display::{Display, Form};
 use super::drops::DropArgs;
 use super::named_output::NamedOutput;
+use super::outputs;
 use super::peers::PeerArgs;
 use super::pod::PodArgs;
 use super::recording::{self, RecordingArgs};
@@ -29,111 +30,51 @@ use super::remote::HostArgs;
 use super::stored::StoreArgs;
 use super::tcpdump::{StampType, TcpdumpArgs};
 use super::trigger::{self, TriggerArgs};
-use crate::args::{LineArgs, NetnsArg, VerifierLog, filter_in_file};
-use crate::{habits, terminal, units};
+use crate::args::{JsonForm, LineArgs, NamedValue, NetnsArg, VerifierLog, choice, filter_in_file};
+use crate::{completion, habits, terminal, units};
 
 /// Typical size of a record, in bytes.
 const USUAL_RECORD: u64 = 2048;
 
-/// Records packets at XDP, tc or a socket to a file for Wireshark, or shows them as lines
+/// Records packets at XDP, tc or a socket, or shows them as lines
 #[derive(Debug, clap::Args)]
+#[command(
+    mut_arg("netns", |arg| arg.hide_short_help(true)),
+    mut_arg("verifier_log", |arg| arg.hide_short_help(true)),
+    mut_arg("file_size", |arg| arg.help_heading(OUTPUT)),
+    mut_arg("verbosity", |arg| arg.help_heading(OUTPUT)),
+)]
 pub struct Args {
-    /// Interface to capture on, NAME or NAMESPACE:NAME; may be given several times. any: all interfaces that are up. Patterns
-    /// name those that match: 'veth*', '*:eth0' of every named namespace. None with --tap drop alone
-    #[arg(short = 'i', long = "interface", value_name = "IF")]
-    interfaces: Vec<String>,
     #[command(flatten)]
-    netns: NetnsArg,
-    /// Tap to capture with; tc may be combined with xdp or hook, drop with any: xdp,tc,drop
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
-    tap: Vec<TapName>,
-    /// Direction of the packets [default: in for the xdp and hook taps, inout for tc and packet]
-    #[arg(short = 'Q', long, value_enum, value_name = "WAY")]
-    direction: Option<DirectionName>,
-    /// Attached XDP program to capture at: a name, an id, or all
-    #[arg(long, visible_alias = "prog", value_name = "NAME|ID|all")]
-    program: Option<String>,
-    /// End of the XDP program to record at [default: exit]
-    #[arg(long, value_enum)]
-    at: Option<AtName>,
-    /// Record only packets with these verdicts: aborted, drop, pass, tx, redirect
-    #[arg(long, value_name = "LIST")]
-    verdict: Option<String>,
-    /// The pinned program array through which the XDP program makes its tail call [default: found by trawl]
-    #[arg(long, value_name = "PATH")]
-    hook: Option<PathBuf>,
-    /// During the capture, add hooks to the attached XDP program, which was loaded from this file: the same
-    /// program with the same maps; the program without hooks is restored at the end
-    #[arg(long, value_name = "FILE.o", conflicts_with = "hook")]
-    tappable: Option<PathBuf>,
-    /// Write the packets to this file, or to standard output with '-'; several times for several outputs. The name may be followed by
-    /// ,snaplen=N ,format=pcap|pcapng ,compress=zstd|lz4|gzip|none for this output alone
-    #[arg(short = 'w', long = "write", value_name = "FILE")]
-    write: Vec<PathBuf>,
-    /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
-    #[arg(long, value_enum)]
-    format: Option<FormatName>,
-    /// Permissions of created files, in octal [default: 600, restricted by the umask]
-    #[arg(long, value_name = "MODE", value_parser = units::file_mode)]
-    file_mode: Option<u32>,
-    /// Bytes to keep of each packet; 0 for all
-    #[arg(
-        short = 's',
-        long = "snapshot-length",
-        visible_alias = "snaplen",
-        value_name = "SNAPLEN",
-        default_value_t = 0
-    )]
-    snaplen: u64,
+    place: PlaceArgs,
+    #[command(flatten)]
+    filtering: FilterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
     /// End after this many recorded packets
-    #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..), help_heading = "End")]
     count: Option<u64>,
     /// End after this time, for example 10s
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = "End")]
     duration: Option<Duration>,
-    #[command(flatten)]
-    recording: RecordingArgs,
-    #[command(flatten)]
-    verifier_log: VerifierLog,
-    /// Leave the interface's promiscuous mode as it is
-    #[arg(short = 'p', long = "no-promiscuous-mode")]
-    no_promiscuous: bool,
-    /// List the interfaces, and the tap that a capture on each would use
-    #[arg(short = 'D', long)]
-    pub(super) list_interfaces: bool,
-    /// Show statistics on standard error at this interval
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    stats: Option<Duration>,
     /// Change to this user once the capture is set up; files belong to it, and -z runs as it
     ///
     /// Interfaces that appear later and match a pattern of -i are not captured then.
-    #[arg(short = 'Z', long = "relinquish-privileges", value_name = "USER", value_parser = user)]
+    #[arg(short = 'Z', long = "relinquish-privileges", value_name = "USER", value_parser = user, add = completion::users(), hide_short_help = true)]
     user: Option<User>,
-    /// Write the summary as JSON to this file, or to standard output with '-'
-    #[arg(long, value_name = "FILE")]
-    summary: Option<PathBuf>,
+    /// Clock for time stamps, and its reading interval
+    #[arg(long = "time", value_enum, default_value_t = TimeName::Auto, hide_short_help = true)]
+    clock: TimeName,
     /// Print the plan of the capture, as JSON for --plan, and capture nothing
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(super) dry_run: bool,
     /// Capture by the plan in this file, which --dry-run printed, or on standard input with '-'
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(super) plan: Option<PathBuf>,
-    /// Mode of trawl's own XDP program [default: native, and skb if the driver does not support it]
-    #[arg(long, value_enum)]
-    mode: Option<ModeName>,
-    /// Clock for time stamps, and its reading interval
-    #[arg(long = "time", value_enum, default_value_t = TimeName::Auto)]
-    clock: TimeName,
-    /// Show packets as JSON, one object a line
-    #[arg(long, conflicts_with = "write")]
-    json: bool,
-    /// Show each packet's identifier as CPU and number: the same for all sightings of one packet, at entry and exit, after
-    /// a redirect, at tc and where it is dropped
-    #[arg(long, conflicts_with = "write")]
-    id: bool,
-    /// Print only errors and the summary
-    #[arg(short = 'q', long)]
-    quiet: bool,
+    #[command(flatten)]
+    verifier_log: VerifierLog,
+    #[command(flatten)]
+    recording: RecordingArgs,
     #[command(flatten)]
     trigger: TriggerArgs,
     #[command(flatten)]
@@ -143,8 +84,6 @@ pub struct Args {
     #[command(flatten)]
     pod: PodArgs,
     #[command(flatten)]
-    choice: ChoiceArgs,
-    #[command(flatten)]
     pub(super) drops: DropArgs,
     #[command(flatten)]
     peers: PeerArgs,
@@ -152,53 +91,158 @@ pub struct Args {
     pub(super) lines: LineArgs,
     #[command(flatten)]
     pub(super) tcpdump: TcpdumpArgs,
-    /// Filter in tcpdump's syntax: 'tcp port 80 and host 10.0.0.1'. Options may follow it
-    #[arg(
-        value_name = "EXPRESSION",
-        help_heading = "Arguments",
-        allow_negative_numbers = true
-    )]
-    expression: Vec<String>,
 }
 
-/// Options that select the packets to record.
+/// Options that say where packets are seen.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Filtering")]
-struct ChoiceArgs {
+#[command(next_help_heading = "Where")]
+struct PlaceArgs {
+    /// Interface to capture on; 'veth*' names several
+    ///
+    /// NAME or NAMESPACE:NAME; may be given several times. any: all interfaces that are up. Patterns name those that match:
+    /// 'veth*', '*:eth0' of every named namespace. None with --tap drop alone
+    #[arg(short = 'i', long = "interface", value_name = "IF", add = completion::interfaces())]
+    interfaces: Vec<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
+    /// Tap to capture with
+    ///
+    /// tc may be combined with xdp or hook, drop with any: xdp,tc,drop
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
+    tap: Vec<TapName>,
+    /// Direction of the packets
+    ///
+    /// [default: in for the xdp and hook taps, inout for tc and packet]
+    #[arg(short = 'Q', long, value_parser = choice(&DIRECTIONS), value_name = "WAY")]
+    direction: Option<Direction>,
+    /// Attached XDP program to capture at: a name, an id, or all
+    #[arg(
+        long,
+        visible_alias = "prog",
+        value_name = "NAME|ID|all",
+        hide_short_help = true
+    )]
+    program: Option<String>,
+    /// End of the XDP program to record at [default: exit]
+    #[arg(long, value_parser = choice(&ENDS))]
+    at: Option<At>,
+    /// The pinned program array through which the XDP program makes its tail call [default: found by trawl]
+    #[arg(long, value_name = "PATH", hide_short_help = true)]
+    hook: Option<PathBuf>,
+    /// During the capture, add hooks to the attached XDP program, which was loaded from this file: the same
+    /// program with the same maps; the program without hooks is restored at the end
+    #[arg(
+        long,
+        value_name = "FILE.o",
+        conflicts_with = "hook",
+        hide_short_help = true
+    )]
+    tappable: Option<PathBuf>,
+    /// Mode of trawl's own XDP program [default: native, and skb if the driver does not support it]
+    #[arg(long, value_parser = choice(&MODES), hide_short_help = true)]
+    mode: Option<Mode>,
+    /// Leave the interface's promiscuous mode as it is
+    #[arg(short = 'p', long = "no-promiscuous-mode", hide_short_help = true)]
+    no_promiscuous: bool,
+    /// List the interfaces, and the tap that a capture on each would use
+    #[arg(short = 'D', long, hide_short_help = true)]
+    list_interfaces: bool,
+}
+
+/// Options that select the packets to record, and their parts.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Which packets")]
+struct FilterArgs {
+    /// Filter in tcpdump's syntax
+    ///
+    /// For example 'tcp port 80 and host 10.0.0.1'. Options may follow it
+    #[arg(value_name = "EXPRESSION", allow_negative_numbers = true)]
+    expression: Vec<String>,
+    /// Only packets with these verdicts of XDP
+    ///
+    /// aborted, drop, pass, tx, redirect
+    #[arg(long, value_name = "LIST", add = completion::verdicts())]
+    verdict: Option<String>,
+    /// Bytes to keep of each packet; 0 for all
+    #[arg(
+        short = 's',
+        long = "snapshot-length",
+        visible_alias = "snaplen",
+        value_name = "SNAPLEN",
+        default_value_t = 0
+    )]
+    snaplen: u64,
     /// Read the expression from a file, as tcpdump's -F; `#` begins a comment
-    #[arg(short = 'F', long, value_name = "FILE", conflicts_with_all = ["expression", "cbpf"])]
+    #[arg(short = 'F', long, value_name = "FILE", conflicts_with_all = ["expression", "cbpf"], hide_short_help = true)]
     filter_file: Option<PathBuf>,
     /// A filter as a classic program, as `tcpdump -ddd` prints it, instead of an expression
-    #[arg(long, value_name = "PROGRAM", conflicts_with = "expression")]
+    #[arg(
+        long,
+        value_name = "PROGRAM",
+        conflicts_with = "expression",
+        hide_short_help = true
+    )]
     cbpf: Option<String>,
     /// Apply the expression to the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP
-    #[arg(long, conflicts_with = "cbpf")]
+    #[arg(long, conflicts_with = "cbpf", hide_short_help = true)]
     inner: bool,
     /// Packet that the filter sees: as it arrived at the XDP program, or as it left it
-    #[arg(long, value_enum, value_name = "END")]
-    filter_at: Option<FilterEnd>,
+    #[arg(long, value_parser = choice(&ENDS[..2]), value_name = "END", hide_short_help = true)]
+    filter_at: Option<At>,
     /// Only packets of this receive or transmit queue
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     queue: Option<u32>,
     /// Only packets that are handled on this CPU
-    #[arg(long, alias = "cpus", value_name = "N")]
+    #[arg(long, alias = "cpus", value_name = "N", hide_short_help = true)]
     cpu: Option<u32>,
     /// One in N matching packets, chosen at random
-    #[arg(long, value_name = "1/N", value_parser = units::one_in, conflicts_with = "sample_every")]
+    #[arg(long, value_name = "1/N", value_parser = units::one_in, conflicts_with = "sample_every", hide_short_help = true)]
     sample: Option<u32>,
     /// Every Nth matching packet, counted on each CPU separately
-    #[arg(long, value_name = "N", value_parser = units::one_in)]
+    #[arg(long, value_name = "N", value_parser = units::one_in, hide_short_help = true)]
     sample_every: Option<u32>,
     /// Record at most this many packets a second, and count the others
-    #[arg(long, value_name = "PPS", value_parser = units::rate)]
+    #[arg(long, value_name = "PPS", value_parser = units::rate, hide_short_help = true)]
     limit_rate: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum FilterEnd {
-    Entry,
-    Exit,
+/// Options for the form of what is written and shown.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = OUTPUT)]
+struct OutputArgs {
+    /// Write the packets to this file; '-' for a pipe
+    ///
+    /// Several times for several outputs. The name may be followed by ,snaplen=N ,format=pcap|pcapng
+    /// ,compress=zstd|lz4|gzip|none for this output alone
+    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    write: Vec<PathBuf>,
+    /// Format of the file [default: pcap for a FILE that ends in .pcap, else pcapng]
+    #[arg(long, value_parser = choice(&FORMATS), hide_short_help = true)]
+    format: Option<Format>,
+    /// Permissions of created files, in octal [default: 600, restricted by the umask]
+    #[arg(long, value_name = "MODE", value_parser = units::file_mode, hide_short_help = true)]
+    file_mode: Option<u32>,
+    /// Show packets as JSON
+    ///
+    /// One object a line; array: one document
+    #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "lines", conflicts_with = "write")]
+    json: Option<JsonForm>,
+    /// Show each packet's identifier as CPU and number: the same for all sightings of one packet, at entry and exit, after
+    /// a redirect, at tc and where it is dropped
+    #[arg(long, conflicts_with = "write", hide_short_help = true)]
+    id: bool,
+    /// Print only errors and the summary
+    #[arg(short = 'q', long, hide_short_help = true)]
+    quiet: bool,
+    /// Show statistics on standard error at this interval
+    #[arg(long, value_name = "TIME", value_parser = units::duration, hide_short_help = true)]
+    stats: Option<Duration>,
+    /// Write the summary as JSON to this file, or to standard output with '-'
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    summary: Option<PathBuf>,
 }
+
+const OUTPUT: &str = "Output";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TapName {
@@ -214,32 +258,20 @@ pub(crate) enum TapName {
     Drop,
 }
 
-/// Directions for -Q.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DirectionName {
-    In,
-    Out,
-    Inout,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AtName {
-    Entry,
-    Exit,
-    Both,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FormatName {
-    Pcapng,
-    Pcap,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ModeName {
-    Native,
-    Skb,
-}
+pub(crate) const DIRECTIONS: [NamedValue<Direction>; 3] = [
+    ("in", "", Direction::In),
+    ("out", "", Direction::Out),
+    ("inout", "", Direction::Both),
+];
+/// Both ends are the last.
+pub(crate) const ENDS: [NamedValue<At>; 3] = [
+    ("entry", "", At::Entry),
+    ("exit", "", At::Exit),
+    ("both", "", At::Both),
+];
+const FORMATS: [NamedValue<Format>; 2] =
+    [("pcapng", "", Format::Pcapng), ("pcap", "", Format::Pcap)];
+const MODES: [NamedValue<Mode>; 2] = [("native", "", Mode::Native), ("skb", "", Mode::Skb)];
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum TimeName {
@@ -252,26 +284,6 @@ enum TimeName {
     Poll,
     /// The network card's, where it stamped the packet
     Hw,
-}
-
-impl From<DirectionName> for Direction {
-    fn from(name: DirectionName) -> Self {
-        match name {
-            DirectionName::In => Self::In,
-            DirectionName::Out => Self::Out,
-            DirectionName::Inout => Self::Both,
-        }
-    }
-}
-
-impl From<AtName> for At {
-    fn from(name: AtName) -> Self {
-        match name {
-            AtName::Entry => Self::Entry,
-            AtName::Exit => Self::Exit,
-            AtName::Both => Self::Both,
-        }
-    }
 }
 
 /// The facts about a machine that a plan made there depends on.
@@ -349,6 +361,10 @@ struct Bare {
 }
 
 impl Args {
+    pub(super) fn lists_interfaces(&self) -> bool {
+        self.place.list_interfaces
+    }
+
     /// Reads a plan from a file. Options that would change it are refused.
     pub(super) fn only_plan(&self, file: &Path) -> Result<CapturePlan> {
         let what = || format!("cannot capture by the plan in {}", file.display());
@@ -388,7 +404,7 @@ impl Args {
         let outputs = self.outputs(options.snaplen)?;
         let rotation = self.recording.rotation()?;
         if outputs.is_empty() {
-            recording::refuse_rotation(&rotation)?;
+            outputs::refuse_rotation(&rotation)?;
         }
         let mut plan = CapturePlan::new(self.sources(), options);
         plan.relinquish(self.user.as_ref().map(User::name));
@@ -396,12 +412,12 @@ impl Args {
             outputs,
             rotation,
             files: FilePlan {
-                mode: self.file_mode,
+                mode: self.output.file_mode,
                 io: self.recording.io(),
             },
             store: self.store.plan()?,
-            tappable: self.tappable.clone(),
-            summary: self.summary.clone(),
+            tappable: self.place.tappable.clone(),
+            summary: self.output.summary.clone(),
             link_type: self.tcpdump.link_type.clone(),
             verifier_log: self.verifier_log.path(),
             ..plan
@@ -410,8 +426,8 @@ impl Args {
 
     fn sources(&self) -> Sources {
         Sources {
-            names: self.interfaces.clone(),
-            netns: (*self.netns).clone(),
+            names: self.place.interfaces.clone(),
+            netns: (*self.place.netns).clone(),
             pods: self.pod.pods.iter().map(ToString::to_string).collect(),
             cri_socket: self.pod.cri_socket.clone(),
         }
@@ -421,19 +437,19 @@ impl Args {
     pub(super) fn display(&self, plan: &CapturePlan) -> Display {
         let is_written = !plan.outputs.is_empty() || plan.store.is_some();
         Display {
-            form: match (self.json, is_written && !self.recording.print) {
-                (true, _) => Some(Form::Json),
-                (false, true) => None,
-                (false, false) => Some(Form::Lines(PrintOptions {
-                    id: self.id,
+            form: match (self.output.json, is_written && !self.recording.print) {
+                (Some(form), _) => Some(Form::Json(form)),
+                (None, true) => None,
+                (None, false) => Some(Form::Lines(PrintOptions {
+                    id: self.output.id,
                     colour: !is_written && terminal::colours_wanted(),
                     ..self.lines.options(false)
                 })),
             },
-            json: self.json || self.remote.is_collected(),
-            quiet: self.quiet,
+            json: self.output.json.is_some() || self.remote.is_collected(),
+            quiet: self.output.quiet,
             verbose: self.lines.is_verbose(),
-            stats: self.stats,
+            stats: self.output.stats,
         }
     }
 
@@ -445,19 +461,20 @@ impl Args {
     }
 
     fn taps(&self) -> Result<Taps> {
-        let mut taps = Taps::of(&self.tap)?;
-        if taps.tap == Choice::Auto && self.tappable.is_some() {
+        let mut taps = Taps::of(&self.place.tap)?;
+        if taps.tap == Choice::Auto && self.place.tappable.is_some() {
             taps.tap = Choice::Hook;
         }
         Ok(taps)
     }
 
     fn refuse_without_interface(&self, tap: Choice) -> Result<()> {
-        let is_named = !self.interfaces.is_empty() || !self.pod.pods.is_empty();
-        if is_named || tap == Choice::Drop || self.list_interfaces {
+        let is_named = !self.place.interfaces.is_empty() || !self.pod.pods.is_empty();
+        if is_named || tap == Choice::Drop || self.place.list_interfaces {
             return Ok(());
         }
         let first = self
+            .filtering
             .expression
             .first()
             .filter(|word| habits::is_interface(word));
@@ -465,7 +482,7 @@ impl Args {
             let why = format!("{interface} is an interface, and no filter");
             return Err(Error::usage("cannot capture", why).fix(format!(
                 "type: trawl capture -i {}",
-                self.expression.join(" ")
+                self.filtering.expression.join(" ")
             )));
         }
         Err(Error::usage("cannot capture", "no interface is named")
@@ -478,17 +495,21 @@ impl Args {
         let packed = [".zst", ".lz4", ".gz"];
         let name = packed.iter().find_map(|end| name.strip_suffix(end));
         let is_pcap = name.unwrap_or(&path.to_string_lossy()).ends_with(".pcap");
-        match (self.format, is_pcap) {
-            (Some(FormatName::Pcap), _) | (None, true) => Format::Pcap,
-            (Some(FormatName::Pcapng), _) | (None, false) => Format::Pcapng,
-        }
+        self.output.format.unwrap_or(match is_pcap {
+            true => Format::Pcap,
+            false => Format::Pcapng,
+        })
     }
 
     /// Returns the outputs in the order given. If one keeps more of a packet than -s, the others are cut to that.
     fn outputs(&self, kept: u32) -> Result<Vec<OutputPlan>> {
-        let common = recording::snaplen(self.snaplen)?;
+        let common = recording::snaplen(self.filtering.snaplen)?;
         let is_longer = kept > common;
-        let named = self.write.iter().map(|text| NamedOutput::parse(text));
+        let named = self
+            .output
+            .write
+            .iter()
+            .map(|text| NamedOutput::parse(text));
         let planned = named.map(|named| {
             let NamedOutput {
                 path,
@@ -509,31 +530,35 @@ impl Args {
     /// Returns the bytes to keep of a packet: as many as the longest output keeps, or all if an expression triggers on
     /// events.
     fn kept(&self) -> Result<u32> {
-        let common = recording::snaplen(self.snaplen)?;
+        let common = recording::snaplen(self.filtering.snaplen)?;
         if self.trigger.looks_at_packets() {
             return Ok(RECORD_MAX_CAPTURED as u32);
         }
-        let named = self.write.iter().map(|text| NamedOutput::parse(text));
+        let named = self
+            .output
+            .write
+            .iter()
+            .map(|text| NamedOutput::parse(text));
         let named = named.collect::<Result<Vec<_>>>()?;
         let longest = named.iter().filter_map(|one| one.snaplen).max();
         Ok(longest.map_or(common, |longest| longest.max(common)))
     }
 
     fn filter(&self, environment: &Environment) -> Result<Option<Filter>> {
-        let expression = match &self.choice.filter_file {
+        let expression = match &self.filtering.filter_file {
             Some(path) => (environment.filter_file)(path)?,
-            None => self.expression.join(" "),
+            None => self.filtering.expression.join(" "),
         };
-        Ok(match &self.choice.cbpf {
+        Ok(match &self.filtering.cbpf {
             Some(program) => Some(Filter::Classic(program.clone())),
-            None if expression.is_empty() && self.choice.inner => {
+            None if expression.is_empty() && self.filtering.inner => {
                 return Err(Error::usage(
                     "cannot look inside tunnels",
                     "--inner needs an expression",
                 ));
             }
             None if expression.is_empty() => None,
-            None if self.choice.inner => Some(Filter::Inner(expression)),
+            None if self.filtering.inner => Some(Filter::Inner(expression)),
             None => Some(Filter::Expression(expression)),
         })
     }
@@ -542,12 +567,13 @@ impl Args {
         self.tcpdump.refuse()?;
         let taps = self.taps()?;
         let drops = match taps.with_drops {
-            true => Some(self.drops.chosen(self.netns.as_deref())),
+            true => Some(self.drops.chosen(self.place.netns.as_deref())),
             false => self.drops.refuse().map(|()| None)?,
         };
         self.peers.check(taps.tap)?;
         let kind = verdict::Kind::Xdp;
         let verdicts = self
+            .filtering
             .verdict
             .as_deref()
             .map(|list| verdict::Set::parse(kind, list))
@@ -561,32 +587,25 @@ impl Args {
         }
         Ok(Options {
             drops,
-            direction: self.direction.map(Direction::from),
-            programs: self.program.as_deref().map(Programs::parse),
-            at: self.at.map(At::from),
+            direction: self.place.direction,
+            programs: self.place.program.as_deref().map(Programs::parse),
+            at: self.place.at,
             verdicts,
-            mode: match self.mode {
-                None => Mode::NativeFirst,
-                Some(ModeName::Native) => Mode::Native,
-                Some(ModeName::Skb) => Mode::Skb,
-            },
-            hook: self.hook.clone(),
+            mode: self.place.mode.unwrap_or_default(),
+            hook: self.place.hook.clone(),
             time: match self.wants_hardware_time() {
                 false => TimeSource::System,
                 true => TimeSource::Hardware,
             },
             filter: self.filter(environment)?,
-            filter_at: self.choice.filter_at.map(|end| match end {
-                FilterEnd::Entry => At::Entry,
-                FilterEnd::Exit => At::Exit,
-            }),
-            queue: self.choice.queue,
-            cpu: self.choice.cpu,
-            sample: match (self.choice.sample, self.choice.sample_every) {
+            filter_at: self.filtering.filter_at,
+            queue: self.filtering.queue,
+            cpu: self.filtering.cpu,
+            sample: match (self.filtering.sample, self.filtering.sample_every) {
                 (Some(number), _) => Some(Sample::Random(number)),
                 (None, every) => every.map(Sample::Every),
             },
-            rate_limit: self.choice.limit_rate,
+            rate_limit: self.filtering.limit_rate,
             snaplen: self.kept()?,
             count: self.count,
             duration: self.duration,
@@ -600,7 +619,7 @@ impl Args {
                 },
             },
             trigger,
-            promiscuous: !self.no_promiscuous,
+            promiscuous: !self.place.no_promiscuous,
             peers: self.peers.resolve(),
             ..usual(&taps)
         })
@@ -610,7 +629,7 @@ impl Args {
     /// they fill.
     fn memory(&self) -> Memory {
         let size = self.recording.memory(self.tcpdump.buffer());
-        let is_printed = self.write.is_empty() && !self.store.is_asked_for();
+        let is_printed = self.output.write.is_empty() && !self.store.is_asked_for();
         let at_first = match (is_printed, self.count) {
             (true, _) => Some(0),
             (false, count) => count.map(|count| count.saturating_mul(USUAL_RECORD)),

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use trawl_view::print::PrintOptions;
+use trawl_view::Show;
+use trawl_view::json::{JsonArray, JsonLines};
+use trawl_view::print::{PrintOptions, Printer};
+
+use crate::args::JsonForm;
 
 #[derive(Clone, Debug)]
 pub(super) struct Display {
@@ -18,6 +22,16 @@ pub(super) struct Display {
 
 #[derive(Clone, Debug)]
 pub(super) enum Form {
-    Json,
+    Json(JsonForm),
     Lines(PrintOptions),
+}
+
+impl Form {
+    pub fn writer(&self) -> Box<dyn Show + Send> {
+        match self {
+            Self::Lines(options) => Box::new(Printer::new(*options)),
+            Self::Json(JsonForm::Lines) => Box::new(JsonLines),
+            Self::Json(JsonForm::Array) => Box::new(JsonArray::default()),
+        }
+    }
 }

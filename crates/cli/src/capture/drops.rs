@@ -6,6 +6,8 @@ use trawl_capture::options::Drops;
 use trawl_capture::taps::drop::reasons::Reasons;
 use trawl_sys::{Error, Result};
 
+use crate::completion;
+
 const ALL: &str = "all";
 const HELP: &str = "help";
 
@@ -14,13 +16,13 @@ const HELP: &str = "help";
 #[command(next_help_heading = "Drops")]
 pub(super) struct DropArgs {
     /// Only drops for these reasons, as the kernel names them; all: non-losses as well; help: list them
-    #[arg(long, value_name = "LIST|all", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST|all", value_delimiter = ',', add = completion::reasons(), hide_short_help = true)]
     reason: Vec<String>,
     /// Include drops that are not losses: queues of closing sockets, and groups that no socket has joined
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     all: bool,
     /// The functions that led to each drop
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     stack: bool,
 }
 

@@ -4,8 +4,10 @@ use std::collections::HashSet;
 use std::process::ExitCode;
 
 use serde::Serialize;
+use trawl_capture::Choice;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::plan::CapturePlan;
+use trawl_capture::sources::Sources;
 use trawl_capture::taps::select::select;
 use trawl_sys::Result;
 use trawl_sys::netlink::{Link, Netlink};
@@ -26,17 +28,19 @@ pub(crate) fn find(plan: &CapturePlan) -> Result<Vec<CaptureSite>> {
 /// Sources of interfaces that a capture joins while it runs.
 #[derive(Debug)]
 pub(super) struct Joining {
-    plan: CapturePlan,
+    sources: Sources,
+    tap: Choice,
     pods: Option<PodWatcher>,
     /// The interfaces of the pods at the last query.
     of_pods: Option<Vec<String>>,
 }
 
 impl Joining {
-    pub fn new(plan: &CapturePlan) -> Self {
+    pub fn new(sources: &Sources, tap: Choice) -> Self {
         Self {
-            plan: plan.clone(),
-            pods: PodWatcher::start(&plan.sources),
+            sources: sources.clone(),
+            tap,
+            pods: PodWatcher::start(sources),
             of_pods: None,
         }
     }
@@ -47,8 +51,7 @@ impl Joining {
         known: &[CaptureSite],
         unchanged: &[Option<Namespace>],
     ) -> Vec<CaptureSite> {
-        let sources = &self.plan.sources;
-        let mut found = sources.appeared(self.plan.options.tap, known, unchanged);
+        let mut found = self.sources.appeared(self.tap, known, unchanged);
         let labels: HashSet<&str> = known.iter().map(|site| site.label.as_str()).collect();
         found.extend(self.pods_that_came_back(&labels));
         let mut labels = HashSet::new();

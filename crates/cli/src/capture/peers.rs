@@ -10,13 +10,13 @@ use trawl_sys::{Error, Result};
 #[command(next_help_heading = "Other libraries and mechanisms")]
 pub struct PeerArgs {
     /// The libpcap that compiles the filter, and that --tap pcap uses; loaded only for these [default: the system's]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", hide_short_help = true)]
     pub libpcap: Option<PathBuf>,
     /// Prefix of the DPDK application that --tap dpdk captures, as in its --file-prefix option [default: rte]
-    #[arg(long, value_name = "PREFIX")]
+    #[arg(long, value_name = "PREFIX", hide_short_help = true)]
     pub file_prefix: Option<String>,
     /// Let a tap take packets away from the network stack, as netmap and PF_RING ZC do
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub steal: bool,
 }
 

@@ -19,11 +19,11 @@ use trawl_sys::{Error, Result};
 #[command(next_help_heading = "Kubernetes")]
 pub(super) struct PodArgs {
     /// Capture at the host's end of this pod's interfaces; may be given several times
-    #[arg(long = "pod", value_name = "NAMESPACE/NAME", value_parser = PodName::parse)]
+    #[arg(long = "pod", value_name = "NAMESPACE/NAME", value_parser = PodName::parse, hide_short_help = true)]
     pub(super) pods: Vec<PodName>,
     /// The container runtime's socket [default: CONTAINER_RUNTIME_ENDPOINT, or the socket of containerd, CRI-O, k3s or
     /// cri-dockerd]
-    #[arg(long, value_name = "PATH", requires = "pods")]
+    #[arg(long, value_name = "PATH", requires = "pods", hide_short_help = true)]
     pub(super) cri_socket: Option<PathBuf>,
 }
 

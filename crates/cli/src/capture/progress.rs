@@ -55,7 +55,7 @@ impl Terminal {
             live_line: false,
             said: Vec::new(),
             previous: None,
-            joining: Joining::new(plan),
+            joining: Joining::new(&plan.sources, plan.options.tap),
             published: Published::begin(Kind::Capture),
             accounts: None,
         }

@@ -10,7 +10,7 @@ use trawl_sink::check_command;
 use trawl_sys::{Error, Result};
 
 use crate::args::{Packing, SMALLEST_FILE, compression, file_size};
-use crate::units;
+use crate::{completion, units};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum IoName {
@@ -26,40 +26,42 @@ enum IoName {
 #[command(next_help_heading = "Recording")]
 pub(super) struct RecordingArgs {
     /// Memory for packets that are not written yet, for all CPUs together, rounded down [default: 256MiB]
-    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, hide_short_help = true)]
     memory: Option<u64>,
     /// The same, for each CPU
-    #[arg(long, value_name = "SIZE", value_parser = units::bytes, conflicts_with = "memory")]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, conflicts_with = "memory", hide_short_help = true)]
     ring_size: Option<u64>,
     /// Metadata to write for each packet: full, none, or a list of flags, queue, id, verdict
-    #[arg(long, value_name = "full|none|LIST", default_value = "full")]
+    #[arg(long, value_name = "full|none|LIST", default_value = "full", add = completion::metadata(), hide_short_help = true)]
     meta: String,
     /// Mode of writing a pcapng file: directly from the ring to the disk, or through the page cache
-    #[arg(long, value_enum, default_value_t = IoName::Auto)]
+    #[arg(long, value_enum, default_value_t = IoName::Auto, hide_short_help = true)]
     io: IoName,
     /// Show packets as lines, in addition to writing them
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(super) print: bool,
     /// Compress files, in frames that can be read one by one [default: by the extension: .zst, .lz4 or .gz]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, hide_short_help = true)]
     compress: Option<Packing>,
-    /// Maximum size of a file of the series: millions of bytes, or a size such as 64MiB
+    /// Begin a new file at this size
+    ///
+    /// Millions of bytes, or a size such as 64MiB
     #[arg(short = 'C', value_name = "SIZE", value_parser = file_size)]
     file_size: Option<u64>,
     /// Begin a new file after this many seconds; -w then expands strftime(3)'s conversions
-    #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
     file_seconds: Option<u64>,
     /// Keep the latest N files
-    #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
     files: Option<u64>,
     /// Keep the latest files, this many bytes in total; without -C a file has at most an eighth of it
-    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, hide_short_help = true)]
     max_disk: Option<u64>,
     /// Run this with the name of each finished file
-    #[arg(short = 'z', value_name = "COMMAND")]
+    #[arg(short = 'z', value_name = "COMMAND", hide_short_help = true)]
     command: Option<String>,
     /// Give a file its name only once it is finished and on the disk
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     sealed: bool,
 }
 
@@ -142,25 +144,6 @@ impl RecordingArgs {
             }
         }
         Ok(meta)
-    }
-}
-
-/// Refuses the rotation of an output that is not a file.
-pub(super) fn refuse_rotation(rotation: &Rotation) -> Result<()> {
-    let own = [
-        ("-C", rotation.size.is_some()),
-        ("-G", rotation.time.is_some()),
-        ("-W", rotation.files.is_some()),
-        ("-z", rotation.command.is_some()),
-        ("--sealed", rotation.sealed),
-        ("--max-disk", rotation.total.is_some()),
-    ];
-    match own.iter().find(|(_, is_given)| *is_given) {
-        Some((option, _)) => {
-            let why = "packets are not written to a file";
-            Err(Error::usage(format!("cannot use {option}"), why).fix("name one: -w FILE"))
-        }
-        None => Ok(()),
     }
 }
 

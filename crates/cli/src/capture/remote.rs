@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 use trawl_capture::plan::CapturePlan;
 use trawl_packet::read::Step;
 use trawl_sys::events::{self, Signal, Signals, Wake};
+use trawl_sys::privilege::User;
 use trawl_sys::process::own_binary;
 use trawl_sys::ssh::Ssh;
 use trawl_sys::{Error, Result, clock};
 
 use super::display::Display;
-use super::output::Output as File;
-use far::{Far, State};
+use super::outputs::Output as File;
+use far::{Far, HostState};
 use output::Output;
 
 use crate::terminal;
@@ -36,17 +37,24 @@ pub(super) struct HostArgs {
         conflicts_with_all = [
             "list_interfaces", "compress", "file_size", "file_seconds", "files", "max_disk", "command", "sealed", "io",
             "trigger", "on_verdict", "on_signal",
-        ]
+        ],
+        hide_short_help = true
     )]
     pub(super) on: Vec<String>,
     /// Copy this trawl to the hosts first, below the user's ~/.cache, and run that
-    #[arg(long, requires = "on")]
+    #[arg(long, requires = "on", hide_short_help = true)]
     push: bool,
     /// Write notices as JSON, for the trawl that started this one
     #[arg(long, hide = true)]
     collected: bool,
     /// The program that reaches hosts, with its options
-    #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "on")]
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        default_value = "ssh",
+        requires = "on",
+        hide_short_help = true
+    )]
     ssh: String,
 }
 
@@ -58,14 +66,16 @@ const CLOCK: Duration = Duration::from_secs(5);
 const FIRST_CLOCKS: Duration = Duration::from_millis(300);
 const FIRST: u32 = 8;
 
-pub(super) fn run(hosts: &HostArgs, plan: &CapturePlan, display: &Display) -> Result<ExitCode> {
+/// Captures on other hosts.
+pub(super) fn capture(hosts: &HostArgs, plan: &CapturePlan, display: &Display) -> Result<ExitCode> {
     let signals = Signals::watch()?;
     let wake = Wake::new()?;
-    let account = plan.summary.as_deref().map(|path| File::open(path, plan));
-    let account = account.transpose()?;
+    let user = plan.user.as_deref().map(User::find).transpose()?;
+    let open = |path: &Path| File::open(path, plan.files.mode, user.as_ref());
+    let account = plan.summary.as_deref().map(open).transpose()?;
     let mut output = match plan.store {
         Some(_) => None,
-        None => Some(Output::open(plan, display)?),
+        None => Some(Output::open(&plan.outputs, display, open)?),
     };
     let far_plan = far::plan(plan);
     let hosts = hosts.hosts().and_then(|hosts| {
@@ -73,15 +83,7 @@ pub(super) fn run(hosts: &HostArgs, plan: &CapturePlan, display: &Display) -> Re
             Far::start(name.clone(), ssh, trawl, &far_plan, display, &wake)
         };
         hosts.iter().map(start).collect::<Result<Vec<_>>>()
-    });
-    let hosts = match hosts {
-        Ok(hosts) => hosts,
-        Err(error) => {
-            output.iter().for_each(Output::discard);
-            account.iter().for_each(File::discard);
-            return Err(error);
-        }
-    };
+    })?;
     let mut timeline = Timeline {
         hosts,
         remaining: plan.options.count,
@@ -193,7 +195,7 @@ impl Timeline {
                 self.take(index, output.as_deref_mut())?;
                 self.advance(index, output.as_deref_mut());
             }
-            if self.hosts.iter().all(|host| host.state == State::Ended) {
+            if self.hosts.iter().all(|host| host.state == HostState::Ended) {
                 return Ok(());
             }
             if idle {
@@ -211,7 +213,7 @@ impl Timeline {
     /// Advances to a host's next packet; returns false if nothing has arrived.
     fn advance(&mut self, index: usize, mut output: Option<&mut Output>) -> bool {
         let mut went_on = false;
-        while self.hosts[index].state == State::Waiting {
+        while self.hosts[index].state == HostState::Waiting {
             match self.hosts[index].step() {
                 Some(Step::Packet) => went_on = true,
                 Some(Step::Block { kind }) => {
@@ -233,11 +235,14 @@ impl Timeline {
         let times = self.hosts.iter().enumerate();
         let (time, index) = times
             .filter_map(|(index, host)| match host.state {
-                State::At(time) => Some((time, index)),
+                HostState::At(time) => Some((time, index)),
                 _ => None,
             })
             .min()?;
-        let all_have_come = self.hosts.iter().all(|host| host.state != State::Waiting);
+        let all_have_come = self
+            .hosts
+            .iter()
+            .all(|host| host.state != HostState::Waiting);
         let here = (i128::from(time) - i128::from(self.hosts[index].clock_offset())).max(0);
         let is_past = here + (HOLD.as_nanos() as i128) < i128::from(clock::wall());
         (all_have_come || is_past).then_some(index)
@@ -245,7 +250,7 @@ impl Timeline {
 
     fn take(&mut self, index: usize, output: Option<&mut Output>) -> Result<()> {
         let host = &mut self.hosts[index];
-        host.state = State::Waiting;
+        host.state = HostState::Waiting;
         if self.remaining == Some(0) {
             host.unwanted += 1;
             return Ok(());

@@ -10,6 +10,8 @@ use trawl_sys::{Error, Result};
 use trawl_view::Show;
 use trawl_view::record::{BlockOrigin, RingPackets};
 
+use super::display::Form;
+
 /// Returns the packets of a capture, by the interface blocks that it begins with.
 pub(crate) fn packets(session: &Session) -> RingPackets {
     let origins = session
@@ -21,28 +23,31 @@ pub(crate) fn packets(session: &Session) -> RingPackets {
     RingPackets::new(origins)
 }
 
-pub(super) struct Shown<S> {
-    form: S,
+pub(super) struct Shown {
+    form: Box<dyn Show + Send>,
     packets: RingPackets,
     text: String,
+    /// Set once the text after the last packet is written.
+    is_ended: bool,
     stream: Stream,
 }
 
-impl<S: Show> Shown<S> {
-    pub(super) fn new(form: S, packets: RingPackets) -> Result<Self> {
+impl Shown {
+    pub(super) fn new(form: &Form, packets: RingPackets) -> Result<Self> {
         let name = "standard output";
         let output = io::stdout().as_fd().try_clone_to_owned();
         let output = output.map_err(|e| Error::os(format!("cannot write to {name}"), e))?;
         Ok(Self {
-            form,
+            form: form.writer(),
             packets,
             text: String::new(),
+            is_ended: false,
             stream: Stream::new(File::from(output), name.to_owned()),
         })
     }
 }
 
-impl<S: Show> Writer for Shown<S> {
+impl Writer for Shown {
     fn write(&mut self, blocks: Blocks<'_>) -> Result<Pressure> {
         let mut units: Vec<Unit> = Vec::new();
         self.packets.each(blocks.bytes(), |packet, interface| {
@@ -62,6 +67,21 @@ impl<S: Show> Writer for Shown<S> {
     }
 
     fn finish(&mut self) -> Outcome {
+        if !std::mem::replace(&mut self.is_ended, true) {
+            self.form.end(&mut self.text);
+        }
+        let rest = Unit {
+            end: self.text.len(),
+            interface: None,
+        };
+        let put = self.stream.put(self.text.as_bytes(), || vec![rest]);
+        self.text.clear();
+        if let Err(error) = put {
+            return Outcome {
+                error: Some(error),
+                ..self.stream.finish()
+            };
+        }
         self.stream.finish()
     }
 }

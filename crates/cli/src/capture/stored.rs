@@ -23,35 +23,41 @@ use crate::units;
 #[command(next_help_heading = "Storing")]
 pub(super) struct StoreArgs {
     /// Keep the packets in a store, in sealed chunks with manifests: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
-    #[arg(long, value_name = "URL", conflicts_with_all = ["write", "json", "trigger", "on_verdict", "on_signal"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["write", "json", "trigger", "on_verdict", "on_signal"], hide_short_help = true)]
     store: Option<String>,
     /// The capture's name in the store
-    #[arg(long, value_name = "NAME", default_value = "trawl", requires = "store")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "trawl",
+        requires = "store",
+        hide_short_help = true
+    )]
     store_name: String,
     /// Directory in which chunks wait until they are stored [default: /var/lib/trawl/spool]
-    #[arg(long, value_name = "DIR", requires = "store")]
+    #[arg(long, value_name = "DIR", requires = "store", hide_short_help = true)]
     spool: Option<PathBuf>,
     /// Maximum size of the spool
-    #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "4GiB", requires = "store")]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "4GiB", requires = "store", hide_short_help = true)]
     spool_size: u64,
     /// Action when the spool is full: end the capture, or remove the oldest chunk, whose manifest stays
-    #[arg(long, value_enum, default_value_t = FullName::Stop, requires = "store")]
+    #[arg(long, value_enum, default_value_t = FullName::Stop, requires = "store", hide_short_help = true)]
     spool_full: FullName,
     /// Seal a chunk at this size
-    #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "64MiB", requires = "store")]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "64MiB", requires = "store", hide_short_help = true)]
     chunk_size: u64,
     /// Seal a chunk after this time, with or without new packets
-    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "10s", requires = "store")]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "10s", requires = "store", hide_short_help = true)]
     chunk_time: Duration,
     /// Index each chunk as it is stored, as trawl index does; this uses CPU time of the process that stores, which has
     /// no rights to BPF
-    #[arg(long, requires = "store")]
+    #[arg(long, requires = "store", hide_short_help = true)]
     store_index: bool,
     /// End after this many recorded bytes, before compression
-    #[arg(long, value_name = "SIZE", value_parser = units::bytes, requires = "store")]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, requires = "store", hide_short_help = true)]
     store_size: Option<u64>,
     /// Time that the end of the capture may wait for the store; chunks not stored by then stay in the spool
-    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "30s", requires = "store")]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "30s", requires = "store", hide_short_help = true)]
     store_wait: Duration,
 }
 

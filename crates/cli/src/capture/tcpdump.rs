@@ -18,25 +18,31 @@ use crate::terminal::write_out;
 #[command(next_help_heading = "Accepted from tcpdump")]
 pub(super) struct TcpdumpArgs {
     /// Show each packet as it arrives; trawl always does
-    #[arg(short = 'l')]
+    #[arg(short = 'l', hide_short_help = true)]
     line_buffered: bool,
     /// Write each packet as it arrives; trawl always does
-    #[arg(short = 'U', long)]
+    #[arg(short = 'U', long, hide_short_help = true)]
     packet_buffered: bool,
     /// Deliver packets as they arrive; trawl always does
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     immediate_mode: bool,
     /// Do not optimise the filter; ignored
-    #[arg(short = 'O', long)]
+    #[arg(short = 'O', long, hide_short_help = true)]
     no_optimize: bool,
     /// Show numbers for foreign addresses; trawl always does
-    #[arg(short = 'f')]
+    #[arg(short = 'f', hide_short_help = true)]
     foreign_numeric: bool,
     /// AS numbers in ASDOT, raw NFS handles, and 802.11s: trawl shows none of them
-    #[arg(short = 'b', short_aliases = ['u', 'H'], action = ArgAction::Count)]
+    #[arg(short = 'b', short_aliases = ['u', 'H'], action = ArgAction::Count, hide_short_help = true)]
     not_shown: u8,
     /// Memory for packets that are not written yet, in KiB, for each CPU: as --ring-size
-    #[arg(short = 'B', long, value_name = "KIB", conflicts_with = "ring_size")]
+    #[arg(
+        short = 'B',
+        long,
+        value_name = "KIB",
+        conflicts_with = "ring_size",
+        hide_short_help = true
+    )]
     buffer_size: Option<u64>,
     /// Clock that stamps the packets: host is --time system, adapter and adapter_unsynced are --time hw
     #[arg(
@@ -44,23 +50,29 @@ pub(super) struct TcpdumpArgs {
         long = "time-stamp-type",
         value_enum,
         value_name = "TYPE",
-        conflicts_with = "clock"
+        conflicts_with = "clock",
+        hide_short_help = true
     )]
     pub(super) time_stamp_type: Option<StampType>,
     /// List the types for -j
-    #[arg(short = 'J', long)]
+    #[arg(short = 'J', long, hide_short_help = true)]
     list_time_stamp_types: bool,
     /// Link type, EN10MB or RAW; a capture on an interface of another type is refused
-    #[arg(short = 'y', long = "linktype", value_name = "TYPE")]
+    #[arg(
+        short = 'y',
+        long = "linktype",
+        value_name = "TYPE",
+        hide_short_help = true
+    )]
     pub(super) link_type: Option<String>,
     /// List the types for -y
-    #[arg(short = 'L', long)]
+    #[arg(short = 'L', long, hide_short_help = true)]
     list_data_link_types: bool,
     /// Show the filter's classic program and end: -dd as C, -ddd as numbers
-    #[arg(short = 'd', action = ArgAction::Count)]
+    #[arg(short = 'd', action = ArgAction::Count, hide_short_help = true)]
     dump: u8,
     /// Read packets from a file: trawl read FILE
-    #[arg(short = 'r', value_name = "FILE")]
+    #[arg(short = 'r', value_name = "FILE", hide_short_help = true)]
     read: Option<PathBuf>,
     /// Files to read, by their list: trawl read FILE…
     #[arg(short = 'V', value_name = "FILE", hide = true)]

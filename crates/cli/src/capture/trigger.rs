@@ -6,7 +6,7 @@ use trawl_capture::trigger::{MEMORY_DEFAULT, MEMORY_MIN, TriggerPlan};
 use trawl_packet::verdict::{Kind, Set};
 use trawl_sys::{Error, Result};
 
-use crate::units;
+use crate::{completion, units};
 
 const BEFORE: Duration = Duration::from_secs(10);
 const AFTER: Duration = Duration::from_secs(5);
@@ -15,25 +15,25 @@ const AFTER: Duration = Duration::from_secs(5);
 #[command(next_help_heading = "Triggers")]
 pub(super) struct TriggerArgs {
     /// Keep packets in memory, and write them only around events: a packet that matches this expression is one
-    #[arg(long, value_name = "EXPRESSION", value_parser = expression)]
+    #[arg(long, value_name = "EXPRESSION", value_parser = expression, hide_short_help = true)]
     trigger: Option<String>,
     /// A packet with one of these verdicts is an event: aborted, drop, pass, tx, redirect
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", add = completion::verdicts(), hide_short_help = true)]
     on_verdict: Option<String>,
     /// The signal SIGUSR2 is an event
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     on_signal: bool,
     /// Write the packets of this time before an event [default: 10s]
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true, hide_short_help = true)]
     pre_trigger: Option<Duration>,
     /// Write the packets of this time after an event [default: 5s]
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true, hide_short_help = true)]
     post_trigger: Option<Duration>,
     /// Memory for packets before an event; new packets overwrite the oldest [default: 64MiB]
-    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes, hide_short_help = true)]
     trigger_memory: Option<u64>,
     /// End after this many events
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
     trigger_count: Option<u64>,
 }
 

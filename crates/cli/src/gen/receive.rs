@@ -30,7 +30,7 @@ const SHOW_EVERY: Duration = Duration::from_millis(500);
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Interface to receive on, NAME or NAMESPACE:NAME
-    #[arg(short, long, value_name = "IF")]
+    #[arg(short, long, value_name = "IF", add = crate::completion::interfaces())]
     interface: String,
     #[command(flatten)]
     netns: NetnsArg,

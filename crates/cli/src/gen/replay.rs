@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Interface to send on, NAME or NAMESPACE:NAME
-    #[arg(short, long, value_name = "IF")]
+    #[arg(short, long, value_name = "IF", add = crate::completion::interfaces())]
     interface: String,
     #[command(flatten)]
     netns: NetnsArg,

@@ -32,10 +32,10 @@ const SHOW_EVERY: Duration = Duration::from_millis(500);
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Interface to send on, NAME or NAMESPACE:NAME
-    #[arg(long, value_name = "IF")]
+    #[arg(long, value_name = "IF", add = crate::completion::interfaces())]
     tx: String,
     /// Interface that the frames arrive at, NAME or NAMESPACE:NAME
-    #[arg(long, value_name = "IF")]
+    #[arg(long, value_name = "IF", add = crate::completion::interfaces())]
     rx: String,
     /// Frame sizes with the checksum at their end [default: the RFC's sizes that the MTU allows: 64 128 256 512 1024 1280
     /// 1518]

@@ -52,7 +52,7 @@ enum EngineName {
 #[derive(Debug, clap::Args)]
 pub struct SendArgs {
     /// Interface to send on, NAME or NAMESPACE:NAME [default: the one of the route to --dst]
-    #[arg(short, long, value_name = "IF")]
+    #[arg(short, long, value_name = "IF", add = crate::completion::interfaces())]
     pub interface: Option<String>,
     #[command(flatten)]
     pub netns: NetnsArg,

@@ -127,7 +127,7 @@ pub type Icmp = OverIp<IcmpHeader>;
 #[command(next_help_heading = "TCP")]
 pub struct TcpHeader {
     /// Flags: fin, syn, rst, psh, ack, urg, ece, cwr with commas between them, or none [default: syn]
-    #[arg(long, value_name = "FLAGS")]
+    #[arg(long, value_name = "FLAGS", add = crate::completion::tcp_flags())]
     flags: Option<String>,
     /// Sequence number
     #[arg(long, value_name = "N")]

@@ -16,9 +16,9 @@ use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result, clock, confirm};
 
-use super::{Apply, ChangeArgs, Load, PresetRule, Remove, Rule, Unload};
+use super::{Apply, ChangeArgs, Load, PresetRule, Remove, Rule, split};
 use crate::json;
-use crate::program_args::{Change, find_all};
+use crate::program_args::{Change, TargetArgs, find_all};
 use crate::terminal::write_out;
 
 /// The effect of `guard load` on an interface, in JSON.
@@ -39,7 +39,7 @@ struct Loaded<'a> {
 pub fn load(args: &Load) -> Result<()> {
     let attach = &args.attach;
     attach.verifier_log.begin()?;
-    let sites = find_all(&args.interfaces, &attach.netns)?;
+    let sites = find_all(&args.interfaces.some("guard load")?, &attach.netns)?;
     let Some((first, others)) = sites.split_first() else {
         return Ok(());
     };
@@ -100,8 +100,8 @@ struct Unguarded<'a> {
     interfaces: Vec<&'a str>,
 }
 
-pub fn unload(args: &Unload) -> Result<()> {
-    let sites = find_all(&args.interfaces, &args.place.netns)?;
+pub fn unload(args: &TargetArgs) -> Result<()> {
+    let sites = find_all(&args.interfaces.some("guard unload")?, &args.netns)?;
     for site in &sites {
         confirm::refuse_if_pending(&state::scope(site.namespace())?)?;
         let Some(guard) = Guard::find(site.namespace())? else {
@@ -129,7 +129,7 @@ fn on(namespace: Option<&Namespace>, name: Option<&str>) -> Result<Option<On>> {
 }
 
 pub fn add(action: Action, args: &Rule) -> Result<()> {
-    let (namespace, interface) = args.how.place.with(args.on.as_deref())?;
+    let (namespace, interface) = split(&args.how.netns, args.on.as_deref())?;
     let whole = Match {
         source: None,
         destination: args.dst,
@@ -182,7 +182,7 @@ pub fn add(action: Action, args: &Rule) -> Result<()> {
 }
 
 pub fn preset(args: &PresetRule) -> Result<()> {
-    let (namespace, interface) = args.how.place.with(args.on.as_deref())?;
+    let (namespace, interface) = split(&args.how.netns, args.on.as_deref())?;
     let on = on(namespace.as_ref(), interface)?;
     let mut drafts = args.name.drafts(args.rate);
     for draft in &mut drafts {
@@ -239,7 +239,7 @@ struct Removed {
 }
 
 pub fn remove(args: &Remove) -> Result<()> {
-    let namespace = args.how.place.namespace()?;
+    let namespace = args.how.netns.open()?;
     let none = || Error::failed("cannot remove rules", "no rules exist");
     let removed = args.how.make(namespace.as_ref(), || {
         let guard = Guard::find(namespace.as_ref())?.ok_or_else(none)?;
@@ -376,7 +376,7 @@ impl Would {
 }
 
 pub fn apply(args: &Apply) -> Result<()> {
-    let namespace = args.how.place.namespace()?;
+    let namespace = args.how.netns.open()?;
     let file = match args.file == Path::new("-") {
         true => RuleFile::parse_in(&RuleFile::text_of_stdin()?, "standard input", Path::new(""))?,
         false => RuleFile::read(&args.file)?,

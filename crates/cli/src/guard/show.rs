@@ -18,12 +18,16 @@ use trawl_sys::netlink::XdpMode;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result, clock};
 
-use super::{List, Save, Stats};
+use super::{List, split};
+use crate::args::NetnsArg;
 use crate::json;
+use crate::program_args::{TargetArgs, find_all};
 use crate::terminal::{self, folded, write_out};
 
 pub fn list(args: &List) -> Result<()> {
-    let (namespace, interface) = args.place.with(args.interface.as_deref())?;
+    let target = &args.target;
+    let interface = target.interfaces.at_most_one("guard list")?;
+    let (namespace, interface) = split(&target.netns, interface.as_deref())?;
     let on = interface.map(|name| state::on(namespace.as_ref(), name));
     let on = on.transpose()?;
     loop {
@@ -35,7 +39,7 @@ pub fn list(args: &List) -> Result<()> {
                 .retain(|rule| rule.what.on.as_ref().is_none_or(holds));
             set.defaults.retain(|default| holds(&default.on));
         }
-        let text = match (args.json, args.watch) {
+        let text = match (target.json, args.watch) {
             (true, None) => return json::print(&Listed::of(&set, reverted)),
             (true, Some(_)) => json::line(&Listed::of(&set, reverted))?,
             (false, None) => return write_out(&folded(&for_people(&set, reverted.as_ref()))),
@@ -55,8 +59,8 @@ fn rules_of(namespace: Option<&Namespace>) -> Result<RuleSet> {
     }
 }
 
-pub fn save(args: &Save) -> Result<()> {
-    let namespace = args.place.namespace()?;
+pub fn save(netns: &NetnsArg) -> Result<()> {
+    let namespace = netns.open()?;
     let set = rules_of(namespace.as_ref())?;
     write_out(&file::text_of(&set))
 }
@@ -208,7 +212,7 @@ struct Counted<'a> {
     fates: BTreeMap<&'static str, u64>,
 }
 
-pub fn stats(args: &Stats) -> Result<()> {
+pub fn stats(args: &TargetArgs) -> Result<()> {
     let posts = posts(args)?;
     let mut text = String::new();
     let mut interfaces = Vec::new();
@@ -246,9 +250,10 @@ pub fn stats(args: &Stats) -> Result<()> {
     json::print_as(args.json, &Counts { interfaces }, || text)
 }
 
-fn posts(args: &Stats) -> Result<Vec<Post>> {
-    if args.interfaces.is_empty() {
-        let namespace = args.place.namespace()?;
+fn posts(args: &TargetArgs) -> Result<Vec<Post>> {
+    let names = args.interfaces.names();
+    if names.is_empty() {
+        let namespace = args.netns.open()?;
         let posts = state::posts(namespace.as_ref())?;
         return match posts.is_empty() && !args.json {
             true => {
@@ -258,12 +263,12 @@ fn posts(args: &Stats) -> Result<Vec<Post>> {
             false => Ok(posts),
         };
     }
-    let one = |text: &String| {
-        let site = Site::find(text, args.place.netns.as_deref())?;
+    let one = |site: Site| {
         let found = state::posts(site.namespace())?
             .into_iter()
             .find(|post| post.site.index() == site.index());
         found.ok_or_else(|| state::not_guarded(&site))
     };
-    args.interfaces.iter().map(one).collect()
+    let sites = find_all(&names, &args.netns)?;
+    sites.into_iter().map(one).collect()
 }

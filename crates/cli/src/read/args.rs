@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, ValueEnum};
 use trawl_capture::filter::Filter;
+use trawl_capture::options;
 use trawl_filter::Options;
 use trawl_filter::select::options_for;
 use trawl_packet::pcapng::Direction;
@@ -16,52 +17,65 @@ use trawl_view::rewrite;
 
 use super::input::Input;
 use super::selection::{Bound, End, Selection, Verdicts, parse_bound};
-use crate::args::{LibpcapArg, LineArgs, Packing, compression, file_size, filter_in_file};
-use crate::capture::args::DirectionName;
+use crate::args::{
+    JsonForm, LibpcapArg, LineArgs, Packing, choice, compression, file_size, filter_in_file,
+};
+use crate::capture::args::DIRECTIONS;
 use crate::terminal::write_out;
 
-/// Shows the packets of capture files, or writes those that match into another file
+/// Shows packets of capture files, or writes them to another file
 ///
 /// pcapng and pcap files are read, compressed by gzip, zstd or lz4 or not; '-' is standard input. Packets of several
 /// files are merged by time.
 #[derive(Debug, clap::Args)]
+#[command(
+    mut_arg("link_header", |arg| arg.hide_short_help(false)),
+    mut_arg("numeric", |arg| arg.hide_short_help(false)),
+    mut_arg("time", |arg| arg.hide_short_help(false)),
+    mut_arg("hex", |arg| arg.hide_short_help(false)),
+)]
 pub struct Args {
     /// Files, followed by a filter in tcpdump's syntax: a.pcap b.pcapng 'tcp port 80'
     #[arg(value_name = "FILE… [EXPRESSION]", required_unless_present_any = ["read", "read_list", "list_interfaces", "version"])]
     words: Vec<String>,
     /// Read this file, as in tcpdump; all other arguments are the expression
-    #[arg(short = 'r', long, value_name = "FILE")]
+    #[arg(short = 'r', long, value_name = "FILE", hide_short_help = true)]
     read: Vec<PathBuf>,
     /// Read the files that this file names, one a line; '-' is standard input
-    #[arg(short = 'V', value_name = "FILE", conflicts_with = "read")]
+    #[arg(
+        short = 'V',
+        value_name = "FILE",
+        conflicts_with = "read",
+        hide_short_help = true
+    )]
     read_list: Option<PathBuf>,
     /// Write the packets to this file, or to standard output with '-'
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: Option<PathBuf>,
     /// Format of the file written [default: by its ending .pcap or .pcapng, or else the format of the file read]
-    #[arg(long, value_enum, requires = "write")]
+    #[arg(long, value_enum, requires = "write", hide_short_help = true)]
     format: Option<FormatName>,
     /// Compress the file, in frames that can be read one by one [default: by the extension: .zst, .lz4 or .gz]
     #[arg(long, value_enum, requires = "write")]
     compress: Option<Packing>,
     /// Maximum size of a file of the series: millions of bytes, or a size such as 64MiB
-    #[arg(short = 'C', value_name = "SIZE", value_parser = file_size)]
+    #[arg(short = 'C', value_name = "SIZE", value_parser = file_size, hide_short_help = true)]
     file_size: Option<u64>,
     /// Begin another file with the first packet SECONDS after the first of the file; -w then accepts strftime(3)'s
     /// conversions
-    #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
     file_seconds: Option<u64>,
     /// Keep the latest N files
-    #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
     files: Option<u64>,
     /// Run this with the name of each finished file
-    #[arg(short = 'z', value_name = "COMMAND")]
+    #[arg(short = 'z', value_name = "COMMAND", hide_short_help = true)]
     command: Option<String>,
     /// Show the packets as well as write them
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     print: bool,
     /// End after this many packets
-    #[arg(short = 'c', value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'c', value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
     limit: Option<u64>,
     /// Show the number of packets instead of the packets
     #[arg(long, conflicts_with_all = ["json", "jsonl"])]
@@ -70,13 +84,13 @@ pub struct Args {
     #[arg(short = 'f', long)]
     follow: bool,
     /// List the interfaces, and the tap that a capture on each would use; no file is read
-    #[arg(short = 'D', long)]
+    #[arg(short = 'D', long, hide_short_help = true)]
     pub list_interfaces: bool,
     /// Show the version of trawl and of libpcap
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub version: bool,
     /// Read the expression from this file
-    #[arg(short = 'F', value_name = "FILE")]
+    #[arg(short = 'F', value_name = "FILE", hide_short_help = true)]
     expression_file: Option<PathBuf>,
     #[command(flatten)]
     pub libpcap: LibpcapArg,
@@ -92,13 +106,13 @@ pub struct Args {
     #[arg(short = 'q')]
     quick: bool,
     /// Write each line as soon as it is made
-    #[arg(short = 'l', long)]
+    #[arg(short = 'l', long, hide_short_help = true)]
     line_buffered: bool,
     /// Write each packet to the file as soon as it is read
-    #[arg(short = 'U', long)]
+    #[arg(short = 'U', long, hide_short_help = true)]
     packet_buffered: bool,
     /// Change to this user once the files are open, if trawl runs as root
-    #[arg(short = 'Z', long = "relinquish-privileges", value_name = "USER")]
+    #[arg(short = 'Z', long = "relinquish-privileges", value_name = "USER", add = crate::completion::users(), hide_short_help = true)]
     user: Option<String>,
     #[command(flatten)]
     lines: LineArgs,
@@ -111,19 +125,19 @@ pub struct Args {
 #[command(next_help_heading = "Filtering")]
 struct ChoiceArgs {
     /// A filter as a classic program, as `tcpdump -ddd` prints it, instead of an expression
-    #[arg(long, value_name = "PROGRAM")]
+    #[arg(long, value_name = "PROGRAM", hide_short_help = true)]
     cbpf: Option<String>,
     /// Apply the expression to the packet inside a tunnel: VXLAN, GENEVE, GRE or IP-in-IP
-    #[arg(long, conflicts_with = "cbpf")]
+    #[arg(long, conflicts_with = "cbpf", hide_short_help = true)]
     inner: bool,
     /// Only packets with these verdicts: aborted, drop, pass, tx, redirect; or tc's: ok, shot, stolen, …
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", add = crate::completion::verdicts())]
     verdict: Option<String>,
     /// Only packets recorded at this end of a hook
     #[arg(long, value_enum)]
     at: Option<End>,
     /// Only packets of this interface, or of those that match: 'veth*'; may be given several times
-    #[arg(short = 'i', long = "interface", value_name = "IF")]
+    #[arg(short = 'i', long = "interface", value_name = "IF", add = crate::completion::interfaces())]
     interface: Vec<String>,
     /// Only packets from this time on: 14:30, '2026-01-31 14:30:00', seconds since 1970, +10s (after the first packet), -1h (before now)
     #[arg(long, value_name = "TIME", value_parser = parse_bound, allow_hyphen_values = true)]
@@ -141,13 +155,6 @@ impl ChoiceArgs {
             false => self.interface.clone(),
         }
     }
-}
-
-/// Form of a list of packets in JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum JsonForm {
-    Lines,
-    Array,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -373,51 +380,62 @@ pub(super) fn format_by_name(path: &Path) -> Option<rewrite::Format> {
 #[command(next_help_heading = "Accepted from tcpdump")]
 pub(super) struct TcpdumpArgs {
     /// Show the filter's classic program for the first file and end: -dd as C, -ddd as numbers
-    #[arg(short = 'd', action = ArgAction::Count)]
+    #[arg(short = 'd', action = ArgAction::Count, hide_short_help = true)]
     dump: u8,
     /// Do not optimise the program that -d shows
-    #[arg(short = 'O', long)]
+    #[arg(short = 'O', long, hide_short_help = true)]
     no_optimize: bool,
     /// Show all UDP datagrams as this protocol, whatever their ports
-    #[arg(short = 'T', value_name = "TYPE")]
+    #[arg(short = 'T', value_name = "TYPE", hide_short_help = true)]
     packet_type: Option<String>,
     /// Only packets of this direction, and packets of unknown direction
-    #[arg(short = 'Q', long, value_enum, value_name = "WAY")]
-    direction: Option<DirectionName>,
+    #[arg(short = 'Q', long, value_parser = choice(&DIRECTIONS), value_name = "WAY", hide_short_help = true)]
+    direction: Option<options::Direction>,
     /// No promiscuous mode: nothing is captured
-    #[arg(short = 'p', long)]
+    #[arg(short = 'p', long, hide_short_help = true)]
     no_promiscuous_mode: bool,
     /// No monitor mode: nothing is captured
-    #[arg(short = 'I', long)]
+    #[arg(short = 'I', long, hide_short_help = true)]
     monitor_mode: bool,
     /// Deliver packets at once: nothing is captured
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     immediate_mode: bool,
     /// The most bytes to capture of a packet: a file's packets are as they were captured
     #[arg(
         short = 's',
         long = "snapshot-length",
         visible_alias = "snaplen",
-        value_name = "BYTES"
+        value_name = "BYTES",
+        hide_short_help = true
     )]
     snapshot_length: Option<u32>,
     /// Memory for packets on their way: nothing is captured
-    #[arg(short = 'B', long, value_name = "KIB")]
+    #[arg(short = 'B', long, value_name = "KIB", hide_short_help = true)]
     buffer_size: Option<u64>,
     /// Clock that stamps packets: a file's packets have their times
-    #[arg(short = 'j', long = "time-stamp-type", value_name = "TYPE")]
+    #[arg(
+        short = 'j',
+        long = "time-stamp-type",
+        value_name = "TYPE",
+        hide_short_help = true
+    )]
     time_stamp_type: Option<String>,
     /// List the types for -j: a file has none, its packets are shown
-    #[arg(short = 'J', long)]
+    #[arg(short = 'J', long, hide_short_help = true)]
     list_time_stamp_types: bool,
     /// Link type: a file has its own
-    #[arg(short = 'y', long = "linktype", value_name = "TYPE")]
+    #[arg(
+        short = 'y',
+        long = "linktype",
+        value_name = "TYPE",
+        hide_short_help = true
+    )]
     link_type: Option<String>,
     /// List the types for -y: a file has one for each interface, its packets are shown
-    #[arg(short = 'L', long)]
+    #[arg(short = 'L', long, hide_short_help = true)]
     list_data_link_types: bool,
     /// AS numbers in ASDOT, NFS handles as they are, and 802.11s: trawl shows none of them
-    #[arg(short = 'b', short_aliases = ['u', 'H'], action = ArgAction::Count)]
+    #[arg(short = 'b', short_aliases = ['u', 'H'], action = ArgAction::Count, hide_short_help = true)]
     not_shown: u8,
     /// An option of tcpdump's that is refused by name.
     #[arg(short = 'E', value_name = "KEY", hide = true)]
@@ -474,9 +492,9 @@ impl TcpdumpArgs {
     /// Returns the direction of unwanted packets.
     pub fn unwanted_direction(&self) -> Option<Direction> {
         match self.direction? {
-            DirectionName::In => Some(Direction::Out),
-            DirectionName::Out => Some(Direction::In),
-            DirectionName::Inout => None,
+            options::Direction::In => Some(Direction::Out),
+            options::Direction::Out => Some(Direction::In),
+            options::Direction::Both => None,
         }
     }
 

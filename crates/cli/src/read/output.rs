@@ -9,7 +9,7 @@ use trawl_packet::pcapng::block::{self, TSRESOL_DEFAULT, blocks};
 use trawl_packet::read::FileFormat;
 use trawl_sys::{Error, Result};
 use trawl_view::Show;
-use trawl_view::json::JsonLines;
+use trawl_view::json::{JsonArray, JsonLines};
 use trawl_view::print::{Precision, Printer};
 use trawl_view::record::Source;
 use trawl_view::rewrite::{Format, Rewriter};
@@ -157,7 +157,7 @@ enum Shape {
     Count(u64),
     JsonLines,
     /// An array; true once it has an element.
-    Json(bool),
+    Json(JsonArray),
 }
 
 impl Shown {
@@ -167,13 +167,9 @@ impl Shown {
                 Form::Lines => Shape::Lines(Box::new(Printer::new(request.print))),
                 Form::Count => Shape::Count(0),
                 Form::JsonLines => Shape::JsonLines,
-                Form::Json => Shape::Json(false),
+                Form::Json => Shape::Json(JsonArray::default()),
             },
-            text: if form == Form::Json {
-                "[".to_owned()
-            } else {
-                String::new()
-            },
+            text: String::new(),
             precision_of_file: request.precision_of_file,
             names: HashMap::new(),
         }
@@ -209,18 +205,13 @@ impl Shown {
                 printer.line(&mut self.text, &packet);
             }
             Shape::JsonLines => JsonLines.show(&mut self.text, &packet),
-            Shape::Json(begun) => {
-                self.text.push_str(if *begun { ",\n" } else { "\n" });
-                *begun = true;
-                JsonLines.show(&mut self.text, &packet);
-                self.text.truncate(self.text.trim_end().len());
-            }
+            Shape::Json(array) => array.show(&mut self.text, &packet),
         }
     }
 
     fn end(&mut self) {
-        match self.form {
-            Shape::Json(_) => self.text.push_str("\n]\n"),
+        match &mut self.form {
+            Shape::Json(array) => array.end(&mut self.text),
             Shape::Count(1) => self.text.push_str("1 packet\n"),
             Shape::Count(count) => self.text.push_str(&format!("{count} packets\n")),
             Shape::Lines(_) | Shape::JsonLines => {}

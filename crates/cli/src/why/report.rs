@@ -22,7 +22,7 @@ use crate::json;
 /// Number of flows that a row names.
 const FLOWS: usize = 3;
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct LossReport {
     rows: Vec<ReportRow>,
     counters: Vec<Counter>,
     /// Packets that no socket wanted any more, by reason.
@@ -98,7 +98,7 @@ struct Sums {
 /// Advice that was found before, since finding it runs other commands.
 pub type Advice = HashMap<DropKey, Option<String>>;
 
-impl Report {
+impl LossReport {
     pub fn new(
         tally: &Tally,
         differences: &Differences,
@@ -422,7 +422,7 @@ impl Counter {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for LossReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = |packets: u64, name: &str, at: &str, who: &str, advice: Option<&String>| {
             let line = format!("{packets:>8}  {name:<18} {at:<34} {who}");

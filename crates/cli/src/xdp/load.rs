@@ -1,5 +1,6 @@
 //! `trawl xdp load`: puts a program from an object file, or a bundled one, on an interface permanently.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -15,19 +16,20 @@ use trawl_program::swap::maps::Inherited;
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result};
 
-use crate::args::{NetnsArg, VerifierLog};
-use crate::program_args::{Choice, Consent, MODES, choice, refuse_options};
-use crate::{json, terminal};
+use crate::args::{NamedValue, NetnsArg, VerifierLog, choice, interface_and_rest};
+use crate::program_args::{Consent, MODES, refuse_options};
+use crate::{completion, json, terminal};
 
 /// Puts an XDP program on an interface, where it stays until it is unloaded
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("verifier_log", |arg| arg.hide_short_help(true)))]
 pub struct Args {
     /// The interface, NAME or NAMESPACE:NAME, unless -i names it; then the object file that a BPF compiler wrote, or a
     /// bundled program: drop, pass, aborted, tx or redirect
-    #[arg(value_names = ["IF", "FILE.o|NAME"], num_args = 1..=2, required = true)]
-    words: Vec<PathBuf>,
+    #[arg(value_names = ["IF", "FILE.o|NAME"], num_args = 1..=3, required = true, add = completion::interface_and_program())]
+    words: Vec<OsString>,
     /// The interface, in the form that trawl capture accepts
-    #[arg(short = 'i', long = "interface", value_name = "IF")]
+    #[arg(short = 'i', long = "interface", value_name = "IF", add = completion::interfaces())]
     interface: Option<String>,
     /// One of several programs in the file, by the name of its function or section
     #[arg(long, value_name = "NAME")]
@@ -39,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     prio: Option<u32>,
     /// In a chain: the next program runs after these verdicts, as in pass,drop [default: from the file, else pass]
-    #[arg(long, value_name = "LIST", value_parser = Actions::parse)]
+    #[arg(long, value_name = "LIST", value_parser = Actions::parse, add = completion::verdicts())]
     on: Option<Actions>,
     /// Replace all programs on the interface, including a whole chain
     #[arg(long)]
@@ -51,7 +53,7 @@ pub struct Args {
     #[command(flatten)]
     consent: Consent,
     /// Pin the program's maps in this directory, or use those that are pinned there
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
     pin_maps: Option<PathBuf>,
     /// Put hooks into the program for captures, at its entry and its exits (trawl capture --tap hook)
     #[arg(long)]
@@ -59,7 +61,7 @@ pub struct Args {
     #[command(flatten)]
     netns: NetnsArg,
     /// Print the result as JSON
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     json: bool,
     #[command(flatten)]
     verifier_log: VerifierLog,
@@ -70,20 +72,20 @@ pub struct Args {
 impl Args {
     /// Returns the interface, and the file or the bundled program's name.
     fn place_and_file(&self) -> Result<(String, &Path)> {
-        match (&self.interface, self.words.as_slice()) {
-            (Some(interface), [file]) => Ok((interface.clone(), file)),
-            (None, [interface, file]) => Ok((interface.display().to_string(), file)),
-            (None, _) => Err(Error::usage(
-                "cannot load a program",
+        let option = self.interface.as_deref();
+        let (interface, rest) = interface_and_rest(option, &self.words, "xdp load")?;
+        let (why, usage) = match (rest, option) {
+            ([file], _) => return Ok((interface, Path::new(file))),
+            (_, None) => (
                 "the interface or the file is missing",
-            )
-            .fix("trawl xdp load IF FILE.o")),
-            (Some(_), _) => Err(Error::usage(
-                "cannot load a program",
+                "trawl xdp load IF FILE.o",
+            ),
+            (_, Some(_)) => (
                 "the interface is given twice",
-            )
-            .fix("trawl xdp load -i IF FILE.o")),
-        }
+                "trawl xdp load -i IF FILE.o",
+            ),
+        };
+        Err(Error::usage("cannot load a program", why).fix(usage))
     }
 }
 
@@ -147,7 +149,7 @@ fn load_bundled(args: &Args, site: &Site, bundled: &Bundled, touch: Touch) -> Re
 
 /// The JSON output.
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct LoadDocument<'a> {
     interface: &'a str,
     id: u32,
     name: &'a str,
@@ -165,7 +167,7 @@ fn tell(args: &Args, site: &Site, put: &Put) -> Result<()> {
         inherited,
     } = put;
     let mode = installed.mode().map_or("", XdpMode::name);
-    let report = Report {
+    let report = LoadDocument {
         interface: site.label(),
         id: installed.id(),
         name: installed.name(),
@@ -217,7 +219,7 @@ pub(crate) fn about_maps(file: &str, inherited: &Inherited) -> Vec<String> {
     lines
 }
 
-const TOUCHES: [Choice<Touch>; 4] = [
+const TOUCHES: [NamedValue<Touch>; 4] = [
     ("none", "Nothing", Touch::None),
     ("read", "Read the ethertype", Touch::Read),
     (
@@ -227,7 +229,7 @@ const TOUCHES: [Choice<Touch>; 4] = [
     ),
     ("swap", "Swap the Ethernet addresses", Touch::Swap),
 ];
-const BY: [Choice<By>; 2] = [
+const BY: [NamedValue<By>; 2] = [
     ("helper", "bpf_redirect", By::Helper),
     ("devmap", "bpf_redirect_map", By::Devmap),
 ];
@@ -245,25 +247,36 @@ enum ThenName {
 #[command(next_help_heading = "Bundled programs")]
 struct Options {
     /// Access of a bundled program to each packet before its verdict [default: none]
-    #[arg(long, value_parser = choice(&TOUCHES), value_name = "HOW")]
+    #[arg(long, value_parser = choice(&TOUCHES), value_name = "HOW", hide_short_help = true)]
     touch: Option<Touch>,
     /// redirect: the interface that packets leave by; several get a copy each
-    #[arg(long, value_name = "IF", value_delimiter = ',')]
+    #[arg(long, value_name = "IF", value_delimiter = ',', add = completion::interfaces(), hide_short_help = true)]
     to: Vec<String>,
     /// redirect: the kernel's mechanism [default: helper; to several: devmap]
-    #[arg(long, value_parser = choice(&BY), value_name = "WAY")]
+    #[arg(long, value_parser = choice(&BY), value_name = "WAY", hide_short_help = true)]
     by: Option<By>,
     /// redirect to several: skip the interface that the packet arrived on
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     exclude_ingress: bool,
     /// redirect: the CPUs that process the packets; packets of a flow go to the same CPU
-    #[arg(long, value_name = "CPU", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "CPU",
+        value_delimiter = ',',
+        hide_short_help = true
+    )]
     to_cpu: Vec<u32>,
     /// redirect to CPUs: verdict on the packets there [default: pass; with --to: redirect]
-    #[arg(long, value_enum, value_name = "VERDICT", requires = "to_cpu")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "VERDICT",
+        requires = "to_cpu",
+        hide_short_help = true
+    )]
     then: Option<ThenName>,
     /// redirect to CPUs: maximum number of packets queued for each
-    #[arg(long, value_name = "N", requires = "to_cpu", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    #[arg(long, value_name = "N", requires = "to_cpu", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=16384), hide_short_help = true)]
     cpu_queue: u32,
 }
 

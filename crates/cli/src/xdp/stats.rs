@@ -4,28 +4,24 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::ArgAction;
 use serde::Serialize;
 use serde_json::json;
 use trawl_program::bundled::stats::{Account, NamedCount, Rate};
 use trawl_program::{Installed, Site};
-use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
-use crate::args::NetnsArg;
+use crate::args::{InterfaceArgs, NetnsArg};
 use crate::json::{self, rounded_option};
+use crate::program_args::find_all;
 use crate::terminal::write_to_reader;
 use crate::{terminal, units};
 
 /// Shows the counts of the bundled programs: packets and bytes by outcome
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("interfaces", |arg| arg.help("These interfaces, NAME or NAMESPACE:NAME [default: all that have a bundled program]")))]
 pub struct Args {
-    /// These interfaces, NAME or NAMESPACE:NAME [default: all that have a bundled program]
-    #[arg(value_name = "IF")]
-    interfaces: Vec<String>,
-    /// The same, in the form that trawl capture accepts
-    #[arg(short = 'i', long = "interface", value_name = "IF", action = ArgAction::Append)]
-    more_interfaces: Vec<String>,
+    #[command(flatten)]
+    interfaces: InterfaceArgs,
     #[command(flatten)]
     netns: NetnsArg,
     #[command(flatten)]
@@ -74,26 +70,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-impl Args {
-    fn are_named(&self) -> bool {
-        !self.interfaces.is_empty() || !self.more_interfaces.is_empty()
-    }
-}
-
-fn sites(args: &Args) -> Result<Vec<Site>> {
-    if !args.are_named() {
-        let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
-        Site::all_in(namespace.as_ref())
-    } else {
-        let find = |text: &String| Site::find(text, args.netns.as_deref());
-        let named = args.interfaces.iter().chain(&args.more_interfaces);
-        named.map(find).collect()
-    }
-}
-
 fn read(args: &Args, look: impl Fn(&Site, &Installed)) -> Result<Vec<Counted>> {
     let mut found = Vec::new();
-    for site in &sites(args)? {
+    let names = args.interfaces.names();
+    let sites = match names.is_empty() {
+        true => Site::all_in(args.netns.open()?.as_ref())?,
+        false => find_all(&names, &args.netns)?,
+    };
+    for site in &sites {
         let before = found.len();
         for installed in Installed::all(site)? {
             look(site, &installed);
@@ -104,7 +88,7 @@ fn read(args: &Args, look: impl Fn(&Site, &Installed)) -> Result<Vec<Counted>> {
                 });
             }
         }
-        if args.are_named() && found.len() == before {
+        if !names.is_empty() && found.len() == before {
             return Err(Error::failed(
                 format!("cannot count on {}", site.label()),
                 "no bundled program is on it",

@@ -103,7 +103,7 @@ impl Change {
             };
             order_now();
             // The next command that changes something completes the interrupted change.
-            succeeds(&["clean"]);
+            succeeds(&["doctor", "--clean"]);
             let shown = lab.status().into_iter().map(|(name, ..)| name);
             let shown: Vec<String> = shown.collect();
             let order = order_now();

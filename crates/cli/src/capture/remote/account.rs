@@ -41,7 +41,7 @@ impl Clock {
 
 /// One host's part of the summary.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct HostReport {
     host: String,
     /// Absent if the host's summary did not arrive; its packets are then unknown.
     #[serde(flatten)]
@@ -56,7 +56,7 @@ pub(super) struct Report {
     interfaces: Value,
 }
 
-impl Report {
+impl HostReport {
     /// Builds a report; `packets`: the number received here, and the number received beyond the limit.
     pub fn new(
         host: String,
@@ -117,11 +117,11 @@ struct All<'a> {
     total: Account,
     /// Number of hosts whose summary did not arrive.
     unknown_hosts: usize,
-    hosts: &'a [Report],
+    hosts: &'a [HostReport],
 }
 
 /// Prints the summary of each host and of all; returns true if every host ended without errors.
-pub(super) fn tell(reports: &[Report], summary: Option<File>) -> Result<bool> {
+pub(super) fn tell(reports: &[HostReport], summary: Option<File>) -> Result<bool> {
     let mut total = Account::default();
     reports
         .iter()
@@ -147,8 +147,10 @@ pub(super) fn tell(reports: &[Report], summary: Option<File>) -> Result<bool> {
             unknown_hosts,
             hosts: reports,
         })?;
-        let fail = |e| Error::os(format!("cannot write the summary to {}", file.name), e);
-        file.start()?;
+        let name = file.name.clone();
+        let fail = |e| Error::os(format!("cannot write the summary to {name}"), e);
+        file.empty()?;
+        file.keep();
         file.file.write_all(text.as_bytes()).map_err(fail)?;
     }
     Ok(reports
@@ -167,7 +169,7 @@ mod tests {
         let summary = json!({
             "seen": 10, "filtered_out": 1, "recorded": 8, "lost": {"ring_full": 1}, "interfaces": [],
         });
-        let report = Report::new(
+        let report = HostReport::new(
             "a".to_owned(),
             Some((5, 1)),
             None,

@@ -17,7 +17,7 @@ use trawl_sys::events::Wake;
 use trawl_sys::ssh::{Ssh, word};
 use trawl_sys::{Error, Result, clock};
 
-use super::account::{Clock, Report};
+use super::account::{Clock, HostReport};
 use crate::capture::display::Display;
 use crate::json::{self, Said};
 use crate::terminal;
@@ -30,7 +30,7 @@ const TIME: &str = "trawl-time ";
 const ACCOUNT: &str = "trawl-account ";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum HostState {
     /// No data has arrived since its last packet.
     Waiting,
     /// A packet with this time has arrived and has not been used yet.
@@ -40,7 +40,7 @@ pub(super) enum State {
 
 pub(super) struct Far {
     pub name: String,
-    pub state: State,
+    pub state: HostState,
     pub reader: Option<CaptureReader<Pieces>>,
     pub received: u64,
     /// Packets that arrived after the last wanted one.
@@ -57,7 +57,7 @@ pub(super) struct Far {
     error: Option<String>,
 }
 
-/// State read from a host's standard error.
+/// HostState read from a host's standard error.
 #[derive(Debug, Default)]
 struct Told {
     /// Times of the unanswered clock queries, by the wall clock here.
@@ -114,7 +114,7 @@ impl Far {
         });
         Ok(Self {
             name,
-            state: State::Waiting,
+            state: HostState::Waiting,
             reader: None,
             received: 0,
             unwanted: 0,
@@ -141,17 +141,17 @@ impl Far {
                     .reader
                     .as_ref()
                     .and_then(CaptureReader::time_and_interface);
-                self.state = State::At(time.map_or(0, |(time, _)| time));
+                self.state = HostState::At(time.map_or(0, |(time, _)| time));
                 Some(Step::Packet)
             }
             Ok(Some(block)) => Some(block),
             Ok(None) => {
-                self.state = State::Ended;
+                self.state = HostState::Ended;
                 None
             }
             Err(error) if error.would_block() => None,
             Err(error) => {
-                self.state = State::Ended;
+                self.state = HostState::Ended;
                 if !matches!(error, ReadError::Empty) {
                     self.error = Some(error.to_string());
                 }
@@ -205,7 +205,7 @@ impl Far {
         let _ = self.child.kill();
     }
 
-    pub fn report(mut self) -> Report {
+    pub fn report(mut self) -> HostReport {
         self.stop();
         // The remaining data is discarded: the thread that carries it ends.
         drop((self.reader.take(), self.pieces.take()));
@@ -223,7 +223,7 @@ impl Far {
             })
         };
         let error = self.error.or_else(|| failed.then(said));
-        Report::new(
+        HostReport::new(
             self.name,
             (!self.stored).then_some((self.received, self.unwanted)),
             told.clock,

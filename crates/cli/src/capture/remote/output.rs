@@ -1,20 +1,19 @@
 //! Output of the packets of all hosts: one pcapng, lines, or JSON.
 
 use std::io::{self, Write};
+use std::path::Path;
 
-use trawl_capture::plan::CapturePlan;
 use trawl_packet::read::CaptureReader;
-use trawl_pipeline::plan::Format;
+use trawl_pipeline::plan::{Format, OutputPlan};
 use trawl_sys::{Error, Result};
 use trawl_view::Show;
 use trawl_view::json::JsonLines;
-use trawl_view::print::Printer;
 use trawl_view::record::Source;
 use trawl_view::rewrite::{Format as Written, Rewriter};
 
 use super::File;
 use super::far::Pieces;
-use crate::capture::display::{Display, Form as Shown};
+use crate::capture::display::Display;
 use crate::terminal;
 
 /// Number of bytes that are collected before a write.
@@ -22,23 +21,24 @@ const GATHER: usize = 256 << 10;
 
 enum Form {
     File(Box<Rewriter>, File),
-    Lines(Box<Printer>),
-    Json,
+    Shown(Box<dyn Show + Send>),
 }
 
 pub(super) struct Output {
     form: Form,
     bytes: Vec<u8>,
     text: String,
-    /// Set once the header is written: a file without packets is still a valid file.
-    is_begun: bool,
 }
 
 impl Output {
-    pub fn open(plan: &CapturePlan, display: &Display) -> Result<Self> {
-        let form = match (&plan.outputs[..], &display.form) {
-            ([], Some(Shown::Lines(options))) => Form::Lines(Box::new(Printer::new(*options))),
-            ([], _) => Form::Json,
+    pub fn open(
+        outputs: &[OutputPlan],
+        display: &Display,
+        open: impl Fn(&Path) -> Result<File>,
+    ) -> Result<Self> {
+        let form = match (outputs, &display.form) {
+            ([], Some(form)) => Form::Shown(form.writer()),
+            ([], None) => Form::Shown(Box::new(JsonLines)),
             ([output], _) => {
                 let name = output.path.display();
                 if output.compression.is_some() {
@@ -53,8 +53,8 @@ impl Output {
                     Format::Pcap => Written::Pcap,
                 };
                 let application = format!("trawl {}", env!("CARGO_PKG_VERSION"));
-                let file = File::open(&output.path, plan)?;
-                file.start()?;
+                let file = open(&output.path)?;
+                file.empty()?;
                 Form::File(Box::new(Rewriter::new(format, false, application)), file)
             }
             _ => {
@@ -68,20 +68,12 @@ impl Output {
             form,
             bytes: Vec::new(),
             text: String::new(),
-            is_begun: false,
         })
     }
 
-    /// Discards an output without packets.
-    pub fn discard(&self) {
-        if let Form::File(_, file) = &self.form {
-            file.discard();
-        }
-    }
-
     pub fn block(&mut self, host: usize, reader: &CaptureReader<Pieces>, kind: u32) {
-        if let Form::File(rewriter, _) = &mut self.form {
-            self.is_begun = true;
+        if let Form::File(rewriter, file) = &mut self.form {
+            file.keep();
             rewriter.block(&mut self.bytes, host, reader, kind);
         }
     }
@@ -90,7 +82,7 @@ impl Output {
     pub fn packet(&mut self, host: usize, reader: &CaptureReader<Pieces>) -> Result<bool> {
         match &mut self.form {
             Form::File(rewriter, file) => {
-                self.is_begun = true;
+                file.keep();
                 rewriter
                     .packet(&mut self.bytes, host, reader)
                     .map_err(|why| {
@@ -98,14 +90,9 @@ impl Output {
                             .fix("--format pcapng")
                     })?;
             }
-            Form::Lines(printer) => {
+            Form::Shown(form) => {
                 if let Some(packet) = Source::current(reader) {
-                    printer.line(&mut self.text, &packet);
-                }
-            }
-            Form::Json => {
-                if let Some(packet) = Source::current(reader) {
-                    JsonLines.show(&mut self.text, &packet);
+                    form.show(&mut self.text, &packet);
                 }
             }
         }
@@ -132,8 +119,8 @@ impl Output {
     }
 
     pub fn finish(mut self) -> Result<()> {
-        if !self.is_begun {
-            self.discard();
+        if let Form::Shown(form) = &mut self.form {
+            form.end(&mut self.text);
         }
         self.flush().map(drop)
     }

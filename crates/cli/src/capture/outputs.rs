@@ -1,0 +1,639 @@
+//! The outputs of a capture: files, pipes, and a series of files. They are opened before anything is attached, since a named
+//! pipe makes trawl wait for its reader, and become writers once the capture is set up.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use trawl_capture::capture_site::CaptureSite;
+use trawl_capture::event::Event;
+use trawl_capture::plan::CapturePlan;
+use trawl_capture::session::{Attached, Ended, Observer, Session};
+use trawl_capture::summary::{OutputSummary, Summary};
+use trawl_io::disk::open_directly;
+use trawl_pipeline::plan::{Compression, FilePlan, Format, Io, OutputPlan, Rotation};
+use trawl_pipeline::{Counts, FileWriter, Writer};
+use trawl_sink::{
+    Beside, DirectFile, Fate, Form, NextFiles, Packed, Pipe, PlainFile, Series, SeriesPlan,
+    Several, compression_threads,
+};
+use trawl_sys::privilege::{Capabilities, Kept, User};
+use trawl_sys::warden::{self, CutFile, Undo, WholeBytes};
+use trawl_sys::{Error, Result, create};
+
+use super::display::{Display, Form as Shape};
+use super::progress::Terminal;
+use super::shown::{Shown, packets};
+use crate::{json, outfile, terminal};
+
+const STDOUT: &str = "/proc/self/fd/1";
+
+/// Returns true if the name stands for standard output.
+fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// Returns true if the name stands for an open file, as /dev/stdout does: it is never given to another file.
+fn is_open_already(path: &Path) -> bool {
+    let is_link = || {
+        path.symlink_metadata()
+            .is_ok_and(|about| about.is_symlink())
+    };
+    is_stdout(path) || ((path.starts_with("/dev") || path.starts_with("/proc")) && is_link())
+}
+
+/// Returns true for a named pipe, which can only be opened once it has a reader.
+fn is_named_pipe(path: &Path) -> bool {
+    !is_open_already(path) && std::fs::metadata(path).is_ok_and(|about| about.file_type().is_fifo())
+}
+
+/// Returns the identity of a file. Devices have none, since they accept several writers.
+fn identity(about: &Metadata) -> Option<(u64, u64)> {
+    (!about.file_type().is_char_device()).then(|| (about.dev(), about.ino()))
+}
+
+/// Returns true if two names are of the same file, existing or not.
+pub(super) fn are_same(one: &Path, other: &Path) -> bool {
+    let about = |path: &Path| match is_stdout(path) {
+        true => std::fs::metadata(STDOUT),
+        false => std::fs::metadata(path),
+    };
+    match (about(one), about(other)) {
+        (Ok(one), Ok(other)) => identity(&one).is_some_and(|one| identity(&other) == Some(one)),
+        _ => one == other,
+    }
+}
+
+/// Refuses the pcap format for interfaces of several link types.
+fn one_link_type(format: Format, mut all: impl Iterator<Item = u16>) -> Result<()> {
+    let first = all.next();
+    if format == Format::Pcap && all.any(|other| Some(other) != first) {
+        let why = "it holds one link type, and the interfaces have different ones";
+        return Err(Error::usage("cannot write the pcap format", why).fix("use --format pcapng"));
+    }
+    Ok(())
+}
+
+/// Refuses a summary in the same file as packets.
+fn check_account(plan: &CapturePlan, display: &Display, account: &Path) -> Result<()> {
+    let mut others: Vec<PathBuf> = plan.outputs.iter().map(|one| one.path.clone()).collect();
+    let shows_json = matches!(display.form, Some(Shape::Json(_))) && plan.outputs.is_empty();
+    others.extend(shows_json.then(|| Path::new("-").to_owned()));
+    match others.iter().find(|other| are_same(other, account)) {
+        Some(other) => {
+            let what = format!(
+                "cannot write packets and the summary to {}",
+                other.display()
+            );
+            Err(Error::usage(what, "each would overwrite the other")
+                .fix("name another file for --summary"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks the outputs of a plan: their link types, the summary's file, a terminal.
+pub(super) fn check(plan: &CapturePlan, display: &Display, sites: &[CaptureSite]) -> Result<()> {
+    one_link_type(
+        plan.format(),
+        sites.iter().map(|site| site.interface.link_type),
+    )?;
+    if let Some(account) = &plan.summary {
+        check_account(plan, display, account)?;
+    }
+    let to_terminal =
+        plan.outputs.iter().any(OutputPlan::is_stdout) && terminal::stdout_is_terminal();
+    if to_terminal {
+        return Err(Error::usage(
+            "cannot write packets to standard output",
+            "it is a terminal",
+        )
+        .fix("name a file, pipe it on, or leave out -w to see lines"));
+    }
+    Ok(())
+}
+
+/// A file made for a capture, removed unless packets or a summary are written to it.
+#[derive(Debug)]
+struct Created(Option<PathBuf>);
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A file or pipe that packets or the summary are written to.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub(super) file: File,
+    pub(super) name: String,
+    created: Created,
+    regular: bool,
+}
+
+impl Output {
+    /// Opens without changing existing contents: the capture may still fail to start. Created files belong to `user`.
+    pub(super) fn open(path: &Path, mode: Option<u32>, user: Option<&User>) -> Result<Self> {
+        let open = || Self::open_as_is(path, mode);
+        user.map_or_else(open, |user| user.act_as(open))
+    }
+
+    fn open_as_is(path: &Path, mode: Option<u32>) -> Result<Self> {
+        if is_stdout(path) {
+            let name = "standard output";
+            let file = io::stdout().as_fd().try_clone_to_owned();
+            return Ok(Self {
+                file: File::from(file.map_err(|e| cannot_write(name, e))?),
+                name: name.to_owned(),
+                created: Created(None),
+                regular: false,
+            });
+        }
+        let name = path.display().to_string();
+        let (file, is_new) = outfile::open(path, mode)?;
+        let created = Created(is_new.then(|| path.to_owned()));
+        let about = file.metadata().map_err(|e| cannot_write(&name, e))?;
+        Ok(Self {
+            file,
+            name,
+            created,
+            regular: about.is_file(),
+        })
+    }
+
+    /// Returns the identity of the file; `None` for a device.
+    fn identity(&self) -> Option<(u64, u64)> {
+        identity(&self.file.metadata().ok()?)
+    }
+
+    /// Refuses compression of a pipe, since the frame table has to be written at a fixed position.
+    fn check_compression(&self, compression: Option<Compression>) -> Result<()> {
+        let is_device = self.identity().is_none();
+        if compression.is_none() || self.regular || is_device {
+            return Ok(());
+        }
+        let what = format!("cannot compress the output to {}", self.name);
+        Err(Error::usage(what, "it is not a named file")
+            .fix("name a file, or compress after it: trawl capture -w - | zstd"))
+    }
+
+    /// Empties a file; returns the number of bytes that a kill leaves in it, or `None` for a pipe.
+    pub(super) fn empty(&self) -> Result<Option<WholeBytes>> {
+        if !self.regular {
+            return Ok(None);
+        }
+        self.file
+            .set_len(0)
+            .map_err(|e| cannot_write(&self.name, e))?;
+        WholeBytes::new().map(Some)
+    }
+
+    /// Keeps the file from now on.
+    pub(super) fn keep(&mut self) {
+        self.created.0 = None;
+    }
+}
+
+fn cannot_write(name: &str, error: io::Error) -> Error {
+    Error::os(format!("cannot write to {name}"), error)
+}
+
+/// All outputs of a capture.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    pub(super) first: First,
+    others: Vec<(OutputPlan, Output)>,
+    files: FilePlan,
+    pub(super) user: Option<User>,
+}
+
+/// The first output, which alone may be a series of files.
+#[derive(Debug)]
+pub(super) enum First {
+    /// Packets go to a store, or are only shown.
+    None,
+    One(OutputPlan, Output),
+    Series(OutputPlan, SeriesPlan),
+}
+
+impl Outputs {
+    /// Opens the outputs of a plan. `prints`: packets are shown as well.
+    pub(super) fn open(
+        plan: &CapturePlan,
+        prints: bool,
+        user: Option<User>,
+        observer: &mut Terminal,
+    ) -> Result<Self> {
+        let files = plan.files;
+        let by_event = plan.options.trigger.is_some();
+        let mut open = |one: &OutputPlan| {
+            if is_named_pipe(&one.path) {
+                let output = one.path.display().to_string();
+                observer.event(&Event::WaitsForReader { output });
+            }
+            let output = Output::open(&one.path, files.mode, user.as_ref())?;
+            output.check_compression(one.compression).map(|()| output)
+        };
+        let series = series(plan.outputs.first(), &plan.rotation, files.io, by_event)?;
+        let mut plans = plan.outputs.iter().cloned();
+        let first = match (plans.next(), series) {
+            (None, _) => First::None,
+            (Some(one), Some(series)) => First::Series(one, series),
+            (Some(one), None) => {
+                let output = open(&one)?;
+                First::One(one, output)
+            }
+        };
+        let others = plans.map(|one| {
+            let output = open(&one)?;
+            Ok((one, output))
+        });
+        let all = Self {
+            others: others.collect::<Result<_>>()?,
+            first,
+            files,
+            user: user.clone(),
+        };
+        all.check_apart(prints)?;
+        all.check_io(observer)?;
+        Ok(all)
+    }
+
+    /// Returns the outputs that are open.
+    fn opened(&self) -> impl Iterator<Item = (&OutputPlan, &Output)> {
+        let first = match &self.first {
+            First::One(plan, output) => Some((plan, output)),
+            First::None | First::Series(..) => None,
+        };
+        let others = self.others.iter().map(|(plan, output)| (plan, output));
+        first.into_iter().chain(others)
+    }
+
+    /// Refuses two outputs to one file, which would destroy each other's data.
+    fn check_apart(&self, prints: bool) -> Result<()> {
+        let mut known: Vec<(u64, u64)> = Vec::new();
+        if prints && let Ok(about) = std::fs::metadata(STDOUT) {
+            known.extend(identity(&about));
+        }
+        for (_, output) in self.opened() {
+            let Some(identity) = output.identity() else {
+                continue;
+            };
+            if known.contains(&identity) {
+                let what = format!("cannot write to {} as well", output.name);
+                let why = "another output writes to it";
+                return Err(Error::usage(what, why).fix("name another file"));
+            }
+            known.push(identity);
+        }
+        Ok(())
+    }
+
+    /// Reports how files are written, and fails if the requested mode is impossible. For a series, a temporary file in its
+    /// directory is tried.
+    fn check_io(&self, observer: &mut Terminal) -> Result<()> {
+        if let First::Series(plan, _) = &self.first {
+            let example = || match &self.user {
+                Some(user) => user.act_as(|| Ok(example(plan))).ok().flatten(),
+                None => example(plan),
+            };
+            check_io(
+                plan,
+                self.files.io,
+                || example().map(|file| open_directly(file.as_fd())),
+                observer,
+            )?;
+        }
+        for (plan, output) in self.opened().filter(|(_, output)| output.regular) {
+            let direct = || Some(open_directly(output.file.as_fd()));
+            check_io(plan, self.files.io, direct, observer)?;
+        }
+        Ok(())
+    }
+
+    /// Records to all outputs, and shows the packets as well if they have a shape.
+    pub(super) fn record(
+        self,
+        mut attached: Attached,
+        shape: Option<&Shape>,
+        observer: &mut Terminal,
+    ) -> Result<(Summary, Ended)> {
+        let Self {
+            first,
+            mut others,
+            files,
+            user,
+        } = self;
+        let (snaplen, format) = match &first {
+            First::One(plan, _) | First::Series(plan, _) => (plan.snaplen, plan.format),
+            First::None => (None, Format::Pcapng),
+        };
+        // A library reports link types only once the devices are open.
+        let interfaces = attached.session().interfaces().iter();
+        one_link_type(format, interfaces.map(|one| one.link_type))?;
+        let nothing: Opener = Box::new(|| Ok(Box::new(Counts::default()) as Box<dyn Writer>));
+        let (name, open) = match first {
+            // A slow pipe must not stall the other outputs, so it gets its own queue.
+            First::One(plan, output)
+                if !output.regular && (!others.is_empty() || shape.is_some()) =>
+            {
+                others.insert(0, (plan, output));
+                (String::new(), nothing)
+            }
+            First::One(plan, output) => {
+                let how = How::of(&plan, files.io, attached.session());
+                (output.name.clone(), of_file(how, output, &mut attached)?)
+            }
+            First::Series(plan, series) => {
+                let how = How {
+                    largest: series.largest(),
+                    ..How::of(&plan, files.io, attached.session())
+                };
+                let name = series.path.clone();
+                (
+                    name,
+                    of_series(how, series, files.mode, user.clone(), &attached)?,
+                )
+            }
+            First::None => (String::new(), nothing),
+        };
+        let confined = attached.confine(user, Capabilities::empty())?;
+        // Compression starts threads, which have the rights of the thread that starts them.
+        let mut first = open()?;
+        let beside = beside(others, files.io, confined.session(), shape)?;
+        if beside.is_empty() && snaplen.is_none() {
+            return confined.run(first.as_mut(), observer);
+        }
+        let mut several = Several::new(name, first, snaplen, beside);
+        let mut ran = confined.run(&mut several, observer);
+        for fate in several.end() {
+            let output = account_of(fate);
+            if let Ok((summary, _)) = &mut ran {
+                summary.outputs.push(output);
+            }
+        }
+        ran
+    }
+}
+
+/// Opens a writer once the process has given up its rights.
+type Opener = Box<dyn FnOnce() -> Result<Box<dyn Writer>>>;
+
+fn of_file(how: How, mut output: Output, attached: &mut Attached) -> Result<Opener> {
+    let whole = output.empty()?;
+    output.keep();
+    let Output { file, name, .. } = output;
+    if let Some(whole) = &whole {
+        let cut: Box<dyn Undo> = Box::new(CutFile {
+            file: warden::hold(file.as_fd())?,
+            whole: whole.clone(),
+        });
+        attached.files_warden().watch([cut])?;
+    }
+    Ok(Box::new(move || {
+        Ok(how.open_any(file, name, whole)? as Box<dyn Writer>)
+    }))
+}
+
+fn of_series(
+    how: How,
+    series: SeriesPlan,
+    mode: Option<u32>,
+    user: Option<User>,
+    attached: &Attached,
+) -> Result<Opener> {
+    let whole = WholeBytes::new()?;
+    let make = move |path: &Path| {
+        outfile::check_regular(path)?;
+        let (file, _) = outfile::open(path, mode)?;
+        let name = path.display().to_string();
+        file.set_len(0).map_err(|e| cannot_write(&name, e))?;
+        Ok(file)
+    };
+    // A command is the user's own, and may need more rights than trawl; run as another user, it has that user's rights.
+    let kept = (user.is_some() || series.rotation.command.is_none()).then(|| Kept {
+        capabilities: match user {
+            Some(_) => Capabilities::empty(),
+            None => Capabilities::DAC_OVERRIDE | Capabilities::FOWNER,
+        },
+        user,
+    });
+    let make = Box::new(make);
+    let files = NextFiles::start(series.clone(), make, whole.clone(), kept.as_ref())?;
+    let open = move |file: File, name: String| how.open(file, name, Some(whole.clone()));
+    let accounts = attached.session().accounts();
+    Ok(Box::new(move || {
+        let tell = Box::new(|count| json::event(&Event::WaitsForCommands { count }));
+        let series = Series::new(series, files, Box::new(open), accounts, tell);
+        Ok(Box::new(series) as Box<dyn Writer>)
+    }))
+}
+
+/// Refuses the rotation of an output that is not a file.
+pub(super) fn refuse_rotation(rotation: &Rotation) -> Result<()> {
+    let own = [
+        ("-C", rotation.size.is_some()),
+        ("-G", rotation.time.is_some()),
+        ("-W", rotation.files.is_some()),
+        ("-z", rotation.command.is_some()),
+        ("--sealed", rotation.sealed),
+        ("--max-disk", rotation.total.is_some()),
+    ];
+    match own.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => {
+            let why = "packets are not written to a file";
+            Err(Error::usage(format!("cannot use {option}"), why).fix("name one: -w FILE"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the series of files that packets are written to, if one is planned. A file with the name as given is left
+/// alone.
+fn series(
+    first: Option<&OutputPlan>,
+    rotation: &Rotation,
+    io: Io,
+    by_event: bool,
+) -> Result<Option<SeriesPlan>> {
+    let is_file = |output: &&OutputPlan| {
+        !is_open_already(&output.path)
+            && std::fs::metadata(&output.path).map_or(true, |about| about.is_file())
+    };
+    let first = first.filter(is_file);
+    if io == Io::Direct && !first.is_some_and(OutputPlan::can_be_direct) {
+        let why = "only pcapng files are, if they are not compressed";
+        return Err(Error::usage("cannot write directly", why).fix("use --io auto"));
+    }
+    let Some(output) = first else {
+        refuse_rotation(rotation)?;
+        return Ok(None);
+    };
+    let series = SeriesPlan {
+        path: output.path.to_string_lossy().into_owned(),
+        rotation: rotation.clone(),
+        by_event,
+    };
+    if series.is_asked_for() && output.path.to_str().is_none() {
+        let what = format!(
+            "cannot write a series of files to {}",
+            output.path.display()
+        );
+        return Err(Error::usage(what, "the name is not UTF-8").fix("choose a name in UTF-8"));
+    }
+    Ok(Some(series).filter(SeriesPlan::is_asked_for))
+}
+
+/// Starts the writers of outputs after the first, and the display of packets in addition to them.
+fn beside(
+    opened: Vec<(OutputPlan, Output)>,
+    io: Io,
+    session: &Session,
+    shape: Option<&Shape>,
+) -> Result<Vec<Beside>> {
+    let mut all = Vec::new();
+    for (plan, mut output) in opened {
+        let whole = output.empty()?;
+        output.keep();
+        let Output { file, name, .. } = output;
+        let writer = How::of(&plan, io, session).open_any(file, name.clone(), whole)?;
+        all.push(Beside::start(name, writer, plan.snaplen)?);
+    }
+    if let Some(shape) = shape {
+        let shown = Box::new(Shown::new(shape, packets(session))?);
+        all.push(Beside::start("standard output".to_owned(), shown, None)?);
+    }
+    Ok(all)
+}
+
+/// Reports the losses of an output, and returns its summary.
+fn account_of(fate: Fate) -> OutputSummary {
+    let output = OutputSummary {
+        name: fate.name,
+        recorded: fate.recorded,
+        lost: fate.lost,
+        failed: fate.failed,
+        error: fate.error.map(|error| error.to_string()),
+        too_few_cpus: fate.compresses_too_slowly.then(compression_threads),
+    };
+    if let Some(error) = output.error.clone() {
+        json::event(&Event::OutputFailed { error });
+    }
+    if output.lost > 0 {
+        json::event(&Event::Output(output.clone()));
+    }
+    output
+}
+
+/// Options for writing files.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    form: Form,
+    io: Io,
+    compression: Option<Compression>,
+    /// Maximum size of a file, if known.
+    largest: Option<u64>,
+}
+
+impl How {
+    fn of(output: &OutputPlan, io: Io, session: &Session) -> Self {
+        let first = session.interfaces().first().cloned().unwrap_or_default();
+        let form = match output.format {
+            Format::Pcapng => Form::Pcapng,
+            Format::Pcap => Form::Pcap {
+                link_type: first.link_type,
+                snaplen: output.snaplen.unwrap_or(first.snaplen),
+            },
+        };
+        Self {
+            form,
+            io,
+            compression: output.compression,
+            largest: None,
+        }
+    }
+
+    /// Opens the writer of a file with committed lengths, or of a pipe or terminal without them.
+    fn open_any(
+        self,
+        file: File,
+        name: String,
+        whole: Option<WholeBytes>,
+    ) -> Result<Box<dyn Writer + Send>> {
+        Ok(match whole {
+            Some(whole) => self.open(file, name, Some(whole))?,
+            None => Box::new(Pipe::new(file, name, self.form)),
+        })
+    }
+
+    /// Opens the writer of an empty file, directly if requested or if its file system supports it.
+    fn open(
+        self,
+        file: File,
+        name: String,
+        whole: Option<WholeBytes>,
+    ) -> Result<Box<dyn FileWriter>> {
+        if let Some(compression) = self.compression {
+            let packed = Packed::new(file, name, whole, compression, self.form)?;
+            return Ok(Box::new(packed.in_series(self.is_in_series())));
+        }
+        if matches!(self.form, Form::Pcapng) && self.io != Io::Buffered {
+            let again = file.try_clone().map_err(|e| cannot_write(&name, e))?;
+            match DirectFile::new(again, name.clone(), whole.clone()) {
+                Ok(direct) => return Ok(Box::new(direct.up_to(self.largest))),
+                Err(error) if self.io == Io::Direct => return Err(refused(&name, error)),
+                // Reported before the capture began.
+                Err(_) => {}
+            }
+        }
+        let file = PlainFile::new(file, name, whole, self.form);
+        Ok(Box::new(file.in_series(self.is_in_series())))
+    }
+
+    fn is_in_series(&self) -> bool {
+        self.largest.is_some()
+    }
+}
+
+fn refused(name: &str, error: io::Error) -> Error {
+    let what = format!("cannot write directly to {name}");
+    Error::os(what, error).fix("use --io auto or --io buffered")
+}
+
+/// Explains under -v why a file is written through the page cache; fails if that is not allowed. `direct` opens it past the
+/// page cache, if it exists already.
+fn check_io<T>(
+    output: &OutputPlan,
+    io: Io,
+    direct: impl FnOnce() -> Option<io::Result<T>>,
+    observer: &mut Terminal,
+) -> Result<()> {
+    if io == Io::Buffered {
+        return Ok(());
+    }
+    let name = output.path.display().to_string();
+    let why = match output.can_be_direct() {
+        false => "only pcapng files that are not compressed are written directly".to_owned(),
+        true => match direct() {
+            None | Some(Ok(_)) => return Ok(()),
+            Some(Err(error)) if io == Io::Direct => return Err(refused(&name, error)),
+            Some(Err(error)) => format!("its file system takes no direct writes ({error})"),
+        },
+    };
+    observer.detail(&Event::NotDirect { output: name, why });
+    Ok(())
+}
+
+/// Creates a temporary file in the directory of a series, if that is possible already.
+fn example(output: &OutputPlan) -> Option<File> {
+    let directory = match output.path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    create::unnamed_in(directory).ok()
+}
