@@ -1,8 +1,10 @@
 //! A capture site: an interface in a network namespace.
 
 use trawl_bpf::probe::{Capability, lack_of};
+use trawl_filter::expression::{self, LinkType};
+use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use trawl_program::reload::{self, Again, Reload};
-use trawl_sys::interface::Interface;
+use trawl_sys::interface::{Interface, ipv4_netmask};
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result};
 
@@ -38,9 +40,28 @@ impl CaptureSite {
             one_of_any: false,
         })
     }
-}
 
-impl CaptureSite {
+    /// Returns libpcap's compiler options for the site's packets.
+    pub fn compiler_options(&self, snaplen: u32) -> Result<expression::Options> {
+        let link = match self.interface.link_type {
+            LINKTYPE_ETHERNET => LinkType::ETHERNET,
+            LINKTYPE_RAW => LinkType::RAW_IP,
+            other => {
+                return Err(Error::failed(
+                    format!("cannot filter on {}", self.label),
+                    format!("link type {other} is not supported"),
+                ));
+            }
+        };
+        Ok(expression::Options {
+            link,
+            snaplen,
+            netmask: ipv4_netmask(self.namespace.as_ref(), &self.interface.name),
+            optimise: true,
+            file: None,
+        })
+    }
+
     /// Returns the interface as the site of an attachment.
     pub(crate) fn to_attach(&self) -> Result<trawl_attach::Site> {
         trawl_attach::Site::named(self.namespace.clone(), &self.interface.name)

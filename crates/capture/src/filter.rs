@@ -13,13 +13,8 @@ use trawl_filter::expression::{self, LinkType};
 use trawl_filter::lower::{Lowered, Target, lower};
 use trawl_filter::{Inner, lower_inner, lower_quick};
 use trawl_io::libpcap::compile_filters;
-use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use trawl_sys::error::Refusal;
-use trawl_sys::interface::ipv4_netmask;
 use trawl_sys::{Error, Result};
-
-use crate::capture_site::CaptureSite;
-use crate::options::Options;
 
 /// The wanted packets, by content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,15 +115,9 @@ impl Filter {
         .map_err(|error| self.explain(&error))
     }
 
-    /// Compiles the filter to a classic program for a site's link type.
-    pub fn at_site(&self, site: &CaptureSite, snaplen: u32) -> Result<Classic> {
-        self.classic(&compiler_options(site, snaplen)?)
-    }
-
-    /// Returns the instructions to splice into a program at a site's hook.
-    pub fn block(&self, site: &CaptureSite, snaplen: u32, target: &Target) -> Result<Block> {
-        let options = compiler_options(site, snaplen)?;
-        let lowered = self.lower(&options, &for_this_kernel(target))?;
+    /// Returns the instructions to splice into a program.
+    pub fn block(&self, options: &expression::Options, target: &Target) -> Result<Block> {
+        let lowered = self.lower(options, &for_this_kernel(target))?;
         Block::new(&lowered)
     }
 
@@ -140,13 +129,12 @@ impl Filter {
     }
 
     /// Returns the instructions for XDP, with a short version that decides most packets.
-    pub fn xdp_blocks(&self, site: &CaptureSite, snaplen: u32) -> Result<XdpBlocks> {
-        let options = compiler_options(site, snaplen)?;
+    pub fn xdp_blocks(&self, options: &expression::Options) -> Result<XdpBlocks> {
         let target = for_this_kernel(&Target::xdp());
-        let (lowered, quick) = match self.inner(&options)? {
+        let (lowered, quick) = match self.inner(options)? {
             Some(inner) => (lower_inner(&inner, &target), None),
             None => {
-                let classic = self.classic(&options)?;
+                let classic = self.classic(options)?;
                 (lower(&classic, &target), lower_quick(&classic, &target))
             }
         };
@@ -179,23 +167,6 @@ impl Filter {
         Inner::compile(text, options)
             .map(Some)
             .map_err(|error| self.explain(&error))
-    }
-
-    /// Returns true if the filter has loops at one of these sites: the kernel limits the number of turns.
-    pub(crate) fn may_loop(&self, sites: &[CaptureSite], options: &Options) -> Result<bool> {
-        let loops = |compiler: &expression::Options| {
-            let program = self.classic(compiler)?;
-            Ok(program.has_backward_jumps())
-        };
-        if sites.is_empty() || options.drops.is_some() {
-            return loops(&ethernet(options.snaplen));
-        }
-        for site in sites {
-            if loops(&compiler_options(site, options.snaplen)?)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// Explains an error, with a mark below its position in the expression.
@@ -252,28 +223,5 @@ pub(crate) fn ethernet(snaplen: u32) -> expression::Options {
         netmask: None,
         optimise: true,
         file: None,
-    }
-}
-
-/// Returns libpcap's compiler options for a site's packets.
-pub fn compiler_options(site: &CaptureSite, snaplen: u32) -> Result<expression::Options> {
-    Ok(expression::Options {
-        link: link_type(site)?,
-        snaplen,
-        netmask: ipv4_netmask(site.namespace.as_ref(), &site.interface.name),
-        optimise: true,
-        file: None,
-    })
-}
-
-/// Returns libpcap's number for the link type of a site's packets.
-pub fn link_type(site: &CaptureSite) -> Result<LinkType> {
-    match site.interface.link_type {
-        LINKTYPE_ETHERNET => Ok(LinkType::ETHERNET),
-        LINKTYPE_RAW => Ok(LinkType::RAW_IP),
-        other => Err(Error::failed(
-            format!("cannot filter on {}", site.label),
-            format!("link type {other} is not supported"),
-        )),
     }
 }

@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use trawl_bpf::layout::{RECORD_MAX_CAPTURED, TRACE_COPY};
+use trawl_filter::expression;
 use trawl_filter::select::{Kind, Question, SelectError, Selector};
 use trawl_packet::pcapng::block::{ByteOrder, EnhancedPacket, LINKTYPE_ETHERNET, blocks, push_cut};
 use trawl_packet::pcapng::options::PacketOptions;
@@ -15,7 +16,7 @@ use trawl_sys::{Error, Result};
 use crate::Choice;
 use crate::assembly::Point;
 use crate::capture_site::CaptureSite;
-use crate::filter::{Filter, compiler_options, ethernet};
+use crate::filter::{Filter, ethernet};
 use crate::options::{At, Options, SNAPLEN};
 use crate::taps::drop::as_frame;
 use crate::taps::packet::choice::{Choice as Chosen, Sampling};
@@ -90,6 +91,23 @@ fn obstacle(options: &Options) -> Option<(&'static str, &'static str)> {
     ))
 }
 
+/// Returns true if the filter has loops at one of these sites: the kernel limits the number of turns.
+fn may_loop(filter: &Filter, sites: &[CaptureSite], options: &Options) -> Result<bool> {
+    let loops = |compiler: &expression::Options| {
+        let program = filter.classic(compiler)?;
+        Ok(program.has_backward_jumps())
+    };
+    if sites.is_empty() || options.drops.is_some() {
+        return loops(&ethernet(options.snaplen));
+    }
+    for site in sites {
+        if loops(&site.compiler_options(options.snaplen)?)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Decisions on packets at their entry, which apply to their exit too.
 #[derive(Debug, Default)]
 struct Entries {
@@ -143,7 +161,7 @@ impl SecondLook {
     pub fn after_kernel(sites: &[CaptureSite], options: &Options) -> Result<Option<Self>> {
         let loops = match &options.filter {
             Some(filter) if options.tap != Choice::Pcap && obstacle(options).is_none() => {
-                filter.may_loop(sites, options)?
+                may_loop(filter, sites, options)?
             }
             _ => false,
         };
@@ -185,7 +203,7 @@ impl SecondLook {
             (sites, None) => sites
                 .iter()
                 .map(|site| {
-                    let compiler = compiler_options(site, options.snaplen)?;
+                    let compiler = site.compiler_options(options.snaplen)?;
                     Ok((compiler, site.interface.link_type))
                 })
                 .collect::<Result<_>>()?,

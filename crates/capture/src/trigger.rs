@@ -23,7 +23,7 @@ use trawl_sys::{Error, Result, clock};
 
 use crate::assembly::Point;
 use crate::capture_site::CaptureSite;
-use crate::filter::{Filter, compiler_options, ethernet};
+use crate::filter::{Filter, ethernet};
 use backlog::Backlog;
 use history::History;
 
@@ -134,7 +134,7 @@ impl Trigger {
                     let kind = (site.interface.link_type, ByteOrder::Little);
                     let mut selector = Selector::new(
                         Question::Expression(text.clone()),
-                        compiler_options(site, 0)?,
+                        site.compiler_options(0)?,
                     );
                     selector.prepare(kind).map_err(unusable)?;
                     selectors[*interface as usize] = Some((selector, kind.0));

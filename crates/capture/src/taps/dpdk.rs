@@ -177,7 +177,7 @@ fn classic(filter: &Filter, site: &CaptureSite, snaplen: u32) -> Result<Vec<Inst
         .fix("leave out --inner, or record and use: trawl read --inner"));
     }
     filter
-        .at_site(site, snaplen.max(1))
+        .classic(&site.compiler_options(snaplen.max(1))?)
         .map(|classic| instructions(&classic))
 }
 

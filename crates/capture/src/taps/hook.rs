@@ -53,7 +53,7 @@ impl Tap for Hook {
         config.only_ifindex = site.interface.index;
         assembly.stamp_by_polls(&mut config, site, &[])?;
         let blocks = match &assembly.options.filter {
-            Some(filter) => Some(filter.xdp_blocks(site, config.snaplen)?),
+            Some(filter) => Some(filter.xdp_blocks(&site.compiler_options(config.snaplen)?)?),
             None => None,
         };
         let mut points = Vec::new();

@@ -287,14 +287,15 @@ impl Prepared {
         let Some(filter) = &options.filter else {
             return Ok((queue.is_some() || options.cpu.is_some()).then_some(prepared));
         };
-        let classic = filter.at_site(site, snaplen.max(1))?;
+        let compiler = site.compiler_options(snaplen.max(1))?;
+        let classic = filter.classic(&compiler)?;
         prepared.classic = classic.fits_socket().then(|| instructions(&classic));
         let target = Target {
             // Only Ethernet frames can have an out-of-band tag.
             vlan_out_of_band: site.interface.link_type == LINKTYPE_ETHERNET,
             ..Target::socket()
         };
-        match filter.block(site, snaplen.max(1), &target) {
+        match filter.block(&compiler, &target) {
             Ok(block) => prepared.block = Some(block),
             Err(error) if prepared.classic.is_none() => return Err(error),
             Err(error) => {

@@ -114,7 +114,7 @@ fn tcx_programs(site: &CaptureSite, side: Side) -> Result<usize> {
 fn block(site: &CaptureSite, assembly: &Assembly) -> Result<Option<Block>> {
     let filter = assembly.options.filter.as_ref();
     filter
-        .map(|filter| filter.block(site, assembly.snaplen(), &Target::tc()))
+        .map(|filter| filter.block(&site.compiler_options(assembly.snaplen())?, &Target::tc()))
         .transpose()
 }
 

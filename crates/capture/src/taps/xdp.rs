@@ -371,7 +371,7 @@ fn load(
     let hardware = options.time == TimeSource::Hardware;
     let filter = options.filter.as_ref();
     let blocks = filter
-        .map(|filter| filter.xdp_blocks(site, config.snaplen))
+        .map(|filter| filter.xdp_blocks(&site.compiler_options(config.snaplen)?))
         .transpose()?;
     // The quick version decides before the interface is known.
     let quickly = places.is_none();

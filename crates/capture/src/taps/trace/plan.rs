@@ -93,7 +93,8 @@ impl TracePlan {
         }
         let block = match &options.filter {
             Some(filter) => {
-                Some(filter.block(site, config.snaplen, &Target::copy(TRACE_COPY as u16))?)
+                let compiler = site.compiler_options(config.snaplen)?;
+                Some(filter.block(&compiler, &Target::copy(TRACE_COPY as u16))?)
             }
             None => None,
         };
