@@ -23,7 +23,7 @@ use trawl_sys::{Error, Result, events, host};
 use crate::capture_site::CaptureSite;
 use crate::event::{ClockReason, Event};
 use crate::many::Many;
-use crate::options::{Direction, Options, Sample, Stamps, TimeSource};
+use crate::options::{Direction, Options, Sample, Stamps, TapChoice, TimeSource};
 use crate::taps::polls;
 use slots::{Slots, Tenancy};
 
@@ -56,6 +56,15 @@ pub struct Point {
 }
 
 impl Point {
+    /// Returns the event that packets are being recorded here.
+    pub fn capturing(&self) -> Event {
+        Event::Capturing {
+            interface: self.label.clone(),
+            hook: self.hook.clone(),
+            mode: self.mode.to_owned(),
+        }
+    }
+
     /// Returns the counters of this point's packets, as far as the rings know.
     pub(crate) fn account(&self) -> Account {
         self.tenancy.account(&self.rings)
@@ -666,7 +675,7 @@ fn flags_offset() -> u32 {
 
 /// Returns the method of recognising packets seen before, which requires several points and recorded identifiers.
 fn links(options: &Options, sites: usize) -> u32 {
-    let adds_drops = options.drops.is_some() && options.tap != crate::Choice::Drop;
+    let adds_drops = options.drops.is_some() && options.tap != TapChoice::Drop;
     let several =
         sites > 1 || adds_drops || options.with_tc || options.direction == Some(Direction::Both);
     let links = match (options.follows(), several && options.recording.meta.id) {

@@ -11,11 +11,8 @@ use trawl_pipeline::account::Account;
 use trawl_program::reload::{Again, Reload};
 use trawl_sys::clock;
 
-use crate::assembly::Point;
-use crate::summary::OutputSummary;
-use crate::taps::pcap::LibraryFigures;
-use crate::taps::watch::Cause;
-use crate::trigger::{self, Firing, TriggerPlan};
+use crate::options::TriggerPlan;
+use crate::taps::watch::BlindCause;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -261,7 +258,7 @@ pub enum Event {
     },
     /// A gap, reported once the capture is over.
     Unseen(Gap),
-    Triggers(trigger::Report),
+    Triggers(TriggerReport),
     /// Statistics of a library that reads packets.
     Library(LibraryFigures),
     StoreDelayed {
@@ -468,10 +465,131 @@ pub struct Gap {
     /// without an end lasted until the end of the capture.
     pub from_ns: u64,
     pub to_ns: Option<u64>,
-    pub cause: Cause,
+    pub cause: BlindCause,
     /// Reason for which the tap could not be re-attached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+}
+
+/// An output after the first one, whose counters are the capture's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputSummary {
+    pub name: String,
+    /// Recorded packets in this output; `lost` counts the others.
+    pub recorded: u64,
+    pub lost: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// True if the error is a failure of the capture.
+    #[serde(skip)]
+    pub failed: bool,
+    /// Number of CPUs, if the losses are packets that these could not compress in time.
+    #[serde(skip)]
+    pub too_few_cpus: Option<usize>,
+}
+
+/// Statistics of a library that reads packets for a tap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LibraryFigures {
+    /// Name and version, from the library.
+    pub name: String,
+    /// `None` if the library has no statistics for its device.
+    pub received: Option<u64>,
+    pub dropped: Option<u64>,
+    pub dropped_by_interface: Option<u64>,
+}
+
+impl fmt::Display for LibraryFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.name;
+        match (self.received, self.dropped, self.dropped_by_interface) {
+            (Some(received), Some(dropped), Some(by_interface)) => write!(
+                f,
+                "{name}: {received} received, {dropped} dropped, {by_interface} dropped by the interface"
+            ),
+            _ => write!(f, "{name} has no statistics for this device"),
+        }
+    }
+}
+
+/// Reason for an event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cause", rename_all = "snake_case")]
+pub enum TriggerCause {
+    Expression { expression: String },
+    Verdict { verdict: Cow<'static, str> },
+    Signal,
+}
+
+impl fmt::Display for TriggerCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expression { expression } => write!(f, "a packet matches '{expression}'"),
+            Self::Verdict { verdict } => write!(f, "a packet met the verdict {verdict}"),
+            Self::Signal => f.write_str("the signal SIGUSR2 came"),
+        }
+    }
+}
+
+/// An event that started writing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Firing {
+    /// Number, from 1 on.
+    pub number: u64,
+    pub time_ns: u64,
+    #[serde(flatten)]
+    pub cause: TriggerCause,
+    /// Duration of the packets still in memory before it, and their number.
+    pub before_ns: u64,
+    pub packets_before: u64,
+    /// True if part of the requested time had been overwritten.
+    pub memory_short: bool,
+}
+
+/// Writes the text of its comment in a capture file.
+impl fmt::Display for Firing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let second = self.time_ns / 1_000_000_000;
+        write!(
+            f,
+            "trigger {}: {} at {}T{:02}:{:02}:{:02}.{:09}Z; {} packets of {:.3} s before it",
+            self.number,
+            self.cause,
+            clock::date_of(self.time_ns),
+            second / 3600 % 24,
+            second / 60 % 60,
+            second % 60,
+            self.time_ns % 1_000_000_000,
+            self.packets_before,
+            self.before_ns as f64 / 1e9
+        )?;
+        match self.memory_short {
+            true => f.write_str(" (earlier ones did not fit into the memory)"),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Summary of a capture's events.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TriggerReport {
+    /// Events that started writing; `during_others` came while others were being written.
+    pub events: u64,
+    pub during_others: u64,
+    /// Bytes of memory for packets before an event.
+    pub memory: u64,
+    pub list: Vec<Firing>,
+}
+
+impl fmt::Display for TriggerReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let during = match self.during_others {
+            0 => String::new(),
+            more => format!(", {more} more while their packets were written"),
+        };
+        let s = if self.events == 1 { "" } else { "s" };
+        write!(f, "{} trigger{s}{during}", self.events)
+    }
 }
 
 impl fmt::Display for Event {
@@ -799,15 +917,6 @@ fn compression_limit(cpus: usize) -> String {
 }
 
 impl Event {
-    /// Reports that packets are being recorded at a hook point.
-    pub fn capturing(point: &Point) -> Self {
-        Self::Capturing {
-            interface: point.label.clone(),
-            hook: point.hook.clone(),
-            mode: point.mode.to_owned(),
-        }
-    }
-
     /// Reports that packets are kept in memory until an event.
     pub fn armed(plan: &TriggerPlan, ring_bytes: u64) -> Self {
         let verdicts = plan.verdicts.iter().flat_map(|set| set.actions());

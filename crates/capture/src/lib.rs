@@ -8,7 +8,7 @@
 //!
 //! use trawl_sys::Result;
 //! use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
-//! use trawl_capture::Choice;
+//! use trawl_capture::TapChoice;
 //! use trawl_capture::summary::Summary;
 //! use trawl_capture::assembly::{Host, Point};
 //! use trawl_capture::event::Event;
@@ -44,7 +44,7 @@
 //!
 //! fn capture() -> Result<()> {
 //!     let sites = [CaptureSite::find("lo", None)?];
-//!     let mut options = Options::new(Choice::Packet, Memory::total(16 << 20));
+//!     let mut options = Options::new(TapChoice::Packet, Memory::total(16 << 20));
 //!     options.duration = Some(Duration::from_millis(50));
 //!     let mut file = Kept(Vec::new());
 //!     let attached = session::attach(&sites, &options, Host::this(), &mut Quiet)?;
@@ -78,5 +78,6 @@ pub mod summary;
 pub mod taps;
 pub mod trigger;
 
-pub use taps::{AttachedTap, Choice, Tap};
+pub use options::TapChoice;
+pub use taps::{AttachedTap, Tap};
 use taps::{TO_FOLLOW_PROGRAMS, TO_JOIN, to_attach_again};

@@ -1,5 +1,6 @@
 //! The options of a capture, as one plain value that can be stored and sent to another machine.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,12 +12,42 @@ use trawl_ring::Geometry;
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result, events, host};
 
-use crate::Choice;
 use crate::filter::Filter;
-use crate::trigger;
 
 /// Snap length of tcpdump.
 pub const SNAPLEN: u32 = 262_144;
+
+/// The taps by name, the values of `--tap`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TapChoice {
+    Auto,
+    Xdp,
+    Hook,
+    Tc,
+    Packet,
+    /// A device of a libpcap.
+    Pcap,
+    /// Ports of a DPDK application.
+    Dpdk,
+    /// Packets dropped by the kernel only.
+    Drop,
+}
+
+impl fmt::Display for TapChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Xdp => "xdp",
+            Self::Hook => "hook",
+            Self::Tc => "tc",
+            Self::Packet => "packet",
+            Self::Pcap => "pcap",
+            Self::Dpdk => "dpdk",
+            Self::Drop => "drop",
+        })
+    }
+}
 
 /// Direction of the wanted packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -299,7 +330,7 @@ impl Memory {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    pub tap: Choice,
+    pub tap: TapChoice,
     /// The tc tap in addition to one at XDP.
     pub with_tc: bool,
     /// The kernel's drops, in addition to the tap's packets or alone.
@@ -332,7 +363,7 @@ pub struct Options {
     pub recording: Recording,
     /// Writes packets only around events.
     #[serde(default)]
-    pub trigger: Option<trigger::TriggerPlan>,
+    pub trigger: Option<TriggerPlan>,
     pub promiscuous: bool,
     /// Captures on interfaces that appear during the capture.
     #[serde(default)]
@@ -341,6 +372,30 @@ pub struct Options {
     #[serde(default)]
     pub across_namespaces: bool,
     pub peers: Peers,
+}
+
+/// Memory for packets before an event: minimum and default.
+pub const TRIGGER_MEMORY_MIN: u64 = 1 << 20;
+pub const TRIGGER_MEMORY_DEFAULT: u64 = 64 << 20;
+
+/// The definition of events, and the extent written around one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TriggerPlan {
+    #[serde(rename = "before_ns", with = "nanoseconds")]
+    pub before: Duration,
+    #[serde(rename = "after_ns", with = "nanoseconds")]
+    pub after: Duration,
+    /// Matching packets are events.
+    pub expression: Option<String>,
+    /// Packets with such a verdict are events.
+    pub verdicts: Option<verdict::Set>,
+    /// SIGUSR2 is an event.
+    pub signal: bool,
+    /// Bytes for packets that may precede an event.
+    pub memory: u64,
+    /// Number of events after which the capture ends.
+    pub events: Option<u64>,
 }
 
 /// Options of the drop tap.
@@ -383,7 +438,7 @@ impl Options {
     }
 
     /// Returns the defaults: whole packets, all of them, until a signal.
-    pub fn new(tap: Choice, memory: Memory) -> Self {
+    pub fn new(tap: TapChoice, memory: Memory) -> Self {
         Self {
             tap,
             with_tc: false,
@@ -453,7 +508,7 @@ mod tests {
 
     #[test]
     fn options_survive_json() {
-        let plain = Options::new(Choice::Auto, Memory::total(2 << 20));
+        let plain = Options::new(TapChoice::Auto, Memory::total(2 << 20));
         let every = Options {
             drops: Some(Drops {
                 reasons: Some(vec!["NO_SOCKET".to_owned()]),
@@ -479,13 +534,13 @@ mod tests {
                 meta: Meta::NONE,
                 stamps: Stamps::Poll,
             },
-            trigger: Some(trigger::TriggerPlan {
+            trigger: Some(TriggerPlan {
                 before: Duration::from_millis(10),
                 after: Duration::ZERO,
                 expression: Some("icmp".to_owned()),
                 verdicts: None,
                 signal: true,
-                memory: trigger::MEMORY_MIN,
+                memory: TRIGGER_MEMORY_MIN,
                 events: Some(2),
             }),
             promiscuous: true,
@@ -495,7 +550,7 @@ mod tests {
                 steal: true,
                 ..Peers::default()
             },
-            ..Options::new(Choice::Xdp, Memory::total(2 << 20))
+            ..Options::new(TapChoice::Xdp, Memory::total(2 << 20))
         };
         for options in [plain, every] {
             let text = serde_json::to_string(&options).unwrap();
@@ -507,7 +562,7 @@ mod tests {
     #[test]
     fn options_of_another_version_are_refused() {
         let mut value =
-            serde_json::to_value(Options::new(Choice::Auto, Memory::total(2 << 20))).unwrap();
+            serde_json::to_value(Options::new(TapChoice::Auto, Memory::total(2 << 20))).unwrap();
         value["colour"] = "red".into();
         let error = serde_json::from_value::<Options>(value).unwrap_err();
         assert!(error.to_string().contains("colour"), "{error}");
@@ -516,7 +571,7 @@ mod tests {
     /// Checks the names that other programs read.
     #[test]
     fn json_uses_the_names_of_the_command_line() {
-        let mut options = Options::new(Choice::Auto, Memory::total(2 << 20));
+        let mut options = Options::new(TapChoice::Auto, Memory::total(2 << 20));
         options.verdicts = verdict::Set::parse(verdict::Kind::Xdp, "tx").ok();
         options.sample = Some(Sample::Every(5));
         options.duration = Some(Duration::from_secs(1));

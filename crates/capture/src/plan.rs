@@ -86,7 +86,7 @@ mod tests {
     use trawl_pipeline::plan::Compression;
 
     use super::*;
-    use crate::Choice;
+    use crate::TapChoice;
     use crate::options::Memory;
 
     #[test]
@@ -99,7 +99,7 @@ mod tests {
         };
         let plain = CapturePlan::new(
             Sources::default(),
-            Options::new(Choice::Auto, Memory::default()),
+            Options::new(TapChoice::Auto, Memory::default()),
         );
         let whole = CapturePlan {
             outputs: vec![OutputPlan {
@@ -115,7 +115,7 @@ mod tests {
             },
             store: Some(StorePlan::new("file:///s".to_owned(), "edge".to_owned())),
             user: Some("nobody".to_owned()),
-            ..CapturePlan::new(sources, Options::new(Choice::Tc, Memory::default()))
+            ..CapturePlan::new(sources, Options::new(TapChoice::Tc, Memory::default()))
         };
         for plan in [plain, whole] {
             let text = serde_json::to_string(&plan).expect("plain data");
@@ -133,12 +133,12 @@ mod tests {
             };
             CapturePlan::new(sources, Options::new(tap, Memory::default()))
         };
-        assert!(plan(&["eth0", "veth*"], Choice::Auto).options.joins);
-        assert!(plan(&["any"], Choice::Auto).options.joins);
-        assert!(!plan(&["eth0"], Choice::Auto).options.joins);
-        assert!(!plan(&["dpdk:all"], Choice::Dpdk).options.joins);
-        assert!(plan(&["*:eth0"], Choice::Auto).options.across_namespaces);
-        let mut plan = plan(&["veth*"], Choice::Auto);
+        assert!(plan(&["eth0", "veth*"], TapChoice::Auto).options.joins);
+        assert!(plan(&["any"], TapChoice::Auto).options.joins);
+        assert!(!plan(&["eth0"], TapChoice::Auto).options.joins);
+        assert!(!plan(&["dpdk:all"], TapChoice::Dpdk).options.joins);
+        assert!(plan(&["*:eth0"], TapChoice::Auto).options.across_namespaces);
+        let mut plan = plan(&["veth*"], TapChoice::Auto);
         plan.relinquish(Some("nobody".to_owned()));
         assert!(!plan.options.joins);
     }

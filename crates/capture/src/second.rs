@@ -13,11 +13,10 @@ use trawl_packet::pcapng::options::PacketOptions;
 use trawl_pipeline::{Blocks, Counts, Outcome, Pressure, Stage, Writer};
 use trawl_sys::{Error, Result};
 
-use crate::Choice;
 use crate::assembly::Point;
 use crate::capture_site::CaptureSite;
 use crate::filter::{Filter, ethernet};
-use crate::options::{At, Options, SNAPLEN};
+use crate::options::{At, Options, SNAPLEN, TapChoice};
 use crate::taps::drop::as_frame;
 use crate::taps::packet::choice::{Choice as Chosen, Sampling};
 use trawl_pipeline::account::Account;
@@ -160,7 +159,7 @@ impl SecondLook {
     /// Creates the filter after a kernel filter that does not follow every packet to its end.
     pub fn after_kernel(sites: &[CaptureSite], options: &Options) -> Result<Option<Self>> {
         let loops = match &options.filter {
-            Some(filter) if options.tap != Choice::Pcap && obstacle(options).is_none() => {
+            Some(filter) if options.tap != TapChoice::Pcap && obstacle(options).is_none() => {
                 may_loop(filter, sites, options)?
             }
             _ => false,

@@ -35,7 +35,7 @@ use crate::second::{Fates, SecondLook};
 use crate::summary::Summary;
 use crate::taps::select::select;
 use crate::taps::{dpdk, drop, pcap};
-use crate::trigger::{self, Trigger};
+use crate::trigger::{self, Trigger, TriggerState};
 use join::Joins;
 use presence::Presence;
 use promiscuous::Promiscuous;
@@ -220,7 +220,7 @@ pub struct Session {
     /// Decisions of the second filter, if any.
     fates: Option<Rc<RefCell<Fates>>>,
     /// State of the trigger, if any.
-    triggered: Option<Rc<RefCell<trigger::Shared>>>,
+    triggered: Option<Rc<RefCell<TriggerState>>>,
     interfaces: Vec<pcapng::Interface>,
     taps: Vec<AtSite>,
     merge: Merge,

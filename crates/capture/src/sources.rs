@@ -9,7 +9,7 @@ use trawl_sys::netlink::{Link, Netlink};
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result, names};
 
-use crate::Choice;
+use crate::TapChoice;
 use crate::capture_site::CaptureSite;
 
 /// The interfaces, devices or ports of a capture, by name.
@@ -27,33 +27,33 @@ pub struct Sources {
 }
 
 impl Sources {
-    fn patterns(&self, tap: Choice) -> impl Iterator<Item = Pattern> {
-        let are_interfaces = !matches!(tap, Choice::Pcap | Choice::Dpdk);
+    fn patterns(&self, tap: TapChoice) -> impl Iterator<Item = Pattern> {
+        let are_interfaces = !matches!(tap, TapChoice::Pcap | TapChoice::Dpdk);
         let names = self.names.iter().filter(move |_| are_interfaces);
         names.filter_map(|text| Pattern::of(text, self.netns.as_deref()))
     }
 
     /// Returns true if interfaces that appear later belong to the capture.
-    pub fn may_grow(&self, tap: Choice) -> bool {
+    pub fn may_grow(&self, tap: TapChoice) -> bool {
         !self.pods.is_empty() || self.patterns(tap).next().is_some()
     }
 
     /// Returns true if a pattern matches interfaces of several network namespaces.
-    pub fn span_namespaces(&self, tap: Choice) -> bool {
+    pub fn span_namespaces(&self, tap: TapChoice) -> bool {
         self.patterns(tap).any(|pattern| pattern.spans_namespaces())
     }
 
     /// Finds the named interfaces; `of_pods` are the interfaces of the pods.
-    pub fn find(&self, tap: Choice, of_pods: Vec<String>) -> Result<Vec<CaptureSite>> {
+    pub fn find(&self, tap: TapChoice, of_pods: Vec<String>) -> Result<Vec<CaptureSite>> {
         let netns = self.netns.as_deref();
         let mut sites = Vec::new();
         for text in &self.names {
             match tap {
-                Choice::Dpdk => {
+                TapChoice::Dpdk => {
                     sites.push(crate::taps::dpdk::find(text)?);
                     continue;
                 }
-                Choice::Pcap => {
+                TapChoice::Pcap => {
                     sites.push(crate::taps::pcap::find(text, netns)?);
                     continue;
                 }
@@ -91,7 +91,7 @@ impl Sources {
     /// Finds interfaces that match a pattern and are not yet known. The unchanged namespaces contain no new ones.
     pub fn appeared(
         &self,
-        tap: Choice,
+        tap: TapChoice,
         known: &[CaptureSite],
         unchanged: &[Option<Namespace>],
     ) -> Vec<CaptureSite> {

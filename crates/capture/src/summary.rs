@@ -1,12 +1,10 @@
 //! The summary of a capture: the counters of each hook point, and their sum.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use trawl_pipeline::account::Account;
 
-use crate::event::{Event, Gap};
+use crate::event::{Event, Gap, LibraryFigures, OutputSummary, TriggerReport};
 use crate::options::Stamps;
-use crate::taps::pcap::LibraryFigures;
-use crate::trigger;
 
 /// One hook point's part of a summary.
 #[derive(Clone, Debug, Serialize)]
@@ -37,23 +35,6 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-/// An output after the first one, whose counters are the capture's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputSummary {
-    pub name: String,
-    /// Recorded packets in this output; `lost` counts the others.
-    pub recorded: u64,
-    pub lost: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// True if the error is a failure of the capture.
-    #[serde(skip)]
-    pub failed: bool,
-    /// Number of CPUs, if the losses are packets that these could not compress in time.
-    #[serde(skip)]
-    pub too_few_cpus: Option<usize>,
-}
-
 /// The counters of the whole capture and of each hook point.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
@@ -68,7 +49,7 @@ pub struct Summary {
     pub outputs: Vec<OutputSummary>,
     /// The events of a triggered capture.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub triggers: Option<trigger::Report>,
+    pub triggers: Option<TriggerReport>,
     /// Periods in which packets passed unseen.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<Gap>,

@@ -15,49 +15,16 @@ pub mod xdp;
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::warden::Warden;
 use trawl_sys::{Error, Result};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
-use crate::event::{Event, GoneReason};
+use crate::event::{Event, GoneReason, LibraryFigures};
 use crate::options::Options;
 use table::Facts;
 use watch::Sight;
-
-/// The taps by name, the values of `--tap`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Choice {
-    Auto,
-    Xdp,
-    Hook,
-    Tc,
-    Packet,
-    /// A device of a libpcap.
-    Pcap,
-    /// Ports of a DPDK application.
-    Dpdk,
-    /// Packets dropped by the kernel only.
-    Drop,
-}
-
-impl fmt::Display for Choice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Xdp => "xdp",
-            Self::Hook => "hook",
-            Self::Tc => "tc",
-            Self::Packet => "packet",
-            Self::Pcap => "pcap",
-            Self::Dpdk => "dpdk",
-            Self::Drop => "drop",
-        })
-    }
-}
 
 /// A capture back end.
 pub trait Tap: fmt::Debug {
@@ -132,7 +99,7 @@ pub trait AttachedTap: fmt::Debug {
     }
 
     /// Returns the statistics of the library that reads the packets, by hook point.
-    fn library(&mut self) -> Option<(u32, pcap::LibraryFigures)> {
+    fn library(&mut self) -> Option<(u32, LibraryFigures)> {
         None
     }
 

@@ -1,56 +1,56 @@
 //! Triggers: packets are kept in memory until an event; then the packets before and after it are written.
 
-mod backlog;
 mod history;
 
-use std::borrow::Cow;
 use std::cell::RefCell;
-use std::fmt;
 use std::rc::Rc;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use trawl_filter::select::{Question, Selector};
 use trawl_packet::pcapng::block::{
     ByteOrder, EPB_VERDICT, EnhancedPacket, INTERFACE_DESCRIPTION, LINKTYPE_ETHERNET,
     VERDICT_EBPF_XDP, blocks,
 };
 use trawl_packet::pcapng::write;
-use trawl_packet::verdict::{self, Kind};
-use trawl_pipeline::plan::nanoseconds;
+use trawl_packet::verdict::Kind;
 use trawl_pipeline::{Blocks, Counts, Outcome, Pressure, Stage, Writer};
 use trawl_sys::{Error, Result, clock};
 
 use crate::assembly::Point;
 use crate::capture_site::CaptureSite;
+use crate::event::{Firing, TriggerCause, TriggerReport};
 use crate::filter::{Filter, ethernet};
-use backlog::Backlog;
-use history::History;
+use crate::options::TriggerPlan;
+use history::{Chunk, History};
 
-/// Memory for packets before an event: minimum and default.
-pub const MEMORY_MIN: u64 = 1 << 20;
-pub const MEMORY_DEFAULT: u64 = 64 << 20;
 /// Maximum number of events listed one by one; further ones are counted only.
 const LISTED_MAX: usize = 1000;
 /// Maximum delay of packets after their stamps, once the rings are empty: the merge holds them back for 100 ms.
 const LATE_NS: u64 = 120_000_000;
 
+/// Bytes written in one round, in addition to twice the received ones.
+const PIECE: usize = 16 << 20;
+/// Time that a piece waits for a busy sink.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
 /// State shared between the session and the stage.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct TriggerState {
     /// Received packets, and packets handed on.
     received: Counts,
     passed: Counts,
     /// Time of a signal that counts as an event.
     pub signal: Option<u64>,
-    pub report: Report,
+    pub report: TriggerReport,
     /// Events not yet reported.
     pub news: Vec<Firing>,
     /// True once the limit of events is reached.
     pub is_over: bool,
 }
 
-impl Shared {
+impl TriggerState {
     /// Returns the number of packets that were overwritten, or exist in memory only.
     pub fn not_kept(&self, interfaces: &[u32]) -> u64 {
         self.received.sum(interfaces) - self.passed.sum(interfaces)
@@ -83,7 +83,7 @@ pub(crate) struct Trigger {
     pressure: Pressure,
     /// Packets that came with an error.
     unwritten: Counts,
-    pub shared: Rc<RefCell<Shared>>,
+    pub shared: Rc<RefCell<TriggerState>>,
 }
 
 /// Checks the expression before anything is attached.
@@ -141,9 +141,9 @@ impl Trigger {
                 }
             }
         }
-        let report = Report {
+        let report = TriggerReport {
             memory: plan.memory,
-            ..Report::default()
+            ..TriggerReport::default()
         };
         Ok(Self {
             plan: plan.clone(),
@@ -159,9 +159,9 @@ impl Trigger {
             foreign_clock,
             pressure: Pressure::Idle,
             unwritten: Counts::default(),
-            shared: Rc::new(RefCell::new(Shared {
+            shared: Rc::new(RefCell::new(TriggerState {
                 report,
-                ..Shared::default()
+                ..TriggerState::default()
             })),
         })
     }
@@ -174,14 +174,14 @@ impl Trigger {
     }
 
     /// Returns the cause if a packet is an event.
-    fn cause(&mut self, packet: &EnhancedPacket<'_>) -> Result<Option<Cause>> {
+    fn cause(&mut self, packet: &EnhancedPacket<'_>) -> Result<Option<TriggerCause>> {
         if let Some(wanted) = &self.plan.verdicts
             && let Some(action) = verdict_of(packet)
             && wanted.contains(action)
         {
             let verdict = Kind::Xdp.name(action).unwrap_or("unknown");
             let verdict = verdict.into();
-            return Ok(Some(Cause::Verdict { verdict }));
+            return Ok(Some(TriggerCause::Verdict { verdict }));
         }
         let index = packet.interface_id as usize;
         let of_site = self.selectors.get_mut(index).and_then(Option::as_mut);
@@ -198,7 +198,7 @@ impl Trigger {
             )
             .map_err(|e| Error::failed("cannot use the trigger's expression", e))?;
         let expression = self.plan.expression.clone().unwrap_or_default();
-        Ok(matches.then_some(Cause::Expression { expression }))
+        Ok(matches.then_some(TriggerCause::Expression { expression }))
     }
 
     /// Returns the time on the packets' clock.
@@ -250,7 +250,7 @@ impl Armed<'_> {
     }
 
     /// Handles an event: starts writing the packets before it.
-    fn fire(&mut self, time_ns: u64, cause: Cause) -> Result<()> {
+    fn fire(&mut self, time_ns: u64, cause: TriggerCause) -> Result<()> {
         self.finish(false)?;
         let trigger = &mut *self.trigger;
         trigger.window = Some(time_ns.saturating_add(nanoseconds(trigger.plan.after)));
@@ -318,8 +318,10 @@ impl Armed<'_> {
     fn look_for_signal(&mut self) -> Result<()> {
         let signal = self.trigger.shared.borrow_mut().signal.take();
         match signal {
-            Some(_) if self.trigger.foreign_clock => self.event(self.trigger.now(), Cause::Signal),
-            Some(time) => self.event(time, Cause::Signal),
+            Some(_) if self.trigger.foreign_clock => {
+                self.event(self.trigger.now(), TriggerCause::Signal)
+            }
+            Some(time) => self.event(time, TriggerCause::Signal),
             None => Ok(()),
         }
     }
@@ -339,7 +341,7 @@ impl Armed<'_> {
 
     /// Handles an event: the first one starts writing, and later ones extend the time. Packets that are events get a comment,
     /// up to the listing limit.
-    fn event(&mut self, time: u64, cause: Cause) -> Result<()> {
+    fn event(&mut self, time: u64, cause: TriggerCause) -> Result<()> {
         let over = self.trigger.shared.borrow().is_over;
         match &mut self.trigger.window {
             _ if over => Ok(()),
@@ -363,7 +365,7 @@ impl Armed<'_> {
         &mut self,
         bytes: &[u8],
         packet: &EnhancedPacket<'_>,
-        cause: Option<Cause>,
+        cause: Option<TriggerCause>,
     ) -> Result<Fate> {
         let time = packet.timestamp;
         if self.trigger.window.is_some_and(|until| time > until) {
@@ -476,102 +478,243 @@ impl Stage for Trigger {
     }
 }
 
-/// The definition of events, and the extent written around one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TriggerPlan {
-    #[serde(rename = "before_ns", with = "nanoseconds")]
-    pub before: Duration,
-    #[serde(rename = "after_ns", with = "nanoseconds")]
-    pub after: Duration,
-    /// Matching packets are events.
-    pub expression: Option<String>,
-    /// Packets with such a verdict are events.
-    pub verdicts: Option<verdict::Set>,
-    /// SIGUSR2 is an event.
-    pub signal: bool,
-    /// Bytes for packets that may precede an event.
-    pub memory: u64,
-    /// Number of events after which the capture ends.
-    pub events: Option<u64>,
+/// The packets before an event on their way out: in pieces, so that the rings are emptied meanwhile, and no faster than the
+/// writer accepts them. Later packets wait behind them.
+#[derive(Debug)]
+struct Backlog {
+    packets: History,
+    /// True if the time after the event is over as well.
+    is_closed: bool,
+    written: Instant,
 }
 
-/// Reason for an event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "cause", rename_all = "snake_case")]
-pub enum Cause {
-    Expression { expression: String },
-    Verdict { verdict: Cow<'static, str> },
-    Signal,
-}
-
-impl std::fmt::Display for Cause {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Expression { expression } => write!(f, "a packet matches '{expression}'"),
-            Self::Verdict { verdict } => write!(f, "a packet met the verdict {verdict}"),
-            Self::Signal => f.write_str("the signal SIGUSR2 came"),
+impl Backlog {
+    fn new(packets: History) -> Self {
+        Self {
+            packets,
+            is_closed: false,
+            written: Instant::now(),
         }
     }
 }
 
-/// An event that started writing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Firing {
-    /// Number, from 1 on.
-    pub number: u64,
-    pub time_ns: u64,
-    #[serde(flatten)]
-    pub cause: Cause,
-    /// Duration of the packets still in memory before it, and their number.
-    pub before_ns: u64,
-    pub packets_before: u64,
-    /// True if part of the requested time had been overwritten.
-    pub memory_short: bool,
-}
+impl Armed<'_> {
+    /// Writes these blocks, or appends them to the backlog.
+    fn pass(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.trigger.backlog.is_none() {
+            return self.write(Blocks::Bytes(bytes));
+        }
+        for block in blocks(bytes) {
+            match (block.enhanced_packet(), &mut self.trigger.backlog) {
+                (Some(packet), Some(backlog)) => {
+                    backlog.packets.push(block.bytes, packet.timestamp);
+                }
+                // An interface description precedes its packets.
+                _ => self.write(Blocks::Bytes(block.bytes))?,
+            }
+        }
+        Ok(())
+    }
 
-/// Writes the text of its comment in a capture file.
-impl std::fmt::Display for Firing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let second = self.time_ns / 1_000_000_000;
-        write!(
-            f,
-            "trigger {}: {} at {}T{:02}:{:02}:{:02}.{:09}Z; {} packets of {:.3} s before it",
-            self.number,
-            self.cause,
-            clock::date_of(self.time_ns),
-            second / 3600 % 24,
-            second / 60 % 60,
-            second % 60,
-            self.time_ns % 1_000_000_000,
-            self.packets_before,
-            self.before_ns as f64 / 1e9
-        )?;
-        match self.memory_short {
-            true => f.write_str(" (earlier ones did not fit into the memory)"),
-            false => Ok(()),
+    /// Writes a part of the backlog, larger than the incoming bytes.
+    fn catch_up(&mut self, coming: usize) -> Result<()> {
+        let memory = self.trigger.plan.memory as usize;
+        let mut left = PIECE + 2 * coming;
+        while let Some(backlog) = &self.trigger.backlog {
+            let fits = backlog.packets.used() + coming <= memory;
+            let waits = self.is_busy() && backlog.written.elapsed() < PATIENCE;
+            if fits && (left == 0 || waits) {
+                break;
+            }
+            left = left.saturating_sub(self.write_chunk()?);
+        }
+        let used = self.trigger.backlog.as_mut().map_or(0, |backlog| {
+            if left < PIECE + 2 * coming {
+                backlog.written = Instant::now();
+            }
+            backlog.packets.used()
+        });
+        self.trigger.history.set_memory(memory.saturating_sub(used));
+        Ok(())
+    }
+
+    /// Writes the whole backlog. `is_patient` waits for a busy sink, as long as it makes progress.
+    fn finish(&mut self, mut is_patient: bool) -> Result<()> {
+        while self.trigger.backlog.is_some() {
+            let since = Instant::now();
+            while is_patient && matches!(self.trigger.pressure, Pressure::Busy { .. }) {
+                is_patient = since.elapsed() < PATIENCE;
+                sleep(LOOK_EVERY);
+                self.trigger.pressure = self.next.flush()?;
+            }
+            self.write_chunk()?;
+        }
+        self.catch_up(0)
+    }
+
+    fn is_busy(&self) -> bool {
+        matches!(
+            self.trigger.pressure,
+            Pressure::Busy { .. } | Pressure::Blocked(_)
+        )
+    }
+
+    /// Writes a chunk, and returns its length. The last chunk may end the event.
+    fn write_chunk(&mut self) -> Result<usize> {
+        match self.trigger.next_chunk() {
+            Some(chunk) => {
+                self.write(Blocks::Bytes(chunk.bytes()))?;
+                Ok(chunk.bytes().len())
+            }
+            None => match self.trigger.backlog.take() {
+                Some(backlog) if backlog.is_closed => self.write(Blocks::EventEnd).map(|()| 0),
+                _ => Ok(0),
+            },
         }
     }
 }
 
-/// Summary of a capture's events.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// Events that started writing; `during_others` came while others were being written.
-    pub events: u64,
-    pub during_others: u64,
-    /// Bytes of memory for packets before an event.
-    pub memory: u64,
-    pub list: Vec<Firing>,
+impl Trigger {
+    /// Counts packets of an event that could not be written.
+    fn spill(&mut self) {
+        while let Some(chunk) = self.next_chunk() {
+            self.unwritten.add_blocks(chunk.bytes());
+        }
+    }
+
+    fn next_chunk(&mut self) -> Option<Chunk> {
+        let chunk = self.backlog.as_mut()?.packets.pop()?;
+        self.shared.borrow_mut().passed.add_blocks(chunk.bytes());
+        Some(chunk)
+    }
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let during = match self.during_others {
-            0 => String::new(),
-            more => format!(", {more} more while their packets were written"),
+#[cfg(test)]
+mod tests {
+    use trawl_packet::pcapng::write::{EnhancedPacket, enhanced_packet};
+
+    use super::*;
+
+    /// Keeps the times of packets, and may be busy.
+    #[derive(Default)]
+    struct Times {
+        times: Vec<u64>,
+        bytes: usize,
+        is_busy: bool,
+        events_over: usize,
+    }
+
+    impl Writer for Times {
+        fn write(&mut self, written: Blocks<'_>) -> Result<Pressure> {
+            let bytes = written.bytes();
+            self.bytes += bytes.len();
+            let packets = blocks(bytes).filter_map(|block| block.enhanced_packet());
+            self.times.extend(packets.map(|packet| packet.timestamp));
+            self.events_over += usize::from(matches!(written, Blocks::EventEnd));
+            self.flush()
+        }
+
+        fn flush(&mut self) -> Result<Pressure> {
+            Ok(match self.is_busy {
+                true => Pressure::Busy {
+                    wants_segments: false,
+                },
+                false => Pressure::Idle,
+            })
+        }
+
+        fn finish(&mut self) -> Outcome {
+            Outcome::default()
+        }
+    }
+
+    fn busy() -> Times {
+        Times {
+            is_busy: true,
+            ..Times::default()
+        }
+    }
+
+    fn packet(timestamp_ns: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let captured = &[0; 60_000];
+        enhanced_packet(
+            &mut bytes,
+            &EnhancedPacket {
+                timestamp_ns,
+                captured,
+                original_len: 60_000,
+                ..EnhancedPacket::default()
+            },
+        );
+        bytes
+    }
+
+    /// Returns a trigger with packets up to this time, of which the last is an event.
+    fn fired(sink: &mut Times, count: u64) -> Trigger {
+        let plan = TriggerPlan {
+            before: Duration::from_secs(1),
+            after: Duration::from_nanos(100),
+            expression: None,
+            verdicts: None,
+            signal: true,
+            memory: 64 << 20,
+            events: None,
         };
-        let s = if self.events == 1 { "" } else { "s" };
-        write!(f, "{} trigger{s}{during}", self.events)
+        let mut trigger = Trigger::new(&plan, &[], &[], false).expect("a plan");
+        for time in 0..count {
+            push(&mut trigger, time, sink);
+        }
+        trigger.shared.borrow_mut().signal = Some(count);
+        push(&mut trigger, count, sink);
+        trigger
+    }
+
+    fn push(trigger: &mut Trigger, time: u64, sink: &mut Times) {
+        let packet = packet(time);
+        trigger.push(Blocks::Bytes(&packet), sink).expect("room");
+    }
+
+    #[test]
+    fn a_history_goes_out_in_pieces_and_in_order() {
+        let mut sink = Times::default();
+        let mut trigger = fired(&mut sink, 1000);
+        // One piece at the event, and one in its round.
+        assert!(sink.bytes < 2 * PIECE + (1 << 20));
+        // Packets within the time after the event, and beyond it.
+        for time in 1001..1200 {
+            push(&mut trigger, time, &mut sink);
+        }
+        trigger.finish(&mut sink).expect("all");
+        assert_eq!(sink.times, (0..=1100).collect::<Vec<_>>());
+        assert_eq!(sink.events_over, 1);
+        assert_eq!(trigger.shared.borrow().not_kept(&[0]), 99);
+    }
+
+    #[test]
+    fn a_busy_sink_gets_no_more_than_memory_requires() {
+        let mut sink = busy();
+        let mut trigger = fired(&mut sink, 500);
+        assert_eq!(sink.bytes, 0);
+        // The memory holds about as many again.
+        for time in 501..=600 {
+            push(&mut trigger, time, &mut sink);
+        }
+        sink.is_busy = false;
+        trigger.flush(&mut sink).expect("room");
+        trigger.flush(&mut sink).expect("room");
+        assert!(sink.bytes >= PIECE);
+        trigger.finish(&mut sink).expect("all");
+        assert_eq!(sink.times, (0..=600).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn packets_held_at_an_error_are_unwritten() {
+        let mut sink = busy();
+        let mut trigger = fired(&mut sink, 10);
+        let mut outcome = Outcome::default();
+        trigger.account(&mut outcome);
+        assert_eq!(outcome.unwritten.total(), 11);
+        assert_eq!(trigger.shared.borrow().not_kept(&[0]), 0);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trawl_capture::Choice;
+use trawl_capture::TapChoice;
 use trawl_capture::assembly::{Host, Point};
 use trawl_capture::event::Event;
 use trawl_capture::filter::Filter;
@@ -82,7 +82,7 @@ pub trait Viewer {
 impl Wanted {
     fn plan(&self) -> CapturePlan {
         let taps = Taps {
-            tap: Choice::Auto,
+            tap: TapChoice::Auto,
             with_tc: false,
             with_drops: self.drops && table::DROP.missing().is_empty(),
         };
@@ -197,7 +197,7 @@ impl Observer for Figures<'_, '_, '_> {
 
     fn started(&mut self, points: &[Point]) {
         for point in points {
-            self.event(&Event::capturing(point));
+            self.event(&point.capturing());
         }
         self.viewer.borrow_mut().started();
     }

@@ -10,7 +10,7 @@ use std::io::Read;
 use std::process::ExitCode;
 
 use serde_json::json;
-use trawl_capture::Choice;
+use trawl_capture::TapChoice;
 use trawl_capture::filter::Filter;
 use trawl_capture::options::{Memory, Options};
 use trawl_capture::plan::CapturePlan;
@@ -41,7 +41,7 @@ use crate::json;
 
 pub fn run(args: Args) -> Result<ExitCode> {
     if args.list_interfaces {
-        let options = Options::new(Choice::Auto, Memory::default());
+        let options = Options::new(TapChoice::Auto, Memory::default());
         let plan = CapturePlan::new(Sources::default(), options);
         return interfaces::list(&plan, args.json.is_some());
     }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use trawl_capture::Choice;
+use trawl_capture::TapChoice;
 use trawl_capture::assembly::{Host, Point};
 use trawl_capture::event::Event;
 use trawl_capture::filter::Filter;
@@ -128,7 +128,7 @@ pub fn watching_drops(drops: Drops, expression: &[String], duration: Option<Dura
         filter: (!expression.is_empty()).then_some(Filter::Expression(expression)),
         snaplen: SNAPLEN,
         duration,
-        ..Options::new(Choice::Drop, memory)
+        ..Options::new(TapChoice::Drop, memory)
     }
 }
 
@@ -158,7 +158,7 @@ impl Observer for Watcher {
             .filter_map(|one| Some((one, (self.started)(one)?)))
         {
             match self.json {
-                true => json::notice(None, &Event::capturing(point), &text),
+                true => json::notice(None, &point.capturing(), &text),
                 false => terminal::say(&text),
             }
         }

@@ -30,7 +30,7 @@ use crate::capture_site::CaptureSite;
 use crate::event::Event;
 use crate::options::Drops;
 use crate::taps::table;
-use crate::{AttachedTap, Choice};
+use crate::{AttachedTap, TapChoice};
 use reasons::{DONE, DONE_IF_EMPTY, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP};
 pub use words::{HOOK, Words, as_frame};
 
@@ -80,7 +80,7 @@ pub fn attach(
     let sites = along.as_ref().map_or(sites, |along| &along.entries);
     match assembly.options.tap {
         _ if asked.follow => {}
-        Choice::Drop => table::DROP.check(&assembly.options)?,
+        TapChoice::Drop => table::DROP.check(&assembly.options)?,
         // The other tap checks the other options.
         _ => table::DROP.check_queue(&assembly.options)?,
     }

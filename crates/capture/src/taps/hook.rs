@@ -21,7 +21,7 @@ use crate::event::Event;
 use crate::filter::XdpBlocks;
 use crate::options::{At, Options};
 use crate::taps::table::{self, Facts};
-use crate::taps::watch::{Cause, Sight, attached_now};
+use crate::taps::watch::{BlindCause, Sight, attached_now};
 use crate::{AttachedTap, Tap};
 pub use find::is_there;
 use find::{BODY_SLOT, Found, Looked};
@@ -248,7 +248,7 @@ impl AttachedHook {
         }
         let cause = present
             .as_ref()
-            .map_or(Cause::ProgramRemoved, Cause::replaced_by);
+            .map_or(BlindCause::ProgramRemoved, BlindCause::replaced_by);
         let now = find::maps_now(&self.plan.site);
         if self.maps.iter().all(|id| now.contains(id)) {
             self.program = id;

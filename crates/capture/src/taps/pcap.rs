@@ -2,13 +2,11 @@
 
 mod worker;
 
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use trawl_filter::Classic;
 use trawl_io::libpcap::{
     CaptureDirection, Handle, Library, Opened, PcapFilter, Precision, Request,
@@ -24,7 +22,7 @@ use trawl_sys::{Error, Result};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
-use crate::event::{Event, GoneReason, ReadFailure};
+use crate::event::{Event, GoneReason, LibraryFigures, ReadFailure};
 use crate::filter::Filter;
 use crate::options::{Direction, TimeSource};
 use crate::taps::packet::choice::Sampling;
@@ -39,30 +37,6 @@ pub const NAME: &str = "pcap";
 const TIMEOUT_MS: u32 = 2;
 /// Time after which a library that does not return from reading is abandoned.
 const PATIENCE: Duration = Duration::from_secs(4);
-
-/// Statistics of a library that reads packets for a tap.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LibraryFigures {
-    /// Name and version, from the library.
-    pub name: String,
-    /// `None` if the library has no statistics for its device.
-    pub received: Option<u64>,
-    pub dropped: Option<u64>,
-    pub dropped_by_interface: Option<u64>,
-}
-
-impl fmt::Display for LibraryFigures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = &self.name;
-        match (self.received, self.dropped, self.dropped_by_interface) {
-            (Some(received), Some(dropped), Some(by_interface)) => write!(
-                f,
-                "{name}: {received} received, {dropped} dropped, {by_interface} dropped by the interface"
-            ),
-            _ => write!(f, "{name} has no statistics for this device"),
-        }
-    }
-}
 
 #[derive(Debug)]
 pub struct Pcap;

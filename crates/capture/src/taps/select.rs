@@ -1,4 +1,4 @@
-//! Choice of the taps for a request at a site, with the reason.
+//! TapChoice of the taps for a request at a site, with the reason.
 
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_sys::Result;
@@ -14,7 +14,7 @@ use crate::taps::table;
 use crate::taps::tc::{Tc, TcEgress};
 use crate::taps::trace::{self, Trace};
 use crate::taps::xdp::{self, Xdp};
-use crate::{Choice, Tap};
+use crate::{Tap, TapChoice};
 
 /// The taps to attach, and the reason if trawl chose.
 #[derive(Debug)]
@@ -29,15 +29,15 @@ pub fn select(site: &CaptureSite, options: &Options) -> Result<Selection> {
         why: None,
     };
     let selection = match options.tap {
-        Choice::Xdp => with_sent(xdp_tap(site, options)?, options),
-        Choice::Hook => with_sent(Box::new(Hook), options),
-        Choice::Tc => Ok(chosen(Box::new(Tc))),
-        Choice::Packet => Ok(chosen(Box::new(Packet))),
-        Choice::Pcap => Ok(chosen(Box::new(Pcap))),
-        Choice::Dpdk => Ok(chosen(Box::new(Dpdk))),
-        Choice::Auto => automatic(site, options),
+        TapChoice::Xdp => with_sent(xdp_tap(site, options)?, options),
+        TapChoice::Hook => with_sent(Box::new(Hook), options),
+        TapChoice::Tc => Ok(chosen(Box::new(Tc))),
+        TapChoice::Packet => Ok(chosen(Box::new(Packet))),
+        TapChoice::Pcap => Ok(chosen(Box::new(Pcap))),
+        TapChoice::Dpdk => Ok(chosen(Box::new(Dpdk))),
+        TapChoice::Auto => automatic(site, options),
         // The drop tap is attached once for the whole capture.
-        Choice::Drop => Ok(Selection {
+        TapChoice::Drop => Ok(Selection {
             taps: along_the_way(site, options)?,
             why: None,
         }),
@@ -103,7 +103,7 @@ fn with_sent(tap: Box<dyn Tap>, options: &Options) -> Result<Selection> {
             taps: vec![tap, Box::new(Tc)],
             why: None,
         }),
-        None if options.tap == Choice::Auto && !wants_verdicts(options) => Ok(Selection {
+        None if options.tap == TapChoice::Auto && !wants_verdicts(options) => Ok(Selection {
             taps: vec![tap, Box::new(TcEgress)],
             why: None,
         }),

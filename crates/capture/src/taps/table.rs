@@ -365,7 +365,7 @@ pub fn markdown() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Choice;
+    use crate::TapChoice;
     use crate::options::Memory;
 
     /// The matrix in the docs is made from the table (`trawl taps --markdown`).
@@ -382,7 +382,7 @@ mod tests {
     /// Each tap has a reason of its own.
     #[test]
     fn hardware_time_is_refused_for_the_taps_own_reason() {
-        let mut options = Options::new(Choice::Auto, Memory::default());
+        let mut options = Options::new(TapChoice::Auto, Memory::default());
         options.time = TimeSource::Hardware;
         for facts in ALL {
             let refusal = facts.check(&options).err().map(|error| error.to_string());

@@ -26,7 +26,7 @@ use crate::filter::Block;
 use crate::many::{From, Likeness, TableEntry};
 use crate::options::{Direction, TimeSource};
 use crate::taps::table::{self, Facts};
-use crate::taps::watch::{Cause, Sight};
+use crate::taps::watch::{BlindCause, Sight};
 use crate::{AttachedTap, Tap};
 use clsact::ClsactFilter;
 
@@ -363,7 +363,7 @@ impl AttachedTap for AttachedTc {
         }
         let mut sight = Sight::Clear;
         for side in self.sides.iter_mut().filter(|side| !side.is_attached()) {
-            let cause = Cause::LinkDetached;
+            let cause = BlindCause::LinkDetached;
             sight = match attach_tcx(&self.site, &side.program, side.attach_type, side.place) {
                 Ok(Ok(link)) => {
                     side.link = link;
@@ -376,8 +376,10 @@ impl AttachedTap for AttachedTc {
         for filter in &mut self.clsact {
             match filter.put_back(warden) {
                 Ok(false) => {}
-                Ok(true) => sight = Sight::Restored(Cause::FilterRemoved),
-                Err(error) => return Sight::Lost(Cause::FilterRemoved, Some(error.to_string())),
+                Ok(true) => sight = Sight::Restored(BlindCause::FilterRemoved),
+                Err(error) => {
+                    return Sight::Lost(BlindCause::FilterRemoved, Some(error.to_string()));
+                }
             }
         }
         sight

@@ -21,7 +21,7 @@ use crate::event::{Event, GoneReason};
 use crate::options::Programs;
 use crate::taps::hook;
 use crate::taps::table::{self, Facts};
-use crate::taps::watch::{Cause, Sight};
+use crate::taps::watch::{BlindCause, Sight};
 use crate::{AttachedTap, Tap};
 use plan::TracePlan;
 use slot::{Follow, Slot, Slots};
@@ -143,7 +143,7 @@ struct AttachedTrace {
     slots: Slots,
     ended: Option<GoneReason>,
     /// Set if the traced programs have changed since the last check.
-    moved: Option<Cause>,
+    moved: Option<BlindCause>,
 }
 
 impl AttachedTap for AttachedTrace {
@@ -161,7 +161,7 @@ impl AttachedTap for AttachedTrace {
             (true, Some(cause)) => Sight::Restored(cause),
             (true, None) => Sight::Clear,
             // A new program is traced as soon as it is attached.
-            (false, _) => Sight::Waiting(Cause::ProgramRemoved),
+            (false, _) => Sight::Waiting(BlindCause::ProgramRemoved),
         }
     }
 
@@ -190,7 +190,7 @@ impl AttachedTap for AttachedTrace {
         match self.slots.attach(present.as_ref()) {
             Ok(news) => {
                 let moved = now.as_ref().filter(|_| !news.is_empty());
-                self.moved = moved.map(Cause::replaced_by);
+                self.moved = moved.map(BlindCause::replaced_by);
                 if self.slots.are_over() {
                     self.ended = Some(GoneReason::ProgramsGone);
                 }

@@ -12,7 +12,7 @@ use crate::capture_site::CaptureSite;
 /// Reason for which a tap became blind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Cause {
+pub enum BlindCause {
     /// Another process detached trawl's link.
     LinkDetached,
     /// Another XDP program replaced the captured one.
@@ -27,7 +27,7 @@ pub enum Cause {
     FilterRemoved,
 }
 
-impl Cause {
+impl BlindCause {
     pub fn replaced_by(present: &XdpAttachment) -> Self {
         let id = present.program_id;
         let name = snapshot::name_of(id).unwrap_or_default();
@@ -40,11 +40,11 @@ impl Cause {
 pub enum Sight {
     Clear,
     /// Re-attached just now.
-    Restored(Cause),
+    Restored(BlindCause),
     /// Blind, and could not be re-attached: the reason, if known.
-    Lost(Cause, Option<String>),
+    Lost(BlindCause, Option<String>),
     /// Blind, and waiting for a program to trace.
-    Waiting(Cause),
+    Waiting(BlindCause),
 }
 
 /// Returns the attached XDP program; `None` if the interface is gone, which other checks report.
@@ -55,7 +55,7 @@ pub(crate) fn attached_now(site: &CaptureSite) -> Option<Option<XdpAttachment>> 
     there.then_some(present)
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for BlindCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Slots of a hook map are numbered like the actions of an XDP program.
         let slot_name = |slot: u32| Kind::Xdp.name(slot.into()).unwrap_or("?");

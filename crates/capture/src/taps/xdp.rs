@@ -27,7 +27,7 @@ use crate::event::{Event, Left};
 use crate::many::{self, From, TableEntry, ask_for_namespace};
 use crate::options::{At, Mode, Options, TimeSource};
 use crate::taps::table::{self, Facts};
-use crate::taps::watch::{Cause, Sight, attached_now};
+use crate::taps::watch::{BlindCause, Sight, attached_now};
 use crate::{AttachedTap, Tap};
 
 /// Name of the program in messages.
@@ -478,7 +478,7 @@ impl AttachedXdp {
     /// Attaches again after the link was detached or given another program. The first capture that notices makes the link for
     /// all captures here.
     fn attach_again(&mut self, warden: &mut Warden) -> Sight {
-        let cause = Cause::LinkDetached;
+        let cause = BlindCause::LinkDetached;
         let _lock = match netns::lock(self.site.namespace.as_ref()) {
             Ok(lock) => lock,
             Err(error) => return Sight::Lost(cause, Some(error.to_string())),
@@ -490,7 +490,7 @@ impl AttachedXdp {
             Some(present) if self.is_ours(present.program_id) => {
                 link_of(&present, &self.site).ok_or_else(|| "its link is gone".to_owned())
             }
-            Some(present) => return Sight::Lost(Cause::replaced_by(&present), None),
+            Some(present) => return Sight::Lost(BlindCause::replaced_by(&present), None),
             None => {
                 let head = self.seated.seat.borrow().head();
                 let head = head.as_ref().unwrap_or(&self.seated.program);

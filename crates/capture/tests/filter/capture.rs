@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use trawl_capture::Choice;
+use trawl_capture::TapChoice;
 use trawl_capture::assembly::{Host, Point};
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::filter::Filter;
@@ -117,7 +117,7 @@ const EXPRESSIONS: [&str; 14] = [
     "ether[100] < 128",
 ];
 
-fn filters_agree(tap: Choice, direction: Direction, station: &Station, from: &Station) {
+fn filters_agree(tap: TapChoice, direction: Direction, station: &Station, from: &Station) {
     let sent = sendable();
     for expression in EXPRESSIONS {
         let expression = format!("({expression}) or ether proto {LAST}");
@@ -161,7 +161,7 @@ fn pair() -> Pair {
 fn xdp_records_matching_packets() {
     if root_or_skip() {
         let pair = pair();
-        filters_agree(Choice::Xdp, Direction::In, &pair.b, &pair.a);
+        filters_agree(TapChoice::Xdp, Direction::In, &pair.b, &pair.a);
     }
 }
 
@@ -170,7 +170,7 @@ fn hook_records_matching_packets() {
     if root_or_skip() {
         let pair = pair();
         let _program = Loaded::native(Does::PassWithHook, &pair.b).expect("a program with a hook");
-        filters_agree(Choice::Hook, Direction::In, &pair.b, &pair.a);
+        filters_agree(TapChoice::Hook, Direction::In, &pair.b, &pair.a);
     }
 }
 
@@ -179,7 +179,7 @@ fn hook_records_matching_packets() {
 fn tc_records_matching_packets() {
     if root_or_skip() {
         let pair = pair();
-        filters_agree(Choice::Tc, Direction::In, &pair.b, &pair.a);
+        filters_agree(TapChoice::Tc, Direction::In, &pair.b, &pair.a);
     }
 }
 
@@ -187,6 +187,6 @@ fn tc_records_matching_packets() {
 fn socket_records_matching_packets() {
     if root_or_skip() {
         let pair = pair();
-        filters_agree(Choice::Packet, Direction::In, &pair.b, &pair.a);
+        filters_agree(TapChoice::Packet, Direction::In, &pair.b, &pair.a);
     }
 }

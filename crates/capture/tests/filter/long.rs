@@ -1,6 +1,6 @@
 //! A thousand terms: compiled, lowered, spliced into a tap's program, accepted by the verifier and attached.
 
-use trawl_capture::Choice;
+use trawl_capture::TapChoice;
 use trawl_capture::assembly::{Host, Point};
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::filter::Filter;
@@ -25,7 +25,7 @@ impl Observer for Quiet {
 }
 
 /// Returns the usual options, with a filter.
-pub fn options(tap: Choice, filter: Filter) -> Options {
+pub fn options(tap: TapChoice, filter: Filter) -> Options {
     Options {
         filter: Some(filter),
         promiscuous: true,
@@ -262,7 +262,7 @@ fn a_thousand_terms_are_attached() {
     let site =
         CaptureSite::find(&pair.b.interface, Some(&pair.b.name)).expect("the lab's interface");
     for (what, expression) in lists() {
-        for tap in [Choice::Xdp, Choice::Tc] {
+        for tap in [TapChoice::Xdp, TapChoice::Tc] {
             let options = options(tap, Filter::Expression(expression.clone()));
             let host = Host {
                 os: "Linux".to_owned(),

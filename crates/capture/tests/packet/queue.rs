@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, UdpSocket};
 
-use trawl_capture::Choice;
+use trawl_capture::TapChoice;
 use trawl_capture::filter::Filter;
 use trawl_capture::options::{Direction, Options};
 use trawl_capture::session;
@@ -75,12 +75,12 @@ fn each_queues_packets_are_recorded_and_the_others_counted() {
     let pair = pair_with_queues();
     let everything: u64 = TRAFFIC.iter().map(|(_, _, count)| count).sum();
     for (tap, station, direction) in [
-        (Choice::Xdp, &pair.b, Direction::In),
-        (Choice::Packet, &pair.b, Direction::In),
-        (Choice::Packet, &pair.b, Direction::Both),
-        (Choice::Tc, &pair.b, Direction::In),
-        (Choice::Packet, &pair.a, Direction::Out),
-        (Choice::Packet, &pair.a, Direction::Both),
+        (TapChoice::Xdp, &pair.b, Direction::In),
+        (TapChoice::Packet, &pair.b, Direction::In),
+        (TapChoice::Packet, &pair.b, Direction::Both),
+        (TapChoice::Tc, &pair.b, Direction::In),
+        (TapChoice::Packet, &pair.a, Direction::Out),
+        (TapChoice::Packet, &pair.a, Direction::Both),
     ] {
         for queue in 0..QUEUES {
             let of_queue = |(_, its, count): &(usize, u32, u64)| (*its == queue).then_some(*count);
@@ -141,7 +141,7 @@ fn missing_queues_are_refused_at_every_tap() {
         ..PairOptions::default()
     })
     .expect("a lab for the test");
-    for tap in [Choice::Packet, Choice::Tc, Choice::Xdp] {
+    for tap in [TapChoice::Packet, TapChoice::Tc, TapChoice::Xdp] {
         for queue in [QUEUES, u32::MAX] {
             let options = Options {
                 tap,
@@ -165,7 +165,7 @@ fn queues_of_sent_packets_are_unknown_at_tc() {
     let sites = [site(&pair.a)];
     for direction in [Some(Direction::Out), Some(Direction::Both), None] {
         let options = Options {
-            tap: Choice::Tc,
+            tap: TapChoice::Tc,
             direction,
             queue: Some(1),
             ..options()
@@ -178,7 +178,7 @@ fn queues_of_sent_packets_are_unknown_at_tc() {
         );
     }
     let options = Options {
-        tap: Choice::Tc,
+        tap: TapChoice::Tc,
         ..at_once()
     };
     let sent = capture(&sites, &options, || send_all(&pair));
@@ -199,7 +199,7 @@ fn missing_cpus_are_refused_at_every_tap() {
         return;
     }
     let pair = pair(1500);
-    for tap in [Choice::Packet, Choice::Tc, Choice::Xdp] {
+    for tap in [TapChoice::Packet, TapChoice::Tc, TapChoice::Xdp] {
         for cpu in [trawl_sys::events::cpu_count() as u32, u32::MAX] {
             let options = Options {
                 tap,

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use trawl_capture::Choice;
+use trawl_capture::TapChoice;
 use trawl_capture::assembly::{Host, Point};
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::options::{Memory, Options};
@@ -41,7 +41,7 @@ pub fn options() -> Options {
     Options {
         duration: Some(STUCK),
         promiscuous: true,
-        ..Options::new(Choice::Packet, Memory::for_each_cpu(16 << 20))
+        ..Options::new(TapChoice::Packet, Memory::for_each_cpu(16 << 20))
     }
 }
 

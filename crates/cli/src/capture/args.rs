@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use trawl_bpf::layout::RECORD_MAX_CAPTURED;
-use trawl_capture::Choice;
+use trawl_capture::TapChoice;
 use trawl_capture::filter::Filter;
 use trawl_capture::options::{
     At, Direction, Drops, Memory, MemorySize, Mode, Options, Programs, Recording, Sample, Stamps,
@@ -305,7 +305,7 @@ impl Environment {
 
 /// The taps of a capture.
 pub(crate) struct Taps {
-    pub(crate) tap: Choice,
+    pub(crate) tap: TapChoice,
     /// The tc tap next to one at XDP.
     pub(crate) with_tc: bool,
     pub(crate) with_drops: bool,
@@ -318,14 +318,14 @@ impl Taps {
         let is_added = |tap: &TapName| *tap == TapName::Drop || (*tap == TapName::Tc && with_tc);
         let mut others = names.iter().filter(|tap| !is_added(tap));
         let tap = match others.next() {
-            Some(TapName::Auto) => Choice::Auto,
-            Some(TapName::Xdp) => Choice::Xdp,
-            Some(TapName::Hook) => Choice::Hook,
-            Some(TapName::Tc) => Choice::Tc,
-            Some(TapName::Packet) => Choice::Packet,
-            Some(TapName::Pcap) => Choice::Pcap,
-            Some(TapName::Dpdk) => Choice::Dpdk,
-            Some(TapName::Drop) | None => Choice::Drop,
+            Some(TapName::Auto) => TapChoice::Auto,
+            Some(TapName::Xdp) => TapChoice::Xdp,
+            Some(TapName::Hook) => TapChoice::Hook,
+            Some(TapName::Tc) => TapChoice::Tc,
+            Some(TapName::Packet) => TapChoice::Packet,
+            Some(TapName::Pcap) => TapChoice::Pcap,
+            Some(TapName::Dpdk) => TapChoice::Dpdk,
+            Some(TapName::Drop) | None => TapChoice::Drop,
         };
         if others.next().is_some() {
             return Err(Error::usage(
@@ -462,15 +462,15 @@ impl Args {
 
     fn taps(&self) -> Result<Taps> {
         let mut taps = Taps::of(&self.place.tap)?;
-        if taps.tap == Choice::Auto && self.place.tappable.is_some() {
-            taps.tap = Choice::Hook;
+        if taps.tap == TapChoice::Auto && self.place.tappable.is_some() {
+            taps.tap = TapChoice::Hook;
         }
         Ok(taps)
     }
 
-    fn refuse_without_interface(&self, tap: Choice) -> Result<()> {
+    fn refuse_without_interface(&self, tap: TapChoice) -> Result<()> {
         let is_named = !self.place.interfaces.is_empty() || !self.pod.pods.is_empty();
-        if is_named || tap == Choice::Drop || self.place.list_interfaces {
+        if is_named || tap == TapChoice::Drop || self.place.list_interfaces {
             return Ok(());
         }
         let first = self

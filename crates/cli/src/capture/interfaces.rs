@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trawl_capture::Choice;
+use trawl_capture::TapChoice;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
@@ -29,14 +29,14 @@ pub(crate) fn find(plan: &CapturePlan) -> Result<Vec<CaptureSite>> {
 #[derive(Debug)]
 pub(super) struct Joining {
     sources: Sources,
-    tap: Choice,
+    tap: TapChoice,
     pods: Option<PodWatcher>,
     /// The interfaces of the pods at the last query.
     of_pods: Option<Vec<String>>,
 }
 
 impl Joining {
-    pub fn new(sources: &Sources, tap: Choice) -> Self {
+    pub fn new(sources: &Sources, tap: TapChoice) -> Self {
         Self {
             sources: sources.clone(),
             tap,

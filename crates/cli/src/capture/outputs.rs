@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::Event;
+use trawl_capture::event::OutputSummary;
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::session::{Attached, Ended, Observer, Session};
-use trawl_capture::summary::{OutputSummary, Summary};
+use trawl_capture::summary::Summary;
 use trawl_io::disk::open_directly;
 use trawl_pipeline::plan::{Compression, FilePlan, Format, Io, OutputPlan, Rotation};
 use trawl_pipeline::{Counts, FileWriter, Writer};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use trawl_capture::Choice;
+use trawl_capture::TapChoice;
 use trawl_capture::options::Peers;
 use trawl_sys::{Error, Result};
 
@@ -30,8 +30,8 @@ impl PeerArgs {
     }
 
     /// Refuses options of other taps than the chosen one, since they would have no effect.
-    pub fn check(&self, tap: Choice) -> Result<()> {
-        if self.file_prefix.is_some() && tap != Choice::Dpdk {
+    pub fn check(&self, tap: TapChoice) -> Result<()> {
+        if self.file_prefix.is_some() && tap != TapChoice::Dpdk {
             return Err(Error::usage(
                 format!("cannot use --file-prefix with the {tap} tap"),
                 "only the dpdk tap looks for DPDK applications",
@@ -46,7 +46,7 @@ impl PeerArgs {
                 "it is the name of a directory under /run/dpdk",
             ));
         }
-        if self.steal && tap != Choice::Pcap {
+        if self.steal && tap != TapChoice::Pcap {
             return Err(Error::usage(
                 format!("cannot use --steal with the {tap} tap"),
                 "only the pcap tap uses a libpcap to capture",

@@ -99,7 +99,7 @@ impl Observer for Terminal {
 
     fn started(&mut self, points: &[Point]) {
         for point in points {
-            self.event(&Event::capturing(point));
+            self.event(&point.capturing());
         }
         let places: Vec<&str> = points.iter().map(|point| point.label.as_str()).collect();
         published::ready(&format!("capturing on {}", places.join(", ")));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trawl_capture::trigger::{MEMORY_DEFAULT, MEMORY_MIN, TriggerPlan};
+use trawl_capture::options::{TRIGGER_MEMORY_DEFAULT, TRIGGER_MEMORY_MIN, TriggerPlan};
 use trawl_packet::verdict::{Kind, Set};
 use trawl_sys::{Error, Result};
 
@@ -100,8 +100,8 @@ impl TriggerArgs {
             .map(|list| Set::parse(Kind::Xdp, list))
             .transpose()
             .map_err(|e| Error::usage("cannot understand --on-verdict", e))?;
-        let memory = trigger_memory.unwrap_or(MEMORY_DEFAULT);
-        if memory < MEMORY_MIN {
+        let memory = trigger_memory.unwrap_or(TRIGGER_MEMORY_DEFAULT);
+        if memory < TRIGGER_MEMORY_MIN {
             return Err(Error::usage(
                 format!("cannot keep packets in {memory} bytes of memory"),
                 "it is too small for a few packets of maximum size",

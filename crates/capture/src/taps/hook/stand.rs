@@ -19,7 +19,7 @@ use crate::capture_chain::{self, CaptureSeat, Successor, TO_EXCHANGE_PROGRAMS};
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, Left};
 use crate::filter::XdpBlocks;
-use crate::taps::watch::{Cause, Sight};
+use crate::taps::watch::{BlindCause, Sight};
 
 /// Name, in the BPF source, of the map of the programs after all captures.
 const ONWARD: &str = "trawl_onward";
@@ -287,8 +287,8 @@ impl Occupied {
             };
             let cause = match present {
                 Some(id) if self.is_ours(slot, id) => continue,
-                Some(id) => Cause::SlotTaken { slot, id },
-                None => Cause::SlotEmptied { slot },
+                Some(id) => BlindCause::SlotTaken { slot, id },
+                None => BlindCause::SlotEmptied { slot },
             };
             if present.is_some() && self.retaken.contains(&slot) {
                 return Sight::Lost(cause, None);

@@ -214,7 +214,7 @@ fn wanted_verdicts(options: &Options) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Choice;
+    use crate::TapChoice;
     use crate::assembly::Host;
     use crate::filter::Filter;
     use crate::options::Memory;
@@ -224,7 +224,7 @@ mod tests {
         Options {
             at: Some(At::Both),
             filter: filter.map(|text| Filter::Expression(text.to_owned())),
-            ..Options::new(Choice::Xdp, Memory::for_each_cpu(1 << 20))
+            ..Options::new(TapChoice::Xdp, Memory::for_each_cpu(1 << 20))
         }
     }
 

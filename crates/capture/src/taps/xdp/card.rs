@@ -2,7 +2,7 @@
 
 use trawl_sys::interface::Interface;
 
-use crate::Choice;
+use crate::TapChoice;
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
 use crate::options::{Mode, Options};
@@ -75,7 +75,7 @@ const OTHERS: &str = "the driver may take the link down, change its queues and s
 
 /// Returns the event to report before a program is attached to a physical interface whose link is up.
 pub fn effects(site: &CaptureSite, options: &Options) -> Option<Event> {
-    let is_asked = options.tap == Choice::Xdp && options.mode != Mode::Skb;
+    let is_asked = options.tap == TapChoice::Xdp && options.mode != Mode::Skb;
     let interface = &site.interface;
     if !is_asked || !is_card(interface) || !interface.up {
         return None;
