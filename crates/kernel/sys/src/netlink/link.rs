@@ -2,12 +2,11 @@
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::time::{Duration, Instant};
 
+use super::Netlink;
 use super::socket::{
     Refusal, Reply, Request, attributes, find, read_i32, read_text, read_u16, read_u32, read_u64,
 };
-use super::{LinkMonitor, Netlink};
 use crate::error::{Error, Result};
 use crate::netns::Namespace;
 
@@ -363,30 +362,6 @@ impl Netlink {
     pub fn set_multicast(&mut self, index: u32, on: bool) -> Result<()> {
         let multicast = libc::IFF_MULTICAST as u32;
         self.set_flags(index, if on { multicast } else { 0 }, multicast)
-    }
-
-    /// Waits until the interface really sends. If it went up before its peer did, it drops packets until the kernel has
-    /// noticed the peer, which takes an unknown time.
-    pub fn wait_until_operational(&self, index: u32, patience: Duration) -> Result<()> {
-        let mut monitor = LinkMonitor::new(self.namespace.as_ref(), index)?;
-        let deadline = Instant::now() + patience;
-        while monitor.link(index).is_some_and(|link| !link.operational) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Error::failed(
-                    format!(
-                        "interface {}{} is not ready",
-                        monitor.link(index).map_or("", |link| &link.name),
-                        self.place
-                    ),
-                    format!("it does not send {} s after it went up", patience.as_secs()),
-                )
-                .fix("is the other end up?"));
-            }
-            monitor.wait(left)?;
-            monitor.events()?;
-        }
-        Ok(())
     }
 
     /// Sets the `IFF_…` bits of `flags` that are in `mask`.

@@ -1,7 +1,7 @@
 //! Watching interfaces of a network namespace: removal, going down, coming up, a new name.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Netlink;
 use super::link::{IFLA_NEW_NETNSID, Link};
@@ -171,6 +171,32 @@ impl LinkMonitor {
                 .map(|index| (*index, LinkEvent::Removed)),
         );
         now.into_iter().for_each(|link| self.compare(link, seen));
+        Ok(())
+    }
+}
+
+impl Netlink {
+    /// Waits until the interface really sends. If it went up before its peer did, it drops packets until the kernel has
+    /// noticed the peer, which takes an unknown time.
+    pub fn wait_until_operational(&self, index: u32, patience: Duration) -> Result<()> {
+        let mut monitor = LinkMonitor::new(self.namespace.as_ref(), index)?;
+        let deadline = Instant::now() + patience;
+        while monitor.link(index).is_some_and(|link| !link.operational) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::failed(
+                    format!(
+                        "interface {}{} is not ready",
+                        monitor.link(index).map_or("", |link| &link.name),
+                        self.place
+                    ),
+                    format!("it does not send {} s after it went up", patience.as_secs()),
+                )
+                .fix("is the other end up?"));
+            }
+            monitor.wait(left)?;
+            monitor.events()?;
+        }
         Ok(())
     }
 }
