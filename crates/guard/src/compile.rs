@@ -3,16 +3,17 @@
 
 mod pool;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use trawl_bpf::layout::Shared;
 use trawl_bpf::layout::guard::{
     GUARD_ALLOW, GUARD_CPUS, GUARD_DENY, GUARD_LINE, GUARD_ONLY_ALLOW, GUARD_ONLY_ALLOW_SERVICE,
     GUARD_ONLY_DENY, GUARD_ONLY_DENY_SERVICE, GUARD_RULES, GUARD_TCP_ANY, GUARD_TCP_ESTABLISHED,
-    GUARD_TCP_SYN, GUARD_TICKS_SHIFT, GuardDefinition, GuardExtra, GuardHeader, GuardPrefix,
-    GuardRule,
+    GUARD_TCP_SYN, GUARD_TICKS_SHIFT, GuardDefinition, GuardExtra, GuardHeader, GuardHits,
+    GuardPrefix, GuardRule,
 };
+use trawl_sys::memory::Mapping;
 use trawl_sys::{Error, Result};
 
 use crate::compile::pool::{Candidate, Entry, Pool, SHORT_LIST};
@@ -23,7 +24,7 @@ use crate::set::{Default, Hits, RuleSet};
 use crate::values::{MacPrefix, Prefix};
 
 const NANOSECONDS: u64 = 1_000_000_000;
-pub const VERSION: u32 = 6;
+const VERSION: u32 = 6;
 const RULES: usize = GUARD_RULES;
 const WORDS_IN_LINE: usize = GUARD_LINE / 8;
 const HITS_IN_LINE: usize = GUARD_LINE / 16;
@@ -530,11 +531,7 @@ fn definition_of_default(default: &Default) -> GuardDefinition {
 }
 
 /// Restores a rule; `extra` holds its source ports and MAC addresses, if it has any.
-pub fn rule_from(
-    rule: &GuardRule,
-    definition: &GuardDefinition,
-    extra: Option<&GuardExtra>,
-) -> Rule {
+fn rule_from(rule: &GuardRule, definition: &GuardDefinition, extra: Option<&GuardExtra>) -> Rule {
     let mac =
         |of: fn(&GuardExtra) -> (u64, u64)| extra.and_then(|one| MacPrefix::from_fields(of(one)));
     let draft = Draft {
@@ -572,7 +569,7 @@ pub fn rule_from(
     draft.numbered(rule.id)
 }
 
-pub fn default_from(rule: &GuardRule, definition: &GuardDefinition, hits: u64) -> Option<Default> {
+fn default_from(rule: &GuardRule, definition: &GuardDefinition, hits: u64) -> Option<Default> {
     Some(Default {
         on: on_from(rule, definition)?,
         action: action_from(rule),
@@ -585,4 +582,92 @@ fn action_from(rule: &GuardRule) -> Action {
         GUARD_ALLOW => Action::Allow,
         _ => Action::Deny,
     }
+}
+
+/// A compiled set in shared memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored<'a> {
+    pub memory: &'a Mapping,
+    /// Position in the memory, in bytes.
+    pub begins: usize,
+}
+
+impl Stored<'_> {
+    fn lines<T: Shared>(&self, line: usize) -> Result<T> {
+        let bytes = self
+            .memory
+            .read(self.begins + line * GUARD_LINE, size_of::<T>());
+        bytes
+            .as_deref()
+            .and_then(T::from_bytes)
+            .ok_or_else(not_ours)
+    }
+
+    pub fn header(&self) -> Result<GuardHeader> {
+        let header: GuardHeader = self.lines(0)?;
+        match header.version {
+            VERSION => Ok(header),
+            _ => Err(not_ours()),
+        }
+    }
+
+    fn extra(&self, rule: &GuardRule) -> Result<Option<GuardExtra>> {
+        if rule.extra == 0 {
+            return Ok(None);
+        }
+        let line = (rule.extra as usize).checked_sub(self.begins / GUARD_LINE);
+        self.lines(line.ok_or_else(not_ours)?).map(Some)
+    }
+
+    /// Reads the set, with its current hits.
+    pub fn set(&self) -> Result<RuleSet> {
+        let header = self.header()?;
+        let (count, defaults) = (header.rule_count as usize, header.default_count as usize);
+        let mut set = RuleSet {
+            rules: Vec::with_capacity(count),
+            defaults: Vec::with_capacity(defaults),
+            next_id: header.next_id,
+            hits: HashMap::with_capacity(count),
+        };
+        for number in 0..count + defaults {
+            let line: GuardRule = self.lines(GUARD_RULES + number)?;
+            let definition: GuardDefinition =
+                self.lines(header.definitions as usize + number * DEFINITION_LINES)?;
+            let hits = self.hits(&header, number, &definition)?;
+            if number < count {
+                set.hits.insert(line.id, hits);
+                let extra = self.extra(&line)?;
+                set.rules
+                    .push(rule_from(&line, &definition, extra.as_ref()));
+            } else if let Some(default) = default_from(&line, &definition, hits.decided) {
+                set.defaults.push(default);
+            }
+        }
+        Ok(set)
+    }
+
+    /// Adds the carried-over hits and those counted since on each CPU.
+    fn hits(&self, header: &GuardHeader, number: usize, carried: &GuardDefinition) -> Result<Hits> {
+        let mut hits = Hits {
+            decided: carried.decided,
+            limited: carried.limited,
+        };
+        let line = self.begins / GUARD_LINE + GUARD_RULES + number;
+        for cpu in 0..=header.cpus as usize {
+            let before = header.hits as usize + cpu * header.hits_of_cpu as usize;
+            let at = (before + line) * size_of::<GuardHits>();
+            let number = |at| self.memory.number(at).ok_or_else(not_ours);
+            hits.decided += number(at)?;
+            hits.limited += number(at + 8)?;
+        }
+        Ok(hits)
+    }
+}
+
+fn not_ours() -> Error {
+    Error::failed(
+        "cannot read the rules",
+        "the pinned map is not a rule set of this version of trawl",
+    )
+    .fix("unload it with the version that loaded it")
 }

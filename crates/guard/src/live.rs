@@ -17,8 +17,8 @@ use trawl_bpf::{arena, map, object};
 use trawl_sys::memory::Mapping;
 use trawl_sys::{Error, Result, host};
 
-use crate::compile::{self, DEFINITION_LINES, compile};
-use crate::set::{RuleSet, Stored};
+use crate::compile::{self, DEFINITION_LINES, Stored, compile};
+use crate::set::RuleSet;
 
 const NAME: &str = "trawl_guard_set";
 const ARENA_NAME: &str = "guard_set";
@@ -143,7 +143,7 @@ impl Arena {
     fn set_at(&self, line: u32) -> Result<RuleSet> {
         match line {
             0 => Ok(RuleSet::default()),
-            line => RuleSet::read(&stored(&self.memory, line)),
+            line => stored(&self.memory, line).set(),
         }
     }
 
@@ -220,10 +220,7 @@ fn current_in(slot: BorrowedFd<'_>) -> Result<Option<SharedArray>> {
 
 fn read_slot(slot: BorrowedFd<'_>) -> Result<RuleSet> {
     let current = current_in(slot)?;
-    current.map_or_else(
-        || Ok(RuleSet::default()),
-        |map| RuleSet::read(&in_map(&map)),
-    )
+    current.map_or_else(|| Ok(RuleSet::default()), |map| in_map(&map).set())
 }
 
 fn publish_in_slot(slot: BorrowedFd<'_>, set: &RuleSet) -> Result<()> {
@@ -236,7 +233,7 @@ fn publish_in_slot(slot: BorrowedFd<'_>, set: &RuleSet) -> Result<()> {
     fill_slot(slot, map.as_fd()).map_err(|e| Error::os("cannot put the rules in force", e))?;
     if let Some(old) = old {
         let mut carried = set.clone();
-        carried.take_hits(&RuleSet::read(&in_map(&old))?);
+        carried.take_hits(&in_map(&old).set()?);
         write_hits(map.memory_mut(), compile::definitions_in(&bytes), &carried);
     }
     Ok(())

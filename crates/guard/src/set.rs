@@ -2,16 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde::Serialize;
-use trawl_bpf::layout::Shared;
-use trawl_bpf::layout::guard::{
-    GUARD_LINE, GUARD_RULES, GuardDefinition, GuardExtra, GuardHeader, GuardHits, GuardRule,
-};
-use trawl_sys::memory::Mapping;
-use trawl_sys::{Error, Result};
-
-use crate::compile::{DEFINITION_LINES, VERSION, default_from, rule_from};
 use crate::rule::{Action, Draft, On, Rule};
+use serde::Serialize;
 
 /// Packets that a rule decided or limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,7 +28,7 @@ pub struct RuleSet {
     pub rules: Vec<Rule>,
     pub defaults: Vec<Default>,
     pub next_id: u32,
-    hits: HashMap<u32, Hits>,
+    pub(crate) hits: HashMap<u32, Hits>,
 }
 
 /// Result of adding a rule.
@@ -226,11 +218,6 @@ impl RuleSet {
         self
     }
 
-    /// Reads a set, with its current hits, from memory that programs read.
-    pub fn read(stored: &Stored<'_>) -> Result<Self> {
-        stored.set()
-    }
-
     /// Takes over the hits of a set in which no program counts any more.
     pub fn take_hits(&mut self, from: &Self) {
         for rule in &self.rules {
@@ -248,85 +235,6 @@ impl RuleSet {
     }
 }
 
-/// A compiled set in shared memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Stored<'a> {
-    pub memory: &'a Mapping,
-    /// Position in the memory, in bytes.
-    pub begins: usize,
-}
-
-impl Stored<'_> {
-    fn lines<T: Shared>(&self, line: usize) -> Result<T> {
-        let bytes = self
-            .memory
-            .read(self.begins + line * GUARD_LINE, size_of::<T>());
-        bytes
-            .as_deref()
-            .and_then(T::from_bytes)
-            .ok_or_else(not_ours)
-    }
-
-    pub fn header(&self) -> Result<GuardHeader> {
-        let header: GuardHeader = self.lines(0)?;
-        match header.version {
-            VERSION => Ok(header),
-            _ => Err(not_ours()),
-        }
-    }
-
-    fn extra(&self, rule: &GuardRule) -> Result<Option<GuardExtra>> {
-        if rule.extra == 0 {
-            return Ok(None);
-        }
-        let line = (rule.extra as usize).checked_sub(self.begins / GUARD_LINE);
-        self.lines(line.ok_or_else(not_ours)?).map(Some)
-    }
-
-    fn set(&self) -> Result<RuleSet> {
-        let header = self.header()?;
-        let (count, defaults) = (header.rule_count as usize, header.default_count as usize);
-        let mut set = RuleSet {
-            rules: Vec::with_capacity(count),
-            defaults: Vec::with_capacity(defaults),
-            next_id: header.next_id,
-            hits: HashMap::with_capacity(count),
-        };
-        for number in 0..count + defaults {
-            let line: GuardRule = self.lines(GUARD_RULES + number)?;
-            let definition: GuardDefinition =
-                self.lines(header.definitions as usize + number * DEFINITION_LINES)?;
-            let hits = self.hits(&header, number, &definition)?;
-            if number < count {
-                set.hits.insert(line.id, hits);
-                let extra = self.extra(&line)?;
-                set.rules
-                    .push(rule_from(&line, &definition, extra.as_ref()));
-            } else if let Some(default) = default_from(&line, &definition, hits.decided) {
-                set.defaults.push(default);
-            }
-        }
-        Ok(set)
-    }
-
-    /// Adds the carried-over hits and those counted since on each CPU.
-    fn hits(&self, header: &GuardHeader, number: usize, carried: &GuardDefinition) -> Result<Hits> {
-        let mut hits = Hits {
-            decided: carried.decided,
-            limited: carried.limited,
-        };
-        let line = self.begins / GUARD_LINE + GUARD_RULES + number;
-        for cpu in 0..=header.cpus as usize {
-            let before = header.hits as usize + cpu * header.hits_of_cpu as usize;
-            let at = (before + line) * size_of::<GuardHits>();
-            let number = |at| self.memory.number(at).ok_or_else(not_ours);
-            hits.decided += number(at)?;
-            hits.limited += number(at + 8)?;
-        }
-        Ok(hits)
-    }
-}
-
 /// Describes a rule as `guard list` shows it. The text mentions a time limit but not the remaining time, which always
 /// changes.
 fn described(rule: &Rule) -> String {
@@ -334,14 +242,6 @@ fn described(rule: &Rule) -> String {
         Some(_) => format!("{rule} for a limited time"),
         None => rule.to_string(),
     }
-}
-
-fn not_ours() -> Error {
-    Error::failed(
-        "cannot read the rules",
-        "the pinned map is not a rule set of this version of trawl",
-    )
-    .fix("unload it with the version that loaded it")
 }
 
 #[cfg(test)]
