@@ -21,6 +21,7 @@ use crate::install::{self, Put};
 use crate::load::{Program, Source};
 use crate::readiness::Readiness;
 
+pub use crate::pins::{BALANCE, GUARD, NAMES};
 pub use redirect::{By, Target, Then};
 pub(crate) use redirect::{open_table, put_interfaces};
 
@@ -68,12 +69,6 @@ pub enum Bundled {
     Verdict(Verdict),
     Redirect(Target),
 }
-
-/// Source recorded for the guard's program, named here because this crate knows nothing else of it.
-pub const GUARD: &str = "guard";
-pub const BALANCE: &str = "balance";
-/// Names of bundled programs, accepted in place of a file.
-pub const NAMES: [&str; 5] = ["drop", "pass", "aborted", "tx", "redirect"];
 
 impl Bundled {
     pub fn name(&self) -> &'static str {

@@ -1,20 +1,25 @@
 //! Chains of programs: the verdicts after which the next program runs, the chain settings in a program's source, and
 //! the limit on jumps from program to program.
 //!
-//! [`dispatcher`] implements the chains of libxdp's protocol, [`tail_call`] trawl's own. The kernel limits how often a
+//! [`dispatcher`] reads and `build` makes the chains of libxdp's protocol, `tail_call` trawl's own. The kernel limits how often a
 //! packet jumps, and a packet at the limit would leave a chain in the middle, or skip the program after a capture. So
 //! programs are attached only if no packet can reach the limit.
 
+pub(crate) mod build;
 pub mod dispatcher;
-pub mod tail_call;
+pub(crate) mod tail_call;
 
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
-use trawl_bpf::{map, program, test_run};
+use serde::{Deserialize, Serialize};
+use trawl_attach::plan::LONGEST_CHAIN;
+use trawl_bpf::{info, map, program, test_run};
 use trawl_ebpf::{Insn, helper, op};
 use trawl_sys::Result;
+
+use crate::hooks::{ACTIONS, NEXT};
 
 /// In the order of their numbers.
 pub(crate) const VERDICTS: [&str; 5] = ["aborted", "drop", "pass", "tx", "redirect"];
@@ -118,6 +123,67 @@ impl RunConfig {
     }
 }
 
+/// A program's recorded position in a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainSeat {
+    /// Lower ones run first; among equals, the one loaded first.
+    pub priority: u32,
+    /// The verdicts after which the next program runs, as bits.
+    pub(crate) actions: u32,
+    /// Set if the program accepts packets in several pieces: all programs of a chain do, or none.
+    pub(crate) frags: bool,
+    /// Set if other programs can run after it.
+    pub(crate) followable: bool,
+}
+
+impl ChainSeat {
+    pub fn actions(&self) -> Actions {
+        Actions::from_bits(self.actions)
+    }
+
+    /// Returns the slots that lead to the next program.
+    pub(crate) fn slots(&self) -> Vec<u32> {
+        let mut verdicts = self.actions().verdicts();
+        verdicts.retain(|verdict| *verdict < ACTIONS);
+        verdicts
+    }
+
+    /// Notes that its exits could not be rewritten, so that it can only be the last one.
+    pub(crate) fn close(&mut self) {
+        self.followable = false;
+    }
+}
+
+/// Returns the programs that run after an attached one, read from the kernel's own maps.
+pub fn after(head: u32) -> Vec<u32> {
+    let mut found: Vec<u32> = Vec::new();
+    let mut at = head;
+    while let Some(next) = next_of(at)
+        && found.len() < LONGEST_CHAIN
+        && !found.contains(&next)
+    {
+        found.push(next);
+        at = next;
+    }
+    found
+}
+
+fn next_of(program: u32) -> Option<u32> {
+    let map = next_map(program)?;
+    (0..ACTIONS).find_map(|slot| map::program_in(map.as_fd(), slot).ok().flatten())
+}
+
+/// Opens the map that a program's exits jump through.
+pub(crate) fn next_map(program: u32) -> Option<OwnedFd> {
+    let program = program::open_by_id(program).ok()?;
+    let about = info::program(program.as_fd()).ok()?;
+    about.map_ids.into_iter().find_map(|id| {
+        let map = map::open_by_id(id).ok()?;
+        let about = map::info(&map).ok()?;
+        (about.name == NEXT && about.kind == map::PROG_ARRAY).then_some(map)
+    })
+}
+
 /// The kernel's limit.
 pub const MOST_JUMPS: u32 = 33;
 
@@ -213,7 +279,7 @@ fn reached_after_attempts() -> Result<bool> {
     Ok(answer.value == REACHED)
 }
 
-fn load(code: &[Insn]) -> Result<std::os::fd::OwnedFd> {
+fn load(code: &[Insn]) -> Result<OwnedFd> {
     let options = program::LoadOptions {
         expected_attach_type: program::ATTACH_XDP,
         ..program::LoadOptions::new("trawl_jumps", program::XDP)

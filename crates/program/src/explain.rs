@@ -13,8 +13,6 @@ use trawl_bpf::{bpffs, info};
 use trawl_sys::Error;
 use trawl_sys::errno::ENOSPC;
 
-use crate::swap::LoanRefusal;
-
 /// Explains a conflict with the programs on the interface, and how to resolve it.
 pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Conflict) -> Error {
     let label = site.label();
@@ -74,42 +72,6 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
             true => "--keep-maps gives them to the new program, --yes replaces it anyway",
             false => "--yes replaces it anyway",
         }),
-    }
-}
-
-/// Explains the refusal to replace the running program, `which`, by one with hooks for a capture.
-pub fn loan(site: &Site, which: &str, file: &Path, refusal: LoanRefusal) -> Error {
-    let (label, file) = (site.label(), file.display());
-    let fail =
-        |why: String| Error::failed(format!("cannot insert hooks into {which} on {label}"), why);
-    let other_file = format!(
-        "name the file that it was loaded from; trawl xdp load {label} {file} --replace --keep-maps --tappable replaces it"
-    );
-    match refusal {
-        LoanRefusal::NothingAttached => {
-            fail("no XDP program is on it".to_owned()).fix("leave out --tappable to capture what arrives")
-        }
-        LoanRefusal::SeveralModes { programs } => {
-            fail(format!("{programs} programs are on it, in several modes"))
-        }
-        LoanRefusal::Chain => {
-            fail("a chain of several programs is on it".to_owned()).fix("load the program with hooks: trawl xdp load IF FILE.o --keep-maps --tappable --prio N, then unload the one without")
-        }
-        LoanRefusal::SeveralLinks { links } => fail(format!(
-            "{links} links attach it to interfaces with this number, in several namespaces"
-        )),
-        LoanRefusal::OtherProgram => {
-            fail(format!("{file} is another program: the tags differ")).fix(other_file)
-        }
-        LoanRefusal::UnknownProgram => fail(format!(
-            "the tag does not show whether {file} is the running program"
-        ))
-        .fix(other_file),
-        LoanRefusal::MapsWithoutMatch { maps } => fail(format!(
-            "no map of {file} fits these of its maps: {}",
-            maps.join(", ")
-        ))
-        .fix(other_file),
     }
 }
 

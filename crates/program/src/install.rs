@@ -15,11 +15,11 @@ use trawl_bpf::probe::Feature;
 use trawl_sys::netlink::{XdpAttachment, XdpMode};
 use trawl_sys::{Error, Result, events};
 
-use crate::bundled::GUARD;
-use crate::chain::dispatcher::{self, Dispatcher, DispatcherLock, Part, Slot, build, parts_of};
-use crate::chain::tail_call::{self, ChainSeat};
+use crate::chain::build::{DispatcherLock, Part, build, parts_of, remove_pins};
+use crate::chain::dispatcher::{Dispatcher, Slot};
+use crate::chain::{after, tail_call};
 use crate::load::{Program, Source};
-use crate::pins::{Installed, Pinned, programs_on};
+use crate::pins::{GUARD, Installed, programs_on};
 use crate::swap::maps::{Inherited, Succession};
 use crate::unload::sweep;
 use crate::{explain, readiness, safety};
@@ -73,8 +73,8 @@ impl Now {
                     name: ours.name().to_owned(),
                     source: ours.source().to_owned(),
                     chain: ours.seat().map(|seat| Chain {
-                        programs: 1 + tail_call::after(one.program_id).len(),
-                        frags: seat.frags(),
+                        programs: 1 + after(one.program_id).len(),
+                        frags: seat.frags,
                     }),
                 };
                 if ours.link().is_some() {
@@ -153,7 +153,7 @@ fn install(
         }
         Place::Alone(plan) => {
             if sits {
-                let seat = ChainSeat::asked(&mut source, request.priority, new.frags)?;
+                let seat = source.seat(request.priority, new.frags)?;
                 source.take_seat(seat);
             }
             task.attach(source.load(site)?, &plan, now, fill)
@@ -162,7 +162,7 @@ fn install(
             if linear {
                 source.set_linear();
             }
-            let seat = ChainSeat::asked(&mut source, request.priority, new.frags && !linear)?;
+            let seat = source.seat(request.priority, new.frags && !linear)?;
             source.take_seat(seat);
             task.join(source.load(site)?, mode, now, fill)
         }
@@ -222,7 +222,7 @@ impl Task<'_> {
             return Err(nothing_new());
         };
         let notices = program.notices().to_vec();
-        let pinned = Pinned::new(self.lock, program, true)?;
+        let pinned = program.pin(self.lock, true)?;
         let old = now.dispatcher.as_ref().map(|found| found.id);
         let mode = built
             .attach(site, plan, old, &lock)
@@ -255,15 +255,14 @@ impl Task<'_> {
             dispatcher,
             ..
         } = now;
-        let mut members: Vec<u32> =
-            old.map_or_else(Vec::new, |old| tail_call::after(old.program_id));
+        let mut members: Vec<u32> = old.map_or_else(Vec::new, |old| after(old.program_id));
         members.extend(dispatcher.iter().flat_map(Dispatcher::programs));
         let (members, installed): (Vec<Installed>, Vec<Installed>) = installed
             .into_iter()
             .partition(|one| members.contains(&one.id()));
         let is_old = |one: &Installed| old.is_some_and(|old| old.program_id == one.id());
         let old = installed.into_iter().find(is_old);
-        let pinned = Pinned::new(self.lock, &mut program, false)?;
+        let pinned = program.pin(self.lock, false)?;
         if let Some(link) = old.as_ref().and_then(Installed::link) {
             pinned.holds(link)?;
         }
@@ -290,7 +289,7 @@ impl Task<'_> {
         }
         if let Some(dispatcher) = dispatcher {
             let lock = DispatcherLock::take()?;
-            dispatcher::remove_pins(&lock.of(self.site, dispatcher.id));
+            remove_pins(&lock.of(self.site, dispatcher.id));
         }
         members.iter().chain(&old).for_each(Installed::forget);
         Ok(Put {

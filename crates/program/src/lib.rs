@@ -29,8 +29,10 @@
 //! ```
 
 pub mod bundled;
+pub mod captures;
 pub mod chain;
 mod explain;
+mod features;
 pub mod hooks;
 pub mod install;
 pub mod load;

@@ -2,21 +2,20 @@
 //! that packets can jump to from it.
 
 use std::fs;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use trawl_attach::site::Site;
+use trawl_attach::site::{Lock, Site};
 use trawl_bpf::loader::{LoadFailure, LoadedFile, MapEntry, ObjectFile, ProgramEntry, Variable};
 use trawl_bpf::{info, map, program};
 use trawl_sys::{Error, Result};
 
-use crate::chain::tail_call::ChainSeat;
-use crate::chain::{Actions, RunConfig};
+use crate::chain::{Actions, ChainSeat, RunConfig};
 use crate::explain;
-use crate::hooks::{self, Fitted, HOOK, Hooks, Problem};
-use crate::pins::{MapPins, Record};
-use crate::readiness::{Change, Readiness};
+use crate::features::Change;
+use crate::hooks::{self, Fitted, HOOK, Hooks, Problem, Reach};
+use crate::pins::{MapPins, PEER_LINK, PROGRAM, Pinned, Record};
+use crate::readiness::Readiness;
 
 /// Size above which a file is not read as an object file.
 const LARGEST: u64 = 64 << 20;
@@ -238,7 +237,7 @@ impl Source {
 
     /// Inserts a jump to the next program of a chain into its exits.
     pub(crate) fn take_seat(&mut self, seat: ChainSeat) {
-        self.hooks.chain_actions = Some(seat.verdicts());
+        self.hooks.chain_actions = Some(seat.slots());
         self.seat = Some(seat);
     }
 
@@ -275,6 +274,17 @@ impl Source {
         let mut config = RunConfig::from_numbers(&numbers);
         config.actions = self.actions.unwrap_or(config.actions);
         Ok(config)
+    }
+
+    /// Returns its position in a chain: the requested priority, or else its own, and its actions.
+    pub(crate) fn seat(&mut self, priority: Option<u32>, frags: bool) -> Result<ChainSeat> {
+        let config = self.run_config()?;
+        Ok(ChainSeat {
+            priority: priority.unwrap_or(config.priority),
+            actions: config.actions.bits(),
+            frags,
+            followable: true,
+        })
     }
 
     /// Loads it for this interface. Maps pinned for it are unpinned again if it is dropped before it is attached.
@@ -523,120 +533,34 @@ impl Program {
         Ok(())
     }
 
-    pub(crate) fn peer_link(&self) -> Option<&OwnedFd> {
-        self.peer_link.as_ref()
-    }
-
-    /// Notes that the record of its pins is pinned.
-    pub(crate) fn recorded(&mut self) {
-        self.pins.recorded();
-    }
-
-    /// Keeps the pins made while loading, and returns the record of them.
-    pub(crate) fn keep(&mut self) -> Record {
-        Record {
+    /// Pins the program, before it is attached. A member of a dispatcher's chain is held by that chain's own pins, so
+    /// that it ends when another tool removes it from the chain.
+    pub(crate) fn pin(&mut self, lock: &Lock, member: bool) -> Result<Pinned> {
+        let record = Record {
             name: self.name.clone(),
             source: self.source.clone(),
             pins: self.pins.keep(),
             changes: self.changes.clone(),
             plain_tag: self.plain_tag.clone(),
             seat: self.seat,
+        };
+        let pinned = Pinned::new(lock, self.id, record)?;
+        if !member {
+            pinned.pin(self.fd.as_fd(), PROGRAM)?;
         }
+        pinned.record()?;
+        self.pins.recorded();
+        if let Some(link) = &self.peer_link {
+            pinned.pin(link.as_fd(), PEER_LINK)?;
+        }
+        pinned.pin_maps(&self.own_maps())?;
+        Ok(pinned)
     }
 }
 
 impl AsFd for Program {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-/// The programs of a file that packets can reach from one of them.
-#[derive(Debug, Default)]
-pub struct Reach<'f> {
-    pub slots: Vec<Slot<'f>>,
-    /// The numbers of the maps that they use.
-    pub map_ids: Vec<u32>,
-}
-
-/// A slot of an array by which packets can leave a program.
-#[derive(Clone, Debug)]
-pub struct Slot<'f> {
-    /// The program's name.
-    pub from: String,
-    pub array: BorrowedFd<'f>,
-    pub array_name: String,
-    pub number: u32,
-    pub leads_to: LeadsTo,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LeadsTo {
-    Nothing,
-    /// A program of the same file.
-    Own(String),
-    /// Another tool's program, in an array that existed before.
-    Foreign,
-}
-
-struct Known {
-    name: String,
-    id: u32,
-    map_ids: Vec<u32>,
-}
-
-impl<'f> Reach<'f> {
-    /// Follows jumps from the program of that name on.
-    pub fn of(file: &'f LoadedFile, first: &str) -> io::Result<Self> {
-        let mut programs = Vec::new();
-        for (name, fd) in file.programs() {
-            let about = info::program(fd)?;
-            programs.push(Known {
-                name,
-                id: about.id,
-                map_ids: about.map_ids,
-            });
-        }
-        let mut arrays = Vec::new();
-        for (name, fd) in file.maps() {
-            let about = info::map(fd)?;
-            if about.kind == map::PROG_ARRAY {
-                arrays.push((about, name, fd));
-            }
-        }
-        let mut reach = Self::default();
-        let mut reached: Vec<&Known> = programs.iter().filter(|one| one.name == first).collect();
-        let mut at = 0;
-        while let Some(from) = reached.get(at).copied() {
-            at += 1;
-            reach.map_ids.extend(&from.map_ids);
-            for (about, array_name, array) in &arrays {
-                if !from.map_ids.contains(&about.id) {
-                    continue;
-                }
-                for number in 0..about.max_entries {
-                    let id = map::program_in(*array, number)?;
-                    let known = programs.iter().find(|one| Some(one.id) == id);
-                    if let Some(known) = known
-                        && !reached.iter().any(|one| one.id == known.id)
-                    {
-                        reached.push(known);
-                    }
-                    reach.slots.push(Slot {
-                        from: from.name.clone(),
-                        array: *array,
-                        array_name: array_name.clone(),
-                        number,
-                        leads_to: match (id, known) {
-                            (None, _) => LeadsTo::Nothing,
-                            (_, Some(known)) => LeadsTo::Own(known.name.clone()),
-                            (_, None) => LeadsTo::Foreign,
-                        },
-                    });
-                }
-            }
-        }
-        Ok(reach)
     }
 }
 

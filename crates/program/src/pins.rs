@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use trawl_attach::apply;
 use trawl_attach::site::{self, Lock, Site, make_directory};
 use trawl_bpf::loader::ObjectFile;
 use trawl_bpf::table::Table;
@@ -18,13 +17,18 @@ use trawl_sys::errno::EPERM;
 use trawl_sys::netlink::{XdpAttachment, XdpMode};
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::warden::{Undo, Warden};
-use trawl_sys::{Error, Result, events};
+use trawl_sys::{Error, Result};
 
 use crate::chain::dispatcher::Dispatcher;
-use crate::chain::tail_call::{self, ChainSeat};
-use crate::load::Program;
-use crate::readiness::{self, Change, Turn};
-use crate::unload::dispatcher_of;
+use crate::chain::{self, ChainSeat};
+use crate::features::{self, Change, Turn};
+
+/// Sources recorded for the programs of the guard, the load balancer and the router.
+pub const GUARD: &str = "guard";
+pub const BALANCE: &str = "balance";
+pub const ROUTE: &str = "route";
+/// Names of bundled programs, accepted in place of a file.
+pub const NAMES: [&str; 5] = ["drop", "pass", "aborted", "tx", "redirect"];
 
 pub(crate) const PROGRAM: &str = "program";
 const LINK: &str = "link";
@@ -100,8 +104,9 @@ impl Installed {
         self.record.seat
     }
 
-    pub(crate) fn is_attached(&self) -> bool {
-        self.attachment.is_some()
+    /// Returns how it is attached to the interface directly.
+    pub(crate) fn attachment(&self) -> Option<XdpAttachment> {
+        self.attachment
     }
 
     /// Returns the link that was pinned for it, even if the link has ended.
@@ -146,53 +151,20 @@ impl Installed {
 
     /// Describes settings of other interfaces that the program needs and has lost.
     pub fn lost(&self, site: &Site) -> Vec<String> {
-        let mut lost = readiness::lost(&self.record.changes);
+        let mut lost = features::lost(&self.record.changes);
         let had_link = bpffs::open_link(&self.directory.join(PEER_LINK)).is_ok();
         if had_link && self.peer_link().is_none() {
-            lost.extend(readiness::unheard(site));
+            lost.extend(features::unheard(site));
         }
         lost
-    }
-
-    /// Removes it from the interface, and undoes all that was made for it.
-    pub fn detach(self, site: &Site) -> Result<()> {
-        let _lock = site.lock()?;
-        tail_call::settle(site);
-        // Another command may have given its link to another program since it was found, or removed it.
-        let mut there = Self::all(site)?.into_iter();
-        match there.find(|one| one.id == self.id) {
-            Some(found) => found.take_off(site),
-            None => Ok(()),
-        }
-    }
-
-    fn take_off(self, site: &Site) -> Result<()> {
-        let what = || format!("cannot remove {} from {}", self.name(), site.label());
-        if let Some(dispatcher) = dispatcher_of(site, self.id)? {
-            dispatcher.without(site, self.id)?;
-            self.forget();
-            return Ok(());
-        }
-        if tail_call::leave(site, &self)? {
-            self.forget();
-            return Ok(());
-        }
-        if let Some(link) = &self.link {
-            link::detach(link.as_fd()).map_err(|e| Error::os(what(), e))?;
-        } else if let Some(attachment) = self.attachment {
-            apply::remove(site, attachment).map_err(|refusal| refusal.about(what()))?;
-        }
-        // Its program arrays are emptied with their pins: not while a packet is about to jump through them.
-        events::wait_for_running_programs();
-        self.forget();
-        Ok(())
     }
 
     /// Removes the pins, and undoes the changes made for the program.
     pub(crate) fn forget(&self) {
         let turn = Turn::take();
         // Settings come first, while the record still lists them, in case this process is killed.
-        readiness::undo(&turn, &self.record.changes, Some(&self.directory));
+        let others = || all_changes(Some(&self.directory));
+        features::undo(&turn, &self.record.changes, &others);
         // Pins shared with other programs stay until the last of them is removed.
         let shared: Vec<PathBuf> = all_records()
             .filter(|(directory, _)| *directory != self.directory)
@@ -262,34 +234,42 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// Pins a program. A member of a dispatcher's chain is held by that chain's own pins, so that it ends when another
-    /// tool removes it from the chain.
-    pub fn new(lock: &Lock, program: &mut Program, member: bool) -> Result<Self> {
-        let directory = lock.make_inside(&program.id().to_string())?;
+    /// Records a program, so that its pins are removed with it.
+    pub fn new(lock: &Lock, id: u32, record: Record) -> Result<Self> {
+        let directory = lock.make_inside(&id.to_string())?;
         let pinned = Self {
             installed: Installed {
-                directory: directory.clone(),
-                id: program.id(),
+                directory,
+                id,
                 link: None,
                 attachment: None,
-                record: program.keep(),
+                record,
             },
             done: false,
         };
-        if !member {
-            bpffs::pin(program.as_fd(), &directory.join(PROGRAM))?;
-        }
-        pinned.installed.record.pin(&directory.join(RECORD))?;
-        program.recorded();
-        if let Some(link) = program.peer_link() {
-            bpffs::pin(link.as_fd(), &directory.join(PEER_LINK))?;
-        }
-        let maps = directory.join(MAPS);
-        make_directory(&maps)?;
-        for (name, fd) in program.own_maps() {
-            bpffs::pin(fd, &maps.join(pin_name(&name)))?;
-        }
         Ok(pinned)
+    }
+
+    pub fn record(&self) -> Result<()> {
+        let Installed {
+            directory, record, ..
+        } = &self.installed;
+        record.pin(&directory.join(RECORD))
+    }
+
+    /// Pins an object of the program.
+    pub fn pin(&self, object: BorrowedFd<'_>, name: &str) -> Result<()> {
+        bpffs::pin(object, &self.installed.directory.join(name))
+    }
+
+    /// Pins the program's maps, by their names in the source.
+    pub fn pin_maps(&self, own: &[(String, BorrowedFd<'_>)]) -> Result<()> {
+        let maps = self.installed.directory.join(MAPS);
+        make_directory(&maps)?;
+        for (name, fd) in own {
+            bpffs::pin(*fd, &maps.join(pin_name(name)))?;
+        }
+        Ok(())
     }
 
     /// Pins the link that is about to attach the program in place of another one.
@@ -409,7 +389,7 @@ pub fn programs_on(site: &Site) -> Result<Vec<XdpAttachment>> {
             mode: head.mode,
             program_id: member.program,
         }));
-        let jumped_to = tail_call::after(head.program_id).into_iter();
+        let jumped_to = chain::after(head.program_id).into_iter();
         all.extend(jumped_to.map(|program_id| XdpAttachment {
             mode: head.mode,
             program_id,

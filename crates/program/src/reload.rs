@@ -8,10 +8,9 @@ use trawl_attach::site::Site;
 use trawl_attach::snapshot;
 use trawl_sys::netlink::XdpMode;
 
-use crate::bundled::{BALANCE, GUARD, NAMES, route};
+use crate::chain;
 use crate::chain::dispatcher::Dispatcher;
-use crate::chain::tail_call;
-use crate::pins::Installed;
+use crate::pins::{BALANCE, GUARD, Installed, NAMES, ROUTE};
 
 /// The program that trawl attaches to devices that accept XDP frames only with one.
 const HELPER: &str = "trawl_pass";
@@ -110,7 +109,7 @@ pub fn with_hooks(site: &Site, program: u32) -> Reload {
 pub fn removal(interface: &str, source: &str, id: u32) -> String {
     match source {
         GUARD => format!("trawl guard unload {interface}"),
-        route::NAME => format!("trawl route unload {interface}"),
+        ROUTE => format!("trawl route unload {interface}"),
         BALANCE => format!("trawl balance unload {interface}"),
         _ => format!("trawl xdp unload {interface} {id}"),
     }
@@ -137,7 +136,7 @@ fn how(site: &Site, program: u32) -> Again {
     let source = found.source();
     match source {
         GUARD => return Again::Guard,
-        route::NAME => return Again::Route,
+        ROUTE => return Again::Route,
         BALANCE => return Again::Balance,
         _ => {}
     }
@@ -147,7 +146,7 @@ fn how(site: &Site, program: u32) -> Again {
         // Programs with a fixed verdict need no options.
         false => format!("{source}, with its options,"),
     };
-    let is_alone = tail_call::after(program).is_empty() && members.len() <= 1;
+    let is_alone = chain::after(program).is_empty() && members.len() <= 1;
     Again::Program {
         source,
         program: is_file.then(|| found.name().to_owned()),

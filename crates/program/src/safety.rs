@@ -14,9 +14,8 @@ use trawl_sys::netns::run_maybe_in;
 use trawl_sys::session::Session;
 use trawl_sys::{Error, Result};
 
-use crate::bundled::GUARD;
 use crate::chain;
-use crate::pins::Installed;
+use crate::pins::{GUARD, Installed};
 
 const PASS: u32 = 2;
 const SENDS_ON: [u32; 2] = [3, 4];

@@ -20,8 +20,8 @@ use trawl_sys::confirm::{self, Reverted};
 use trawl_sys::netlink::Netlink;
 use trawl_sys::{Error, Result};
 
+use crate::chain;
 use crate::chain::dispatcher::Dispatcher;
-use crate::chain::tail_call;
 use crate::pins::{self, Installed};
 use crate::swap;
 
@@ -237,7 +237,7 @@ impl Look {
 
     /// Returns the chain of trawl's own that begins with a program.
     fn jumps(&self, head: u32, known: &Known) -> Vec<Member> {
-        let after = tail_call::after(head);
+        let after = chain::after(head);
         if after.is_empty() {
             return Vec::new();
         }

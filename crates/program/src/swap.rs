@@ -18,9 +18,8 @@ use trawl_sys::netns::Mark;
 use trawl_sys::warden::{Undo, Warden, hold};
 use trawl_sys::{Error, Result};
 
+use crate::chain;
 use crate::chain::dispatcher::Dispatcher;
-use crate::chain::tail_call;
-use crate::explain;
 use crate::hooks::HOOK;
 use crate::load::Source;
 use crate::pins::{self, Installed, MAPS, PEER_LINK, PROGRAM, RECORD, Record, STAND_IN};
@@ -58,7 +57,7 @@ impl Loan {
     pub fn take(site: &Site, file: &Path) -> Result<Option<Self>> {
         let what = || format!("cannot insert hooks into the program on {}", site.label());
         let lock = site.lock()?;
-        let refused = |which: &str, refusal| explain::loan(site, which, file, refusal);
+        let refused = |which: &str, refusal| explain_refusal(site, which, file, refusal);
         let mut now = Snapshot::read(site)?;
         for one in &mut now.present {
             if let Some(found) = Dispatcher::read(one.program_id) {
@@ -73,7 +72,7 @@ impl Loan {
         };
         let facts = |of: XdpAttachment| Facts {
             hooks,
-            jumps: tail_call::after(of.program_id).len(),
+            jumps: chain::after(of.program_id).len(),
             links: match own_link(&installed, of) {
                 Some(_) => 1,
                 None => snapshot::links_of(site.index(), of).len(),
@@ -419,6 +418,42 @@ pub enum LoanRefusal {
     MapsWithoutMatch {
         maps: Vec<String>,
     },
+}
+
+/// Explains the refusal to replace the running program, `which`, by one with hooks for a capture.
+fn explain_refusal(site: &Site, which: &str, file: &Path, refusal: LoanRefusal) -> Error {
+    let (label, file) = (site.label(), file.display());
+    let fail =
+        |why: String| Error::failed(format!("cannot insert hooks into {which} on {label}"), why);
+    let other_file = format!(
+        "name the file that it was loaded from; trawl xdp load {label} {file} --replace --keep-maps --tappable replaces it"
+    );
+    match refusal {
+        LoanRefusal::NothingAttached => {
+            fail("no XDP program is on it".to_owned()).fix("leave out --tappable to capture what arrives")
+        }
+        LoanRefusal::SeveralModes { programs } => {
+            fail(format!("{programs} programs are on it, in several modes"))
+        }
+        LoanRefusal::Chain => {
+            fail("a chain of several programs is on it".to_owned()).fix("load the program with hooks: trawl xdp load IF FILE.o --keep-maps --tappable --prio N, then unload the one without")
+        }
+        LoanRefusal::SeveralLinks { links } => fail(format!(
+            "{links} links attach it to interfaces with this number, in several namespaces"
+        )),
+        LoanRefusal::OtherProgram => {
+            fail(format!("{file} is another program: the tags differ")).fix(other_file)
+        }
+        LoanRefusal::UnknownProgram => fail(format!(
+            "the tag does not show whether {file} is the running program"
+        ))
+        .fix(other_file),
+        LoanRefusal::MapsWithoutMatch { maps } => fail(format!(
+            "no map of {file} fits these of its maps: {}",
+            maps.join(", ")
+        ))
+        .fix(other_file),
+    }
 }
 
 /// Facts about an attached program that the snapshot lacks.

@@ -6,14 +6,15 @@ use std::os::fd::AsFd;
 use trawl_attach::plan::{self, Means};
 use trawl_attach::site::{self, Lock};
 use trawl_attach::{Site, Snapshot, apply, snapshot};
-use trawl_bpf::info;
+use trawl_bpf::{info, link};
 use trawl_sys::lock::Rank;
 use trawl_sys::netlink::XdpAttachment;
 use trawl_sys::netns::{self, Look, Namespace};
 use trawl_sys::{Error, Result, events};
 
-use crate::chain::dispatcher::{self, Dispatcher, DispatcherLock, build, parts_of};
-use crate::chain::tail_call;
+use crate::chain::build::{self, DispatcherLock, build, parts_of};
+use crate::chain::dispatcher::Dispatcher;
+use crate::chain::{after, tail_call};
 use crate::pins::{Installed, helped_by, programs_on, read_all};
 use crate::{readiness, safety};
 
@@ -22,13 +23,13 @@ const MOST_ROUNDS: u32 = 20;
 
 /// A dispatcher on an interface.
 #[derive(Debug)]
-pub(crate) struct Headed {
+struct Headed {
     head: XdpAttachment,
     dispatcher: Dispatcher,
 }
 
 /// Returns the dispatcher on the interface that runs a program.
-pub(crate) fn dispatcher_of(site: &Site, program: u32) -> Result<Option<Headed>> {
+fn dispatcher_of(site: &Site, program: u32) -> Result<Option<Headed>> {
     let heads = site.link()?.xdp.into_iter();
     let found = heads.filter_map(|head| {
         let dispatcher = Dispatcher::read(head.program_id)?;
@@ -43,12 +44,12 @@ pub(crate) fn dispatcher_of(site: &Site, program: u32) -> Result<Option<Headed>>
 
 impl Headed {
     /// Replaces the chain by one without this program; with the last one the dispatcher is removed too.
-    pub fn without(&self, site: &Site, program: u32) -> Result<()> {
+    fn without(&self, site: &Site, program: u32) -> Result<()> {
         let lock = DispatcherLock::take()?;
         let mut members = self.dispatcher.members.iter();
         let leaving = members.position(|member| member.program == program);
         if self.dispatcher.members.len() <= 1 {
-            return dispatcher::remove(site, self.head, &lock);
+            return build::remove(site, self.head, &lock);
         }
         let mut parts = parts_of(&self.dispatcher)?;
         if let Some(at) = leaving {
@@ -64,6 +65,42 @@ impl Headed {
                     site.label()
                 ))
             })
+    }
+}
+
+impl Installed {
+    /// Removes it from the interface, and undoes all that was made for it.
+    pub fn detach(self, site: &Site) -> Result<()> {
+        let _lock = site.lock()?;
+        tail_call::settle(site);
+        // Another command may have given its link to another program since it was found, or removed it.
+        let mut all = Self::all(site)?.into_iter();
+        match all.find(|one| one.id() == self.id()) {
+            Some(found) => found.take_off(site),
+            None => Ok(()),
+        }
+    }
+
+    fn take_off(self, site: &Site) -> Result<()> {
+        let what = || format!("cannot remove {} from {}", self.name(), site.label());
+        if let Some(dispatcher) = dispatcher_of(site, self.id())? {
+            dispatcher.without(site, self.id())?;
+            self.forget();
+            return Ok(());
+        }
+        if tail_call::leave(site, &self)? {
+            self.forget();
+            return Ok(());
+        }
+        if let Some(link) = self.pinned_link() {
+            link::detach(link).map_err(|e| Error::os(what(), e))?;
+        } else if let Some(attachment) = self.attachment() {
+            apply::remove(site, attachment).map_err(|refusal| refusal.about(what()))?;
+        }
+        // Its program arrays are emptied with their pins: not while a packet is about to jump through them.
+        events::wait_for_running_programs();
+        self.forget();
+        Ok(())
     }
 }
 
@@ -197,7 +234,7 @@ fn take_off(site: &Site, attachment: XdpAttachment) -> Result<bool> {
         return Ok(false);
     }
     if Dispatcher::read(id).is_some() {
-        dispatcher::remove(site, attachment, &DispatcherLock::take()?)?;
+        build::remove(site, attachment, &DispatcherLock::take()?)?;
         return Ok(true);
     }
     apply::remove(site, attachment).map_err(|refusal| {
@@ -266,7 +303,7 @@ fn sweep_here(lock: &Lock, site: &Site) -> Result<()> {
     tail_call::settle(site);
     for one in read_all(lock.path(), &programs_on(site)?) {
         // A program whose link still attaches it moved with its interface to another namespace.
-        if !one.is_attached() && one.link().is_none() {
+        if one.attachment().is_none() && one.link().is_none() {
             one.forget();
         }
     }
@@ -296,7 +333,7 @@ pub(crate) fn sweep_everywhere() {
         let heads = others
             .iter()
             .filter(|one| chained && one.pinned_link().is_some());
-        let alive: Vec<u32> = heads.flat_map(|head| tail_call::after(head.id())).collect();
+        let alive: Vec<u32> = heads.flat_map(|head| after(head.id())).collect();
         let orphaned = |one: &&&Installed| {
             chained
                 && one.seat().is_some()
@@ -304,7 +341,7 @@ pub(crate) fn sweep_everywhere() {
                 && !alive.contains(&one.id())
         };
         let heads = ended.iter().filter(|one| one.pinned_link().is_some());
-        after_ended.extend(heads.flat_map(|head| tail_call::after(head.id())));
+        after_ended.extend(heads.flat_map(|head| after(head.id())));
         for one in ended.iter().chain(others.iter().filter(orphaned)) {
             one.forget();
         }

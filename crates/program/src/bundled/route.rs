@@ -26,10 +26,9 @@ use crate::counters;
 use crate::hooks::HOOK;
 use crate::install::{self, Put};
 use crate::load::{Program, Source};
-use crate::pins::Installed;
+use crate::pins::{Installed, ROUTE};
 use crate::readiness::{self, Readiness};
 
-pub(crate) const NAME: &str = "route";
 const FUNCTION: &str = "trawl_route";
 const PORTS: &str = "ports";
 const ARRIVALS: &str = "arrivals";
@@ -258,7 +257,7 @@ fn check_port(site: &Site, links: &[Link]) -> Result<()> {
 
 /// Returns the program, with the maps that it shares with the router's other ports.
 fn source(others: &[Port]) -> Result<Source> {
-    let mut source = Source::embedded(NAME, object::ROUTE)?;
+    let mut source = Source::embedded(ROUTE, object::ROUTE)?;
     source.choose(Some(FUNCTION))?;
     let mut shared = Vec::new();
     if let Some(port) = others.first() {

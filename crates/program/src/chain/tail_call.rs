@@ -10,82 +10,18 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use serde::{Deserialize, Serialize};
-use trawl_attach::plan::LONGEST_CHAIN;
 use trawl_attach::site::Lock;
 use trawl_attach::{Request, Site, apply};
-use trawl_bpf::{info, map, program};
-use trawl_sys::netlink::{XdpAttachment, XdpMode};
+use trawl_bpf::{map, program};
+use trawl_sys::netlink::XdpAttachment;
 use trawl_sys::{Error, Result, events};
 
-use crate::chain::{Actions, Looks, MOST_JUMPS, most_jumps};
-use crate::hooks::{ACTIONS, ENTRY, HOOK, NEXT, count_captures};
-use crate::load::{Program, Source};
-use crate::pins::{Installed, Pinned};
+use crate::captures::count_captures;
+use crate::chain::{Looks, MOST_JUMPS, after, most_jumps, next_map};
+use crate::hooks::{ACTIONS, ENTRY, HOOK};
+use crate::load::Program;
+use crate::pins::Installed;
 use crate::safety;
-
-/// A program's recorded position in a chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChainSeat {
-    /// Lower ones run first; among equals, the one loaded first.
-    pub priority: u32,
-    /// The verdicts after which the next program runs, as bits.
-    actions: u32,
-    /// Set if the program accepts packets in several pieces: all programs of a chain do, or none.
-    frags: bool,
-    /// Set if other programs can run after it.
-    followable: bool,
-}
-
-impl ChainSeat {
-    pub fn actions(&self) -> Actions {
-        Actions::from_bits(self.actions)
-    }
-
-    /// Returns the slots that lead to the next program.
-    fn slots(&self) -> Vec<u32> {
-        let mut verdicts = self.actions().verdicts();
-        verdicts.retain(|verdict| *verdict < ACTIONS);
-        verdicts
-    }
-
-    /// Notes that its exits could not be rewritten, so that it can only be the last one.
-    pub(crate) fn close(&mut self) {
-        self.followable = false;
-    }
-
-    pub(crate) fn verdicts(&self) -> Vec<u32> {
-        self.slots()
-    }
-
-    pub(crate) fn frags(&self) -> bool {
-        self.frags
-    }
-
-    /// Returns the requested priority, or else the source's, and the source's actions.
-    pub(crate) fn asked(source: &mut Source, priority: Option<u32>, frags: bool) -> Result<Self> {
-        let config = source.run_config()?;
-        Ok(Self {
-            priority: priority.unwrap_or(config.priority),
-            actions: config.actions.bits(),
-            frags,
-            followable: true,
-        })
-    }
-}
-
-/// Returns the programs of the chain on the interface in order; empty if the attached program is in no chain.
-pub fn of(site: &Site, mode: Option<XdpMode>) -> Result<Vec<Installed>> {
-    let offload = mode == Some(XdpMode::Offload);
-    let present = site.link()?.xdp;
-    let head = present
-        .iter()
-        .find(|one| (one.mode == XdpMode::Offload) == offload);
-    Ok(from(
-        head.map(|head| head.program_id),
-        Installed::all(site)?,
-    ))
-}
 
 /// Returns the chain that begins with this program, out of trawl's programs on the interface.
 pub(crate) fn from(head: Option<u32>, mut installed: Vec<Installed>) -> Vec<Installed> {
@@ -101,36 +37,6 @@ pub(crate) fn from(head: Option<u32>, mut installed: Vec<Installed>) -> Vec<Inst
         chain.push(found);
     }
     chain
-}
-
-/// Returns the programs that run after an attached one, read from the kernel's own maps.
-pub fn after(head: u32) -> Vec<u32> {
-    let mut found: Vec<u32> = Vec::new();
-    let mut at = head;
-    while let Some(next) = next_of(at)
-        && found.len() < LONGEST_CHAIN
-        && !found.contains(&next)
-    {
-        found.push(next);
-        at = next;
-    }
-    found
-}
-
-fn next_of(program: u32) -> Option<u32> {
-    let map = next_map(program)?;
-    (0..ACTIONS).find_map(|slot| map::program_in(map.as_fd(), slot).ok().flatten())
-}
-
-/// Opens the map that a program's exits jump through.
-fn next_map(program: u32) -> Option<OwnedFd> {
-    let program = program::open_by_id(program).ok()?;
-    let about = info::program(program.as_fd()).ok()?;
-    about.map_ids.into_iter().find_map(|id| {
-        let map = map::open_by_id(id).ok()?;
-        let about = map::info(&map).ok()?;
-        (about.name == NEXT && about.kind == map::PROG_ARRAY).then_some(map)
-    })
 }
 
 fn next_map_of(program: u32, what: impl Fn() -> String) -> Result<OwnedFd> {
@@ -191,7 +97,7 @@ pub(crate) fn join(
         lead(&map, &seat.slots(), Some(&next.program()?)).map_err(fail)?;
     }
     safety::check_session(site, request, program.name(), program.as_fd(), &[])?;
-    let pinned = Pinned::new(lock, &mut program, false)?;
+    let pinned = program.pin(lock, false)?;
     let attachment = XdpAttachment {
         mode,
         program_id: id,

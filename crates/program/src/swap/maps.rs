@@ -14,12 +14,11 @@ use trawl_bpf::{functions, map, program};
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result};
 
-use crate::bundled::{self, route};
 use crate::chain::dispatcher::Dispatcher;
 use crate::explain;
 use crate::hooks::{ENTRY, HOOK, NEXT};
 use crate::load::{Program, Source};
-use crate::pins::{Installed, programs_on};
+use crate::pins::{GUARD, Installed, NAMES, ROUTE, programs_on};
 
 /// Length above which an array counts as non-empty without being read.
 const LONGEST_READ: u32 = 1 << 16;
@@ -194,8 +193,7 @@ fn running_on(site: &Site, mode: XdpMode) -> Result<Vec<Running>> {
         }
         let trawls = own.iter().find(|installed| installed.id() == id);
         let source = trawls.map(Installed::source).unwrap_or_default();
-        let is_bundled =
-            bundled::NAMES.contains(&source) || [route::NAME, bundled::GUARD].contains(&source);
+        let is_bundled = NAMES.contains(&source) || [ROUTE, GUARD].contains(&source);
         let fail = |e| Error::os(format!("cannot read program {id} on {}", site.label()), e);
         let Some(mut running) = Running::open(id, is_bundled).map_err(fail)? else {
             continue;
