@@ -1,139 +1,38 @@
 //! A capture being assembled: taps add their hook points and the rings that carry their records.
 
-mod slots;
-
+use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use trawl_bpf::layout::drop::{LINKS_FOLLOWED, LINKS_NONE, LINKS_POINTS};
-use trawl_bpf::layout::{
-    ALL, HOLD_NOTHING, RING_MAX_POINTS, RecordConfig, TapConfig, VERDICT_NONE, VERDICT_TC,
-    VERDICT_XDP, VERDICT_XDP_SEEN,
-};
-use trawl_bpf::{info, kernel_types, object, probe, program};
+use trawl_bpf::layout::{ALL, HOLD_NOTHING, RING_MAX_POINTS, Shared, TapConfig};
+use trawl_bpf::object::TapProgram;
+use trawl_bpf::program::LoadOptions;
+use trawl_bpf::table::Table;
+use trawl_bpf::{info, kernel_types, link, object, probe, program};
 use trawl_packet::pcapng;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_ring::producer::{Producer, Tickets};
-use trawl_ring::{Account, Consumer, Geometry, Rings, account_offset, rejected_offset};
+use trawl_ring::{Consumer, Geometry, Rings, account_offset, rejected_offset};
 use trawl_sys::clock::{self, ProgramClock};
 use trawl_sys::warden::{Undo, Warden};
 use trawl_sys::{Error, Result, events, host};
 
 use crate::capture_site::CaptureSite;
 use crate::event::{ClockReason, Event};
-use crate::many::Many;
-use crate::options::{Direction, Options, Sample, Stamps, TapChoice, TimeSource};
-use crate::taps::polls;
-use slots::{Slots, Tenancy};
-
-/// A hook point with its own counters.
-#[derive(Clone, Debug)]
-pub struct Point {
-    /// Slot of its counters in the rings.
-    tenancy: Tenancy,
-    /// Index of its site; `None` if the point belongs to no single site.
-    pub site: Option<usize>,
-    pub label: String,
-    /// Name of its interface blocks, if not the label.
-    block_name: Option<String>,
-    /// Name of the hook in messages: `xdp exit`, `tc egress`.
-    pub hook: String,
-    pub tap: &'static str,
-    /// Attach mode, once attached: `native`, `skb`, `tcx`, `clsact`.
-    pub mode: &'static str,
-    /// Link type of its packets, if not the interface's.
-    link_type: Option<u16>,
-    /// Remark on the time stamps, for the interface block.
-    note: Option<String>,
-    /// Description of the foreign program at which packets are seen, for the file.
-    program: Option<String>,
-    /// Interface blocks whose packets count here.
-    pub interfaces: Vec<u32>,
-    /// Source of its records' time stamps.
-    pub stamps: Stamps,
-    pub(crate) rings: Arc<Rings>,
-}
-
-impl Point {
-    /// Returns the event that packets are being recorded here.
-    pub fn capturing(&self) -> Event {
-        Event::Capturing {
-            interface: self.label.clone(),
-            hook: self.hook.clone(),
-            mode: self.mode.to_owned(),
-        }
-    }
-
-    /// Returns the counters of this point's packets, as far as the rings know.
-    pub(crate) fn account(&self) -> Account {
-        self.tenancy.account(&self.rings)
-    }
-}
-
-/// Returns the end of an XDP program (entry or exit) that a hook stands for.
-fn end_of(hook: &str) -> Option<&'static str> {
-    let ends = ["xdp entry", "xdp exit"];
-    ends.into_iter().find(|end| hook.starts_with(end))
-}
+use crate::many::{
+    Likeness, Many, PacketStructure, TableEntry, ask_for_namespace, broadcast_netmask, new_table,
+};
+use crate::options::{Direction, Options, Readings, Sample, Stamps, TapChoice, TimeSource};
+use crate::point::{Carries, Point, PointIds, Slots, Tenancy, end_of};
+use crate::sampling::rate_times;
 
 /// An interface block that is written once everything is attached.
 #[derive(Clone, Copy, Debug)]
 struct InterfaceSeed {
     point: usize,
     clock: &'static str,
-}
-
-/// The identifiers given to a new hook point.
-#[derive(Clone, Copy, Debug)]
-pub struct PointIds {
-    /// Index in the list of points.
-    pub point: u32,
-    /// Slot of its counters in the rings.
-    pub slot: u32,
-    pub interface: u32,
-    /// Interface block for packets stamped by the hardware, if requested.
-    pub hardware_interface: u32,
-    /// True if records carry the verdict.
-    verdict: bool,
-}
-
-/// The verdict that a program's records carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carries {
-    Nothing,
-    Xdp(u32),
-    /// The verdict that the XDP program returns.
-    XdpAsSeen,
-    Tc(i32),
-}
-
-impl PointIds {
-    /// Returns the part of a program's configuration that makes records for this point.
-    pub fn record(&self, direction: u32, carries: Carries) -> RecordConfig {
-        let (kind, value) = match carries {
-            _ if !self.verdict => (VERDICT_NONE, 0),
-            Carries::Nothing => (VERDICT_NONE, 0),
-            Carries::Xdp(action) => (VERDICT_XDP, u64::from(action)),
-            Carries::XdpAsSeen => (VERDICT_XDP_SEEN, 0),
-            Carries::Tc(action) => (VERDICT_TC, i64::from(action) as u64),
-        };
-        RecordConfig {
-            account_offset: account_offset(self.slot),
-            rejected_offset: rejected_offset(self.slot),
-            point: self.slot,
-            interface: self.interface,
-            hardware_interface: self.hardware_interface,
-            direction,
-            verdict_kind: kind as u32,
-            // One byte of kind, eight of value, three of padding.
-            verdict_low: kind as u32 | (value as u32) << 8,
-            verdict_middle: (value >> 24) as u32,
-            verdict_high: (value >> 56) as u32,
-            options_length: 0,
-            fixed_length: 0,
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -192,6 +91,8 @@ const POINTS_OF_A_SITE: usize = 24;
 const POINTS_AT_LEAST: usize = 64;
 /// Points of an interface that joins later: entry and exit.
 const POINTS_OF_A_JOIN: u32 = 2;
+/// Number of sites above which they share programs. A program for a single interface is faster.
+const PROGRAMS_APART: usize = 16;
 
 fn too_many(max: usize) -> Error {
     let why = format!("{max} is the limit");
@@ -434,7 +335,7 @@ impl Assembly {
         }
         if self.polls.is_none() {
             let rings = self.program_rings()?;
-            let polls = polls::watch(&self.config(&rings), &rings, readings);
+            let polls = watch_polls(&self.config(&rings), &rings, readings);
             if let Err(error) = &polls {
                 self.details.push(Event::ClockReadPerPacket {
                     interface: site.label.clone(),
@@ -665,6 +566,101 @@ impl Assembly {
     }
 }
 
+impl Assembly {
+    /// Records the namespaces of the first interfaces, and whether later ones may come from others.
+    pub(crate) fn expect(&mut self, sites: &[CaptureSite]) {
+        let first = sites.first().and_then(|site| site.namespace.as_ref());
+        let mut numbers = HashSet::new();
+        for site in sites {
+            if site.namespace_number().is_ok_and(|one| numbers.insert(one)) {
+                self.many.known.push(site.namespace.clone());
+            }
+        }
+        self.many.namespaces = numbers.len().max(1);
+        self.many.across_namespaces = self.options.across_namespaces
+            || sites.iter().any(|site| site.namespace.as_ref() != first);
+    }
+
+    /// Returns true if one program serves all interfaces that it can.
+    pub(crate) fn serves_many(&self) -> bool {
+        let is_alike = self.options.time == TimeSource::System && !self.options.follows();
+        is_alike && (self.options.joins || self.sites > PROGRAMS_APART)
+    }
+
+    /// Generalises a program's configuration to many interfaces.
+    pub(crate) fn for_many(
+        &self,
+        name: &str,
+        config: &mut TapConfig,
+        site: &CaptureSite,
+        from: PacketStructure,
+    ) -> Result<Likeness> {
+        for record in [&mut config.first, &mut config.second] {
+            record.account_offset = account_offset(0);
+            record.rejected_offset = rejected_offset(0);
+            record.point = 0;
+            record.interface = 0;
+            record.hardware_interface = 0;
+        }
+        let everywhere = self.many.across_namespaces && ask_for_namespace(config, from);
+        Ok(Likeness {
+            name: name.to_owned(),
+            config: config.to_bytes(),
+            namespace: match everywhere {
+                true => None,
+                false => Some(site.namespace_number()?),
+            },
+            link_type: site.interface.link_type,
+            netmask: broadcast_netmask(&self.options, site),
+        })
+    }
+
+    /// Returns the table that a program reads.
+    pub(crate) fn interface_table(
+        &mut self,
+        hook: &'static str,
+        likeness: &Likeness,
+    ) -> Result<Rc<Table>> {
+        let whose = (hook, likeness.namespace);
+        if let Some(table) = self.many.tables.get(&whose) {
+            return Ok(Rc::clone(table));
+        }
+        let table = new_table()?;
+        self.many.tables.insert(whose, Rc::clone(&table));
+        Ok(table)
+    }
+
+    /// Makes packets of an interface count at a point; `None` if they count at another point of this capture.
+    pub(crate) fn add_to_table(
+        &mut self,
+        hook: &'static str,
+        likeness: &Likeness,
+        site: &CaptureSite,
+        ids: &PointIds,
+    ) -> Result<Option<TableEntry>> {
+        let table = self.interface_table(hook, likeness)?;
+        let namespace = match likeness.namespace {
+            Some(_) => 0,
+            None => site.namespace_number()?,
+        };
+        TableEntry::take(&table, namespace, site, ids)
+    }
+}
+
+/// Signals the end of polls, the kernel's tracepoint after each poll of a device, to the programs that write into these rings, as long as the returned link is open.
+fn watch_polls(config: &TapConfig, rings: &Rings, readings: Readings) -> Result<OwnedFd> {
+    let what = "cannot see the end of polls";
+    if probe::is_unwanted("napi_poll") {
+        return Err(Error::failed(what, "disabled by TRAWL_WITHOUT"));
+    }
+    let mut config = *config;
+    readings.write_to(&mut config);
+    let name = "trawl_poll_end";
+    let ready = TapProgram::prepare(object::POLL, name, &config, &program_maps(rings, None))?;
+    let loaded = ready.load(&LoadOptions::new(name, program::RAW_TRACEPOINT))?;
+    link::attach_raw_tracepoint(loaded.as_fd(), "napi_poll").map_err(|e| Error::os(what, e))
+}
+
 /// Returns the offset of the flags in the kernel's XDP packet structure, or 0 if programs cannot read it.
 fn flags_offset() -> u32 {
     object::can_cast()
@@ -687,14 +683,6 @@ fn links(options: &Options, sites: usize) -> u32 {
         true => links as u32,
         false => LINKS_NONE as u32,
     }
-}
-
-/// Returns the time between records at a rate, and the permitted advance: a hundredth of a second, or one record. Both are in
-/// 1/64 ns, so that high rates are exact.
-pub(crate) fn rate_times(per_second: u64) -> (u64, u64) {
-    const SECOND: u64 = 1_000_000_000 << 6;
-    let interval = (SECOND / per_second.max(1)).max(1);
-    (interval, (SECOND / 100).saturating_sub(interval))
 }
 
 /// Returns the maps of a tap program, under the names in its source.

@@ -3,14 +3,15 @@
 //! latest capture stands in front, so that a lone capture has no jump, which would cost time. When the capture in front
 //! leaves, the next one replaces it without a gap.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 
 use trawl_bpf::layout::{ALL, CHAIN_SLOTS};
 use trawl_bpf::{link, map, program};
-pub use trawl_program::hooks::{MAP_NAME, is_member};
-use trawl_program::hooks::{ROWS, SEATS, SHARED_MAP_NAME, array_of, last_taken, row_of, seated};
+pub use trawl_program::captures::{MAP_NAME, is_member};
+use trawl_program::captures::{ROWS, SEATS, SHARED_MAP_NAME, array_of, last_taken, row_of, seated};
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::warden::{self, Undo};
 use trawl_sys::{Error, Result};
@@ -204,6 +205,36 @@ impl CaptureSeat {
             // A failure loses nothing: the whole chain goes with its last holder.
             let _ = map::replace_program(self.map.as_fd(), own, next.as_ref().map(AsFd::as_fd));
         }
+    }
+}
+
+/// A program, and its seat among the captures of its interfaces.
+#[derive(Debug)]
+pub(crate) struct Seated {
+    pub seat: RefCell<CaptureSeat>,
+    pub program: Arc<OwnedFd>,
+    pub id: u32,
+}
+
+impl Seated {
+    pub fn new(seat: CaptureSeat, program: OwnedFd) -> Result<Self> {
+        Ok(Self {
+            seat: RefCell::new(seat),
+            id: program::id(&program).map_err(|e| Error::os("cannot inspect a program", e))?,
+            program: Arc::new(program),
+        })
+    }
+
+    pub fn sit(&self, label: &str) -> Result<()> {
+        self.seat
+            .borrow_mut()
+            .sit(std::slice::from_ref(&*self.program))
+            .map_err(|e| Error::os(format!("cannot join the capture on {label}"), e))
+    }
+
+    pub fn leave_tasks(&self) -> Result<Vec<Box<dyn Undo>>> {
+        let seat = self.seat.borrow();
+        seat.leave_tasks(std::slice::from_ref(&*self.program))
     }
 }
 

@@ -10,6 +10,11 @@ use trawl_sys::{Error, Result};
 
 use crate::options::{Direction, Options};
 
+/// Prefixes before a colon in names of devices, which are not namespaces.
+const PREFIXES: [&str; 9] = [
+    "netmap", "vale", "zc", "dpdk", "nflog", "nfqueue", "dbus-", "dag", "rpcap",
+];
+
 /// One `-i` argument.
 #[derive(Clone, Debug)]
 pub struct CaptureSite {
@@ -36,6 +41,52 @@ impl CaptureSite {
         Ok(Self {
             label: text.to_owned(),
             namespace,
+            interface,
+            one_of_any: false,
+        })
+    }
+
+    /// Finds `NAME` in the given namespace (or the present one), or `NAMESPACE:NAME`, with NAME a device of a libpcap: an
+    /// interface, or anything else that the library knows.
+    pub fn of_library(text: &str, default_namespace: Option<&str>) -> Result<Self> {
+        let (namespace, name) = match text.split_once(':') {
+            Some((before, name)) if !is_prefix(before) => (Some(before), name),
+            _ => (default_namespace, text),
+        };
+        if name.is_empty() {
+            let what = format!("interface '{text}'");
+            return Err(Error::usage(what, "no device is named"));
+        }
+        let namespace = namespace.map(Namespace::open).transpose()?;
+        let interface = Interface::find(namespace.as_ref(), name)
+            .unwrap_or_else(|_| Interface::of_a_library(name));
+        Ok(Self {
+            label: text.to_owned(),
+            namespace,
+            interface,
+            one_of_any: false,
+        })
+    }
+
+    /// Parses `dpdk:PORT` or `dpdk:all`.
+    pub fn of_dpdk(text: &str) -> Result<Self> {
+        let port = text.strip_prefix("dpdk:").unwrap_or_default();
+        if port != "all" && port.parse::<u16>().is_err() {
+            return Err(Error::usage(
+                format!("interface '{text}'"),
+                "the dpdk tap requires dpdk:PORT, with the port's number, or dpdk:all",
+            ));
+        }
+        let interface = Interface {
+            link_type: LINKTYPE_ETHERNET,
+            // The number of queues is known once the helper has joined the application, which then refuses other queues.
+            rx_queues: u32::MAX,
+            tx_queues: u32::MAX,
+            ..Interface::of_a_library(text)
+        };
+        Ok(Self {
+            label: text.to_owned(),
+            namespace: None,
             interface,
             one_of_any: false,
         })
@@ -129,4 +180,29 @@ pub(crate) fn number_of(namespace: Option<&Namespace>) -> Result<u32> {
         None => Namespace::current()?.identity(),
     };
     Ok(inode as u32)
+}
+
+fn is_prefix(before: &str) -> bool {
+    let number_follows = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit());
+    PREFIXES
+        .iter()
+        .any(|prefix| match before.strip_prefix(prefix) {
+            Some(rest) => number_follows(rest),
+            None => false,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_prefixes_are_not_namespaces() {
+        for prefix in ["netmap", "vale0", "zc", "dpdk", "nflog", "vale"] {
+            assert!(is_prefix(prefix), "{prefix}");
+        }
+        for namespace in ["red", "netmaps", "zcx", "vale-a", ""] {
+            assert!(!is_prefix(namespace), "{namespace}");
+        }
+    }
 }

@@ -10,9 +10,10 @@
 //! use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
 //! use trawl_capture::TapChoice;
 //! use trawl_capture::summary::Summary;
-//! use trawl_capture::assembly::{Host, Point};
+//! use trawl_capture::assembly::Host;
 //! use trawl_capture::event::Event;
 //! use trawl_capture::options::{Memory, Options};
+//! use trawl_capture::point::Point;
 //! use trawl_capture::session::{self, Observer};
 //! use trawl_capture::capture_site::CaptureSite;
 //!
@@ -71,6 +72,8 @@ pub mod many;
 pub mod merge;
 pub mod options;
 pub mod plan;
+pub mod point;
+mod sampling;
 mod second;
 pub mod session;
 pub mod sources;

@@ -13,12 +13,12 @@ use trawl_packet::pcapng::options::PacketOptions;
 use trawl_pipeline::{Blocks, Counts, Outcome, Pressure, Stage, Writer};
 use trawl_sys::{Error, Result};
 
-use crate::assembly::Point;
 use crate::capture_site::CaptureSite;
 use crate::filter::{Filter, ethernet};
 use crate::options::{At, Options, SNAPLEN, TapChoice};
+use crate::point::Point;
+use crate::sampling::{Sampled, Sampling};
 use crate::taps::drop::as_frame;
-use crate::taps::packet::choice::{Choice as Chosen, Sampling};
 use trawl_pipeline::account::Account;
 
 /// Packets by the decision of the second filter.
@@ -110,7 +110,7 @@ fn may_loop(filter: &Filter, sites: &[CaptureSite], options: &Options) -> Result
 /// Decisions on packets at their entry, which apply to their exit too.
 #[derive(Debug, Default)]
 struct Entries {
-    choices: HashMap<u64, Chosen>,
+    choices: HashMap<u64, Sampled>,
     /// Identifiers in the order of arrival.
     order: VecDeque<u64>,
 }
@@ -119,7 +119,7 @@ impl Entries {
     /// Maximum number of packets. Each CPU has only a few in programs at a time; the exit of older ones was lost.
     const MOST: usize = 1 << 16;
 
-    fn remember(&mut self, id: u64, choice: Chosen) {
+    fn remember(&mut self, id: u64, choice: Sampled) {
         if self.choices.insert(id, choice).is_none() {
             self.order.push_back(id);
         }
@@ -276,8 +276,8 @@ impl SecondLook {
                 };
                 match (&mut self.sampling, matches) {
                     (Some(sampling), true) => sampling.choose_at(packet.timestamp),
-                    (None, true) => Chosen::Wanted,
-                    (_, false) => Chosen::NotInSample,
+                    (None, true) => Sampled::Wanted,
+                    (_, false) => Sampled::NotInSample,
                 }
             }
         };
@@ -285,12 +285,12 @@ impl SecondLook {
             entries.remember(id, choice);
         }
         let counts = match choice {
-            Chosen::Wanted => &mut fates.passed,
-            Chosen::NotInSample => &mut fates.filtered_out,
-            Chosen::OverRate => &mut fates.over_rate,
+            Sampled::Wanted => &mut fates.passed,
+            Sampled::NotInSample => &mut fates.filtered_out,
+            Sampled::OverRate => &mut fates.over_rate,
         };
         counts.add(interface, 1);
-        Ok(choice == Chosen::Wanted)
+        Ok(choice == Sampled::Wanted)
     }
 }
 

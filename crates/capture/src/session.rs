@@ -9,6 +9,7 @@ mod summary;
 mod tend;
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -25,18 +26,18 @@ use trawl_sys::warden::Warden;
 use trawl_sys::{Error, Result, clock};
 
 use crate::AttachedTap;
-use crate::assembly::{Assembly, Host, Point};
+use crate::assembly::{Assembly, Host};
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, Gap, Gone};
 use crate::filter::Filter;
 use crate::merge::Merge;
 use crate::options::{Options, TimeSource};
+use crate::point::Point;
 use crate::second::{Fates, SecondLook};
 use crate::summary::Summary;
 use crate::taps::select::select;
 use crate::taps::{dpdk, drop, pcap};
 use crate::trigger::{self, Trigger, TriggerState};
-use join::Joins;
 use presence::Presence;
 use promiscuous::Promiscuous;
 
@@ -208,6 +209,15 @@ struct Running<'r> {
     watched: usize,
     clock_offset: u64,
     joins: Joins,
+}
+
+/// Time of the next search, and the interfaces not to try again.
+#[derive(Debug, Default)]
+struct Joins {
+    next: Option<Instant>,
+    refused: HashSet<(String, u32)>,
+    /// True while interfaces wait for others to leave.
+    is_full: bool,
 }
 
 /// A capture once its taps are attached.

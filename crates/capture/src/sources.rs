@@ -50,11 +50,11 @@ impl Sources {
         for text in &self.names {
             match tap {
                 TapChoice::Dpdk => {
-                    sites.push(crate::taps::dpdk::find(text)?);
+                    sites.push(CaptureSite::of_dpdk(text)?);
                     continue;
                 }
                 TapChoice::Pcap => {
-                    sites.push(crate::taps::pcap::find(text, netns)?);
+                    sites.push(CaptureSite::of_library(text, netns)?);
                     continue;
                 }
                 _ => {}

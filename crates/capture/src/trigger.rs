@@ -17,11 +17,11 @@ use trawl_packet::verdict::Kind;
 use trawl_pipeline::{Blocks, Counts, Outcome, Pressure, Stage, Writer};
 use trawl_sys::{Error, Result, clock};
 
-use crate::assembly::Point;
 use crate::capture_site::CaptureSite;
 use crate::event::{Firing, TriggerCause, TriggerReport};
 use crate::filter::{Filter, ethernet};
 use crate::options::TriggerPlan;
+use crate::point::Point;
 use history::{Chunk, History};
 
 /// Maximum number of events listed one by one; further ones are counted only.

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use trawl_capture::TapChoice;
-use trawl_capture::assembly::{Host, Point};
+use trawl_capture::assembly::Host;
 use trawl_capture::event::Event;
 use trawl_capture::filter::Filter;
 use trawl_capture::options::{Drops, Memory, MemorySize, Options};
 use trawl_capture::plan::CapturePlan;
+use trawl_capture::point::Point;
 use trawl_capture::session::{self, Attached, Ended, Observer};
 use trawl_capture::sources::Sources;
 use trawl_capture::summary::Summary;

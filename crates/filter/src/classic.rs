@@ -89,6 +89,7 @@ pub mod ancillary {
 }
 
 /// One classic instruction, laid out as the kernel's `struct sock_filter`.
+#[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Instruction {
     /// Operation.

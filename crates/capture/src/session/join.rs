@@ -1,6 +1,5 @@
 //! Interfaces that appear and leave during a capture.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use trawl_packet::pcapng::write;
@@ -16,15 +15,6 @@ use crate::event::Event;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Searching uses at most this fraction of the time. Joining does not count: more interfaces may follow.
 const REST_FACTOR: u32 = 5;
-
-/// Time of the next search, and the interfaces not to try again.
-#[derive(Debug, Default)]
-pub(super) struct Joins {
-    next: Option<Instant>,
-    refused: HashSet<(String, u32)>,
-    /// True while interfaces wait for others to leave.
-    is_full: bool,
-}
 
 fn identity(site: &CaptureSite) -> (String, u32) {
     (site.label.clone(), site.interface.index)

@@ -6,8 +6,9 @@ use trawl_pipeline::{Counts, Outcome};
 use trawl_sys::{clock, errno};
 
 use super::{Ended, Session};
-use crate::assembly::{Host, Point};
+use crate::assembly::Host;
 use crate::options::Stamps;
+use crate::point::Point;
 use crate::summary::{PointSummary, Summary};
 
 impl Session {

@@ -6,62 +6,32 @@ mod worker;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use trawl_io::dpdk::{
-    self, Cleaner, DIRECTION_RECEIVED, DIRECTION_SENT, Helper, Line, PROGRAM, Request, VARIABLE,
-};
+use trawl_io::dpdk::{self, Cleaner, Helper, Line, PROGRAM, Request, VARIABLE};
 use trawl_io::packet_socket::Instruction;
-use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
-use trawl_ring::{Geometry, Rings};
-use trawl_sys::interface::Interface;
+use trawl_ring::Geometry;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
-use crate::event::{Event, GoneReason, ReadFailure};
+use crate::event::{Event, GoneReason};
 use crate::filter::Filter;
 use crate::options::Direction;
-use crate::taps::packet::choice::Sampling;
-use crate::taps::packet::{Sharing, instructions};
+use crate::sampling::Sampling;
 use crate::taps::refuse_cpu;
 use crate::taps::table::{self, Facts};
+use crate::taps::threads::{Sharing, Threads};
 use crate::{AttachedTap, Tap};
-use worker::{DpdkJob, Port, Shared, Worker};
+use worker::{DpdkPlan, HelperState, Port, QueueRings, Worker};
 
 pub const NAME: &str = "dpdk";
-const ALL: &str = "all";
 /// DPDK's name for an application without a name.
 pub const DEFAULT_PREFIX: &str = "rte";
 /// Time limits for the helper to join the application, and to leave it: requests to an application time out after 5 s.
 const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 const LEAVE_PATIENCE: Duration = Duration::from_secs(15);
-
-/// Parses `dpdk:PORT` or `dpdk:all`.
-pub fn find(text: &str) -> Result<CaptureSite> {
-    let port = text.strip_prefix("dpdk:").unwrap_or_default();
-    if port != ALL && port.parse::<u16>().is_err() {
-        return Err(Error::usage(
-            format!("interface '{text}'"),
-            "the dpdk tap requires dpdk:PORT, with the port's number, or dpdk:all",
-        ));
-    }
-    let interface = Interface {
-        link_type: LINKTYPE_ETHERNET,
-        // The number of queues is known once the helper has joined the application, which then refuses other queues.
-        rx_queues: u32::MAX,
-        tx_queues: u32::MAX,
-        ..Interface::of_a_library(text)
-    };
-    Ok(CaptureSite {
-        label: text.to_owned(),
-        namespace: None,
-        interface,
-        one_of_any: false,
-    })
-}
 
 #[derive(Debug)]
 pub struct Dpdk;
@@ -123,10 +93,10 @@ impl Tap for Dpdk {
             assembly.event(event);
         }
         let queues = ports.iter().map(|port| port.queues).collect::<Vec<_>>();
-        let places = Places::new(&queues, directions, options.queue);
-        let own = Geometry::for_total(sharing.own.pool_size as u64, places.count())
+        let queue_rings = QueueRings::new(&queues, directions, options.queue);
+        let own = Geometry::for_total(sharing.own.pool_size as u64, queue_rings.count())
             .unwrap_or(sharing.own);
-        let (rings, producers) = assembly.thread_rings(own, places.count())?;
+        let (rings, producers) = assembly.thread_rings(own, queue_rings.count())?;
         let mut points = Vec::new();
         for port in &ports {
             let ids = assembly.add_point(index, site, &rings, NAME, "pdump")?;
@@ -137,26 +107,27 @@ impl Tap for Dpdk {
                 number: port.number,
             });
         }
-        let shared = Arc::new(Shared::default());
+        let threads = Threads::new(rings);
+        let state = Arc::new(HelperState::default());
         let worker = Worker::new(
             helper,
             producers,
-            DpdkJob {
+            DpdkPlan {
                 ports: points.clone(),
-                places,
+                queue_rings,
                 snaplen: snaplen.min(own.max_captured()),
                 meta: options.recording.meta,
                 sampling: Sampling::new(&options),
             },
-            Arc::clone(&shared),
+            Arc::clone(&state),
+            threads.failure(),
         );
         Ok(Box::new(AttachedDpdk {
             ports: points,
             cleaner,
             waiting: Some(worker),
-            thread: None,
-            shared,
-            rings,
+            threads,
+            state,
         }))
     }
 }
@@ -178,7 +149,7 @@ fn classic(filter: &Filter, site: &CaptureSite, snaplen: u32) -> Result<Vec<Inst
     }
     filter
         .classic(&site.compiler_options(snaplen.max(1))?)
-        .map(|classic| instructions(&classic))
+        .map(|classic| classic.instructions().to_vec())
 }
 
 /// A port of the application.
@@ -230,39 +201,26 @@ struct AttachedDpdk {
     cleaner: Cleaner,
     /// Worker whose blocks wait in the memory shared with the helper until the thread is started.
     waiting: Option<Worker>,
-    thread: Option<JoinHandle<()>>,
-    shared: Arc<Shared>,
-    rings: Arc<Rings>,
+    threads: Threads,
+    state: Arc<HelperState>,
 }
 
 impl AttachedTap for AttachedDpdk {
     fn start(&mut self) -> Result<()> {
-        let Some(worker) = self.waiting.take() else {
-            return Ok(());
-        };
-        let thread = thread::Builder::new()
-            .name("trawl-dpdk".to_owned())
-            .spawn(move || worker.run(LEAVE_PATIENCE))
-            .map_err(|e| Error::os("cannot start a thread that reads packets", e))?;
-        self.thread = Some(thread);
-        Ok(())
+        match self.waiting.take() {
+            Some(worker) => self.threads.start(NAME, || worker.run(LEAVE_PATIENCE)),
+            None => Ok(()),
+        }
     }
 
     fn detach(&mut self) -> Vec<Event> {
-        self.rings.stop();
+        self.threads.stop();
         self.waiting = None;
-        let Some(thread) = self.thread.take() else {
-            return Vec::new();
-        };
-        if thread.join().is_err() {
-            self.shared.fail(ReadFailure::ThreadCrashed);
+        let mut events: Vec<Event> = self.threads.join().into_iter().collect();
+        if self.state.take_killed() {
+            events.extend(cleared_ports(NAME, &self.cleaner.clear()));
         }
-        let failure = self.shared.failure().cloned();
-        let mut said: Vec<Event> = failure.map(Event::ReadFailed).into_iter().collect();
-        if self.shared.was_killed() {
-            said.extend(cleared_ports(NAME, &self.cleaner.clear()));
-        }
-        said
+        events
     }
 
     /// Killing a stuck helper requires CAP_KILL after a change of user.
@@ -271,17 +229,17 @@ impl AttachedTap for AttachedDpdk {
     }
 
     fn ended(&mut self) -> Option<GoneReason> {
-        self.shared.failure().cloned().map(GoneReason::ReadFailed)
+        self.threads.ended()
     }
 
     fn filtered_out(&mut self) -> Vec<(u32, u64)> {
-        let of = |port: &Port| (port.ids.point, self.shared.counts(port.number).filtered);
+        let of = |port: &Port| (port.ids.point, self.state.counts(port.number).filtered);
         self.ports.iter().map(of).collect()
     }
 
     fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
         let of = |port: &Port| {
-            let counts = self.shared.counts(port.number);
+            let counts = self.state.counts(port.number);
             let put_in = counts.accepted.saturating_sub(counts.ring_full);
             [
                 (port.ids.point, "no_buffer", counts.no_buffer),
@@ -301,77 +259,6 @@ impl AttachedTap for AttachedDpdk {
 impl Drop for AttachedDpdk {
     fn drop(&mut self) {
         self.detach();
-    }
-}
-
-/// Maximum number of rings; more queues share them.
-const RINGS_MOST: usize = 64;
-
-#[derive(Clone, Debug)]
-pub struct Places {
-    /// First ring for received and for sent packets of each port, in the order of the points, with the number of queues.
-    ports: Vec<[(usize, u32); 2]>,
-    count: usize,
-}
-
-impl Places {
-    pub fn new(queues: &[[u32; 2]], directions: u32, queue: Option<u32>) -> Self {
-        let mut count = 0;
-        let mut of = |direction: usize, queues: u32| {
-            let wanted = directions & direction as u32 != 0;
-            let number = match (wanted, queue) {
-                (false, _) => 0,
-                (true, Some(_)) => 1,
-                (true, None) => queues.max(1),
-            };
-            let first = count;
-            count += number as usize;
-            (first, number)
-        };
-        let ports = queues
-            .iter()
-            .map(|[received, sent]| [of(DIRECTION_RECEIVED, *received), of(DIRECTION_SENT, *sent)])
-            .collect();
-        Self {
-            ports,
-            count: count.clamp(1, RINGS_MOST),
-        }
-    }
-
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Returns the ring of a block.
-    pub fn ring(&self, port: usize, is_sent: bool, queue: u32) -> usize {
-        let (first, queues) = self.ports[port][usize::from(is_sent)];
-        (first + (queue % queues.max(1)) as usize) % self.count
-    }
-}
-
-#[cfg(test)]
-mod place_tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn each_queue_has_a_ring_of_its_own() {
-        let places = Places::new(&[[2, 3], [1, 1]], 3, None);
-        let mut rings = BTreeSet::new();
-        for (port, is_sent, queues) in [(0, false, 2), (0, true, 3), (1, false, 1), (1, true, 1)] {
-            (0..queues).for_each(|queue| _ = rings.insert(places.ring(port, is_sent, queue)));
-        }
-        assert_eq!((places.count(), rings.len()), (7, 7));
-    }
-
-    #[test]
-    fn only_chosen_queues_have_rings() {
-        assert_eq!(Places::new(&[[4, 4]], 1, None).count(), 4);
-        assert_eq!(Places::new(&[[4, 4]], 3, Some(2)).count(), 2);
-        assert_eq!(Places::new(&[], 3, None).count(), 1);
-        let many = Places::new(&[[60, 60]], 3, None);
-        assert_eq!(many.count(), RINGS_MOST);
-        assert!(many.ring(0, true, 59) < RINGS_MOST);
     }
 }
 
@@ -502,8 +389,11 @@ mod tests {
 
     #[test]
     fn ports_are_named_by_number_or_all() {
-        assert_eq!(find("dpdk:3").expect("a port").label, "dpdk:3");
-        assert!(find("dpdk:all").is_ok());
+        assert_eq!(
+            CaptureSite::of_dpdk("dpdk:3").expect("a port").label,
+            "dpdk:3"
+        );
+        assert!(CaptureSite::of_dpdk("dpdk:all").is_ok());
         for wrong in [
             "dpdk:",
             "eth0",
@@ -513,7 +403,7 @@ mod tests {
             "0",
             "",
         ] {
-            let error = find(wrong).expect_err(wrong);
+            let error = CaptureSite::of_dpdk(wrong).expect_err(wrong);
             assert!(error.to_string().contains("dpdk:PORT"), "{error}");
         }
     }

@@ -2,10 +2,11 @@
 //! program at the tracepoint skb:kfree_skb. It belongs to no single interface, so it is attached once for a capture.
 
 mod follow;
+mod programs;
 pub mod reasons;
 mod words;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use trawl_bpf::kallsyms::Symbols;
 use trawl_bpf::kallsyms::kernel_addresses;
@@ -14,27 +15,24 @@ use trawl_bpf::layout::drop::{
     DROP_FUNCTIONS, DROP_PLACES, DROP_REASON_WORDS, DROP_SCRATCH_SIZE, DropFunction, DropPlace,
     DropSettings, DropState, LINKS_FOLLOWED,
 };
-use trawl_bpf::layout::{Shared, TRACE_COPY, TapConfig};
-use trawl_bpf::object::{self, TapProgram, Taps};
-use trawl_bpf::program::{self, LoadOptions, Traced};
-use trawl_bpf::{info, link, map, probe};
-use trawl_ebpf::Insn;
-use trawl_sys::interface::Interface;
-use trawl_sys::netlink::Netlink;
-use trawl_sys::netns::{self, Look, Namespace};
+use trawl_bpf::layout::{Shared, TRACE_COPY};
+use trawl_bpf::{info, map, probe};
+use trawl_sys::netns::Namespace;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
 
-use crate::assembly::{Assembly, Carries, program_maps};
+use crate::assembly::{Assembly, program_maps};
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
 use crate::options::Drops;
+use crate::point::Carries;
 use crate::taps::table;
 use crate::{AttachedTap, TapChoice};
+pub use follow::Along;
+use programs::{TRACEPOINT, load_at_drops};
 use reasons::{DONE, DONE_IF_EMPTY, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP};
 pub use words::{HOOK, Words, as_frame};
 
-const TRACEPOINT: &str = "kfree_skb";
 /// Number of arguments: buffer, location and reason, since 5.17; the receiving socket is the fourth, since 6.11.
 const ARGUMENTS_WITH_REASON: usize = 3;
 const ARGUMENTS_WITH_RECEIVER: usize = 4;
@@ -134,19 +132,7 @@ pub fn attach(
     let mut maps = program_maps(&rings, None);
     maps.push(("drop_scratch", scratch.as_fd()));
     maps.push(("drop_settings", told.as_fd()));
-    let drops = |typed: bool| {
-        let place = TracepointHook::at(object::DROP, TRACEPOINT, typed);
-        load_tracepoint(
-            &place.program(if typed {
-                "trawl_drop"
-            } else {
-                "trawl_drop_raw"
-            }),
-            &config,
-            &maps,
-            block.as_deref(),
-        )
-    };
+    let drops = |typed: bool| load_at_drops(typed, &config, &maps, block.as_deref());
     let (mode, attached) = match (&along, probe::is_unwanted("tp_btf")) {
         (Some(along), _) => {
             let attached = follow::attach(along, &config, &maps, block.as_deref(), assembly)?;
@@ -335,178 +321,4 @@ impl AttachedTap for AttachedDrop {
         .map(|(why, count)| (self.point, why, count))
         .collect()
     }
-}
-
-/// A loaded program, and the descriptors that keep it attached.
-pub type Loaded = (OwnedFd, Vec<OwnedFd>);
-
-/// A tracepoint, and the program for it.
-#[derive(Clone, Copy, Debug)]
-pub struct TracepointHook {
-    object: Taps,
-    tracepoint: &'static str,
-    typed: bool,
-    program: &'static str,
-}
-
-impl TracepointHook {
-    pub fn at(object: Taps, tracepoint: &'static str, typed: bool) -> Self {
-        Self {
-            object,
-            tracepoint,
-            typed,
-            program: "",
-        }
-    }
-
-    pub fn program(self, program: &'static str) -> Self {
-        Self { program, ..self }
-    }
-}
-
-/// Prepares a program, with the filter if given: programs with a filter have a name of their own.
-fn prepare_program(
-    object: Taps,
-    program: &str,
-    config: &TapConfig,
-    maps: &[(&str, BorrowedFd<'_>)],
-    block: Option<&[Insn]>,
-) -> Result<(TapProgram, String)> {
-    let name = match block {
-        Some(_) => format!("{program}_f"),
-        None => program.to_owned(),
-    };
-    let mut ready = TapProgram::prepare(object, &name, config, maps)?;
-    if let Some(block) = block {
-        ready.filter(block)?;
-    }
-    Ok((ready, name))
-}
-
-/// Returns the load options for a program of this kind.
-fn program_options(name: &str, kind: u32, expected_attach_type: u32) -> LoadOptions<'_> {
-    LoadOptions {
-        expected_attach_type,
-        ..LoadOptions::new(name, kind)
-    }
-}
-
-/// Loads the program for a tracepoint and attaches it.
-fn load_tracepoint(
-    place: &TracepointHook,
-    config: &TapConfig,
-    maps: &[(&str, BorrowedFd<'_>)],
-    block: Option<&[Insn]>,
-) -> Result<Loaded> {
-    let (ready, name) = prepare_program(place.object, place.program, config, maps, block)?;
-    let mut options = program_options(&name, program::RAW_TRACEPOINT, 0);
-    if place.typed {
-        let found = kernel_types::tracepoint(place.tracepoint)
-            .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
-        let found = found.ok_or_else(|| {
-            let what = format!("cannot look at the tracepoint {}", place.tracepoint);
-            Error::failed(what, "the kernel has no such tracepoint")
-        })?;
-        options.kind = program::TRACING;
-        options.expected_attach_type = program::ATTACH_TYPED_TRACEPOINT;
-        options.traced = Some(Traced {
-            program: None,
-            function: found.type_id,
-        });
-    }
-    let loaded = ready.load(&options)?;
-    let link = match place.typed {
-        true => link::attach_tracing(loaded.as_fd()),
-        false => link::attach_raw_tracepoint(loaded.as_fd(), place.tracepoint),
-    };
-    let link = link.map_err(|e| {
-        Error::os("cannot look at the packets that the kernel drops", e)
-            .fix("this requires root (CAP_BPF and CAP_PERFMON)")
-    })?;
-    Ok((loaded, vec![link]))
-}
-
-/// Limits: each namespace costs twenty netfilter links, and each interface two tc links.
-const MOST_NAMESPACES: usize = 64;
-const MOST_INTERFACES: usize = 512;
-
-/// Hook points at which packets are followed.
-#[derive(Clone, Debug, Default)]
-pub struct Along {
-    /// Interfaces of entry: only packets first seen there are followed, if any are given.
-    pub entries: Vec<CaptureSite>,
-    /// Namespaces with netfilter hooks; `interfaces` have tc hooks.
-    pub namespaces: Vec<Namespace>,
-    pub interfaces: Vec<CaptureSite>,
-    /// Number of namespaces beyond the limit.
-    pub namespaces_left_out: usize,
-    pub interfaces_left_out: usize,
-}
-
-impl Along {
-    /// Finds all namespaces, or the named ones.
-    pub fn find(asked: &Drops) -> Result<Self> {
-        // An interface without a namespace in its name belongs to the one namespace, if exactly one is named.
-        let namespace = match &asked.namespaces[..] {
-            [one] if one != netns::CURRENT => Some(one.as_str()),
-            _ => None,
-        };
-        let entry = |text: &String| CaptureSite::find(text, namespace);
-        let entries = asked.entries.iter().map(entry).collect::<Result<_>>()?;
-        let mut namespaces = Vec::new();
-        if asked.within.is_empty() {
-            Look::default().find(|one| {
-                namespaces.push(one.clone());
-                false
-            });
-        } else {
-            for name in &asked.within {
-                namespaces.push(Namespace::open(name)?);
-            }
-        }
-        let namespaces_left_out = namespaces.len().saturating_sub(MOST_NAMESPACES);
-        namespaces.truncate(MOST_NAMESPACES);
-        let mut interfaces: Vec<CaptureSite> = namespaces.iter().flat_map(interfaces_of).collect();
-        let interfaces_left_out = interfaces.len().saturating_sub(MOST_INTERFACES);
-        interfaces.truncate(MOST_INTERFACES);
-        Ok(Self {
-            entries,
-            namespaces,
-            interfaces,
-            namespaces_left_out,
-            interfaces_left_out,
-        })
-    }
-
-    /// Returns the interfaces that have an XDP program.
-    pub fn with_programs(&self) -> Vec<CaptureSite> {
-        if !object::can_cast() {
-            return Vec::new();
-        }
-        let has_program = |site: &&CaptureSite| {
-            let found = site.interface.xdp_attached(site.namespace.as_ref());
-            matches!(found, Ok(Some(_)))
-        };
-        let found = self.interfaces.iter().filter(has_program);
-        found.cloned().collect()
-    }
-}
-
-/// Returns the interfaces of a namespace; none if it was deleted meanwhile.
-fn interfaces_of(namespace: &Namespace) -> Vec<CaptureSite> {
-    let links = Netlink::open(Some(namespace)).and_then(|mut netlink| netlink.links());
-    let site = |name: String| {
-        let interface = Interface::find(Some(namespace), &name).ok()?;
-        Some(CaptureSite {
-            label: match namespace.name() {
-                Some(one) => format!("{one}:{name}"),
-                None => name,
-            },
-            namespace: Some(namespace.clone()),
-            interface,
-            one_of_any: true,
-        })
-    };
-    let names = links.unwrap_or_default().into_iter().map(|link| link.name);
-    names.filter_map(site).collect()
 }

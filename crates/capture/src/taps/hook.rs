@@ -9,26 +9,25 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use trawl_bpf::layout::{ALL, HOLD_AT_ENTRY, HOLD_UNTIL_EXIT, TapConfig};
-use trawl_program::chain;
+use trawl_program::captures;
+use trawl_program::chain::{self, Looks};
 use trawl_ring::Rings;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::warden::{self, Warden};
 use trawl_sys::{Error, Result};
 
-use crate::assembly::{Assembly, Carries, PointIds};
+use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
 use crate::filter::XdpBlocks;
 use crate::options::{At, Options};
+use crate::point::{Carries, PointIds};
 use crate::taps::table::{self, Facts};
 use crate::taps::watch::{BlindCause, Sight, attached_now};
 use crate::{AttachedTap, Tap};
-pub use find::is_there;
+pub use find::{ACTIONS, is_there};
 use find::{BODY_SLOT, Found, Looked};
 use stand::{Filters, Occupant, Occupied, Stand, occupy};
-
-/// XDP_ABORTED, DROP, PASS, TX and REDIRECT.
-pub const ACTIONS: u32 = 5;
 
 #[derive(Debug)]
 pub struct Hook;
@@ -200,7 +199,7 @@ fn say_which(looked: &Looked, site: &CaptureSite, assembly: &mut Assembly) {
 /// Refuses a chain with too many jumps: a packet beyond the kernel's limit would skip the next program, which changes its
 /// verdict.
 fn check_jumps(looked: &Looked, ends: &Ends, site: &CaptureSite) -> Result<()> {
-    let jumps = looked.jumps(ends)?;
+    let jumps = most_jumps(looked, ends)?;
     if jumps <= chain::MOST_JUMPS {
         return Ok(());
     }
@@ -212,6 +211,26 @@ fn check_jumps(looked: &Looked, ends: &Ends, site: &CaptureSite) -> Result<()> {
         ),
     )
     .fix("end another capture, or record at one end only: --at exit"))
+}
+
+/// Returns the maximum number of jumps of a packet, with one more capture at these ends.
+fn most_jumps(looked: &Looked, ends: &Ends) -> Result<u32> {
+    // Programs without a hook first: their order does not matter.
+    let without = (looked.programs as usize).saturating_sub(looked.hooks.len());
+    let mut looks = vec![Looks::default(); without];
+    for (place, hook) in looked.hooks.iter().enumerate() {
+        let mut one = Looks {
+            tappable: hook.entry.is_some() || hook.next.is_some(),
+            at_entry: 0,
+            at_exit: captures::count_captures(hook.map.as_fd(), ACTIONS)? + u32::from(ends.exit),
+        };
+        if let Some(entry) = &hook.entry {
+            let more = u32::from(ends.looks_at_entry_of(place));
+            one.at_entry = captures::count_captures(entry.as_fd(), 1)? + more;
+        }
+        looks.push(one);
+    }
+    Ok(chain::most_jumps(&looks))
 }
 
 #[derive(Debug)]

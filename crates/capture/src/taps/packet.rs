@@ -1,39 +1,39 @@
 //! The `packet` tap: AF_PACKET sockets with TPACKET_V3 rings, one for each CPU by fanout, for all other cases.
 
-pub(crate) mod choice;
 pub(crate) mod group;
 mod worker;
 
-use std::os::fd::OwnedFd;
+use std::cell::RefCell;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::Ordering;
 
-use trawl_filter::classic::Classic;
 use trawl_filter::lower::Target;
 use trawl_io::packet_socket::{
     self, Filter, Instruction, Opened, PacketSocket, Queue, Rejected, Request,
 };
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use trawl_ring::producer::Producer;
-use trawl_ring::{Geometry, Rings};
 use trawl_sys::ethtool::Ethtool;
 use trawl_sys::{Error, Result, events};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
-use crate::event::{Event, GoneReason, ReadFailure};
+use crate::event::{Event, GoneReason};
 use crate::filter::Block;
+use crate::many::{TableEntry, broadcast_netmask, new_table};
 use crate::options::{Direction, Options, TimeSource};
+use crate::point::PointIds;
+use crate::sampling::Sampling;
 use crate::taps::table::{self, Facts};
+use crate::taps::threads::{Sharing, Threads};
 use crate::{AttachedTap, Tap};
-use choice::Sampling;
-use worker::{Job, Shared, SocketJob, Worker};
+use group::{Group, GroupKey};
+use worker::{Member, Members, PacketPoint, PacketPoints, Worker};
 
 /// Link type for private use, for kinds of interface that have none.
 const LINKTYPE_USER0: u16 = 147;
-/// Size below which a socket's share is not split.
-const UNSPLIT: usize = 512 << 10;
 
 #[derive(Debug)]
 pub struct Packet;
@@ -51,7 +51,7 @@ impl Tap for Packet {
     ) -> Result<Box<dyn AttachedTap>> {
         let options = Rc::clone(&assembly.options);
         give_notice(site, assembly);
-        if let Some(member) = group::attach(index, site, assembly)? {
+        if let Some(member) = attach_member(index, site, assembly)? {
             return Ok(member);
         }
         let sharing = Sharing::new(assembly.geometry, events::cpu_count(), assembly.sites);
@@ -95,7 +95,7 @@ impl Tap for Packet {
             .transpose()?;
         let (rings, producers) = assembly.thread_rings(sharing.own, sockets.len())?;
         let ids = assembly.add_point(index, site, &rings, "packet", "packet")?;
-        let plan = SocketJob {
+        let point = PacketPoint {
             ids,
             snaplen,
             queue: queue.filter(|_| options.recording.meta.queue),
@@ -103,13 +103,11 @@ impl Tap for Packet {
             meta: options.recording.meta,
         };
         Ok(Box::new(AttachedPacket {
-            plan,
+            member: Arc::new(Member::new(site.interface.index, point)),
             sampling: Sampling::new(&options),
             rejected,
             waiting: sockets.into_iter().zip(producers).collect(),
-            threads: Vec::new(),
-            shared: Arc::default(),
-            rings,
+            threads: Threads::new(rings),
             promiscuous,
         }))
     }
@@ -118,18 +116,6 @@ impl Tap for Packet {
 fn promiscuous_wanted(options: &Options, site: &CaptureSite) -> bool {
     let ethernet = site.interface.link_type == LINKTYPE_ETHERNET;
     options.promiscuous && ethernet && !site.interface.loopback
-}
-
-/// Starts a thread for each worker.
-fn start(workers: impl Iterator<Item = Worker>, threads: &mut Vec<JoinHandle<()>>) -> Result<()> {
-    for (number, worker) in workers.enumerate() {
-        let thread = thread::Builder::new()
-            .name(format!("trawl-packet-{number}"))
-            .spawn(move || worker.run())
-            .map_err(|e| Error::os("cannot start a thread that reads packets", e))?;
-        threads.push(thread);
-    }
-    Ok(())
 }
 
 /// Reports surprises of the file: frames without a link type, and the source of time stamps.
@@ -167,80 +153,50 @@ fn wanted(direction: Option<Direction>, loopback: bool) -> (bool, bool) {
     )
 }
 
-/// Division of a capture's memory between the kernel's rings and trawl's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sharing {
-    pub sockets: usize,
-    /// Size of the kernel's ring of each socket.
-    pub kernel: usize,
-    /// Rings of all sockets together.
-    pub own: Geometry,
-}
-
-impl Sharing {
-    pub fn new(asked_for: Geometry, cpus: usize, sites: usize) -> Self {
-        let sockets = cpus.clamp(1, packet_socket::SOCKETS_MAX);
-        let site = asked_for.pool_size / sites.max(1);
-        let kernel = site / sockets / 2;
-        // A smaller share is not split between the kernel and trawl: it could not hold a packet of 64 KiB.
-        let own = (site / 2).max(site.min(UNSPLIT * sockets)) as u64;
-        Self {
-            sockets,
-            kernel,
-            own: Geometry::for_total(own, sockets).unwrap_or(asked_for),
-        }
-    }
-}
-
 #[derive(Debug)]
 struct AttachedPacket {
-    plan: SocketJob,
+    member: Arc<Member>,
     sampling: Sampling,
     /// Counter of packets rejected by the sockets' filter, if supported.
     rejected: Option<Rejected>,
     /// Sockets whose packets wait in the kernel until the threads are started.
     waiting: Vec<(PacketSocket, Producer)>,
-    threads: Vec<JoinHandle<()>>,
-    shared: Arc<Shared>,
-    rings: Arc<Rings>,
+    threads: Threads,
     promiscuous: Option<OwnedFd>,
 }
 
 impl AttachedTap for AttachedPacket {
     fn start(&mut self) -> Result<()> {
-        let workers = self.waiting.drain(..).map(|(socket, producer)| {
-            let (sampling, shared) = (self.sampling.clone(), Arc::clone(&self.shared));
-            Worker::new(socket, producer, Job::One(self.plan), sampling, shared)
-        });
-        start(workers, &mut self.threads)
+        for (number, (socket, producer)) in self.waiting.drain(..).enumerate() {
+            let points = PacketPoints::One(Arc::clone(&self.member));
+            let (sampling, failure) = (self.sampling.clone(), self.threads.failure());
+            let worker = Worker::new(socket, producer, points, sampling, failure);
+            self.threads
+                .start(&format!("packet-{number}"), || worker.run())?;
+        }
+        Ok(())
     }
 
     fn detach(&mut self) -> Vec<Event> {
-        self.rings.stop();
+        self.threads.stop();
         self.waiting.clear();
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                self.shared.fail(ReadFailure::ThreadCrashed);
-            }
-        }
+        let failure = self.threads.join();
         self.promiscuous = None;
-        let failure = self.shared.failure().cloned();
-        failure.map(Event::ReadFailed).into_iter().collect()
+        failure.into_iter().collect()
     }
 
     fn ended(&mut self) -> Option<GoneReason> {
-        match self.shared.failure() {
-            Some(failure) => Some(GoneReason::ReadFailed(failure.clone())),
-            None => self.shared.is_gone().then_some(GoneReason::Removed),
-        }
+        let is_gone = self.member.is_gone.load(Ordering::Relaxed);
+        let removed = is_gone.then_some(GoneReason::Removed);
+        self.threads.ended().or(removed)
     }
 
     fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
-        vec![(self.plan.ids.point, "socket_full", self.shared.dropped())]
+        vec![self.member.losses()]
     }
 
     fn filtered_out(&mut self) -> Vec<(u32, u64)> {
-        let count = |rejected: &Rejected| (self.plan.ids.point, rejected.count());
+        let count = |rejected: &Rejected| (self.member.point.ids.point, rejected.count());
         self.rejected.iter().map(count).collect()
     }
 }
@@ -251,6 +207,154 @@ impl Drop for AttachedPacket {
     }
 }
 
+/// Number of namespaces above which each has one socket and one thread instead of one for each CPU.
+const NAMESPACES_WITH_ALL_CPUS: usize = 4;
+
+/// Returns the group that serves a site, created if needed; `None` if the site needs sockets of its own.
+fn serving_group(site: &CaptureSite, assembly: &mut Assembly) -> Result<Option<Rc<Group>>> {
+    let options = Rc::clone(&assembly.options);
+    let is_usual = options.queue.is_none() && site.interface.link_type == LINKTYPE_ETHERNET;
+    if !assembly.serves_many() || !is_usual {
+        return Ok(None);
+    }
+    let kind = GroupKey {
+        namespace: site.namespace_number()?,
+        ways: wanted(options.direction, site.interface.loopback),
+        netmask: broadcast_netmask(&options, site),
+    };
+    let known = assembly.many.packet.iter().filter(|(one, _)| *one == kind);
+    if let Some(group) = known.filter_map(|(_, group)| group.upgrade()).next() {
+        return Ok(Some(group));
+    }
+    let namespaces = assembly.many.namespaces;
+    let cpus = match namespaces > NAMESPACES_WITH_ALL_CPUS {
+        true => 1,
+        false => events::cpu_count(),
+    };
+    let sharing = Sharing::new(assembly.geometry, cpus, namespaces);
+    let snaplen = assembly.snaplen().min(sharing.own.max_captured());
+    let table = new_table()?;
+    let filter = Prepared::new(&options, site, snaplen)?;
+    let opened = packet_socket::open(
+        site.namespace.as_ref(),
+        &Request {
+            interface: 0,
+            name: &site.label,
+            network_layer: false,
+            sockets: sharing.sockets,
+            ring_size: sharing.kernel,
+            snaplen,
+            received: kind.ways.0,
+            sent: kind.ways.1,
+            hardware_time: false,
+            filter: filter.as_ref().map(Prepared::for_socket),
+            places: Some(table.as_fd()),
+        },
+    );
+    // If the kernel refuses such a program, each interface has sockets of its own.
+    let Ok(Opened {
+        sockets, rejected, ..
+    }) = opened
+    else {
+        return Ok(None);
+    };
+    let (rings, producers) = assembly.thread_rings(sharing.own, sockets.len())?;
+    let group = Rc::new(Group {
+        table,
+        snaplen,
+        waiting: RefCell::new(sockets.into_iter().zip(producers).collect()),
+        threads: RefCell::new(Threads::new(rings)),
+        members: Members::default(),
+        sampling: Sampling::new(&options),
+        rejected,
+        promiscuous: RefCell::default(),
+    });
+    assembly.many.packet.push((kind, Rc::downgrade(&group)));
+    Ok(Some(group))
+}
+
+/// One interface of a group.
+#[derive(Debug)]
+struct AttachedMember {
+    group: Rc<Group>,
+    member: Arc<Member>,
+    /// Packets are accepted while this is held.
+    entry: Option<TableEntry>,
+    /// Packets that the filter had rejected for previous owners of the slot.
+    rejected_before: u64,
+}
+
+/// Captures a site with the sockets of its group; `None` if it needs its own.
+fn attach_member(
+    index: usize,
+    site: &CaptureSite,
+    assembly: &mut Assembly,
+) -> Result<Option<Box<dyn AttachedTap>>> {
+    let Some(group) = serving_group(site, assembly)? else {
+        return Ok(None);
+    };
+    if promiscuous_wanted(&assembly.options, site) {
+        group.be_promiscuous(site)?;
+    }
+    let rings = Arc::clone(group.threads.borrow().rings());
+    let ids = assembly.add_point(index, site, &rings, "packet", "packet")?;
+    let meta = assembly.options.recording.meta;
+    let interface = site.interface.index;
+    let point = PacketPoint {
+        ids,
+        snaplen: group.snaplen,
+        queue: site.has_one_queue().then_some(0).filter(|_| meta.queue),
+        ethernet: true,
+        meta,
+    };
+    let member = Arc::new(Member::new(interface, point));
+    let rejected_before = group.rejected_at(ids.slot);
+    let entry = TableEntry::take(&group.table, 0, site, &ids)?;
+    group.members.write().insert(interface, Arc::clone(&member));
+    Ok(Some(Box::new(AttachedMember {
+        group,
+        member,
+        entry,
+        rejected_before,
+    })))
+}
+
+impl AttachedTap for AttachedMember {
+    fn start(&mut self) -> Result<()> {
+        self.group.start()
+    }
+
+    fn detach(&mut self) -> Vec<Event> {
+        if self.entry.take().is_none() {
+            return Vec::new();
+        }
+        if let Some(socket) = &*self.group.promiscuous.borrow() {
+            // The promiscuous mode may be gone with its interface.
+            let _ = packet_socket::promiscuous_too(socket, self.member.interface, false);
+        }
+        // Packets in the sockets are read before the summary; at the end of a capture, the first member does this for all.
+        let is_stopped = self.group.threads.borrow().rings().is_stopped();
+        if is_stopped {
+            self.group.stop();
+        }
+        Vec::new()
+    }
+
+    fn ended(&mut self) -> Option<GoneReason> {
+        self.group.threads.borrow().ended()
+    }
+
+    fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
+        vec![self.member.losses()]
+    }
+
+    fn filtered_out(&mut self) -> Vec<(u32, u64)> {
+        let PointIds { point, slot, .. } = self.member.point.ids;
+        vec![(point, self.group.rejected_at(slot) - self.rejected_before)]
+    }
+}
+
+/// The filter of a socket, prepared for the kernel.
 #[derive(Debug)]
 pub struct Prepared {
     queue: Option<Queue>,
@@ -289,7 +393,9 @@ impl Prepared {
         };
         let compiler = site.compiler_options(snaplen.max(1))?;
         let classic = filter.classic(&compiler)?;
-        prepared.classic = classic.fits_socket().then(|| instructions(&classic));
+        prepared.classic = classic
+            .fits_socket()
+            .then(|| classic.instructions().to_vec());
         let target = Target {
             // Only Ethernet frames can have an out-of-band tag.
             vlan_out_of_band: site.interface.link_type == LINKTYPE_ETHERNET,
@@ -316,49 +422,9 @@ impl Prepared {
     }
 }
 
-pub(crate) fn instructions(classic: &Classic) -> Vec<Instruction> {
-    let of_kernel = |one: &trawl_filter::Instruction| Instruction {
-        code: one.code,
-        jt: one.jt,
-        jf: one.jf,
-        k: one.k,
-    };
-    classic.instructions().iter().map(of_kernel).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trawl_ring::{MEMORY_MAX, SHARE_MIN};
-
-    const SLACK: usize = 32 << 20;
-
-    #[test]
-    fn total_memory_is_within_the_requested_size() {
-        for share in [SHARE_MIN, 1 << 20, 4 << 20, 64 << 20, MEMORY_MAX] {
-            for cpus in [1, 2, 7, 16, 17, 64, 256] {
-                for sites in 1..=4 {
-                    let Ok(asked_for) = Geometry::for_share(share, cpus) else {
-                        continue;
-                    };
-                    let sharing = Sharing::new(asked_for, cpus, sites);
-                    let sockets = sharing.kernel.max(1 << 20) * sharing.sockets;
-                    let promised = asked_for.pool_size + SLACK * sites;
-                    assert!(
-                        (sharing.own.pool_size + sockets) * sites <= promised,
-                        "{sharing:?} for {cpus} CPUs and {sites} sites"
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_default_ring_holds_the_largest_segments() {
-        let sharing = Sharing::new(Geometry::for_total(8 << 20, 2).unwrap(), 2, 1);
-        assert_eq!((sharing.sockets, sharing.kernel), (2, 2 << 20));
-        assert!(sharing.own.max_captured() > 200_000);
-    }
 
     #[test]
     fn loopback_packets_are_seen_once() {

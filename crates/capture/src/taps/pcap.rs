@@ -4,7 +4,7 @@ mod worker;
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use trawl_filter::Classic;
@@ -12,25 +12,22 @@ use trawl_io::libpcap::{
     CaptureDirection, Handle, Library, Opened, PcapFilter, Precision, Request,
 };
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
-use trawl_ring::Rings;
-use trawl_ring::producer::Producer;
 use trawl_sys::events::Wake;
 use trawl_sys::interface::Interface;
-use trawl_sys::netns::Namespace;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
-use crate::event::{Event, GoneReason, LibraryFigures, ReadFailure};
+use crate::event::{Event, GoneReason, LibraryFigures};
 use crate::filter::Filter;
 use crate::options::{Direction, TimeSource};
-use crate::taps::packet::choice::Sampling;
-use crate::taps::packet::{Sharing, instructions};
+use crate::sampling::Sampling;
 use crate::taps::refuse_cpu;
 use crate::taps::table::{self, Facts};
+use crate::taps::threads::{Sharing, Threads};
 use crate::{AttachedTap, Tap};
-use worker::{Directions, PcapJob, Shared, Worker};
+use worker::{Directions, LibraryCounts, PcapPoint, Worker};
 
 pub const NAME: &str = "pcap";
 /// Time for which the library may delay packets to hand over several at once.
@@ -128,7 +125,7 @@ impl Tap for Pcap {
             Precision::Microseconds => ", in microseconds: it has no nanoseconds for this device",
         };
         assembly.set_note(ids.point, format!("by {}{precision}", library.version()));
-        let plan = PcapJob {
+        let point = PcapPoint {
             ids,
             snaplen,
             directions: match options.direction {
@@ -141,27 +138,21 @@ impl Tap for Pcap {
             meta: options.recording.meta,
             filter,
         };
-        let shared = Arc::new(Shared::default());
+        let threads = Threads::new(rings);
+        let counts = Arc::new(LibraryCounts::default());
         let wake = Wake::new()?;
-        let worker = producers.into_iter().next().map(|producer: Producer| {
+        let worker = producers.into_iter().next().map(|producer| {
             let sampling = Sampling::new(&options);
-            Worker::new(
-                handle,
-                producer,
-                plan,
-                sampling,
-                Arc::clone(&shared),
-                wake.clone(),
-            )
+            let shared = (Arc::clone(&counts), threads.failure());
+            Worker::new(handle, producer, point, sampling, shared, wake.clone())
         });
         Ok(Box::new(AttachedPcap {
             point: ids.point,
             version: library.version().to_owned(),
             waiting: worker,
-            thread: None,
-            shared,
+            threads,
+            counts,
             wake,
-            rings,
         }))
     }
 }
@@ -188,7 +179,7 @@ fn program(filter: &Filter) -> Result<PcapFilter> {
     match filter {
         Filter::Expression(text) => Ok(PcapFilter::Expression(text.clone())),
         Filter::Classic(text) => Classic::parse(text)
-            .map(|classic| PcapFilter::Classic(instructions(&classic)))
+            .map(|classic| PcapFilter::Classic(classic.instructions().to_vec()))
             .map_err(|error| filter.explain(&error)),
         Filter::Inner(_) => Err(Error::usage(
             "cannot look inside tunnels with the pcap tap",
@@ -204,13 +195,7 @@ fn own_filter(handle: &Handle, wanted: &PcapFilter) -> Result<Classic> {
         PcapFilter::Expression(expression) => handle.compile(expression)?,
         PcapFilter::Classic(given) => given.clone(),
     };
-    let instructions = instructions.iter().map(|one| trawl_filter::Instruction {
-        code: one.code,
-        jt: one.jt,
-        jf: one.jf,
-        k: one.k,
-    });
-    Classic::from_compiler(instructions.collect())
+    Classic::from_compiler(instructions)
         .map_err(|error| Error::usage("cannot use this filter", error))
 }
 
@@ -220,51 +205,37 @@ struct AttachedPcap {
     version: String,
     /// Worker whose packets wait in the library until the thread is started.
     waiting: Option<Worker>,
-    thread: Option<JoinHandle<()>>,
-    shared: Arc<Shared>,
+    threads: Threads,
+    counts: Arc<LibraryCounts>,
     wake: Wake,
-    rings: Arc<Rings>,
 }
 
 impl AttachedTap for AttachedPcap {
     fn start(&mut self) -> Result<()> {
-        let Some(worker) = self.waiting.take() else {
-            return Ok(());
-        };
-        let thread = thread::Builder::new()
-            .name("trawl-pcap".to_owned())
-            .spawn(move || worker.run())
-            .map_err(|e| Error::os("cannot start a thread that reads packets", e))?;
-        self.thread = Some(thread);
-        Ok(())
+        match self.waiting.take() {
+            Some(worker) => self.threads.start(NAME, || worker.run()),
+            None => Ok(()),
+        }
     }
 
     fn detach(&mut self) -> Vec<Event> {
-        self.rings.stop();
+        self.threads.stop();
         self.wake.ring();
         self.waiting = None;
-        let Some(thread) = self.thread.take() else {
-            return Vec::new();
-        };
         let since = Instant::now();
-        while !thread.is_finished() && since.elapsed() < PATIENCE {
+        while !self.threads.are_finished() && since.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(1));
         }
-        if !thread.is_finished() {
+        if !self.threads.are_finished() {
+            self.threads.abandon();
             return vec![Event::LibraryStuck {
                 library: self.version.clone(),
                 seconds: PATIENCE.as_secs(),
             }];
         }
-        if thread.join().is_err() {
-            self.shared.fail(ReadFailure::ThreadCrashed);
-        }
-        let failure = self.shared.failure().cloned();
-        failure
-            .map(Event::ReadFailed)
-            .into_iter()
-            .chain(self.shared.remark(&self.version))
-            .collect()
+        let failure = self.threads.join();
+        let remark = self.counts.remark(&self.version);
+        failure.into_iter().chain(remark).collect()
     }
 
     /// The library needs these capabilities to close its device.
@@ -273,15 +244,15 @@ impl AttachedTap for AttachedPcap {
     }
 
     fn ended(&mut self) -> Option<GoneReason> {
-        self.shared.failure().cloned().map(GoneReason::ReadFailed)
+        self.threads.ended()
     }
 
     fn losses(&mut self) -> Vec<(u32, &'static str, u64)> {
-        vec![(self.point, "libpcap", self.shared.dropped())]
+        vec![(self.point, "libpcap", self.counts.dropped())]
     }
 
     fn library(&mut self) -> Option<(u32, LibraryFigures)> {
-        let figures = self.shared.figures();
+        let figures = self.counts.figures();
         Some((
             self.point,
             LibraryFigures {
@@ -300,47 +271,11 @@ impl Drop for AttachedPcap {
     }
 }
 
-/// Prefixes before a colon in names of devices, which are not namespaces.
-const PREFIXES: [&str; 9] = [
-    "netmap", "vale", "zc", "dpdk", "nflog", "nfqueue", "dbus-", "dag", "rpcap",
-];
 /// Pseudo-device of all interfaces, without a common mode.
 pub const ANY: &str = "any";
 const DLT_RAW: i32 = 12;
 const DLT_RAW_OPENBSD: i32 = 14;
 const LINKTYPE_RAW: u16 = 101;
-
-/// Finds `NAME` in the given namespace (or the present one), or `NAMESPACE:NAME`, with NAME a device of a libpcap: an
-/// interface, or anything else that the library knows.
-pub fn find(text: &str, default_namespace: Option<&str>) -> Result<CaptureSite> {
-    let (namespace, name) = match text.split_once(':') {
-        Some((before, name)) if !is_prefix(before) => (Some(before), name),
-        _ => (default_namespace, text),
-    };
-    if name.is_empty() {
-        let what = format!("interface '{text}'");
-        return Err(Error::usage(what, "no device is named"));
-    }
-    let namespace = namespace.map(Namespace::open).transpose()?;
-    let interface =
-        Interface::find(namespace.as_ref(), name).unwrap_or_else(|_| Interface::of_a_library(name));
-    Ok(CaptureSite {
-        label: text.to_owned(),
-        namespace,
-        interface,
-        one_of_any: false,
-    })
-}
-
-fn is_prefix(before: &str) -> bool {
-    let number_follows = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit());
-    PREFIXES
-        .iter()
-        .any(|prefix| match before.strip_prefix(prefix) {
-            Some(rest) => number_follows(rest),
-            None => false,
-        })
-}
 
 /// Returns true if reading such a device removes its packets from the network stack.
 pub fn takes_away(device: &str) -> bool {
@@ -388,16 +323,6 @@ pub fn link_type(number: i32) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn device_prefixes_are_not_namespaces() {
-        for prefix in ["netmap", "vale0", "zc", "dpdk", "nflog", "vale"] {
-            assert!(is_prefix(prefix), "{prefix}");
-        }
-        for namespace in ["red", "netmaps", "zcx", "vale-a", ""] {
-            assert!(!is_prefix(namespace), "{namespace}");
-        }
-    }
 
     #[test]
     fn netmap_requires_the_steal_option() {

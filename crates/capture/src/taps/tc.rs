@@ -19,12 +19,13 @@ use trawl_sys::privilege::Capabilities;
 use trawl_sys::warden::Warden;
 use trawl_sys::{Error, Result, errno};
 
-use crate::assembly::{Assembly, Carries, program_maps};
+use crate::assembly::{Assembly, program_maps};
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, Left};
 use crate::filter::Block;
-use crate::many::{From, Likeness, TableEntry};
+use crate::many::{Likeness, PacketStructure, TableEntry};
 use crate::options::{Direction, TimeSource};
+use crate::point::Carries;
 use crate::taps::table::{self, Facts};
 use crate::taps::watch::{BlindCause, Sight};
 use crate::{AttachedTap, Tap};
@@ -152,7 +153,7 @@ impl Recipe<'_> {
             return Ok(Arc::clone(program));
         }
         let table = match &self.likeness {
-            Some(likeness) => Some(assembly.places(self.hook, likeness)?),
+            Some(likeness) => Some(assembly.interface_table(self.hook, likeness)?),
             None => None,
         };
         let mut maps = program_maps(self.rings, None);
@@ -273,8 +274,9 @@ impl AttachedTc {
             } else {
                 "trawl_tc_m"
             };
-            let likeness = assembly.for_many(name, &mut config, site, From::SocketBuffer)?;
-            if let Some(place) = assembly.place(hook, &likeness, site, &ids)? {
+            let likeness =
+                assembly.for_many(name, &mut config, site, PacketStructure::SocketBuffer)?;
+            if let Some(place) = assembly.add_to_table(hook, &likeness, site, &ids)? {
                 self.places.push(place);
                 recipe.name = name;
                 recipe.config = config;

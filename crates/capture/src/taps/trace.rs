@@ -2,18 +2,17 @@
 //! programs and their attachments are left alone.
 
 mod plan;
+mod programs;
 mod slot;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use trawl_bpf::probe::{Answer, Feature};
 use trawl_bpf::{functions, program};
-use trawl_program::chain::dispatcher::Dispatcher;
-use trawl_program::chain::tail_call;
-use trawl_sys::netlink::{XdpAttachment, XdpMode};
+use trawl_sys::netlink::XdpAttachment;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::warden::Warden;
-use trawl_sys::{Error, Result, errno};
+use trawl_sys::{Error, Result};
 
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
@@ -24,6 +23,7 @@ use crate::taps::table::{self, Facts};
 use crate::taps::watch::{BlindCause, Sight};
 use crate::{AttachedTap, Tap};
 use plan::TracePlan;
+use programs::Present;
 use slot::{Follow, Slot, Slots};
 
 #[derive(Debug)]
@@ -207,142 +207,5 @@ impl AttachedTap for AttachedTrace {
 
     fn ended(&mut self) -> Option<GoneReason> {
         self.ended.take()
-    }
-}
-
-/// Explains the kernel's error if a function has the maximum number of tracing programs.
-fn explain_attach(error: std::io::Error, name: &str, site: &CaptureSite) -> Error {
-    let what = format!("cannot look at the XDP program {name} on {}", site.label);
-    match error.raw_os_error() {
-        Some(errno::E2BIG) => {
-            Error::failed(what, "it already has the maximum of 38 tracing programs")
-                .fix("end another capture, or capture on fewer interfaces at a time")
-        }
-        _ => Error::os(what, error),
-    }
-}
-
-/// A program that could be traced.
-#[derive(Debug)]
-pub struct Traceable {
-    pub id: u32,
-    /// Full name of its function, if it has type information.
-    pub name: String,
-    /// Function for tracing programs; `None` without type information.
-    pub function: Option<u32>,
-    pub fd: OwnedFd,
-}
-
-impl Traceable {
-    fn open(id: u32) -> Result<Self> {
-        let fail = |e| Error::os(format!("cannot look at the XDP program {id}"), e);
-        let fd = program::open_by_id(id).map_err(fail)?;
-        let functions = functions::of(fd.as_fd()).map_err(fail)?;
-        Ok(Self {
-            id,
-            name: functions::name_of(fd.as_fd()).map_err(fail)?,
-            function: functions.first().map(|function| function.type_id),
-            fd,
-        })
-    }
-
-    pub fn describe(&self) -> String {
-        format!("{} (id {})", self.name, self.id)
-    }
-}
-
-/// The programs on an interface.
-#[derive(Debug)]
-pub struct Present {
-    /// Number of the attached program.
-    pub head: u32,
-    /// First program for packets: the attached one, or the only one behind a dispatcher, which then runs instead of it.
-    pub main: Traceable,
-    /// Programs behind the main one, in order.
-    pub members: Vec<Traceable>,
-    /// Programs that the main one reaches by jumps, which bypass the hook of tracing programs.
-    pub jumped_to: Vec<Traceable>,
-    pub mode: XdpMode,
-}
-
-impl Present {
-    pub fn at(site: &CaptureSite) -> Result<Option<Self>> {
-        let Some(attachment) = site.interface.xdp_attached(site.namespace.as_ref())? else {
-            return Ok(None);
-        };
-        let head = attachment.program_id;
-        let mut members = Dispatcher::read(head).map_or_else(Vec::new, |found| found.members);
-        let main = match members.iter().position(|member| member.whole) {
-            Some(only) => members.swap_remove(only).program,
-            None => head,
-        };
-        Ok(Some(Self {
-            head,
-            main: Traceable::open(main)?,
-            members: members
-                .iter()
-                .map(|member| Traceable::open(member.program))
-                .collect::<Result<_>>()?,
-            jumped_to: tail_call::after(main)
-                .into_iter()
-                .map(Traceable::open)
-                .collect::<Result<_>>()?,
-            mode: attachment.mode,
-        }))
-    }
-
-    pub fn attachment(&self) -> XdpAttachment {
-        XdpAttachment {
-            mode: self.mode,
-            program_id: self.head,
-        }
-    }
-
-    pub fn all(&self) -> impl Iterator<Item = &Traceable> {
-        std::iter::once(&self.main).chain(&self.members)
-    }
-
-    /// Returns the chosen programs that tracing does not see.
-    pub fn out_of_sight(&self, programs: &Programs) -> Option<String> {
-        let linked = self.jumped_to.iter();
-        let meant = linked.filter(|one| programs.mean(&one.name, one.id));
-        let names: Vec<String> = meant.map(Traceable::describe).collect();
-        (!names.is_empty()).then(|| names.join(", "))
-    }
-
-    /// Returns the chosen programs, in the order in which packets meet them.
-    pub fn choose(&self, programs: &Programs, site: &CaptureSite) -> Result<Vec<&Traceable>> {
-        let what = || format!("cannot look at an XDP program on {}", site.label);
-        let chosen: Vec<&Traceable> = match programs {
-            Programs::AttachedTap => vec![&self.main],
-            Programs::All => self.all().collect(),
-            Programs::Named(name) => self.all().filter(|one| one.name == *name).collect(),
-            Programs::Id(id) if *id == self.head => vec![&self.main],
-            Programs::Id(id) => self.all().filter(|one| one.id == *id).collect(),
-        };
-        if chosen.is_empty() {
-            if let Some(unseen) = self.out_of_sight(programs) {
-                let why = format!(
-                    "packets reach {unseen} by a jump, and tracing does not see the targets of jumps"
-                );
-                return Err(Error::failed(what(), why)
-                    .fix("use the hooks of the chain's programs: --tap hook"));
-            }
-            let there: Vec<String> = self.all().map(Traceable::describe).collect();
-            let wanted = match programs {
-                Programs::Id(id) => format!("the id {id}"),
-                Programs::Named(name) => format!("the name {name}"),
-                Programs::AttachedTap | Programs::All => String::new(),
-            };
-            return Err(Error::failed(
-                what(),
-                format!(
-                    "no attached program has {wanted} (attached: {})",
-                    there.join(", ")
-                ),
-            )
-            .fix("name one of these with --program, or use --program all"));
-        }
-        Ok(chosen)
     }
 }

@@ -2,7 +2,6 @@
 
 pub mod card;
 
-use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,15 +16,16 @@ use trawl_ring::Rings;
 use trawl_sys::netlink::{XdpAttachment, XdpMode};
 use trawl_sys::netns::{self, run_maybe_in};
 use trawl_sys::privilege::Capabilities;
-use trawl_sys::warden::{Undo, Warden};
+use trawl_sys::warden::Warden;
 use trawl_sys::{Error, Result, errno};
 
-use crate::assembly::{Assembly, Carries, PointIds, program_maps};
-use crate::capture_chain::{self, CaptureSeat};
+use crate::assembly::{Assembly, program_maps};
+use crate::capture_chain::{self, CaptureSeat, Seated};
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, Left};
-use crate::many::{self, From, TableEntry, ask_for_namespace};
+use crate::many::{self, PacketStructure, TableEntry, ask_for_namespace};
 use crate::options::{At, Mode, Options, TimeSource};
+use crate::point::{Carries, PointIds};
 use crate::taps::table::{self, Facts};
 use crate::taps::watch::{BlindCause, Sight, attached_now};
 use crate::{AttachedTap, Tap};
@@ -125,7 +125,7 @@ impl Tap for Xdp {
                 .watch([hand_over].into_iter().chain(leave))?;
             // A device-bound program can only be the head of a chain.
             if assembly.options.time == TimeSource::System {
-                seated.sit(site)?;
+                seated.sit(&site.label)?;
             }
         }
         Ok(Box::new(AttachedXdp {
@@ -136,36 +136,6 @@ impl Tap for Xdp {
             known: None,
             place,
         }))
-    }
-}
-
-/// A program, and its seat among the captures of its interfaces.
-#[derive(Debug)]
-pub(crate) struct Seated {
-    seat: RefCell<CaptureSeat>,
-    program: Arc<OwnedFd>,
-    id: u32,
-}
-
-impl Seated {
-    fn new(seat: CaptureSeat, program: OwnedFd) -> Result<Self> {
-        Ok(Self {
-            seat: RefCell::new(seat),
-            id: program::id(&program).map_err(|e| Error::os("cannot inspect a program", e))?,
-            program: Arc::new(program),
-        })
-    }
-
-    fn sit(&self, site: &CaptureSite) -> Result<()> {
-        self.seat
-            .borrow_mut()
-            .sit(std::slice::from_ref(&*self.program))
-            .map_err(|e| Error::os(format!("cannot join the capture on {}", site.label), e))
-    }
-
-    fn leave_tasks(&self) -> Result<Vec<Box<dyn Undo>>> {
-        let seat = self.seat.borrow();
-        seat.leave_tasks(std::slice::from_ref(&*self.program))
     }
 }
 
@@ -185,7 +155,7 @@ fn own_program(
     if seat.is_for_many() {
         config.only_ifindex = site.interface.index;
         config.only_namespace = site.namespace_number()?;
-        ask_for_namespace(&mut config, From::Xdp);
+        ask_for_namespace(&mut config, PacketStructure::Xdp);
     }
     let program = load(&config, site, rings, &seat, None, options)?;
     Seated::new(seat, program)
@@ -201,8 +171,8 @@ fn shared_program(
     joined: Option<&Joined>,
     assembly: &mut Assembly,
 ) -> Result<Option<(Rc<Seated>, TableEntry)>> {
-    let likeness = assembly.for_many(HOOK, &mut config, site, From::Xdp)?;
-    let Some(place) = assembly.place(HOOK, &likeness, site, &points[0])? else {
+    let likeness = assembly.for_many(HOOK, &mut config, site, PacketStructure::Xdp)?;
+    let Some(place) = assembly.add_to_table(HOOK, &likeness, site, &points[0])? else {
         return Ok(None);
     };
     let known = assembly.many.xdp.iter().find(|(one, _)| *one == likeness);
@@ -218,13 +188,13 @@ fn shared_program(
         return Ok(None);
     }
     config.chain_next = seat.next(0);
-    let table = assembly.places(HOOK, &likeness)?;
+    let table = assembly.interface_table(HOOK, &likeness)?;
     let program = load(&config, site, rings, &seat, Some(&table), &assembly.options)?;
     let seated = Rc::new(Seated::new(seat, program)?);
     for task in seated.leave_tasks()? {
         assembly.watch_later(task);
     }
-    seated.sit(site)?;
+    seated.sit(&site.label)?;
     assembly.many.xdp.push((likeness, Rc::clone(&seated)));
     Ok(Some((seated, place)))
 }

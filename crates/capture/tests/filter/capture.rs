@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use trawl_capture::TapChoice;
-use trawl_capture::assembly::{Host, Point};
+use trawl_capture::assembly::Host;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::filter::Filter;
 use trawl_capture::options::{Direction, Options};
+use trawl_capture::point::Point;
 use trawl_capture::session::{self, Observer};
 use trawl_capture::summary::Summary;
 use trawl_lab::program::{Does, Loaded};

@@ -1,10 +1,11 @@
 //! A thousand terms: compiled, lowered, spliced into a tap's program, accepted by the verifier and attached.
 
 use trawl_capture::TapChoice;
-use trawl_capture::assembly::{Host, Point};
+use trawl_capture::assembly::Host;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::filter::Filter;
 use trawl_capture::options::{Memory, Options};
+use trawl_capture::point::Point;
 use trawl_capture::session::{self, Observer};
 use trawl_capture::summary::Summary;
 use trawl_filter::Target;

@@ -369,7 +369,7 @@ fn a_session_that_never_runs_leaves_nothing() {
     struct Silent;
     impl trawl_capture::session::Observer for Silent {
         fn event(&mut self, _: &trawl_capture::event::Event) {}
-        fn started(&mut self, _: &[trawl_capture::assembly::Point]) {}
+        fn started(&mut self, _: &[trawl_capture::point::Point]) {}
         fn figures(&mut self, _: &trawl_capture::summary::Summary) {}
     }
     let pair = pair(1500);

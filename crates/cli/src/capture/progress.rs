@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use trawl_capture::assembly::Point;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::Event;
 use trawl_capture::plan::CapturePlan;
+use trawl_capture::point::Point;
 use trawl_capture::session::Observer;
 use trawl_capture::summary::Summary;
 use trawl_spool::Accounts;

@@ -14,6 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use trawl_filter::Instruction;
 use trawl_sys::{Error, Result};
 
 pub use filters::{
@@ -33,7 +34,7 @@ pub(crate) enum PcapT {}
 #[derive(Debug)]
 pub(crate) struct BpfProgram {
     length: c_uint,
-    instructions: *mut libc::sock_filter,
+    instructions: *mut Instruction,
 }
 
 /// libpcap's `struct pcap_pkthdr`.

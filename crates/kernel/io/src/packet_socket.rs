@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
 use std::mem::offset_of;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::socket_option::{get, set};
 use trawl_sys::{Error, Result};
 
-pub use filter::Instruction;
+pub use filter::{Filter, Instruction, Queue, Request};
 pub use program::Rejected;
 
 /// Holds the longest packet on Linux short of BIG TCP, and a few thousand short ones.
@@ -36,52 +36,6 @@ const BLOCKS_MIN: usize = 4;
 const RETIRE_AFTER_MS: u32 = 2;
 /// Limit of sockets: more only multiply the threads that read them. Several CPUs then share one.
 pub const SOCKETS_MAX: usize = 16;
-
-/// An interface to capture on, and the settings of its sockets.
-#[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
-    /// Index of the interface.
-    pub interface: u32,
-    /// Name of the interface, for messages.
-    pub name: &'a str,
-    /// Omits the link layer: packets begin at the network header.
-    pub network_layer: bool,
-    pub sockets: usize,
-    /// Memory of each socket's ring.
-    pub ring_size: usize,
-    /// Most bytes of a packet that the kernel copies.
-    pub snaplen: u32,
-    pub received: bool,
-    pub sent: bool,
-    /// Requests the network card's time stamps, if it makes any.
-    pub hardware_time: bool,
-    pub filter: Option<Filter<'a>>,
-    /// Table of `InterfaceKey` and `InterfacePlace`: packets of those interfaces are wanted, and rejections count at their
-    /// points. The sockets are then bound to no interface.
-    pub places: Option<BorrowedFd<'a>>,
-}
-
-/// A queue that receives or sends the wanted packets.
-#[derive(Clone, Copy, Debug)]
-pub struct Queue {
-    pub number: u32,
-    /// Offset that the kernel adds to the queue number of a received packet. A packet without a number counts for queue 0,
-    /// as it does for the kernel's generic XDP.
-    pub received_offset: u32,
-}
-
-/// The packets to capture. Their contents are checked by an eBPF program that counts its rejections or, if there is none or
-/// the kernel refuses it, by a classic one that does not.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Filter<'a> {
-    pub queue: Option<Queue>,
-    /// CPU that handles the packets.
-    pub cpu: Option<u32>,
-    /// Instructions as crates/filter lowers them for a socket, which describes the registers at their start. None at all:
-    /// every packet matches.
-    pub block: Option<&'a [trawl_ebpf::Insn]>,
-    pub classic: Option<&'a [Instruction]>,
-}
 
 /// The sockets of a request.
 #[derive(Debug)]
@@ -369,7 +323,7 @@ fn attach_filter(socket: &OwnedFd, program: &[Instruction]) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len())
             .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?,
-        filter: program.as_ptr().cast_mut(),
+        filter: program.as_ptr().cast_mut().cast(),
     };
     set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }

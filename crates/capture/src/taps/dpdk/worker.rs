@@ -1,21 +1,20 @@
 //! The thread that reads the helper's blocks and writes them into the rings of the merge.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use trawl_io::dpdk::{Blocks, Broken, Counts, Helper, PORTS};
-use trawl_io::packet_socket::{Frame, PacketType};
+use trawl_io::dpdk::{Blocks, Broken, Counts, DIRECTION_RECEIVED, DIRECTION_SENT, Helper, PORTS};
 use trawl_packet::pcapng::block::DIRECTION_OUTBOUND;
 use trawl_ring::producer::{Noted, Producer, Sighting};
 
-use super::Places;
-use crate::assembly::PointIds;
 use crate::event::ReadFailure;
 use crate::options::Meta;
-use crate::taps::packet::choice::{Choice, Sampling};
+use crate::point::PointIds;
+use crate::sampling::Sampling;
+use crate::taps::threads::Failure;
 
 /// Sleep while nothing comes.
 const NAP: Duration = Duration::from_micros(200);
@@ -23,6 +22,9 @@ const LONG_NAP: Duration = Duration::from_millis(1);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A better calibration of the clock moves times back by less than this; a larger difference is a step of the clock.
 const CALIBRATION_NS: u64 = 20_000_000;
+
+/// Maximum number of rings; more queues share them.
+const RINGS_MOST: usize = 64;
 
 const OPTION_FLAGS: u16 = 2;
 const OPTION_QUEUE: u16 = 6;
@@ -37,24 +39,66 @@ pub struct Port {
 }
 
 #[derive(Clone, Debug)]
-pub struct DpdkJob {
+pub struct DpdkPlan {
     /// Ports in the order of the helper.
     pub ports: Vec<Port>,
-    pub places: Places,
+    pub queue_rings: QueueRings,
     pub snaplen: u32,
     pub meta: Meta,
     pub sampling: Sampling,
 }
 
-/// State shared between the thread and the session.
+/// The rings of an application's queues.
+#[derive(Clone, Debug)]
+pub struct QueueRings {
+    /// First ring for received and for sent packets of each port, in the order of the points, with the number of queues.
+    ports: Vec<[(usize, u32); 2]>,
+    count: usize,
+}
+
+impl QueueRings {
+    pub fn new(queues: &[[u32; 2]], directions: u32, queue: Option<u32>) -> Self {
+        let mut count = 0;
+        let mut of = |direction: usize, queues: u32| {
+            let wanted = directions & direction as u32 != 0;
+            let number = match (wanted, queue) {
+                (false, _) => 0,
+                (true, Some(_)) => 1,
+                (true, None) => queues.max(1),
+            };
+            let first = count;
+            count += number as usize;
+            (first, number)
+        };
+        let ports = queues
+            .iter()
+            .map(|[received, sent]| [of(DIRECTION_RECEIVED, *received), of(DIRECTION_SENT, *sent)])
+            .collect();
+        Self {
+            ports,
+            count: count.clamp(1, RINGS_MOST),
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Returns the ring of a block.
+    pub fn ring(&self, port: usize, is_sent: bool, queue: u32) -> usize {
+        let (first, queues) = self.ports[port][usize::from(is_sent)];
+        (first + (queue % queues.max(1)) as usize) % self.count
+    }
+}
+
+/// State of the helper, shared between the thread and the session.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub struct HelperState {
     counts: Mutex<[Counts; PORTS]>,
-    failure: OnceLock<ReadFailure>,
     killed: AtomicBool,
 }
 
-impl Shared {
+impl HelperState {
     pub fn counts(&self, port: u16) -> Counts {
         let counts = self.counts.lock();
         counts[port as usize % PORTS]
@@ -74,18 +118,9 @@ impl Shared {
         }
     }
 
-    pub fn failure(&self) -> Option<&ReadFailure> {
-        self.failure.get()
-    }
-
-    /// Records a failure; only the first one is reported.
-    pub fn fail(&self, why: ReadFailure) {
-        let _ = self.failure.set(why);
-    }
-
-    /// Returns true if the helper was killed and left its callbacks in the application.
-    pub fn was_killed(&self) -> bool {
-        self.killed.load(Ordering::Relaxed)
+    /// Returns true, once, if the helper was killed and left its callbacks in the application.
+    pub fn take_killed(&self) -> bool {
+        self.killed.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -94,10 +129,11 @@ pub struct Worker {
     helper: Helper,
     blocks: Blocks,
     recorder: Recorder,
-    shared: Arc<Shared>,
+    state: Arc<HelperState>,
+    failure: Failure,
     looked: Instant,
     /// Set once the limit is reached: later packets and losses do not count.
-    limit_told: bool,
+    limit_noted: bool,
 }
 
 #[derive(Debug)]
@@ -105,7 +141,7 @@ struct Recorder {
     producers: Vec<Producer>,
     /// Latest time of each ring.
     latest: Vec<u64>,
-    plan: DpdkJob,
+    plan: DpdkPlan,
     /// Index of each port in the plan.
     of_port: [Option<usize>; PORTS],
     broken: bool,
@@ -116,12 +152,13 @@ impl Worker {
     pub fn new(
         helper: Helper,
         producers: Vec<Producer>,
-        plan: DpdkJob,
-        shared: Arc<Shared>,
+        plan: DpdkPlan,
+        state: Arc<HelperState>,
+        failure: Failure,
     ) -> Self {
         let mut of_port = [None; PORTS];
-        for (place, port) in plan.ports.iter().enumerate() {
-            of_port[port.number as usize % PORTS] = Some(place);
+        for (index, port) in plan.ports.iter().enumerate() {
+            of_port[port.number as usize % PORTS] = Some(index);
         }
         Self {
             blocks: helper.blocks(),
@@ -134,26 +171,27 @@ impl Worker {
                 broken: false,
                 limit_reached: false,
             },
-            shared,
+            state,
+            failure,
             looked: Instant::now(),
-            limit_told: false,
+            limit_noted: false,
         }
     }
 
     /// Records until the capture is stopped or the application has ended, then drains the rest.
     pub fn run(mut self, patience: Duration) {
         if self.record_until_done(patience).is_err() || self.recorder.broken {
-            self.shared.fail(ReadFailure::HelperBroken);
+            self.failure.set(ReadFailure::HelperBroken);
         }
-        if !self.limit_told {
-            self.shared.put_counts(&self.blocks);
+        if !self.limit_noted {
+            self.state.put_counts(&self.blocks);
         }
         self.helper.stop();
         self.helper.wait(patience);
     }
 
     fn record_until_done(&mut self, patience: Duration) -> Result<(), Broken> {
-        let mut told_to_stop = None;
+        let mut stopping_since = None;
         let mut idle_since = Instant::now();
         loop {
             // Both are read before the blocks, which then include everything handed over before.
@@ -162,9 +200,9 @@ impl Worker {
             let recorder = &mut self.recorder;
             let shown = self.blocks.take(&mut |block| recorder.take(block))?;
             recorder.advance(horizon);
-            if recorder.limit_reached && !self.limit_told {
-                self.limit_told = true;
-                self.shared.freeze_counts(&self.blocks);
+            if recorder.limit_reached && !self.limit_noted {
+                self.limit_noted = true;
+                self.state.freeze_counts(&self.blocks);
             }
             if self.looked.elapsed() >= LOOK_EVERY || is_last {
                 self.look();
@@ -172,15 +210,15 @@ impl Worker {
             if is_last {
                 return Ok(());
             }
-            if told_to_stop.is_none() && self.recorder.is_stopped() {
+            if stopping_since.is_none() && self.recorder.is_stopped() {
                 self.blocks.tell_to_stop();
-                told_to_stop = Some(Instant::now());
+                stopping_since = Some(Instant::now());
             }
-            if told_to_stop.is_some_and(|since: Instant| since.elapsed() > patience) {
-                self.shared.fail(ReadFailure::HelperStuck {
+            if stopping_since.is_some_and(|since: Instant| since.elapsed() > patience) {
+                self.failure.set(ReadFailure::HelperStuck {
                     seconds: patience.as_secs(),
                 });
-                self.shared.killed.store(true, Ordering::Relaxed);
+                self.state.killed.store(true, Ordering::Relaxed);
                 self.helper.wait(Duration::ZERO);
                 return Ok(());
             }
@@ -197,20 +235,20 @@ impl Worker {
     /// Reads the helper's messages and the counts.
     fn look(&mut self) {
         self.looked = Instant::now();
-        if !self.limit_told {
-            self.shared.put_counts(&self.blocks);
+        if !self.limit_noted {
+            self.state.put_counts(&self.blocks);
         }
         while let Some(line) = self.helper.line_at_hand() {
             match (line.word.as_str(), line.field(0)) {
-                ("ended", "primary") => self.shared.fail(ReadFailure::ApplicationEnded),
-                ("ended", _) => self.shared.fail(ReadFailure::HelperStopped),
+                ("ended", "primary") => self.failure.set(ReadFailure::ApplicationEnded),
+                ("ended", _) => self.failure.set(ReadFailure::HelperStopped),
                 _ => {}
             }
         }
         if self.helper.is_gone() && !self.blocks.is_done() {
-            self.shared.killed.store(true, Ordering::Relaxed);
+            self.state.killed.store(true, Ordering::Relaxed);
             let said = self.helper.last_words();
-            self.shared.fail(ReadFailure::HelperKilled { said });
+            self.failure.set(ReadFailure::HelperKilled { said });
         }
     }
 }
@@ -231,20 +269,20 @@ impl Recorder {
             self.broken = true;
             return;
         };
-        let Some(place) = self.of_port.get(seen.port as usize).copied().flatten() else {
+        let Some(index) = self.of_port.get(seen.port as usize).copied().flatten() else {
             self.broken = true;
             return;
         };
-        let DpdkJob {
+        let DpdkPlan {
             ports,
-            places,
+            queue_rings,
             snaplen,
             meta,
             sampling,
         } = &mut self.plan;
-        let ids = ports[place].ids;
+        let ids = ports[index].ids;
         let is_sent = seen.flags & 3 == DIRECTION_OUTBOUND;
-        let ring = places.ring(place, is_sent, seen.queue.unwrap_or(0));
+        let ring = queue_rings.ring(index, is_sent, seen.queue.unwrap_or(0));
         let latest = &mut self.latest[ring];
         let time = match *latest > seen.time && *latest - seen.time < CALIBRATION_NS {
             true => *latest,
@@ -255,19 +293,8 @@ impl Recorder {
         if !producer.counts(time, false) {
             return;
         }
-        let frame = Frame {
-            time,
-            hardware_time: false,
-            original: seen.original,
-            bytes: seen.bytes,
-            tag: None,
-            way: PacketType::ToUs,
-            interface: 0,
-        };
-        match sampling.choose(&frame) {
-            Choice::Wanted => {}
-            Choice::NotInSample => return producer.filtered_out(ids.slot),
-            Choice::OverRate => return producer.rate_limited(ids.slot),
+        if !sampling.admits(Some(time), producer, ids.slot) {
+            return;
         }
         let outcome = producer.record(&Sighting {
             point: ids.slot,
@@ -331,7 +358,30 @@ impl<'a> Seen<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    #[test]
+    fn each_queue_has_a_ring_of_its_own() {
+        let rings_of_queues = QueueRings::new(&[[2, 3], [1, 1]], 3, None);
+        let mut rings = BTreeSet::new();
+        for (port, is_sent, queues) in [(0, false, 2), (0, true, 3), (1, false, 1), (1, true, 1)] {
+            (0..queues)
+                .for_each(|queue| _ = rings.insert(rings_of_queues.ring(port, is_sent, queue)));
+        }
+        assert_eq!((rings_of_queues.count(), rings.len()), (7, 7));
+    }
+
+    #[test]
+    fn only_chosen_queues_have_rings() {
+        assert_eq!(QueueRings::new(&[[4, 4]], 1, None).count(), 4);
+        assert_eq!(QueueRings::new(&[[4, 4]], 3, Some(2)).count(), 2);
+        assert_eq!(QueueRings::new(&[], 3, None).count(), 1);
+        let many = QueueRings::new(&[[60, 60]], 3, None);
+        assert_eq!(many.count(), RINGS_MOST);
+        assert!(many.ring(0, true, 59) < RINGS_MOST);
+    }
 
     fn block(port: u32, queue: u32, flags: u32, bytes: &[u8]) -> Vec<u8> {
         let padded = bytes.len().next_multiple_of(4);

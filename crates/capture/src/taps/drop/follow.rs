@@ -12,12 +12,101 @@ use trawl_bpf::link::{self, TcxPlace};
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_bpf::{kernel_types, map, object};
 use trawl_ebpf::Insn;
-use trawl_sys::netns::{run_in, run_maybe_in};
+use trawl_sys::interface::Interface;
+use trawl_sys::netlink::Netlink;
+use trawl_sys::netns::{self, Look, Namespace, run_in, run_maybe_in};
 use trawl_sys::{Error, Result, errno};
 
-use super::{Along, Loaded, prepare_program, program_options};
+use super::programs::{Loaded, prepare_program, program_options};
 use crate::assembly::Assembly;
+use crate::capture_site::CaptureSite;
 use crate::event::{self, Event};
+use crate::options::Drops;
+
+/// Limits: each namespace costs twenty netfilter links, and each interface two tc links.
+const MOST_NAMESPACES: usize = 64;
+const MOST_INTERFACES: usize = 512;
+
+/// Hook points at which packets are followed.
+#[derive(Clone, Debug, Default)]
+pub struct Along {
+    /// Interfaces of entry: only packets first seen there are followed, if any are given.
+    pub entries: Vec<CaptureSite>,
+    /// Namespaces with netfilter hooks; `interfaces` have tc hooks.
+    pub namespaces: Vec<Namespace>,
+    pub interfaces: Vec<CaptureSite>,
+    /// Number of namespaces beyond the limit.
+    pub namespaces_left_out: usize,
+    pub interfaces_left_out: usize,
+}
+
+impl Along {
+    /// Finds all namespaces, or the named ones.
+    pub fn find(asked: &Drops) -> Result<Self> {
+        // An interface without a namespace in its name belongs to the one namespace, if exactly one is named.
+        let namespace = match &asked.namespaces[..] {
+            [one] if one != netns::CURRENT => Some(one.as_str()),
+            _ => None,
+        };
+        let entry = |text: &String| CaptureSite::find(text, namespace);
+        let entries = asked.entries.iter().map(entry).collect::<Result<_>>()?;
+        let mut namespaces = Vec::new();
+        if asked.within.is_empty() {
+            Look::default().find(|one| {
+                namespaces.push(one.clone());
+                false
+            });
+        } else {
+            for name in &asked.within {
+                namespaces.push(Namespace::open(name)?);
+            }
+        }
+        let namespaces_left_out = namespaces.len().saturating_sub(MOST_NAMESPACES);
+        namespaces.truncate(MOST_NAMESPACES);
+        let mut interfaces: Vec<CaptureSite> = namespaces.iter().flat_map(interfaces_of).collect();
+        let interfaces_left_out = interfaces.len().saturating_sub(MOST_INTERFACES);
+        interfaces.truncate(MOST_INTERFACES);
+        Ok(Self {
+            entries,
+            namespaces,
+            interfaces,
+            namespaces_left_out,
+            interfaces_left_out,
+        })
+    }
+
+    /// Returns the interfaces that have an XDP program.
+    pub fn with_programs(&self) -> Vec<CaptureSite> {
+        if !object::can_cast() {
+            return Vec::new();
+        }
+        let has_program = |site: &&CaptureSite| {
+            let found = site.interface.xdp_attached(site.namespace.as_ref());
+            matches!(found, Ok(Some(_)))
+        };
+        let found = self.interfaces.iter().filter(has_program);
+        found.cloned().collect()
+    }
+}
+
+/// Returns the interfaces of a namespace; none if it was deleted meanwhile.
+fn interfaces_of(namespace: &Namespace) -> Vec<CaptureSite> {
+    let links = Netlink::open(Some(namespace)).and_then(|mut netlink| netlink.links());
+    let site = |name: String| {
+        let interface = Interface::find(Some(namespace), &name).ok()?;
+        Some(CaptureSite {
+            label: match namespace.name() {
+                Some(one) => format!("{one}:{name}"),
+                None => name,
+            },
+            namespace: Some(namespace.clone()),
+            interface,
+            one_of_any: true,
+        })
+    };
+    let names = links.unwrap_or_default().into_iter().map(|link| link.name);
+    names.filter_map(site).collect()
+}
 
 /// A tracepoint that packets pass.
 struct Step {

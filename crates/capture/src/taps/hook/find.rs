@@ -5,17 +5,15 @@ use std::path::{Path, PathBuf};
 
 use trawl_bpf::layout::ENTRY_SLOT_BODY;
 use trawl_bpf::{bpffs, info, map, program};
-use trawl_program::chain::{self, Looks};
-use trawl_program::hooks;
 use trawl_program::hooks::{ENTRY, HOOK, NEXT};
 use trawl_sys::netlink::XdpAttachment;
 use trawl_sys::{Error, Result};
 
-use super::ACTIONS;
-use super::Ends;
 use crate::capture_chain;
 use crate::capture_site::CaptureSite;
 
+/// XDP_ABORTED, DROP, PASS, TX and REDIRECT.
+pub const ACTIONS: u32 = 5;
 /// Slot of the XDP program itself, after the programs at its entry.
 pub const BODY_SLOT: u32 = ENTRY_SLOT_BODY as u32;
 /// Maximum length of a chain, more than any tool makes.
@@ -49,33 +47,13 @@ impl Found {
 pub struct Looked {
     pub hooks: Vec<Found>,
     /// Number of chained programs, including programs without a hook.
-    programs: u32,
+    pub programs: u32,
 }
 
 impl Looked {
     pub fn map_ids(&self) -> Vec<u32> {
         let id = |hook: &Found| map::info(&hook.map).map_or(0, |about| about.id);
         self.hooks.iter().map(id).collect()
-    }
-
-    /// Returns the maximum number of jumps of a packet, with one more capture at these ends.
-    pub fn jumps(&self, ends: &Ends) -> Result<u32> {
-        // Programs without a hook first: their order does not matter.
-        let without = (self.programs as usize).saturating_sub(self.hooks.len());
-        let mut looks = vec![Looks::default(); without];
-        for (place, hook) in self.hooks.iter().enumerate() {
-            let mut one = Looks {
-                tappable: hook.entry.is_some() || hook.next.is_some(),
-                at_entry: 0,
-                at_exit: hooks::count_captures(hook.map.as_fd(), ACTIONS)? + u32::from(ends.exit),
-            };
-            if let Some(entry) = &hook.entry {
-                let more = u32::from(ends.looks_at_entry_of(place));
-                one.at_entry = hooks::count_captures(entry.as_fd(), 1)? + more;
-            }
-            looks.push(one);
-        }
-        Ok(chain::most_jumps(&looks))
     }
 }
 

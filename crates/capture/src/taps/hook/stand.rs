@@ -7,7 +7,7 @@ use trawl_bpf::layout::TapConfig;
 use trawl_bpf::object::{self, TapProgram};
 use trawl_bpf::program::LoadOptions;
 use trawl_bpf::{info, map, program};
-use trawl_program::hooks;
+use trawl_program::captures;
 use trawl_ring::Rings;
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::privilege::Capabilities;
@@ -93,7 +93,7 @@ pub fn occupy(
             namespace: site.namespace.clone(),
             map: warden::hold(stand.map.as_fd())?,
             seat,
-            _alive: hooks::show_alive(&programs)?,
+            _alive: captures::show_alive(&programs)?,
             programs,
             before: Vec::new(),
             retaken: Vec::new(),
@@ -163,7 +163,7 @@ impl Stand {
     fn clear_killed(&self) -> Result<()> {
         let fail = |e| Error::os(format!("cannot clear {}", self.what), e);
         while let Some(head) = joined_head(&self.present()?)
-            && hooks::is_left_behind(head)?
+            && captures::is_left_behind(head)?
             && let Some(others) = capture_chain::after_killed(head, self.occupants.len() as u32)?
         {
             for (slot, other) in (0u32..).zip(others) {

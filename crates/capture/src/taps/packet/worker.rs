@@ -1,19 +1,21 @@
 //! The thread of a packet socket: reads blocks of packets from the kernel and writes records into its ring.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::RwLock;
 use trawl_io::packet_socket::{Block, Frame, PacketSocket, PacketType, Source};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 use trawl_ring::producer::{Noted, Producer, Sighting};
 use trawl_sys::{Result, clock, events};
 
-use super::choice::{Choice, Sampling};
-use super::group::{Member, Members};
-use crate::assembly::PointIds;
 use crate::event::ReadFailure;
 use crate::options::Meta;
+use crate::point::PointIds;
+use crate::sampling::Sampling;
+use crate::taps::threads::Failure;
 
 /// Longest sleep. Records of other CPUs wait until this ring has announced that it has no earlier ones.
 const NAP: Duration = Duration::from_millis(2);
@@ -30,7 +32,7 @@ const PROMISCUOUS: u32 = 4 << 2;
 
 /// Properties common to all packets of the tap.
 #[derive(Clone, Copy, Debug)]
-pub struct SocketJob {
+pub struct PacketPoint {
     pub ids: PointIds,
     pub snaplen: u32,
     pub queue: Option<u32>,
@@ -39,10 +41,41 @@ pub struct SocketJob {
     pub meta: Meta,
 }
 
+/// An interface, as seen by the threads of its sockets.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub interface: u32,
+    pub point: PacketPoint,
+    /// Packets that found the kernel's ring full. The kernel does not report their interface: they count at the interface of
+    /// the packet before them.
+    dropped: AtomicU64,
+    /// Set once the interface is gone.
+    pub is_gone: AtomicBool,
+}
+
+impl Member {
+    pub fn new(interface: u32, point: PacketPoint) -> Self {
+        Self {
+            interface,
+            point,
+            dropped: AtomicU64::new(0),
+            is_gone: AtomicBool::new(false),
+        }
+    }
+
+    pub fn losses(&self) -> (u32, &'static str, u64) {
+        let dropped = self.dropped.load(Ordering::Relaxed);
+        (self.point.ids.point, "socket_full", dropped)
+    }
+}
+
+/// Members by the interface's number. Members that left stay: the sockets may still contain packets.
+pub(super) type Members = Arc<RwLock<HashMap<u32, Arc<Member>>>>;
+
 /// The interfaces of a socket's packets.
 #[derive(Debug)]
-pub(super) enum Job {
-    One(SocketJob),
+pub(super) enum PacketPoints {
+    One(Arc<Member>),
     /// Many interfaces; `last` is the last packet's.
     Many {
         members: Members,
@@ -50,27 +83,28 @@ pub(super) enum Job {
     },
 }
 
-impl Job {
+impl PacketPoints {
     /// Returns `None` for an interface outside the capture.
-    fn of(&mut self, frame: &Frame<'_>) -> Option<SocketJob> {
+    fn of(&mut self, frame: &Frame<'_>) -> Option<PacketPoint> {
         let (members, last) = match self {
-            Self::One(job) => return Some(*job),
+            Self::One(member) => return Some(member.point),
             Self::Many { members, last } => (members, last),
         };
         if let Some(known) = last
             && known.interface == frame.interface
         {
-            return Some(known.job);
+            return Some(known.point);
         }
         let members = members.read();
         let member = members.get(&frame.interface)?;
         *last = Some(Arc::clone(member));
-        Some(member.job)
+        Some(member.point)
     }
 
     fn last(&self) -> Option<Arc<Member>> {
-        let Self::Many { members, last } = self else {
-            return None;
+        let (members, last) = match self {
+            Self::One(member) => return Some(Arc::clone(member)),
+            Self::Many { members, last } => (members, last),
         };
         last.clone().or_else(|| {
             let members = members.read();
@@ -79,78 +113,49 @@ impl Job {
     }
 }
 
-/// State shared between the threads of one tap and the session.
-#[derive(Debug, Default)]
-pub struct Shared {
-    dropped: AtomicU64,
-    gone: AtomicBool,
-    failure: OnceLock<ReadFailure>,
-}
-
-impl Shared {
-    /// Returns the packets that found the kernel's ring full.
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
-    }
-
-    pub fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
-    }
-
-    pub fn failure(&self) -> Option<&ReadFailure> {
-        self.failure.get()
-    }
-
-    /// Records a failure; only the first one is reported.
-    pub fn fail(&self, why: ReadFailure) {
-        let _ = self.failure.set(why);
-    }
-}
-
 #[derive(Debug)]
 pub struct Worker {
     socket: PacketSocket,
     recorder: Recorder,
+    failure: Failure,
 }
 
 /// The part of a worker that records a block's packets.
 #[derive(Debug)]
 struct Recorder {
     producer: Producer,
-    plan: Job,
+    points: PacketPoints,
     sampling: Sampling,
-    shared: Arc<Shared>,
 }
 
 impl Worker {
     pub(super) fn new(
         socket: PacketSocket,
         producer: Producer,
-        plan: Job,
+        points: PacketPoints,
         sampling: Sampling,
-        shared: Arc<Shared>,
+        failure: Failure,
     ) -> Self {
         Self {
             socket,
             recorder: Recorder {
                 producer,
-                plan,
+                points,
                 sampling,
-                shared,
             },
+            failure,
         }
     }
 
     /// Records until the capture is stopped or the interface is gone, then drains the rest.
     pub fn run(mut self) {
-        let shared = Arc::clone(&self.recorder.shared);
         let done = self
             .record_until_stopped()
             .and_then(|()| self.drain())
             .and_then(|()| self.socket.take_drops());
         match done {
             Ok(drops) => self.recorder.count_drops(drops),
-            Err(error) => shared.fail(ReadFailure::Error {
+            Err(error) => self.failure.set(ReadFailure::Error {
                 why: error.to_string(),
             }),
         }
@@ -161,7 +166,9 @@ impl Worker {
             if self.take_block()? || self.rest()? == Source::There {
                 continue;
             }
-            self.recorder.shared.gone.store(true, Ordering::Relaxed);
+            if let Some(member) = self.recorder.points.last() {
+                member.is_gone.store(true, Ordering::Relaxed);
+            }
             break;
         }
         Ok(())
@@ -209,11 +216,9 @@ impl Recorder {
     /// Counts losses, except after the last wanted record, just like packets.
     fn count_drops(&mut self, drops: u64) {
         if drops > 0 && !self.producer.limit_reached() {
-            let last = self.plan.last();
-            let dropped = last
-                .as_ref()
-                .map_or(&self.shared.dropped, |one| &one.dropped);
-            dropped.fetch_add(drops, Ordering::Relaxed);
+            if let Some(member) = self.points.last() {
+                member.dropped.fetch_add(drops, Ordering::Relaxed);
+            }
             self.producer.tell_lost(drops);
         }
     }
@@ -226,43 +231,39 @@ impl Recorder {
                 return;
             }
         }
-        let point = match &self.plan {
-            Job::One(job) => job.ids.slot,
-            Job::Many { last, .. } => last.as_ref().map_or(0, |one| one.job.ids.slot),
+        let point = match &self.points {
+            PacketPoints::One(member) => member.point.ids.slot,
+            PacketPoints::Many { last, .. } => last.as_ref().map_or(0, |one| one.point.ids.slot),
         };
         (read..block.packets()).for_each(|_| self.producer.unreadable(point));
     }
 
     /// Records a packet, if wanted; returns true if more are.
     fn take_one(&mut self, frame: &Frame<'_>) -> bool {
-        let Some(job) = self.plan.of(frame) else {
+        let Some(point) = self.points.of(frame) else {
             return true;
         };
         if !self.producer.counts(frame.time, frame.hardware_time) {
             return true;
         }
-        match self.sampling.choose(frame) {
-            Choice::Wanted => {}
-            Choice::NotInSample => {
-                self.producer.filtered_out(job.ids.slot);
-                return true;
-            }
-            Choice::OverRate => {
-                self.producer.rate_limited(job.ids.slot);
-                return true;
-            }
+        let time = (!frame.hardware_time).then_some(frame.time);
+        if !self
+            .sampling
+            .admits(time, &mut self.producer, point.ids.slot)
+        {
+            return true;
         }
-        self.record(job, frame) != Noted::LimitReached
+        self.record(point, frame) != Noted::LimitReached
     }
 
-    fn record(&mut self, job: SocketJob, frame: &Frame<'_>) -> Noted {
-        let SocketJob {
+    fn record(&mut self, point: PacketPoint, frame: &Frame<'_>) -> Noted {
+        let PacketPoint {
             ids,
             snaplen,
             queue,
             ethernet,
             meta,
-        } = job;
+        } = point;
         // The tag counts towards the length even if the bytes were cut before it.
         let tag: &[u8] = match &frame.tag {
             Some(tag) if ethernet => tag,

@@ -2,23 +2,23 @@
 //! library's statistics.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use trawl_filter::Classic;
 use trawl_io::libpcap::{Figures, Handle, Packet, Rest};
-use trawl_io::packet_socket::{Frame, PacketType};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 use trawl_ring::producer::{Noted, Producer, Sighting};
 use trawl_sys::events::{self, Wake};
 use trawl_sys::{Result, clock};
 
-use crate::assembly::PointIds;
 use crate::event::{Event, ReadFailure};
 use crate::options::Meta;
-use crate::taps::packet::choice::{Choice, Sampling};
+use crate::point::PointIds;
+use crate::sampling::Sampling;
+use crate::taps::threads::Failure;
 
 /// Longest sleep. Records of other rings wait until this ring has announced that it has no earlier ones.
 const NAP: Duration = Duration::from_millis(5);
@@ -39,7 +39,7 @@ const SENT: u8 = 4;
 
 /// Properties common to all packets of the tap.
 #[derive(Clone, Debug)]
-pub struct PcapJob {
+pub struct PcapPoint {
     pub ids: PointIds,
     pub snaplen: u32,
     pub directions: Directions,
@@ -73,7 +73,7 @@ impl Directions {
         match self {
             Self::Unknown => None,
             Self::All(direction) => Some(direction),
-            Self::At(place) => bytes.get(place).map(|kind| match *kind {
+            Self::At(offset) => bytes.get(offset).map(|kind| match *kind {
                 SENT => DIRECTION_OUTBOUND,
                 _ => DIRECTION_INBOUND,
             }),
@@ -81,31 +81,21 @@ impl Directions {
     }
 }
 
-/// State shared between the thread and the session.
+/// Counts of the library, which the thread keeps for the session.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub struct LibraryCounts {
     dropped: AtomicU64,
     untimely: AtomicU64,
     figures: Mutex<Option<Figures>>,
-    failure: OnceLock<ReadFailure>,
 }
 
-impl Shared {
+impl LibraryCounts {
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
     pub fn figures(&self) -> Option<Figures> {
         *self.figures.lock()
-    }
-
-    pub fn failure(&self) -> Option<&ReadFailure> {
-        self.failure.get()
-    }
-
-    /// Records a failure; only the first one is reported.
-    pub fn fail(&self, why: ReadFailure) {
-        let _ = self.failure.set(why);
     }
 
     /// Returns an event about packets with impossible times.
@@ -124,14 +114,15 @@ pub struct Worker {
     wake: Wake,
     recorder: Recorder,
     looked: Instant,
+    failure: Failure,
 }
 
 #[derive(Debug)]
 struct Recorder {
     producer: Producer,
-    plan: PcapJob,
+    point: PcapPoint,
     sampling: Sampling,
-    shared: Arc<Shared>,
+    counts: Arc<LibraryCounts>,
     /// End of the capture: later packets do not count.
     end: Option<u64>,
     shown: u64,
@@ -141,9 +132,9 @@ impl Worker {
     pub fn new(
         handle: Handle,
         producer: Producer,
-        plan: PcapJob,
+        point: PcapPoint,
         sampling: Sampling,
-        shared: Arc<Shared>,
+        (counts, failure): (Arc<LibraryCounts>, Failure),
         wake: Wake,
     ) -> Self {
         Self {
@@ -151,13 +142,14 @@ impl Worker {
             wake,
             recorder: Recorder {
                 producer,
-                plan,
+                point,
                 sampling,
-                shared,
+                counts,
                 end: None,
                 shown: 0,
             },
             looked: Instant::now(),
+            failure,
         }
     }
 
@@ -166,7 +158,7 @@ impl Worker {
         let done = self.record_until_stopped().and_then(|()| self.drain());
         self.read_figures();
         if let Err(error) = done {
-            self.recorder.shared.fail(ReadFailure::Error {
+            self.failure.set(ReadFailure::Error {
                 why: error.to_string(),
             });
         }
@@ -190,7 +182,7 @@ impl Worker {
     /// Reads the packets from before the end, up to the last one.
     fn drain(&mut self) -> Result<()> {
         let end = clock::wall();
-        self.recorder.end = (!self.recorder.plan.stamped_by_card).then_some(end);
+        self.recorder.end = (!self.recorder.point.stamped_by_card).then_some(end);
         let began = Instant::now();
         let mut waited = Duration::ZERO;
         while began.elapsed() < DRAIN_PATIENCE && waited < LAST_WAIT {
@@ -207,7 +199,7 @@ impl Worker {
     }
 
     fn read(&mut self) -> Result<Rest> {
-        if self.recorder.plan.asks_first
+        if self.recorder.point.asks_first
             && self
                 .handle
                 .descriptor()
@@ -235,7 +227,7 @@ impl Worker {
     fn read_figures(&mut self) {
         self.looked = Instant::now();
         let figures = self.handle.figures();
-        let mut known = self.recorder.shared.figures.lock();
+        let mut known = self.recorder.counts.figures.lock();
         let before = known.map_or(0, |known| known.dropped);
         if figures.is_some() {
             *known = figures;
@@ -245,7 +237,7 @@ impl Worker {
         // Losses after the last wanted record do not count, just like packets.
         if more > 0 && !self.recorder.producer.limit_reached() {
             self.recorder
-                .shared
+                .counts
                 .dropped
                 .fetch_add(more, Ordering::Relaxed);
             self.recorder.producer.tell_lost(more);
@@ -258,16 +250,16 @@ impl Recorder {
     fn take(&mut self, packet: &Packet<'_>) -> bool {
         self.shown += 1;
         let time = packet.time.unwrap_or_else(|| {
-            self.shared.untimely.fetch_add(1, Ordering::Relaxed);
+            self.counts.untimely.fetch_add(1, Ordering::Relaxed);
             clock::wall()
         });
         if self.end.is_some_and(|end| time > end) {
             return false;
         }
-        if !self.producer.counts(time, self.plan.stamped_by_card) {
+        if !self.producer.counts(time, self.point.stamped_by_card) {
             return true;
         }
-        let PcapJob {
+        let PcapPoint {
             ids,
             snaplen,
             directions,
@@ -275,7 +267,7 @@ impl Recorder {
             asks_first: _,
             meta,
             ref filter,
-        } = self.plan;
+        } = self.point;
         let Some(bytes) = packet.bytes else {
             self.producer.unreadable(ids.slot);
             return true;
@@ -287,25 +279,12 @@ impl Recorder {
             self.producer.filtered_out(ids.slot);
             return true;
         }
-        let frame = Frame {
-            time,
-            hardware_time: stamped_by_card,
-            original: packet.original,
-            bytes,
-            tag: None,
-            way: PacketType::ToUs,
-            interface: 0,
-        };
-        match self.sampling.choose(&frame) {
-            Choice::Wanted => {}
-            Choice::NotInSample => {
-                self.producer.filtered_out(ids.slot);
-                return true;
-            }
-            Choice::OverRate => {
-                self.producer.rate_limited(ids.slot);
-                return true;
-            }
+        let sampled_at = (!stamped_by_card).then_some(time);
+        if !self
+            .sampling
+            .admits(sampled_at, &mut self.producer, ids.slot)
+        {
+            return true;
         }
         let outcome = self.producer.record(&Sighting {
             point: ids.slot,

@@ -13,14 +13,14 @@ use trawl_bpf::program::{self, LoadOptions, Traced};
 use trawl_bpf::{link, map};
 use trawl_filter::lower::Target;
 use trawl_ring::Rings;
-use trawl_sys::{Error, Result, events};
+use trawl_sys::{Error, Result, errno, events};
 
-use super::Traceable;
-use super::explain_attach;
-use crate::assembly::{Assembly, Carries, PointIds, program_maps};
+use super::programs::Traceable;
+use crate::assembly::{Assembly, program_maps};
 use crate::capture_site::CaptureSite;
 use crate::filter::Block;
 use crate::options::{At, Options};
+use crate::point::{Carries, PointIds};
 
 const DIRECTION_INBOUND: u32 = 1;
 const ACTIONS: u32 = 5;
@@ -199,6 +199,18 @@ impl TracePlan {
             ready.filter(block)?;
         }
         Ok((name, ready))
+    }
+}
+
+/// Explains the kernel's error if a function has the maximum number of tracing programs.
+fn explain_attach(error: std::io::Error, name: &str, site: &CaptureSite) -> Error {
+    let what = format!("cannot look at the XDP program {name} on {}", site.label);
+    match error.raw_os_error() {
+        Some(errno::E2BIG) => {
+            Error::failed(what, "it already has the maximum of 38 tracing programs")
+                .fix("end another capture, or capture on fewer interfaces at a time")
+        }
+        _ => Error::os(what, error),
     }
 }
 

@@ -5,10 +5,11 @@ use std::os::fd::OwnedFd;
 use trawl_sys::Result;
 
 use super::plan::{Role, TracePlan};
-use super::{Present, Traceable};
-use crate::assembly::{Assembly, PointIds};
+use super::programs::{Present, Traceable};
+use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
+use crate::point::PointIds;
 
 /// The program that replaces one that is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +130,7 @@ impl Slots {
         mode: &'static str,
     ) -> Result<Ends> {
         let rings = assembly.program_rings()?;
-        let mut add = |end: &str| {
+        let mut add = |end: &str| -> Result<PointIds> {
             let hook = match name {
                 Some(name) => format!("{end} {name}"),
                 None => end.to_owned(),

@@ -45,7 +45,7 @@ pub struct FilterRequest {
 pub fn compile_filter(
     expression: &str,
     request: &FilterRequest,
-) -> Result<Vec<libc::sock_filter>, String> {
+) -> Result<Vec<Instruction>, String> {
     let library = library().map_err(|e| e.to_string())?;
     Ok(CompiledFilter::new(&library, expression, request)?.instructions())
 }
@@ -81,11 +81,7 @@ impl Compiler for AtRunTime {
             optimise: options.optimise,
             file: options.file.map(|order| order == ByteOrder::Big),
         };
-        let program = compile_filter(expression, &request)?;
-        Ok(program
-            .iter()
-            .map(|i| Instruction::new(i.code, i.jt, i.jf, i.k))
-            .collect())
+        compile_filter(expression, &request)
     }
 }
 
@@ -135,7 +131,7 @@ impl CompiledFilter {
         }
     }
 
-    pub fn instructions(&self) -> Vec<libc::sock_filter> {
+    pub fn instructions(&self) -> Vec<Instruction> {
         if self.program.instructions.is_null() {
             return Vec::new();
         }

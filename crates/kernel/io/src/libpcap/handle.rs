@@ -6,6 +6,7 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
+use trawl_filter::Instruction;
 use trawl_sys::error::Advice;
 use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::{Error, Result};
@@ -57,7 +58,7 @@ pub enum PcapFilter {
     /// In the library's own grammar.
     Expression(String),
     /// Compiled already.
-    Classic(Vec<libc::sock_filter>),
+    Classic(Vec<Instruction>),
 }
 
 /// An opened device, and the library's warnings.
@@ -258,7 +259,7 @@ impl Handle {
     }
 
     /// Compiles an expression for this device with the library.
-    pub fn compile(&self, expression: &str) -> Result<Vec<libc::sock_filter>> {
+    pub fn compile(&self, expression: &str) -> Result<Vec<Instruction>> {
         let of = &self.library.functions;
         let refuse = |why: String| Error::usage("cannot use this filter", why);
         let Ok(expression) = CString::new(expression) else {

@@ -1,9 +1,54 @@
 //! Classic socket filters: they choose the packets that enter the ring, and the number of bytes of each.
 
-use super::{Queue, Request};
+use std::os::fd::BorrowedFd;
 
-/// An instruction of a classic filter.
-pub type Instruction = libc::sock_filter;
+pub use trawl_filter::Instruction;
+
+/// An interface to capture on, and the settings of its sockets.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Index of the interface.
+    pub interface: u32,
+    /// Name of the interface, for messages.
+    pub name: &'a str,
+    /// Omits the link layer: packets begin at the network header.
+    pub network_layer: bool,
+    pub sockets: usize,
+    /// Memory of each socket's ring.
+    pub ring_size: usize,
+    /// Most bytes of a packet that the kernel copies.
+    pub snaplen: u32,
+    pub received: bool,
+    pub sent: bool,
+    /// Requests the network card's time stamps, if it makes any.
+    pub hardware_time: bool,
+    pub filter: Option<Filter<'a>>,
+    /// Table of `InterfaceKey` and `InterfacePlace`: packets of those interfaces are wanted, and rejections count at their
+    /// points. The sockets are then bound to no interface.
+    pub places: Option<BorrowedFd<'a>>,
+}
+
+/// A queue that receives or sends the wanted packets.
+#[derive(Clone, Copy, Debug)]
+pub struct Queue {
+    pub number: u32,
+    /// Offset that the kernel adds to the queue number of a received packet. A packet without a number counts for queue 0,
+    /// as it does for the kernel's generic XDP.
+    pub received_offset: u32,
+}
+
+/// The packets to capture. Their contents are checked by an eBPF program that counts its rejections or, if there is none or
+/// the kernel refuses it, by a classic one that does not.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Filter<'a> {
+    pub queue: Option<Queue>,
+    /// CPU that handles the packets.
+    pub cpu: Option<u32>,
+    /// Instructions as crates/filter lowers them for a socket, which describes the registers at their start. None at all:
+    /// every packet matches.
+    pub block: Option<&'a [trawl_ebpf::Insn]>,
+    pub classic: Option<&'a [Instruction]>,
+}
 
 /// A program that rejects every packet.
 pub const NOTHING: [Instruction; 1] = [give(0)];
@@ -11,12 +56,7 @@ pub const NOTHING: [Instruction; 1] = [give(0)];
 const PACKET_OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
 
 const fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> Instruction {
-    Instruction {
-        code: code as u16,
-        jt,
-        jf,
-        k,
-    }
+    Instruction::new(code as u16, jt, jf, k)
 }
 
 /// Ends the program: accepts this many bytes.

@@ -11,7 +11,7 @@ use trawl_ebpf::{Insn, helper, op};
 use trawl_sys::Result;
 use trawl_sys::memory::Mapping;
 
-use super::{Filter, Queue, Request};
+use super::filter::{Filter, Queue, Request};
 
 /// Stack space of the filter's block: SCRATCH_SIZE of crates/filter.
 const SCRATCH: i32 = 256;

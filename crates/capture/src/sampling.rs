@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use trawl_io::packet_socket::Frame;
+use trawl_ring::producer::Producer;
 use trawl_sys::clock;
 
-use crate::assembly::rate_times;
 use crate::options::{Options, Sample};
 
 /// Number of attempts to update the rate's state against other threads before the limit counts as reached, as in
@@ -16,7 +15,7 @@ const ATTEMPTS: usize = 4;
 const CLOCK_STEP: u64 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum Sampled {
     Wanted,
     NotInSample,
     OverRate,
@@ -60,30 +59,40 @@ impl Sampling {
         }
     }
 
-    pub fn choose(&mut self, frame: &Frame<'_>) -> Choice {
-        // The packet's own time, not the present: packets are read in blocks. The card's clock may differ.
-        let now = if frame.hardware_time {
-            clock::wall()
-        } else {
-            frame.time
-        };
-        self.choose_at(now)
+    /// Decides on a packet, and counts it at its point if it is not wanted. `time` is the packet's, since packets are read
+    /// in blocks, unless it is the network card's: that clock may differ.
+    pub fn admits(&mut self, time: Option<u64>, producer: &mut Producer, slot: u32) -> bool {
+        let sampled = self.choose_at(time.unwrap_or_else(clock::wall));
+        match sampled {
+            Sampled::Wanted => {}
+            Sampled::NotInSample => producer.filtered_out(slot),
+            Sampled::OverRate => producer.rate_limited(slot),
+        }
+        sampled == Sampled::Wanted
     }
 
     /// Decides on a packet of this time.
-    pub fn choose_at(&mut self, now: u64) -> Choice {
+    pub fn choose_at(&mut self, now: u64) -> Sampled {
         if !self.in_sample() {
-            return Choice::NotInSample;
+            return Sampled::NotInSample;
         }
         let Some(rate) = &self.rate else {
-            return Choice::Wanted;
+            return Sampled::Wanted;
         };
         if rate.is_over(now) {
-            Choice::OverRate
+            Sampled::OverRate
         } else {
-            Choice::Wanted
+            Sampled::Wanted
         }
     }
+}
+
+/// Returns the time between records at a rate, and the permitted advance: a hundredth of a second, or one record. Both are in
+/// 1/64 ns, so that high rates are exact.
+pub(crate) fn rate_times(per_second: u64) -> (u64, u64) {
+    const SECOND: u64 = 1_000_000_000 << 6;
+    let interval = (SECOND / per_second.max(1)).max(1);
+    (interval, (SECOND / 100).saturating_sub(interval))
 }
 
 /// A rate limit. Each record moves the time at which the next is due; a record too far ahead of it is not made. Times are in

@@ -1,16 +1,122 @@
-//! The ring slots that hold the counters of hook points. Slots of interfaces that left are reused.
+//! The hook points of a capture, and the ring slots that hold their counters. Slots of interfaces that left are reused.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use trawl_ring::{Account, Rings};
+use trawl_bpf::layout::{RecordConfig, VERDICT_NONE, VERDICT_TC, VERDICT_XDP, VERDICT_XDP_SEEN};
+use trawl_ring::{Account, Rings, account_offset, rejected_offset};
+
+use crate::event::Event;
+use crate::options::Stamps;
+
+/// A hook point with its own counters.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// Slot of its counters in the rings.
+    pub(crate) tenancy: Tenancy,
+    /// Index of its site; `None` if the point belongs to no single site.
+    pub site: Option<usize>,
+    pub label: String,
+    /// Name of its interface blocks, if not the label.
+    pub(crate) block_name: Option<String>,
+    /// Name of the hook in messages: `xdp exit`, `tc egress`.
+    pub hook: String,
+    pub tap: &'static str,
+    /// Attach mode, once attached: `native`, `skb`, `tcx`, `clsact`.
+    pub mode: &'static str,
+    /// Link type of its packets, if not the interface's.
+    pub(crate) link_type: Option<u16>,
+    /// Remark on the time stamps, for the interface block.
+    pub(crate) note: Option<String>,
+    /// Description of the foreign program at which packets are seen, for the file.
+    pub(crate) program: Option<String>,
+    /// Interface blocks whose packets count here.
+    pub interfaces: Vec<u32>,
+    /// Source of its records' time stamps.
+    pub stamps: Stamps,
+    pub(crate) rings: Arc<Rings>,
+}
+
+impl Point {
+    /// Returns the event that packets are being recorded here.
+    pub fn capturing(&self) -> Event {
+        Event::Capturing {
+            interface: self.label.clone(),
+            hook: self.hook.clone(),
+            mode: self.mode.to_owned(),
+        }
+    }
+
+    /// Returns the counters of this point's packets, as far as the rings know.
+    pub(crate) fn account(&self) -> Account {
+        self.tenancy.account(&self.rings)
+    }
+}
+
+/// Returns the end of an XDP program (entry or exit) that a hook stands for.
+pub(crate) fn end_of(hook: &str) -> Option<&'static str> {
+    let ends = ["xdp entry", "xdp exit"];
+    ends.into_iter().find(|end| hook.starts_with(end))
+}
+
+/// The identifiers given to a new hook point.
+#[derive(Clone, Copy, Debug)]
+pub struct PointIds {
+    /// Index in the list of points.
+    pub point: u32,
+    /// Slot of its counters in the rings.
+    pub slot: u32,
+    pub interface: u32,
+    /// Interface block for packets stamped by the hardware, if requested.
+    pub hardware_interface: u32,
+    /// True if records carry the verdict.
+    pub(crate) verdict: bool,
+}
+
+/// The verdict that a program's records carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carries {
+    Nothing,
+    Xdp(u32),
+    /// The verdict that the XDP program returns.
+    XdpAsSeen,
+    Tc(i32),
+}
+
+impl PointIds {
+    /// Returns the part of a program's configuration that makes records for this point.
+    pub fn record(&self, direction: u32, carries: Carries) -> RecordConfig {
+        let (kind, value) = match carries {
+            _ if !self.verdict => (VERDICT_NONE, 0),
+            Carries::Nothing => (VERDICT_NONE, 0),
+            Carries::Xdp(action) => (VERDICT_XDP, u64::from(action)),
+            Carries::XdpAsSeen => (VERDICT_XDP_SEEN, 0),
+            Carries::Tc(action) => (VERDICT_TC, i64::from(action) as u64),
+        };
+        RecordConfig {
+            account_offset: account_offset(self.slot),
+            rejected_offset: rejected_offset(self.slot),
+            point: self.slot,
+            interface: self.interface,
+            hardware_interface: self.hardware_interface,
+            direction,
+            verdict_kind: kind as u32,
+            // One byte of kind, eight of value, three of padding.
+            verdict_low: kind as u32 | (value as u32) << 8,
+            verdict_middle: (value >> 24) as u32,
+            verdict_high: (value >> 56) as u32,
+            options_length: 0,
+            fixed_length: 0,
+        }
+    }
+}
 
 /// Time after which programs and threads have finished with the packets of an interface that left.
 const DRAINED_AFTER: Duration = Duration::from_secs(1);
 
 /// The free slots.
 #[derive(Debug, Default)]
-pub(super) struct Slots {
+pub(crate) struct Slots {
     /// The first slot that was never used.
     next: u32,
     /// Slots of interfaces that left, with the time, in order of slots.
@@ -68,7 +174,7 @@ impl Slots {
 
 /// A point's use of its slot, which belonged to other points before and may after.
 #[derive(Clone, Debug)]
-pub(super) struct Tenancy {
+pub(crate) struct Tenancy {
     pub slot: u32,
     /// Counters of the previous owners.
     before: Account,

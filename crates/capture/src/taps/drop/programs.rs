@@ -1,0 +1,82 @@
+//! Loading of the programs at tracepoints, netfilter's hooks and tc.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use trawl_bpf::layout::TapConfig;
+use trawl_bpf::object::{self, TapProgram, Taps};
+use trawl_bpf::program::{self, LoadOptions, Traced};
+use trawl_bpf::{kernel_types, link};
+use trawl_ebpf::Insn;
+use trawl_sys::{Error, Result};
+
+pub const TRACEPOINT: &str = "kfree_skb";
+
+/// A loaded program, and the descriptors that keep it attached.
+pub type Loaded = (OwnedFd, Vec<OwnedFd>);
+
+/// Prepares a program, with the filter if given: programs with a filter have a name of their own.
+pub fn prepare_program(
+    object: Taps,
+    program: &str,
+    config: &TapConfig,
+    maps: &[(&str, BorrowedFd<'_>)],
+    block: Option<&[Insn]>,
+) -> Result<(TapProgram, String)> {
+    let name = match block {
+        Some(_) => format!("{program}_f"),
+        None => program.to_owned(),
+    };
+    let mut ready = TapProgram::prepare(object, &name, config, maps)?;
+    if let Some(block) = block {
+        ready.filter(block)?;
+    }
+    Ok((ready, name))
+}
+
+/// Returns the load options for a program of this kind.
+pub fn program_options(name: &str, kind: u32, expected_attach_type: u32) -> LoadOptions<'_> {
+    LoadOptions {
+        expected_attach_type,
+        ..LoadOptions::new(name, kind)
+    }
+}
+
+/// Loads the program at the tracepoint of drops and attaches it; typed programs read the kernel's structures.
+pub fn load_at_drops(
+    typed: bool,
+    config: &TapConfig,
+    maps: &[(&str, BorrowedFd<'_>)],
+    block: Option<&[Insn]>,
+) -> Result<Loaded> {
+    let program = if typed {
+        "trawl_drop"
+    } else {
+        "trawl_drop_raw"
+    };
+    let (ready, name) = prepare_program(object::DROP, program, config, maps, block)?;
+    let mut options = program_options(&name, program::RAW_TRACEPOINT, 0);
+    if typed {
+        let found = kernel_types::tracepoint(TRACEPOINT)
+            .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
+        let found = found.ok_or_else(|| {
+            let what = format!("cannot look at the tracepoint {}", TRACEPOINT);
+            Error::failed(what, "the kernel has no such tracepoint")
+        })?;
+        options.kind = program::TRACING;
+        options.expected_attach_type = program::ATTACH_TYPED_TRACEPOINT;
+        options.traced = Some(Traced {
+            program: None,
+            function: found.type_id,
+        });
+    }
+    let loaded = ready.load(&options)?;
+    let link = match typed {
+        true => link::attach_tracing(loaded.as_fd()),
+        false => link::attach_raw_tracepoint(loaded.as_fd(), TRACEPOINT),
+    };
+    let link = link.map_err(|e| {
+        Error::os("cannot look at the packets that the kernel drops", e)
+            .fix("this requires root (CAP_BPF and CAP_PERFMON)")
+    })?;
+    Ok((loaded, vec![link]))
+}
