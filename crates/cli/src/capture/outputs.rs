@@ -8,8 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use trawl_capture::capture_site::CaptureSite;
-use trawl_capture::event::Event;
-use trawl_capture::event::OutputSummary;
+use trawl_capture::event::{Event, OutputSummary};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::session::{Attached, Ended, Observer, Session};
 use trawl_capture::summary::Summary;
