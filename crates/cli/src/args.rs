@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, ValueEnum};
@@ -15,7 +16,7 @@ use trawl_sys::netns::{CURRENT, Namespace};
 use trawl_sys::{Error, Result, clock};
 use trawl_view::print::{Dump, DumpForm, Precision, PrintOptions, Timestamp};
 
-use crate::{completion, outfile, units};
+use crate::{completion, outfile, terminal, units};
 
 /// A value by its name on the command line, with its help.
 pub type NamedValue<T> = (&'static str, &'static str, T);
@@ -174,6 +175,33 @@ fn unnamed(command: &str) -> Error {
     let what = format!("cannot run trawl {command}");
     Error::usage(what, "no interface is named")
         .fix(format!("trawl {command} IF (trawl capture -D lists them)"))
+}
+
+/// `--watch` of a command that shows counts.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct WatchArg {
+    /// Show them every second, or every TIME, until interrupted; as JSON one document a line
+    #[arg(long, short, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = units::duration)]
+    watch: Option<Duration>,
+}
+
+impl WatchArg {
+    /// Shows a reading, once or until interrupted: a line of JSON, or text for people.
+    pub fn show(&self, as_json: bool, mut read: impl FnMut() -> Result<String>) -> Result<()> {
+        loop {
+            let text = read()?;
+            let text = match (as_json, self.watch) {
+                (true, _) => text,
+                (false, Some(every)) => terminal::frame(every, &text),
+                (false, None) => terminal::printable(&terminal::folded(&text)),
+            };
+            let is_read = terminal::write_to_reader(&text)?;
+            match self.watch {
+                Some(every) if is_read => std::thread::sleep(every),
+                _ => return Ok(()),
+            }
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]

@@ -14,7 +14,7 @@ use trawl_balance::{Balancer, Forward, Service};
 use trawl_program::{Site, unload};
 use trawl_sys::{Error, Result};
 
-use crate::args::{NamedValue, NetnsArg, choice};
+use crate::args::{NamedValue, NetnsArg, WatchArg, choice};
 use crate::program_args::{AttachArgs, UnloadArgs};
 use crate::{completion, units};
 
@@ -38,8 +38,9 @@ enum Command {
     /// Adds, removes and drains backends, and sets their weights
     #[command(subcommand)]
     Backend(BackendCommand),
+    /// Lists the virtual addresses with their backends
     #[command(visible_aliases = ["show", "status"])]
-    List(List),
+    List(BalancerArgs),
     Stats(Stats),
     Check(Check),
     /// Detaches the balancer from interfaces, and removes its table and flows
@@ -51,14 +52,16 @@ enum Command {
 enum VipCommand {
     Add(VipAdd),
     Remove(VipRemove),
+    /// Lists the virtual addresses with their backends
     #[command(visible_aliases = ["show", "status"])]
-    List(List),
+    List(BalancerArgs),
 }
 
 #[derive(Debug, Subcommand)]
 enum BackendCommand {
     Add(BackendAdd),
-    Remove(BackendRemove),
+    /// Removes a backend; its flows move to other backends
+    Remove(BackendArgs),
     Drain(Drain),
     Weight(Weight),
 }
@@ -166,13 +169,6 @@ struct VipRemove {
     place: BalancerArgs,
 }
 
-/// Lists the virtual addresses with their backends
-#[derive(Debug, clap::Args)]
-struct List {
-    #[command(flatten)]
-    place: BalancerArgs,
-}
-
 /// Adds a backend to a virtual address
 #[derive(Debug, clap::Args)]
 struct BackendAdd {
@@ -202,13 +198,6 @@ struct BackendArgs {
     place: BalancerArgs,
 }
 
-/// Removes a backend; its flows move to other backends
-#[derive(Debug, clap::Args)]
-struct BackendRemove {
-    #[command(flatten)]
-    which: BackendArgs,
-}
-
 /// Stops new flows to a backend; its existing flows stay
 #[derive(Debug, clap::Args)]
 struct Drain {
@@ -232,9 +221,8 @@ struct Weight {
 /// Shows packet counts by virtual address and backend
 #[derive(Debug, clap::Args)]
 struct Stats {
-    /// Show the counts every second, or every TIME, until interrupted
-    #[arg(long, short, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = units::duration)]
-    watch: Option<Duration>,
+    #[command(flatten)]
+    watch: WatchArg,
     #[command(flatten)]
     place: BalancerArgs,
 }

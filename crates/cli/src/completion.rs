@@ -73,6 +73,10 @@ pub fn interface_and_file() -> ArgValueCompleter {
     ArgValueCompleter::new(|word: &OsStr| both(interface(word), files(word)))
 }
 
+pub fn paths() -> ArgValueCompleter {
+    ArgValueCompleter::new(PathCompleter::file())
+}
+
 pub fn verdicts() -> ArgValueCompleter {
     of_list(&["aborted", "drop", "pass", "tx", "redirect"])
 }

@@ -15,7 +15,7 @@ use trawl_program::unload;
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
-use crate::args::{InterfaceArgs, NamedValue, NetnsArg, choice};
+use crate::args::{InterfaceArgs, NamedValue, NetnsArg, WatchArg, choice};
 use crate::completion;
 use crate::program_args::{self, AttachArgs, Change, Consent, TargetArgs};
 
@@ -228,9 +228,8 @@ struct Apply {
 struct List {
     #[command(flatten)]
     target: TargetArgs,
-    /// Show them repeatedly [default: every second]
-    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = values::duration)]
-    watch: Option<Duration>,
+    #[command(flatten)]
+    watch: WatchArg,
 }
 
 /// Keeps a change that was made with --confirm

@@ -38,6 +38,7 @@ use crate::units;
 pub struct Args {
     #[arg(
         value_name = "FILE… [EXPRESSION]",
+        add = crate::completion::paths(),
         required_unless_present = "interfaces"
     )]
     words: Vec<String>,

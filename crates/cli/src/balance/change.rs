@@ -12,9 +12,7 @@ use trawl_program::unload::Which;
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result};
 
-use super::{
-    BackendAdd, BackendArgs, BackendRemove, BalancerArgs, Drain, Load, VipAdd, VipRemove, Weight,
-};
+use super::{BackendAdd, BackendArgs, BalancerArgs, Drain, Load, VipAdd, VipRemove, Weight};
 use crate::args::interface_and_rest;
 use crate::json;
 use crate::program_args::{TargetArgs, UnloadArgs, find_all};
@@ -146,12 +144,12 @@ pub fn add_backend(args: &BackendAdd) -> Result<()> {
     change(place, said, |table| table.add_backend(vip, new))
 }
 
-pub fn remove_backend(args: &BackendRemove) -> Result<()> {
+pub fn remove_backend(args: &BackendArgs) -> Result<()> {
     let BackendArgs {
         vip,
         backend,
         place,
-    } = &args.which;
+    } = args;
     let said = format!("removed the backend {backend} from {vip}\n");
     change(place, said, |table| {
         table.remove_backend(vip, *backend).map(drop)

@@ -13,7 +13,7 @@ use trawl_program::bundled::stats::Account;
 use trawl_program::safety::Care;
 use trawl_sys::{Error, Result};
 
-use super::{Check, List, Stats};
+use super::{BalancerArgs, Check, Stats};
 use crate::json::{self, rounded_option};
 use crate::terminal::{self, write_out, write_to_reader};
 
@@ -75,11 +75,11 @@ impl From<&Vip> for VipDocument {
     }
 }
 
-pub fn list(args: &List) -> Result<()> {
-    let balancer = args.place.balancer()?;
+pub fn list(args: &BalancerArgs) -> Result<()> {
+    let balancer = args.balancer()?;
     let table = balancer.table()?;
     let vips: Vec<VipDocument> = table.vips.iter().map(VipDocument::from).collect();
-    if args.place.json {
+    if args.json {
         return json::print(&ListDocument {
             interface: balancer.site.label(),
             vips,
@@ -116,7 +116,7 @@ struct StatsDocument<'a> {
 
 pub fn stats(args: &Stats) -> Result<()> {
     let balancer = args.place.balancer()?;
-    loop {
+    args.watch.show(args.place.json, || {
         // Packets that arrive between the two readings are counted at least in the total.
         let vips = balancer.by_vip()?;
         let document = StatsDocument {
@@ -124,22 +124,11 @@ pub fn stats(args: &Stats) -> Result<()> {
             account: balancer.account()?,
             vips,
         };
-        let text = match args.place.json {
-            true => json::line(&document)?,
-            false => for_people(&document),
-        };
-        let Some(every) = args.watch else {
-            return write_out(&text);
-        };
-        let text = match args.place.json {
-            true => text,
-            false => terminal::frame(every, &text),
-        };
-        if !write_to_reader(&text)? {
-            return Ok(());
+        match args.place.json {
+            true => json::line(&document),
+            false => Ok(for_people(&document)),
         }
-        std::thread::sleep(every);
-    }
+    })
 }
 
 fn for_people(document: &StatsDocument<'_>) -> String {

@@ -22,7 +22,7 @@ use super::{List, split};
 use crate::args::NetnsArg;
 use crate::json;
 use crate::program_args::{TargetArgs, find_all};
-use crate::terminal::{self, folded, write_out};
+use crate::terminal::write_out;
 
 pub fn list(args: &List) -> Result<()> {
     let target = &args.target;
@@ -30,7 +30,7 @@ pub fn list(args: &List) -> Result<()> {
     let (namespace, interface) = split(&target.netns, interface.as_deref())?;
     let on = interface.map(|name| state::on(namespace.as_ref(), name));
     let on = on.transpose()?;
-    loop {
+    args.watch.show(target.json, || {
         let mut set = rules_of(namespace.as_ref())?;
         let reverted = confirm::reverted(&state::scope(namespace.as_ref())?)?;
         if let Some(on) = &on {
@@ -39,17 +39,11 @@ pub fn list(args: &List) -> Result<()> {
                 .retain(|rule| rule.what.on.as_ref().is_none_or(holds));
             set.defaults.retain(|default| holds(&default.on));
         }
-        let text = match (target.json, args.watch) {
-            (true, None) => return json::print(&Listed::of(&set, reverted)),
-            (true, Some(_)) => json::line(&Listed::of(&set, reverted))?,
-            (false, None) => return write_out(&folded(&for_people(&set, reverted.as_ref()))),
-            (false, Some(every)) => terminal::frame(every, &for_people(&set, reverted.as_ref())),
-        };
-        if !terminal::write_to_reader(&text)? {
-            return Ok(());
+        match target.json {
+            true => json::line(&Listed::of(&set, reverted)),
+            false => Ok(for_people(&set, reverted.as_ref())),
         }
-        std::thread::sleep(args.watch.unwrap_or_default());
-    }
+    })
 }
 
 fn rules_of(namespace: Option<&Namespace>) -> Result<RuleSet> {

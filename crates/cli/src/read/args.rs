@@ -36,7 +36,7 @@ use crate::terminal::write_out;
 )]
 pub struct Args {
     /// Files, followed by a filter in tcpdump's syntax: a.pcap b.pcapng 'tcp port 80'
-    #[arg(value_name = "FILE… [EXPRESSION]", required_unless_present_any = ["read", "read_list", "list_interfaces", "version"])]
+    #[arg(value_name = "FILE… [EXPRESSION]", add = crate::completion::paths(), required_unless_present_any = ["read", "read_list", "list_interfaces", "version"])]
     words: Vec<String>,
     /// Read this file, as in tcpdump; all other arguments are the expression
     #[arg(short = 'r', long, value_name = "FILE", hide_short_help = true)]

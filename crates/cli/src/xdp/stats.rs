@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::json;
@@ -10,11 +10,9 @@ use trawl_program::bundled::stats::{Account, NamedCount, Rate};
 use trawl_program::{Installed, Site};
 use trawl_sys::{Error, Result};
 
-use crate::args::{InterfaceArgs, NetnsArg};
+use crate::args::{InterfaceArgs, NetnsArg, WatchArg};
 use crate::json::{self, rounded_option};
 use crate::program_args::find_all;
-use crate::terminal::write_to_reader;
-use crate::{terminal, units};
 
 /// Shows the counts of the bundled programs: packets and bytes by outcome
 #[derive(Debug, clap::Args)]
@@ -40,9 +38,8 @@ pub struct How {
     /// Show the packets of each receive queue, which drop, pass, aborted, tx and redirect count
     #[arg(long)]
     queues: bool,
-    /// Show the counts and their rates every second, or every TIME, until interrupted
-    #[arg(long, short, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = units::duration)]
-    watch: Option<Duration>,
+    #[command(flatten)]
+    watch: WatchArg,
 }
 
 /// One interface's counts at one moment.
@@ -100,41 +97,25 @@ fn read(args: &Args, look: impl Fn(&Site, &Installed)) -> Result<Vec<Counted>> {
 }
 
 impl How {
-    /// Prints the counts that `read` returns, once or until it is interrupted.
+    /// Shows the counts that `read` returns, and from the second time on their rates.
     pub fn show(&self, mut read: impl FnMut() -> Result<Vec<Counted>>) -> Result<ExitCode> {
-        let mut before = read()?;
-        let mut looked = Instant::now();
-        let mut is_read = self.print(&before, None)?;
-        let Some(every) = self.watch else {
-            return Ok(ExitCode::SUCCESS);
-        };
-        while is_read {
-            std::thread::sleep(every);
+        let mut before: Option<(Vec<Counted>, Instant)> = None;
+        self.watch.show(self.json, || {
             let now = read()?;
-            let took = looked.elapsed();
-            looked = Instant::now();
-            is_read = self.print(&now, Some((&before, took)))?;
-            before = now;
-        }
+            let rate = |one: &Counted| {
+                let (earlier, looked) = before.as_ref()?;
+                let same = earlier.iter().find(|old| old.interface == one.interface)?;
+                one.account.since(&same.account, looked.elapsed())
+            };
+            let rates: Vec<Option<Rate>> = now.iter().map(rate).collect();
+            let text = match self.json {
+                true => json::line(&Document::new(&now, &rates))?,
+                false => for_people(&now, &rates, self),
+            };
+            before = Some((now, Instant::now()));
+            Ok(text)
+        })?;
         Ok(ExitCode::SUCCESS)
-    }
-
-    /// Prints a reading; returns false if the reader is gone.
-    fn print(&self, now: &[Counted], before: Option<(&[Counted], Duration)>) -> Result<bool> {
-        let rate = |one: &Counted| {
-            let (earlier, took) = before?;
-            let same = earlier.iter().find(|old| old.interface == one.interface)?;
-            one.account.since(&same.account, took)
-        };
-        let rates: Vec<Option<Rate>> = now.iter().map(rate).collect();
-        if self.json {
-            return write_to_reader(&json::line(&Document::new(now, &rates))?);
-        }
-        let text = for_people(now, &rates, self);
-        write_to_reader(&match self.watch {
-            Some(every) => terminal::frame(every, &text),
-            None => crate::terminal::printable(&text),
-        })
     }
 }
 
