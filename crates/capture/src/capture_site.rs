@@ -118,7 +118,7 @@ impl CaptureSite {
         trawl_attach::Site::named(self.namespace.clone(), &self.interface.name)
     }
 
-    /// Returns the command that reloads the interface's program with hooks for the `hook` tap.
+    /// Returns the command that reloads the interface's program with hooks for the `tailcall` tap.
     pub(crate) fn with_hooks(&self, program: u32) -> Reload {
         match self.to_attach() {
             Ok(site) => reload::with_hooks(&site, program),

@@ -167,7 +167,7 @@ fn fix(feature: Feature, answer: &Answer) -> Option<&'static str> {
         (Feature::Jit, _) => "sysctl -w net.core.bpf_jit_enable=1",
         (Feature::LargeMap, Answer::Refused { .. }) => "ulimit -l unlimited",
         (Feature::Fentry | Feature::Fexit, _) => {
-            "trawl xdp load --replace --keep-maps --tappable gives an attached program hooks for --tap hook; --tap tc and --tap packet need none"
+            "trawl xdp load --replace --keep-maps --tappable gives an attached program hooks for --tap tailcall; --tap tc and --tap packet need none"
         }
         (Feature::Freplace, _) => "nothing to do: chains by tail calls are used instead",
         (Feature::Tcx, _) => "nothing to do: clsact is used instead",
@@ -232,7 +232,7 @@ mod tests {
         assert!(finding.text.starts_with("refused"), "{finding:?}");
         assert_eq!(finding.why.as_deref(), Some("a policy"));
         let advice = finding.fix.expect("advice");
-        assert!(advice.contains("hooks for --tap hook"), "{advice}");
+        assert!(advice.contains("hooks for --tap tailcall"), "{advice}");
     }
 
     #[test]

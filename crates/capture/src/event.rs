@@ -640,7 +640,7 @@ impl fmt::Display for Event {
                 programs,
             } => format!(
                 "{interface}: packets reach {programs} by a tail call, and tracing does not see the target of a tail call; \
-             use --tap hook"
+             use --tap tailcall"
             ),
             Self::ProgramFound { interface, program } => {
                 format!("{interface}: tracing the XDP program {program}")

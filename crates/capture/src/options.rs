@@ -23,7 +23,9 @@ pub const SNAPLEN: u32 = 262_144;
 pub enum TapChoice {
     Auto,
     Xdp,
-    Hook,
+    /// The tail calls of an attached XDP program through a map.
+    #[serde(alias = "hook")]
+    Tailcall,
     Tc,
     Packet,
     /// A device of a libpcap.
@@ -39,7 +41,7 @@ impl fmt::Display for TapChoice {
         f.write_str(match self {
             Self::Auto => "auto",
             Self::Xdp => "xdp",
-            Self::Hook => "hook",
+            Self::Tailcall => "tailcall",
             Self::Tc => "tc",
             Self::Packet => "packet",
             Self::Pcap => "pcap",

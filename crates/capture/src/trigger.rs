@@ -115,7 +115,7 @@ impl Trigger {
                 "cannot wait for a verdict",
                 "no tap here sees the exit of an XDP program",
             )
-            .fix("capture with --tap xdp or --tap hook, and without --at entry"));
+            .fix("capture with --tap xdp or --tap tailcall, and without --at entry"));
         }
         let blocks = points.iter().flat_map(|point| &point.interfaces);
         let mut selectors = Vec::new();

@@ -276,7 +276,7 @@ impl Watcher {
         let trawl = own_binary()?;
         let mut command = Command::new(trawl);
         command
-            .args(["capture", "--tap", "hook", "--netns", &station.name])
+            .args(["capture", "--tap", "tailcall", "--netns", &station.name])
             .args(["-i", &station.interface, "-c", &count.to_string()])
             .args(["--duration", PATIENCE, "-w"])
             .arg(file);

@@ -193,7 +193,7 @@ fn taps_for_people(taps: &[Tap]) -> String {
             .filter(|(_, has)| *has)
             .map(|(name, _)| name.replace('_', " "))
             .collect();
-        let _ = writeln!(text, "{:<7} {state}", tap.facts.name);
+        let _ = writeln!(text, "{:<8} {state}", tap.facts.name);
         let _ = writeln!(text, "        sees:  {}", tap.facts.sees);
         let _ = writeln!(text, "        gives: {}", given.join(", "));
         let _ = writeln!(text, "        needs: {}", tap.facts.needs);

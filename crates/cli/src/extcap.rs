@@ -111,7 +111,7 @@ enum InstallCommand {
 }
 
 /// Taps that Wireshark's dialog offers.
-const TAPS: [&str; 4] = ["xdp", "hook", "tc", "packet"];
+const TAPS: [&str; 4] = ["xdp", "tailcall", "tc", "packet"];
 
 /// Prefix of this program's interfaces in Wireshark's list.
 const PREFIX: &str = "trawl:";
@@ -349,7 +349,7 @@ fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
 /// Returns the plan for the settings of Wireshark's dialog. Fields that the chosen tap lacks are ignored.
 fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
     let usual = args::usual(&Taps::of(&[asked.tap])?);
-    let has_ends = matches!(asked.tap, TapName::Xdp | TapName::Hook);
+    let has_ends = matches!(asked.tap, TapName::Xdp | TapName::Tailcall);
     let has_both = matches!(asked.tap, TapName::Tc | TapName::Packet);
     let at = asked.at.filter(|at| has_ends || *at != At::Exit);
     let direction = asked

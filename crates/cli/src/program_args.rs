@@ -138,7 +138,7 @@ pub struct AttachArgs {
     /// Replace the program on the interface
     #[arg(long)]
     pub replace: bool,
-    /// Add hooks so that `trawl capture --tap hook` works where the kernel refuses tracing programs
+    /// Add hooks so that `trawl capture --tap tailcall` works where the kernel refuses tracing programs
     #[arg(long)]
     tappable: bool,
     #[command(flatten)]

@@ -230,7 +230,7 @@ impl Source {
         self.offload = true;
     }
 
-    /// Inserts hooks for captures into the program (`trawl capture --tap hook`).
+    /// Inserts hooks for captures into the program (`trawl capture --tap tailcall`).
     pub fn make_tappable(&mut self) {
         self.hooks.tappable = true;
     }

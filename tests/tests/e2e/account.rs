@@ -36,7 +36,7 @@ fn the_xdp_tap_sees_all() {
 
 #[test]
 fn the_hook_tap_sees_all() {
-    all_of_many("hook", Some(Does::DropWithHook));
+    all_of_many("tailcall", Some(Does::DropWithHook));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn losses_of_a_full_ring_are_exact_with_the_xdp_tap() {
 
 #[test]
 fn losses_of_a_full_ring_are_exact_with_the_hook_tap() {
-    losses_are_exact(&["--tap", "hook"], Some(Does::DropWithHook));
+    losses_are_exact(&["--tap", "tailcall"], Some(Does::DropWithHook));
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn a_count_is_exact_over_both_ends() {
 
 #[test]
 fn a_count_is_exact_with_the_hook_tap() {
-    count_is_exact(&["--tap", "hook"], Some(Does::DropWithHook));
+    count_is_exact(&["--tap", "tailcall"], Some(Does::DropWithHook));
 }
 
 #[test]

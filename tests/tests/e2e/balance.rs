@@ -424,7 +424,7 @@ fn captures_see_packets_at_a_tappable_balancer() {
     let file = lab.file("file.pcapng");
     let capture = Capture::start(
         &lab,
-        &["-i", &left, "--tap", "hook", "-c", "5", "-w", &file],
+        &["-i", &left, "--tap", "tailcall", "-c", "5", "-w", &file],
     );
     lab.send_packets(&to_vip(line, 5, flags::SYN));
     capture.wait().summary_of_success();

@@ -129,7 +129,7 @@ fn deleted_clsact_is_restored() {
 fn emptied_slot_of_the_hook_map_is_refilled() {
     let Some(lab) = Lab::open() else { return };
     let owner = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
-    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "hook"]);
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "tailcall"]);
     let map = hook_map(&owner);
     lab.send(&[frames::silent(64)], 10);
     capture.wait_seen(10);
@@ -156,7 +156,7 @@ fn unloaded_program_ends_the_capture() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     trawl_tests::xdp::succeeds(&["xdp", "load", &place, "drop", "--tappable"]);
-    let capture = Capture::start(&lab, &["-i", &place, "--tap", "hook"]);
+    let capture = Capture::start(&lab, &["-i", &place, "--tap", "tailcall"]);
     lab.send(&[frames::silent(64)], 10);
     capture.wait_seen(10);
     trawl_tests::xdp::succeeds(&["xdp", "unload", &place]);
@@ -173,7 +173,7 @@ fn reloaded_program_is_reattached() {
     let place = lab.receiver();
     let load = ["xdp", "load", &place, "drop", "--tappable"];
     trawl_tests::xdp::succeeds(&load);
-    let capture = Capture::start(&lab, &["-i", &place, "--tap", "hook"]);
+    let capture = Capture::start(&lab, &["-i", &place, "--tap", "tailcall"]);
     lab.send(&[frames::silent(64)], 10);
     capture.wait_seen(10);
     trawl_tests::xdp::succeeds(&["xdp", "unload", &place]);

@@ -53,7 +53,7 @@ fn missing_capability_is_named() {
     nothing_attached(&lab.pair.b);
     // A capture without the right to open a program gives no advice about it.
     succeeds(&["guard", "load", &lab.receiver()]);
-    for tap in ["xdp", "hook"] {
+    for tap in ["xdp", "tailcall"] {
         let said = refused(
             &lab,
             "sys_admin",

@@ -309,7 +309,7 @@ fn packets_see_whole_chains_only() {
     lab.load(3, &["--prio", "30"]);
     let file = lab.0.file("file.pcapng");
     let place = lab.0.receiver();
-    let arguments = ["-i", &place, "--tap", "hook", "-Q", "in", "-w", &file];
+    let arguments = ["-i", &place, "--tap", "tailcall", "-Q", "in", "-w", &file];
     let capture = Capture::start(&lab.0, &arguments);
     let mut frame = frames::silent(64);
     frame[ANSWERS + 1..ANSWERS + 5].fill(PASS);
@@ -353,7 +353,9 @@ fn capture_sees_each_program_of_the_chain() {
     lab.load(2, &["--prio", "20"]);
     let file = lab.0.file("file.pcapng");
     let place = lab.0.receiver();
-    let fixed = ["-i", &place, "--tap", "hook", "-Q", "in", "--at", "both"];
+    let fixed = [
+        "-i", &place, "--tap", "tailcall", "-Q", "in", "--at", "both",
+    ];
     let capture = Capture::start(&lab.0, &[&fixed[..], &["-w", &file, "-c", "6"]].concat());
     let mut went_on = frames::silent(64);
     went_on[ANSWERS + 1] = PASS;
@@ -398,7 +400,7 @@ fn more_jumps_than_the_kernel_allows_are_refused() {
         lab.load(1, &["--prio", &number.to_string()]);
     }
     let place = lab.0.receiver();
-    let fixed = ["capture", "-i", &place, "--tap", "hook", "-Q", "in"];
+    let fixed = ["capture", "-i", &place, "--tap", "tailcall", "-Q", "in"];
     // The kernel's count limits the number of captures; each is refused or leaves the chain whole.
     let mut captures = Vec::new();
     for at in ["both", "exit", "exit"] {

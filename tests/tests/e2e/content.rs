@@ -93,7 +93,7 @@ fn hook_records_each_verdict() {
     // By default, the hook is found through the attached program.
     let capture = Capture::start(&lab, &["-i", &lab.receiver(), "-c", "4", "-w", &file]);
     assert!(
-        capture.said().contains("using tap hook and tc:"),
+        capture.said().contains("using tap tailcall and tc:"),
         "{}",
         capture.said()
     );
@@ -214,12 +214,12 @@ fn the_xdp_tap_in_skb_mode_records_each_byte() {
 
 #[test]
 fn the_hook_tap_records_each_byte() {
-    recorded_as_sent(&["--tap", "hook"], Some(Does::DropWithHook));
+    recorded_as_sent(&["--tap", "tailcall"], Some(Does::DropWithHook));
 }
 
 #[test]
 fn a_hook_of_a_linear_program_records_each_byte() {
-    recorded_as_sent(&["--tap", "hook"], Some(Does::DropLinearWithHook));
+    recorded_as_sent(&["--tap", "tailcall"], Some(Does::DropLinearWithHook));
 }
 
 #[test]
@@ -460,7 +460,7 @@ fn file_names_the_attached_program() {
     let program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let (id, _) = xdp_on(&lab.pair.b).expect("a program");
     let file = lab.file("file.pcapng");
-    let options = ["--tap", "hook", "-Q", "in", "-c", "1", "-w", &file];
+    let options = ["--tap", "tailcall", "-Q", "in", "-c", "1", "-w", &file];
     let capture = Capture::start(&lab, &[&options[..], &["-i", &lab.receiver()]].concat());
     lab.send(&[frames::silent(64)], 1);
     capture.wait().summary_of_success().assert_all_recorded(1);

@@ -243,7 +243,7 @@ fn killed_with_the_xdp_tap() {
 
 #[test]
 fn killed_with_the_hook_tap() {
-    killed(&["--tap", "hook"], Some(Does::DropWithHook));
+    killed(&["--tap", "tailcall"], Some(Does::DropWithHook));
 }
 
 #[test]

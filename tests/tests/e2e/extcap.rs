@@ -166,7 +166,7 @@ fn filters_are_checked_and_options_offered() {
     let config = String::from_utf8_lossy(&config.stdout).into_owned();
     for part in [
         "{call=--tap}",
-        "{value=hook}",
+        "{value=tailcall}",
         "{call=--verdict}",
         "{type=multicheck}",
     ] {

@@ -110,7 +110,7 @@ fn advice_keeps_a_firewall_closed() {
     let maps = ["ports", ".bss", ".rodata"].map(|name| firewall.map(name));
 
     // The advice of a capture.
-    let refused = trawl(&["capture", "-i", &place, "--tap", "hook"]);
+    let refused = trawl(&["capture", "-i", &place, "--tap", "tailcall"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     let advice = format!("trawl xdp load {place} FILE.o --replace --keep-maps --tappable");
     assert!(said.contains(&advice), "{said}");

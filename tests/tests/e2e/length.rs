@@ -63,7 +63,7 @@ fn the_xdp_tap_in_skb_mode_records_long_frames_whole() {
 
 #[test]
 fn the_hook_tap_records_long_frames_whole() {
-    long_frames_are_whole(&["--tap", "hook"], Some(Does::DropWithHook));
+    long_frames_are_whole(&["--tap", "tailcall"], Some(Does::DropWithHook));
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn capture_at_another_tools_program_changes_nothing() {
         ]
         .map(str::to_owned)
     };
-    for tap in ["hook", "packet", "tc", "auto"] {
+    for tap in ["tailcall", "packet", "tc", "auto"] {
         let words = capture(tap);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         changes_nothing(&[near, far], &[&words]);

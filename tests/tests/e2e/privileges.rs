@@ -103,7 +103,7 @@ fn taps_keep_exactly_the_rights_they_need() {
     }
     let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let file = lab.file("hook");
-    let capture = Capture::start(&lab, &["-i", &receiver, "--tap", "hook", "-w", &file]);
+    let capture = Capture::start(&lab, &["-i", &receiver, "--tap", "tailcall", "-w", &file]);
     Status::of(capture.id()).has_only(again | PERFMON | DAC_READ_SEARCH);
     capture.stop_well();
 }

@@ -145,7 +145,9 @@ fn readings_of_the_clock_follow_the_traffic() {
     let place = lab.receiver();
     let record = |way: &str, count: u64| {
         let file = lab.file("file.pcapng");
-        let arguments = ["-i", &place, "--tap", "hook", "--time", way, "-w", &file];
+        let arguments = [
+            "-i", &place, "--tap", "tailcall", "--time", way, "-w", &file,
+        ];
         let capture = Capture::start(&lab, &arguments);
         lab.send(&[frames::silent(64)], count);
         capture.wait_recorded(count);

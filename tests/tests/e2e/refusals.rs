@@ -109,7 +109,7 @@ fn numbers_out_of_range_are_refused() {
 fn unsupported_options_of_a_tap_are_refused() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
-    for tap in ["xdp", "hook"] {
+    for tap in ["xdp", "tailcall"] {
         refused(
             &["-i", &place, "--tap", tap, "-Q", "out"],
             2,
@@ -134,7 +134,7 @@ fn unsupported_options_of_a_tap_are_refused() {
     for others in [
         ["--tap", "tc"],
         ["--tap", "packet"],
-        ["--tap", "hook"],
+        ["--tap", "tailcall"],
         ["-Q", "out"],
     ] {
         for program in ["--program", "--prog"] {
@@ -185,7 +185,9 @@ fn taps_refuse_what_their_table_denies() {
     }
     assert_eq!(
         names,
-        ["xdp", "xdp", "hook", "tc", "packet", "pcap", "dpdk", "drop"]
+        [
+            "xdp", "xdp", "tailcall", "tc", "packet", "pcap", "dpdk", "drop"
+        ]
     );
     nothing_attached(&lab.pair.b);
 }
@@ -237,7 +239,7 @@ fn hook_of_the_wrong_kind_is_refused() {
             "-i",
             &lab.receiver(),
             "--tap",
-            "hook",
+            "tailcall",
             "--hook",
             path,
             "-w",
@@ -283,7 +285,7 @@ fn hook_map_is_accepted_by_its_path() {
 fn hook_tap_needs_a_program() {
     let Some(lab) = Lab::open() else { return };
     refused(
-        &["-i", &lab.receiver(), "--tap", "hook"],
+        &["-i", &lab.receiver(), "--tap", "tailcall"],
         1,
         &["no XDP program", "--tap xdp"],
     );
@@ -320,7 +322,7 @@ fn program_without_a_hook_is_refused() {
             "lab_drop",
             "tracing",
             "--tappable",
-            "--tap hook",
+            "--tap tailcall",
             "--tap packet",
         ];
         refused(&arguments, 1, &words);

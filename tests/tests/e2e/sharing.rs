@@ -198,20 +198,20 @@ fn slots_of_another_tools_program_are_restored() {
     let before = slots(hook_id(&owner));
     assert_eq!(before, [(2, id)]);
 
-    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "hook"]);
+    let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "tailcall"]);
     assert_eq!(slots(hook_id(&owner)).len(), 5);
     capture.stop_well();
     assert_eq!(slots(hook_id(&owner)), before);
 
     for kill in [Capture::kill, Capture::kill_by_name] {
-        let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "hook"]);
+        let capture = Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "tailcall"]);
         kill(capture);
         assert_eq!(slots(hook_id(&owner)), before);
     }
 
     // By the last of several, in either order.
     for first_ends_first in [true, false] {
-        let start = || Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "hook"]);
+        let start = || Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "tailcall"]);
         let (first, second) = (start(), start());
         let (one, other) = match first_ends_first {
             true => (first, second),
@@ -224,7 +224,7 @@ fn slots_of_another_tools_program_are_restored() {
     }
 
     // After captures were killed with all their processes, by the next one, which leaves running ones alone.
-    let start = || Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "hook"]);
+    let start = || Capture::start(&lab, &["-i", &lab.receiver(), "--tap", "tailcall"]);
     let (lives_on, first, second) = (start(), start(), start());
     first.kill_all();
     second.kill_all();

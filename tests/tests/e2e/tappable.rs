@@ -44,7 +44,7 @@ fn unload(lab: &Lab) {
 fn capture(lab: &Lab, arguments: &[&str]) -> (Capture, String) {
     let file = lab.file("file.pcapng");
     let place = lab.receiver();
-    let fixed = ["-i", &place, "--tap", "hook", "-Q", "in", "-w", &file];
+    let fixed = ["-i", &place, "--tap", "tailcall", "-Q", "in", "-w", &file];
     (Capture::start(lab, &[&fixed[..], arguments].concat()), file)
 }
 
@@ -265,7 +265,7 @@ fn several_captures_at_both_ends() {
     };
     let start = |at: &str| {
         let place = lab.receiver();
-        let arguments = ["-i", &place, "--tap", "hook", "-Q", "in", "--at", at];
+        let arguments = ["-i", &place, "--tap", "tailcall", "-Q", "in", "--at", at];
         Capture::start(&lab, &arguments)
     };
     let (both, exit, entry) = (start("both"), start("exit"), start("entry"));
@@ -394,7 +394,7 @@ fn inconsistent_options_are_refused() {
         (&["--at", "entry", "--verdict", "drop"], "--at exit"),
     ] {
         let place = lab.receiver();
-        let fixed = ["capture", "-i", &place, "--tap", "hook"];
+        let fixed = ["capture", "-i", &place, "--tap", "tailcall"];
         let output = trawl(&[&fixed[..], arguments].concat());
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{said}");

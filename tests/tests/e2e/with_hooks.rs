@@ -28,7 +28,9 @@ fn follow(lab: &Lab, advice: &str) {
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{advice}: {said}");
     let (place, file) = (lab.receiver(), lab.file("file.pcapng"));
-    let fixed = ["-i", &place, "--tap", "hook", "--at", "both", "-Q", "in"];
+    let fixed = [
+        "-i", &place, "--tap", "tailcall", "--at", "both", "-Q", "in",
+    ];
     let capture = Capture::start(lab, &[&fixed[..], &["-c", "2", "-w", &file]].concat());
     lab.send(&[frames::choosing(1)], 1);
     capture.wait().summary_of_success().assert_all_recorded(2);
@@ -64,12 +66,12 @@ fn advice_depends_on_the_kind_of_program() {
         ),
     ] {
         succeeds(&load.split(' ').collect::<Vec<_>>());
-        let place_alone = ["-i", &place, "--tap", "hook"];
+        let place_alone = ["-i", &place, "--tap", "tailcall"];
         let told = advice(&place_alone);
         assert_eq!(told, expected);
         // The namespace may be separate from the interface: the advised command needs it too.
         let (namespace, name) = place.split_once(':').expect("both");
-        let apart = ["-i", name, "--netns", namespace, "--tap", "hook"];
+        let apart = ["-i", name, "--netns", namespace, "--tap", "tailcall"];
         assert_eq!(advice(&apart), expected);
         follow(&lab, &told);
         only_program(&place);
@@ -77,7 +79,7 @@ fn advice_depends_on_the_kind_of_program() {
     }
     // Another tool's program, whose file only the user knows.
     let _by_others = Attached::native("chosen", "chosen", &lab.pair.b);
-    let told = advice(&["-i", &place, "--tap", "hook"]);
+    let told = advice(&["-i", &place, "--tap", "tailcall"]);
     let expected = format!("trawl xdp load {place} FILE.o --replace --keep-maps --tappable");
     assert_eq!(told, expected);
     follow(&lab, &told.replace("FILE.o", &chosen));
@@ -91,7 +93,7 @@ fn first_program_of_a_chain_is_reloaded() {
     let (place, chosen) = (lab.receiver(), object_file(&lab, "chosen"));
     succeeds(&["xdp", "load", &place, &chosen]);
     succeeds(&["xdp", "load", &place, "pass", "--prio", "90"]);
-    let told = advice(&["-i", &place, "--tap", "hook"]);
+    let told = advice(&["-i", &place, "--tap", "tailcall"]);
     assert!(
         told.contains(&format!("&& trawl xdp unload {place} ")),
         "{told}"

@@ -136,7 +136,7 @@ fn maps_named_like_hooks_are_refused() {
     let programs = programs_on(&place);
     assert_eq!(programs[0]["maps"].as_array().map(Vec::len), Some(2));
     fails(
-        &["capture", "-i", &place, "--tap", "hook", "-c", "1"],
+        &["capture", "-i", &place, "--tap", "tailcall", "-c", "1"],
         1,
         &["own_names"],
     );

@@ -250,7 +250,7 @@ impl Subject {
                     "the program {name} is attached, and this host refuses tracing programs"
                 ))
                 .fix(match attached.hooks.is_empty() {
-                    false => "use --tap hook",
+                    false => "use --tap tailcall",
                     true => "use --tap tc or --tap packet, which see what the program passes",
                 }),
             (None, Some(abilities)) if !abilities.native() => {
@@ -266,7 +266,7 @@ impl Subject {
     }
 
     fn hook_tap(&self, attached: &AttachedTap) -> Finding {
-        let subject = "tap hook";
+        let subject = "tap tailcall";
         match (attached.hooks.first(), &attached.xdp) {
             (Some(hook), _) => {
                 self.finding(subject, State::Ok, format!("yes, through {}", hook.name))

@@ -1,4 +1,4 @@
-//! The `hook` tap: a map of programs, indexed by action, through which an XDP program jumps when it is done. Programs built
+//! The `tailcall` tap: a map of programs, indexed by action, through which an XDP program jumps when it is done. Programs built
 //! for xdpcap have one; trawl fills its slots and restores them afterwards. Programs loaded by `trawl xdp load --tappable`
 //! have a second map, through which they jump before they begin.
 
@@ -170,7 +170,7 @@ fn add_point(
         (Some(program), 2..) => format!("{end} {program}"),
         _ => end.to_owned(),
     };
-    let ids = assembly.add_point(index, site, &rings, "hook", &name)?;
+    let ids = assembly.add_point(index, site, &rings, "tailcall", &name)?;
     assembly.set_mode(ids.point, "hook map");
     let attached = site.interface.xdp_attached(site.namespace.as_ref());
     if let Ok(Some(attached)) = attached {

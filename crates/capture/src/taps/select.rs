@@ -30,7 +30,7 @@ pub fn select(site: &CaptureSite, options: &Options) -> Result<Selection> {
     };
     let selection = match options.tap {
         TapChoice::Xdp => with_sent(xdp_tap(site, options)?, options),
-        TapChoice::Hook => with_sent(Box::new(Hook), options),
+        TapChoice::Tailcall => with_sent(Box::new(Hook), options),
         TapChoice::Tc => Ok(chosen(Box::new(Tc))),
         TapChoice::Packet => Ok(chosen(Box::new(Packet))),
         TapChoice::Pcap => Ok(chosen(Box::new(Pcap))),

@@ -112,7 +112,7 @@ pub const TRACE: Facts = Facts {
 };
 
 pub const HOOK: Facts = Facts {
-    name: "hook",
+    name: "tailcall",
     variant: None,
     sees: "received packets, and the verdict of an attached XDP program",
     gives: Gives {
@@ -265,7 +265,7 @@ impl Facts {
             return refuse(
                 without("choose packets by verdict"),
                 "it does not see verdicts",
-                "leave out --verdict, or use --tap xdp or --tap hook",
+                "leave out --verdict, or use --tap xdp or --tap tailcall",
             );
         }
         if options.programs.is_some() && !gives.programs {
@@ -288,7 +288,7 @@ impl Facts {
             return refuse(
                 without("read the clock once a poll"),
                 "other mechanisms stamp its packets",
-                "leave out --time poll, or use --tap xdp, hook or tc",
+                "leave out --time poll, or use --tap xdp, tailcall or tc",
             );
         }
         self.check_queue(options)

@@ -62,7 +62,7 @@ pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &Answer) -> 
         ),
     );
     error.fix(format!(
-        "load it with hooks and use --tap hook: {}; or capture after XDP with --tap packet",
+        "load it with hooks and use --tap tailcall: {}; or capture after XDP with --tap packet",
         site.with_hooks(present.program_id)
     ))
 }

@@ -171,7 +171,7 @@ fn hook_records_matching_packets() {
     if root_or_skip() {
         let pair = pair();
         let _program = Loaded::native(Does::PassWithHook, &pair.b).expect("a program with a hook");
-        filters_agree(TapChoice::Hook, Direction::In, &pair.b, &pair.a);
+        filters_agree(TapChoice::Tailcall, Direction::In, &pair.b, &pair.a);
     }
 }
 

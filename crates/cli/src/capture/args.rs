@@ -107,12 +107,12 @@ struct PlaceArgs {
     netns: NetnsArg,
     /// Tap to capture with
     ///
-    /// tc may be combined with xdp or hook, drop with any: xdp,tc,drop
+    /// tc may be combined with xdp or tailcall, drop with any: xdp,tc,drop
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     tap: Vec<TapName>,
     /// Direction of the packets
     ///
-    /// [default: in for the xdp and hook taps, inout for tc and packet]
+    /// [default: in for the xdp and tailcall taps, inout for tc and packet]
     #[arg(short = 'Q', long, value_parser = choice(&DIRECTIONS), value_name = "WAY")]
     direction: Option<Direction>,
     /// Attached XDP program to capture at: a name, an id, or all
@@ -248,7 +248,9 @@ const OUTPUT: &str = "Output";
 pub(crate) enum TapName {
     Auto,
     Xdp,
-    Hook,
+    /// The tail calls of an attached XDP program through a map
+    #[value(alias = "hook")]
+    Tailcall,
     Tc,
     Packet,
     /// A device of a libpcap: the system's, or the one that --libpcap names
@@ -313,14 +315,15 @@ pub(crate) struct Taps {
 
 impl Taps {
     pub(crate) fn of(names: &[TapName]) -> Result<Self> {
-        let at_xdp = |tap: &TapName| matches!(tap, TapName::Auto | TapName::Xdp | TapName::Hook);
+        let at_xdp =
+            |tap: &TapName| matches!(tap, TapName::Auto | TapName::Xdp | TapName::Tailcall);
         let with_tc = names.contains(&TapName::Tc) && names.iter().any(at_xdp);
         let is_added = |tap: &TapName| *tap == TapName::Drop || (*tap == TapName::Tc && with_tc);
         let mut others = names.iter().filter(|tap| !is_added(tap));
         let tap = match others.next() {
             Some(TapName::Auto) => TapChoice::Auto,
             Some(TapName::Xdp) => TapChoice::Xdp,
-            Some(TapName::Hook) => TapChoice::Hook,
+            Some(TapName::Tailcall) => TapChoice::Tailcall,
             Some(TapName::Tc) => TapChoice::Tc,
             Some(TapName::Packet) => TapChoice::Packet,
             Some(TapName::Pcap) => TapChoice::Pcap,
@@ -330,7 +333,7 @@ impl Taps {
         if others.next().is_some() {
             return Err(Error::usage(
                 "cannot use these taps together",
-                "only tc can be combined with xdp or hook, and drop with any other tap",
+                "only tc can be combined with xdp or tailcall, and drop with any other tap",
             )
             .fix("name one tap, or some of --tap xdp,tc,drop"));
         }
@@ -463,7 +466,7 @@ impl Args {
     fn taps(&self) -> Result<Taps> {
         let mut taps = Taps::of(&self.place.tap)?;
         if taps.tap == TapChoice::Auto && self.place.tappable.is_some() {
-            taps.tap = TapChoice::Hook;
+            taps.tap = TapChoice::Tailcall;
         }
         Ok(taps)
     }

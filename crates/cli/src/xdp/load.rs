@@ -55,7 +55,7 @@ pub struct Args {
     /// Pin the program's maps in this directory, or use those that are pinned there
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     pin_maps: Option<PathBuf>,
-    /// Put hooks into the program for captures, at its entry and its exits (trawl capture --tap hook)
+    /// Put hooks into the program for captures, at its entry and its exits (trawl capture --tap tailcall)
     #[arg(long)]
     tappable: bool,
     #[command(flatten)]

@@ -169,7 +169,7 @@ features! {
     Jit, (4, 1), "BPF JIT", "full speed", jit;
     MmapableArray, (5, 5), "mmapable array map", "the ring that packets are recorded in", mmapable_array;
     LargeMap, (4, 1), "memory for rings", "a ring of 16 MiB", large_map;
-    Xdp, (4, 8), "XDP programs", "the xdp and hook taps", xdp_program;
+    Xdp, (4, 8), "XDP programs", "the xdp and tailcall taps", xdp_program;
     XdpFrags, (5, 18), "XDP multi-buffer", "jumbo frames recorded whole", xdp_frags;
     XdpLoadBytes, (5, 18), "bpf_xdp_load_bytes", "bytes beyond a packet's first buffer", xdp_load_bytes;
     FarJumps, (6, 6), "32-bit jumps", "filters of tens of thousands of instructions", far_jumps;

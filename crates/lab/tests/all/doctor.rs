@@ -212,7 +212,7 @@ fn attached_program_is_listed_with_its_holder_and_its_hook() {
         find(&findings, "hook map").text.contains("red_hook"),
         "{findings:#?}"
     );
-    assert_eq!(find(&findings, "tap hook").state, State::Ok);
+    assert_eq!(find(&findings, "tap tailcall").state, State::Ok);
     assert_eq!(find(&findings, "tap xdp").state, State::Warn);
     if _tcx.is_some() {
         assert!(

@@ -46,10 +46,10 @@ fn xdp_drop_is_one_record_with_another_tap() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     for (mode, verdict, value, taps) in [
-        ("native", "drop", 1, "hook,drop"),
+        ("native", "drop", 1, "tailcall,drop"),
         ("native", "aborted", 0, "xdp,drop"),
         ("skb", "drop", 1, "xdp,drop"),
-        ("skb", "aborted", 0, "hook,drop"),
+        ("skb", "aborted", 0, "tailcall,drop"),
     ] {
         let load = [
             "xdp",

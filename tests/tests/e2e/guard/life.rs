@@ -240,7 +240,7 @@ fn captures_see_packets_at_a_tappable_guard() {
     let capture = Capture::start(
         &lab,
         &[
-            "-i", &place, "--tap", "hook", "-Q", "in", "--at", "both", "-c", "8", "-w", &file,
+            "-i", &place, "--tap", "tailcall", "-Q", "in", "--at", "both", "-c", "8", "-w", &file,
         ],
     );
     guarded.send(&[udp_from(STRANGER, 9), udp_from(A4, 9)], 4);

@@ -60,7 +60,11 @@ fn chain_by_jumps_is_seen_whole_and_its_members_by_hooks() {
     let number = second["id"].to_string();
     for chosen in ["drops", number.as_str()] {
         let capture = ["capture", "-i", &place, "--tap", "xdp", "--program", chosen];
-        fails(&capture, 1, &["drops", &number, "by a jump", "--tap hook"]);
+        fails(
+            &capture,
+            1,
+            &["drops", &number, "by a jump", "--tap tailcall"],
+        );
     }
     let file = lab.file("file.pcapng");
     let fixed = ["-i", &place, "-c", "3", "-w", &file];
@@ -80,7 +84,7 @@ fn chain_by_jumps_is_seen_whole_and_its_members_by_hooks() {
     // The whole chain's verdict.
     assert_eq!(verdicts(&file), [Some((2, 1)); 3]);
 
-    let hooks = ["-i", &place, "-c", "6", "-w", &file, "--tap", "hook"];
+    let hooks = ["-i", &place, "-c", "6", "-w", &file, "--tap", "tailcall"];
     let capture = Capture::start(&lab, &hooks);
     lab.send(&[frames::silent(64)], 3);
     capture.wait().summary_of_success().assert_all_recorded(6);

@@ -115,7 +115,7 @@ impl Present {
                     "packets reach {unseen} by a jump, and tracing does not see the targets of jumps"
                 );
                 return Err(Error::failed(what(), why)
-                    .fix("use the hooks of the chain's programs: --tap hook"));
+                    .fix("use the hooks of the chain's programs: --tap tailcall"));
             }
             let there: Vec<String> = self.all().map(Traceable::describe).collect();
             let wanted = match programs {
