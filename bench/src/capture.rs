@@ -1,21 +1,21 @@
 //! Every tool that captures to a file, trawl and the peers, with the same procedure: started on a CPU of its own, given
 //! traffic, ended, and counted by reading its file back.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use trawl_bpf::bpffs;
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::{Pair, PairOptions, Station};
-use trawl_sys::Error;
 use trawl_sys::process::own_binary;
+use trawl_sys::{Error, Result};
 
 use crate::model::Claim;
-use crate::process;
-use crate::process::Peer;
+use crate::process::{self, Peer};
 use crate::scratch::{self, Scratch};
-use crate::study::{Bench, Measured, Stop, named};
-use crate::traffic::{RATE_REACHED, Sent, Traffic};
+use crate::study::{Bench, Measured, Outcome, Stop, named, percent};
+use crate::traffic::{RATE_REACHED, Traffic, capture_cpu, label};
 
 /// Recorder, and the fate of the packets that it records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,11 +95,27 @@ pub struct StoreAt {
 }
 
 impl Recorder {
-    pub fn find(series: &str) -> Result<Self, Error> {
-        named(series, WAYS).map(|(_, way)| way)
+    pub fn find(series: &str) -> Result<Self> {
+        named(series, WAYS)
     }
 
-    fn program(self, station: &Station) -> Result<Option<Loaded>, Error> {
+    pub fn name(self) -> &'static str {
+        let found = WAYS.iter().find(|(_, way)| *way == self);
+        found.map_or("a capture", |(name, _)| name)
+    }
+
+    /// Returns trawl's tap; `None` for the other tools.
+    pub fn tap(self) -> Option<&'static str> {
+        match self {
+            Self::TrawlHook(_) => Some("hook"),
+            Self::TrawlXdp | Self::TrawlTraced => Some("xdp"),
+            Self::TrawlTc => Some("tc"),
+            Self::TrawlPacket => Some("packet"),
+            _ => None,
+        }
+    }
+
+    fn program(self, station: &Station) -> Result<Option<Loaded>> {
         let does = match self {
             Self::TrawlHook(Fate::Drop) => Does::DropWithHook,
             Self::TrawlHook(Fate::Pass) => Does::PassWithHook,
@@ -114,25 +130,15 @@ impl Recorder {
     /// Returns whether the recorder needs time after the last packet. trawl writes whole blocks as they come; for the
     /// others, packets are still in the kernel.
     pub fn needs_rest(self) -> bool {
-        !matches!(
-            self,
-            Self::TrawlHook(_)
-                | Self::TrawlXdp
-                | Self::TrawlTraced
-                | Self::TrawlTc
-                | Self::TrawlPacket
-                | Self::Recv
-                | Self::Xsk
-        )
+        self.tap().is_none() && !matches!(self, Self::Recv | Self::Xsk)
     }
 }
 
 /// A pinned map that is removed on drop.
-#[derive(Debug)]
-struct Pin(std::path::PathBuf);
+struct Pin(PathBuf);
 
 impl Pin {
-    fn of(program: &Loaded) -> Result<Self, Error> {
+    fn of(program: &Loaded) -> Result<Self> {
         let what = "cannot pin the hook map";
         let hook = program
             .hook()
@@ -152,7 +158,6 @@ impl Drop for Pin {
 }
 
 /// A capture that is ready, in a lab of its own.
-#[derive(Debug)]
 pub struct Running {
     pub lab: Pair,
     pub file: Scratch,
@@ -172,7 +177,7 @@ impl Running {
         };
         let (mut command, ready) =
             way.command(bench, setting, &lab.b, file.path(), pin.as_ref())?;
-        let peer = Peer::start(&way.name(), &mut command, bench.capture_cpu, ready)?;
+        let peer = Peer::start(way.name(), &mut command, capture_cpu(), ready)?;
         Ok(Self {
             lab,
             file,
@@ -184,12 +189,7 @@ impl Running {
 }
 
 /// Captures one burst of traffic, in a lab of its own.
-pub fn capture(
-    bench: &Bench,
-    way: Recorder,
-    setting: &Setting,
-    traffic: &Traffic,
-) -> Result<Measured, Stop> {
+pub fn capture(bench: &Bench, way: Recorder, setting: &Setting, traffic: &Traffic) -> Outcome {
     capture_and(bench, way, setting, traffic, |_, _| Ok(()))
 }
 
@@ -199,8 +199,8 @@ pub fn capture_and(
     way: Recorder,
     setting: &Setting,
     traffic: &Traffic,
-    look: impl FnOnce(&Path, &mut Measured) -> Result<(), Error>,
-) -> Result<Measured, Stop> {
+    look: impl FnOnce(&Path, &mut Measured) -> Result<()>,
+) -> Outcome {
     if let Some(hosts) = &bench.hosts {
         return hosts.capture(way, setting, traffic);
     }
@@ -211,49 +211,77 @@ pub fn capture_and(
         program: _program,
         pin: _pin,
     } = Running::start(bench, way, setting)?;
-    let sent: Sent = traffic.send(bench, &lab.a, &lab.b)?;
+    let sent = traffic.send(bench, &lab.a, &lab.b)?;
     if way.needs_rest() {
         peer.wait_until_idle();
     }
-    let memory = peer.memory().map(|memory| memory.peak);
-    let said = peer.finish()?;
+    let memory_bytes = peer.memory().map(|memory| memory.peak);
+    let claim = way.claim(&peer.finish()?);
     let recorded = scratch::contents(file.path(), Some(lab.b.mac))?.packets;
-    let expected = setting
-        .one_in
-        .map_or(sent.frames, |every| sent.frames / every);
-    let claim = way.claim(&said);
-    // The receiving path may hold the sender up.
-    let reached = traffic.rate.map_or(1.0, |rate| sent.per_second() / rate);
-    let reached = if reached > RATE_REACHED { 1.0 } else { reached };
-    let share = recorded as f64 / expected.max(1) as f64;
     let mut measured = Measured {
-        values: [
-            ("recorded_percent", share.min(1.0) * 100.0),
-            ("offered_percent", reached.min(1.0) * 100.0),
-            (
-                "recorded_mpps",
-                recorded as f64 / sent.seconds.max(f64::EPSILON) / 1e6,
-            ),
-        ]
-        .into(),
-        sent: Some(sent.frames),
-        expected: Some(expected),
-        recorded: Some(recorded),
         claim,
-        seconds: sent.seconds,
-        memory_bytes: memory,
-        cpus: Some((sent.cpus, sent.disturbed)),
-    };
+        memory_bytes,
+        ..Measured::after(sent, BTreeMap::new())
+    }
+    .recorded(recorded, setting, traffic);
     look(file.path(), &mut measured)?;
     Ok(measured)
 }
 
-impl Recorder {
-    pub fn name(self) -> String {
-        let found = WAYS.iter().find(|(_, way)| *way == self);
-        found.map_or("a capture", |(name, _)| name).to_owned()
+impl Measured {
+    /// Adds the values of a capture of this traffic.
+    pub fn recorded(mut self, recorded: u64, setting: &Setting, traffic: &Traffic) -> Self {
+        let sent = self.sent.unwrap_or(0);
+        let expected = setting.one_in.map_or(sent, |every| sent / every);
+        let seconds = self.seconds.max(f64::EPSILON);
+        // The receiving path may hold the sender up.
+        let reached = traffic
+            .rate
+            .map_or(1.0, |rate| sent as f64 / seconds / rate);
+        let reached = if reached > RATE_REACHED { 1.0 } else { reached };
+        let share = percent(recorded as f64, expected.max(1) as f64);
+        self.values = [
+            ("recorded_percent", share.min(100.0)),
+            ("offered_percent", reached * 100.0),
+            ("recorded_mpps", recorded as f64 / seconds / 1e6),
+        ]
+        .into();
+        self.expected = Some(expected);
+        self.recorded = Some(recorded);
+        self
     }
+}
 
+/// Returns a capture of trawl's from these interfaces to a file, and the text that means it is ready.
+pub fn trawl_capture(
+    bench: &Bench,
+    tap: &str,
+    ways: &str,
+    interfaces: &[&str],
+    file: &Path,
+) -> (Command, &'static str) {
+    let mut trawl = bench.command(&["capture", "--tap", tap, "-Q", ways, "-w"]);
+    trawl.arg(file);
+    for interface in interfaces {
+        trawl.args(["-i", interface]);
+    }
+    (trawl, "capturing on")
+}
+
+/// Returns a capture of tcpdump's in a namespace to a file, as root: it could not write to most directories otherwise.
+pub fn tcpdump(
+    bench: &Bench,
+    namespace: &str,
+    interface: &str,
+    file: &Path,
+) -> Result<Command, Stop> {
+    let mut tcpdump = process::command_in(namespace, bench.peers.path("tcpdump")?);
+    tcpdump.args(["-n", "-Z", "root", "-i", interface, "-w"]);
+    tcpdump.arg(file);
+    Ok(tcpdump)
+}
+
+impl Recorder {
     /// Returns the command, and the text on standard error that means it is ready.
     fn command(
         self,
@@ -263,21 +291,19 @@ impl Recorder {
         file: &Path,
         hook: Option<&Pin>,
     ) -> Result<(Command, &'static str), Stop> {
-        let inside = |peer: &str| -> Result<Command, Stop> {
-            Ok(process::command_in(&at.name, bench.peers.path(peer)?))
-        };
-        // Some print to standard output that they are ready.
-        let loud = |peer: &str| -> Result<Command, Stop> {
-            let mut shell = process::command_in(&at.name, "sh");
-            shell
-                .args(["-c", "exec \"$0\" \"$@\" 1>&2"])
-                .arg(bench.peers.path(peer)?);
-            Ok(shell)
-        };
-        let trawl = |tap: &str| {
-            let mut trawl = process::command(&bench.trawl);
-            trawl.args(["capture", "--tap", tap, "-Q", "in", "-i"]);
-            trawl.arg(format!("{}:{}", at.name, at.interface));
+        let filter = setting.filter.as_deref();
+        if let Some(tap) = self.tap() {
+            let (mut trawl, ready) = match &setting.store {
+                None => trawl_capture(bench, tap, "in", &[&label(at)], file),
+                Some(store) => {
+                    let words = ["capture", "--tap", tap, "-Q", "in", "-i", &label(at)];
+                    let mut trawl = bench.command(&words);
+                    trawl.args(["--store", &store.url, "--spool"]);
+                    trawl.arg(&store.spool);
+                    trawl.envs(store.environment.iter().map(|(name, value)| (name, value)));
+                    (trawl, "capturing on")
+                }
+            };
             if let Some(ring) = &setting.ring {
                 trawl.args(["--ring-size", ring]);
             }
@@ -287,29 +313,33 @@ impl Recorder {
             if let Some((files, megabytes)) = setting.files {
                 trawl.args(["-W", &files.to_string(), "-C", &megabytes.to_string()]);
             }
-            match &setting.store {
-                Some(store) => {
-                    trawl
-                        .args(["--store", &store.url, "--spool"])
-                        .arg(&store.spool);
-                    trawl.envs(store.environment.iter().map(|(name, value)| (name, value)));
-                }
-                None => {
-                    trawl.arg("-w").arg(file);
-                }
+            trawl.args(filter);
+            return Ok((trawl, ready));
+        }
+        // The peer's command with its options, the file, and the filter after its option.
+        let interface = at.interface.as_str();
+        let inside = |peer: &str, words: &[&str], option: Option<&str>| -> Result<Command, Stop> {
+            let mut command = process::command_in(&at.name, bench.peers.path(peer)?);
+            command.args(words).arg(file);
+            if let Some((option, filter)) = option.zip(filter) {
+                command.args([option, filter]);
             }
-            trawl.args(&setting.filter);
-            (trawl, "capturing on")
+            Ok(command)
         };
-        let filter = &setting.filter;
+        // Some print to standard output that they are ready.
+        let loud = |peer: &str, words: &[&str], option: Option<&str>| -> Result<Command, Stop> {
+            let quiet = inside(peer, words, option)?;
+            let mut words = quiet.get_args().skip(3);
+            let mut shell = process::command_in(&at.name, "sh");
+            shell
+                .args(["-c", "exec \"$0\" \"$@\" 1>&2"])
+                .args(&mut words);
+            Ok(shell)
+        };
         Ok(match self {
-            Self::TrawlHook(_) => trawl("hook"),
-            Self::TrawlXdp | Self::TrawlTraced => trawl("xdp"),
-            Self::TrawlTc => trawl("tc"),
-            Self::TrawlPacket => trawl("packet"),
             Self::Recv | Self::Xsk => {
                 let mut receiver = process::command(own_binary()?);
-                receiver.args(["receive-xsk", &at.name, &at.interface]);
+                receiver.args(["receive-xsk", &at.name, interface]);
                 let queues = match self {
                     Self::Xsk => PairOptions::default().queues,
                     _ => 0,
@@ -317,68 +347,42 @@ impl Recorder {
                 receiver.arg(queues.to_string()).arg(file);
                 (receiver, "capturing on")
             }
-            Self::Netmap | Self::PfRing | Self::Tcpdump => {
-                match self {
-                    Self::Netmap => drop(bench.peers.path("netmap")?),
-                    Self::PfRing => drop(bench.peers.path("pf_ring")?),
-                    _ => {}
-                }
-                let mut tcpdump = inside("tcpdump")?;
-                // As root, since it could not write to most directories otherwise.
-                tcpdump
-                    .args(["-n", "-Z", "root", "-i", &at.interface, "-w"])
-                    .arg(file)
-                    .args(filter);
-                (tcpdump, "listening on")
-            }
             Self::Dumpcap => {
-                let mut dumpcap = inside("dumpcap")?;
-                dumpcap
-                    .args(["-q", "-P", "-i", &at.interface, "-w"])
-                    .arg(file);
-                if let Some(filter) = filter {
-                    dumpcap.args(["-f", filter]);
-                }
-                (dumpcap, "File:")
+                let words = ["-q", "-P", "-i", interface, "-w"];
+                (inside("dumpcap", &words, Some("-f"))?, "File:")
             }
             Self::Tshark => {
-                let mut tshark = inside("tshark")?;
-                tshark
-                    .args(["-q", "-n", "-F", "pcap", "-i", &at.interface, "-w"])
-                    .arg(file);
-                if let Some(filter) = filter {
-                    tshark.args(["-f", filter]);
-                }
-                (tshark, "Capture started")
+                let words = ["-q", "-n", "-F", "pcap", "-i", interface, "-w"];
+                (inside("tshark", &words, Some("-f"))?, "Capture started")
             }
             Self::NetsniffNg => {
-                let mut netsniff = loud("netsniff-ng")?;
-                netsniff
-                    .args(["--silent", "-Q", "--in", &at.interface, "--out"])
-                    .arg(file);
-                if let Some(filter) = filter {
-                    netsniff.args(["-f", filter]);
-                }
-                (netsniff, "Running!")
+                let words = ["--silent", "-Q", "--in", interface, "--out"];
+                (loud("netsniff-ng", &words, Some("-f"))?, "Running!")
+            }
+            Self::Xdpdump => {
+                let words = ["-i", interface, "-w"];
+                (loud("xdpdump", &words, None)?, "listening on")
             }
             Self::Xdpcap(_) => {
                 let mut xdpcap = process::command(bench.peers.path("xdpcap")?);
                 if let Some((buffer, watermark)) = setting.buffer {
-                    xdpcap.args([
-                        "-buffer",
-                        &buffer.to_string(),
-                        "-watermark",
-                        &watermark.to_string(),
-                    ]);
+                    let (buffer, watermark) = (buffer.to_string(), watermark.to_string());
+                    xdpcap.args(["-buffer", &buffer, "-watermark", &watermark]);
                 }
                 let hook = hook.ok_or_else(|| Stop::Failed("xdpcap has no hook map".to_owned()))?;
                 xdpcap.arg(&hook.0).arg(file).args(filter);
                 (xdpcap, "received/matched")
             }
-            Self::Xdpdump => {
-                let mut xdpdump = loud("xdpdump")?;
-                xdpdump.args(["-i", &at.interface, "-w"]).arg(file);
-                (xdpdump, "listening on")
+            other => {
+                // tcpdump captures by the libpcap of these.
+                match other {
+                    Self::Netmap => drop(bench.peers.path("netmap")?),
+                    Self::PfRing => drop(bench.peers.path("pf_ring")?),
+                    _ => {}
+                }
+                let mut tcpdump = tcpdump(bench, &at.name, interface, file)?;
+                tcpdump.args(filter);
+                (tcpdump, "listening on")
             }
         })
     }

@@ -1,19 +1,19 @@
 //! `trawl bench run`, `resume`, `list` and `peers`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
-use trawl_front::{json, terminal};
+use trawl_front::{exit_code, json, terminal};
 use trawl_sys::events::Signals;
 use trawl_sys::process::trawl_binary;
 use trawl_sys::warden::{Undo, Warden};
 use trawl_sys::{Error, Result};
 
 use crate::hosts::Hosts;
-use crate::model::{Experiment, PeerRecord, PeerState, Report, Request};
+use crate::model::{Experiment, PeerRecord, Report, Request};
 use crate::peers::Peers;
 use crate::scratch::Remains;
 use crate::study::definition::{Definition, Profile};
@@ -161,27 +161,25 @@ impl Run {
         }
         let set: BTreeMap<String, String> = self.set.iter().cloned().collect();
         check_keys(&set, &experiments)?;
-        let no_peers = self.peers.iter().any(|peer| peer == "none");
-        for peer in self.peers.iter().filter(|peer| *peer != "none") {
-            if !Peers::names().contains(&peer.as_str()) {
-                return Err(Error::usage(
-                    format!("--peers {peer}"),
-                    format!("known are {}", Peers::names().join(", ")),
-                ));
-            }
+        let known = Peers::names();
+        let is_known = |peer: &String| peer == "none" || known.contains(&peer.as_str());
+        if let Some(peer) = self.peers.iter().find(|peer| !is_known(peer)) {
+            return Err(Error::usage(
+                format!("--peers {peer}"),
+                format!("known are {}", known.join(", ")),
+            ));
         }
         Ok(Request {
             experiments,
-            profile: if self.full {
-                Profile::Full
-            } else {
-                Profile::Quick
+            profile: match self.full {
+                true => Profile::Full,
+                false => Profile::Quick,
             },
             repeat: self.repeat,
             set,
             taps: self.taps.clone(),
             peers: self.peers.clone(),
-            no_peers,
+            no_peers: self.peers.iter().any(|peer| peer == "none"),
             peer_paths: self.peer.iter().cloned().collect(),
             hosts: self.hosts.as_ref().map(|path| path.display().to_string()),
             scratch: self.scratch.display().to_string(),
@@ -191,26 +189,23 @@ impl Run {
 
 /// Refuses a key that none of the experiments has.
 fn check_keys(set: &BTreeMap<String, String>, experiments: &[String]) -> Result<()> {
-    let definitions = experiments
-        .iter()
-        .map(|name| catalogue::find(name)?.definition())
-        .collect::<Result<Vec<_>>>()?;
+    let find = |name: &String| catalogue::find(name)?.definition();
+    let definitions = experiments.iter().map(find).collect::<Result<Vec<_>>>()?;
     for key in set.keys() {
         let (only, plain) = match key.split_once('.') {
             Some((experiment, plain)) => (Some(experiment), plain),
             None => (None, key.as_str()),
         };
-        let meant = definitions
+        let is_meant = |one: &Definition| only.is_none_or(|name| name == one.name);
+        if !definitions
             .iter()
-            .filter(|one| only.is_none_or(|name| name == one.name));
-        if !meant.clone().any(|one| one.has(plain)) {
-            let mut known: Vec<&str> = definitions
+            .any(|one| is_meant(one) && one.has(plain))
+        {
+            let known = definitions
                 .iter()
-                .flat_map(|one| one.quick.keys().chain(one.full.keys()))
-                .map(String::as_str)
-                .collect();
-            known.sort_unstable();
-            known.dedup();
+                .flat_map(|one| one.quick.keys().chain(one.full.keys()));
+            let known: BTreeSet<&str> = known.map(String::as_str).collect();
+            let known: Vec<&str> = known.into_iter().collect();
             return Err(Error::usage(
                 format!("--set {key}"),
                 format!(
@@ -244,14 +239,10 @@ pub fn resume(args: &Resume) -> Result<ExitCode> {
     let before = results::load(&args.directory)?;
     let request = before.request.clone();
     let directory = match args.directory.is_dir() {
-        true => args.directory.clone(),
-        false => args
-            .directory
-            .parent()
-            .map(Path::to_owned)
-            .unwrap_or_default(),
+        true => args.directory.as_path(),
+        false => args.directory.parent().unwrap_or(Path::new("")),
     };
-    carry_out(&request, &directory, Some(before), args.json)
+    carry_out(&request, directory, Some(before), args.json)
 }
 
 fn free_directory() -> PathBuf {
@@ -269,7 +260,6 @@ fn carry_out(
 ) -> Result<ExitCode> {
     let trawl = trawl_binary()?;
     let scratch = PathBuf::from(&request.scratch);
-    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let bench = Bench {
         scratch: scratch.clone(),
         peers: Peers::find(&request.peer_paths)?,
@@ -279,8 +269,6 @@ fn carry_out(
             .map(|file| Hosts::open(Path::new(file), &trawl))
             .transpose()?,
         trawl,
-        sender_cpu: 0,
-        capture_cpu: usize::from(cpus > 1),
     };
     let mut warden = Warden::default();
     let remains = Remains::of_this_process(&scratch);
@@ -308,20 +296,11 @@ fn carry_out(
         ));
         return Ok(ExitCode::FAILURE);
     }
-    Ok(exit_code(&report))
-}
-
-/// Returns the exit status: a failure that this host explains does not count.
-fn exit_code(report: &Report) -> ExitCode {
-    let failed = report
-        .experiments
-        .iter()
-        .any(|one| one.runs.is_empty() && one.failures.iter().any(|failure| !failure.expected));
-    if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+    // A failure that this host explains does not count.
+    let has_failed = |one: &Experiment| {
+        one.runs.is_empty() && one.failures.iter().any(|failure| !failure.expected)
+    };
+    Ok(exit_code(!report.experiments.iter().any(has_failed)))
 }
 
 pub fn list(args: &List) -> Result<ExitCode> {
@@ -336,15 +315,7 @@ pub fn list(args: &List) -> Result<ExitCode> {
 
 pub fn peers(args: &ListPeers) -> Result<ExitCode> {
     let peers = Peers::find(&args.peer.iter().cloned().collect())?;
-    let line = |one: &PeerRecord| {
-        let message = one.message.as_deref();
-        let state = match one.state {
-            PeerState::Installed => one.version.as_deref().unwrap_or("installed").to_owned(),
-            PeerState::Missing => format!("{}: {}", message.unwrap_or("missing"), one.how_to_get),
-            PeerState::Unusable => message.unwrap_or_default().to_owned(),
-        };
-        format!("{:<15} {state}\n", one.name)
-    };
+    let line = |one: &PeerRecord| format!("{:<15} {}\n", one.name, one.state());
     let text = || peers.records().iter().map(line).collect();
     json::print_as(args.json, &peers.records(), text).map(|()| ExitCode::SUCCESS)
 }
@@ -361,8 +332,8 @@ pub struct ReceiveXsk {
 pub fn receive_xsk(args: &ReceiveXsk) -> Result<ExitCode> {
     let (namespace, interface, file) = (&args.namespace, &args.interface, &args.file);
     match args.queues {
-        0 => xsk::receive_by_calls(namespace, interface, file, terminal::say)?,
-        queues => xsk::receive(namespace, interface, queues, file, terminal::say)?,
+        0 => xsk::receive_by_calls(namespace, interface, file)?,
+        queues => xsk::receive(namespace, interface, queues, file)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -378,28 +349,21 @@ struct Screen {
 
 impl Screen {
     fn look(&mut self, progress: &Progress) {
+        let Progress { done, total, .. } = progress;
         let left = progress
             .left
-            .map_or(String::new(), |left| format!(", {} left", minutes(left)));
+            .map(|left| format!(", {} left", minutes(left)));
+        let left = left.unwrap_or_default();
+        let head = format!("[{}/{total}{left}] {}", done + 1, progress.experiment);
         if terminal::stderr_is_terminal() {
             self.shown = true;
             terminal::show_over(&format!(
-                "[{}/{}{left}] {}: {} at {}, repetition {}",
-                progress.done + 1,
-                progress.total,
-                progress.experiment,
-                progress.series,
-                progress.x,
-                progress.repetition
+                "{head}: {} at {}, repetition {}",
+                progress.series, progress.x, progress.repetition
             ));
         } else if self.experiment != progress.experiment {
             self.experiment.clone_from(&progress.experiment);
-            terminal::say(&format!(
-                "[{}/{}{left}] {}",
-                progress.done + 1,
-                progress.total,
-                progress.experiment
-            ));
+            terminal::say(&head);
         }
     }
 
@@ -421,12 +385,11 @@ fn show(report: &Report, directory: &Path) -> String {
         let definition = &experiment.definition;
         lines.push(format!("{}: {}", definition.name, definition.title));
         for metric in &definition.metrics {
-            let points = experiment
-                .points
-                .iter()
+            let points = experiment.points.iter();
+            let mut points = points
                 .filter(|point| point.metric == metric.name)
-                .collect::<Vec<_>>();
-            if !points.is_empty() {
+                .peekable();
+            if points.peek().is_some() {
                 lines.push(format!("  {}:", metric.label));
             }
             for point in points {
@@ -435,10 +398,9 @@ fn show(report: &Report, directory: &Path) -> String {
                     1 => "1 repetition".to_owned(),
                     count => format!("{count} repetitions"),
                 };
-                let mark = if point.disturbed > 0 {
-                    "  (disturbed)"
-                } else {
-                    ""
+                let mark = match point.disturbed {
+                    0 => "",
+                    _ => "  (disturbed)",
                 };
                 lines.push(format!(
                     "    {:<34} {:>10} {:<7} {:>10.3} {} ({:.3} to {:.3}, {times}){mark}",

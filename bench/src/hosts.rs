@@ -11,8 +11,8 @@ use trawl_sys::{Error, Result, text_file};
 use crate::capture::{Fate, Recorder, Setting};
 use crate::process::Peer;
 use crate::scratch::MARK;
-use crate::study::{Measured, Stop};
-use crate::traffic::{RATE_REACHED, Traffic};
+use crate::study::{Measured, Outcome, Stop};
+use crate::traffic::Traffic;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -114,46 +114,29 @@ impl Hosts {
     }
 
     /// Captures one burst of traffic.
-    pub fn capture(
-        &self,
-        way: Recorder,
-        setting: &Setting,
-        traffic: &Traffic,
-    ) -> std::result::Result<Measured, Stop> {
+    pub fn capture(&self, way: Recorder, setting: &Setting, traffic: &Traffic) -> Outcome {
         let there = &self.receiver;
         let (trawl, interface) = (word(&there.trawl()), word(&there.interface));
         let file = format!("{}/trawl-bench-{}-capture", there.room, std::process::id());
-        let (path, filter) = (
-            word(&file),
-            setting.filter.as_deref().map(word).unwrap_or_default(),
-        );
-        let tap = |tap: &str| {
-            (
+        let path = word(&file);
+        let filter = setting.filter.as_deref().map(word).unwrap_or_default();
+        let (command, ready) = match (way, way.tap()) {
+            (Recorder::TrawlTraced, _) => return Err(not_there(way)),
+            (_, Some(tap)) => (
                 format!("{trawl} capture --tap {tap} -Q in -i {interface} -w {path} {filter}"),
                 "capturing on",
-            )
+            ),
+            (Recorder::Tcpdump, _) => (
+                format!("tcpdump -n -Z root -i {interface} -w {path} {filter}"),
+                "listening on",
+            ),
+            (Recorder::Dumpcap, _) => (format!("dumpcap -q -P -i {interface} -w {path}"), "File:"),
+            _ => return Err(not_there(way)),
         };
         let verdict = match way {
             Recorder::TrawlHook(Fate::Drop) => Some("drop"),
             Recorder::TrawlHook(Fate::Pass) => Some("pass"),
             _ => None,
-        };
-        let (command, ready) = match way {
-            Recorder::TrawlHook(_) => tap("hook"),
-            Recorder::TrawlXdp => tap("xdp"),
-            Recorder::TrawlTc => tap("tc"),
-            Recorder::TrawlPacket => tap("packet"),
-            Recorder::Tcpdump => (
-                format!("tcpdump -n -Z root -i {interface} -w {path} {filter}"),
-                "listening on",
-            ),
-            Recorder::Dumpcap => (format!("dumpcap -q -P -i {interface} -w {path}"), "File:"),
-            _ => {
-                return Err(Stop::NotHere(format!(
-                    "{} is not run on other hosts",
-                    way.name()
-                )));
-            }
         };
         let _loaded = match verdict {
             Some(verdict) => {
@@ -167,7 +150,7 @@ impl Hosts {
         let _file = Undo(there, format!("rm -f {path}"));
         // Its process id comes first, so that it can be interrupted.
         let mut ssh = there.ssh(&format!("echo pid $$ 1>&2; exec {command}"));
-        let peer = Peer::start(&way.name(), &mut ssh, 0, "pid ")?;
+        let peer = Peer::start(way.name(), &mut ssh, 0, "pid ")?;
         let process = peer.last_number();
         let peer = peer.wait_for(ready)?;
         let before = self.sender.counter("tx_packets")?;
@@ -199,30 +182,18 @@ impl Hosts {
         let recorded: u64 = counted
             .parse()
             .map_err(|e| Error::failed("the file was not counted", e))?;
-        let expected = setting.one_in.map_or(sent, |every| sent / every);
-        let reached = traffic
-            .rate
-            .map_or(1.0, |rate| sent as f64 / seconds / rate);
-        let reached = if reached > RATE_REACHED { 1.0 } else { reached };
-        let share = recorded as f64 / expected.max(1) as f64;
-        Ok(Measured {
-            values: [
-                ("recorded_percent", share.min(1.0) * 100.0),
-                ("offered_percent", reached.min(1.0) * 100.0),
-                (
-                    "recorded_mpps",
-                    recorded as f64 / seconds.max(f64::EPSILON) / 1e6,
-                ),
-            ]
-            .into(),
+        let measured = Measured {
             sent: Some(sent),
-            expected: Some(expected),
-            recorded: Some(recorded),
             claim: way.claim(&account),
             seconds,
             ..Measured::default()
-        })
+        };
+        Ok(measured.recorded(recorded, setting, traffic))
     }
+}
+
+fn not_there(way: Recorder) -> Stop {
+    Stop::NotHere(format!("{} is not run on other hosts", way.name()))
 }
 
 /// A command that undoes a change on its host when dropped.

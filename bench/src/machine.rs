@@ -127,6 +127,11 @@ fn ticks_of_others() -> u64 {
         .sum()
 }
 
+/// Returns the number of CPUs.
+pub fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 fn read(path: &str) -> String {
     fs::read_to_string(path)
         .unwrap_or_default()
@@ -161,7 +166,7 @@ pub fn conditions(queues: u32) -> Conditions {
     Conditions {
         host: read("/proc/sys/kernel/hostname"),
         cpu: description.hardware,
-        cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        cpus: cpus(),
         memory_bytes: memory,
         kernel: description.os,
         hypervisor: read("/proc/cpuinfo").contains(" hypervisor"),

@@ -1,6 +1,5 @@
 //! Synthetic traffic and stores that hold it: the same packets in every run, similar to the traffic at a network's edge.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,6 +19,7 @@ use trawl_sys::{Error, Result};
 
 use crate::process;
 use crate::scratch::Directory;
+use crate::study::Bench;
 
 /// Address of the packet to search for: no other packet has it, and it lies among the others' addresses.
 pub const NEEDLE: Ipv4Addr = Ipv4Addr::new(10, 128, 77, 7);
@@ -225,10 +225,10 @@ pub struct Made {
 
 impl Made {
     /// Makes a store of one host's packets, with this many flows.
-    pub fn new(trawl: &Path, scratch: &Path, packets: u64, flows: usize) -> Result<Self> {
+    pub fn new(bench: &Bench, packets: u64, flows: usize) -> Result<Self> {
         let made = Self {
-            directory: Directory::new(scratch, "store")?,
-            trawl: trawl.to_owned(),
+            directory: Directory::new(&bench.scratch, "store")?,
+            trawl: bench.trawl.clone(),
             packets,
         };
         made.fill(HOST, packets, flows, false)?;
@@ -290,8 +290,8 @@ impl Made {
         if let Some(why) = spooled.trouble {
             return Err(Error::failed("cannot make up a store", why));
         }
-        let push = ["store", "push", "--json", "--spool"].map(OsStr::new);
-        process::json(&self.trawl, &[&push[..], &[spool.as_os_str()]].concat())?;
+        let mut push = process::command(&self.trawl);
+        process::run(push.args(["store", "push", "--spool"]).arg(spool))?;
         Ok(())
     }
 

@@ -85,6 +85,24 @@ pub struct PeerRecord {
     pub message: Option<String>,
 }
 
+impl PeerRecord {
+    /// Returns its version, or the reason why it takes no part.
+    pub fn state(&self) -> String {
+        let message = self.message.as_deref();
+        match self.state {
+            PeerState::Installed => self.version.as_deref().unwrap_or("installed").to_owned(),
+            PeerState::Missing => {
+                format!(
+                    "{}: {}",
+                    message.unwrap_or("not installed"),
+                    self.how_to_get
+                )
+            }
+            PeerState::Unusable => message.unwrap_or_default().to_owned(),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PeerState {
@@ -95,7 +113,7 @@ pub enum PeerState {
 }
 
 /// One experiment: its definition, every run, and the conclusions.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Experiment {
     pub definition: Definition,
     /// The parameters that the runs used.
@@ -212,6 +230,13 @@ pub enum Agreement {
 }
 
 impl Agreement {
+    pub fn of(agrees: bool) -> Self {
+        match agrees {
+            true => Self::Yes,
+            false => Self::No,
+        }
+    }
+
     /// Returns the class in the page's style sheet.
     pub fn class(self) -> &'static str {
         match self {
@@ -314,6 +339,38 @@ impl Experiment {
     pub fn line(&self, series: &str, metric: &str) -> Vec<&Point> {
         let own = |point: &&Point| point.series == series && point.metric == metric;
         self.points.iter().filter(own).collect()
+    }
+
+    /// Returns the x values, from left to right.
+    pub fn xs(&self) -> Vec<f64> {
+        let mut xs: Vec<f64> = self.runs.iter().map(|run| run.x).collect();
+        xs.sort_by(f64::total_cmp);
+        xs.dedup();
+        xs
+    }
+
+    /// Returns the lowest and the highest x value.
+    pub fn ends(&self) -> (f64, f64) {
+        let xs = self.xs();
+        let end = |x: Option<&f64>| x.copied().unwrap_or_default();
+        (end(xs.first()), end(xs.last()))
+    }
+
+    /// Returns the median of a series at an x value.
+    pub fn median(&self, series: &str, metric: &str, x: f64) -> Option<f64> {
+        let line = self.line(series, metric);
+        let point = line.iter().find(|point| point.x == x);
+        point.map(|point| point.value.median)
+    }
+
+    /// Lists the medians of all series at an x value.
+    pub fn listed(&self, metric: &str, x: f64, unit: &str) -> String {
+        let of = |series: String| {
+            let median = self.median(&series, metric, x)?;
+            Some(format!("{series} {median:.2}{unit}"))
+        };
+        let all: Vec<String> = self.series().into_iter().filter_map(of).collect();
+        all.join(", ")
     }
 
     /// Returns the measured series, in the order of their first run.

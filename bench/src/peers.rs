@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use trawl_sys::{Error, Result, process};
 
 use crate::model::{PeerRecord, PeerState};
+use crate::study::Stop;
 
 #[derive(Debug)]
 struct Known {
@@ -136,12 +137,6 @@ pub struct Peers {
     records: Vec<PeerRecord>,
 }
 
-/// Reason why a peer does not take part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Absent {
-    pub message: String,
-}
-
 impl Peers {
     /// Looks for all peers; `chosen` names binaries that are used in any case.
     pub fn find(chosen: &BTreeMap<String, String>) -> Result<Self> {
@@ -185,7 +180,7 @@ impl Peers {
     }
 
     /// Returns the binary of a peer, whether it works here or not.
-    pub fn binary(&self, name: &str) -> std::result::Result<PathBuf, Absent> {
+    pub fn binary(&self, name: &str) -> Result<PathBuf, Stop> {
         let found = self.records.iter().find(|one| one.name == name);
         match found.and_then(|record| record.path.as_ref()) {
             Some(path) => Ok(path.into()),
@@ -194,18 +189,18 @@ impl Peers {
     }
 
     /// Returns the binary of a peer that works here.
-    pub fn path(&self, name: &str) -> std::result::Result<PathBuf, Absent> {
-        let absent = |message: String| Absent { message };
+    pub fn path(&self, name: &str) -> Result<PathBuf, Stop> {
         let Some(record) = self.records.iter().find(|one| one.name == name) else {
-            return Err(absent(format!("{name} is not a peer that trawl knows")));
+            let why = format!("{name} is not a peer that trawl knows");
+            return Err(Stop::NotHere(why));
         };
         match (&record.state, &record.path) {
             (PeerState::Installed, Some(path)) => Ok(path.into()),
-            (PeerState::Missing, _) => Err(absent(match &record.message {
-                Some(message) => format!("{message}: {}", record.how_to_get),
-                None => format!("{name} is not installed: {}", record.how_to_get),
-            })),
-            _ => Err(absent(record.message.clone().unwrap_or_default())),
+            (PeerState::Missing, _) if record.message.is_none() => Err(Stop::NotHere(format!(
+                "{name} is not installed: {}",
+                record.how_to_get
+            ))),
+            _ => Err(Stop::NotHere(record.state())),
         }
     }
 }
@@ -324,11 +319,10 @@ mod tests {
         let mut peers = Peers::find(&BTreeMap::new()).expect("nothing is chosen");
         assert_eq!(peers.records().len(), Peers::names().len());
         peers.records = vec![look(&program("trawl-no-such-peer", &[], "make one"), None)];
-        let absent = peers.path("trawl-no-such-peer").expect_err("not there");
-        assert_eq!(
-            absent.message,
-            "trawl-no-such-peer is not installed: make one"
-        );
+        let Err(Stop::NotHere(why)) = peers.path("trawl-no-such-peer") else {
+            panic!("it does not exist");
+        };
+        assert_eq!(why, "trawl-no-such-peer is not installed: make one");
         assert!(peers.path("tcpdumb").is_err());
     }
 

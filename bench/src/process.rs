@@ -3,7 +3,6 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -60,14 +59,7 @@ pub fn run(command: &mut Command) -> Result<String> {
         said if said.is_empty() => text(&output.stdout),
         said => said,
     };
-    let last: Vec<&str> = said.lines().rev().take(4).collect();
-    let last: Vec<&str> = last.into_iter().rev().collect();
-    Err(Error::failed(what, last.join("; ")))
-}
-
-/// Runs trawl, and parses the JSON that it prints.
-pub fn json<A: AsRef<OsStr>>(trawl: &Path, arguments: &[A]) -> Result<Value> {
-    json_of(command(trawl).args(arguments))
+    Err(Error::failed(what, last_lines(&said, 4)))
 }
 
 /// Runs a command, and parses the JSON that it prints.
@@ -78,19 +70,13 @@ pub fn json_of(command: &mut Command) -> Result<Value> {
 }
 
 /// A process that runs in the background until it is dropped.
-#[derive(Debug)]
-pub struct Background(std::process::Child);
+pub struct Background(Child);
 
 impl Background {
     /// Starts a command, and waits until it prints `ready` on standard output.
     pub fn start(command: &mut Command, ready: &str) -> Result<Self> {
         let what = words(command);
-        let child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|e| Error::os(format!("cannot start {what}"), e))?;
-        let mut started = Self(child);
+        let mut started = Self::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
         let mut said = Vec::new();
         let mut byte = [0];
         let mut output = started.0.stdout.take();
@@ -126,18 +112,52 @@ impl Background {
             .map_err(|e| Error::os(format!("cannot start {what}"), e))
     }
 
+    /// Starts a command of which only the errors matter.
+    pub fn spawn_heard(command: &mut Command) -> Result<Self> {
+        Self::spawn(command.stdout(Stdio::null()).stderr(Stdio::piped()))
+    }
+
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.0.try_wait(), Ok(None))
+    }
+
+    /// Ends it, and returns the last lines of its errors.
+    pub fn last_words(&mut self) -> String {
+        let _ = self.0.kill();
+        let mut said = String::new();
+        if let Some(mut pipe) = self.0.stderr.take() {
+            let _ = pipe.read_to_string(&mut said);
+        }
+        match last_lines(&said, 3) {
+            last if last.is_empty() => "it sent nothing and printed nothing".to_owned(),
+            last => last,
+        }
     }
 }
 
 impl Drop for Background {
     fn drop(&mut self) {
+        // The interrupt lets it detach its programs.
+        let _ = process::interrupt(self.0.id());
+        let deadline = Instant::now() + TIME_TO_END;
+        while !self.has_ended() && Instant::now() < deadline {
+            std::thread::sleep(LOOK_EVERY);
+        }
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
+/// Returns the last lines of a text that are not empty, as one.
+pub fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    lines[lines.len().saturating_sub(count)..].join("; ")
+}
+
+const TIME_TO_END: Duration = Duration::from_secs(1);
 /// Time without work after which nothing is left: tcpdump receives a partly filled block after a second.
 const IDLE: Duration = Duration::from_millis(1500);
 const IDLE_AT_MOST: Duration = Duration::from_secs(60);
@@ -155,7 +175,6 @@ pub struct Memory {
 }
 
 /// A running capture program.
-#[derive(Debug)]
 pub struct Peer {
     name: String,
     child: Child,

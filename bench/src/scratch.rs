@@ -7,7 +7,7 @@ use std::io::{BufReader, ErrorKind};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
-use trawl_packet::read::CaptureReader;
+use trawl_packet::read::{CaptureReader, Packet};
 use trawl_sys::warden::Undo;
 use trawl_sys::{Error, Result, create, process};
 
@@ -99,20 +99,27 @@ pub struct Contents {
 
 /// Counts the packets of a file, or the ones addressed to this MAC, which excludes the host's answers.
 pub fn contents(path: &Path, mac: Option<[u8; 6]>) -> Result<Contents> {
-    let what = || format!("cannot count the packets of {}", path.display());
+    let (mut contents, mut latest) = (Contents::default(), 0);
+    each_packet(path, |packet| {
+        if mac.is_none_or(|mac| packet.captured.starts_with(&mac)) {
+            contents.packets += 1;
+            contents.disordered += u64::from(packet.timestamp_ns < latest);
+            latest = latest.max(packet.timestamp_ns);
+        }
+    })?;
+    Ok(contents)
+}
+
+/// Reads all packets of a file.
+pub fn each_packet(path: &Path, mut each: impl FnMut(&Packet<'_>)) -> Result<()> {
+    let what = || format!("cannot read the packets of {}", path.display());
     let file = File::open(path).map_err(|e| Error::os(what(), e))?;
     let fail = |e| Error::failed(what(), e);
     let mut reader = CaptureReader::new(BufReader::with_capacity(1 << 20, file)).map_err(fail)?;
-    let (mut contents, mut latest) = (Contents::default(), 0);
     while let Some(packet) = reader.next_packet().map_err(fail)? {
-        if mac.is_some_and(|mac| !packet.captured.starts_with(&mac)) {
-            continue;
-        }
-        contents.packets += 1;
-        contents.disordered += u64::from(packet.timestamp_ns < latest);
-        latest = latest.max(packet.timestamp_ns);
+        each(&packet);
     }
-    Ok(contents)
+    Ok(())
 }
 
 /// Environment variable of all processes of a benchmark: its process id.

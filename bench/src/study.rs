@@ -23,16 +23,18 @@ mod store;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::Command;
 
-use trawl_sys::Error;
+use trawl_sys::{Error, Result};
 
 use crate::hosts::Hosts;
 use crate::model::{Agreement, Claim, CpuUse, Experiment, Finding, Interval};
-use crate::peers::{Absent, Peers};
+use crate::peers::Peers;
+use crate::process;
+use crate::traffic::Sent;
 use definition::Space;
 
 /// Environment of the measuring code.
-#[derive(Clone, Debug)]
 pub struct Bench {
     /// The program to measure.
     pub trawl: PathBuf,
@@ -41,34 +43,52 @@ pub struct Bench {
     pub peers: Peers,
     /// Hosts for captures and traffic, if not this one.
     pub hosts: Option<Hosts>,
-    pub sender_cpu: usize,
-    pub capture_cpu: usize,
 }
 
-/// Function that measures once.
-pub type Measuring = Box<dyn Fn(&Bench) -> Result<Measured, Stop>>;
+impl Bench {
+    /// Returns a command of trawl's.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = process::command(&self.trawl);
+        command.args(words);
+        command
+    }
+
+    /// Runs a command of trawl's to its end.
+    pub fn run(&self, words: &[&str]) -> Result<String> {
+        process::run(&mut self.command(words))
+    }
+}
+
+/// Result of one run.
+pub type Outcome = Result<Measured, Stop>;
 
 /// One series at one x value, and the function that measures it once.
 pub struct Case {
     pub series: String,
     pub x: f64,
-    pub run: Measuring,
+    pub run: Box<dyn Fn(&Bench) -> Outcome>,
 }
 
 impl Case {
+    pub fn new(series: &str, x: f64, run: impl Fn(&Bench) -> Outcome + 'static) -> Self {
+        Self {
+            series: series.to_owned(),
+            x,
+            run: Box::new(run),
+        }
+    }
+
     /// Makes a case for each series of an experiment at each x value.
-    pub fn each(
+    pub fn each<M: Fn(&Bench) -> Outcome + 'static>(
         space: &Space,
         axis: &str,
-        mut measuring: impl FnMut(&str, f64) -> Result<Measuring, Error>,
-    ) -> Result<Vec<Self>, Error> {
+        mut measuring: impl FnMut(&str, f64) -> Result<M>,
+    ) -> Result<Vec<Self>> {
         let xs = space.numbers(axis)?;
         let mut cases = Vec::new();
         for series in space.words("series")? {
             for &x in &xs {
-                let run = measuring(&series, x)?;
-                let series = series.clone();
-                cases.push(Self { series, x, run });
+                cases.push(Self::new(&series, x, measuring(&series, x)?));
             }
         }
         Ok(cases)
@@ -76,28 +96,21 @@ impl Case {
 }
 
 /// Finds a series in a table of names.
-pub fn named<T: Copy>(
-    series: &str,
-    known: &[(&'static str, T)],
-) -> Result<(&'static str, T), Error> {
+pub fn named<T: Copy>(series: &str, known: &[(&str, T)]) -> Result<T> {
     let found = known.iter().find(|(name, _)| *name == series);
-    found.copied().ok_or_else(|| {
+    found.map(|(_, of_it)| *of_it).ok_or_else(|| {
         let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-        Error::usage(
-            format!("series {series:?}"),
-            format!("known are {}", names.join("; ")),
-        )
+        unknown(series, &names.join("; "))
     })
 }
 
-impl std::fmt::Debug for Case {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} at {}", self.series, self.x)
-    }
+/// Refuses the name of a series.
+pub fn unknown(series: &str, known: &str) -> Error {
+    Error::usage(format!("series {series:?}"), format!("known are {known}"))
 }
 
 /// Results of one run.
-#[derive(Clone, Debug, Default)]
+#[derive(Default)]
 pub struct Measured {
     pub values: BTreeMap<&'static str, f64>,
     pub sent: Option<u64>,
@@ -110,8 +123,21 @@ pub struct Measured {
     pub cpus: Option<(Vec<CpuUse>, Option<String>)>,
 }
 
+impl Measured {
+    /// Returns the values of a run in which this was sent.
+    pub fn after(sent: Sent, values: impl Into<BTreeMap<&'static str, f64>>) -> Self {
+        Self {
+            values: values.into(),
+            sent: Some(sent.frames),
+            seconds: sent.seconds,
+            cpus: Some((sent.cpus, sent.disturbed)),
+            ..Self::default()
+        }
+    }
+}
+
 /// Reason for a missing result.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Stop {
     /// This host, or its installed software, cannot run it.
     NotHere(String),
@@ -124,22 +150,38 @@ impl From<Error> for Stop {
     }
 }
 
-impl From<Absent> for Stop {
-    fn from(absent: Absent) -> Self {
-        Self::NotHere(absent.message)
+/// Returns a part in per cent.
+pub fn percent(part: f64, whole: f64) -> f64 {
+    part / whole.max(f64::EPSILON) * 100.0
+}
+
+/// Statements about results, each of which holds or does not.
+#[derive(Default)]
+pub struct Statements {
+    pub held: Vec<String>,
+    pub broken: Vec<String>,
+}
+
+impl Statements {
+    pub fn check(&mut self, text: String, holds: bool) {
+        match holds {
+            true => self.held.push(text),
+            false => self.broken.push(text),
+        }
+    }
+
+    pub fn agreement(&self) -> Agreement {
+        match (self.held.is_empty(), self.broken.is_empty()) {
+            (true, true) => Agreement::NotMeasured,
+            (false, true) => Agreement::Yes,
+            (true, false) => Agreement::No,
+            (false, false) => Agreement::Partly,
+        }
     }
 }
 
-/// The measuring half of an experiment.
-pub trait Measure: Sync {
-    fn cases(&self, space: &Space, bench: &Bench) -> Result<Vec<Case>, Error>;
-
-    /// Compares the results with the study's.
-    fn judge(&self, experiment: &Experiment) -> Finding;
-}
-
 /// Form of a comparison between two series.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub enum Comparison {
     /// Ratio of rates; the aim is at least 1.
     Faster,
@@ -156,9 +198,7 @@ pub fn compared(
     metric: &str,
     comparison: Comparison,
 ) -> Finding {
-    let mut xs: Vec<f64> = experiment.points.iter().map(|point| point.x).collect();
-    xs.sort_by(f64::total_cmp);
-    xs.dedup();
+    let xs = experiment.xs();
     let (mut shows, mut behind) = (Vec::new(), 0);
     for (ours, theirs) in pairs {
         for &x in &xs {

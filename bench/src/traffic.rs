@@ -1,13 +1,15 @@
 //! Traffic out of a lab's end by `trawl gen`, counted by the sending device; and its reception on a CPU of its own: each
 //! queue gets a kernel thread (threaded NAPI), which is pinned and whose time is read.
 
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use trawl_lab::Station;
+use trawl_lab::sender::{self, Engine, Job};
+use trawl_lab::{Pair, Station};
 use trawl_sys::{Error, Result};
 
-use crate::machine::Sample;
+use crate::machine::{Sample, cpus};
 use crate::model::CpuUse;
 use crate::process;
 use crate::study::{Bench, Stop};
@@ -16,6 +18,13 @@ use crate::study::{Bench, Stop};
 pub const RATE_REACHED: f64 = 0.93;
 /// Bytes of the checksum at a frame's end, which the studies count and Linux does not show.
 pub const CHECKSUM: usize = 4;
+
+pub const SENDER_CPU: usize = 0;
+
+/// Returns the CPU of captures: another than the sender's, if the machine has two.
+pub fn capture_cpu() -> usize {
+    usize::from(cpus() > 1)
+}
 
 #[derive(Clone, Debug)]
 pub struct Traffic {
@@ -60,15 +69,12 @@ pub fn frames_per_second(megabits: f64, size: usize) -> f64 {
 
 impl Traffic {
     /// Returns traffic at a rate, for a time, from one CPU.
-    pub fn at(size: usize, rate: f64, seconds: f64, cpu: usize) -> Self {
+    pub fn at(size: usize, rate: f64, seconds: f64) -> Self {
         Self {
-            size,
             rate: Some(rate),
             // By time: a slow receiver would stretch the time of a fixed number of frames.
             amount: Amount::Time(Duration::from_secs_f64(seconds.max(100.0 / rate))),
-            cpus: vec![cpu],
-            more: Vec::new(),
-            gives_way: false,
+            ..Self::flood(size, seconds, &[SENDER_CPU])
         }
     }
 
@@ -130,28 +136,52 @@ impl Traffic {
     }
 
     pub fn send_to(&self, bench: &Bench, from: &Station, destination: &str) -> Result<Sent> {
-        let interface = format!("{}:{}", from.name, from.interface);
-        let before = transmitted(from)?;
-        let sample = Sample::now();
         let mut trawl = process::command(&bench.trawl);
         if self.gives_way {
             trawl_sys::process::give_way(&mut trawl);
         }
-        trawl.args(self.arguments(&interface, destination));
-        let said = process::json_of(&mut trawl)?;
-        let (cpus, disturbed) = sample.until_now();
-        let frames = transmitted(from)? - before;
-        let seconds = said["seconds"].as_f64().unwrap_or(0.0);
-        if let Some(why) = said["failure"].as_str() {
-            return Err(Error::failed("the sender stopped", why));
-        }
-        Ok(Sent {
-            frames,
-            seconds,
-            cpus,
-            disturbed,
-        })
+        sent_by(trawl.args(self.arguments(&label(from), destination)), from)
     }
+}
+
+/// Runs a command of `trawl gen`, and counts what the device sends.
+pub fn sent_by(trawl: &mut Command, from: &Station) -> Result<Sent> {
+    let (before, sample) = (transmitted(from)?, Sample::now());
+    let said = process::json_of(trawl)?;
+    let (cpus, disturbed) = sample.until_now();
+    if let Some(why) = said["failure"].as_str() {
+        return Err(Error::failed("the sender stopped", why));
+    }
+    Ok(Sent {
+        frames: transmitted(from)? - before,
+        seconds: said["seconds"].as_f64().unwrap_or(0.0),
+        cpus,
+        disturbed,
+    })
+}
+
+/// Sends frames from within this process, into a lab.
+pub fn send_frames(
+    lab: &Pair,
+    frames: &[Vec<u8>],
+    count: u64,
+    rate: Option<u64>,
+    cpu: usize,
+) -> Result<sender::Sent> {
+    sender::send(&Job {
+        namespace: Some(&lab.a.namespace),
+        interface: &lab.a.interface,
+        frames,
+        count,
+        engine: Engine::Live,
+        rate,
+        cpu: Some(cpu),
+    })
+}
+
+/// Returns the interface of a station, for the command line.
+pub fn label(station: &Station) -> String {
+    format!("{}:{}", station.name, station.interface)
 }
 
 pub fn transmitted(station: &Station) -> Result<u64> {
@@ -190,8 +220,7 @@ impl Napi {
     pub fn pinned(station: &Station, cpu: usize) -> Result<Self, Stop> {
         let setting = format!("/sys/class/net/{}/threaded", station.interface);
         let mut shell = process::command_in(&station.name, "sh");
-        shell.args(["-c", &format!("echo 1 > {setting}")]);
-        process::run(&mut shell).map_err(|why| {
+        process::run(shell.args(["-c", &format!("echo 1 > {setting}")])).map_err(|why| {
             Stop::NotHere(format!(
                 "this kernel has no threaded NAPI for a veth: {why}"
             ))
@@ -248,11 +277,11 @@ mod tests {
     #[test]
     fn sizes_include_the_checksum_and_rates_the_frame() {
         assert_eq!(frames_per_second(512.0, 64), 1e6);
-        let words = Traffic::at(64, 1000.0, 0.5, 1)
+        let words = Traffic::at(64, 1000.0, 0.5)
             .arguments("n:v", "10.0.0.1")
             .join(" ");
         assert!(
-            words.contains("--size 60 --rate 1000 --duration 500ms --threads 1 --cpus 1"),
+            words.contains("--size 60 --rate 1000 --duration 500ms --threads 1 --cpus 0"),
             "{words}"
         );
         let words = Traffic::flood(128, 0.25, &[0, 1])

@@ -8,9 +8,12 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use trawl_front::terminal::say;
 use trawl_io::packet_socket;
 use trawl_io::xsk::XskReceiver;
 use trawl_lab::program::{Does, Loaded};
+use trawl_packet::pcap::{file_header, record};
+use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_sys::events::{Signals, wait};
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::{Namespace, run_in};
@@ -19,19 +22,11 @@ use trawl_sys::{Error, Result};
 /// Size of a write.
 const CHUNK: usize = 1 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Ethernet, with microseconds, in this machine's byte order.
-const MAGIC: u32 = 0xa1b2_c3d4;
-const SNAPLEN: u32 = 262_144;
-const ETHERNET: u32 = 1;
+/// Length of the longest frame.
+const LONGEST: usize = 262_144;
 
 /// Receives until interrupted; prints a line when ready, and the counts of recorded and lost packets.
-pub fn receive(
-    namespace: &str,
-    interface: &str,
-    queues: u32,
-    path: &Path,
-    mut say: impl FnMut(&str),
-) -> Result<()> {
+pub fn receive(namespace: &str, interface: &str, queues: u32, path: &Path) -> Result<()> {
     let signals = Signals::watch()?;
     let inside = Namespace::by_name(namespace)?;
     let index = Netlink::inside(&inside)?.link(interface)?.index;
@@ -46,14 +41,12 @@ pub fn receive(
     }
     let mut file = Recording::create(path)?;
     say(&format!("capturing on {namespace}:{interface} by AF_XDP"));
-    let mut recorded = 0;
     while signals.next().is_none() {
         let mut got = 0;
         for socket in &mut sockets {
             let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
             got += socket.drain(|frame| file.add(now, frame))?;
         }
-        recorded += got;
         if got == 0 {
             let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
             wait(&descriptors, LOOK_EVERY)?;
@@ -63,7 +56,7 @@ pub fn receive(
     drop(program);
     for socket in &mut sockets {
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        recorded += socket.drain(|frame| file.add(now, frame))?;
+        socket.drain(|frame| file.add(now, frame))?;
     }
     file.flush()?;
     let mut lost = 0;
@@ -71,31 +64,24 @@ pub fn receive(
         let missed = socket.missed()?;
         lost += missed.full + missed.other;
     }
-    say(&format!("{recorded} recorded, {lost} lost"));
+    say(&format!("{} recorded, {lost} lost", file.packets));
     Ok(())
 }
 
 /// Receives until interrupted, with one call for each packet; prints a line when ready, and the count of recorded packets.
-pub fn receive_by_calls(
-    namespace: &str,
-    interface: &str,
-    path: &Path,
-    mut say: impl FnMut(&str),
-) -> Result<()> {
+pub fn receive_by_calls(namespace: &str, interface: &str, path: &Path) -> Result<()> {
     let signals = Signals::watch()?;
     let inside = Namespace::by_name(namespace)?;
     let index = Netlink::inside(&inside)?.link(interface)?.index;
     let mut socket = run_in(&inside, || packet_socket::without_ring(index))??;
     let mut file = Recording::create(path)?;
     say(&format!("capturing on {namespace}:{interface} by recv"));
-    let mut frame = vec![0; SNAPLEN as usize];
-    let mut recorded = 0;
+    let mut frame = vec![0; LONGEST];
     loop {
         match socket.read(&mut frame) {
             Ok(length) => {
                 let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
                 file.add(now, &frame[..length])?;
-                recorded += 1;
             }
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 // Packets from before the signal have been read.
@@ -109,35 +95,34 @@ pub fn receive_by_calls(
         }
     }
     file.flush()?;
-    say(&format!("{recorded} recorded"));
+    say(&format!("{} recorded", file.packets));
     Ok(())
 }
 
+/// A pcap file, written in large pieces.
 struct Recording {
     file: File,
     waiting: Vec<u8>,
+    packets: u64,
 }
 
 impl Recording {
     fn create(path: &Path) -> Result<Self> {
         let file = File::create(path)
             .map_err(|e| Error::os(format!("cannot write to {}", path.display()), e))?;
-        let mut waiting = Vec::with_capacity(CHUNK + SNAPLEN as usize);
-        let version = [2u16, 4].map(u16::to_ne_bytes).concat();
-        waiting.extend(MAGIC.to_ne_bytes());
-        waiting.extend(version);
-        waiting.extend([0; 8]);
-        waiting.extend([SNAPLEN, ETHERNET].map(u32::to_ne_bytes).concat());
-        Ok(Self { file, waiting })
+        let mut waiting = Vec::with_capacity(CHUNK + LONGEST);
+        file_header(&mut waiting, LINKTYPE_ETHERNET, 0);
+        Ok(Self {
+            file,
+            waiting,
+            packets: 0,
+        })
     }
 
     fn add(&mut self, time: Duration, frame: &[u8]) -> Result<()> {
-        let length = frame.len() as u32;
-        let header = [time.as_secs() as u32, time.subsec_micros(), length, length];
-        for word in header {
-            self.waiting.extend(word.to_ne_bytes());
-        }
-        self.waiting.extend(frame);
+        let nanoseconds = time.as_nanos() as u64;
+        record(&mut self.waiting, nanoseconds, frame, frame.len() as u32);
+        self.packets += 1;
         match self.waiting.len() > CHUNK {
             true => self.flush(),
             false => Ok(()),

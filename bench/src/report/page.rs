@@ -3,10 +3,10 @@
 
 use std::fmt::Write as _;
 
-use super::plot::{Dot, Line, Palette, Plot, plot};
-use super::tables::{figure, interval, rows};
+use super::plot::{Palette, Plot, plot};
+use super::tables::{Row, figure, interval, rows};
 use super::{Source, behind, changes};
-use crate::model::{Agreement, Experiment, PeerState, Report};
+use crate::model::{Agreement, Experiment, Report};
 
 const UPLOT: &str = include_str!("vendor/uPlot.js");
 const UPLOT_CSS: &str = include_str!("vendor/uPlot.css");
@@ -129,27 +129,60 @@ fn head(body: &mut String, source: &Source) {
     );
 }
 
+/// Appends a table; each row is a whole element.
+fn table(body: &mut String, class: &str, columns: &[String], rows: impl Iterator<Item = String>) {
+    let _ = write!(body, "<div class=\"wide\"><table class=\"{class}\">");
+    if !columns.is_empty() {
+        let columns = columns.iter();
+        let heads = columns.map(|column| format!("<th scope=\"col\">{column}</th>"));
+        let heads: String = heads.collect();
+        let _ = write!(body, "<thead><tr>{heads}</tr></thead>");
+    }
+    let rows: String = rows.collect();
+    let _ = write!(body, "<tbody>{rows}</tbody></table></div>");
+}
+
+/// Returns a row with a text as its head; the cells are elements.
+fn row(head: &str, cells: &[String]) -> String {
+    let head = escape(head);
+    format!("<tr><th scope=\"row\">{head}</th>{}</tr>", cells.concat())
+}
+
+fn cell(text: &str) -> String {
+    format!("<td>{}</td>", escape(text))
+}
+
+fn number(text: impl std::fmt::Display) -> String {
+    format!("<td class=\"number\">{text}</td>")
+}
+
+fn names(columns: &[&str]) -> Vec<String> {
+    columns.iter().map(|column| (*column).to_owned()).collect()
+}
+
 fn summary(body: &mut String, source: &Source, is_named: bool) {
     if is_named {
         let _ = write!(body, "<h3>{}</h3>", escape(&source.name));
     }
-    body.push_str(
-        "<div class=\"wide\"><table class=\"summary\"><thead><tr><th scope=\"col\">Experiment</th><th scope=\"col\">The study found</th>\
-         <th scope=\"col\">This machine shows</th><th scope=\"col\">Shape agrees</th><th scope=\"col\">Summary</th></tr></thead><tbody>",
-    );
-    for one in &source.report.experiments {
-        let _ = write!(
-            body,
-            "<tr><th scope=\"row\"><a href=\"#{0}\">{0}</a></th><td data-head=\"The study found\">{1}</td>\
-             <td data-head=\"This machine shows\">{2}</td><td data-head=\"Shape agrees\">{3}</td><td>{4}</td></tr>",
-            escape(&one.definition.name),
-            escape(&one.definition.found),
-            escape(&one.finding.shows),
-            agreement(one),
-            escape(&one.finding.sentence)
-        );
-    }
-    body.push_str("</tbody></table></div>");
+    let columns = [
+        "Experiment",
+        "The study found",
+        "This machine shows",
+        "Shape agrees",
+        "Summary",
+    ];
+    let rows = source.report.experiments.iter().map(|one| {
+        let name = escape(&one.definition.name);
+        let named = |head: &str, text: &str| format!("<td data-head=\"{head}\">{text}</td>");
+        format!(
+            "<tr><th scope=\"row\"><a href=\"#{name}\">{name}</a></th>{}{}{}{}</tr>",
+            named(columns[1], &escape(&one.definition.found)),
+            named(columns[2], &escape(&one.finding.shows)),
+            named(columns[3], &agreement(one)),
+            cell(&one.finding.sentence)
+        )
+    });
+    table(body, "summary", &names(&columns), rows);
 }
 
 /// Returns whether the shapes agree, as a word in its colour; a disturbed run proves nothing.
@@ -166,36 +199,37 @@ fn agreement(one: &Experiment) -> String {
 fn comparison(body: &mut String, first: &Source, other: &Source) {
     let _ = write!(
         body,
-        "<h2 id=\"compare\">{} compared with {}</h2><p>Marked: the intervals have nothing in common.</p>\
-         <div class=\"wide\"><table class=\"compare\"><thead><tr><th>Experiment</th><th>Series</th><th>At</th><th>Figure</th><th>Before</th>\
-         <th>After</th><th>Change</th></tr></thead><tbody>",
+        "<h2 id=\"compare\">{} compared with {}</h2><p>Marked: the intervals have nothing in common.</p>",
         escape(&other.name),
         escape(&first.name)
     );
-    for one in changes(first, other) {
-        let _ = write!(
-            body,
-            "<tr{}><td>{}</td><td>{}</td><td class=\"number\">{}</td><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>\
-             <td class=\"number\">{}</td></tr>",
-            if one.is_marked {
-                " class=\"changed\""
-            } else {
-                ""
-            },
-            escape(&one.experiment),
-            escape(&one.series),
-            figure(one.x),
-            escape(&one.metric),
-            interval(&one.before),
-            interval(&one.after),
-            if one.is_marked {
-                format!("<strong>{:+.1} %</strong>", one.percent())
-            } else {
-                format!("{:+.1} %", one.percent())
-            }
-        );
-    }
-    body.push_str("</tbody></table></div>");
+    let columns = [
+        "Experiment",
+        "Series",
+        "At",
+        "Figure",
+        "Before",
+        "After",
+        "Change",
+    ];
+    let rows = changes(first, other).into_iter().map(|one| {
+        let change = format!("{:+.1} %", one.percent());
+        let (class, change) = match one.is_marked {
+            true => (" class=\"changed\"", format!("<strong>{change}</strong>")),
+            false => ("", change),
+        };
+        let cells = [
+            cell(&one.experiment),
+            cell(&one.series),
+            number(figure(one.x)),
+            cell(&one.metric),
+            number(interval(&one.before)),
+            number(interval(&one.after)),
+            number(change),
+        ];
+        format!("<tr{class}>{}</tr>", cells.concat())
+    });
+    table(body, "compare", &names(&columns), rows);
 }
 
 fn section(
@@ -293,33 +327,27 @@ fn bars(body: &mut String, plot: &Plot) {
     let most = plot.most().max(f64::MIN_POSITIVE);
     body.push_str("<table class=\"bars\"><tbody>");
     for (line, is_published) in plot.lines() {
+        let (red, green, blue) = line.colour;
+        let (kind, note) = match is_published {
+            true => ("bar hollow", " (published)"),
+            false => ("bar", ""),
+        };
         for dot in &line.points {
-            bar(body, line, is_published, dot, most);
+            let range = match (dot.low, dot.high) {
+                (Some(low), Some(high)) if low < high => {
+                    format!(" ({} to {})", figure(low), figure(high))
+                }
+                _ => String::new(),
+            };
+            let width = dot.y / most * 100.0;
+            let bar = format!(
+                "<td><div class=\"{kind}\" style=\"width:{width:.1}%;--colour:rgb({red},{green},{blue})\"></div></td>"
+            );
+            let value = number(figure(dot.y) + &range);
+            body.push_str(&row(&format!("{}{note}", line.name), &[bar, value]));
         }
     }
     body.push_str("</tbody></table>");
-}
-
-fn bar(body: &mut String, line: &Line, is_published: bool, dot: &Dot, most: f64) {
-    let (red, green, blue) = line.colour;
-    let range = match (dot.low, dot.high) {
-        (Some(low), Some(high)) if low < high => {
-            format!(" ({} to {})", figure(low), figure(high))
-        }
-        _ => String::new(),
-    };
-    let (kind, note) = match is_published {
-        true => ("bar hollow", " (published)"),
-        false => ("bar", ""),
-    };
-    let _ = write!(
-        body,
-        "<tr><th scope=\"row\">{}{note}</th><td><div class=\"{kind}\" style=\"width:{:.1}%;--colour:rgb({red},{green},{blue})\"></div></td>\
-         <td class=\"number\">{}{range}</td></tr>",
-        escape(&line.name),
-        dot.y / most * 100.0,
-        figure(dot.y)
-    );
 }
 
 fn failures(body: &mut String, one: &Experiment) {
@@ -328,10 +356,9 @@ fn failures(body: &mut String, one: &Experiment) {
     }
     body.push_str("<h3>Not measured</h3><ul>");
     for failure in &one.failures {
-        let why = if failure.expected {
-            "not on this host"
-        } else {
-            "failed"
+        let why = match failure.expected {
+            true => "not on this host",
+            false => "failed",
         };
         let _ = write!(
             body,
@@ -349,90 +376,67 @@ fn figures(body: &mut String, one: &Experiment) {
         return;
     }
     let definition = &one.definition;
-    let unit = |axis: &crate::study::definition::Axis| match axis.unit.as_str() {
-        "" => escape(&axis.label),
-        unit => format!("{} ({})", escape(&axis.label), escape(unit)),
-    };
-    let _ = write!(
-        body,
-        "<details open><summary>Figures: medians, with the interval that holds the median with 95 % (least to most below 6 repetitions)</summary>\
-         <div class=\"wide\"><table class=\"figures\"><thead><tr><th scope=\"col\">Series</th><th scope=\"col\">{}</th>",
-        unit(&definition.x)
-    );
-    for metric in &definition.metrics {
-        let _ = write!(body, "<th scope=\"col\">{}</th>", unit(metric));
-    }
-    body.push_str("</tr></thead><tbody>");
-    for row in &rows {
-        let _ = write!(
-            body,
-            "<tr><th scope=\"row\">{}</th><td class=\"number\">{}</td>",
-            escape(&row.series),
-            figure(row.x)
-        );
-        for value in &row.values {
-            let shown = value.as_ref().map_or(String::new(), interval);
-            let _ = write!(body, "<td class=\"number\">{shown}</td>");
-        }
-        body.push_str("</tr>");
-    }
-    let _ = write!(
-        body,
-        "</tbody></table></div></details><details><summary>Counts: what was sent, recorded, lost and claimed, and what it took</summary>\
-         <div class=\"wide\"><table class=\"figures\"><thead><tr><th scope=\"col\">Series</th><th scope=\"col\">{}</th>\
-         <th scope=\"col\">sent</th><th scope=\"col\">recorded</th><th scope=\"col\">lost</th><th scope=\"col\">claimed: recorded, lost</th>\
-         <th scope=\"col\">CPU: user/system/ softirq/steal %</th><th scope=\"col\">MiB</th><th scope=\"col\">runs</th></tr></thead><tbody>",
-        unit(&definition.x)
-    );
-    for row in &rows {
-        let number = |value: Option<f64>| value.map_or(String::new(), figure);
-        let _ = write!(
-            body,
-            "<tr><th scope=\"row\">{}</th><td class=\"number\">{}</td>",
-            escape(&row.series),
-            figure(row.x)
-        );
-        let claimed = row.claimed.map_or(String::new(), |(recorded, lost)| {
-            let says = |one: Option<f64>| one.map_or("–".to_owned(), figure);
-            let wrong = if row.claim_is_wrong {
-                " <strong class=\"no\">wrong</strong>"
-            } else {
-                ""
-            };
-            format!("{}, {}{wrong}", says(recorded), says(lost))
-        });
-        let disturbed = match row.disturbed {
-            0 => String::new(),
-            count => format!(" <span class=\"partly\">({count} disturbed)</span>"),
+    let x = escape(&definition.x.titled());
+    let metrics = definition.metrics.iter().map(|axis| escape(&axis.titled()));
+    let mut columns = vec!["Series".to_owned(), x.clone()];
+    columns.extend(metrics);
+    body.push_str("<details open><summary>Figures: medians, with the interval that holds the median with 95 % (least to most below 6 repetitions)</summary>");
+    let medians = rows.iter().map(|one| {
+        let cells: Vec<String> = one.figures().into_iter().map(number).collect();
+        row(&one.series, &cells)
+    });
+    table(body, "figures", &columns, medians);
+    body.push_str("</details><details><summary>Counts: what was sent, recorded, lost and claimed, and what it took</summary>");
+    let columns = [
+        "Series",
+        &x,
+        "sent",
+        "recorded",
+        "lost",
+        "claimed: recorded, lost",
+        "CPU: user/system/ softirq/steal %",
+        "MiB",
+        "runs",
+    ];
+    table(body, "figures", &names(&columns), rows.iter().map(counts));
+    body.push_str("</details>");
+}
+
+fn counts(one: &Row) -> String {
+    let count = |value: Option<f64>| number(value.map_or(String::new(), figure));
+    let claimed = one.claimed.map_or(String::new(), |(recorded, lost)| {
+        let says = |value: Option<f64>| value.map_or("–".to_owned(), figure);
+        let wrong = match one.claim_is_wrong {
+            true => " <strong class=\"no\">wrong</strong>",
+            false => "",
         };
-        let _ = write!(
-            body,
-            "<td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td>{claimed}</td><td>{}</td>\
-             <td class=\"number\">{}</td><td>{}{disturbed}</td></tr>",
-            number(row.sent),
-            number(row.recorded),
-            number(row.lost),
-            escape(&row.cpus),
-            number(row.memory_mib),
-            row.runs
-        );
-    }
-    body.push_str("</tbody></table></div></details>");
+        format!("{}, {}{wrong}", says(recorded), says(lost))
+    });
+    let disturbed = match one.disturbed {
+        0 => String::new(),
+        count => format!(" <span class=\"partly\">({count} disturbed)</span>"),
+    };
+    let cells = [
+        number(figure(one.x)),
+        count(one.sent),
+        count(one.recorded),
+        count(one.lost),
+        format!("<td>{claimed}</td>"),
+        cell(&one.cpus),
+        count(one.memory_mib),
+        format!("<td>{}{disturbed}</td>", one.runs),
+    ];
+    row(&one.series, &cells)
 }
 
 fn parameters(body: &mut String, one: &Experiment) {
-    body.push_str("<details><summary>Conditions: parameters</summary><table><tbody>");
-    for (key, value) in &one.parameters {
-        let _ = write!(
-            body,
-            "<tr><th scope=\"row\">{}</th><td>{}</td></tr>",
-            escape(key),
-            escape(value)
-        );
-    }
+    body.push_str("<details><summary>Conditions: parameters</summary>");
+    let parameters = one.parameters.iter();
+    let rows = parameters.map(|(key, value)| row(key, &[cell(value)]));
+    table(body, "", &[], rows);
     let _ = write!(
         body,
-        "</tbody></table><p>Duration: {:.0} s.</p></details><p>To run only this experiment:</p><pre>{}</pre>",
+        "<p>Duration: {:.0} s.</p></details><p>To run only this experiment:</p><pre>{}</pre>",
         one.seconds,
         escape(&one.command)
     );
@@ -457,28 +461,9 @@ fn closing_note(body: &mut String, source: &Source) {
 }
 
 fn peers(body: &mut String, report: &Report) {
-    body.push_str("<div class=\"wide\"><table><tbody>");
-    for peer in &report.peers {
-        let state = match peer.state {
-            PeerState::Installed => peer
-                .version
-                .clone()
-                .unwrap_or_else(|| "installed".to_owned()),
-            PeerState::Missing => format!(
-                "{}: {}",
-                peer.message.as_deref().unwrap_or("not installed"),
-                peer.how_to_get
-            ),
-            PeerState::Unusable => peer.message.clone().unwrap_or_default(),
-        };
-        let _ = write!(
-            body,
-            "<tr><th scope=\"row\">{}</th><td>{}</td></tr>",
-            escape(&peer.name),
-            escape(&state)
-        );
-    }
-    body.push_str("</tbody></table></div>");
+    let peers = report.peers.iter();
+    let rows = peers.map(|peer| row(&peer.name, &[cell(&peer.state())]));
+    table(body, "", &[], rows);
 }
 
 fn escape(text: &str) -> String {

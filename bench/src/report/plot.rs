@@ -80,10 +80,6 @@ pub fn plot(one: &Experiment, metric: &str, id: String, palette: &Palette) -> Pl
         .find(|axis| axis.name == metric)
         .cloned()
         .unwrap_or_default();
-    let with_unit = |label: &str, unit: &str| match unit {
-        "" => label.to_owned(),
-        unit => format!("{label} ({unit})"),
-    };
     let mut tools: Vec<String> = Vec::new();
     let mut variant = |series: &str| {
         let tool = tool(series).to_owned();
@@ -115,25 +111,24 @@ pub fn plot(one: &Experiment, metric: &str, id: String, palette: &Palette) -> Pl
         .published
         .iter()
         .filter(|one| one.metric == metric)
-        .map(|one| Line {
-            name: one.series.clone(),
-            colour: palette.colour(&one.series),
-            variant: 0,
-            points: one
-                .points
-                .iter()
-                .map(|[x, y]| Dot {
-                    x: *x,
-                    y: *y,
-                    low: None,
-                    high: None,
-                })
-                .collect(),
+        .map(|one| {
+            let dot = |&[x, y]: &[f64; 2]| Dot {
+                x,
+                y,
+                low: None,
+                high: None,
+            };
+            Line {
+                name: one.series.clone(),
+                colour: palette.colour(&one.series),
+                variant: 0,
+                points: one.points.iter().map(dot).collect(),
+            }
         });
     Plot {
         id,
-        x: with_unit(&definition.x.label, &definition.x.unit),
-        y: with_unit(&axis.label, &axis.unit),
+        x: definition.x.titled(),
+        y: axis.titled(),
         log_x: definition.x.log,
         log_y: axis.log,
         series,

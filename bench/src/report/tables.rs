@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use super::Source;
-use crate::model::{Experiment, Interval, Point, Run};
+use crate::model::{CpuUse, Experiment, Interval, Point, Run};
 use crate::peers::Peers;
+use crate::study::definition::Axis;
 
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -25,18 +26,22 @@ pub struct Row {
     pub disturbed: usize,
 }
 
+impl Row {
+    /// Returns the x value, and the values of the metrics.
+    pub fn figures(&self) -> Vec<String> {
+        let values = self.values.iter();
+        let shown = values.map(|value| value.as_ref().map_or(String::new(), interval));
+        std::iter::once(figure(self.x)).chain(shown).collect()
+    }
+}
+
 pub fn rows(experiment: &Experiment) -> Vec<Row> {
     let mut rows = Vec::new();
     for series in experiment.series() {
-        let mut xs: Vec<f64> = Vec::new();
-        let own = experiment.runs.iter().filter(|run| run.series == series);
-        own.for_each(|run| {
-            if !xs.contains(&run.x) {
-                xs.push(run.x);
-            }
-        });
-        xs.sort_by(f64::total_cmp);
-        rows.extend(xs.into_iter().map(|x| row(experiment, &series, x)));
+        let is_measured =
+            |x: &f64| (experiment.runs.iter()).any(|run| run.series == series && run.x == *x);
+        let xs = experiment.xs().into_iter().filter(is_measured);
+        rows.extend(xs.map(|x| row(experiment, &series, x)));
     }
     rows
 }
@@ -58,10 +63,7 @@ fn row(experiment: &Experiment, series: &str, x: f64) -> Row {
     Row {
         series: series.to_owned(),
         x,
-        values: experiment
-            .definition
-            .metrics
-            .iter()
+        values: (experiment.definition.metrics.iter())
             .map(|metric| {
                 let line = experiment.line(series, &metric.name);
                 line.iter()
@@ -91,26 +93,19 @@ fn row(experiment: &Experiment, series: &str, x: f64) -> Row {
 fn cpus(runs: &[&Run]) -> String {
     let count = runs.iter().map(|run| run.cpus.len()).max().unwrap_or(0);
     let of = |cpu: usize| {
-        let mean = |share: &dyn Fn(&crate::model::CpuUse) -> f32| {
-            let all: Vec<f32> = runs
-                .iter()
-                .filter_map(|run| run.cpus.get(cpu))
-                .map(share)
-                .collect();
-            all.iter().sum::<f32>() / all.len().max(1) as f32 * 100.0
+        let used: Vec<&CpuUse> = runs.iter().filter_map(|run| run.cpus.get(cpu)).collect();
+        let mean = |share: fn(&CpuUse) -> f32| {
+            let sum: f32 = used.iter().map(|used| share(used)).sum();
+            sum / used.len().max(1) as f32 * 100.0
         };
         let parts = [
-            mean(&|c| c.user),
-            mean(&|c| c.system),
-            mean(&|c| c.softirq),
-            mean(&|c| c.steal),
+            mean(|cpu| cpu.user),
+            mean(|cpu| cpu.system),
+            mean(|cpu| cpu.softirq),
+            mean(|cpu| cpu.steal),
         ];
-        (parts.iter().sum::<f32>() >= 1.0).then(|| {
-            format!(
-                "{cpu}: {:.0}/{:.0}/{:.0}/{:.0}",
-                parts[0], parts[1], parts[2], parts[3]
-            )
-        })
+        let text = parts.map(|part| format!("{part:.0}")).join("/");
+        (parts.iter().sum::<f32>() >= 1.0).then(|| format!("{cpu}: {text}"))
     };
     (0..count).filter_map(of).collect::<Vec<_>>().join("  ")
 }
@@ -203,17 +198,6 @@ pub fn behind<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) -> Vec<
 fn places(one: &Experiment) -> Option<String> {
     let definition = &one.definition;
     let metric = definition.metrics.first()?;
-    let mut xs: Vec<f64> = Vec::new();
-    for point in one
-        .points
-        .iter()
-        .filter(|point| point.metric == metric.name)
-    {
-        if !xs.contains(&point.x) {
-            xs.push(point.x);
-        }
-    }
-    xs.sort_by(f64::total_cmp);
     let better = |a: f64, b: f64| if metric.lower_is_better { a < b } else { a > b };
     let best = |x: f64, is_peer: bool| -> Option<&Point> {
         let own = one.points.iter().filter(|point| {
@@ -254,7 +238,7 @@ fn places(one: &Experiment) -> Option<String> {
             )
         })
     };
-    let found: Vec<String> = xs.iter().filter_map(place).collect();
+    let found: Vec<String> = one.xs().iter().filter_map(place).collect();
     if found.is_empty() {
         return None;
     }
@@ -300,32 +284,17 @@ pub fn markdown(sources: &[Source]) -> String {
                 "\n## {}\n\n{}\n",
                 definition.name, definition.question
             );
-            let mut head = vec![
-                "series".to_owned(),
-                format!("{} {}", definition.x.label, definition.x.unit),
-            ];
-            head.extend(
-                definition
-                    .metrics
-                    .iter()
-                    .map(|metric| format!("{} {}", metric.label, metric.unit)),
-            );
+            let unit = |axis: &Axis| format!("{} {}", axis.label, axis.unit);
+            let mut head = vec!["series".to_owned(), unit(&definition.x)];
+            head.extend(definition.metrics.iter().map(unit));
             head.extend(["sent", "recorded", "lost"].map(str::to_owned));
-            let _ = writeln!(
-                text,
-                "| {} |\n|{}",
-                head.join(" | "),
-                "---|".repeat(head.len())
-            );
+            let rule = "---|".repeat(head.len());
+            let _ = writeln!(text, "| {} |\n|{rule}", head.join(" | "));
             for row in rows(one) {
                 let number = |value: Option<f64>| value.map_or(String::new(), figure);
-                let mut cells = vec![escaped(&row.series), figure(row.x)];
-                cells.extend(
-                    row.values
-                        .iter()
-                        .map(|value| value.as_ref().map_or(String::new(), interval)),
-                );
-                cells.extend([number(row.sent), number(row.recorded), number(row.lost)]);
+                let mut cells = vec![escaped(&row.series)];
+                cells.extend(row.figures());
+                cells.extend([row.sent, row.recorded, row.lost].map(number));
                 let _ = writeln!(text, "| {} |", cells.join(" | "));
             }
             for failure in &one.failures {
@@ -357,7 +326,6 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Finding, Run};
     use crate::study::definition::{Axis, Definition};
 
     fn experiment(lower_is_better: bool, runs: &[(&str, f64)]) -> Experiment {
@@ -380,14 +348,8 @@ mod tests {
         };
         let mut one = Experiment {
             definition,
-            parameters: Default::default(),
-            command: String::new(),
             runs: runs.iter().enumerate().map(run).collect(),
-            points: Vec::new(),
-            failures: Vec::new(),
-            finding: Finding::default(),
-            seconds: 0.0,
-            repetitions_left_out: 0,
+            ..Experiment::default()
         };
         one.summarise();
         one

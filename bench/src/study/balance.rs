@@ -2,37 +2,30 @@
 //! of a backend moves.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::BufReader;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Command;
 
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::{Line, LineOptions};
-use trawl_packet::read::CaptureReader;
 use trawl_sys::{Error, Result};
 
-use super::contenders::{first_line, label};
+use super::contenders::{first_line, trawl};
 use super::definition::Space;
 use super::programs::measured;
-use super::{Bench, Case, Measure, Measured, Stop, named};
+use super::{Bench, Case, Measured, Outcome, Stop, named, percent};
+use crate::capture::trawl_capture;
+use crate::machine::cpus;
 use crate::model::{Agreement, Experiment, Finding};
-use crate::process;
-use crate::process::Peer;
-use crate::scratch::Scratch;
-use crate::traffic::{Amount, Traffic, received};
+use crate::process::{self, Peer};
+use crate::scratch::{Scratch, each_packet};
+use crate::traffic::{Amount, SENDER_CPU, Sent, Traffic, capture_cpu, label, received};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 const PORT: u16 = 9;
 /// Index of the backend that is removed.
 const REMOVED: usize = 1;
 const MOST_BACKENDS: usize = 200;
-
-#[derive(Clone, Copy, Debug)]
-pub enum Balance {
-    Rate,
-    Moves,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
@@ -74,39 +67,23 @@ fn backends(number: f64) -> Result<usize> {
     }
 }
 
-impl Measure for Balance {
-    fn cases(&self, space: &Space, _: &Bench) -> Result<Vec<Case>> {
-        match self {
-            Self::Rate => {
-                let (size, seconds) = (space.number("size")? as usize, space.number("seconds")?);
-                let backends = backends(space.number("backends")?)?;
-                Case::each(space, "flows", |series, flows| {
-                    let (_, (who, forward)) = named(series, RATES)?;
-                    Ok(Box::new(move |bench| {
-                        let flood = Traffic::flood(size, seconds, &[bench.sender_cpu]);
-                        rate(bench, who, forward, backends, flows as u64, flood)
-                    }))
-                })
-            }
-            Self::Moves => {
-                let flows = space.number("flows")? as u64;
-                Case::each(space, "backends", |series, x| {
-                    let (_, (who, established)) = named(series, MOVES)?;
-                    let backends = backends(x)?;
-                    Ok(Box::new(move |bench| {
-                        moves(bench, who, established, backends, flows)
-                    }))
-                })
-            }
-        }
-    }
+pub fn rates(space: &Space) -> Result<Vec<Case>> {
+    let (size, seconds) = (space.number("size")? as usize, space.number("seconds")?);
+    let backends = backends(space.number("backends")?)?;
+    Case::each(space, "flows", |series, flows| {
+        let (who, forward) = named(series, RATES)?;
+        let flood = Traffic::flood(size, seconds, &[SENDER_CPU]);
+        Ok(move |bench: &Bench| rate(bench, who, forward, backends, flows as u64, &flood))
+    })
+}
 
-    fn judge(&self, experiment: &Experiment) -> Finding {
-        match self {
-            Self::Rate => judge_rate(experiment),
-            Self::Moves => judge_moves(experiment),
-        }
-    }
+pub fn all_moves(space: &Space) -> Result<Vec<Case>> {
+    let flows = space.number("flows")? as u64;
+    Case::each(space, "backends", |series, x| {
+        let (who, established) = named(series, MOVES)?;
+        let backends = backends(x)?;
+        Ok(move |bench: &Bench| moves(bench, who, established, backends, flows))
+    })
 }
 
 /// Sets the arguments for this many flows, the same ones each time. Frames that are rewritten on their path return as they
@@ -123,10 +100,10 @@ fn with_flows(mut traffic: Traffic, flows: u64) -> Traffic {
     traffic
 }
 
-fn each(size: usize, flows: u64, cpu: usize) -> Traffic {
+fn each(size: usize, flows: u64) -> Traffic {
     let traffic = Traffic {
         amount: Amount::Frames(flows),
-        ..Traffic::flood(size, 0.0, &[cpu])
+        ..Traffic::flood(size, 0.0, &[SENDER_CPU])
     };
     with_flows(traffic, flows)
 }
@@ -137,36 +114,30 @@ fn rate(
     forward: Forward,
     backends: usize,
     flows: u64,
-    flood: Traffic,
-) -> Result<Measured, Stop> {
+    flood: &Traffic,
+) -> Outcome {
     let all: Vec<usize> = (0..backends).collect();
     let farm = Farm::new(bench, who, forward, &all, flows)?;
     let _end = Loaded::native(Does::Drop, &farm.line.b)?;
     // The experiment measures the forwarding of established flows.
-    farm.send(bench, &each(flood.size, flows, bench.sender_cpu))?;
+    farm.send(bench, &each(flood.size, flows))?;
     let before = received(&farm.line.b)?;
-    let sent = farm.send(bench, &with_flows(flood, flows))?;
+    let sent = farm.send(bench, &with_flows(flood.clone(), flows))?;
     let done = received(&farm.line.b)? - before;
     if done == 0 {
         return Err(Stop::Failed("no frame reached a backend".to_owned()));
     }
-    Ok(measured(&sent, done))
+    Ok(measured(sent, done))
 }
 
-fn moves(
-    bench: &Bench,
-    who: Who,
-    established: bool,
-    backends: usize,
-    flows: u64,
-) -> Result<Measured, Stop> {
+fn moves(bench: &Bench, who: Who, established: bool, backends: usize, flows: u64) -> Outcome {
     let all: Vec<usize> = (0..backends).collect();
     let rest: Vec<usize> = all.iter().copied().filter(|one| *one != REMOVED).collect();
     let farm = Farm::new(bench, who, Forward::Direct, &all, flows)?;
     let before = farm.send_each(bench, flows)?;
     let after = if established {
         farm.remove(bench, REMOVED)?;
-        farm.send(bench, &each(64, flows, bench.sender_cpu))?;
+        farm.send(bench, &each(64, flows))?;
         farm.send_each(bench, flows)?
     } else {
         drop(farm);
@@ -178,7 +149,7 @@ fn moves(
             before.len()
         )));
     }
-    let share = |count: usize| count as f64 / before.len() as f64 * 100.0;
+    let share = |count: usize| percent(count as f64, before.len() as f64);
     let is_elsewhere =
         |flow: &[u8; 6], backend: &usize| after.get(flow).is_some_and(|now| now != backend);
     let moved: Vec<usize> = before
@@ -204,15 +175,8 @@ fn moves(
     })
 }
 
-fn at(experiment: &Experiment, series: &str, metric: &str, x: f64) -> Option<f64> {
-    let line = experiment.line(series, metric);
-    let point = line.iter().find(|point| point.x == x);
-    point.map(|point| point.value.median)
-}
-
-fn judge_rate(experiment: &Experiment) -> Finding {
-    let xs = || experiment.points.iter().map(|point| point.x);
-    let (few, many) = (xs().fold(f64::INFINITY, f64::min), xs().fold(0.0, f64::max));
+pub fn judge_rate(experiment: &Experiment) -> Finding {
+    let (few, many) = experiment.ends();
     let mut said = Vec::new();
     let mut least = f64::INFINITY;
     for way in ["direct", "ipip"] {
@@ -227,17 +191,12 @@ fn judge_rate(experiment: &Experiment) -> Finding {
             }
         }
     }
-    let shown: Vec<String> = [few, many]
-        .into_iter()
-        .flat_map(|flows| {
-            let of = move |series: String| {
-                let rate = at(experiment, &series, "mpps", flows)?;
-                Some(format!("{series} {rate:.2}"))
-            };
-            let rates: Vec<String> = experiment.series().into_iter().filter_map(of).collect();
-            (!rates.is_empty()).then(|| format!("{flows} flows: {} (Mpps)", rates.join(", ")))
-        })
-        .collect();
+    let rates = |flows: f64| {
+        let rates = experiment.listed("mpps", flows, "");
+        format!("{flows} flows: {rates} (Mpps)")
+    };
+    let mut shown: Vec<String> = [few, many].map(rates).to_vec();
+    shown.dedup();
     Finding {
         agrees: match said.is_empty() {
             true => Agreement::NotMeasured,
@@ -259,7 +218,7 @@ fn judge_rate(experiment: &Experiment) -> Finding {
 /// Share in percent of other flows that consistent hashing may move in addition to the removed backend's own.
 const SMALL_SHARE: f64 = 5.0;
 
-fn judge_moves(experiment: &Experiment) -> Finding {
+pub fn judge_moves(experiment: &Experiment) -> Finding {
     let needless = |series: &str| experiment.line(series, "needless_percent");
     let most = |series: &str| {
         let shares = needless(series).into_iter().map(|point| point.value.median);
@@ -301,15 +260,14 @@ fn mac_of(backend: usize) -> [u8; 6] {
 struct Farm {
     line: Line,
     who: Who,
-    unload: Option<PathBuf>,
+    unload: Option<Command>,
     _table: Option<Scratch>,
 }
 
 impl Drop for Farm {
     fn drop(&mut self) {
-        if let Some(trawl) = &self.unload {
-            let mut command = process::command(trawl);
-            let _ = process::run(command.args(["balance", "unload", &label(&self.line.left)]));
+        if let Some(unload) = &mut self.unload {
+            let _ = process::run(unload);
         }
     }
 }
@@ -361,15 +319,12 @@ impl Farm {
         let table = Scratch::new(&bench.scratch, "balance.toml")?;
         std::fs::write(table.path(), text).map_err(|e| Error::os("cannot write the table", e))?;
         // Every CPU has its own list for its share of the flow table, and one of them handles all packets.
-        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-        let room = (flows * cpus * 5 / 4)
-            .clamp(262_144, 67_108_864)
-            .to_string();
-        let mut command = process::command(&bench.trawl);
-        command.args(["balance", "load", &label(&self.line.left)]);
-        command.arg(table.path()).args(["--flows", &room]);
-        process::run(&mut command).map_err(first_line)?;
-        self.unload = Some(bench.trawl.clone());
+        let room = (flows * cpus() as u64 * 5 / 4).clamp(262_144, 67_108_864);
+        let left = label(&self.line.left);
+        let mut load = bench.command(&["balance", "load", &left]);
+        load.arg(table.path()).args(["--flows", &room.to_string()]);
+        process::run(&mut load).map_err(first_line)?;
+        self.unload = Some(bench.command(&["balance", "unload", &left]));
         self._table = Some(table);
         Ok(())
     }
@@ -428,12 +383,12 @@ impl Farm {
         let address = address_of(backend);
         match self.who {
             Who::Trawl => {
-                let vip = format!("udp:{VIP}:{PORT}");
-                let mut command = process::command(&bench.trawl);
-                command.args(["balance", "backend", "remove", &vip, &address.to_string()]);
-                command.args(["--on", &label(&self.line.left)]);
-                process::run(&mut command).map_err(first_line)?;
-                Ok(())
+                let (vip, address) = (format!("udp:{VIP}:{PORT}"), address.to_string());
+                let left = label(&self.line.left);
+                let remove = [
+                    "balance", "backend", "remove", &vip, &address, "--on", &left,
+                ];
+                trawl(bench, &remove)
             }
             Who::Ipvs(_) => {
                 let (service, real) = (format!("{VIP}:{PORT}"), format!("{address}:{PORT}"));
@@ -442,18 +397,17 @@ impl Farm {
         }
     }
 
-    fn send(&self, bench: &Bench, traffic: &Traffic) -> Result<crate::traffic::Sent> {
+    fn send(&self, bench: &Bench, traffic: &Traffic) -> Result<Sent> {
         traffic.send_to(bench, &self.line.a, &VIP.to_string())
     }
 
     /// Sends each flow once, and returns the backend of each flow that reached one.
     fn send_each(&self, bench: &Bench, flows: u64) -> Result<HashMap<[u8; 6], usize>, Stop> {
         let file = Scratch::new(&bench.scratch, "flows")?;
-        let mut command = process::command(&bench.trawl);
-        command.args(["capture", "--tap", "packet", "-Q", "in", "-i"]);
-        command.arg(label(&self.line.b)).arg("-w").arg(file.path());
-        let peer = Peer::start("trawl", &mut command, bench.capture_cpu, "capturing on")?;
-        self.send(bench, &each(64, flows, bench.sender_cpu))?;
+        let at = label(&self.line.b);
+        let (mut trawl, ready) = trawl_capture(bench, "packet", "in", &[&at], file.path());
+        let peer = Peer::start("trawl", &mut trawl, capture_cpu(), ready)?;
+        self.send(bench, &each(64, flows))?;
         peer.finish()?;
         Ok(reached(file.path())?)
     }
@@ -461,20 +415,16 @@ impl Farm {
 
 /// Returns the backends by the source address and port of each frame in a file.
 fn reached(path: &Path) -> Result<HashMap<[u8; 6], usize>> {
-    let what = "cannot read which backends the flows reached";
-    let file = File::open(path).map_err(|e| Error::os(what, e))?;
-    let fail = |e| Error::failed(what, e);
-    let mut reader = CaptureReader::new(BufReader::new(file)).map_err(fail)?;
     let mut flows = HashMap::new();
-    while let Some(packet) = reader.next_packet().map_err(fail)? {
+    each_packet(path, |packet| {
         let frame = packet.captured;
         if frame.len() < 38 || frame[..5] != mac_of(0)[..5] {
-            continue;
+            return;
         }
         let mut flow = [0; 6];
         flow[..4].copy_from_slice(&frame[26..30]);
         flow[4..].copy_from_slice(&frame[34..36]);
         flows.insert(flow, usize::from(frame[5]));
-    }
+    })?;
     Ok(flows)
 }

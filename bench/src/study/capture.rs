@@ -3,7 +3,7 @@
 use trawl_sys::Result;
 
 use super::definition::Space;
-use super::{Bench, Case, Measure, Measuring, Stop};
+use super::{Bench, Case, Outcome, Stop};
 use crate::capture::{Recorder, Setting, capture};
 use crate::model::{Agreement, Experiment, Finding};
 use crate::traffic::{Amount, Traffic, frames_per_second};
@@ -16,97 +16,59 @@ const LARGE_BUFFER: usize = 8 << 20;
 /// than the capture does.
 const UNKNOWN: [&str; 2] = ["--ethertype", "0x1234"];
 
-/// The x axis of an experiment.
-#[derive(Clone, Copy, Debug)]
-pub enum Capture {
-    Bandwidth,
-    /// Packets a second at several sizes.
-    Size,
-    /// Rates over several buffers and watermarks.
-    Buffers,
-    Filtered,
-    /// A fixed time at each rate.
-    Efficiency,
-    /// Time for a number of packets.
-    Elapsed,
+pub fn rates(space: &Space) -> Result<Vec<Case>> {
+    by_rate(space, &Setting::default(), &UNKNOWN)
 }
 
-impl Measure for Capture {
-    fn cases(&self, space: &Space, bench: &Bench) -> Result<Vec<Case>> {
-        let cpu = bench.sender_cpu;
-        let seconds = space.number("seconds").unwrap_or(0.0);
-        let mut cases = Vec::new();
-        match self {
-            Self::Bandwidth | Self::Filtered => {
-                let size = space.number("size")? as usize;
-                cases = Case::each(space, "rates", |series, megabits| {
-                    let rate = frames_per_second(megabits, size);
-                    let (setting, more) = self.setting();
-                    let traffic = Traffic::at(size, rate, seconds, cpu).with(more);
-                    measuring(series, setting, traffic)
-                })?;
-            }
-            Self::Size => {
-                for series in space.words("series")? {
-                    for size in space.numbers("sizes")? {
-                        for millions in space.numbers("mpps")? {
-                            let name = format!("{series}, {size} B");
-                            let traffic = Traffic::at(size as usize, millions * 1e6, seconds, cpu)
-                                .with(&UNKNOWN);
-                            let setting = Setting::default();
-                            cases.push(case(&name, &series, millions, setting, traffic)?);
-                        }
-                    }
-                }
-            }
-            Self::Buffers => cases = buffers(space, seconds, cpu)?,
-            Self::Efficiency => {
-                cases = Case::each(space, "rates", |series, rate| {
-                    let traffic = Traffic::at(64, rate, seconds, cpu).with(&UNKNOWN);
-                    measuring(series, Setting::default(), traffic)
-                })?;
-            }
-            Self::Elapsed => cases = elapsed(space, cpu)?,
-        }
-        Ok(cases)
-    }
-
-    fn judge(&self, experiment: &Experiment) -> Finding {
-        match self {
-            Self::Bandwidth | Self::Size | Self::Filtered | Self::Efficiency => {
-                judge_complete(experiment)
-            }
-            Self::Buffers => judge_buffers(experiment),
-            Self::Elapsed => judge_elapsed(experiment),
-        }
-    }
+pub fn filtered(space: &Space) -> Result<Vec<Case>> {
+    let setting = Setting {
+        filter: Some("ether proto 0x1111".to_owned()),
+        one_in: Some(ONE_IN),
+        ..Setting::default()
+    };
+    let frames = ["--ethertype", "0x1234", "--every", "1000:ethertype=0x1111"];
+    by_rate(space, &setting, &frames)
 }
 
-impl Capture {
-    fn setting(self) -> (Setting, &'static [&'static str]) {
-        match self {
-            Self::Filtered => (
-                Setting {
-                    filter: Some("ether proto 0x1111".to_owned()),
-                    one_in: Some(ONE_IN),
-                    ..Setting::default()
-                },
-                &["--ethertype", "0x1234", "--every", "1000:ethertype=0x1111"],
-            ),
-            _ => (Setting::default(), &UNKNOWN),
-        }
-    }
-}
-
-fn case(name: &str, way: &str, x: f64, setting: Setting, traffic: Traffic) -> Result<Case> {
-    Ok(Case {
-        series: name.to_owned(),
-        x,
-        run: measuring(way, setting, traffic)?,
+fn by_rate(space: &Space, setting: &Setting, frames: &[&str]) -> Result<Vec<Case>> {
+    let (size, seconds) = (space.number("size")? as usize, space.number("seconds")?);
+    Case::each(space, "rates", |series, megabits| {
+        let rate = frames_per_second(megabits, size);
+        let traffic = Traffic::at(size, rate, seconds).with(frames);
+        measuring(series, setting.clone(), traffic)
     })
 }
 
-fn measuring(way: &str, setting: Setting, traffic: Traffic) -> Result<Measuring> {
+/// Packets a second at several sizes.
+pub fn sizes(space: &Space) -> Result<Vec<Case>> {
+    let seconds = space.number("seconds")?;
+    let mut cases = Vec::new();
+    for series in space.words("series")? {
+        for size in space.numbers("sizes")? {
+            for millions in space.numbers("mpps")? {
+                let traffic = Traffic::at(size as usize, millions * 1e6, seconds).with(&UNKNOWN);
+                let run = measuring(&series, Setting::default(), traffic)?;
+                cases.push(Case::new(&format!("{series}, {size} B"), millions, run));
+            }
+        }
+    }
+    Ok(cases)
+}
+
+/// A fixed time at each rate.
+pub fn efficiency(space: &Space) -> Result<Vec<Case>> {
+    let seconds = space.number("seconds")?;
+    Case::each(space, "rates", |series, rate| {
+        let traffic = Traffic::at(64, rate, seconds).with(&UNKNOWN);
+        measuring(series, Setting::default(), traffic)
+    })
+}
+
+fn measuring(
+    way: &str,
+    setting: Setting,
+    traffic: Traffic,
+) -> Result<impl Fn(&Bench) -> Outcome + use<>> {
     // xdpcap's own buffer is small: it is also measured with one that holds the packets of a write.
     let (way, setting) = match way.strip_suffix(", 8 MiB buffer") {
         Some(way) => {
@@ -116,15 +78,20 @@ fn measuring(way: &str, setting: Setting, traffic: Traffic) -> Result<Measuring>
         None => (way, setting),
     };
     let way = Recorder::find(way)?;
-    Ok(Box::new(move |bench| {
-        capture(bench, way, &setting, &traffic)
-    }))
+    Ok(move |bench: &Bench| capture(bench, way, &setting, &traffic))
 }
 
-fn buffers(space: &Space, seconds: f64, cpu: usize) -> Result<Vec<Case>> {
+/// Rates over several buffers and watermarks.
+pub fn buffers(space: &Space) -> Result<Vec<Case>> {
+    let seconds = space.number("seconds")?;
     let mut cases = Vec::new();
     for megabits in space.numbers("rates")? {
-        let traffic = Traffic::at(64, frames_per_second(megabits, 64), seconds, cpu).with(&UNKNOWN);
+        let traffic = Traffic::at(64, frames_per_second(megabits, 64), seconds).with(&UNKNOWN);
+        let mut add = |name: &str, way: &str, setting: Setting| -> Result<()> {
+            let run = measuring(way, setting, traffic.clone())?;
+            cases.push(Case::new(name, megabits, run));
+            Ok(())
+        };
         for buffer in space.numbers("buffers")? {
             for percent in space.numbers("watermarks")? {
                 let buffer = buffer as usize;
@@ -136,18 +103,12 @@ fn buffers(space: &Space, seconds: f64, cpu: usize) -> Result<Vec<Case>> {
                         format!("watermark {percent} %"),
                     ),
                 };
-                let name = format!("xdpcap, {buffer} B, {label}");
                 let setting = Setting {
                     buffer: Some((buffer, watermark)),
                     ..Setting::default()
                 };
-                cases.push(case(
-                    &name,
-                    "xdpcap, drop",
-                    megabits,
-                    setting,
-                    traffic.clone(),
-                )?);
+                let name = format!("xdpcap, {buffer} B, {label}");
+                add(&name, "xdpcap, drop", setting)?;
             }
         }
         for ring in space.words("rings")? {
@@ -156,26 +117,21 @@ fn buffers(space: &Space, seconds: f64, cpu: usize) -> Result<Vec<Case>> {
                 ring: Some(ring),
                 ..Setting::default()
             };
-            cases.push(case(
-                &name,
-                "trawl hook, drop",
-                megabits,
-                setting,
-                traffic.clone(),
-            )?);
+            add(&name, "trawl hook, drop", setting)?;
         }
     }
     Ok(cases)
 }
 
-fn elapsed(space: &Space, cpu: usize) -> Result<Vec<Case>> {
+/// Time for a number of packets.
+pub fn elapsed(space: &Space) -> Result<Vec<Case>> {
     let rate = space.number("rate")?;
     Case::each(space, "packets", |series, count| {
         let way = Recorder::find(series)?;
         // Mechanisms that lose packets need more of them.
-        let mut traffic = Traffic::at(64, rate, count / rate, cpu).with(&UNKNOWN);
+        let mut traffic = Traffic::at(64, rate, count / rate).with(&UNKNOWN);
         traffic.amount = Amount::Frames((count * 1.5) as u64);
-        Ok(Box::new(move |bench| {
+        Ok(move |bench: &Bench| {
             let mut measured = capture(bench, way, &Setting::default(), &traffic)?;
             let recorded = measured.recorded.unwrap_or(0) as f64;
             if recorded < count {
@@ -188,13 +144,13 @@ fn elapsed(space: &Space, cpu: usize) -> Result<Vec<Case>> {
             let milliseconds = count / recorded * measured.seconds * 1e3;
             measured.values.insert("elapsed_ms", milliseconds);
             Ok(measured)
-        }))
+        })
     })
 }
 
 /// Returns the highest rate or size up to which a series recorded everything, and all of it was sent; `None` if it lost
 /// packets at the lowest.
-pub fn complete_up_to(experiment: &Experiment, series: &str) -> Option<f64> {
+fn complete_up_to(experiment: &Experiment, series: &str) -> Option<f64> {
     let offered = experiment.line(series, "offered_percent");
     let is_offered = |x: f64| {
         let point = offered.iter().find(|point| point.x == x);
@@ -207,7 +163,7 @@ pub fn complete_up_to(experiment: &Experiment, series: &str) -> Option<f64> {
     whole.last().map(|point| point.x)
 }
 
-fn judge_complete(experiment: &Experiment) -> Finding {
+pub fn judge_complete(experiment: &Experiment) -> Finding {
     let unit = &experiment.definition.x.unit;
     let mut limits: Vec<(String, f64)> = experiment
         .series()
@@ -284,12 +240,8 @@ fn limited_by_sender(experiment: &Experiment, series: &str, limit: f64) -> bool 
         Some((recorded, offered)) if offered < COMPLETE && recorded >= COMPLETE)
 }
 
-fn judge_buffers(experiment: &Experiment) -> Finding {
-    let mut rates: Vec<f64> = experiment.points.iter().map(|point| point.x).collect();
-    rates.sort_by(f64::total_cmp);
-    let (Some(&low), Some(&high)) = (rates.first(), rates.last()) else {
-        return Finding::default();
-    };
+pub fn judge_buffers(experiment: &Experiment) -> Finding {
+    let (low, high) = experiment.ends();
     let best_at = |x: f64, is: &dyn Fn(&str) -> bool| {
         let own = experiment.points.iter().filter(|point| {
             point.metric == "recorded_percent" && point.x == x && is(&point.series)
@@ -331,21 +283,13 @@ fn judge_buffers(experiment: &Experiment) -> Finding {
     }
 }
 
-fn judge_elapsed(experiment: &Experiment) -> Finding {
-    let largest = experiment
-        .points
-        .iter()
-        .map(|point| point.x)
-        .fold(0.0, f64::max);
-    let mut times: Vec<(String, f64)> = experiment
-        .series()
-        .into_iter()
-        .filter_map(|series| {
-            let line = experiment.line(&series, "elapsed_ms");
-            let point = line.iter().find(|point| point.x == largest)?;
-            Some((series, point.value.median))
-        })
-        .collect();
+pub fn judge_elapsed(experiment: &Experiment) -> Finding {
+    let (_, largest) = experiment.ends();
+    let time = |series: String| {
+        let median = experiment.median(&series, "elapsed_ms", largest)?;
+        Some((series, median))
+    };
+    let mut times: Vec<(String, f64)> = experiment.series().into_iter().filter_map(time).collect();
     times.sort_by(|a, b| a.1.total_cmp(&b.1));
     let Some((first, least)) = times.first().cloned() else {
         return Finding::default();

@@ -1,79 +1,93 @@
-//! The experiments by name: a declarative file and measuring code each. A new one is a file in `experiments/`, an entry
-//! here, and a [`Measure`](super::Measure) if none of the existing ones fits.
+//! The experiments by name: a declarative file and measuring code each. A new one is a file in `experiments/` and an entry
+//! here, with functions of its own if none of the existing ones fits.
 
 use trawl_sys::{Error, Result};
 
-use super::Measure;
-use super::balance::Balance;
-use super::capture::Capture;
-use super::ddos::Ddos;
-use super::definition::Definition;
-use super::demands::Demand;
-use super::disk::Disk;
-use super::drops::Drops;
-use super::generators::Generators;
-use super::guard::Rules;
-use super::pdump::Pdump;
-use super::programs::Programs;
-use super::read::Recordings;
-use super::rfc2544::Rfc2544;
-use super::store::Stored;
+use super::definition::{Definition, Space};
+use super::{
+    Case, balance, capture, ddos, demands, disk, drops, generators, guard, pdump, programs, read,
+    rfc2544, store,
+};
+use crate::model::{Experiment, Finding};
 
+/// An experiment.
 pub struct Entry {
     pub name: &'static str,
     text: &'static str,
-    pub measure: &'static dyn Measure,
-}
-
-impl std::fmt::Debug for Entry {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name)
-    }
+    /// Returns what is measured.
+    pub cases: fn(&Space) -> Result<Vec<Case>>,
+    /// Compares the results with the study's.
+    pub judge: fn(&Experiment) -> Finding,
 }
 
 macro_rules! entry {
-    ($name:literal, $measure:expr) => {
+    ($name:literal, $cases:expr, $judge:expr) => {
         Entry {
             name: $name,
             text: include_str!(concat!("experiments/", $name, ".toml")),
-            measure: &$measure,
+            cases: $cases,
+            judge: $judge,
         }
     };
 }
 
 /// All experiments, in the order of docs/STUDIES.md.
 pub static ALL: &[Entry] = &[
-    entry!("capture-bandwidth", Capture::Bandwidth),
-    entry!("capture-size", Capture::Size),
-    entry!("capture-buffers", Capture::Buffers),
-    entry!("capture-filtered", Capture::Filtered),
-    entry!("capture-disk", Disk),
-    entry!("drop-cores", Programs::Cores),
-    entry!("drop-cpu", Programs::CpuUse),
-    entry!("forward", Programs::Cores),
-    entry!("route", Programs::Route),
-    entry!("ddos", Ddos),
-    entry!("load-balance", Balance::Rate),
-    entry!("load-balance-moves", Balance::Moves),
-    entry!("rfc2544", Rfc2544),
-    entry!("mechanism-efficiency", Capture::Efficiency),
-    entry!("mechanism-elapsed", Capture::Elapsed),
-    entry!("xdp-actions", Programs::Threads),
-    entry!("xdp-offload", Programs::Offload),
-    entry!("drop-iptables", Programs::Threads),
-    entry!("generate", Generators),
-    entry!("dpdk-pdump", Pdump),
-    entry!("timestamp-accuracy", Demand::Timestamps),
-    entry!("order", Demand::Order),
-    entry!("merge", Demand::Merge),
-    entry!("loss", Demand::Loss),
-    entry!("store-capture", Stored::Capture),
-    entry!("store-index", Stored::Index),
-    entry!("store-search", Stored::Search),
-    entry!("xdp-programs", Programs::Beside),
-    entry!("guard-rules", Rules),
-    entry!("drop-reasons", Drops),
-    entry!("read", Recordings),
+    entry!("capture-bandwidth", capture::rates, capture::judge_complete),
+    entry!("capture-size", capture::sizes, capture::judge_complete),
+    entry!("capture-buffers", capture::buffers, capture::judge_buffers),
+    entry!(
+        "capture-filtered",
+        capture::filtered,
+        capture::judge_complete
+    ),
+    entry!("capture-disk", disk::cases, disk::judge),
+    entry!("drop-cores", programs::cores, programs::judge_cores),
+    entry!("drop-cpu", programs::cpu_uses, programs::judge_cpu_use),
+    entry!("forward", programs::cores, programs::judge_cores),
+    entry!("route", programs::routes, programs::judge_route),
+    entry!("ddos", ddos::cases, ddos::judge),
+    entry!("load-balance", balance::rates, balance::judge_rate),
+    entry!(
+        "load-balance-moves",
+        balance::all_moves,
+        balance::judge_moves
+    ),
+    entry!("rfc2544", rfc2544::cases, rfc2544::judge),
+    entry!(
+        "mechanism-efficiency",
+        capture::efficiency,
+        capture::judge_complete
+    ),
+    entry!(
+        "mechanism-elapsed",
+        capture::elapsed,
+        capture::judge_elapsed
+    ),
+    entry!("xdp-actions", programs::threads, programs::judge_threads),
+    entry!("xdp-offload", programs::threads, |_| Finding::default()),
+    entry!("drop-iptables", programs::threads, programs::judge_threads),
+    entry!("generate", generators::cases, generators::judge),
+    entry!("dpdk-pdump", pdump::cases, pdump::judge),
+    entry!(
+        "timestamp-accuracy",
+        demands::timestamps,
+        demands::judge_timestamps
+    ),
+    entry!("order", demands::orders, demands::judge_order),
+    entry!("merge", demands::merges, demands::judge_merge),
+    entry!("loss", demands::losses, demands::judge_loss),
+    entry!("store-capture", store::captures, store::judge_capture),
+    entry!("store-index", store::indexes, store::judge_index),
+    entry!("store-search", store::searches, store::judge_search),
+    entry!(
+        "xdp-programs",
+        programs::threads,
+        programs::judge_with_peers
+    ),
+    entry!("guard-rules", guard::cases, guard::judge),
+    entry!("drop-reasons", drops::cases, drops::judge),
+    entry!("read", read::cases, read::judge),
 ];
 
 impl Entry {
@@ -118,20 +132,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::peers::Peers;
-    use crate::study::Bench;
     use crate::study::definition::Profile;
 
     #[test]
     fn every_definition_is_whole_and_has_cases_in_both_profiles() {
-        let bench = Bench {
-            trawl: "trawl".into(),
-            scratch: "/tmp".into(),
-            peers: Peers::find(&BTreeMap::new()).expect("nothing is chosen"),
-            hosts: None,
-            sender_cpu: 0,
-            capture_cpu: 1,
-        };
         for entry in ALL {
             let definition = entry.definition().expect(entry.name);
             assert_eq!(definition.name, entry.name);
@@ -155,7 +159,7 @@ mod tests {
                     .space(profile, &BTreeMap::new())
                     .expect(entry.name);
                 assert!(space.number("repeat").expect(entry.name) >= 1.0);
-                let cases = entry.measure.cases(&space, &bench).expect(entry.name);
+                let cases = (entry.cases)(&space).expect(entry.name);
                 assert!(!cases.is_empty(), "{}", entry.name);
             }
         }

@@ -13,6 +13,7 @@ use trawl_sys::{Error, Result};
 
 use super::{Bench, Stop, named};
 use crate::process::{self, Background};
+use crate::traffic::label;
 
 /// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,51 +53,22 @@ pub enum Mode {
     Offloaded,
 }
 
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Generic => "skb",
+            Self::Offloaded => "hw",
+        }
+    }
+}
+
 /// Default port of trawl gen.
 const ATTACKED: &str = "9";
 
 const OBJECT: &str = "xdpfilt_alw_udp.o";
 
 const WHO: &[(&str, Who)] = &[
-    ("DROP native", Who::Xdp(Verdict::Drop, Mode::Native)),
-    ("DROP generic", Who::Xdp(Verdict::Drop, Mode::Generic)),
-    ("DROP offloaded", Who::Xdp(Verdict::Drop, Mode::Offloaded)),
-    ("PASS native", Who::Xdp(Verdict::Pass, Mode::Native)),
-    ("PASS generic", Who::Xdp(Verdict::Pass, Mode::Generic)),
-    ("TX native", Who::Xdp(Verdict::Tx, Mode::Native)),
-    ("TX generic", Who::Xdp(Verdict::Tx, Mode::Generic)),
-    ("REDIRECT native", Who::Xdp(Verdict::Redirect, Mode::Native)),
-    (
-        "REDIRECT generic",
-        Who::Xdp(Verdict::Redirect, Mode::Generic),
-    ),
-    (
-        "xdp-bench DROP native",
-        Who::XdpBench(Verdict::Drop, Mode::Native),
-    ),
-    (
-        "xdp-bench PASS native",
-        Who::XdpBench(Verdict::Pass, Mode::Native),
-    ),
-    (
-        "xdp-bench TX native",
-        Who::XdpBench(Verdict::Tx, Mode::Native),
-    ),
-    (
-        "xdp-bench REDIRECT native",
-        Who::XdpBench(Verdict::Redirect, Mode::Native),
-    ),
-    (
-        "REDIRECT by a map",
-        Who::Xdp(Verdict::RedirectMap, Mode::Native),
-    ),
-    ("xdp-bench's DROP", Who::Extracted(Verdict::Drop)),
-    ("xdp-bench's TX", Who::Extracted(Verdict::Tx)),
-    ("xdp-bench's REDIRECT", Who::Extracted(Verdict::Redirect)),
-    (
-        "xdp-bench's REDIRECT by a map",
-        Who::Extracted(Verdict::RedirectMap),
-    ),
     ("iptables DROP", Who::Iptables),
     ("iptables raw DROP", Who::IptablesRaw),
     ("iptables conntrack DROP", Who::Conntrack),
@@ -107,6 +79,20 @@ const WHO: &[(&str, Who)] = &[
     ("trawl route", Who::TrawlRoute),
     ("xdp-forward", Who::XdpForward),
     ("Linux forwarding", Who::Kernel),
+];
+
+const VERDICTS: &[(&str, Verdict)] = &[
+    ("DROP", Verdict::Drop),
+    ("PASS", Verdict::Pass),
+    ("TX", Verdict::Tx),
+    ("REDIRECT", Verdict::Redirect),
+    ("REDIRECT by a map", Verdict::RedirectMap),
+];
+
+const MODES: &[(&str, Mode)] = &[
+    ("native", Mode::Native),
+    ("generic", Mode::Generic),
+    ("offloaded", Mode::Offloaded),
 ];
 
 /// Programs and processes of a run, in the order of their removal.
@@ -141,13 +127,26 @@ impl Placed {
     }
 }
 
-pub fn label(station: &Station) -> String {
-    format!("{}:{}", station.name, station.interface)
-}
-
 impl Who {
     pub fn find(series: &str) -> Result<Self> {
-        named(series, WHO).map(|(_, who)| who)
+        let verdict = |name: &str| named(name, VERDICTS).ok();
+        let program = |text: &str| match verdict(text) {
+            Some(verdict) => Some((verdict, Mode::Native)),
+            None => {
+                let (name, mode) = text.rsplit_once(' ')?;
+                Some((verdict(name)?, named(mode, MODES).ok()?))
+            }
+        };
+        if let Some(verdict) = series.strip_prefix("xdp-bench's ").and_then(verdict) {
+            return Ok(Self::Extracted(verdict));
+        }
+        if let Some((verdict, mode)) = series.strip_prefix("xdp-bench ").and_then(program) {
+            return Ok(Self::XdpBench(verdict, mode));
+        }
+        match program(series) {
+            Some((verdict, mode)) => Ok(Self::Xdp(verdict, mode)),
+            None => named(series, WHO),
+        }
     }
 
     /// Sets the contender up on the receiving interface; `out` is the interface that it sends frames to.
@@ -157,22 +156,15 @@ impl Who {
             Self::Xdp(verdict, mode) => load(bench, verdict, mode, at, out, &mut placed)?,
             Self::XdpBench(verdict, mode) => {
                 let mut command = process::command_beside(&at.name, bench.peers.path("xdp-bench")?);
-                let mode = if mode == Mode::Native {
-                    "native"
-                } else {
-                    "skb"
+                let (name, to) = match verdict {
+                    Verdict::Drop => ("drop", None),
+                    Verdict::Pass => ("pass", None),
+                    Verdict::Tx => ("tx", None),
+                    Verdict::Redirect => ("redirect", Some(&out.interface)),
+                    Verdict::RedirectMap => ("redirect-map", Some(&out.interface)),
                 };
-                match verdict {
-                    Verdict::Drop => command.args(["drop", &at.interface, "-m", mode]),
-                    Verdict::Pass => command.args(["pass", &at.interface, "-m", mode]),
-                    Verdict::Tx => command.args(["tx", &at.interface, "-m", mode]),
-                    Verdict::Redirect => {
-                        command.args(["redirect", &at.interface, &out.interface, "-m", mode])
-                    }
-                    Verdict::RedirectMap => {
-                        command.args(["redirect-map", &at.interface, &out.interface, "-m", mode])
-                    }
-                };
+                command.args([name, &at.interface]).args(to);
+                command.args(["-m", mode.name()]);
                 let started = Background::start(&mut command, "\n").map_err(first_line)?;
                 placed._background = Some(started);
             }
@@ -181,35 +173,20 @@ impl Who {
                 load_extracted(&binary, verdict, at, out)?;
                 placed.unload_with(bench, &["xdp", "unload", &label(at)]);
             }
-            Self::Iptables => rule(
-                bench,
-                at,
-                "iptables",
-                &["-A", "INPUT", "-p", "udp", "-j", "DROP"],
-            )?,
-            Self::IptablesRaw => {
-                rule(
-                    bench,
-                    at,
-                    "iptables",
-                    &["-t", "raw", "-A", "PREROUTING", "-p", "udp", "-j", "DROP"],
-                )?;
+            Self::Iptables => {
+                let words = ["-A", "INPUT", "-p", "udp", "-j", "DROP"];
+                rule(bench, at, "iptables", &words)?;
             }
-            Self::Conntrack => rule(
-                bench,
-                at,
-                "iptables",
-                &[
-                    "-A",
-                    "INPUT",
-                    "-m",
-                    "conntrack",
-                    "--ctstate",
-                    "NEW,ESTABLISHED,RELATED",
-                    "-j",
-                    "DROP",
-                ],
-            )?,
+            Self::IptablesRaw => {
+                let words = ["-t", "raw", "-A", "PREROUTING", "-p", "udp", "-j", "DROP"];
+                rule(bench, at, "iptables", &words)?;
+            }
+            Self::Conntrack => {
+                let states = "NEW,ESTABLISHED,RELATED";
+                let check = ["-m", "conntrack", "--ctstate", states];
+                let words = [&["-A", "INPUT"], &check[..], &["-j", "DROP"]].concat();
+                rule(bench, at, "iptables", &words)?;
+            }
             Self::Nft => {
                 let ruleset = "add table inet trawl; add chain inet trawl in { type filter hook input priority 0 ; }; \
                                add rule inet trawl in meta l4proto udp drop";
@@ -220,10 +197,8 @@ impl Who {
                 trawl(bench, &["guard", "load", &site])?;
                 placed.unload_with(bench, &["guard", "unload", &site]);
                 let rule = ["--proto", "udp", "--port", ATTACKED];
-                trawl(
-                    bench,
-                    &[&["guard", "deny", "--netns", &at.name], &rule[..]].concat(),
-                )?;
+                let deny = ["guard", "deny", "--netns", &at.name];
+                trawl(bench, &[&deny[..], &rule].concat())?;
             }
             Self::XdpFilter => {
                 let path = bench.peers.path("xdp-filter")?;
@@ -278,33 +253,19 @@ fn load(
             }
         }
     }
-    words.extend([
-        "--mode",
-        match mode {
-            Mode::Native => "native",
-            Mode::Generic => "skb",
-            Mode::Offloaded => "hw",
-        },
-    ]);
+    words.extend(["--mode", mode.name()]);
     trawl(bench, &words)?;
     placed.unload_with(bench, &["xdp", "unload", &site]);
     Ok(())
 }
 
 pub fn trawl(bench: &Bench, words: &[&str]) -> Result<(), Stop> {
-    process::run(process::command(&bench.trawl).args(words)).map_err(first_line)?;
-    Ok(())
+    bench.run(words).map(drop).map_err(first_line)
 }
 
 pub fn first_line(error: Error) -> Stop {
-    Stop::Failed(
-        error
-            .to_string()
-            .lines()
-            .take(3)
-            .collect::<Vec<_>>()
-            .join(" "),
-    )
+    let text = error.to_string();
+    Stop::Failed(text.lines().take(3).collect::<Vec<_>>().join(" "))
 }
 
 pub fn rule(bench: &Bench, at: &Station, tool: &str, words: &[&str]) -> Result<(), Stop> {
@@ -315,13 +276,11 @@ pub fn rule(bench: &Bench, at: &Station, tool: &str, words: &[&str]) -> Result<(
 
 /// Looks for a network card that runs XDP programs itself.
 pub fn offload_refusal(bench: &Bench) -> Stop {
-    let mut command = process::command(&bench.trawl);
     let lab = match Pair::new(&PairOptions::default()) {
         Ok(lab) => lab,
         Err(why) => return why.into(),
     };
-    command.args(["xdp", "load", &label(&lab.b), "drop", "--mode", "hw"]);
-    let refusal = match process::run(&mut command) {
+    let refusal = match bench.run(&["xdp", "load", &label(&lab.b), "drop", "--mode", "hw"]) {
         Ok(_) => return Stop::Failed("a veth accepted an offloaded program".to_owned()),
         Err(why) => why.to_string(),
     };

@@ -13,59 +13,51 @@ use trawl_sys::{Error, Result};
 
 use super::contenders::Who;
 use super::definition::Space;
-use super::{Bench, Case, Measure, Measured, Stop};
+use super::{Bench, Case, Measured, Outcome};
 use crate::machine::Sample;
 use crate::model::{Agreement, Experiment, Finding};
-use crate::traffic::{Amount, Sent, Traffic, received};
-use crate::traffic::{Napi, interface_name};
+use crate::traffic::{
+    Amount, Napi, SENDER_CPU, Sent, Traffic, capture_cpu, interface_name, received,
+};
 
 const SERVICE: u16 = 7001;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-#[derive(Clone, Copy, Debug)]
-pub struct Ddos;
+pub fn cases(space: &Space) -> Result<Vec<Case>> {
+    let seconds = space.number("seconds")?;
+    Case::each(space, "kpps", |series, thousands| {
+        let filter = Who::find(series)?;
+        let rate = thousands * 1e3;
+        Ok(move |bench: &Bench| measure(bench, filter, rate, seconds))
+    })
+}
 
-impl Measure for Ddos {
-    fn cases(&self, space: &Space, _: &Bench) -> Result<Vec<Case>> {
-        let seconds = space.number("seconds")?;
-        Case::each(space, "kpps", |series, thousands| {
-            let filter = Who::find(series)?;
-            let rate = thousands * 1e3;
-            Ok(Box::new(move |bench| measure(bench, filter, rate, seconds)))
-        })
-    }
-
-    fn judge(&self, experiment: &Experiment) -> Finding {
-        let ends = |series: &str| {
-            let line = experiment.line(series, "transactions");
-            Some((
-                line.first()?.value.median,
-                line.last()?.x,
-                line.last()?.value.median,
-            ))
-        };
-        let (Some((calm, rate, without)), Some((_, _, with))) =
-            (ends("without filter"), ends("with XDP filter"))
-        else {
-            return Finding::default();
-        };
-        let agrees = match (with > without * 1.1, with > calm * 0.5) {
-            (true, true) => Agreement::Yes,
-            (true, false) => Agreement::Partly,
-            _ => Agreement::No,
-        };
-        Finding {
-            agrees,
-            shows: format!(
-                "{calm:.0} transactions/s undisturbed; at {rate} kpps {without:.0} without, {with:.0} with the filter"
-            ),
-            sentence: format!(
-                "At the strongest attack the filter keeps {:.0} % of the undisturbed rate, the stack alone {:.0} %; the sender of the \
-                 attack shares the two CPUs with both ends.",
-                with / calm * 100.0,
-                without / calm * 100.0
-            ),
-        }
+pub fn judge(experiment: &Experiment) -> Finding {
+    let (none, rate) = experiment.ends();
+    let at = |series, rate| experiment.median(series, "transactions", rate);
+    let (Some(calm), Some(without), Some(with)) = (
+        at("without filter", none),
+        at("without filter", rate),
+        at("with XDP filter", rate),
+    ) else {
+        return Finding::default();
+    };
+    let agrees = match (with > without * 1.1, with > calm * 0.5) {
+        (true, true) => Agreement::Yes,
+        (true, false) => Agreement::Partly,
+        _ => Agreement::No,
+    };
+    Finding {
+        agrees,
+        shows: format!(
+            "{calm:.0} transactions/s undisturbed; at {rate} kpps {without:.0} without, {with:.0} with the filter"
+        ),
+        sentence: format!(
+            "At the strongest attack the filter keeps {:.0} % of the undisturbed rate, the stack alone {:.0} %; the sender of the \
+             attack shares the two CPUs with both ends.",
+            with / calm * 100.0,
+            without / calm * 100.0
+        ),
     }
 }
 
@@ -78,12 +70,7 @@ const OFFLOADS: [&str; 4] = [
     "tx-tcp6-segmentation",
 ];
 
-fn measure(
-    bench: &Bench,
-    filter: Who,
-    rate: f64,
-    seconds: f64,
-) -> std::result::Result<Measured, Stop> {
+fn measure(bench: &Bench, filter: Who, rate: f64, seconds: f64) -> Outcome {
     let lab = Pair::new(&PairOptions {
         interfaces: [interface_name(), interface_name()],
         ..PairOptions::default()
@@ -96,8 +83,8 @@ fn measure(
     }
     let _placed = filter.place(bench, &lab.b, &lab.a)?;
     // The service, and all its incoming packets, are on one core, as in the study; the client is on the other.
-    Napi::pinned(&lab.a, bench.sender_cpu)?;
-    Napi::pinned(&lab.b, bench.capture_cpu)?;
+    Napi::pinned(&lab.a, SENDER_CPU)?;
+    Napi::pinned(&lab.b, capture_cpu())?;
     Ok(transact(bench, &lab, rate, seconds)?)
 }
 
@@ -109,7 +96,7 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
     .map_err(os)?;
     let address = SocketAddr::from((lab.b.ipv4, SERVICE));
     std::thread::scope(|scope| {
-        scope.spawn(|| respond(&listener, bench.capture_cpu));
+        scope.spawn(|| respond(&listener, capture_cpu()));
         let stream = run_in(&lab.a.namespace, || {
             TcpStream::connect_timeout(&address, PATIENCE)
         })?
@@ -119,7 +106,7 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
                 amount: Amount::Time(Duration::from_secs_f64(seconds + 0.5)),
                 // The client shares its CPU, and would otherwise be held up by the sender rather than by the attack.
                 gives_way: true,
-                ..Traffic::at(64, rate, seconds, bench.sender_cpu)
+                ..Traffic::at(64, rate, seconds)
             };
             scope.spawn(move || traffic.send(bench, &lab.a, &lab.b))
         });
@@ -131,7 +118,7 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
         }
         let sample = Sample::now();
         let client = scope.spawn(move || {
-            place_thread(bench.sender_cpu);
+            place_thread(SENDER_CPU);
             // Its end lets the responder's thread end.
             exchange(&stream, Duration::from_secs_f64(seconds))
         });

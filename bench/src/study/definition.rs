@@ -44,6 +44,16 @@ pub struct Axis {
     pub lower_is_better: bool,
 }
 
+impl Axis {
+    /// Returns the label with its unit.
+    pub fn titled(&self) -> String {
+        match self.unit.as_str() {
+            "" => self.label.clone(),
+            unit => format!("{} ({unit})", self.label),
+        }
+    }
+}
+
 /// Values of the study, plotted with marks of their own. They are never a pass mark.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -57,7 +67,6 @@ pub struct Published {
 #[serde(untagged)]
 pub enum Value {
     Number(f64),
-    Word(String),
     Numbers(Vec<f64>),
     Words(Vec<String>),
 }
@@ -66,7 +75,6 @@ impl Value {
     fn all_words(&self) -> impl Iterator<Item = &str> {
         let words = match self {
             Self::Words(all) => all.as_slice(),
-            Self::Word(one) => std::slice::from_ref(one),
             _ => &[],
         };
         words.iter().map(String::as_str)
@@ -77,7 +85,6 @@ impl std::fmt::Display for Value {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Number(one) => write!(f, "{one}"),
-            Self::Word(one) => f.write_str(one),
             Self::Numbers(all) => {
                 let all: Vec<String> = all.iter().map(f64::to_string).collect();
                 f.write_str(&all.join(","))
@@ -177,7 +184,6 @@ fn read(old: &Value, text: &str, known: &[&str]) -> Option<Value> {
     };
     let value = match old {
         Value::Number(_) => Value::Number(number(text)?),
-        Value::Word(_) => Value::Word(text.to_owned()),
         Value::Numbers(_) => Value::Numbers(parts().map(number).collect::<Option<_>>()?),
         Value::Words(_) => Value::Words(words(text, known)),
     };
@@ -208,7 +214,6 @@ impl Space {
     pub fn words(&self, key: &str) -> Result<Vec<String>> {
         match self.values.get(key) {
             Some(Value::Words(all)) => Ok(all.clone()),
-            Some(Value::Word(one)) => Ok(vec![one.clone()]),
             _ => Err(self.lacks(key)),
         }
     }

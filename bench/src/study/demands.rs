@@ -2,32 +2,20 @@
 //! hidden loss. Frames carry stamps (a number and their time of sending), so the file itself is the evidence.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::Path;
 use std::time::SystemTime;
 
 use trawl_gen::stamp::Stamp;
 use trawl_lab::{Line, LineOptions};
-use trawl_packet::read::CaptureReader;
-use trawl_sys::{Error, Result, clock};
+use trawl_sys::{Result, clock};
 
 use super::definition::Space;
-use super::{Bench, Case, Measure, Measured, Stop};
-use crate::capture::{Recorder, Setting, capture, capture_and};
+use super::{Bench, Case, Measured, Outcome, Stop, percent};
+use crate::capture::{Recorder, Setting, capture, capture_and, tcpdump, trawl_capture};
 use crate::model::{Agreement, Experiment, Finding};
-use crate::process;
-use crate::process::Peer;
-use crate::scratch::Scratch;
-use crate::traffic::{Amount, Traffic};
-
-#[derive(Clone, Copy, Debug)]
-pub enum Demand {
-    Timestamps,
-    Order,
-    Merge,
-    Loss,
-}
+use crate::process::{self, Peer};
+use crate::scratch::{Scratch, each_packet};
+use crate::traffic::{Amount, Traffic, capture_cpu, frames_per_second, label};
 
 /// A stamped frame of a file.
 struct Seen {
@@ -44,71 +32,98 @@ const QUOTED: usize = 85;
 /// Values of `--time`.
 const CLOCKS: [&str; 3] = ["auto", "poll", "precise"];
 
-impl Measure for Demand {
-    fn cases(&self, space: &Space, bench: &Bench) -> Result<Vec<Case>> {
-        let seconds = space.number("seconds")?;
-        let cpu = bench.sender_cpu;
-        let me = *self;
-        Case::each(space, self.axis(), |series, x| {
-            let (way, setting) = set_up(series);
-            let way = Recorder::find(way)?;
-            Ok(Box::new(move |bench| {
-                me.measure(bench, way, &setting, x, seconds, cpu)
-            }))
-        })
-    }
+pub fn timestamps(space: &Space) -> Result<Vec<Case>> {
+    let seconds = space.number("seconds")?;
+    Case::each(space, "kpps", |series, thousands| {
+        let (way, setting) = set_up(series)?;
+        let traffic = Traffic::at(64, thousands * 1e3, seconds).with(&["--stamp"]);
+        Ok(move |bench: &Bench| capture_and(bench, way, &setting, &traffic, delays))
+    })
+}
 
-    fn judge(&self, experiment: &Experiment) -> Finding {
-        let metric = &experiment.definition.metrics[0];
-        let worst = |is: &dyn Fn(&str) -> bool| {
-            let own = experiment
-                .points
-                .iter()
-                .filter(|point| point.metric == metric.name && is(&point.series));
-            own.map(|point| point.value.median).reduce(f64::max)
-        };
-        let ours = worst(&|series| series.starts_with("trawl"));
-        let shows: Vec<String> = experiment
-            .series()
-            .into_iter()
-            .filter_map(|series| {
-                let value = worst(&|one| one == series)?;
-                Some(format!("{series} {value:.3} {}", metric.unit))
-            })
-            .collect();
-        let Some(ours) = ours else {
-            return Finding::default();
-        };
-        let (holds, sentence) = match self {
-            Self::Timestamps => (
-                ours < 100.0,
-                format!(
-                    "trawl's time stamps are taken at the hook: at most {ours:.1} us (median) after the frame was sent{}.",
-                    by_clock(experiment)
-                ),
-            ),
-            Self::Order => (
-                ours == 0.0,
-                format!("trawl's files have {ours:.4} % of their packets out of order."),
-            ),
-            Self::Merge => (
-                ours == 0.0,
-                format!(
-                    "In trawl's files {ours:.4} % of the forwarded frames lack one side, or have it in the wrong order."
-                ),
-            ),
-            Self::Loss => (
-                ours < 0.01,
-                format!(
-                    "trawl hides {ours:.4} % of what was sent: all packets missing from its file are in its account."
-                ),
-            ),
-        };
-        Finding {
-            agrees: if holds { Agreement::Yes } else { Agreement::No },
-            shows: format!("{}, worst: {}", metric.label, shows.join(", ")),
-            sentence,
-        }
+pub fn orders(space: &Space) -> Result<Vec<Case>> {
+    let seconds = space.number("seconds")?;
+    Case::each(space, "threads", |series, threads| {
+        let (way, setting) = set_up(series)?;
+        let mut traffic = Traffic::at(64, 200_000.0, seconds).with(&["--stamp"]);
+        traffic.cpus = (0..threads as usize).map(|thread| thread % 2).collect();
+        Ok(move |bench: &Bench| capture_and(bench, way, &setting, &traffic, disorder))
+    })
+}
+
+pub fn merges(space: &Space) -> Result<Vec<Case>> {
+    let seconds = space.number("seconds")?;
+    Case::each(space, "kpps", |series, thousands| {
+        let (way, _) = set_up(series)?;
+        Ok(move |bench: &Bench| merge(bench, way, thousands * 1e3, seconds))
+    })
+}
+
+pub fn losses(space: &Space) -> Result<Vec<Case>> {
+    let seconds = space.number("seconds")?;
+    Case::each(space, "mbits", |series, megabits| {
+        let (way, setting) = set_up(series)?;
+        let traffic = Traffic::at(64, frames_per_second(megabits, 64), seconds);
+        Ok(move |bench: &Bench| loss(bench, way, &setting, &traffic))
+    })
+}
+
+pub fn judge_timestamps(experiment: &Experiment) -> Finding {
+    judge(experiment, |ours| {
+        let text = format!(
+            "trawl's time stamps are taken at the hook: at most {ours:.1} us (median) after the frame was sent{}.",
+            by_clock(experiment)
+        );
+        (ours < 100.0, text)
+    })
+}
+
+pub fn judge_order(experiment: &Experiment) -> Finding {
+    judge(experiment, |ours| {
+        let text = format!("trawl's files have {ours:.4} % of their packets out of order.");
+        (ours == 0.0, text)
+    })
+}
+
+pub fn judge_merge(experiment: &Experiment) -> Finding {
+    judge(experiment, |ours| {
+        let text = format!(
+            "In trawl's files {ours:.4} % of the forwarded frames lack one side, or have it in the wrong order."
+        );
+        (ours == 0.0, text)
+    })
+}
+
+pub fn judge_loss(experiment: &Experiment) -> Finding {
+    judge(experiment, |ours| {
+        let text = format!(
+            "trawl hides {ours:.4} % of what was sent: all packets missing from its file are in its account."
+        );
+        (ours < 0.01, text)
+    })
+}
+
+/// Judges trawl's worst value of the first metric.
+fn judge(experiment: &Experiment, of_ours: impl FnOnce(f64) -> (bool, String)) -> Finding {
+    let metric = &experiment.definition.metrics[0];
+    let worst = |is: &dyn Fn(&str) -> bool| {
+        let points = experiment.points.iter();
+        let own = points.filter(|point| point.metric == metric.name && is(&point.series));
+        own.map(|point| point.value.median).reduce(f64::max)
+    };
+    let Some(ours) = worst(&|series| series.starts_with("trawl")) else {
+        return Finding::default();
+    };
+    let show = |series: String| {
+        let value = worst(&|one| one == series)?;
+        Some(format!("{series} {value:.3} {}", metric.unit))
+    };
+    let shows: Vec<String> = experiment.series().into_iter().filter_map(show).collect();
+    let (holds, sentence) = of_ours(ours);
+    Finding {
+        agrees: Agreement::of(holds),
+        shows: format!("{}, worst: {}", metric.label, shows.join(", ")),
+        sentence,
     }
 }
 
@@ -133,83 +148,37 @@ fn by_clock(experiment: &Experiment) -> String {
 }
 
 /// Splits a series into the tool and trawl's setting.
-fn set_up(series: &str) -> (&str, Setting) {
+fn set_up(series: &str) -> Result<(Recorder, Setting)> {
     let mut setting = Setting::default();
-    if let Some(way) = series.strip_suffix(", ring 64KiB") {
-        setting.ring = Some("64KiB".to_owned());
-        return (way, setting);
-    }
-    for time in CLOCKS {
-        let way = series
-            .strip_suffix(time)
-            .and_then(|way| way.strip_suffix(", "));
-        if let Some(way) = way {
-            setting.time = Some(time);
-            return (way, setting);
+    let mut way = series;
+    if let Some((rest, last)) = series.rsplit_once(", ") {
+        if let Some(time) = CLOCKS.into_iter().find(|time| *time == last) {
+            (way, setting.time) = (rest, Some(time));
+        } else if last == "ring 64KiB" {
+            (way, setting.ring) = (rest, Some("64KiB".to_owned()));
         }
     }
-    (series, setting)
+    Ok((Recorder::find(way)?, setting))
 }
 
-impl Demand {
-    fn axis(self) -> &'static str {
-        match self {
-            Self::Timestamps | Self::Merge => "kpps",
-            Self::Order => "threads",
-            Self::Loss => "mbits",
-        }
-    }
-
-    fn measure(
-        self,
-        bench: &Bench,
-        way: Recorder,
-        setting: &Setting,
-        x: f64,
-        seconds: f64,
-        cpu: usize,
-    ) -> std::result::Result<Measured, Stop> {
-        match self {
-            Self::Timestamps => {
-                let traffic = Traffic::at(64, x * 1e3, seconds, cpu).with(&["--stamp"]);
-                capture_and(bench, way, setting, &traffic, delays)
-            }
-            Self::Order => {
-                let cpus: Vec<usize> = (0..x as usize).map(|thread| thread % 2).collect();
-                let mut traffic = Traffic::at(64, 200_000.0, seconds, cpu).with(&["--stamp"]);
-                traffic.cpus = cpus;
-                capture_and(bench, way, setting, &traffic, disorder)
-            }
-            Self::Merge => merge(bench, way, x * 1e3, seconds),
-            Self::Loss => {
-                let rate = crate::traffic::frames_per_second(x, 64);
-                let mut measured =
-                    capture(bench, way, setting, &Traffic::at(64, rate, seconds, cpu))?;
-                let expected = measured.expected.unwrap_or(0);
-                let lost = expected.saturating_sub(measured.recorded.unwrap_or(0));
-                let admitted = measured
-                    .claim
-                    .as_ref()
-                    .and_then(|claim| claim.lost)
-                    .unwrap_or(0);
-                let percent = |count: u64| count as f64 / expected.max(1) as f64 * 100.0;
-                measured.values = [
-                    ("hidden_percent", percent(lost.saturating_sub(admitted))),
-                    ("lost_percent", percent(lost)),
-                ]
-                .into();
-                Ok(measured)
-            }
-        }
-    }
+/// Measures the lost frames that the tool does not admit.
+fn loss(bench: &Bench, way: Recorder, setting: &Setting, traffic: &Traffic) -> Outcome {
+    let mut measured = capture(bench, way, setting, traffic)?;
+    let expected = measured.expected.unwrap_or(0);
+    let lost = expected.saturating_sub(measured.recorded.unwrap_or(0));
+    let admitted = measured.claim.as_ref().and_then(|claim| claim.lost);
+    let hidden = lost.saturating_sub(admitted.unwrap_or(0));
+    let share = |count: u64| percent(count as f64, expected.max(1) as f64);
+    measured.values = [
+        ("hidden_percent", share(hidden)),
+        ("lost_percent", share(lost)),
+    ]
+    .into();
+    Ok(measured)
 }
 
 fn read(path: &Path, mut each: impl FnMut(Seen)) -> Result<()> {
-    let what = || format!("cannot read {}", path.display());
-    let file = File::open(path).map_err(|e| Error::os(what(), e))?;
-    let fail = |e| Error::failed(what(), e);
-    let mut reader = CaptureReader::new(BufReader::with_capacity(1 << 20, file)).map_err(fail)?;
-    while let Some(packet) = reader.next_packet().map_err(fail)? {
+    each_packet(path, |packet| {
         if let Some(stamp) = Stamp::read(packet.captured) {
             each(Seen {
                 interface: packet.interface,
@@ -218,8 +187,7 @@ fn read(path: &Path, mut each: impl FnMut(Seen)) -> Result<()> {
                 stamp,
             });
         }
-    }
-    Ok(())
+    })
 }
 
 /// Computes the delays from the time of sending in the frame to the time stamp in the file.
@@ -255,65 +223,35 @@ fn disorder(path: &Path, measured: &mut Measured) -> Result<()> {
         *before = (*before).max(seen.stamp.sequence);
         last = last.max(seen.time);
     })?;
-    measured.values = [("disorder_percent", wrong as f64 / all.max(1) as f64 * 100.0)].into();
+    measured.values = [("disorder_percent", percent(wrong as f64, all.max(1) as f64))].into();
     Ok(())
 }
 
 /// Measures forwarded frames, recorded at the incoming and the outgoing interface in one file.
-fn merge(
-    bench: &Bench,
-    way: Recorder,
-    rate: f64,
-    seconds: f64,
-) -> std::result::Result<Measured, Stop> {
+fn merge(bench: &Bench, way: Recorder, rate: f64, seconds: f64) -> Outcome {
     let line = Line::new(&LineOptions::default())?;
     let file = Scratch::new(&bench.scratch, "merged")?;
     let (router, left, right) = (&line.left.name, &line.left.interface, &line.right.interface);
-    let (mut command, ready) = match way {
-        Recorder::TrawlTc | Recorder::TrawlPacket => {
-            let tap = if way == Recorder::TrawlTc {
-                "tc"
-            } else {
-                "packet"
-            };
-            let mut trawl = process::command(&bench.trawl);
-            trawl.args([
-                "capture",
-                "--tap",
-                tap,
-                "-Q",
-                "inout",
-                "-i",
-                &format!("{router}:{left}"),
-            ]);
-            trawl
-                .args(["-i", &format!("{router}:{right}"), "-w"])
-                .arg(file.path());
-            (trawl, "capturing on")
+    let (mut command, ready) = match (way, way.tap()) {
+        (_, Some(tap @ ("tc" | "packet"))) => {
+            let both = [label(&line.left), label(&line.right)];
+            let both = both.each_ref().map(String::as_str);
+            trawl_capture(bench, tap, "inout", &both, file.path())
         }
-        Recorder::Dumpcap => {
+        (Recorder::Dumpcap, _) => {
             let mut dumpcap = process::command_in(router, bench.peers.path("dumpcap")?);
-            dumpcap
-                .args(["-q", "-n", "-i", left, "-i", right, "-w"])
-                .arg(file.path());
+            dumpcap.args(["-q", "-n", "-i", left, "-i", right, "-w"]);
+            dumpcap.arg(file.path());
             (dumpcap, "File:")
         }
-        Recorder::Tcpdump => {
-            let mut tcpdump = process::command_in(router, bench.peers.path("tcpdump")?);
-            tcpdump
-                .args(["-n", "-Z", "root", "-i", "any", "-w"])
-                .arg(file.path());
-            (tcpdump, "listening on")
-        }
+        (Recorder::Tcpdump, _) => (tcpdump(bench, router, "any", file.path())?, "listening on"),
         _ => {
-            return Err(Stop::NotHere(format!(
-                "{} sees one direction only",
-                way.name()
-            )));
+            let why = format!("{} sees one direction only", way.name());
+            return Err(Stop::NotHere(why));
         }
     };
-    let peer = Peer::start(&way.name(), &mut command, bench.capture_cpu, ready)?;
-    let mut traffic = Traffic::at(64, rate, seconds, bench.sender_cpu).with(&["--stamp"]);
+    let peer = Peer::start(way.name(), &mut command, capture_cpu(), ready)?;
+    let mut traffic = Traffic::at(64, rate, seconds).with(&["--stamp"]);
     // A fixed number, since the router's hosts send packets of their own now and then.
     let stamped = ((rate * seconds) as u64).max(100);
     traffic.amount = Amount::Frames(stamped);
@@ -332,17 +270,11 @@ fn merge(
         .filter(|sides| sides.len() == 2 && (sides[0] < sides[1] || way == Recorder::Tcpdump))
         .count();
     let wrong = stamped.saturating_sub(whole as u64);
+    let recorded = sides.values().map(|sides| sides.len() as u64).sum();
+    let values = [("unmerged_percent", percent(wrong as f64, stamped as f64))];
     Ok(Measured {
-        values: [(
-            "unmerged_percent",
-            wrong as f64 / stamped.max(1) as f64 * 100.0,
-        )]
-        .into(),
-        sent: Some(sent.frames),
         expected: Some(stamped * 2),
-        recorded: Some(sides.values().map(|sides| sides.len() as u64).sum()),
-        seconds: sent.seconds,
-        cpus: Some((sent.cpus, sent.disturbed)),
-        ..Measured::default()
+        recorded: Some(recorded),
+        ..Measured::after(sent, values)
     })
 }

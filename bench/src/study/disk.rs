@@ -7,20 +7,17 @@ use std::time::{Duration, Instant};
 use trawl_bpf::object::{self, Plain};
 use trawl_io::disk::{Aligned, Disk as Direct, Piece, Write};
 use trawl_lab::program::{Does, Loaded};
-use trawl_lab::sender::{Engine, Job, Sent, send};
-use trawl_lab::{Pair, PairOptions, sender};
+use trawl_lab::sender::{self, Sent};
+use trawl_lab::{Pair, PairOptions};
 use trawl_sys::host::free_space;
 use trawl_sys::{Error, Result, process};
 
 use super::definition::Space;
-use super::{Bench, Case, Measure, Measured, Stop};
+use super::{Bench, Case, Measured, Outcome, Statements, Stop, percent};
 use crate::capture::{Fate, Recorder, Running, Setting};
-use crate::model::{Agreement, Experiment, Finding};
+use crate::model::{Experiment, Finding};
 use crate::scratch::{self, Scratch};
-use crate::traffic::CHECKSUM;
-
-#[derive(Clone, Copy, Debug)]
-pub struct Disk;
+use crate::traffic::{CHECKSUM, SENDER_CPU, capture_cpu, send_frames};
 
 /// Number of frames for the ceilings, unless the measurement has fewer.
 const CEILING_FRAMES: u64 = 4_000_000;
@@ -59,54 +56,38 @@ fn record(size: f64) -> f64 {
     size + RECORD
 }
 
-impl Measure for Disk {
-    fn cases(&self, space: &Space, _bench: &Bench) -> Result<Vec<Case>> {
-        let frames = space.number("frames")? as u64;
-        let long = Duration::from_secs_f64(space.number("long_seconds")?);
-        let mut cases = Vec::new();
-        for series in space.words("series")? {
-            let (rest, load) = match series.as_str() {
-                text if text.ends_with(", 60 % of the rate") => {
-                    (text.trim_end_matches(", 60 % of the rate"), Load::Share)
-                }
-                text if text.ends_with(", two senders") => {
-                    (text.trim_end_matches(", two senders"), Load::TwoSenders)
-                }
-                text => (text, Load::Full),
+pub fn cases(space: &Space) -> Result<Vec<Case>> {
+    let frames = space.number("frames")? as u64;
+    let long = Duration::from_secs_f64(space.number("long_seconds")?);
+    let sizes = space.numbers("sizes")?;
+    let mut cases = Vec::new();
+    for series in space.words("series")? {
+        let (rest, load) = match series.rsplit_once(", ") {
+            Some((rest, "60 % of the rate")) => (rest, Load::Share),
+            Some((rest, "two senders")) => (rest, Load::TwoSenders),
+            _ => (series.as_str(), Load::Full),
+        };
+        let (way, time) = match rest {
+            "trawl hook, auto" => (Recorder::TrawlHook(Fate::Drop), Some("auto")),
+            "trawl hook, poll" => (Recorder::TrawlHook(Fate::Drop), Some("poll")),
+            "trawl hook, precise" => (Recorder::TrawlHook(Fate::Drop), Some("precise")),
+            other => (Recorder::find(other)?, None),
+        };
+        // Larger frames measure the rate of the disk.
+        let measured = if load == Load::Full { sizes.len() } else { 1 };
+        for &size in sizes.iter().take(measured) {
+            let plan = DiskLoad {
+                way,
+                time,
+                load,
+                size: size as usize,
+                frames: (frames as f64 * record(sizes[0]) / record(size)) as u64,
+                long,
             };
-            let (way, time) = match rest {
-                "trawl hook, auto" => (Recorder::TrawlHook(Fate::Drop), Some("auto")),
-                "trawl hook, poll" => (Recorder::TrawlHook(Fate::Drop), Some("poll")),
-                "trawl hook, precise" => (Recorder::TrawlHook(Fate::Drop), Some("precise")),
-                other => (Recorder::find(other)?, None),
-            };
-            let sizes = space.numbers("sizes")?;
-            for (place, &size) in sizes.iter().enumerate() {
-                // Larger frames measure the rate of the disk.
-                if place > 0 && load != Load::Full {
-                    continue;
-                }
-                let plan = DiskLoad {
-                    way,
-                    time,
-                    load,
-                    size: size as usize,
-                    frames: (frames as f64 * record(sizes[0]) / record(size)) as u64,
-                    long,
-                };
-                cases.push(Case {
-                    series: series.clone(),
-                    x: size,
-                    run: Box::new(move |bench| plan.measure(bench)),
-                });
-            }
+            cases.push(Case::new(&series, size, move |bench| plan.measure(bench)));
         }
-        Ok(cases)
     }
-
-    fn judge(&self, experiment: &Experiment) -> Finding {
-        judge(experiment)
-    }
+    Ok(cases)
 }
 
 /// Frames a second, by the clock and by the CPU time of the sending process, which includes the hook's.
@@ -136,14 +117,14 @@ impl Speed {
 }
 
 impl DiskLoad {
-    fn measure(self, bench: &Bench) -> std::result::Result<Measured, Stop> {
+    fn measure(self, bench: &Bench) -> Outcome {
         if bench.hosts.is_some() {
             return Err(Stop::NotHere(
                 "the ceilings are measured on this host: capture-disk is not run on others".into(),
             ));
         }
-        let bare = self.ceiling(bench, Does::Drop)?;
-        let clock = self.ceiling(bench, Does::DropWithHook)?;
+        let bare = self.ceiling(Does::Drop)?;
+        let clock = self.ceiling(Does::DropWithHook)?;
         let disk = disk_rate(&bench.scratch)?;
         let (count, rate) = match self.load {
             Load::Share => {
@@ -165,10 +146,10 @@ impl DiskLoad {
         };
         let running = Running::start(bench, self.way, &setting)?;
         let cpu_before = running.peer.cpu_seconds();
-        let first = self.send(bench, &running.lab, count / 5, rate)?;
+        let first = self.send(&running.lab, count / 5, rate)?;
         let memory = |running: &Running| running.peer.memory().map_or(0, |memory| memory.peak);
         let early = memory(&running);
-        let sent = first.and(self.send(bench, &running.lab, count - count / 5, rate)?);
+        let sent = first.and(self.send(&running.lab, count - count / 5, rate)?);
         // The cost includes the writing of the rest.
         if self.way.needs_rest() {
             running.peer.wait_until_idle();
@@ -198,7 +179,6 @@ impl DiskLoad {
             bytes *= all as f64 / recorded.max(1) as f64;
             recorded = all;
         }
-        let percent = |part: f64, whole: f64| part / whole.max(f64::EPSILON) * 100.0;
         let lost = sent.frames.saturating_sub(recorded);
         Ok(Measured {
             values: [
@@ -259,7 +239,7 @@ impl DiskLoad {
     }
 
     /// Measures the speed without a recording: with a hook map, by a program that only reads the clock.
-    fn ceiling(self, bench: &Bench, does: Does) -> Result<Speed> {
+    fn ceiling(self, does: Does) -> Result<Speed> {
         let lab = Pair::new(&PairOptions::default())?;
         let program = Loaded::native(does, &lab.b)?;
         let _clock = match does {
@@ -270,33 +250,25 @@ impl DiskLoad {
             }
             _ => None,
         };
-        self.send(bench, &lab, self.frames.min(CEILING_FRAMES), None)
+        self.send(&lab, self.frames.min(CEILING_FRAMES), None)
     }
 
-    fn send(self, bench: &Bench, lab: &Pair, count: u64, rate: Option<u64>) -> Result<Speed> {
+    fn send(self, lab: &Pair, count: u64, rate: Option<u64>) -> Result<Speed> {
         let frames = [sender::udp_from(lab.a.mac, self.size - CHECKSUM)?];
-        let job = |cpu: usize, count: u64| Job {
-            namespace: Some(&lab.a.namespace),
-            interface: &lab.a.interface,
-            frames: &frames,
-            count,
-            engine: Engine::Live,
-            rate,
-            cpu: Some(cpu),
-        };
+        let send = |cpu, count| send_frames(lab, &frames, count, rate, cpu);
         let own = || process::cpu_seconds(std::process::id());
         let (before, began) = (own(), Instant::now());
         let all: Vec<Sent> = match self.load {
             Load::TwoSenders => std::thread::scope(|scope| {
                 let half = count / 2;
-                let other = scope.spawn(move || send(&job(bench.capture_cpu, half)));
-                let one = send(&job(bench.sender_cpu, count - half))?;
+                let other = scope.spawn(move || send(capture_cpu(), half));
+                let one = send(SENDER_CPU, count - half)?;
                 let other = other
                     .join()
                     .map_err(|_| Error::failed("the second sender", "it crashed"))??;
                 Ok::<_, Error>(vec![one, other])
             })?,
-            _ => vec![send(&job(bench.sender_cpu, count))?],
+            _ => vec![send(SENDER_CPU, count)?],
         };
         Ok(Speed {
             frames: all.iter().map(|sent| sent.packets).sum(),
@@ -343,111 +315,88 @@ fn disk_rate(directory: &Path) -> Result<f64> {
     Ok(bytes as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Values of an experiment: the worst repetition of a series at the smallest frames; for a share, the median.
-struct Figures<'a>(&'a Experiment);
-
-impl Figures<'_> {
-    fn median(&self, series: &str, metric: &str) -> Option<f64> {
-        let line = self.0.line(series, metric);
-        line.first().map(|point| point.value.median)
-    }
-
-    /// Returns the value at the largest frames, if several sizes were measured.
-    fn largest(&self, series: &str, metric: &str) -> Option<(f64, f64)> {
-        let line = self.0.line(series, metric);
-        let last = line.get(1..)?.last()?;
-        Some((last.x, last.value.median))
-    }
-
-    fn worst(&self, series: &str, metric: &str) -> Option<f64> {
-        let smallest = self.0.runs.iter().map(|run| run.x).reduce(f64::min)?;
-        let runs = self.0.runs.iter();
+pub fn judge(experiment: &Experiment) -> Finding {
+    let (smallest, largest) = experiment.ends();
+    let median = |series: &str, metric: &str| experiment.median(series, metric, smallest);
+    let worst = |series: &str, metric: &str| {
+        let runs = experiment.runs.iter();
         let runs = runs.filter(|run| run.series == series && run.x == smallest);
-        runs.filter_map(|run| run.values.get(metric).copied())
-            .reduce(f64::max)
-    }
-}
-
-fn judge(experiment: &Experiment) -> Finding {
-    let figures = Figures(experiment);
+        let values = runs.filter_map(|run| run.values.get(metric).copied());
+        values.reduce(f64::max)
+    };
     let mut shows: Vec<String> = Vec::new();
-    let mut missed: Vec<String> = Vec::new();
-    let mut aim = |what: String, is_reached: Option<bool>| {
-        match is_reached {
-            Some(true) => {}
-            Some(false) => missed.push(what.clone()),
-            None => return,
+    let mut statements = Statements::default();
+    let mut aim = |value: Option<f64>, holds: fn(f64) -> bool, text: &dyn Fn(f64) -> String| {
+        if let Some(value) = value {
+            shows.push(text(value));
+            statements.check(text(value), holds(value));
         }
-        shows.push(what);
     };
-    let auto = "trawl hook, auto";
-    for series in [
-        auto,
+    let (auto, precise, two) = (
+        "trawl hook, auto",
         "trawl hook, precise",
-        "trawl hook, auto, 60 % of the rate",
-    ] {
-        let worst = figures.worst(series, "lost_percent");
-        let text = format!("{series} loses {:.3} % at worst (0)", worst.unwrap_or(0.0));
-        aim(text, worst.map(|lost| lost == 0.0));
+        "trawl hook, auto, two senders",
+    );
+    let long = "trawl hook, auto, 60 % of the rate";
+    for series in [auto, precise, long] {
+        let lost = worst(series, "lost_percent");
+        aim(lost, |lost| lost == 0.0, &|lost| {
+            format!("{series} loses {lost:.3} % at worst (0)")
+        });
     }
-    let share = figures.median(auto, "of_bare_cpu_percent");
-    let text = format!(
-        "{auto}: {:.0} % of the bare drop's rate (80)",
-        share.unwrap_or(0.0)
-    );
-    aim(text, share.map(|share| share >= 80.0));
-    let share = figures.median("trawl hook, precise", "of_clock_cpu_percent");
-    let text = format!(
-        "trawl hook, precise: {:.0} % of hook and clock (85)",
-        share.unwrap_or(0.0)
-    );
-    aim(text, share.map(|share| share >= 85.0));
-    let writer = figures.median(auto, "writer_cpu_percent");
-    let text = format!(
-        "{auto}: the writer uses {:.0} % of a CPU (35)",
-        writer.unwrap_or(0.0)
-    );
-    aim(text, writer.map(|writer| writer < 35.0));
-    let two = "trawl hook, auto, two senders";
-    let disorder = figures.worst(two, "disorder_percent");
-    let hidden = figures.worst(two, "hidden_percent");
-    let text = format!(
-        "{two}: {:.3} % out of order, {:.3} % lost and not counted (0), {:.3} % lost and counted",
-        disorder.unwrap_or(0.0),
-        hidden.unwrap_or(0.0),
-        figures.worst(two, "lost_percent").unwrap_or(0.0) - hidden.unwrap_or(0.0),
-    );
-    let both = disorder.zip(hidden);
-    aim(text, both.map(|wrong| wrong == (0.0, 0.0)));
-    if let Some((size, share)) = figures.largest(auto, "of_disk_percent") {
-        let text = format!("{auto}: {share:.0} % of the disk's direct rate at {size} bytes (90)");
-        aim(text, Some(share >= 90.0));
+    let share = median(auto, "of_bare_cpu_percent");
+    aim(share, |share| share >= 80.0, &|share| {
+        format!("{auto}: {share:.0} % of the bare drop's rate (80)")
+    });
+    let share = median(precise, "of_clock_cpu_percent");
+    aim(share, |share| share >= 85.0, &|share| {
+        format!("{precise}: {share:.0} % of hook and clock (85)")
+    });
+    let writer = median(auto, "writer_cpu_percent");
+    aim(writer, |writer| writer < 35.0, &|writer| {
+        format!("{auto}: the writer uses {writer:.0} % of a CPU (35)")
+    });
+    if let (Some(disorder), Some(hidden)) =
+        (worst(two, "disorder_percent"), worst(two, "hidden_percent"))
+    {
+        let counted = worst(two, "lost_percent").unwrap_or(0.0) - hidden;
+        aim(Some(disorder + hidden), |wrong| wrong == 0.0, &|_| {
+            format!(
+                "{two}: {disorder:.3} % out of order, {hidden:.3} % lost and not counted (0), {counted:.3} % lost and counted"
+            )
+        });
     }
-    let growth = figures.worst("trawl hook, auto, 60 % of the rate", "memory_growth_mib");
-    let text = format!("memory grows by {:.1} MiB (8)", growth.unwrap_or(0.0));
-    aim(text, growth.map(|growth| growth < 8.0));
-    let ours = figures.median(auto, "recorded_mpps");
-    for (peer, times) in [("tcpdump", 9.0), ("dumpcap", 1.0), ("xdpcap, drop", 2.5)] {
-        let ratio = ours
-            .zip(figures.median(peer, "recorded_mpps"))
-            .map(|(ours, theirs)| ours / theirs.max(f64::EPSILON));
-        let text = format!(
-            "{auto} records {:.1} times {peer} ({times})",
-            ratio.unwrap_or(0.0)
-        );
-        aim(text, ratio.map(|ratio| ratio >= times));
+    if largest > smallest {
+        let share = experiment.median(auto, "of_disk_percent", largest);
+        aim(share, |share| share >= 90.0, &|share| {
+            format!("{auto}: {share:.0} % of the disk's direct rate at {largest} bytes (90)")
+        });
     }
-    let agrees = match (shows.len(), missed.len()) {
-        (0, _) => Agreement::NotMeasured,
-        (_, 0) => Agreement::Yes,
-        (all, missed) if all == missed => Agreement::No,
-        _ => Agreement::Partly,
+    let growth = worst(long, "memory_growth_mib");
+    aim(growth, |growth| growth < 8.0, &|growth| {
+        format!("memory grows by {growth:.1} MiB (8)")
+    });
+    let times = |peer: &str| {
+        let theirs = median(peer, "recorded_mpps")?;
+        Some(median(auto, "recorded_mpps")? / theirs.max(f64::EPSILON))
     };
+    let text = |peer: &str, times: f64, least: f64| {
+        format!("{auto} records {times:.1} times {peer} ({least})")
+    };
+    aim(times("tcpdump"), |times| times >= 9.0, &|times| {
+        text("tcpdump", times, 9.0)
+    });
+    aim(times("dumpcap"), |times| times >= 1.0, &|times| {
+        text("dumpcap", times, 1.0)
+    });
+    aim(times("xdpcap, drop"), |times| times >= 2.5, &|times| {
+        text("xdpcap, drop", times, 2.5)
+    });
     Finding {
-        agrees,
-        sentence: match missed.is_empty() {
+        agrees: statements.agreement(),
+        sentence: match statements.broken.is_empty() {
             true => "All aims are reached; they are in brackets.".to_owned(),
-            false => format!("Not reached here: {}.", missed.join("; ")),
+            false => format!("Not reached here: {}.", statements.broken.join("; ")),
         },
         shows: shows.join("; "),
     }

@@ -1,8 +1,8 @@
 //! Rates of generators, trawl's and the peers': counted by the device at which the frames arrive.
 
 use std::fmt::Write as _;
-use std::io::{Read, Write as _};
-use std::process::{Child, Command, Stdio};
+use std::io::Write as _;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use trawl_gen::engine::Packet;
@@ -19,12 +19,12 @@ use trawl_sys::{Error, Result, create};
 
 use super::definition::Space;
 use super::programs::spread;
-use super::{Bench, Case, Measure, Measured, Stop};
+use super::{Bench, Case, Measured, Outcome, Stop};
 use crate::machine::Sample;
 use crate::model::{Agreement, Experiment, Finding};
 use crate::process::{self, Background};
 use crate::scratch::Scratch;
-use crate::traffic::{CHECKSUM, Sent, Traffic, received, transmitted};
+use crate::traffic::{CHECKSUM, Sent, Traffic, label, received, sent_by};
 
 /// Length of the Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 14 + 20 + 8;
@@ -35,58 +35,43 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Delay after a peer's first frame, after which all of its threads run.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-#[derive(Clone, Copy, Debug)]
-pub struct Generators;
-
-impl Measure for Generators {
-    fn cases(&self, space: &Space, _: &Bench) -> Result<Vec<Case>> {
-        let seconds = space.number("seconds")?;
-        let size = space.number("size")? as usize;
-        let replayed = (space.number("replayed_mib")? * 1048576.0) as usize;
-        Case::each(space, "threads", |series, threads| {
-            let who = series.to_owned();
-            let job = Job {
-                cpus: spread(threads),
-                size,
-                seconds,
-                replayed,
-            };
-            Ok(Box::new(move |bench| measure(bench, &who, &job)))
-        })
-    }
-
-    fn judge(&self, experiment: &Experiment) -> Finding {
-        let at_one = |is_ours: bool| {
-            let own = experiment
-                .points
-                .iter()
-                .filter(|point| point.x == 1.0 && point.series.starts_with("trawl") == is_ours);
-            own.max_by(|a, b| a.value.median.total_cmp(&b.value.median))
+pub fn cases(space: &Space) -> Result<Vec<Case>> {
+    let seconds = space.number("seconds")?;
+    let size = space.number("size")? as usize;
+    let replayed = (space.number("replayed_mib")? * 1048576.0) as usize;
+    Case::each(space, "threads", |series, threads| {
+        let who = series.to_owned();
+        let job = Job {
+            cpus: spread(threads),
+            size,
+            seconds,
+            replayed,
         };
-        let Some(ours) = at_one(true) else {
-            return Finding::default();
-        };
-        let shows: Vec<String> = experiment
-            .points
-            .iter()
-            .filter(|point| point.x == 1.0)
-            .map(|point| format!("{} {:.2}", point.series, point.value.median))
-            .collect();
-        let beside = at_one(false).map_or(String::new(), |theirs| {
-            format!(
-                ", {:.1} times the best peer's ({})",
-                ours.value.median / theirs.value.median,
-                theirs.series
-            )
-        });
-        Finding {
-            agrees: Agreement::NotMeasured,
-            shows: format!("1 thread: {} (Mpps)", shows.join(", ")),
-            sentence: format!(
-                "{} sends {:.2} Mpps from one core{beside}. No study publishes a figure to compare with.",
-                ours.series, ours.value.median
-            ),
-        }
+        Ok(move |bench: &Bench| measure(bench, &who, &job))
+    })
+}
+
+pub fn judge(experiment: &Experiment) -> Finding {
+    let best = |is_ours: bool| {
+        let points = experiment.points.iter();
+        let own = points.filter(|one| one.x == 1.0 && one.series.starts_with("trawl") == is_ours);
+        own.max_by(|a, b| a.value.median.total_cmp(&b.value.median))
+    };
+    let Some(ours) = best(true) else {
+        return Finding::default();
+    };
+    let rate = ours.value.median;
+    let ahead = best(false).map_or(String::new(), |theirs| {
+        let times = rate / theirs.value.median;
+        format!(", {times:.1} times the best peer's ({})", theirs.series)
+    });
+    Finding {
+        agrees: Agreement::NotMeasured,
+        shows: format!("1 thread: {} (Mpps)", experiment.listed("mpps", 1.0, "")),
+        sentence: format!(
+            "{} sends {rate:.2} Mpps from one core{ahead}. No study publishes a figure to compare with.",
+            ours.series
+        ),
     }
 }
 
@@ -99,7 +84,7 @@ struct Job {
     replayed: usize,
 }
 
-fn measure(bench: &Bench, who: &str, job: &Job) -> std::result::Result<Measured, Stop> {
+fn measure(bench: &Bench, who: &str, job: &Job) -> Outcome {
     match who.split_once(", ") {
         // Independent senders, on an interface each: the most that these CPUs can send.
         Some((who, "unrelated senders")) => unrelated(bench, who, job),
@@ -108,7 +93,7 @@ fn measure(bench: &Bench, who: &str, job: &Job) -> std::result::Result<Measured,
     }
 }
 
-fn unrelated(bench: &Bench, who: &str, job: &Job) -> std::result::Result<Measured, Stop> {
+fn unrelated(bench: &Bench, who: &str, job: &Job) -> Outcome {
     let alone = |cpu: &usize| Job {
         cpus: vec![*cpu],
         ..job.clone()
@@ -121,7 +106,7 @@ fn unrelated(bench: &Bench, who: &str, job: &Job) -> std::result::Result<Measure
             Ok(measured) => measured,
             Err(panicked) => std::panic::resume_unwind(panicked),
         });
-        joined.collect::<std::result::Result<Vec<_>, Stop>>()
+        joined.collect::<Result<Vec<_>, Stop>>()
     })?;
     let rates = all.iter().filter_map(|one| one.values.get("mpps"));
     Ok(Measured {
@@ -131,12 +116,7 @@ fn unrelated(bench: &Bench, who: &str, job: &Job) -> std::result::Result<Measure
     })
 }
 
-fn one(
-    bench: &Bench,
-    who: &str,
-    job: &Job,
-    ports_vary: bool,
-) -> std::result::Result<Measured, Stop> {
+fn one(bench: &Bench, who: &str, job: &Job, ports_vary: bool) -> Outcome {
     let lab = Pair::new(&PairOptions::default())?;
     if who == "plain sendmmsg loop" {
         return plain(&lab, job).map_err(Stop::from);
@@ -159,18 +139,7 @@ fn one(
             _ => traffic.send(bench, &lab.a, &lab.b)?,
         };
         let arrived = received(&lab.b)? - before;
-        return Ok(Measured {
-            values: [(
-                "mpps",
-                arrived as f64 / sent.seconds.max(f64::EPSILON) / 1e6,
-            )]
-            .into(),
-            sent: Some(sent.frames),
-            recorded: Some(arrived),
-            seconds: sent.seconds,
-            cpus: Some((sent.cpus, sent.disturbed)),
-            ..Measured::default()
-        });
+        return Ok(measured(sent, arrived));
     }
     let path = bench.peers.path(who)?;
     let cpus: Vec<String> = job.cpus.iter().map(usize::to_string).collect();
@@ -186,7 +155,7 @@ fn one(
     let mut _frame = None;
     match who {
         "xdp-trafficgen" => {
-            let mac = lab.b.mac.map(|byte| format!("{byte:02x}")).join(":");
+            let mac = mac(lab.b.mac);
             command.arg(path).args(["udp", "-m", &mac, "-t", &threads]);
             if ports_vary {
                 command.args(["-d", &PORTS.to_string()]);
@@ -248,16 +217,23 @@ fn plain(lab: &Pair, job: &Job) -> Result<Measured> {
     if let Some(failure) = report.failure {
         return Err(failure);
     }
-    let arrived = received(&lab.b)? - before;
-    let seconds = report.figures.elapsed.as_secs_f64();
-    Ok(Measured {
-        values: [("mpps", arrived as f64 / seconds / 1e6)].into(),
-        sent: Some(report.figures.frames),
+    let (cpus, disturbed) = sample.until_now();
+    let sent = Sent {
+        frames: report.figures.frames,
+        seconds: report.figures.elapsed.as_secs_f64(),
+        cpus,
+        disturbed,
+    };
+    Ok(measured(sent, received(&lab.b)? - before))
+}
+
+/// Returns the rate at which frames arrived.
+fn measured(sent: Sent, arrived: u64) -> Measured {
+    let rate = arrived as f64 / sent.seconds.max(f64::EPSILON) / 1e6;
+    Measured {
         recorded: Some(arrived),
-        seconds,
-        cpus: Some(sample.until_now()),
-        ..Measured::default()
-    })
+        ..Measured::after(sent, [("mpps", rate)])
+    }
 }
 
 /// Replays a recording of frames with different ports repeatedly.
@@ -287,26 +263,19 @@ fn replay(bench: &Bench, lab: &Pair, job: &Job) -> Result<Sent> {
     // Without this, it would still be written to the disk during the replay.
     out.sync_all().map_err(fail)?;
     let cpus: Vec<String> = job.cpus.iter().map(usize::to_string).collect();
-    let mut trawl = process::command(&bench.trawl);
-    trawl.args(["gen", "replay", "--json", "--yes", "-i"]);
-    trawl.arg(format!("{}:{}", lab.a.name, lab.a.interface));
+    let (at, duration) = (label(&lab.a), format!("{}ms", (job.seconds * 1e3) as u64));
+    let mut trawl = bench.command(&["gen", "replay", "--json", "--yes", "-i", &at]);
     trawl.args(["--speed", "max", "--loop", "0", "--cpus", &cpus.join(",")]);
-    trawl.args(["--duration", &format!("{}ms", (job.seconds * 1e3) as u64)]);
-    let (sample, before) = (Sample::now(), transmitted(&lab.a)?);
-    let said = process::json_of(trawl.arg(file.path()))?;
-    let (cpus, disturbed) = sample.until_now();
-    Ok(Sent {
-        frames: transmitted(&lab.a)? - before,
-        seconds: said["seconds"].as_f64().unwrap_or(0.0),
-        cpus,
-        disturbed,
-    })
+    sent_by(
+        trawl.args(["--duration", &duration]).arg(file.path()),
+        &lab.a,
+    )
 }
 
 /// Runs a command, and counts for a time that begins a little after its first frame.
-fn rate(command: &mut Command, lab: &Pair, seconds: f64) -> std::result::Result<Measured, Stop> {
+fn rate(command: &mut Command, lab: &Pair, seconds: f64) -> Outcome {
     let before = received(&lab.b)?;
-    let mut sender = Sender::start(command)?;
+    let mut sender = Background::spawn_heard(command)?;
     let deadline = Instant::now() + PATIENCE;
     // More than its own connection to the other end sends.
     while received(&lab.b)? < before + 1000 {
@@ -329,69 +298,26 @@ fn rate(command: &mut Command, lab: &Pair, seconds: f64) -> std::result::Result<
     })
 }
 
-/// A peer that sends until it is dropped.
-struct Sender(Child);
-
-impl Sender {
-    fn start(command: &mut Command) -> Result<Self> {
-        command
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map(Self)
-            .map_err(|e| Error::os("cannot start a generator", e))
-    }
-
-    fn has_ended(&mut self) -> bool {
-        !matches!(self.0.try_wait(), Ok(None))
-    }
-
-    fn last_words(&mut self) -> String {
-        let _ = self.0.kill();
-        let mut said = String::new();
-        if let Some(mut pipe) = self.0.stderr.take() {
-            let _ = pipe.read_to_string(&mut said);
-        }
-        let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
-        match lines.split_at(lines.len().saturating_sub(3)).1 {
-            [] => "it sent nothing and printed nothing".to_owned(),
-            last => last.join("; "),
-        }
-    }
-}
-
-impl Drop for Sender {
-    fn drop(&mut self) {
-        // The interrupt lets it detach its programs; the rest goes with its namespace.
-        let _ = trawl_sys::process::interrupt(self.0.id());
-        let deadline = Instant::now() + PATIENCE / 5;
-        while !self.has_ended() && Instant::now() < deadline {
-            std::thread::sleep(LOOK_EVERY);
-        }
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Returns a MAC address as text.
+fn mac(bytes: [u8; 6]) -> String {
+    bytes.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// Returns the frame in trafgen's language.
 fn packet(lab: &Pair, length: usize) -> String {
-    let mac = |bytes: [u8; 6]| bytes.map(|byte| format!("{byte:02x}")).join(":");
-    let mut text = String::from("{\n");
-    let _ = writeln!(
-        text,
-        "eth(da={}, sa={}),\nipv4(sa={}, da={}),\nudp(sp=9, dp=9),\nfill(0x00, {})\n}}",
+    format!(
+        "{{\neth(da={}, sa={}),\nipv4(sa={}, da={}),\nudp(sp=9, dp=9),\nfill(0x00, {})\n}}\n",
         mac(lab.b.mac),
         mac(lab.a.mac),
         lab.a.ipv4,
         lab.b.ipv4,
         length.saturating_sub(HEADERS)
-    );
-    text
+    )
 }
 
 /// Returns the script for the kernel's own generator: a device for each of its threads.
 fn pktgen(lab: &Pair, job: &Job) -> String {
-    let mac = lab.b.mac.map(|byte| format!("{byte:02x}")).join(":");
+    let mac = mac(lab.b.mac);
     let mut script = String::from("set -e; cd /proc/net/pktgen\n");
     let interface = &lab.a.interface;
     for (number, cpu) in job.cpus.iter().enumerate() {

@@ -2,7 +2,7 @@
 //! itself.
 
 use std::net::Ipv4Addr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use trawl_attach::Request;
@@ -10,16 +10,14 @@ use trawl_bpf::test_run;
 use trawl_guard::rule::Ports;
 use trawl_guard::{Action, Care, Draft, Guard, Match, Prefix};
 use trawl_lab::program::{Does, Loaded};
-use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::{Pair, PairOptions, sender};
 use trawl_program::Site;
 use trawl_sys::{Error, Result, process};
 
 use super::definition::Space;
-use super::{Bench, Case, Measure, Measured, Stop, named};
-use super::{Comparison, compared};
+use super::{Bench, Case, Comparison, Measured, Outcome, Stop, compared, named};
 use crate::model::{Experiment, Finding};
-use crate::traffic::CHECKSUM;
+use crate::traffic::{CHECKSUM, SENDER_CPU, label, send_frames};
 
 /// Test runs of the program alone, in each run.
 const REPEAT: u32 = 200_000;
@@ -32,47 +30,36 @@ const BARE: &str = "bare drop";
 const ADDRESSES: &str = "addresses";
 const SERVICES: &str = "addresses with protocol and port";
 
-#[derive(Clone, Copy, Debug)]
-pub struct Rules;
-
-impl Measure for Rules {
-    fn cases(&self, space: &Space, _: &Bench) -> Result<Vec<Case>> {
-        let frames = space.number("frames")? as u64;
-        let size = space.number("size")? as usize - CHECKSUM;
-        let with_services = [
-            (BARE, None),
-            (ADDRESSES, Some(false)),
-            (SERVICES, Some(true)),
-        ];
-        Case::each(space, "rules", |series, rules| {
-            let (_, with_services) = named(series, &with_services)?;
-            Ok(Box::new(move |bench| match with_services {
-                None => bare(bench, frames, size),
-                Some(with) => guarded(bench, rules as u32, with, frames, size),
-            }))
+pub fn cases(space: &Space) -> Result<Vec<Case>> {
+    let frames = space.number("frames")? as u64;
+    let size = space.number("size")? as usize - CHECKSUM;
+    let with_services = [
+        (BARE, None),
+        (ADDRESSES, Some(false)),
+        (SERVICES, Some(true)),
+    ];
+    Case::each(space, "rules", |series, rules| {
+        let with_services = named(series, &with_services)?;
+        Ok(move |_: &Bench| match with_services {
+            None => bare(frames, size),
+            Some(with) => guarded(rules as u32, with, frames, size),
         })
-    }
-
-    fn judge(&self, experiment: &Experiment) -> Finding {
-        let pairs = [(ADDRESSES, BARE), (SERVICES, BARE)];
-        compared(experiment, &pairs, "mpps_by_cpu", Comparison::Share)
-    }
+    })
 }
 
-fn bare(bench: &Bench, frames: u64, size: usize) -> std::result::Result<Measured, Stop> {
+pub fn judge(experiment: &Experiment) -> Finding {
+    let pairs = [(ADDRESSES, BARE), (SERVICES, BARE)];
+    compared(experiment, &pairs, "mpps_by_cpu", Comparison::Share)
+}
+
+fn bare(frames: u64, size: usize) -> Outcome {
     let lab = Pair::new(&PairOptions::default())?;
     let loaded = Loaded::native(Does::Drop, &lab.b)?;
     let frame = sender::udp_from(lab.a.mac, size)?;
-    flood(bench, &lab, &frame, frames, loaded.program())
+    flood(&lab, frame, frames, loaded.program())
 }
 
-fn guarded(
-    bench: &Bench,
-    rules: u32,
-    with_services: bool,
-    frames: u64,
-    size: usize,
-) -> std::result::Result<Measured, Stop> {
+fn guarded(rules: u32, with_services: bool, frames: u64, size: usize) -> Outcome {
     let lab = Pair::new(&PairOptions::default())?;
     let frame = sender::udp_from(lab.a.mac, size)?;
     let guard = Guard::find_or_make(Some(&lab.b.namespace))?;
@@ -83,9 +70,9 @@ fn guarded(
         Ok(())
     })?;
     let rules_seconds = start.elapsed().as_secs_f64();
-    let site = Site::find(&format!("{}:{}", lab.b.name, lab.b.interface), None)?;
+    let site = Site::find(&label(&lab.b), None)?;
     let installed = guard.load(&site, None, &Request::default(), Care::Without)?;
-    let mut measured = flood(bench, &lab, &frame, frames, installed.program()?.as_fd())?;
+    let mut measured = flood(&lab, frame, frames, installed.program()?.as_fd())?;
     measured.values.insert("rules_seconds", rules_seconds);
     let set = guard.rules()?;
     let decided: u64 = (set.rules.iter())
@@ -101,26 +88,12 @@ fn guarded(
     Ok(measured)
 }
 
-fn flood(
-    bench: &Bench,
-    lab: &Pair,
-    frame: &[u8],
-    frames: u64,
-    program: std::os::fd::BorrowedFd<'_>,
-) -> std::result::Result<Measured, Stop> {
-    let alone = test_run::xdp(program, frame, None, REPEAT)
+fn flood(lab: &Pair, frame: Vec<u8>, frames: u64, program: BorrowedFd<'_>) -> Outcome {
+    let alone = test_run::xdp(program, &frame, None, REPEAT)
         .map_err(|e| Error::os("cannot measure the program alone", e))?;
     let own = || process::cpu_seconds(std::process::id());
     let before = own();
-    let sent = send(&Job {
-        namespace: Some(&lab.a.namespace),
-        interface: &lab.a.interface,
-        frames: &[frame.to_vec()],
-        count: frames,
-        engine: Engine::Live,
-        rate: None,
-        cpu: Some(bench.sender_cpu),
-    })?;
+    let sent = send_frames(lab, &[frame], frames, None, SENDER_CPU)?;
     let cpu_seconds = own() - before;
     Ok(Measured {
         values: [

@@ -11,13 +11,12 @@ use trawl_lab::{Line, LineOptions, Station};
 use trawl_sys::{Error, Result};
 
 use super::definition::Space;
-use super::{Bench, Case, Measure, Measured, Stop};
-use crate::capture::Recorder;
+use super::{Bench, Case, Measured, Outcome, Stop, percent, unknown};
+use crate::capture::{Recorder, trawl_capture};
 use crate::model::{Agreement, Experiment, Finding};
-use crate::process::Peer;
-use crate::process::{self, Background};
+use crate::process::{self, Background, Peer, last_lines};
 use crate::scratch::{self, Scratch};
-use crate::traffic::{Amount, Traffic, received};
+use crate::traffic::{Amount, SENDER_CPU, Traffic, capture_cpu, label, received};
 
 /// 512 MiB in pages of 2 MiB.
 const HUGE_PAGES: u64 = 256;
@@ -54,107 +53,95 @@ impl Load {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct Pdump;
-
-impl Measure for Pdump {
-    fn cases(&self, space: &Space, _: &Bench) -> Result<Vec<Case>> {
-        let seconds = space.number("seconds")?;
-        let easy_frames = space.number("easy_frames")? as u64;
-        let sizes = space.numbers("sizes")?;
-        let mut cases = Vec::new();
-        for series in space.words("series")? {
-            let (who, load) = Load::of(&series, easy_frames);
-            let smallest = [NULL_SIZE as f64];
-            let sizes = if load == Load::Flood {
-                &sizes[..]
-            } else {
-                &smallest
-            };
-            for &size in sizes {
-                let who = who.to_owned();
-                cases.push(Case {
-                    series: series.clone(),
-                    x: size,
-                    run: Box::new(move |bench| match load {
-                        Load::Null => measure_null(bench, &who, seconds),
-                        _ => measure(bench, &who, load, size as usize, seconds),
-                    }),
-                });
-            }
+pub fn cases(space: &Space) -> Result<Vec<Case>> {
+    let seconds = space.number("seconds")?;
+    let easy_frames = space.number("easy_frames")? as u64;
+    let sizes = space.numbers("sizes")?;
+    let mut cases = Vec::new();
+    for series in space.words("series")? {
+        let (who, load) = Load::of(&series, easy_frames);
+        let sizes = match load {
+            Load::Flood => &sizes[..],
+            _ => &[NULL_SIZE as f64],
+        };
+        for &size in sizes {
+            let who = who.to_owned();
+            cases.push(Case::new(&series, size, move |bench| match load {
+                Load::Null => measure_null(bench, &who, seconds),
+                _ => measure(bench, &who, load, size as usize, seconds),
+            }));
         }
-        Ok(cases)
     }
+    Ok(cases)
+}
 
-    fn judge(&self, experiment: &Experiment) -> Finding {
-        let mean = |series: &str, metric: &str| {
-            let line = experiment.line(series, metric);
-            let sum: f64 = line.iter().map(|point| point.value.median).sum();
-            (!line.is_empty()).then(|| sum / line.len() as f64)
-        };
-        let forwarding = |series| mean(series, "forwarding_gbits");
-        let Some(alone) = forwarding("dpdk-testpmd alone") else {
-            return Finding::default();
-        };
-        let Some(captured) = forwarding("dpdk-dumpcap") else {
-            return Finding {
-                shows: format!(
-                    "testpmd forwards {alone:.3} Gbit/s alone; no capture by pdump was measured"
-                ),
-                ..Finding::default()
-            };
-        };
-        let share = |series| {
-            let recorded = mean(series, "capture_gbits")?;
-            Some(100.0 * recorded / forwarding(series)?)
-        };
-        let both = |load: &str, metric: &str| {
-            let of = |who: &str| mean(&format!("{who}, {load}"), metric);
-            of(TRAWL).zip(of("dpdk-dumpcap"))
-        };
-        let mut more = String::new();
-        if let Some((ours, theirs)) = both("100 kpps", "recorded_percent") {
-            more.push_str(&format!(
-                "; at 100 kpps trawl records {ours:.2} % (dpdk-dumpcap {theirs:.2} %)"
-            ));
-        }
-        if let Some((ours, theirs)) = both("net_null", "capture_gbits")
-            .zip(both("net_null", "recorded_percent"))
-            .map(|((ours, theirs), (our_share, their_share))| {
-                ((mpps(ours), our_share), (mpps(theirs), their_share))
-            })
-        {
-            more.push_str(&format!(
-                "; with null ports {:.2} million copies a second, {:.1} % of all (dpdk-dumpcap {:.2} million, {:.1} %)",
-                ours.0, ours.1, theirs.0, theirs.1
-            ));
-        }
-        let trawl = forwarding("trawl tc beside dpdk-testpmd");
-        let beside = match (forwarding(TRAWL), share(TRAWL), share("dpdk-dumpcap")) {
-            (Some(rest), Some(ours), Some(theirs)) => format!(
-                "; {rest:.3} under trawl's dpdk tap, which records {ours:.1} % of that (dpdk-dumpcap {theirs:.1} %)"
-            ),
-            _ => String::new(),
-        };
-        Finding {
-            agrees: if captured < alone {
-                Agreement::Yes
-            } else {
-                Agreement::Partly
-            },
+pub fn judge(experiment: &Experiment) -> Finding {
+    let mean = |series: &str, metric: &str| {
+        let line = experiment.line(series, metric);
+        let sum: f64 = line.iter().map(|point| point.value.median).sum();
+        (!line.is_empty()).then(|| sum / line.len() as f64)
+    };
+    let forwarding = |series| mean(series, "forwarding_gbits");
+    let Some(alone) = forwarding("dpdk-testpmd alone") else {
+        return Finding::default();
+    };
+    let Some(captured) = forwarding("dpdk-dumpcap") else {
+        return Finding {
             shows: format!(
-                "testpmd forwards {alone:.3} Gbit/s alone, {captured:.3} under dpdk-dumpcap{beside}{more}"
+                "testpmd forwards {alone:.3} Gbit/s alone; no capture by pdump was measured"
             ),
-            sentence: format!(
-                "Capture by pdump takes {:.0} % of the forwarding rate (published: 0 to 27 %){}. The ports are veths by af_packet, not a 10G \
-                 card, and all of it shares two CPUs.",
-                (1.0 - captured / alone) * 100.0,
-                trawl.map_or(String::new(), |trawl| format!(
-                    ", trawl at tc {:.0} %",
-                    (1.0 - trawl / alone) * 100.0
-                ))
-            ),
-        }
+            ..Finding::default()
+        };
+    };
+    let share = |series| {
+        let recorded = mean(series, "capture_gbits")?;
+        Some(100.0 * recorded / forwarding(series)?)
+    };
+    let both = |load: &str, metric: &str| {
+        let of = |who: &str| mean(&format!("{who}, {load}"), metric);
+        of(TRAWL).zip(of("dpdk-dumpcap"))
+    };
+    let mut more = String::new();
+    if let Some((ours, theirs)) = both("100 kpps", "recorded_percent") {
+        more.push_str(&format!(
+            "; at 100 kpps trawl records {ours:.2} % (dpdk-dumpcap {theirs:.2} %)"
+        ));
+    }
+    if let Some((ours, theirs)) = both("net_null", "capture_gbits")
+        .zip(both("net_null", "recorded_percent"))
+        .map(|((ours, theirs), (our_share, their_share))| {
+            ((mpps(ours), our_share), (mpps(theirs), their_share))
+        })
+    {
+        more.push_str(&format!(
+            "; with null ports {:.2} million copies a second, {:.1} % of all (dpdk-dumpcap {:.2} million, {:.1} %)",
+            ours.0, ours.1, theirs.0, theirs.1
+        ));
+    }
+    let trawl = forwarding("trawl tc beside dpdk-testpmd");
+    let beside = match (forwarding(TRAWL), share(TRAWL), share("dpdk-dumpcap")) {
+        (Some(rest), Some(ours), Some(theirs)) => format!(
+            "; {rest:.3} under trawl's dpdk tap, which records {ours:.1} % of that (dpdk-dumpcap {theirs:.1} %)"
+        ),
+        _ => String::new(),
+    };
+    Finding {
+        agrees: match captured < alone {
+            true => Agreement::Yes,
+            false => Agreement::Partly,
+        },
+        shows: format!(
+            "testpmd forwards {alone:.3} Gbit/s alone, {captured:.3} under dpdk-dumpcap{beside}{more}"
+        ),
+        sentence: format!(
+            "Capture by pdump takes {:.0} % of the forwarding rate (published: 0 to 27 %){}. The ports are veths by af_packet, not a 10G \
+             card, and all of it shares two CPUs.",
+            (1.0 - captured / alone) * 100.0,
+            trawl.map_or(String::new(), |trawl| format!(
+                ", trawl at tc {:.0} %",
+                (1.0 - trawl / alone) * 100.0
+            ))
+        ),
     }
 }
 
@@ -167,13 +154,7 @@ fn gbits(frames: u64, size: usize, seconds: f64) -> f64 {
     frames as f64 * size as f64 * 8.0 / seconds / 1e9
 }
 
-fn measure(
-    bench: &Bench,
-    who: &str,
-    load: Load,
-    size: usize,
-    seconds: f64,
-) -> std::result::Result<Measured, Stop> {
+fn measure(bench: &Bench, who: &str, load: Load, size: usize, seconds: f64) -> Outcome {
     let line = Line::new(&LineOptions {
         queues: 1,
         ..LineOptions::default()
@@ -191,8 +172,8 @@ fn measure(
     let capture = capture(bench, who, &line, &application.prefix, "in", &file)?;
     let before = received(&line.b)?;
     let mut traffic = match load {
-        Load::Easy(_) => Traffic::at(size, EASY_RATE, seconds, bench.sender_cpu),
-        _ => Traffic::flood(size, seconds, &[bench.sender_cpu]),
+        Load::Easy(_) => Traffic::at(size, EASY_RATE, seconds),
+        _ => Traffic::flood(size, seconds, &[SENDER_CPU]),
     }
     .with(&["--engine", "packet"]);
     if let Load::Easy(frames) = load {
@@ -217,22 +198,18 @@ fn measure(
             _ => forwarded,
         };
         // The hosts send packets of their own now and then.
-        let share = 100.0 * recorded.min(whole) as f64 / whole.max(1) as f64;
+        let share = percent(recorded.min(whole) as f64, whole.max(1) as f64);
         values.insert("recorded_percent", share);
     }
     Ok(Measured {
-        values,
-        sent: Some(sent.frames),
         expected: Some(forwarded),
         recorded,
-        seconds: sent.seconds,
-        cpus: Some((sent.cpus, sent.disturbed)),
-        ..Measured::default()
+        ..Measured::after(sent, values)
     })
 }
 
 /// Measures the maximum of a capture of one null port, in both directions.
-fn measure_null(bench: &Bench, who: &str, seconds: f64) -> std::result::Result<Measured, Stop> {
+fn measure_null(bench: &Bench, who: &str, seconds: f64) -> Outcome {
     let line = Line::new(&LineOptions {
         queues: 1,
         ..LineOptions::default()
@@ -250,17 +227,16 @@ fn measure_null(bench: &Bench, who: &str, seconds: f64) -> std::result::Result<M
     if let Some(peer) = capture {
         let took = began.elapsed().as_secs_f64();
         let said = peer.finish()?;
-        let way = if who == TRAWL {
-            Recorder::TrawlTc
-        } else {
-            Recorder::Dumpcap
+        let way = match who {
+            TRAWL => Recorder::TrawlTc,
+            _ => Recorder::Dumpcap,
         };
         let (claimed, lost) = way
             .claim(&said)
             .and_then(|claim| claim.recorded.zip(claim.lost))
             .ok_or_else(|| Stop::Failed(format!("{who} does not report its losses: {said}")))?;
         let recorded = scratch::contents(file.path(), None)?.packets;
-        let share = 100.0 * recorded as f64 / (claimed + lost).max(1) as f64;
+        let share = percent(recorded as f64, (claimed + lost).max(1) as f64);
         values.insert("capture_gbits", gbits(recorded, NULL_SIZE, took));
         values.insert("recorded_percent", share);
         measured.expected = Some(claimed + lost);
@@ -279,12 +255,7 @@ struct Application {
 }
 
 impl Application {
-    fn start(
-        bench: &Bench,
-        who: &str,
-        line: &Line,
-        ports: &[String; 2],
-    ) -> std::result::Result<Self, Stop> {
+    fn start(bench: &Bench, who: &str, line: &Line, ports: &[String; 2]) -> Result<Self, Stop> {
         let testpmd = bench.peers.path("dpdk-testpmd")?;
         let prefix = format!("trawl{}", std::process::id());
         let said = Scratch::new(&bench.scratch, "testpmd")?;
@@ -296,23 +267,11 @@ impl Application {
             .args(["stdbuf", "-oL"])
             .arg(&testpmd)
             .args(memory(who)?)
-            .args([
-                "-m",
-                "256",
-                "--no-pci",
-                "-l",
-                "0,1",
-                "--file-prefix",
-                &prefix,
-            ])
+            .args(["-m", "256", "--no-pci", "-l", "0,1"])
+            .args(["--file-prefix", &prefix])
             .args(ports)
-            .args([
-                "--",
-                "--forward-mode=io",
-                "--auto-start",
-                "--stats-period=1",
-                "--total-num-mbufs=8192",
-            ]);
+            .args(["--", "--forward-mode=io", "--auto-start"])
+            .args(["--stats-period=1", "--total-num-mbufs=8192"]);
         let runtime = Runtime(prefix.clone());
         let running = Background::spawn(&mut command)?;
         let mut application = Self {
@@ -323,7 +282,7 @@ impl Application {
         };
         while !application.text()?.contains("NIC statistics") {
             if application.running.has_ended() {
-                return Err(Stop::Failed(last_words(&application.text()?)));
+                return Err(Stop::Failed(last_lines(&application.text()?, 3)));
             }
             std::thread::sleep(LOOK_EVERY);
         }
@@ -366,7 +325,7 @@ fn capture(
     prefix: &str,
     ways: &str,
     file: &Scratch,
-) -> std::result::Result<Option<Peer>, Stop> {
+) -> Result<Option<Peer>, Stop> {
     let (mut command, ready) = match who {
         "dpdk-testpmd alone" => return Ok(None),
         "dpdk-dumpcap" => {
@@ -382,40 +341,27 @@ fn capture(
             (shell, "File:")
         }
         TRAWL => {
-            let mut trawl = process::command(&bench.trawl);
-            trawl.args(["capture", "--tap", "dpdk", "--file-prefix", prefix]);
-            trawl
-                .args(["-i", "dpdk:0", "-Q", ways, "-w"])
-                .arg(file.path());
-            (trawl, "capturing on")
+            let (mut trawl, ready) = trawl_capture(bench, "dpdk", ways, &["dpdk:0"], file.path());
+            trawl.args(["--file-prefix", prefix]);
+            (trawl, ready)
         }
         "trawl tc beside dpdk-testpmd" => {
-            let mut trawl = process::command(&bench.trawl);
-            trawl.args(["capture", "--tap", "tc", "-Q", "in", "-i"]);
-            trawl
-                .arg(format!("{}:{}", line.left.name, line.left.interface))
-                .arg("-w")
-                .arg(file.path());
-            (trawl, "capturing on")
+            trawl_capture(bench, "tc", "in", &[&label(&line.left)], file.path())
         }
         other => {
-            return Err(Error::usage(
-                format!("series {other:?}"),
-                "known are dpdk-testpmd alone, dpdk-dumpcap, trawl dpdk, trawl tc beside dpdk-testpmd",
+            return Err(unknown(
+                other,
+                "dpdk-testpmd alone, dpdk-dumpcap, trawl dpdk, trawl tc beside dpdk-testpmd",
             )
             .into());
         }
     };
-    Ok(Some(Peer::start(
-        who,
-        &mut command,
-        bench.capture_cpu,
-        ready,
-    )?))
+    let peer = Peer::start(who, &mut command, capture_cpu(), ready)?;
+    Ok(Some(peer))
 }
 
 /// Returns the memory options. Captures within DPDK share the memory of the captured process, which requires huge pages.
-fn memory(who: &str) -> std::result::Result<&'static [&'static str], Stop> {
+fn memory(who: &str) -> Result<&'static [&'static str], Stop> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let free = meminfo
         .lines()
@@ -459,12 +405,4 @@ impl Drop for Runtime {
             }
         }
     }
-}
-
-fn last_words(text: &str) -> String {
-    let lines: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
-    lines[lines.len().saturating_sub(3)..].join("; ")
 }

@@ -7,99 +7,85 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_lab::{Line, LineOptions, Pair, PairOptions, Station};
 use trawl_sys::{Error, Result};
 
+use super::contenders::{self, Mode, Verdict, Who};
 use super::definition::Space;
-use super::{Bench, Case, Measure, Measured, Stop};
-use super::{Comparison, compared};
-use crate::model::{Agreement, Experiment, Finding};
+use super::{Bench, Case, Comparison, Measured, Outcome, Statements, Stop, compared};
+use crate::machine::cpus;
+use crate::model::{Agreement, CpuUse, Experiment, Finding};
 use crate::process;
 use crate::scratch::Scratch;
-use crate::traffic::{Napi, Sent, Traffic, interface_name, received};
-
-use super::contenders::{self, Mode, Verdict, Who};
-
-#[derive(Clone, Copy, Debug)]
-pub enum Programs {
-    /// By sending threads.
-    Threads,
-    Offload,
-    /// trawl's programs and the peers', one flow from one core.
-    Beside,
-    /// By cores, each of which sends and receives.
-    Cores,
-    /// CPU use of the receiving core by offered load.
-    CpuUse,
-    /// By the number of routes.
-    Route,
-}
+use crate::traffic::{Napi, SENDER_CPU, Sent, Traffic, capture_cpu, interface_name, received};
 
 /// Arguments for separate flows of each core: a shared flow is a cache line that the cores contend for.
 const FLOWS: [&str; 4] = ["--flows", "64", "--src-port", "1024-1087"];
 
-impl Measure for Programs {
-    fn cases(&self, space: &Space, bench: &Bench) -> Result<Vec<Case>> {
-        let seconds = space.number("seconds")?;
-        let size = space.number("size")? as usize;
-        let (me, cpu) = (*self, bench.sender_cpu);
-        Case::each(space, self.axis(), |series, x| {
-            let who = Who::find(series)?;
-            let rate = x * 1e6;
-            Ok(Box::new(move |bench| match (me, who) {
-                (Self::CpuUse, _) => cpu_use(bench, who, Traffic::at(size, rate, seconds, cpu)),
-                (Self::Route, _) => route(bench, who, x as u32, size, seconds),
-                (Self::Beside, Who::TrawlRoute | Who::Kernel) => {
-                    route(bench, who, 1, size, seconds)
-                }
-                (Self::Cores, _) => {
-                    let traffic = Traffic::flood(size, seconds, &spread(x));
-                    measure(bench, who, &traffic.with(&FLOWS))
-                }
-                _ => measure(bench, who, &Traffic::flood(size, seconds, &spread(x))),
-            }))
-        })
-    }
-
-    fn judge(&self, experiment: &Experiment) -> Finding {
-        match self {
-            Self::Threads => judge_threads(experiment),
-            Self::Offload => Finding::default(),
-            Self::Beside => compared(
-                experiment,
-                &[
-                    ("DROP native", "xdp-bench's DROP"),
-                    ("TX native", "xdp-bench's TX"),
-                    ("REDIRECT native", "xdp-bench's REDIRECT"),
-                    ("REDIRECT by a map", "xdp-bench's REDIRECT by a map"),
-                    ("trawl route", "Linux forwarding"),
-                ],
-                "mpps",
-                Comparison::Faster,
-            ),
-            Self::Cores => judge_cores(experiment),
-            Self::CpuUse => judge_cpu_use(experiment),
-            Self::Route => judge_route(experiment),
-        }
-    }
+/// Returns the size of frames, and the seconds of a run.
+fn parameters(space: &Space) -> Result<(usize, f64)> {
+    Ok((space.number("size")? as usize, space.number("seconds")?))
 }
 
-impl Programs {
-    fn axis(self) -> &'static str {
-        match self {
-            Self::Threads | Self::Offload | Self::Beside => "threads",
-            Self::Cores => "cores",
-            Self::CpuUse => "mpps",
-            Self::Route => "routes",
-        }
-    }
+/// By sending threads.
+pub fn threads(space: &Space) -> Result<Vec<Case>> {
+    let (size, seconds) = parameters(space)?;
+    Case::each(space, "threads", |series, threads| {
+        let who = Who::find(series)?;
+        let traffic = Traffic::flood(size, seconds, &spread(threads));
+        Ok(move |bench: &Bench| match who {
+            Who::TrawlRoute | Who::Kernel => route(bench, who, 1, size, seconds),
+            _ => measure(bench, who, &traffic),
+        })
+    })
+}
+
+/// By cores, each of which sends and receives.
+pub fn cores(space: &Space) -> Result<Vec<Case>> {
+    let (size, seconds) = parameters(space)?;
+    Case::each(space, "cores", |series, cores| {
+        let who = Who::find(series)?;
+        let traffic = Traffic::flood(size, seconds, &spread(cores)).with(&FLOWS);
+        Ok(move |bench: &Bench| measure(bench, who, &traffic))
+    })
+}
+
+/// CPU use of the receiving core by offered load.
+pub fn cpu_uses(space: &Space) -> Result<Vec<Case>> {
+    let (size, seconds) = parameters(space)?;
+    Case::each(space, "mpps", |series, millions| {
+        let who = Who::find(series)?;
+        let traffic = Traffic::at(size, millions * 1e6, seconds);
+        Ok(move |bench: &Bench| cpu_use(bench, who, &traffic))
+    })
+}
+
+/// By the number of routes.
+pub fn routes(space: &Space) -> Result<Vec<Case>> {
+    let (size, seconds) = parameters(space)?;
+    Case::each(space, "routes", |series, routes| {
+        let who = Who::find(series)?;
+        Ok(move |bench: &Bench| route(bench, who, routes as u32, size, seconds))
+    })
+}
+
+pub fn judge_with_peers(experiment: &Experiment) -> Finding {
+    let pairs = [
+        ("DROP native", "xdp-bench's DROP"),
+        ("TX native", "xdp-bench's TX"),
+        ("REDIRECT native", "xdp-bench's REDIRECT"),
+        ("REDIRECT by a map", "xdp-bench's REDIRECT by a map"),
+        ("trawl route", "Linux forwarding"),
+    ];
+    compared(experiment, &pairs, "mpps", Comparison::Faster)
 }
 
 /// Returns the CPU of each thread: the machine's CPUs in turn.
 pub(super) fn spread(threads: f64) -> Vec<usize> {
-    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    (0..threads as usize).map(|thread| thread % cpus).collect()
+    (0..threads as usize)
+        .map(|thread| thread % cpus())
+        .collect()
 }
 
 /// Floods the contender in a line of three hosts, which allows every verdict.
-fn measure(bench: &Bench, who: Who, traffic: &Traffic) -> Result<Measured, Stop> {
+fn measure(bench: &Bench, who: Who, traffic: &Traffic) -> Outcome {
     if let Who::Xdp(_, Mode::Offloaded) = who {
         return Err(contenders::offload_refusal(bench));
     }
@@ -126,39 +112,31 @@ fn measure(bench: &Bench, who: Who, traffic: &Traffic) -> Result<Measured, Stop>
     let before = received(goal)?;
     // To the router itself, so that only the contender forwards them.
     let sent = traffic.send(bench, &line.a, at)?;
-    Ok(measured(&sent, received(goal)? - before))
+    Ok(measured(sent, received(goal)? - before))
 }
 
-pub(super) fn measured(sent: &Sent, done: u64) -> Measured {
+/// Returns the rate of the packets that were done, and the CPU time of each.
+pub(super) fn measured(sent: Sent, done: u64) -> Measured {
     let rate = done as f64 / sent.seconds.max(f64::EPSILON);
-    let busy: f32 = sent
-        .cpus
-        .iter()
-        .map(|cpu| cpu.user + cpu.system + cpu.softirq)
-        .sum();
+    let busy = |cpu: &CpuUse| cpu.user + cpu.system + cpu.softirq;
+    let busy: f32 = sent.cpus.iter().map(busy).sum();
+    let nanoseconds = f64::from(busy) * 1e9 / rate.max(1.0);
+    let values = [("mpps", rate / 1e6), ("ns_per_packet", nanoseconds)];
     Measured {
-        values: [
-            ("mpps", rate / 1e6),
-            ("ns_per_packet", f64::from(busy) * 1e9 / rate.max(1.0)),
-        ]
-        .into(),
-        sent: Some(sent.frames),
         recorded: Some(done),
-        seconds: sent.seconds,
-        cpus: Some((sent.cpus.clone(), sent.disturbed.clone())),
-        ..Measured::default()
+        ..Measured::after(sent, values)
     }
 }
 
 /// Measures the CPU use of the receiving core at an offered load: the packets are handed to a kernel thread on a core of its
 /// own.
-fn cpu_use(bench: &Bench, who: Who, traffic: Traffic) -> Result<Measured, Stop> {
+fn cpu_use(bench: &Bench, who: Who, traffic: &Traffic) -> Outcome {
     let lab = Pair::new(&PairOptions {
         interfaces: ["veth0".to_owned(), interface_name()],
         ..PairOptions::default()
     })?;
     let placed = who.place(bench, &lab.b, &lab.a)?;
-    let napi = Napi::pinned(&lab.b, bench.capture_cpu)?;
+    let napi = Napi::pinned(&lab.b, capture_cpu())?;
     let (counted, busy) = (received(&lab.b)?, napi.cpu_seconds());
     let sent = traffic.send(bench, &lab.a, &lab.b)?;
     let busy = napi.cpu_seconds() - busy;
@@ -167,36 +145,31 @@ fn cpu_use(bench: &Bench, who: Who, traffic: Traffic) -> Result<Measured, Stop> 
     let seconds = sent.seconds.max(f64::EPSILON);
     // On a veth, a slow receiver holds the sender up: its queue is full.
     let offered = traffic.rate.map_or(1.0, |rate| sent.per_second() / rate);
-    let mut measured = measured(&sent, done);
-    measured.values = [
+    let values = [
         ("cpu_percent", (busy / seconds).min(1.0) * 100.0),
         ("mpps", done as f64 / seconds / 1e6),
         ("offered_percent", offered.min(1.0) * 100.0),
-    ]
-    .into();
-    Ok(measured)
+    ];
+    Ok(Measured {
+        recorded: Some(done),
+        ..Measured::after(sent, values)
+    })
 }
 
 /// Measures forwarding between two hosts with this many routes in the table.
-fn route(
-    bench: &Bench,
-    who: Who,
-    routes: u32,
-    size: usize,
-    seconds: f64,
-) -> Result<Measured, Stop> {
+fn route(bench: &Bench, who: Who, routes: u32, size: usize, seconds: f64) -> Outcome {
     let line = Line::new(&LineOptions::default())?;
     let _end = Loaded::native(Does::Drop, &line.b)?;
     fill(&line.left, &line.right, &line.b, routes)?;
     let _placed = who.place(bench, &line.left, &line.right)?;
     let before = received(&line.b)?;
-    let traffic = Traffic::flood(size, seconds, &[bench.sender_cpu]);
+    let traffic = Traffic::flood(size, seconds, &[SENDER_CPU]);
     let sent = traffic.send(bench, &line.a, &line.b)?;
     let done = received(&line.b)? - before;
     if done == 0 {
         return Err(Stop::Failed("no frame was forwarded".to_owned()));
     }
-    Ok(measured(&sent, done))
+    Ok(measured(sent, done))
 }
 
 /// Adds routes of prefix length 24 from 32.0.0.0 on, through the far host; the used route exists already.
@@ -220,97 +193,41 @@ fn fill(left: &Station, right: &Station, far: &Station, routes: u32) -> Result<(
     let scratch = Scratch::new(&std::env::temp_dir(), "routes")?;
     std::fs::write(scratch.path(), batch).map_err(|e| Error::os("cannot write the routes", e))?;
     let mut ip = Command::new("ip");
-    ip.args(["-n", &left.name, "-batch"]).arg(scratch.path());
-    process::run(&mut ip)?;
+    process::run(ip.args(["-n", &left.name, "-batch"]).arg(scratch.path()))?;
     Ok(())
 }
 
 // Conclusions from the rates of programs, compared with the studies.
 
-fn at(experiment: &Experiment, series: &str, metric: &str, x: f64) -> Option<f64> {
-    let line = experiment.line(series, metric);
-    line.iter()
-        .find(|point| point.x == x)
-        .map(|point| point.value.median)
-}
-
-fn ends(experiment: &Experiment) -> (f64, f64) {
-    let xs = || experiment.points.iter().map(|point| point.x);
-    (xs().fold(f64::INFINITY, f64::min), xs().fold(0.0, f64::max))
-}
-
-fn listed(experiment: &Experiment, metric: &str, x: f64, unit: &str) -> String {
-    let of = |series: String| {
-        let value = at(experiment, &series, metric, x)?;
-        Some(format!("{series} {value:.2}{unit}"))
-    };
-    let parts: Vec<String> = experiment.series().into_iter().filter_map(of).collect();
-    parts.join(", ")
-}
-
-fn judge_threads(experiment: &Experiment) -> Finding {
-    let (one, _) = ends(experiment);
-    let rate = |series: &str| at(experiment, series, "mpps", one);
-    let mut held = Vec::new();
-    let mut broken = Vec::new();
-    let mut check = |text: String, holds: bool| {
-        if holds {
-            held.push(text)
-        } else {
-            broken.push(text)
-        }
-    };
+pub fn judge_threads(experiment: &Experiment) -> Finding {
+    let (one, _) = experiment.ends();
+    let rate = |series: &str| experiment.median(series, "mpps", one);
+    let mut statements = Statements::default();
     for verdict in ["DROP", "PASS", "TX", "REDIRECT"] {
-        let (native, generic) = (
-            rate(&format!("{verdict} native")),
-            rate(&format!("{verdict} generic")),
-        );
-        if let (Some(native), Some(generic)) = (native, generic) {
+        let rates = ["native", "generic"].map(|mode| rate(&format!("{verdict} {mode}")));
+        if let [Some(native), Some(generic)] = rates {
+            let text = format!("native {verdict} is {:.1} times generic", native / generic);
             let expected = verdict != "PASS";
-            check(
-                format!("native {verdict} is {:.1} times generic", native / generic),
-                (native > generic) == expected,
-            );
+            statements.check(text, (native > generic) == expected);
         }
     }
     for other in ["PASS native", "TX native", "REDIRECT native"] {
         if let (Some(drop), Some(other_rate)) = (rate("DROP native"), rate(other)) {
-            check(
-                format!("DROP native is {:.1} times {other}", drop / other_rate),
-                drop >= other_rate,
-            );
+            let text = format!("DROP native is {:.1} times {other}", drop / other_rate);
+            statements.check(text, drop >= other_rate);
         }
     }
-    let rules: Vec<f64> = ["iptables DROP", "nft DROP"]
-        .iter()
-        .filter_map(|one| rate(one))
-        .collect();
-    if let (Some(drop), Some(best)) = (rate("DROP native"), rules.iter().copied().reduce(f64::max))
-    {
-        check(
-            format!(
-                "native DROP is {:.1} times the firewall's best",
-                drop / best
-            ),
-            drop > best,
-        );
+    let rules = ["iptables DROP", "nft DROP"].into_iter().filter_map(rate);
+    if let (Some(drop), Some(best)) = (rate("DROP native"), rules.reduce(f64::max)) {
+        let times = drop / best;
+        let text = format!("native DROP is {times:.1} times the firewall's best");
+        statements.check(text, drop > best);
     }
-    finding(experiment, &held, &broken, one, "1 thread")
+    finding(experiment, &statements, one, "1 thread")
 }
 
-fn finding(
-    experiment: &Experiment,
-    held: &[String],
-    broken: &[String],
-    x: f64,
-    place: &str,
-) -> Finding {
-    let agrees = match (held.is_empty(), broken.is_empty()) {
-        (true, true) => Agreement::NotMeasured,
-        (false, true) => Agreement::Yes,
-        (true, false) => Agreement::No,
-        (false, false) => Agreement::Partly,
-    };
+fn finding(experiment: &Experiment, statements: &Statements, x: f64, place: &str) -> Finding {
+    let (held, broken) = (&statements.held, &statements.broken);
     let mut sentence = match held.is_empty() {
         true => String::new(),
         false => format!("As published: {}.", held.join("; ")),
@@ -319,36 +236,27 @@ fn finding(
         sentence.push_str(&format!(" Other than published: {}.", broken.join("; ")));
     }
     Finding {
-        agrees,
-        shows: format!("{place}: {} (Mpps)", listed(experiment, "mpps", x, "")),
+        agrees: statements.agreement(),
+        shows: format!("{place}: {} (Mpps)", experiment.listed("mpps", x, "")),
         sentence: sentence.trim().to_owned(),
     }
 }
 
-fn judge_cores(experiment: &Experiment) -> Finding {
-    let (one, most) = ends(experiment);
-    let (mut held, mut broken) = (Vec::new(), Vec::new());
+pub fn judge_cores(experiment: &Experiment) -> Finding {
+    let (one, most) = experiment.ends();
+    let mut statements = Statements::default();
     for series in experiment.series() {
-        let rates = (
-            at(experiment, &series, "mpps", one),
-            at(experiment, &series, "mpps", most),
-        );
-        if let (Some(first), Some(last)) = rates
+        let rates = [one, most].map(|cores| experiment.median(&series, "mpps", cores));
+        if let [Some(first), Some(last)] = rates
             && most > one
         {
-            let text = format!(
-                "{series} grows {:.2} times from {one} to {most} cores",
-                last / first
-            );
+            let growth = last / first;
+            let text = format!("{series} grows {growth:.2} times from {one} to {most} cores");
             // Near-linear: at least three quarters of the cores' number.
-            if last / first > 0.75 * most / one {
-                held.push(text)
-            } else {
-                broken.push(text)
-            }
+            statements.check(text, growth > 0.75 * most / one);
         }
     }
-    let rate = |series: &str| at(experiment, series, "mpps", one);
+    let rate = |series: &str| experiment.median(series, "mpps", one);
     let order = [
         "DROP native",
         "iptables raw DROP",
@@ -357,18 +265,14 @@ fn judge_cores(experiment: &Experiment) -> Finding {
     for pair in order.windows(2) {
         if let (Some(first), Some(second)) = (rate(pair[0]), rate(pair[1])) {
             let text = format!("{} is {:.1} times {}", pair[0], first / second, pair[1]);
-            if first > second {
-                held.push(text)
-            } else {
-                broken.push(text)
-            }
+            statements.check(text, first > second);
         }
     }
-    finding(experiment, &held, &broken, one, "1 core")
+    finding(experiment, &statements, one, "1 core")
 }
 
-fn judge_cpu_use(experiment: &Experiment) -> Finding {
-    let (_, most) = ends(experiment);
+pub fn judge_cpu_use(experiment: &Experiment) -> Finding {
+    let (_, most) = experiment.ends();
     let busy = |series: &str| {
         let line = experiment.line(series, "cpu_percent");
         line.last().map(|point| (point.x, point.value.median))
@@ -378,14 +282,10 @@ fn judge_cpu_use(experiment: &Experiment) -> Finding {
         return Finding::default();
     };
     Finding {
-        agrees: if xdp < linux {
-            Agreement::Yes
-        } else {
-            Agreement::No
-        },
+        agrees: Agreement::of(xdp < linux),
         shows: format!(
             "at {most} Mpps: {}",
-            listed(experiment, "cpu_percent", most, " %")
+            experiment.listed("cpu_percent", most, " %")
         ),
         sentence: format!(
             "At their highest load XDP uses {xdp:.0} % of the receiving core, Linux {linux:.0} % (at {load} Mpps); published: Linux \
@@ -394,8 +294,8 @@ fn judge_cpu_use(experiment: &Experiment) -> Finding {
     }
 }
 
-fn judge_route(experiment: &Experiment) -> Finding {
-    let (one, full) = ends(experiment);
+pub fn judge_route(experiment: &Experiment) -> Finding {
+    let (one, full) = experiment.ends();
     let ratio = |x: f64| experiment.paired("trawl route", "Linux forwarding", "mpps", x);
     let Some(single) = ratio(one) else {
         return Finding::default();
@@ -404,12 +304,8 @@ fn judge_route(experiment: &Experiment) -> Finding {
         format!(", {:.1} times with {full} routes", ratio.median)
     });
     Finding {
-        agrees: if single.median > 1.5 {
-            Agreement::Yes
-        } else {
-            Agreement::No
-        },
-        shows: format!("1 route: {} (Mpps)", listed(experiment, "mpps", one, "")),
+        agrees: Agreement::of(single.median > 1.5),
+        shows: format!("1 route: {} (Mpps)", experiment.listed("mpps", one, "")),
         sentence: format!(
             "XDP forwarding is {:.1} times Linux's with one route{more} (published: 3 times, and 2.8 with a full table).",
             single.median

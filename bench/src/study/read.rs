@@ -14,8 +14,7 @@ use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_sys::{Error, Result};
 
 use super::definition::Space;
-use super::{Bench, Case, Measure, Measured, Stop};
-use super::{Comparison, compared};
+use super::{Bench, Case, Comparison, Measured, Outcome, Stop, compared, unknown};
 use crate::model::{Experiment, Finding};
 use crate::process;
 use crate::scratch::Scratch;
@@ -31,9 +30,6 @@ const TASKS: [(&str, Option<&str>); 3] = [
     ("rewrite, 1 % matches", Some("udp port 53")),
 ];
 
-#[derive(Clone, Copy, Debug)]
-pub struct Recordings;
-
 /// The recording of the latest case: the next one may read it too.
 type Shared = Rc<RefCell<Option<Recording>>>;
 
@@ -43,57 +39,49 @@ struct Recording {
     packets: u64,
 }
 
-impl Measure for Recordings {
-    fn cases(&self, space: &Space, _: &Bench) -> Result<Vec<Case>> {
-        let shared = Shared::default();
-        Case::each(space, "megabytes", |series, megabytes| {
-            let (program, task) = series.split_once(", ").unwrap_or((series, ""));
-            let task = TASKS.iter().find(|(name, _)| *name == task);
-            let (Some((_, filter)), "trawl" | "tcpdump") = (task, program) else {
-                return Err(Error::usage(
-                    format!("series {series:?}"),
-                    "known are trawl and tcpdump, each with: print to a pipe; rewrite, most match; rewrite, 1 % matches",
-                ));
-            };
-            let (program, shared) = (program.to_owned(), Rc::clone(&shared));
-            Ok(Box::new(move |bench| {
-                let mut shared = shared.borrow_mut();
-                if shared.as_ref().is_none_or(|one| one.megabytes != megabytes) {
-                    *shared = Some(Recording::write(&bench.scratch, megabytes)?);
-                }
-                match &*shared {
-                    Some(recording) => measure(bench, recording, &program, *filter),
-                    None => Err(Stop::Failed("the recording is missing".to_owned())),
-                }
-            }))
-        })
-    }
-
-    fn judge(&self, experiment: &Experiment) -> Finding {
-        let names = TASKS.map(|(task, _)| [format!("trawl, {task}"), format!("tcpdump, {task}")]);
-        let pairs = names.each_ref().map(|[a, b]| (a.as_str(), b.as_str()));
-        let mut finding = compared(experiment, &pairs, "mpps", Comparison::Faster);
-        for (ours, theirs) in &pairs[1..] {
-            let made = |series: &str| {
-                let own = |run: &&crate::model::Run| run.series == series;
-                experiment
-                    .runs
-                    .iter()
-                    .find(own)?
-                    .values
-                    .get("made")
-                    .copied()
-            };
-            if let (Some(ours), Some(theirs)) = (made(ours), made(theirs))
-                && ours != theirs
-            {
-                let text =
-                    format!(" Their files differ: trawl wrote {ours} bytes, tcpdump {theirs}.");
-                finding.sentence.push_str(&text);
+pub fn cases(space: &Space) -> Result<Vec<Case>> {
+    let shared = Shared::default();
+    Case::each(space, "megabytes", |series, megabytes| {
+        let (program, task) = series.split_once(", ").unwrap_or((series, ""));
+        let task = TASKS.iter().find(|(name, _)| *name == task);
+        let (Some((_, filter)), "trawl" | "tcpdump") = (task, program) else {
+            return Err(unknown(
+                series,
+                "trawl and tcpdump, each with: print to a pipe; rewrite, most match; rewrite, 1 % matches",
+            ));
+        };
+        let (program, shared) = (program.to_owned(), Rc::clone(&shared));
+        Ok(move |bench: &Bench| {
+            let mut shared = shared.borrow_mut();
+            if shared.as_ref().is_none_or(|one| one.megabytes != megabytes) {
+                *shared = Some(Recording::write(&bench.scratch, megabytes)?);
             }
+            match &*shared {
+                Some(recording) => measure(bench, recording, &program, *filter),
+                None => Err(Stop::Failed("the recording is missing".to_owned())),
+            }
+        })
+    })
+}
+
+pub fn judge(experiment: &Experiment) -> Finding {
+    let names = TASKS.map(|(task, _)| [format!("trawl, {task}"), format!("tcpdump, {task}")]);
+    let pairs = names.each_ref().map(|[a, b]| (a.as_str(), b.as_str()));
+    let mut finding = compared(experiment, &pairs, "mpps", Comparison::Faster);
+    for (ours, theirs) in &pairs[1..] {
+        let made = |series: &str| {
+            let mut runs = experiment.runs.iter();
+            let run = runs.find(|run| run.series == series)?;
+            run.values.get("made").copied()
+        };
+        if let (Some(ours), Some(theirs)) = (made(ours), made(theirs))
+            && ours != theirs
+        {
+            let text = format!(" Their files differ: trawl wrote {ours} bytes, tcpdump {theirs}.");
+            finding.sentence.push_str(&text);
         }
-        finding
     }
+    finding
 }
 
 impl Recording {
@@ -148,18 +136,9 @@ fn frame(number: u32) -> Vec<u8> {
     }
 }
 
-fn measure(
-    bench: &Bench,
-    recording: &Recording,
-    program: &str,
-    filter: Option<&str>,
-) -> std::result::Result<Measured, Stop> {
+fn measure(bench: &Bench, recording: &Recording, program: &str, filter: Option<&str>) -> Outcome {
     let mut command = match program {
-        "trawl" => {
-            let mut trawl = process::command(&bench.trawl);
-            trawl.arg("read");
-            trawl
-        }
+        "trawl" => bench.command(&["read"]),
         // As root, since it could not write to most directories otherwise.
         peer => {
             let mut tcpdump = process::command(bench.peers.path(peer)?);

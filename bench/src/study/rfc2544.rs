@@ -4,54 +4,39 @@ use trawl_lab::{Line, LineOptions};
 use trawl_sys::Result;
 
 use super::definition::Space;
-use super::{Bench, Case, Measure, Measured, Stop};
+use super::{Bench, Case, Measured, Outcome, Stop};
 use crate::model::{Agreement, Experiment, Finding};
 use crate::process;
+use crate::traffic::{SENDER_CPU, label};
 
-#[derive(Clone, Copy, Debug)]
-pub struct Rfc2544;
+pub fn cases(space: &Space) -> Result<Vec<Case>> {
+    let seconds = space.number("seconds")?;
+    let limits = [space.number("resolution")?, space.number("loss")?];
+    Case::each(space, "sizes", |series, size| {
+        let is_routed = series.starts_with("trawl");
+        Ok(move |bench: &Bench| measure(bench, is_routed, size as usize, seconds, limits))
+    })
+}
 
-impl Measure for Rfc2544 {
-    fn cases(&self, space: &Space, _: &Bench) -> Result<Vec<Case>> {
-        let seconds = space.number("seconds")?;
-        let resolution = space.number("resolution")?;
-        let loss = space.number("loss")?;
-        Case::each(space, "sizes", |series, size| {
-            let is_routed = series.starts_with("trawl");
-            Ok(Box::new(move |bench| {
-                measure(bench, is_routed, size as usize, seconds, [resolution, loss])
-            }))
-        })
-    }
-
-    fn judge(&self, experiment: &Experiment) -> Finding {
-        let at = |series: &str, metric: &str| {
-            let line = experiment.line(series, metric);
-            line.first().map(|point| (point.x, point.value.median))
-        };
-        let (Some((size, xdp)), Some((_, linux))) = (
-            at("trawl route", "throughput_mpps"),
-            at("Linux forwarding", "throughput_mpps"),
-        ) else {
-            return Finding::default();
-        };
-        let latency = |series| at(series, "latency_p50_us").map_or(0.0, |(_, latency)| latency);
-        Finding {
-            agrees: if xdp > linux {
-                Agreement::Yes
-            } else {
-                Agreement::No
-            },
-            shows: format!(
-                "{size} B without loss: trawl route {xdp:.2} Mpps, Linux forwarding {linux:.2} Mpps; latency at that rate {:.1} and {:.1} us",
-                latency("trawl route"),
-                latency("Linux forwarding")
-            ),
-            sentence: format!(
-                "Without loss XDP forwards {:.1} times what Linux forwards; the sender, on the router's CPU, is part of either figure.",
-                xdp / linux.max(f64::EPSILON)
-            ),
-        }
+pub fn judge(experiment: &Experiment) -> Finding {
+    let (size, _) = experiment.ends();
+    let at = |series: &str, metric: &str| experiment.median(series, metric, size);
+    let rate = |series: &str| at(series, "throughput_mpps");
+    let (Some(xdp), Some(linux)) = (rate("trawl route"), rate("Linux forwarding")) else {
+        return Finding::default();
+    };
+    let latency = |series: &str| at(series, "latency_p50_us").unwrap_or_default();
+    Finding {
+        agrees: Agreement::of(xdp > linux),
+        shows: format!(
+            "{size} B without loss: trawl route {xdp:.2} Mpps, Linux forwarding {linux:.2} Mpps; latency at that rate {:.1} and {:.1} us",
+            latency("trawl route"),
+            latency("Linux forwarding")
+        ),
+        sentence: format!(
+            "Without loss XDP forwards {:.1} times what Linux forwards; the sender, on the router's CPU, is part of either figure.",
+            xdp / linux.max(f64::EPSILON)
+        ),
     }
 }
 
@@ -61,40 +46,27 @@ fn measure(
     size: usize,
     seconds: f64,
     [resolution, loss]: [f64; 2],
-) -> std::result::Result<Measured, Stop> {
+) -> Outcome {
     let line = Line::new(&LineOptions::default())?;
-    let label = |station: &trawl_lab::Station| format!("{}:{}", station.name, station.interface);
     let (left, right) = (label(&line.left), label(&line.right));
     if is_routed {
-        process::run(process::command(&bench.trawl).args(["route", "load", &left, &right]))?;
+        bench.run(&["route", "load", &left, &right])?;
     }
-    let result = process::json(
-        &bench.trawl,
-        &[
-            "gen",
-            "rfc2544",
-            "--yes",
-            "--json",
-            "--frame-loss",
-            "--back-to-back",
-            "--cpu",
-            &bench.sender_cpu.to_string(),
-            "--tx",
-            &label(&line.a),
-            "--rx",
-            &label(&line.b),
-            "--sizes",
-            &size.to_string(),
-            "--duration",
-            &format!("{}ms", (seconds * 1e3) as u64),
-            "--resolution",
-            &resolution.to_string(),
-            "--loss",
-            &loss.to_string(),
-        ],
-    );
+    let mut generator = bench.command(&["gen", "rfc2544", "--yes", "--json"]);
+    generator.args(["--frame-loss", "--back-to-back"]);
+    generator.args(["--tx", &label(&line.a), "--rx", &label(&line.b)]);
+    for (option, value) in [
+        ("--cpu", SENDER_CPU.to_string()),
+        ("--sizes", size.to_string()),
+        ("--duration", format!("{}ms", (seconds * 1e3) as u64)),
+        ("--resolution", resolution.to_string()),
+        ("--loss", loss.to_string()),
+    ] {
+        generator.args([option, &value]);
+    }
+    let result = process::json_of(&mut generator);
     if is_routed {
-        process::run(process::command(&bench.trawl).args(["route", "unload", &left, &right]))?;
+        bench.run(&["route", "unload", &left, &right])?;
     }
     let result = &result?["results"][0];
     let Some(throughput) = result["throughput_frames_per_second"].as_f64() else {

@@ -35,23 +35,16 @@ pub fn run(
     before: Option<Report>,
     watch: &mut dyn FnMut(&Progress) -> bool,
 ) -> Result<Report> {
-    let entries = request
-        .experiments
-        .iter()
-        .map(|name| catalogue::find(name))
-        .collect::<Result<Vec<_>>>()?;
+    let plan = |name: &String| Planned::new(catalogue::find(name)?, request);
+    let plans = request.experiments.iter().map(plan);
+    let plans = plans.collect::<Result<Vec<_>>>()?;
     std::fs::create_dir_all(directory)
         .map_err(|e| Error::os(format!("cannot make {}", directory.display()), e))?;
-    let plans = entries
-        .iter()
-        .map(|entry| Planned::new(entry, request, bench))
-        .collect::<Result<Vec<_>>>()?;
-    let mut report = before.unwrap_or_else(|| Report {
+    let began = SystemTime::UNIX_EPOCH.elapsed();
+    let report = before.unwrap_or_else(|| Report {
         schema: SCHEMA.to_owned(),
         trawl: env!("CARGO_PKG_VERSION").to_owned(),
-        started_unix: SystemTime::UNIX_EPOCH
-            .elapsed()
-            .map_or(0, |since| since.as_secs()),
+        started_unix: began.map_or(0, |since| since.as_secs()),
         request: request.clone(),
         conditions: machine::conditions(trawl_lab::PairOptions::default().queues),
         peers: bench.peers.records().to_vec(),
@@ -59,53 +52,31 @@ pub fn run(
         complete: false,
     });
     results::save(directory, &report)?;
-    let total = plans.iter().map(Planned::total).sum();
-    let mut clock = Clock::new(total, request);
     let most = plans.iter().map(|plan| plan.repetitions).max().unwrap_or(0);
+    let mut runner = Runner {
+        bench,
+        directory,
+        clock: Clock::new(plans.iter().map(Planned::total).sum(), request),
+        report,
+        watch,
+    };
     // One repetition of every experiment before the next: other work on the machine affects all of them.
     for repetition in 1..=most {
-        for (entry, plan) in entries.iter().zip(&plans) {
-            if repetition > plan.repetitions {
-                continue;
-            }
-            let at = plan.place_in(&mut report);
-            let experiment = &mut report.experiments[at];
-            if repetition > 1 && !clock.has_time_for(experiment.seconds / f64::from(repetition - 1))
-            {
-                experiment.repetitions_left_out += 1;
-                clock.done += plan.cases.len();
-                continue;
-            }
-            let began = Instant::now();
-            let whole = plan.run(
-                entry,
-                repetition,
-                bench,
-                &mut report,
-                at,
-                directory,
-                &mut clock,
-                watch,
-            )?;
-            let experiment = &mut report.experiments[at];
-            experiment.seconds += began.elapsed().as_secs_f64();
-            finish(entry, experiment);
-            results::save(directory, &report)?;
-            results::save_csv(directory, &report)?;
-            if !whole {
-                return Ok(report);
+        for plan in plans.iter().filter(|plan| repetition <= plan.repetitions) {
+            if !runner.repeat(plan, repetition)? {
+                return Ok(runner.report);
             }
         }
     }
-    report.complete = true;
-    results::save(directory, &report)?;
-    Ok(report)
+    runner.report.complete = true;
+    results::save(directory, &runner.report)?;
+    Ok(runner.report)
 }
 
 fn finish(entry: &Entry, experiment: &mut Experiment) {
     experiment.summarise();
     experiment.finding = match experiment.points.is_empty() {
-        false => entry.measure.judge(experiment),
+        false => (entry.judge)(experiment),
         true => Finding {
             shows: "nothing was measured".to_owned(),
             ..Finding::default()
@@ -166,45 +137,40 @@ impl Clock {
 
 /// One experiment's cases.
 struct Planned {
+    entry: &'static Entry,
     cases: Vec<Case>,
     repetitions: u32,
     empty: Experiment,
 }
 
 impl Planned {
-    fn new(entry: &Entry, request: &Request, bench: &Bench) -> Result<Self> {
+    fn new(entry: &'static Entry, request: &Request) -> Result<Self> {
         let definition = entry.definition()?;
         let space = definition.space(request.profile, &request.set)?;
         let repetitions = match request.repeat {
             Some(count) => count,
             None => space.number("repeat")? as u32,
         };
+        let names_a_tap = |series: &str| {
+            let mut words = series.split([' ', ',']);
+            words.any(|word| request.taps.iter().any(|tap| tap == word))
+        };
         let wanted = |case: &Case| match Peers::of_series(&case.series) {
             Some(_) if request.no_peers => false,
             Some(peer) => request.peers.is_empty() || request.peers.iter().any(|one| one == peer),
-            None => {
-                request.taps.is_empty()
-                    || !case.series.starts_with("trawl")
-                    || request
-                        .taps
-                        .iter()
-                        .any(|tap| case.series.split([' ', ',']).any(|word| word == tap))
-            }
+            None if request.taps.is_empty() || !case.series.starts_with("trawl") => true,
+            None => names_a_tap(&case.series),
         };
-        let mut cases = entry.measure.cases(&space, bench)?;
+        let mut cases = (entry.cases)(&space)?;
         cases.retain(wanted);
         let empty = Experiment {
             command: command(&definition.name, request),
             definition,
             parameters: space.as_text(),
-            runs: Vec::new(),
-            points: Vec::new(),
-            failures: Vec::new(),
-            finding: Finding::default(),
-            seconds: 0.0,
-            repetitions_left_out: 0,
+            ..Experiment::default()
         };
         Ok(Self {
+            entry,
             cases,
             repetitions,
             empty,
@@ -218,86 +184,100 @@ impl Planned {
     /// Returns the index of the experiment in the report; a new one is appended.
     fn place_in(&self, report: &mut Report) -> usize {
         let name = &self.empty.definition.name;
-        let found = report
-            .experiments
-            .iter()
-            .position(|one| one.definition.name == *name);
+        let mut all = report.experiments.iter();
+        let found = all.position(|one| one.definition.name == *name);
         found.unwrap_or_else(|| {
             report.experiments.push(self.empty.clone());
             report.experiments.len() - 1
         })
     }
+}
 
-    /// Runs one repetition; false if it was interrupted.
-    #[allow(clippy::too_many_arguments)]
-    fn run(
-        &self,
-        entry: &Entry,
-        repetition: u32,
-        bench: &Bench,
-        report: &mut Report,
-        at: usize,
-        directory: &Path,
-        clock: &mut Clock,
-        watch: &mut dyn FnMut(&Progress) -> bool,
-    ) -> Result<bool> {
-        let earlier = &report.experiments[at];
-        let mut given_up: BTreeSet<String> = earlier
-            .failures
-            .iter()
-            .map(|failure| failure.series.clone())
-            .filter(|series| !earlier.runs.iter().any(|run| run.series == *series))
+/// A run in progress.
+struct Runner<'a> {
+    bench: &'a Bench,
+    directory: &'a Path,
+    clock: Clock,
+    report: Report,
+    watch: &'a mut dyn FnMut(&Progress) -> bool,
+}
+
+impl Runner<'_> {
+    /// Runs one repetition of an experiment, if there is time; false if it was interrupted.
+    fn repeat(&mut self, plan: &Planned, repetition: u32) -> Result<bool> {
+        let at = plan.place_in(&mut self.report);
+        let experiment = &mut self.report.experiments[at];
+        let each = experiment.seconds / f64::from((repetition - 1).max(1));
+        if repetition > 1 && !self.clock.has_time_for(each) {
+            experiment.repetitions_left_out += 1;
+            self.clock.done += plan.cases.len();
+            return Ok(true);
+        }
+        let began = Instant::now();
+        let whole = self.run_cases(plan, repetition, at)?;
+        let experiment = &mut self.report.experiments[at];
+        experiment.seconds += began.elapsed().as_secs_f64();
+        finish(plan.entry, experiment);
+        results::save(self.directory, &self.report)?;
+        results::save_csv(self.directory, &self.report)?;
+        Ok(whole)
+    }
+
+    fn run_cases(&mut self, plan: &Planned, repetition: u32, at: usize) -> Result<bool> {
+        let earlier = &self.report.experiments[at];
+        let has_worked = |series: &str| earlier.runs.iter().any(|run| run.series == series);
+        let failed = earlier.failures.iter().map(|failure| &failure.series);
+        let mut given_up: BTreeSet<String> = failed
+            .filter(|series| !has_worked(series))
+            .cloned()
             .collect();
         // In alternating order: no case has an advantage from coming first.
-        let mut order: Vec<&Case> = self.cases.iter().collect();
+        let mut order: Vec<&Case> = plan.cases.iter().collect();
         if repetition.is_multiple_of(2) {
             order.reverse();
         }
         for case in order {
             let progress = Progress {
-                experiment: entry.name.to_owned(),
+                experiment: plan.entry.name.to_owned(),
                 series: case.series.clone(),
                 x: case.x,
                 repetition,
-                done: clock.done,
-                total: clock.total,
-                left: clock.left(),
+                done: self.clock.done,
+                total: self.clock.total,
+                left: self.clock.left(),
             };
-            if !watch(&progress) {
+            if !(self.watch)(&progress) {
                 return Ok(false);
             }
-            clock.done += 1;
-            let experiment = &mut report.experiments[at];
-            let is_done = experiment.runs.iter().any(|run| {
-                (run.series.as_str(), run.x, run.repetition)
-                    == (case.series.as_str(), case.x, repetition)
-            });
+            self.clock.done += 1;
+            let key = (case.series.as_str(), case.x, repetition);
+            let mut done = self.report.experiments[at].runs.iter();
+            let is_done = done.any(|run| (run.series.as_str(), run.x, run.repetition) == key);
             if is_done || given_up.contains(&case.series) {
                 continue;
             }
             let sample = Sample::now();
-            let result = (case.run)(bench);
+            let result = (case.run)(self.bench);
             // An interruption also reaches the measured programs: their results do not count.
-            if !watch(&progress) {
+            if !(self.watch)(&progress) {
                 return Ok(false);
             }
+            let experiment = &mut self.report.experiments[at];
             match result {
                 Ok(measured) => {
-                    clock.measured += 1;
-                    experiment
-                        .runs
-                        .push(as_run(case, repetition, measured, &sample));
+                    self.clock.measured += 1;
+                    let run = as_run(case, repetition, measured, &sample);
+                    experiment.runs.push(run);
                 }
                 Err(stop) => {
-                    let has_worked = experiment.runs.iter().any(|run| run.series == case.series);
-                    if !has_worked {
+                    if !experiment.runs.iter().any(|run| run.series == case.series) {
                         given_up.insert(case.series.clone());
                     }
                     note(experiment, &case.series, stop);
                 }
             }
             experiment.summarise();
-            results::save(directory, report)?;
+            results::save(self.directory, &self.report)?;
         }
         Ok(true)
     }
@@ -373,18 +353,13 @@ fn command(name: &str, request: &Request) -> String {
         request.profile.name()
     )];
     words.extend(request.repeat.map(|count| format!("--repeat {count}")));
-    words.extend(
-        request
-            .set
-            .iter()
-            .map(|(key, value)| format!("--set {key}={value}")),
-    );
-    words.extend(
-        request
-            .peer_paths
-            .iter()
-            .map(|(name, path)| format!("--peer {name}={path}")),
-    );
+    for (option, pairs) in [("set", &request.set), ("peer", &request.peer_paths)] {
+        words.extend(
+            pairs
+                .iter()
+                .map(|(key, value)| format!("--{option} {key}={value}")),
+        );
+    }
     words.join(" ")
 }
 
@@ -426,17 +401,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_recorded_once() {
-        let mut experiment = Experiment {
-            definition: Default::default(),
-            parameters: Default::default(),
-            command: String::new(),
-            runs: Vec::new(),
-            points: Vec::new(),
-            failures: Vec::new(),
-            finding: Finding::default(),
-            seconds: 0.0,
-            repetitions_left_out: 0,
-        };
+        let mut experiment = Experiment::default();
         for _ in 0..3 {
             note(&mut experiment, "a", Stop::Failed("why".to_owned()));
         }

@@ -9,20 +9,13 @@ use trawl_sys::process::children_cpu_seconds;
 use trawl_sys::{Error, Result};
 
 use super::definition::Space;
-use super::{Bench, Case, Measure, Measured, Stop};
+use super::{Bench, Case, Measured, Outcome, Statements, Stop, named, percent, unknown};
 use crate::capture::{Fate, Recorder, Running, Setting, StoreAt};
 use crate::made_up::{Made, NEEDLE};
-use crate::model::{Agreement, Claim, Experiment, Finding};
+use crate::model::{Claim, Experiment, Finding};
 use crate::process;
 use crate::scratch::Directory;
-use crate::traffic::{Sent, Traffic};
-
-#[derive(Clone, Copy, Debug)]
-pub enum Stored {
-    Capture,
-    Index,
-    Search,
-}
+use crate::traffic::{SENDER_CPU, Sent, Traffic, capture_cpu};
 
 const MILLION: f64 = 1e6;
 /// Packets of the host that has the needle.
@@ -34,68 +27,49 @@ const INDEX_BYTES: f64 = 21.0;
 const SENDER_PERCENT: f64 = 97.0;
 const SEARCH_SECONDS: f64 = 10.0;
 
-impl Measure for Stored {
-    fn cases(&self, space: &Space, _: &Bench) -> Result<Vec<Case>> {
-        match self {
-            Self::Capture => captures(space),
-            Self::Index => indexes(space),
-            Self::Search => searches(space),
-        }
-    }
+pub fn judge_capture(experiment: &Experiment) -> Finding {
+    let aims = [
+        ("of_file_percent", SENDER_PERCENT, true),
+        ("hidden_percent", 0.0, false),
+    ];
+    judge(experiment, &aims)
+}
 
-    fn judge(&self, experiment: &Experiment) -> Finding {
-        match self {
-            Self::Capture => judge(
-                experiment,
-                &[
-                    ("of_file_percent", SENDER_PERCENT, true),
-                    ("hidden_percent", 0.0, false),
-                ],
-            ),
-            Self::Index => judge(
-                experiment,
-                &[
-                    ("mpps", INDEX_MPPS, true),
-                    ("bytes_per_packet", INDEX_BYTES, false),
-                ],
-            ),
-            Self::Search => judge(experiment, &[("seconds", SEARCH_SECONDS, false)]),
-        }
-    }
+pub fn judge_index(experiment: &Experiment) -> Finding {
+    let aims = [
+        ("mpps", INDEX_MPPS, true),
+        ("bytes_per_packet", INDEX_BYTES, false),
+    ];
+    judge(experiment, &aims)
+}
+
+pub fn judge_search(experiment: &Experiment) -> Finding {
+    judge(experiment, &[("seconds", SEARCH_SECONDS, false)])
 }
 
 /// Judges each value against its aim at every x value: at least the aim, or at most.
 fn judge(experiment: &Experiment, aims: &[(&str, f64, bool)]) -> Finding {
-    let (mut shows, mut missed) = (Vec::new(), 0);
+    let (mut shows, mut statements) = (Vec::new(), Statements::default());
+    let definition = &experiment.definition;
     for (metric, aim, at_least) in aims {
-        let Some(axis) = experiment
-            .definition
-            .metrics
-            .iter()
-            .find(|axis| axis.name == *metric)
-        else {
+        let Some(axis) = definition.metrics.iter().find(|one| one.name == *metric) else {
             continue;
         };
         for point in experiment.points.iter().filter(|one| one.metric == *metric) {
-            let value = point.value.median;
-            missed += usize::from((value >= *aim) != *at_least && value != *aim);
-            let x = &experiment.definition.x;
-            shows.push(format!(
+            let (value, x) = (point.value.median, &definition.x);
+            let text = format!(
                 "{}, {} {}: {} {value:.2} {} ({aim})",
                 point.series, point.x, x.unit, axis.label, axis.unit
-            ));
+            );
+            shows.push(text.clone());
+            statements.check(text, (value >= *aim) == *at_least || value == *aim);
         }
     }
     Finding {
-        agrees: match (shows.len(), missed) {
-            (0, _) => Agreement::NotMeasured,
-            (_, 0) => Agreement::Yes,
-            (all, missed) if all == missed => Agreement::No,
-            _ => Agreement::Partly,
-        },
-        sentence: match missed {
+        agrees: statements.agreement(),
+        sentence: match statements.broken.len() {
             0 => "All aims are reached; they are in brackets.".to_owned(),
-            _ => format!(
+            missed => format!(
                 "{missed} of {} aims are not reached here; they are in brackets.",
                 shows.len()
             ),
@@ -118,42 +92,34 @@ struct TestStore {
     _directory: Directory,
 }
 
-fn captures(space: &Space) -> Result<Vec<Case>> {
+pub fn captures(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
-    let mut cases = Vec::new();
-    for series in space.words("series")? {
+    Case::each(space, "sizes", |series, x| {
         let (name, rate) = match series.split_once(" at ") {
             Some((name, rate)) => (
                 name,
                 rate.strip_suffix(" kpps").and_then(|n| n.parse().ok()),
             ),
-            None => (series.as_str(), None),
+            None => (series, None),
         };
         let target = match name {
             "directory" => Target::Directory,
             "versitygw" => Target::Versitygw,
             _ => {
-                return Err(Error::usage(
-                    format!("series {series:?}"),
-                    "known are directory and versitygw, with a rate or without: directory at 200 kpps",
+                return Err(unknown(
+                    series,
+                    "directory and versitygw, with a rate or without: directory at 200 kpps",
                 ));
             }
         };
-        for x in space.numbers("sizes")? {
-            let load = Load {
-                target,
-                rate,
-                size: x as usize,
-                seconds,
-            };
-            cases.push(Case {
-                series: series.clone(),
-                x,
-                run: Box::new(move |bench| load.measure(bench)),
-            });
-        }
-    }
-    Ok(cases)
+        let load = Load {
+            target,
+            rate,
+            size: x as usize,
+            seconds,
+        };
+        Ok(move |bench: &Bench| load.measure(bench))
+    })
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -165,7 +131,7 @@ struct Load {
 }
 
 /// Result of one capture.
-struct Outcome {
+struct Captured {
     sent: Sent,
     claim: Option<Claim>,
     /// CPU time of the capture, in user space and kernel, until it had ended.
@@ -175,7 +141,7 @@ struct Outcome {
 }
 
 impl Load {
-    fn measure(self, bench: &Bench) -> std::result::Result<Measured, Stop> {
+    fn measure(self, bench: &Bench) -> Outcome {
         if bench.hosts.is_some() {
             return Err(Stop::NotHere(
                 "store-capture is not run on two hosts".into(),
@@ -195,45 +161,34 @@ impl Load {
             .as_ref()
             .and_then(|claim| claim.lost)
             .unwrap_or(0);
-        let percent = |part: f64, whole: f64| part / whole.max(f64::EPSILON) * 100.0;
         let accounted = count("stored") + count("spooled") + count("evicted") + lost;
+        let hidden = sent.saturating_sub(accounted);
+        let seconds = store.sent.seconds;
+        let of_sent = |count: u64| percent(count as f64, sent as f64);
+        let values = [
+            ("sent_mpps", store.sent.per_second() / MILLION),
+            (
+                "of_file_percent",
+                percent(store.per_cpu_second, file.per_cpu_second),
+            ),
+            ("stored_percent", of_sent(count("stored"))),
+            ("hidden_percent", of_sent(hidden)),
+            ("capture_cpu_percent", percent(store.cpu_seconds, seconds)),
+            (
+                "file_cpu_percent",
+                percent(file.cpu_seconds, file.sent.seconds),
+            ),
+            ("stored_mbytes", bytes as f64 / seconds / MILLION),
+        ];
         Ok(Measured {
-            values: [
-                ("sent_mpps", store.sent.per_second() / MILLION),
-                (
-                    "of_file_percent",
-                    percent(store.per_cpu_second, file.per_cpu_second),
-                ),
-                (
-                    "stored_percent",
-                    percent(count("stored") as f64, sent as f64),
-                ),
-                (
-                    "hidden_percent",
-                    percent(sent.saturating_sub(accounted) as f64, sent as f64),
-                ),
-                (
-                    "capture_cpu_percent",
-                    percent(store.cpu_seconds, store.sent.seconds),
-                ),
-                (
-                    "file_cpu_percent",
-                    percent(file.cpu_seconds, file.sent.seconds),
-                ),
-                ("stored_mbytes", bytes as f64 / store.sent.seconds / MILLION),
-            ]
-            .into(),
-            sent: Some(sent),
             expected: Some(sent),
             recorded: Some(count("stored")),
             claim: store.claim,
-            seconds: store.sent.seconds,
-            memory_bytes: None,
-            cpus: Some((store.sent.cpus, store.sent.disturbed)),
+            ..Measured::after(store.sent, values)
         })
     }
 
-    fn capture(self, bench: &Bench, store: Option<StoreAt>) -> std::result::Result<Outcome, Stop> {
+    fn capture(self, bench: &Bench, store: Option<StoreAt>) -> Result<Captured, Stop> {
         let way = Recorder::TrawlHook(Fate::Drop);
         let setting = Setting {
             store,
@@ -241,29 +196,20 @@ impl Load {
         };
         let running = Running::start(bench, way, &setting)?;
         let begun = running.peer.cpu_seconds();
-        let cpu = bench.sender_cpu;
         // Flows and payloads that compress like real traffic: hardly.
-        let different = [
-            "--flows",
-            "1000",
-            "--src-port",
-            "1024-65535",
-            "--payload",
-            "random",
-        ];
+        let flows = ["--flows", "1000", "--src-port", "1024-65535"];
         let traffic = match self.rate {
-            Some(kpps) => Traffic::at(self.size, kpps * 1e3, self.seconds, cpu),
-            None => Traffic::flood(self.size, self.seconds, &[cpu]),
+            Some(kpps) => Traffic::at(self.size, kpps * 1e3, self.seconds),
+            None => Traffic::flood(self.size, self.seconds, &[SENDER_CPU]),
         };
+        let traffic = traffic.with(&flows).with(&["--payload", "random"]);
         let before = children_cpu_seconds();
-        let sent = traffic
-            .with(&different)
-            .send(bench, &running.lab.a, &running.lab.b)?;
+        let sent = traffic.send(bench, &running.lab.a, &running.lab.b)?;
         let sender = children_cpu_seconds() - before;
         let others = children_cpu_seconds();
         let said = running.peer.finish()?;
         let cpu_seconds = children_cpu_seconds() - others - begun;
-        Ok(Outcome {
+        Ok(Captured {
             claim: way.claim(&said),
             cpu_seconds,
             per_cpu_second: sent.frames as f64 / sender.max(f64::EPSILON),
@@ -273,9 +219,8 @@ impl Load {
 }
 
 fn account(bench: &Bench, store: &StoreAt) -> Result<Value> {
-    let mut list = process::command(&bench.trawl);
-    list.args(["store", "ls", "--json", &store.url, "--spool"])
-        .arg(&store.spool);
+    let mut list = bench.command(&["store", "ls", "--json", &store.url, "--spool"]);
+    list.arg(&store.spool);
     list.envs(store.environment.iter().map(|(name, value)| (name, value)));
     process::json_of(&mut list)
 }
@@ -284,7 +229,7 @@ const BUCKET: &str = "trawl";
 const KEY: &str = "trawl-bench";
 
 impl Target {
-    fn open(self, bench: &Bench) -> std::result::Result<TestStore, Stop> {
+    fn open(self, bench: &Bench) -> Result<TestStore, Stop> {
         let directory = Directory::new(&bench.scratch, "capture")?;
         let spool = directory.path().join("spool");
         let store = directory.path().join("store");
@@ -299,14 +244,8 @@ impl Target {
                     .and_then(|free| free.local_addr())
                     .map_err(|e| Error::os("cannot find a free port", e))?;
                 let mut server = process::command(program);
-                server.args([
-                    "--access",
-                    KEY,
-                    "--secret",
-                    KEY,
-                    "--port",
-                    &address.to_string(),
-                ]);
+                server.args(["--access", KEY, "--secret", KEY]);
+                server.args(["--port", &address.to_string()]);
                 server.args(["posix", "--nometa"]).arg(&store);
                 let server = process::Background::start(&mut server, "Listening")?;
                 let environment = [
@@ -335,40 +274,39 @@ impl Target {
 }
 
 /// A store that is made on first use, and kept for all repetitions.
-type Shared = Rc<RefCell<Option<Made>>>;
+#[derive(Clone, Default)]
+struct Kept(Rc<RefCell<Option<Made>>>);
 
-fn indexes(space: &Space) -> Result<Vec<Case>> {
-    let packets = (space.number("packets")? * MILLION) as u64;
-    let mut cases = Vec::new();
-    for x in space.numbers("flows")? {
-        let made = Shared::default();
-        cases.push(Case {
-            series: "trawl index".to_owned(),
-            x,
-            run: Box::new(move |bench| {
-                let mut made = made.borrow_mut();
-                let made = match &mut *made {
-                    Some(made) => made,
-                    none => none.insert(Made::new(
-                        &bench.trawl,
-                        &bench.scratch,
-                        packets,
-                        x as usize,
-                    )?),
-                };
-                index(bench, made).map_err(Stop::from)
-            }),
-        });
+impl Kept {
+    fn with<T>(
+        &self,
+        make: impl FnOnce() -> Result<Made>,
+        act: impl FnOnce(&Made) -> Result<T>,
+    ) -> Result<T> {
+        match &mut *self.0.borrow_mut() {
+            Some(made) => act(made),
+            none => act(none.insert(make()?)),
+        }
     }
-    Ok(cases)
+}
+
+pub fn indexes(space: &Space) -> Result<Vec<Case>> {
+    let packets = (space.number("packets")? * MILLION) as u64;
+    let case = |x: f64| {
+        let kept = Kept::default();
+        Case::new("trawl index", x, move |bench| {
+            let make = || Made::new(bench, packets, x as usize);
+            Ok(kept.with(make, |made| index(bench, made))?)
+        })
+    };
+    Ok(space.numbers("flows")?.into_iter().map(case).collect())
 }
 
 /// Measures the index on one CPU.
 fn index(bench: &Bench, made: &Made) -> Result<Measured> {
     let mut command = process::command("taskset");
-    command
-        .args(["-c", &bench.capture_cpu.to_string()])
-        .arg(&bench.trawl);
+    command.args(["-c", &capture_cpu().to_string()]);
+    command.arg(&bench.trawl);
     command.args(["index", "--rebuild", "--json", &made.url()]);
     let began = Instant::now();
     let before = children_cpu_seconds();
@@ -390,108 +328,79 @@ fn index(bench: &Bench, made: &Made) -> Result<Measured> {
     })
 }
 
-fn searches(space: &Space) -> Result<Vec<Case>> {
+pub fn searches(space: &Space) -> Result<Vec<Case>> {
     let flows = space.number("flows")? as usize;
     let most = space.number("made")?;
     let mut cases = Vec::new();
     for x in space.numbers("rows")? {
-        let made = Shared::default();
+        let kept = Kept::default();
         let hosts = (x / most).ceil().max(1.0);
         let packets = (x / hosts * MILLION) as u64;
         for series in space.words("series")? {
-            let made = Rc::clone(&made);
-            let search = Search::find(&series)?;
-            cases.push(Case {
-                series,
-                x,
-                run: Box::new(move |bench| {
-                    let mut made = made.borrow_mut();
-                    let made = match &mut *made {
-                        Some(made) => made,
-                        none => none.insert(haystack(bench, packets, flows, hosts as u64)?),
-                    };
-                    search.measure(bench, made).map_err(Stop::from)
-                }),
-            });
+            let (kept, search) = (kept.clone(), named(&series, SEARCHES)?);
+            cases.push(Case::new(&series, x, move |bench| {
+                let make = || haystack(bench, packets, flows, hosts as u64);
+                Ok(kept.with(make, |made| find(bench, search, made))?)
+            }));
         }
     }
     Ok(cases)
 }
 
 fn haystack(bench: &Bench, packets: u64, flows: usize, hosts: u64) -> Result<Made> {
-    let mut made = Made::new(&bench.trawl, &bench.scratch, packets, flows)?;
+    let mut made = Made::new(bench, packets, flows)?;
     let url = made.url();
-    process::json(&bench.trawl, &["index", "--json", &url])?;
+    bench.run(&["index", "--json", &url])?;
     made.multiply(hosts)?;
     made.add_needle(FEW, FEW_FLOWS)?;
-    process::json(&bench.trawl, &["index", "--json", &url])?;
+    bench.run(&["index", "--json", &url])?;
     Ok(made)
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Search {
-    Sql,
-    Filter,
-    Hour,
-}
+/// Option of `trawl query`, the beginning of its value, which the needle completes, and further arguments.
+type Search = (&'static str, &'static str, &'static [&'static str]);
 
-impl Search {
-    fn find(series: &str) -> Result<Self> {
-        Ok(match series {
-            "SQL: address" => Self::Sql,
-            "filter: packet" => Self::Filter,
-            "filter: packet of an hour" => Self::Hour,
-            _ => {
-                return Err(Error::usage(
-                    format!("series {series:?}"),
-                    "known are SQL: address; filter: packet; filter: packet of an hour",
-                ));
-            }
-        })
-    }
+const SEARCHES: &[(&str, Search)] = &[
+    ("SQL: address", ("--csv", SQL, &[])),
+    ("filter: packet", ("--filter", "src host ", &[])),
+    (
+        "filter: packet of an hour",
+        ("--filter", "src host ", &HOUR),
+    ),
+];
+const SQL: &str = "SELECT time FROM packets WHERE src = ";
+const HOUR: [&str; 4] = ["--from", "1767225600", "--to", "1767229200"];
 
-    /// Searches for one packet.
-    fn measure(self, bench: &Bench, made: &Made) -> Result<Measured> {
-        let mut query = process::command(&bench.trawl);
-        query.args(["query", "--store", &made.url(), "--spool", "/nonexistent"]);
-        match self {
-            Self::Sql => query.args([
-                "--csv",
-                &format!("SELECT time FROM packets WHERE src = '{NEEDLE}'"),
-            ]),
-            Self::Filter => query.args(["--filter", &format!("src host {NEEDLE}")]),
-            Self::Hour => query.args([
-                "--filter",
-                &format!("src host {NEEDLE}"),
-                "--from",
-                "1767225600",
-                "--to",
-                "1767229200",
-            ]),
-        };
-        let began = Instant::now();
-        let said = process::run(&mut query)?;
-        let seconds = began.elapsed().as_secs_f64();
-        let found = said
-            .lines()
-            .filter(|line| !line.starts_with("time"))
-            .count();
-        if found != 1 {
-            return Err(Error::failed(
-                "the search for one packet",
-                format!("it found {found}"),
-            ));
-        }
-        Ok(Measured {
-            values: [
-                ("seconds", seconds),
-                ("mrows", made.packets as f64 / seconds / MILLION),
-            ]
-            .into(),
-            expected: Some(1),
-            recorded: Some(found as u64),
-            seconds,
-            ..Measured::default()
-        })
+/// Searches for one packet.
+fn find(bench: &Bench, (option, begun, more): Search, made: &Made) -> Result<Measured> {
+    let wanted = match option {
+        "--csv" => format!("{begun}'{NEEDLE}'"),
+        _ => format!("{begun}{NEEDLE}"),
+    };
+    let mut query = bench.command(&["query", "--store", &made.url(), "--spool", "/nonexistent"]);
+    query.args([option, &wanted]).args(more);
+    let began = Instant::now();
+    let said = process::run(&mut query)?;
+    let seconds = began.elapsed().as_secs_f64();
+    let found = said
+        .lines()
+        .filter(|line| !line.starts_with("time"))
+        .count();
+    if found != 1 {
+        return Err(Error::failed(
+            "the search for one packet",
+            format!("it found {found}"),
+        ));
     }
+    Ok(Measured {
+        values: [
+            ("seconds", seconds),
+            ("mrows", made.packets as f64 / seconds / MILLION),
+        ]
+        .into(),
+        expected: Some(1),
+        recorded: Some(found as u64),
+        seconds,
+        ..Measured::default()
+    })
 }
