@@ -215,7 +215,7 @@ pub fn capture_and(
     if way.needs_rest() {
         peer.wait_until_idle();
     }
-    let memory_bytes = peer.memory().map(|memory| memory.peak);
+    let memory_bytes = peer.peak_memory();
     let claim = way.claim(&peer.finish()?);
     let recorded = scratch::contents(file.path(), Some(lab.b.mac))?.packets;
     let mut measured = Measured {

@@ -163,17 +163,6 @@ const IDLE: Duration = Duration::from_millis(1500);
 const IDLE_AT_MOST: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Memory of a capture program, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
-    /// Peak resident size (VmHWM), including rings.
-    pub peak: u64,
-    /// Part of it: rings that it shares with BPF programs.
-    pub rings: u64,
-    /// The rest.
-    pub without_rings: u64,
-}
-
 /// A running capture program.
 pub struct Peer {
     name: String,
@@ -247,11 +236,10 @@ impl Peer {
         process::cpu_seconds(self.child.id())
     }
 
-    /// Returns its memory; `None` if the kernel does not report it.
-    pub fn memory(&self) -> Option<Memory> {
-        let read =
-            |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).ok();
-        Some(memory(&read("status")?, &read("smaps")?))
+    /// Returns its peak resident size in bytes, including rings; `None` if the kernel does not report it.
+    pub fn peak_memory(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        peak_of(&status)
     }
 
     /// Waits until it has processed all packets: its CPU time stands still.
@@ -282,35 +270,12 @@ impl Drop for Peer {
     }
 }
 
-fn memory(status: &str, mappings: &str) -> Memory {
-    let peak = status
+fn peak_of(status: &str) -> Option<u64> {
+    let line = status
         .lines()
-        .find_map(|line| kibibytes(line, "VmHWM:"))
-        .unwrap_or(0);
-    let mut rings = 0;
-    let mut is_ring = false;
-    for line in mappings.lines() {
-        // A mapping's first line ends with the mapped file; the others begin with a name and a colon.
-        let is_first = line
-            .split(' ')
-            .next()
-            .is_some_and(|word| word.contains('-'));
-        if is_first {
-            is_ring = line.contains("bpf-map");
-        } else if is_ring {
-            rings += kibibytes(line, "Rss:").unwrap_or(0);
-        }
-    }
-    Memory {
-        peak,
-        rings,
-        without_rings: peak.saturating_sub(rings),
-    }
-}
-
-fn kibibytes(line: &str, name: &str) -> Option<u64> {
-    let value = line.strip_prefix(name)?.trim().strip_suffix("kB")?;
-    Some(value.trim().parse::<u64>().ok()? << 10)
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
 }
 
 #[cfg(test)]
@@ -318,17 +283,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rings_are_separated_from_the_rest() {
+    fn peak_memory_is_read_in_bytes() {
         let status = "Name:\ttrawl\nVmHWM:\t    9000 kB\nVmRSS:\t 8000 kB\n";
-        let mappings = "7f00-7f10 rw-s 00000000 00:10 11  anon_inode:bpf-map\n\
-                        Size:  9999 kB\nRss:    5000 kB\n\
-                        7f20-7f30 r-xp 00000000 08:01 12  /usr/bin/trawl\nRss:  3000 kB\n";
-        let expected = Memory {
-            peak: 9000 << 10,
-            rings: 5000 << 10,
-            without_rings: 4000 << 10,
-        };
-        assert_eq!(memory(status, mappings), expected);
-        assert_eq!(memory("", "").peak, 0);
+        assert_eq!(peak_of(status), Some(9000 << 10));
+        assert_eq!(peak_of(""), None);
     }
 }

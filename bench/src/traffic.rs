@@ -97,28 +97,16 @@ impl Traffic {
 
     /// Returns the arguments of `trawl` that send it.
     pub fn arguments(&self, interface: &str, destination: &str) -> Vec<String> {
-        let mut words: Vec<String> = [
-            "gen",
-            "udp",
-            "--json",
-            "--yes",
-            "-i",
-            interface,
-            "--dst",
-            destination,
-        ]
-        .map(str::to_owned)
-        .into();
-        let mut add = |name: &str, value: String| words.extend([name.to_owned(), value]);
-        add("--size", (self.size - CHECKSUM).to_string());
+        let size = self.size - CHECKSUM;
+        let mut text =
+            format!("gen udp --json --yes -i {interface} --dst {destination} --size {size}");
         if let Some(rate) = self.rate {
-            add("--rate", format!("{rate:.0}"));
+            text += &format!(" --rate {rate:.0}");
         }
-        match self.amount {
-            Amount::Frames(count) => add("--count", count.to_string()),
-            Amount::Time(time) => add("--duration", format!("{}ms", time.as_millis().max(1))),
-        }
-        add("--threads", self.cpus.len().to_string());
+        text += &match self.amount {
+            Amount::Frames(count) => format!(" --count {count}"),
+            Amount::Time(time) => format!(" --duration {}ms", time.as_millis().max(1)),
+        };
         // If threads outnumber the CPUs, they share them in this order.
         let mut cpus: Vec<String> = Vec::new();
         for cpu in self.cpus.iter().map(usize::to_string) {
@@ -126,9 +114,9 @@ impl Traffic {
                 cpus.push(cpu);
             }
         }
-        add("--cpus", cpus.join(","));
-        words.extend(self.more.iter().cloned());
-        words
+        text += &format!(" --threads {} --cpus {}", self.cpus.len(), cpus.join(","));
+        let words = text.split(' ').map(str::to_owned);
+        words.chain(self.more.iter().cloned()).collect()
     }
 
     pub fn send(&self, bench: &Bench, from: &Station, to: &Station) -> Result<Sent> {

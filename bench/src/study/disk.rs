@@ -147,7 +147,7 @@ impl DiskLoad {
         let running = Running::start(bench, self.way, &setting)?;
         let cpu_before = running.peer.cpu_seconds();
         let first = self.send(&running.lab, count / 5, rate)?;
-        let memory = |running: &Running| running.peer.memory().map_or(0, |memory| memory.peak);
+        let memory = |running: &Running| running.peer.peak_memory().unwrap_or(0);
         let early = memory(&running);
         let sent = first.and(self.send(&running.lab, count - count / 5, rate)?);
         // The cost includes the writing of the rest.

@@ -1,5 +1,6 @@
 //! Files installed by `make install` and `make deb`, and their removal.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -196,5 +197,35 @@ fn package_installs_runs_upgrades_and_is_removed() {
             .expect("lintian runs");
         let said = String::from_utf8_lossy(&judged.stdout).into_owned();
         assert!(judged.status.success(), "{said}");
+    }
+}
+
+/// Guards the size of trawl, which carries no store, no query engine and no experiments.
+#[test]
+fn trawl_has_few_dependencies_and_a_small_binary() {
+    const MOST_CRATES: usize = 130;
+    const MOST_BYTES: u64 = 12_000_000;
+    let words = "tree --locked --offline --package trawl --edges normal --prefix none --format {p}";
+    let mut cargo = Command::new(env!("CARGO"));
+    let tree = cargo.args(words.split(' ')).current_dir(repository());
+    let Ok(tree) = tree.output() else {
+        return skip("cargo is not installed");
+    };
+    assert!(tree.status.success(), "{tree:?}");
+    let text = String::from_utf8_lossy(&tree.stdout);
+    let crates: BTreeSet<&str> = text
+        .lines()
+        .map(|line| line.trim_end_matches(" (*)"))
+        .collect();
+    if text.contains("object_store ") {
+        let count = crates.len();
+        return skip(&format!(
+            "{count} crates, since the store is still a part of trawl"
+        ));
+    }
+    assert!(crates.len() < MOST_CRATES, "{} crates", crates.len());
+    let binary = binary::path().with_file_name("../release/trawl");
+    if let Ok(about) = std::fs::metadata(binary) {
+        assert!(about.len() < MOST_BYTES, "{} bytes", about.len());
     }
 }

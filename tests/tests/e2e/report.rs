@@ -1,4 +1,4 @@
-//! `trawl report`: the page in headless Chromium, Markdown, the comparison, the server.
+//! `trawl bench report`: the page in headless Chromium, Markdown, the comparison, the server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -94,6 +94,7 @@ fn chromium_draws_every_point_and_reports_no_error() {
     }
     let picture = directory.0.join("page.png");
     let output = trawl(&[
+        "bench",
         "report",
         from,
         "-o",
@@ -114,7 +115,7 @@ fn chromium_draws_every_point_and_reports_no_error() {
     );
     let svg = directory.0.join("page.svg");
     let svg_text = svg.to_str().expect("UTF-8");
-    let output = trawl(&["report", from, "-o", to, "--svg", svg_text]);
+    let output = trawl(&["bench", "report", from, "-o", to, "--svg", svg_text]);
     assert_eq!(output.status.code(), Some(0));
     let text = std::fs::read_to_string(&svg).expect("a picture");
     assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"));
@@ -143,7 +144,7 @@ fn disturbed_runs_have_a_banner_and_single_points_are_bars() {
     runs[0]["disturbed"] = json!("another process took 9 % of CPU 1");
     std::fs::write(&file, report.to_string()).expect("it can be written");
     let page = directory.0.join("report.html");
-    let arguments = ["report", directory.text(), "-o"];
+    let arguments = ["bench", "report", directory.text(), "-o"];
     let page_text = page.to_str().expect("UTF-8");
     let output = trawl(&[&arguments[..], &[page_text]].concat());
     assert_eq!(output.status.code(), Some(0));
@@ -166,6 +167,7 @@ fn comparison_of_two_runs_marks_changes() {
     let page = directory.0.join("report.html");
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     let output = trawl(&[
+        "bench",
         "report",
         &text(&before),
         &text(&after),
@@ -178,6 +180,7 @@ fn comparison_of_two_runs_marks_changes() {
     assert_eq!(html.matches("<tr class=\"changed\">").count(), 12);
     assert_eq!(
         trawl(&[
+            "bench",
             "report",
             &text(&before),
             &text(&before),
@@ -192,19 +195,19 @@ fn comparison_of_two_runs_marks_changes() {
     let html = std::fs::read_to_string(&page).expect("the page");
     assert_eq!(html.matches("<tr class=\"changed\">").count(), 0);
     assert_eq!(
-        trawl(&["report", &text(&before), "--compare"])
+        trawl(&["bench", "report", &text(&before), "--compare"])
             .status
             .code(),
         Some(2)
     );
     assert_eq!(
-        trawl(&["report", &text(&directory.0.join("none"))])
+        trawl(&["bench", "report", &text(&directory.0.join("none"))])
             .status
             .code(),
         Some(1)
     );
 
-    let markdown = trawl(&["report", &text(&before), "--markdown", "-"]);
+    let markdown = trawl(&["bench", "report", &text(&before), "--markdown", "-"]);
     let markdown = String::from_utf8_lossy(&markdown.stdout).into_owned();
     assert!(
         markdown.contains("| sample | Theirs is")
@@ -218,7 +221,7 @@ fn page_of_a_run_in_progress_is_served_and_reloads() {
     let directory = Directory::new("served");
     sample(&directory.0, 1.0, false);
     let mut server = Command::new(binary::path())
-        .args(["report", directory.text(), "--serve"])
+        .args(["bench", "report", directory.text(), "--serve"])
         .stderr(Stdio::piped())
         .spawn()
         .expect("it starts");
