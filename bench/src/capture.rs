@@ -48,7 +48,7 @@ pub enum Fate {
     Pass,
 }
 
-const WAYS: &[(&str, Recorder)] = &[
+const RECORDERS: &[(&str, Recorder)] = &[
     ("trawl hook, drop", Recorder::TrawlHook(Fate::Drop)),
     ("trawl hook, pass", Recorder::TrawlHook(Fate::Pass)),
     ("trawl xdp", Recorder::TrawlXdp),
@@ -96,11 +96,11 @@ pub struct StoreAt {
 
 impl Recorder {
     pub fn find(series: &str) -> Result<Self> {
-        named(series, WAYS)
+        named(series, RECORDERS)
     }
 
     pub fn name(self) -> &'static str {
-        let found = WAYS.iter().find(|(_, way)| *way == self);
+        let found = RECORDERS.iter().find(|(_, recorder)| *recorder == self);
         found.map_or("a capture", |(name, _)| name)
     }
 
@@ -167,17 +167,17 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn start(bench: &Bench, way: Recorder, setting: &Setting) -> Result<Self, Stop> {
+    pub fn start(bench: &Bench, recorder: Recorder, setting: &Setting) -> Result<Self, Stop> {
         let lab = Pair::new(&PairOptions::default())?;
         let file = Scratch::new(&bench.scratch, "capture")?;
-        let program = way.program(&lab.b)?;
-        let pin = match (way, &program) {
+        let program = recorder.program(&lab.b)?;
+        let pin = match (recorder, &program) {
             (Recorder::Xdpcap(_), Some(program)) => Some(Pin::of(program)?),
             _ => None,
         };
         let (mut command, ready) =
-            way.command(bench, setting, &lab.b, file.path(), pin.as_ref())?;
-        let peer = Peer::start(way.name(), &mut command, capture_cpu(), ready)?;
+            recorder.command(bench, setting, &lab.b, file.path(), pin.as_ref())?;
+        let peer = Peer::start(recorder.name(), &mut command, capture_cpu(), ready)?;
         Ok(Self {
             lab,
             file,
@@ -189,20 +189,20 @@ impl Running {
 }
 
 /// Captures one burst of traffic, in a lab of its own.
-pub fn capture(bench: &Bench, way: Recorder, setting: &Setting, traffic: &Traffic) -> Outcome {
-    capture_and(bench, way, setting, traffic, |_, _| Ok(()))
+pub fn capture(bench: &Bench, recorder: Recorder, setting: &Setting, traffic: &Traffic) -> Outcome {
+    capture_and(bench, recorder, setting, traffic, |_, _| Ok(()))
 }
 
 /// Captures one burst, and inspects the file before it is removed.
 pub fn capture_and(
     bench: &Bench,
-    way: Recorder,
+    recorder: Recorder,
     setting: &Setting,
     traffic: &Traffic,
     look: impl FnOnce(&Path, &mut Measured) -> Result<()>,
 ) -> Outcome {
     if let Some(hosts) = &bench.hosts {
-        return hosts.capture(way, setting, traffic);
+        return hosts.capture(recorder, setting, traffic);
     }
     let Running {
         lab,
@@ -210,13 +210,13 @@ pub fn capture_and(
         peer,
         program: _program,
         pin: _pin,
-    } = Running::start(bench, way, setting)?;
+    } = Running::start(bench, recorder, setting)?;
     let sent = traffic.send(bench, &lab.a, &lab.b)?;
-    if way.needs_rest() {
+    if recorder.needs_rest() {
         peer.wait_until_idle();
     }
     let memory_bytes = peer.peak_memory();
-    let claim = way.claim(&peer.finish()?);
+    let claim = recorder.claim(&peer.finish()?);
     let recorded = scratch::contents(file.path(), Some(lab.b.mac))?.packets;
     let mut measured = Measured {
         claim,
@@ -256,11 +256,11 @@ impl Measured {
 pub fn trawl_capture(
     bench: &Bench,
     tap: &str,
-    ways: &str,
+    directions: &str,
     interfaces: &[&str],
     file: &Path,
 ) -> (Command, &'static str) {
-    let mut trawl = bench.command(&["capture", "--tap", tap, "-Q", ways, "-w"]);
+    let mut trawl = bench.command(&["capture", "--tap", tap, "-Q", directions, "-w"]);
     trawl.arg(file);
     for interface in interfaces {
         trawl.args(["-i", interface]);
@@ -296,8 +296,8 @@ impl Recorder {
             let (mut trawl, ready) = match &setting.store {
                 None => trawl_capture(bench, tap, "in", &[&label(at)], file),
                 Some(store) => {
-                    let words = ["capture", "--tap", tap, "-Q", "in", "-i", &label(at)];
-                    let mut trawl = bench.command(&words);
+                    let arguments = ["capture", "--tap", tap, "-Q", "in", "-i", &label(at)];
+                    let mut trawl = bench.command(&arguments);
                     trawl.args(["--store", &store.url, "--spool"]);
                     trawl.arg(&store.spool);
                     trawl.envs(store.environment.iter().map(|(name, value)| (name, value)));
@@ -318,24 +318,26 @@ impl Recorder {
         }
         // The peer's command with its options, the file, and the filter after its option.
         let interface = at.interface.as_str();
-        let inside = |peer: &str, words: &[&str], option: Option<&str>| -> Result<Command, Stop> {
-            let mut command = process::command_in(&at.name, bench.peers.path(peer)?);
-            command.args(words).arg(file);
-            if let Some((option, filter)) = option.zip(filter) {
-                command.args([option, filter]);
-            }
-            Ok(command)
-        };
+        let inside =
+            |peer: &str, arguments: &[&str], option: Option<&str>| -> Result<Command, Stop> {
+                let mut command = process::command_in(&at.name, bench.peers.path(peer)?);
+                command.args(arguments).arg(file);
+                if let Some((option, filter)) = option.zip(filter) {
+                    command.args([option, filter]);
+                }
+                Ok(command)
+            };
         // Some print to standard output that they are ready.
-        let loud = |peer: &str, words: &[&str], option: Option<&str>| -> Result<Command, Stop> {
-            let quiet = inside(peer, words, option)?;
-            let mut words = quiet.get_args().skip(3);
-            let mut shell = process::command_in(&at.name, "sh");
-            shell
-                .args(["-c", "exec \"$0\" \"$@\" 1>&2"])
-                .args(&mut words);
-            Ok(shell)
-        };
+        let loud =
+            |peer: &str, arguments: &[&str], option: Option<&str>| -> Result<Command, Stop> {
+                let quiet = inside(peer, arguments, option)?;
+                let mut arguments = quiet.get_args().skip(3);
+                let mut shell = process::command_in(&at.name, "sh");
+                shell
+                    .args(["-c", "exec \"$0\" \"$@\" 1>&2"])
+                    .args(&mut arguments);
+                Ok(shell)
+            };
         Ok(match self {
             Self::Recv | Self::Xsk => {
                 let mut receiver = process::command(own_binary()?);
@@ -348,20 +350,20 @@ impl Recorder {
                 (receiver, "capturing on")
             }
             Self::Dumpcap => {
-                let words = ["-q", "-P", "-i", interface, "-w"];
-                (inside("dumpcap", &words, Some("-f"))?, "File:")
+                let arguments = ["-q", "-P", "-i", interface, "-w"];
+                (inside("dumpcap", &arguments, Some("-f"))?, "File:")
             }
             Self::Tshark => {
-                let words = ["-q", "-n", "-F", "pcap", "-i", interface, "-w"];
-                (inside("tshark", &words, Some("-f"))?, "Capture started")
+                let arguments = ["-q", "-n", "-F", "pcap", "-i", interface, "-w"];
+                (inside("tshark", &arguments, Some("-f"))?, "Capture started")
             }
             Self::NetsniffNg => {
-                let words = ["--silent", "-Q", "--in", interface, "--out"];
-                (loud("netsniff-ng", &words, Some("-f"))?, "Running!")
+                let arguments = ["--silent", "-Q", "--in", interface, "--out"];
+                (loud("netsniff-ng", &arguments, Some("-f"))?, "Running!")
             }
             Self::Xdpdump => {
-                let words = ["-i", interface, "-w"];
-                (loud("xdpdump", &words, None)?, "listening on")
+                let arguments = ["-i", interface, "-w"];
+                (loud("xdpdump", &arguments, None)?, "listening on")
             }
             Self::Xdpcap(_) => {
                 let mut xdpcap = process::command(bench.peers.path("xdpcap")?);
@@ -389,43 +391,34 @@ impl Recorder {
 
     /// Returns the program's own counts from its final output.
     pub fn claim(self, said: &str) -> Option<Claim> {
+        let number = |text| number_before(said, text);
         let (recorded, lost) = match self {
             Self::Tcpdump | Self::Netmap | Self::PfRing => (
-                number_before(said, "packets captured")
-                    .or_else(|| number_before(said, "packet captured")),
-                number_before(said, "packets dropped by kernel"),
+                number("packets captured").or_else(|| number("packet captured")),
+                number("packets dropped by kernel"),
             ),
             Self::Dumpcap => {
-                let line = said
-                    .lines()
-                    .find(|line| line.contains("received/dropped"))?;
+                let mut lines = said.lines();
+                let line = lines.find(|line| line.contains("received/dropped"))?;
                 let counts = line.rsplit(": ").next()?;
                 let mut counts = counts.split(['/', ' ']).map(|text| text.parse().ok());
                 (counts.next()?, counts.next()?)
             }
-            Self::Tshark => (number_before(said, "packets captured"), None),
             Self::NetsniffNg => (
-                number_before(said, "packets passed filter"),
-                number_before(said, "packets failed filter"),
+                number("packets passed filter"),
+                number("packets failed filter"),
             ),
             Self::Xdpcap(_) => {
-                let last = said
-                    .lines()
-                    .rev()
-                    .find(|line| line.contains("received/matched"))?;
-                let matched = last.split('\t').filter_map(|part| {
-                    part.split_once(": ")?
-                        .1
-                        .split_once('/')?
-                        .1
-                        .trim()
-                        .parse::<u64>()
-                        .ok()
-                });
-                (Some(matched.sum()), None)
+                let mut lines = said.lines().rev();
+                let last = lines.find(|line| line.contains("received/matched"))?;
+                let matched = |part: &str| -> Option<u64> {
+                    let (_, counts) = part.split_once(": ")?;
+                    counts.split_once('/')?.1.trim().parse().ok()
+                };
+                (Some(last.split('\t').filter_map(matched).sum()), None)
             }
-            Self::Xdpdump => (number_before(said, "packets captured"), None),
-            _ => (number_before(said, "recorded"), number_before(said, "lost")),
+            Self::Tshark | Self::Xdpdump => (number("packets captured"), None),
+            _ => (number("recorded"), number("lost")),
         };
         (recorded.is_some() || lost.is_some()).then_some(Claim {
             recorded,
@@ -436,9 +429,9 @@ impl Recorder {
 }
 
 /// Returns the number in front of this text.
-fn number_before(text: &str, words: &str) -> Option<u64> {
+fn number_before(text: &str, arguments: &str) -> Option<u64> {
     text.lines().rev().find_map(|line| {
-        let at = line.find(words)?;
+        let at = line.find(arguments)?;
         let before = line[..at].trim_end();
         let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next()?;
         digits.parse().ok()
@@ -451,8 +444,11 @@ mod tests {
 
     #[test]
     fn claims_are_read_from_each_output() {
-        let claim =
-            |way: Recorder, said: &str| way.claim(said).map(|claim| (claim.recorded, claim.lost));
+        let claim = |recorder: Recorder, said: &str| {
+            recorder
+                .claim(said)
+                .map(|claim| (claim.recorded, claim.lost))
+        };
         assert_eq!(
             claim(
                 Recorder::Tcpdump,
@@ -493,9 +489,9 @@ mod tests {
 
     #[test]
     fn every_recorder_is_found_by_its_name() {
-        for (name, way) in WAYS {
-            assert_eq!(Recorder::find(name).ok(), Some(*way));
-            assert_eq!(way.name(), *name);
+        for (name, recorder) in RECORDERS {
+            assert_eq!(Recorder::find(name).ok(), Some(*recorder));
+            assert_eq!(recorder.name(), *name);
         }
         assert!(Recorder::find("tcpdumb").is_err());
     }

@@ -114,14 +114,18 @@ impl Hosts {
     }
 
     /// Captures one burst of traffic.
-    pub fn capture(&self, way: Recorder, setting: &Setting, traffic: &Traffic) -> Outcome {
-        let there = &self.receiver;
-        let (trawl, interface) = (word(&there.trawl()), word(&there.interface));
-        let file = format!("{}/trawl-bench-{}-capture", there.room, std::process::id());
+    pub fn capture(&self, recorder: Recorder, setting: &Setting, traffic: &Traffic) -> Outcome {
+        let receiver = &self.receiver;
+        let (trawl, interface) = (word(&receiver.trawl()), word(&receiver.interface));
+        let file = format!(
+            "{}/trawl-bench-{}-capture",
+            receiver.room,
+            std::process::id()
+        );
         let path = word(&file);
         let filter = setting.filter.as_deref().map(word).unwrap_or_default();
-        let (command, ready) = match (way, way.tap()) {
-            (Recorder::TrawlTraced, _) => return Err(not_there(way)),
+        let (command, ready) = match (recorder, recorder.tap()) {
+            (Recorder::TrawlTraced, _) => return Err(not_there(recorder)),
             (_, Some(tap)) => (
                 format!("{trawl} capture --tap {tap} -Q in -i {interface} -w {path} {filter}"),
                 "capturing on",
@@ -131,35 +135,35 @@ impl Hosts {
                 "listening on",
             ),
             (Recorder::Dumpcap, _) => (format!("dumpcap -q -P -i {interface} -w {path}"), "File:"),
-            _ => return Err(not_there(way)),
+            _ => return Err(not_there(recorder)),
         };
-        let verdict = match way {
+        let verdict = match recorder {
             Recorder::TrawlHook(Fate::Drop) => Some("drop"),
             Recorder::TrawlHook(Fate::Pass) => Some("pass"),
             _ => None,
         };
         let _loaded = match verdict {
             Some(verdict) => {
-                there.run(&format!(
+                receiver.run(&format!(
                     "{trawl} xdp load {interface} {verdict} --tappable"
                 ))?;
-                Some(Undo(there, format!("{trawl} xdp unload {interface}")))
+                Some(Undo(receiver, format!("{trawl} xdp unload {interface}")))
             }
             None => None,
         };
-        let _file = Undo(there, format!("rm -f {path}"));
+        let _file = Undo(receiver, format!("rm -f {path}"));
         // Its process id comes first, so that it can be interrupted.
-        let mut ssh = there.ssh(&format!("echo pid $$ 1>&2; exec {command}"));
-        let peer = Peer::start(way.name(), &mut ssh, 0, "pid ")?;
+        let mut ssh = receiver.ssh(&format!("echo pid $$ 1>&2; exec {command}"));
+        let peer = Peer::start(recorder.name(), &mut ssh, 0, "pid ")?;
         let process = peer.last_number();
         let peer = peer.wait_for(ready)?;
         let before = self.sender.counter("tx_packets")?;
-        let words = traffic.arguments(&self.sender.interface, &there.address);
-        let words: Vec<String> = words.iter().map(|one| word(one)).collect();
+        let arguments = traffic.arguments(&self.sender.interface, &receiver.address);
+        let arguments: Vec<String> = arguments.iter().map(|one| word(one)).collect();
         let said = self.sender.run(&format!(
             "{} {}",
             word(&self.sender.trawl()),
-            words.join(" ")
+            arguments.join(" ")
         ))?;
         let said: serde_json::Value = serde_json::from_str(&said)
             .map_err(|e| Error::failed("the sender printed no JSON", e))?;
@@ -167,16 +171,16 @@ impl Hosts {
         let seconds = said["seconds"].as_f64().unwrap_or(0.0);
         // The kernel hands over partly filled blocks after a second.
         std::thread::sleep(std::time::Duration::from_millis(1500));
-        there.run(&format!("kill -INT {process}"))?;
+        receiver.run(&format!("kill -INT {process}"))?;
         let account = peer.read_to_end()?;
-        let mac = there.run(&format!(
+        let mac = receiver.run(&format!(
             "cat {}",
-            word(&format!("/sys/class/net/{}/address", there.interface))
+            word(&format!("/sys/class/net/{}/address", receiver.interface))
         ))?;
         let to_it = word(&format!("ether dst {mac}"));
         // The JSON has the number of each packet: only the count of matches crosses the network.
         let count = r#"sed 's/.*"count":\([0-9]*\).*/\1/'"#;
-        let counted = there.run(&format!(
+        let counted = receiver.run(&format!(
             "{trawl} filter {to_it} --read {path} --json | {count}"
         ))?;
         let recorded: u64 = counted
@@ -184,7 +188,7 @@ impl Hosts {
             .map_err(|e| Error::failed("the file was not counted", e))?;
         let measured = Measured {
             sent: Some(sent),
-            claim: way.claim(&account),
+            claim: recorder.claim(&account),
             seconds,
             ..Measured::default()
         };
@@ -192,8 +196,8 @@ impl Hosts {
     }
 }
 
-fn not_there(way: Recorder) -> Stop {
-    Stop::NotHere(format!("{} is not run on other hosts", way.name()))
+fn not_there(recorder: Recorder) -> Stop {
+    Stop::NotHere(format!("{} is not run on other hosts", recorder.name()))
 }
 
 /// A command that undoes a change on its host when dropped.

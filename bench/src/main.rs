@@ -98,8 +98,8 @@ mod tests {
     fn examples_are_accepted() {
         let is_example = |line: &&str| line.starts_with("trawl ");
         for line in EXAMPLES.lines().filter(is_example) {
-            let words = line.split(' ').skip(1);
-            assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+            let arguments = line.split(' ').skip(1);
+            assert!(Cli::try_parse_from(arguments).is_ok(), "{line}");
         }
     }
 

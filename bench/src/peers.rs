@@ -243,9 +243,9 @@ fn look(known: &Known, chosen: Option<&String>) -> PeerRecord {
 
 fn in_path(name: &str) -> Option<PathBuf> {
     let usual = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/local/bin"].map(PathBuf::from);
-    let usual = usual.map(|place| place.join(name));
-    let mut places = process::in_path(name).into_iter().chain(usual);
-    places.find(|path| path.is_file())
+    let usual = usual.map(|directory| directory.join(name));
+    let mut paths = process::in_path(name).into_iter().chain(usual);
+    paths.find(|path| path.is_file())
 }
 
 /// Returns the first line of its output that has a number in it.

@@ -28,7 +28,7 @@ pub fn command_in(namespace: &str, program: impl AsRef<OsStr>) -> Command {
 }
 
 /// Returns such a command with the mounts of the host, for programs that pin to the bpffs: `ip netns exec` hides it.
-pub fn command_beside(namespace: &str, program: impl AsRef<OsStr>) -> Command {
+pub fn command_in_network(namespace: &str, program: impl AsRef<OsStr>) -> Command {
     let mut inside = command("nsenter");
     inside
         .arg(format!("--net=/run/netns/{namespace}"))
@@ -37,17 +37,17 @@ pub fn command_beside(namespace: &str, program: impl AsRef<OsStr>) -> Command {
 }
 
 /// Returns the command line.
-fn words(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words
-        .map(|word| word.to_string_lossy())
+fn command_line(command: &Command) -> String {
+    let command_line = std::iter::once(command.get_program()).chain(command.get_args());
+    command_line
+        .map(|part| part.to_string_lossy())
         .collect::<Vec<_>>()
         .join(" ")
 }
 
 /// Runs a command to its end; its output is the error if it fails.
 pub fn run(command: &mut Command) -> Result<String> {
-    let what = words(command);
+    let what = command_line(command);
     let output = command
         .output()
         .map_err(|e| Error::os(format!("cannot start {what}"), e))?;
@@ -66,7 +66,7 @@ pub fn run(command: &mut Command) -> Result<String> {
 pub fn json_of(command: &mut Command) -> Result<Value> {
     let text = run(command)?;
     serde_json::from_str(&text)
-        .map_err(|e| Error::failed(format!("{} printed no JSON", words(command)), e))
+        .map_err(|e| Error::failed(format!("{} printed no JSON", command_line(command)), e))
 }
 
 /// A process that runs in the background until it is dropped.
@@ -75,7 +75,7 @@ pub struct Background(Child);
 impl Background {
     /// Starts a command, and waits until it prints `ready` on standard output.
     pub fn start(command: &mut Command, ready: &str) -> Result<Self> {
-        let what = words(command);
+        let what = command_line(command);
         let mut started = Self::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
         let mut said = Vec::new();
         let mut byte = [0];
@@ -105,7 +105,7 @@ impl Background {
 
     /// Starts a command whose output goes elsewhere.
     pub fn spawn(command: &mut Command) -> Result<Self> {
-        let what = words(command);
+        let what = command_line(command);
         let child = command.spawn();
         child
             .map(Self)
@@ -122,7 +122,7 @@ impl Background {
     }
 
     /// Ends it, and returns the last lines of its errors.
-    pub fn last_words(&mut self) -> String {
+    pub fn last_errors(&mut self) -> String {
         let _ = self.0.kill();
         let mut said = String::new();
         if let Some(mut pipe) = self.0.stderr.take() {

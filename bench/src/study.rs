@@ -47,15 +47,15 @@ pub struct Bench {
 
 impl Bench {
     /// Returns a command of trawl's.
-    pub fn command(&self, words: &[&str]) -> Command {
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = process::command(&self.trawl);
-        command.args(words);
+        command.args(arguments);
         command
     }
 
     /// Runs a command of trawl's to its end.
-    pub fn run(&self, words: &[&str]) -> Result<String> {
-        process::run(&mut self.command(words))
+    pub fn run(&self, arguments: &[&str]) -> Result<String> {
+        process::run(&mut self.command(arguments))
     }
 }
 
@@ -86,7 +86,7 @@ impl Case {
     ) -> Result<Vec<Self>> {
         let xs = space.numbers(axis)?;
         let mut cases = Vec::new();
-        for series in space.words("series")? {
+        for series in space.names("series")? {
             for &x in &xs {
                 cases.push(Self::new(&series, x, measuring(&series, x)?));
             }
@@ -215,19 +215,21 @@ pub fn compared(
                 continue;
             };
             behind += usize::from(median < 1.0);
-            let place = match xs.len() {
+            let at = match xs.len() {
                 1 => String::new(),
                 _ => format!(", {x} {}", experiment.definition.x.label),
             };
             shows.push(match comparison {
                 Comparison::Faster => {
-                    format!("{ours}{place}: {median:.2} ({low:.2} to {high:.2}) times {theirs}")
+                    format!("{ours}{at}: {median:.2} ({low:.2} to {high:.2}) times {theirs}")
                 }
                 Comparison::Share => {
-                    format!("{ours}{place}: {median:.1} % ({low:.1} to {high:.1}) of {theirs}")
+                    format!("{ours}{at}: {median:.1} % ({low:.1} to {high:.1}) of {theirs}")
                 }
                 Comparison::More(unit) => {
-                    format!("{ours}{place}: {median:.0} ({low:.0} to {high:.0}) {unit} more than {theirs}")
+                    format!(
+                        "{ours}{at}: {median:.0} ({low:.0} to {high:.0}) {unit} more than {theirs}"
+                    )
                 }
             });
         }

@@ -91,7 +91,8 @@ impl Traffic {
     }
 
     pub fn with(mut self, more: &[&str]) -> Self {
-        self.more.extend(more.iter().map(|word| (*word).to_owned()));
+        self.more
+            .extend(more.iter().map(|argument| (*argument).to_owned()));
         self
     }
 
@@ -115,8 +116,8 @@ impl Traffic {
             }
         }
         text += &format!(" --threads {} --cpus {}", self.cpus.len(), cpus.join(","));
-        let words = text.split(' ').map(str::to_owned);
-        words.chain(self.more.iter().cloned()).collect()
+        let arguments = text.split(' ').map(str::to_owned);
+        arguments.chain(self.more.iter().cloned()).collect()
     }
 
     pub fn send(&self, bench: &Bench, from: &Station, to: &Station) -> Result<Sent> {
@@ -265,24 +266,24 @@ mod tests {
     #[test]
     fn sizes_include_the_checksum_and_rates_the_frame() {
         assert_eq!(frames_per_second(512.0, 64), 1e6);
-        let words = Traffic::at(64, 1000.0, 0.5)
+        let arguments = Traffic::at(64, 1000.0, 0.5)
             .arguments("n:v", "10.0.0.1")
             .join(" ");
         assert!(
-            words.contains("--size 60 --rate 1000 --duration 500ms --threads 1 --cpus 0"),
-            "{words}"
+            arguments.contains("--size 60 --rate 1000 --duration 500ms --threads 1 --cpus 0"),
+            "{arguments}"
         );
-        let words = Traffic::flood(128, 0.25, &[0, 1])
+        let arguments = Traffic::flood(128, 0.25, &[0, 1])
             .with(&["--stamp"])
             .arguments("n:v", "x")
             .join(" ");
         assert!(
-            words.ends_with("--size 124 --duration 250ms --threads 2 --cpus 0,1 --stamp"),
-            "{words}"
+            arguments.ends_with("--size 124 --duration 250ms --threads 2 --cpus 0,1 --stamp"),
+            "{arguments}"
         );
-        let words = Traffic::flood(128, 0.25, &[0, 1, 0, 1])
+        let arguments = Traffic::flood(128, 0.25, &[0, 1, 0, 1])
             .arguments("n:v", "x")
             .join(" ");
-        assert!(words.ends_with("--threads 4 --cpus 0,1"), "{words}");
+        assert!(arguments.ends_with("--threads 4 --cpus 0,1"), "{arguments}");
     }
 }

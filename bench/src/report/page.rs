@@ -449,12 +449,12 @@ fn closing_note(body: &mut String, source: &Source) {
         return;
     }
     body.push_str("<ul>");
-    for (name, places) in found {
+    for (name, leads) in found {
         let _ = write!(
             body,
             "<li><a href=\"#{0}\">{0}</a>: {1}</li>",
             escape(&name),
-            escape(&places)
+            escape(&leads)
         );
     }
     body.push_str("</ul>");

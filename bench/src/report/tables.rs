@@ -191,11 +191,11 @@ const BASELINE: &str = " alone";
 
 /// Returns one line for each experiment in which a peer is ahead in its first metric.
 pub fn behind<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) -> Vec<(String, String)> {
-    let note = |one: &'a Experiment| Some((one.definition.name.clone(), places(one)?));
+    let note = |one: &'a Experiment| Some((one.definition.name.clone(), leads(one)?));
     experiments.into_iter().filter_map(note).collect()
 }
 
-fn places(one: &Experiment) -> Option<String> {
+fn leads(one: &Experiment) -> Option<String> {
     let definition = &one.definition;
     let metric = definition.metrics.first()?;
     let better = |a: f64, b: f64| if metric.lower_is_better { a < b } else { a > b };
@@ -213,7 +213,7 @@ fn places(one: &Experiment) -> Option<String> {
             },
         )
     };
-    let place = |&x: &f64| {
+    let lead = |&x: &f64| {
         let (theirs, ours) = (best(x, true)?, best(x, false)?);
         let apart = match metric.lower_is_better {
             true => theirs.value.high < ours.value.low,
@@ -238,7 +238,7 @@ fn places(one: &Experiment) -> Option<String> {
             )
         })
     };
-    let found: Vec<String> = one.xs().iter().filter_map(place).collect();
+    let found: Vec<String> = one.xs().iter().filter_map(lead).collect();
     if found.is_empty() {
         return None;
     }
@@ -312,8 +312,8 @@ pub fn markdown(sources: &[Source]) -> String {
         if found.is_empty() {
             text.push_str("Nowhere by more than the spread.\n");
         }
-        for (name, places) in found {
-            let _ = writeln!(text, "- {name}: {}", escaped(&places));
+        for (name, leads) in found {
+            let _ = writeln!(text, "- {name}: {}", escaped(&leads));
         }
     }
     text

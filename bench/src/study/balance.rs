@@ -90,13 +90,13 @@ pub fn all_moves(space: &Space) -> Result<Vec<Case>> {
 /// were left, unless they are of more than one kind: then all headers are written anew.
 fn with_flows(mut traffic: Traffic, flows: u64) -> Traffic {
     let flows = flows.to_string();
-    let words = [
+    let arguments = [
         ["--flows", &flows],
         ["--src", "random:10.64.0.0/10"],
         ["--src-port", "random:1024-65535"],
         ["--every", "2:ttl=63"],
     ];
-    traffic.more = words.concat().into_iter().map(str::to_owned).collect();
+    traffic.more = arguments.concat().into_iter().map(str::to_owned).collect();
     traffic
 }
 
@@ -179,13 +179,13 @@ pub fn judge_rate(experiment: &Experiment) -> Finding {
     let (few, many) = experiment.ends();
     let mut said = Vec::new();
     let mut least = f64::INFINITY;
-    for way in ["direct", "ipip"] {
-        let (ours, theirs) = (format!("trawl {way}"), format!("IPVS {way}"));
+    for method in ["direct", "ipip"] {
+        let (ours, theirs) = (format!("trawl {method}"), format!("IPVS {method}"));
         for flows in [few, many] {
             if let Some(ratio) = experiment.paired(&ours, &theirs, "mpps", flows) {
                 least = least.min(ratio.median);
                 said.push(format!(
-                    "{:.1} times IPVS by {way} with {flows} flows",
+                    "{:.1} times IPVS by {method} with {flows} flows",
                     ratio.median
                 ));
             }
@@ -293,13 +293,13 @@ impl Farm {
             _table: None,
         };
         match who {
-            Who::Trawl => farm.place_trawl(bench, forward, backends, flows)?,
-            Who::Ipvs(scheduler) => farm.place_ipvs(bench, scheduler, forward, backends)?,
+            Who::Trawl => farm.install_trawl(bench, forward, backends, flows)?,
+            Who::Ipvs(scheduler) => farm.install_ipvs(bench, scheduler, forward, backends)?,
         }
         Ok(farm)
     }
 
-    fn place_trawl(
+    fn install_trawl(
         &mut self,
         bench: &Bench,
         forward: Forward,
@@ -329,7 +329,7 @@ impl Farm {
         Ok(())
     }
 
-    fn place_ipvs(
+    fn install_ipvs(
         &self,
         bench: &Bench,
         scheduler: &str,
@@ -361,21 +361,21 @@ impl Farm {
         }
         let service = format!("{VIP}:{PORT}");
         self.ipvs(bench, &["-A", "-u", &service, "-s", scheduler])?;
-        let way = match forward {
+        let method = match forward {
             Forward::Direct => "-g",
             Forward::Ipip => "-i",
         };
         for backend in backends {
             let real = format!("{}:{PORT}", address_of(*backend));
-            self.ipvs(bench, &["-a", "-u", &service, "-r", &real, way])?;
+            self.ipvs(bench, &["-a", "-u", &service, "-r", &real, method])?;
         }
         Ok(())
     }
 
-    fn ipvs(&self, bench: &Bench, words: &[&str]) -> Result<(), Stop> {
+    fn ipvs(&self, bench: &Bench, arguments: &[&str]) -> Result<(), Stop> {
         let ipvsadm = bench.peers.path("ipvsadm")?;
         let mut command = process::command_in(&self.line.left.name, ipvsadm);
-        process::run(command.args(words))?;
+        process::run(command.args(arguments))?;
         Ok(())
     }
 

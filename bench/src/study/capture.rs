@@ -43,7 +43,7 @@ fn by_rate(space: &Space, setting: &Setting, frames: &[&str]) -> Result<Vec<Case
 pub fn sizes(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
     let mut cases = Vec::new();
-    for series in space.words("series")? {
+    for series in space.names("series")? {
         for size in space.numbers("sizes")? {
             for millions in space.numbers("mpps")? {
                 let traffic = Traffic::at(size as usize, millions * 1e6, seconds).with(&UNKNOWN);
@@ -65,20 +65,20 @@ pub fn efficiency(space: &Space) -> Result<Vec<Case>> {
 }
 
 fn measuring(
-    way: &str,
+    recorder: &str,
     setting: Setting,
     traffic: Traffic,
 ) -> Result<impl Fn(&Bench) -> Outcome + use<>> {
     // xdpcap's own buffer is small: it is also measured with one that holds the packets of a write.
-    let (way, setting) = match way.strip_suffix(", 8 MiB buffer") {
-        Some(way) => {
+    let (recorder, setting) = match recorder.strip_suffix(", 8 MiB buffer") {
+        Some(recorder) => {
             let buffer = Some((LARGE_BUFFER, LARGE_BUFFER / 4));
-            (way, Setting { buffer, ..setting })
+            (recorder, Setting { buffer, ..setting })
         }
-        None => (way, setting),
+        None => (recorder, setting),
     };
-    let way = Recorder::find(way)?;
-    Ok(move |bench: &Bench| capture(bench, way, &setting, &traffic))
+    let recorder = Recorder::find(recorder)?;
+    Ok(move |bench: &Bench| capture(bench, recorder, &setting, &traffic))
 }
 
 /// Rates over several buffers and watermarks.
@@ -87,8 +87,8 @@ pub fn buffers(space: &Space) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for megabits in space.numbers("rates")? {
         let traffic = Traffic::at(64, frames_per_second(megabits, 64), seconds).with(&UNKNOWN);
-        let mut add = |name: &str, way: &str, setting: Setting| -> Result<()> {
-            let run = measuring(way, setting, traffic.clone())?;
+        let mut add = |name: &str, recorder: &str, setting: Setting| -> Result<()> {
+            let run = measuring(recorder, setting, traffic.clone())?;
             cases.push(Case::new(name, megabits, run));
             Ok(())
         };
@@ -111,7 +111,7 @@ pub fn buffers(space: &Space) -> Result<Vec<Case>> {
                 add(&name, "xdpcap, drop", setting)?;
             }
         }
-        for ring in space.words("rings")? {
+        for ring in space.names("rings")? {
             let name = format!("trawl hook, ring {ring}");
             let setting = Setting {
                 ring: Some(ring),
@@ -127,12 +127,12 @@ pub fn buffers(space: &Space) -> Result<Vec<Case>> {
 pub fn elapsed(space: &Space) -> Result<Vec<Case>> {
     let rate = space.number("rate")?;
     Case::each(space, "packets", |series, count| {
-        let way = Recorder::find(series)?;
+        let recorder = Recorder::find(series)?;
         // Mechanisms that lose packets need more of them.
         let mut traffic = Traffic::at(64, rate, count / rate).with(&UNKNOWN);
         traffic.amount = Amount::Frames((count * 1.5) as u64);
         Ok(move |bench: &Bench| {
-            let mut measured = capture(bench, way, &Setting::default(), &traffic)?;
+            let mut measured = capture(bench, recorder, &Setting::default(), &traffic)?;
             let recorded = measured.recorded.unwrap_or(0) as f64;
             if recorded < count {
                 return Err(Stop::Failed(format!(

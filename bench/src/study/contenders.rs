@@ -97,13 +97,13 @@ const MODES: &[(&str, Mode)] = &[
 
 /// Programs and processes of a run, in the order of their removal.
 #[derive(Default)]
-pub struct Placed {
+pub struct Installed {
     _background: Option<Background>,
     pub loaded: Vec<Loaded>,
     unload: Vec<(std::path::PathBuf, Vec<String>)>,
 }
 
-impl Drop for Placed {
+impl Drop for Installed {
     fn drop(&mut self) {
         for (program, arguments) in &self.unload {
             let _ = process::run(process::command(program).args(arguments));
@@ -111,18 +111,20 @@ impl Drop for Placed {
     }
 }
 
-impl Placed {
-    fn unload_with(&mut self, bench: &Bench, words: &[&str]) {
-        let words = words.iter().map(|word| (*word).to_owned());
-        self.unload.push((bench.trawl.clone(), words.collect()));
+impl Installed {
+    fn unload_with(&mut self, bench: &Bench, arguments: &[&str]) {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned());
+        self.unload.push((bench.trawl.clone(), arguments.collect()));
     }
 
     /// Registers an unload command in the station's namespace.
-    fn unload_beside(&mut self, at: &Station, program: &Path, words: &[&str]) {
-        let command = process::command_beside(&at.name, program);
-        let all = command.get_args().map(|word| word.to_string_lossy());
+    fn unload_in_network(&mut self, at: &Station, program: &Path, arguments: &[&str]) {
+        let command = process::command_in_network(&at.name, program);
+        let all = command
+            .get_args()
+            .map(|argument| argument.to_string_lossy());
         let mut all: Vec<String> = all.map(std::borrow::Cow::into_owned).collect();
-        all.extend(words.iter().map(|word| (*word).to_owned()));
+        all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         self.unload.push((command.get_program().into(), all));
     }
 }
@@ -149,13 +151,24 @@ impl Who {
         }
     }
 
-    /// Sets the contender up on the receiving interface; `out` is the interface that it sends frames to.
-    pub fn place(self, bench: &Bench, at: &Station, out: &Station) -> Result<Placed, Stop> {
-        let mut placed = Placed::default();
+    /// Returns what its program does with the frames, if it is one of a single verdict.
+    pub fn verdict(self) -> Option<Verdict> {
         match self {
-            Self::Xdp(verdict, mode) => load(bench, verdict, mode, at, out, &mut placed)?,
+            Self::Xdp(verdict, _) | Self::XdpBench(verdict, _) | Self::Extracted(verdict) => {
+                Some(verdict)
+            }
+            _ => None,
+        }
+    }
+
+    /// Sets the contender up on the receiving interface; `out` is the interface that it sends frames to.
+    pub fn install(self, bench: &Bench, at: &Station, out: &Station) -> Result<Installed, Stop> {
+        let mut installed = Installed::default();
+        match self {
+            Self::Xdp(verdict, mode) => load(bench, verdict, mode, at, out, &mut installed)?,
             Self::XdpBench(verdict, mode) => {
-                let mut command = process::command_beside(&at.name, bench.peers.path("xdp-bench")?);
+                let mut command =
+                    process::command_in_network(&at.name, bench.peers.path("xdp-bench")?);
                 let (name, to) = match verdict {
                     Verdict::Drop => ("drop", None),
                     Verdict::Pass => ("pass", None),
@@ -166,26 +179,26 @@ impl Who {
                 command.args([name, &at.interface]).args(to);
                 command.args(["-m", mode.name()]);
                 let started = Background::start(&mut command, "\n").map_err(first_line)?;
-                placed._background = Some(started);
+                installed._background = Some(started);
             }
             Self::Extracted(verdict) => {
                 let binary = bench.peers.binary("xdp-bench")?;
                 load_extracted(&binary, verdict, at, out)?;
-                placed.unload_with(bench, &["xdp", "unload", &label(at)]);
+                installed.unload_with(bench, &["xdp", "unload", &label(at)]);
             }
             Self::Iptables => {
-                let words = ["-A", "INPUT", "-p", "udp", "-j", "DROP"];
-                rule(bench, at, "iptables", &words)?;
+                let arguments = ["-A", "INPUT", "-p", "udp", "-j", "DROP"];
+                rule(bench, at, "iptables", &arguments)?;
             }
             Self::IptablesRaw => {
-                let words = ["-t", "raw", "-A", "PREROUTING", "-p", "udp", "-j", "DROP"];
-                rule(bench, at, "iptables", &words)?;
+                let arguments = ["-t", "raw", "-A", "PREROUTING", "-p", "udp", "-j", "DROP"];
+                rule(bench, at, "iptables", &arguments)?;
             }
             Self::Conntrack => {
                 let states = "NEW,ESTABLISHED,RELATED";
                 let check = ["-m", "conntrack", "--ctstate", states];
-                let words = [&["-A", "INPUT"], &check[..], &["-j", "DROP"]].concat();
-                rule(bench, at, "iptables", &words)?;
+                let arguments = [&["-A", "INPUT"], &check[..], &["-j", "DROP"]].concat();
+                rule(bench, at, "iptables", &arguments)?;
             }
             Self::Nft => {
                 let ruleset = "add table inet trawl; add chain inet trawl in { type filter hook input priority 0 ; }; \
@@ -195,40 +208,40 @@ impl Who {
             Self::Guard => {
                 let site = label(at);
                 trawl(bench, &["guard", "load", &site])?;
-                placed.unload_with(bench, &["guard", "unload", &site]);
+                installed.unload_with(bench, &["guard", "unload", &site]);
                 let rule = ["--proto", "udp", "--port", ATTACKED];
                 let deny = ["guard", "deny", "--netns", &at.name];
                 trawl(bench, &[&deny[..], &rule].concat())?;
             }
             Self::XdpFilter => {
                 let path = bench.peers.path("xdp-filter")?;
-                let run = |words: &[&str]| {
-                    let mut command = process::command_beside(&at.name, &path);
+                let run = |arguments: &[&str]| {
+                    let mut command = process::command_in_network(&at.name, &path);
                     // Its programs are files of their own; in a build directory they are next to it.
-                    if let Some(place) = path.parent().filter(|at| at.join(OBJECT).exists()) {
-                        command.env("LIBXDP_OBJECT_PATH", place);
+                    if let Some(directory) = path.parent().filter(|at| at.join(OBJECT).exists()) {
+                        command.env("LIBXDP_OBJECT_PATH", directory);
                     }
-                    process::run(command.args(words)).map_err(first_line)
+                    process::run(command.args(arguments)).map_err(first_line)
                 };
                 run(&["load", &at.interface, "-m", "native", "-f", "udp"])?;
-                placed.unload_beside(at, &path, &["unload", &at.interface]);
+                installed.unload_in_network(at, &path, &["unload", &at.interface]);
                 run(&["port", ATTACKED, "-p", "udp", "-m", "dst"])?;
             }
             Self::TrawlRoute => {
                 let (left, right) = (label(at), label(out));
                 trawl(bench, &["route", "load", &left, &right])?;
-                placed.unload_with(bench, &["route", "unload", &left, &right]);
+                installed.unload_with(bench, &["route", "unload", &left, &right]);
             }
             Self::XdpForward => {
                 let path = bench.peers.path("xdp-forward")?;
-                let mut command = process::command_beside(&at.name, &path);
+                let mut command = process::command_in_network(&at.name, &path);
                 command.args(["load", "-F", "direct", &at.interface, &out.interface]);
                 process::run(&mut command).map_err(first_line)?;
-                placed.unload_beside(at, &path, &["unload", &at.interface, &out.interface]);
+                installed.unload_in_network(at, &path, &["unload", &at.interface, &out.interface]);
             }
             Self::Kernel => {}
         }
-        Ok(placed)
+        Ok(installed)
     }
 }
 
@@ -238,29 +251,29 @@ fn load(
     mode: Mode,
     at: &Station,
     out: &Station,
-    placed: &mut Placed,
+    installed: &mut Installed,
 ) -> Result<(), Stop> {
     let site = label(at);
-    let mut words = vec!["xdp", "load", &site];
+    let mut arguments = vec!["xdp", "load", &site];
     match verdict {
-        Verdict::Drop => words.push("drop"),
-        Verdict::Pass => words.push("pass"),
-        Verdict::Tx => words.push("tx"),
+        Verdict::Drop => arguments.push("drop"),
+        Verdict::Pass => arguments.push("pass"),
+        Verdict::Tx => arguments.push("tx"),
         Verdict::Redirect | Verdict::RedirectMap => {
-            words.extend(["redirect", "--to", &out.interface, "--touch", "swap"]);
+            arguments.extend(["redirect", "--to", &out.interface, "--touch", "swap"]);
             if verdict == Verdict::RedirectMap {
-                words.extend(["--by", "devmap"]);
+                arguments.extend(["--by", "devmap"]);
             }
         }
     }
-    words.extend(["--mode", mode.name()]);
-    trawl(bench, &words)?;
-    placed.unload_with(bench, &["xdp", "unload", &site]);
+    arguments.extend(["--mode", mode.name()]);
+    trawl(bench, &arguments)?;
+    installed.unload_with(bench, &["xdp", "unload", &site]);
     Ok(())
 }
 
-pub fn trawl(bench: &Bench, words: &[&str]) -> Result<(), Stop> {
-    bench.run(words).map(drop).map_err(first_line)
+pub fn trawl(bench: &Bench, arguments: &[&str]) -> Result<(), Stop> {
+    bench.run(arguments).map(drop).map_err(first_line)
 }
 
 pub fn first_line(error: Error) -> Stop {
@@ -268,9 +281,9 @@ pub fn first_line(error: Error) -> Stop {
     Stop::Failed(text.lines().take(3).collect::<Vec<_>>().join(" "))
 }
 
-pub fn rule(bench: &Bench, at: &Station, tool: &str, words: &[&str]) -> Result<(), Stop> {
+pub fn rule(bench: &Bench, at: &Station, tool: &str, arguments: &[&str]) -> Result<(), Stop> {
     let mut command = process::command_in(&at.name, bench.peers.path(tool)?);
-    process::run(command.args(words))?;
+    process::run(command.args(arguments))?;
     Ok(())
 }
 
@@ -414,11 +427,13 @@ fn objects(binary: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 fn object_at(bytes: &[u8]) -> Option<&[u8]> {
-    let word = |at: usize| Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    let argument = |at: usize| Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
     let sections = u64::from_le_bytes(*bytes.get(40..)?.first_chunk()?);
-    let size = u64::from(word(58)?) * u64::from(word(60)?);
+    let size = u64::from(argument(58)?) * u64::from(argument(60)?);
     let end = usize::try_from(sections.checked_add(size)?).ok()?;
-    bytes.get(..end).filter(|_| word(18) == Some(MACHINE_BPF))
+    bytes
+        .get(..end)
+        .filter(|_| argument(18) == Some(MACHINE_BPF))
 }
 
 #[cfg(test)]

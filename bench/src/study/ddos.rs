@@ -81,7 +81,7 @@ fn measure(bench: &Bench, filter: Who, rate: f64, seconds: f64) -> Outcome {
             ethtool.set_feature(offload, false)?;
         }
     }
-    let _placed = filter.place(bench, &lab.b, &lab.a)?;
+    let _installed = filter.install(bench, &lab.b, &lab.a)?;
     // The service, and all its incoming packets, are on one core, as in the study; the client is on the other.
     Napi::pinned(&lab.a, SENDER_CPU)?;
     Napi::pinned(&lab.b, capture_cpu())?;
@@ -118,7 +118,7 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
         }
         let sample = Sample::now();
         let client = scope.spawn(move || {
-            place_thread(SENDER_CPU);
+            pin_thread(SENDER_CPU);
             // Its end lets the responder's thread end.
             exchange(&stream, Duration::from_secs_f64(seconds))
         });
@@ -151,14 +151,14 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
 }
 
 /// Pins and prioritises the thread. If that is not possible, the CPU figures show it.
-fn place_thread(cpu: usize) {
+fn pin_thread(cpu: usize) {
     let _ = trawl_sys::process::pin_thread(cpu);
     let _ = trawl_sys::process::prefer_thread();
 }
 
 /// Sends each byte back until the other end is closed.
 fn respond(listener: &TcpListener, cpu: usize) {
-    place_thread(cpu);
+    pin_thread(cpu);
     let Ok((mut stream, _)) = listener.accept() else {
         return;
     };

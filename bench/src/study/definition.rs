@@ -68,16 +68,16 @@ pub struct Published {
 pub enum Value {
     Number(f64),
     Numbers(Vec<f64>),
-    Words(Vec<String>),
+    Names(Vec<String>),
 }
 
 impl Value {
-    fn all_words(&self) -> impl Iterator<Item = &str> {
-        let words = match self {
-            Self::Words(all) => all.as_slice(),
+    fn all_names(&self) -> impl Iterator<Item = &str> {
+        let names = match self {
+            Self::Names(all) => all.as_slice(),
             _ => &[],
         };
-        words.iter().map(String::as_str)
+        names.iter().map(String::as_str)
     }
 }
 
@@ -89,10 +89,10 @@ impl std::fmt::Display for Value {
                 let all: Vec<String> = all.iter().map(f64::to_string).collect();
                 f.write_str(&all.join(","))
             }
-            Self::Words(all) if all.iter().any(|word| word.contains(',')) => {
+            Self::Names(all) if all.iter().any(|name| name.contains(',')) => {
                 f.write_str(&all.join("; "))
             }
-            Self::Words(all) => f.write_str(&all.join(",")),
+            Self::Names(all) => f.write_str(&all.join(",")),
         }
     }
 }
@@ -129,7 +129,7 @@ impl Definition {
             let known: Vec<&str> = known
                 .into_iter()
                 .flatten()
-                .flat_map(Value::all_words)
+                .flat_map(Value::all_names)
                 .collect();
             let new = read(old, text, &known).ok_or_else(|| {
                 Error::usage(
@@ -151,7 +151,7 @@ impl Definition {
 }
 
 /// Splits a text at commas, or at semicolons if items have commas. Known items may have commas in any case.
-fn words(text: &str, known: &[&str]) -> Vec<String> {
+fn names(text: &str, known: &[&str]) -> Vec<String> {
     let clean = |parts: &mut dyn Iterator<Item = &str>| -> Vec<String> {
         let parts = parts.map(str::trim).filter(|part| !part.is_empty());
         parts.map(str::to_owned).collect()
@@ -185,11 +185,11 @@ fn read(old: &Value, text: &str, known: &[&str]) -> Option<Value> {
     let value = match old {
         Value::Number(_) => Value::Number(number(text)?),
         Value::Numbers(_) => Value::Numbers(parts().map(number).collect::<Option<_>>()?),
-        Value::Words(_) => Value::Words(words(text, known)),
+        Value::Names(_) => Value::Names(names(text, known)),
     };
     let is_empty = match &value {
         Value::Numbers(all) => all.is_empty(),
-        Value::Words(all) => all.is_empty(),
+        Value::Names(all) => all.is_empty(),
         _ => false,
     };
     (!is_empty).then_some(value)
@@ -211,9 +211,9 @@ impl Space {
         }
     }
 
-    pub fn words(&self, key: &str) -> Result<Vec<String>> {
+    pub fn names(&self, key: &str) -> Result<Vec<String>> {
         match self.values.get(key) {
-            Some(Value::Words(all)) => Ok(all.clone()),
+            Some(Value::Names(all)) => Ok(all.clone()),
             _ => Err(self.lacks(key)),
         }
     }
@@ -262,7 +262,7 @@ mod tests {
         let quick = [
             ("rates", Value::Numbers(vec![1.0, 2.0])),
             ("seconds", Value::Number(0.5)),
-            ("series", Value::Words(vec!["a".to_owned()])),
+            ("series", Value::Names(vec!["a".to_owned()])),
         ];
         one.quick = quick.map(|(key, value)| (key.to_owned(), value)).into();
         one.full = [("seconds".to_owned(), Value::Number(40.0))].into();
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn series_have_commas_in_their_names() {
         let known = ["trawl hook, drop", "xdpcap, drop", "tcpdump"];
-        let found = |text| words(text, &known);
+        let found = |text| names(text, &known);
         assert_eq!(found("trawl hook, drop"), ["trawl hook, drop"]);
         assert_eq!(
             found("tcpdump,trawl hook, drop,xdpcap,drop"),

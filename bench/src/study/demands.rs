@@ -35,36 +35,36 @@ const CLOCKS: [&str; 3] = ["auto", "poll", "precise"];
 pub fn timestamps(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
     Case::each(space, "kpps", |series, thousands| {
-        let (way, setting) = set_up(series)?;
+        let (recorder, setting) = set_up(series)?;
         let traffic = Traffic::at(64, thousands * 1e3, seconds).with(&["--stamp"]);
-        Ok(move |bench: &Bench| capture_and(bench, way, &setting, &traffic, delays))
+        Ok(move |bench: &Bench| capture_and(bench, recorder, &setting, &traffic, delays))
     })
 }
 
 pub fn orders(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
     Case::each(space, "threads", |series, threads| {
-        let (way, setting) = set_up(series)?;
+        let (recorder, setting) = set_up(series)?;
         let mut traffic = Traffic::at(64, 200_000.0, seconds).with(&["--stamp"]);
         traffic.cpus = (0..threads as usize).map(|thread| thread % 2).collect();
-        Ok(move |bench: &Bench| capture_and(bench, way, &setting, &traffic, disorder))
+        Ok(move |bench: &Bench| capture_and(bench, recorder, &setting, &traffic, disorder))
     })
 }
 
 pub fn merges(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
     Case::each(space, "kpps", |series, thousands| {
-        let (way, _) = set_up(series)?;
-        Ok(move |bench: &Bench| merge(bench, way, thousands * 1e3, seconds))
+        let (recorder, _) = set_up(series)?;
+        Ok(move |bench: &Bench| merge(bench, recorder, thousands * 1e3, seconds))
     })
 }
 
 pub fn losses(space: &Space) -> Result<Vec<Case>> {
     let seconds = space.number("seconds")?;
     Case::each(space, "mbits", |series, megabits| {
-        let (way, setting) = set_up(series)?;
+        let (recorder, setting) = set_up(series)?;
         let traffic = Traffic::at(64, frames_per_second(megabits, 64), seconds);
-        Ok(move |bench: &Bench| loss(bench, way, &setting, &traffic))
+        Ok(move |bench: &Bench| loss(bench, recorder, &setting, &traffic))
     })
 }
 
@@ -150,20 +150,20 @@ fn by_clock(experiment: &Experiment) -> String {
 /// Splits a series into the tool and trawl's setting.
 fn set_up(series: &str) -> Result<(Recorder, Setting)> {
     let mut setting = Setting::default();
-    let mut way = series;
+    let mut recorder = series;
     if let Some((rest, last)) = series.rsplit_once(", ") {
         if let Some(time) = CLOCKS.into_iter().find(|time| *time == last) {
-            (way, setting.time) = (rest, Some(time));
+            (recorder, setting.time) = (rest, Some(time));
         } else if last == "ring 64KiB" {
-            (way, setting.ring) = (rest, Some("64KiB".to_owned()));
+            (recorder, setting.ring) = (rest, Some("64KiB".to_owned()));
         }
     }
-    Ok((Recorder::find(way)?, setting))
+    Ok((Recorder::find(recorder)?, setting))
 }
 
 /// Measures the lost frames that the tool does not admit.
-fn loss(bench: &Bench, way: Recorder, setting: &Setting, traffic: &Traffic) -> Outcome {
-    let mut measured = capture(bench, way, setting, traffic)?;
+fn loss(bench: &Bench, recorder: Recorder, setting: &Setting, traffic: &Traffic) -> Outcome {
+    let mut measured = capture(bench, recorder, setting, traffic)?;
     let expected = measured.expected.unwrap_or(0);
     let lost = expected.saturating_sub(measured.recorded.unwrap_or(0));
     let admitted = measured.claim.as_ref().and_then(|claim| claim.lost);
@@ -203,9 +203,9 @@ fn delays(path: &Path, measured: &mut Measured) -> Result<()> {
     })?;
     delays.sort_unstable();
     let at = |share: f64| {
-        let place = ((delays.len() as f64 - 1.0) * share).round() as usize;
+        let index = ((delays.len() as f64 - 1.0) * share).round() as usize;
         delays
-            .get(place)
+            .get(index)
             .map_or(f64::NAN, |&delay| delay as f64 / 1e3)
     };
     measured.values = [("delay_p50_us", at(0.5)), ("delay_p99_us", at(0.99))].into();
@@ -228,11 +228,11 @@ fn disorder(path: &Path, measured: &mut Measured) -> Result<()> {
 }
 
 /// Measures forwarded frames, recorded at the incoming and the outgoing interface in one file.
-fn merge(bench: &Bench, way: Recorder, rate: f64, seconds: f64) -> Outcome {
+fn merge(bench: &Bench, recorder: Recorder, rate: f64, seconds: f64) -> Outcome {
     let line = Line::new(&LineOptions::default())?;
     let file = Scratch::new(&bench.scratch, "merged")?;
     let (router, left, right) = (&line.left.name, &line.left.interface, &line.right.interface);
-    let (mut command, ready) = match (way, way.tap()) {
+    let (mut command, ready) = match (recorder, recorder.tap()) {
         (_, Some(tap @ ("tc" | "packet"))) => {
             let both = [label(&line.left), label(&line.right)];
             let both = both.each_ref().map(String::as_str);
@@ -246,11 +246,11 @@ fn merge(bench: &Bench, way: Recorder, rate: f64, seconds: f64) -> Outcome {
         }
         (Recorder::Tcpdump, _) => (tcpdump(bench, router, "any", file.path())?, "listening on"),
         _ => {
-            let why = format!("{} sees one direction only", way.name());
+            let why = format!("{} sees one direction only", recorder.name());
             return Err(Stop::NotHere(why));
         }
     };
-    let peer = Peer::start(way.name(), &mut command, capture_cpu(), ready)?;
+    let peer = Peer::start(recorder.name(), &mut command, capture_cpu(), ready)?;
     let mut traffic = Traffic::at(64, rate, seconds).with(&["--stamp"]);
     // A fixed number, since the router's hosts send packets of their own now and then.
     let stamped = ((rate * seconds) as u64).max(100);
@@ -267,7 +267,7 @@ fn merge(bench: &Bench, way: Recorder, rate: f64, seconds: f64) -> Outcome {
     })?;
     let whole = sides
         .values()
-        .filter(|sides| sides.len() == 2 && (sides[0] < sides[1] || way == Recorder::Tcpdump))
+        .filter(|sides| sides.len() == 2 && (sides[0] < sides[1] || recorder == Recorder::Tcpdump))
         .count();
     let wrong = stamped.saturating_sub(whole as u64);
     let recorded = sides.values().map(|sides| sides.len() as u64).sum();

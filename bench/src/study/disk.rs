@@ -44,7 +44,7 @@ enum Load {
 
 #[derive(Clone, Copy, Debug)]
 struct DiskLoad {
-    way: Recorder,
+    recorder: Recorder,
     time: Option<&'static str>,
     load: Load,
     size: usize,
@@ -61,13 +61,13 @@ pub fn cases(space: &Space) -> Result<Vec<Case>> {
     let long = Duration::from_secs_f64(space.number("long_seconds")?);
     let sizes = space.numbers("sizes")?;
     let mut cases = Vec::new();
-    for series in space.words("series")? {
+    for series in space.names("series")? {
         let (rest, load) = match series.rsplit_once(", ") {
             Some((rest, "60 % of the rate")) => (rest, Load::Share),
             Some((rest, "two senders")) => (rest, Load::TwoSenders),
             _ => (series.as_str(), Load::Full),
         };
-        let (way, time) = match rest {
+        let (recorder, time) = match rest {
             "trawl hook, auto" => (Recorder::TrawlHook(Fate::Drop), Some("auto")),
             "trawl hook, poll" => (Recorder::TrawlHook(Fate::Drop), Some("poll")),
             "trawl hook, precise" => (Recorder::TrawlHook(Fate::Drop), Some("precise")),
@@ -77,7 +77,7 @@ pub fn cases(space: &Space) -> Result<Vec<Case>> {
         let measured = if load == Load::Full { sizes.len() } else { 1 };
         for &size in sizes.iter().take(measured) {
             let plan = DiskLoad {
-                way,
+                recorder,
                 time,
                 load,
                 size: size as usize,
@@ -141,33 +141,33 @@ impl DiskLoad {
         let setting = Setting {
             time: self.time,
             files,
-            buffer: matches!(self.way, Recorder::Xdpcap(_)).then_some(XDPCAP_BUFFER),
+            buffer: matches!(self.recorder, Recorder::Xdpcap(_)).then_some(XDPCAP_BUFFER),
             ..Setting::default()
         };
-        let running = Running::start(bench, self.way, &setting)?;
+        let running = Running::start(bench, self.recorder, &setting)?;
         let cpu_before = running.peer.cpu_seconds();
         let first = self.send(&running.lab, count / 5, rate)?;
         let memory = |running: &Running| running.peer.peak_memory().unwrap_or(0);
         let early = memory(&running);
         let sent = first.and(self.send(&running.lab, count - count / 5, rate)?);
         // The cost includes the writing of the rest.
-        if self.way.needs_rest() {
+        if self.recorder.needs_rest() {
             running.peer.wait_until_idle();
         }
         let late = memory(&running);
         let writer = running.peer.cpu_seconds() - cpu_before;
         let said = running.peer.finish()?;
         // trawl's hook sees the sent frames only; others also see the answers of the host.
-        let mac = (!matches!(self.way, Recorder::TrawlHook(_))).then_some(running.lab.b.mac);
-        let claim = self.way.claim(&said);
+        let mac = (!matches!(self.recorder, Recorder::TrawlHook(_))).then_some(running.lab.b.mac);
+        let claim = self.recorder.claim(&said);
         let counted = claim.as_ref().and_then(|claim| claim.lost).unwrap_or(0);
-        let there = match files {
+        let written = match files {
             Some(_) => running.file.series(),
             None => vec![running.file.path().to_owned()],
         };
         let mut bytes = 0.0;
         let (mut recorded, mut disordered) = (0, 0);
-        for path in &there {
+        for path in &written {
             let contents = scratch::contents(path, mac)?;
             recorded += contents.packets;
             disordered += contents.disordered;

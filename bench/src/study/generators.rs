@@ -143,7 +143,7 @@ fn one(bench: &Bench, who: &str, job: &Job, ports_vary: bool) -> Outcome {
     }
     let path = bench.peers.path(who)?;
     let cpus: Vec<String> = job.cpus.iter().map(usize::to_string).collect();
-    let mut command = process::command_beside(&lab.a.name, "taskset");
+    let mut command = process::command_in_network(&lab.a.name, "taskset");
     command.args(["-c", &cpus.join(",")]);
     let threads = job.cpus.len().to_string();
     // iperf3's server has to answer; the frames of the others go no further than the device.
@@ -280,7 +280,7 @@ fn rate(command: &mut Command, lab: &Pair, seconds: f64) -> Outcome {
     // More than its own connection to the other end sends.
     while received(&lab.b)? < before + 1000 {
         if Instant::now() > deadline || sender.has_ended() {
-            return Err(Stop::Failed(sender.last_words()));
+            return Err(Stop::Failed(sender.last_errors()));
         }
         std::thread::sleep(LOOK_EVERY);
     }

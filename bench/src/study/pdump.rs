@@ -58,7 +58,7 @@ pub fn cases(space: &Space) -> Result<Vec<Case>> {
     let easy_frames = space.number("easy_frames")? as u64;
     let sizes = space.numbers("sizes")?;
     let mut cases = Vec::new();
-    for series in space.words("series")? {
+    for series in space.names("series")? {
         let (who, load) = Load::of(&series, easy_frames);
         let sizes = match load {
             Load::Flood => &sizes[..],
@@ -119,7 +119,7 @@ pub fn judge(experiment: &Experiment) -> Finding {
         ));
     }
     let trawl = forwarding("trawl tc beside dpdk-testpmd");
-    let beside = match (forwarding(TRAWL), share(TRAWL), share("dpdk-dumpcap")) {
+    let with_dpdk = match (forwarding(TRAWL), share(TRAWL), share("dpdk-dumpcap")) {
         (Some(rest), Some(ours), Some(theirs)) => format!(
             "; {rest:.3} under trawl's dpdk tap, which records {ours:.1} % of that (dpdk-dumpcap {theirs:.1} %)"
         ),
@@ -131,7 +131,7 @@ pub fn judge(experiment: &Experiment) -> Finding {
             false => Agreement::Partly,
         },
         shows: format!(
-            "testpmd forwards {alone:.3} Gbit/s alone, {captured:.3} under dpdk-dumpcap{beside}{more}"
+            "testpmd forwards {alone:.3} Gbit/s alone, {captured:.3} under dpdk-dumpcap{with_dpdk}{more}"
         ),
         sentence: format!(
             "Capture by pdump takes {:.0} % of the forwarding rate (published: 0 to 27 %){}. The ports are veths by af_packet, not a 10G \
@@ -227,11 +227,11 @@ fn measure_null(bench: &Bench, who: &str, seconds: f64) -> Outcome {
     if let Some(peer) = capture {
         let took = began.elapsed().as_secs_f64();
         let said = peer.finish()?;
-        let way = match who {
+        let recorder = match who {
             TRAWL => Recorder::TrawlTc,
             _ => Recorder::Dumpcap,
         };
-        let (claimed, lost) = way
+        let (claimed, lost) = recorder
             .claim(&said)
             .and_then(|claim| claim.recorded.zip(claim.lost))
             .ok_or_else(|| Stop::Failed(format!("{who} does not report its losses: {said}")))?;
@@ -323,7 +323,7 @@ fn capture(
     who: &str,
     line: &Line,
     prefix: &str,
-    ways: &str,
+    directions: &str,
     file: &Scratch,
 ) -> Result<Option<Peer>, Stop> {
     let (mut command, ready) = match who {
@@ -341,7 +341,8 @@ fn capture(
             (shell, "File:")
         }
         TRAWL => {
-            let (mut trawl, ready) = trawl_capture(bench, "dpdk", ways, &["dpdk:0"], file.path());
+            let (mut trawl, ready) =
+                trawl_capture(bench, "dpdk", directions, &["dpdk:0"], file.path());
             trawl.args(["--file-prefix", prefix]);
             (trawl, ready)
         }
@@ -390,13 +391,13 @@ impl Drop for Runtime {
         let _ = fs::remove_dir_all(PathBuf::from("/run/dpdk").join(&self.0));
         let pages = format!("{}map_", self.0);
         let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-        let places = mounts.lines().filter_map(|line| {
-            let mut words = line.split(' ').skip(1);
-            let place = words.next()?;
-            (words.next() == Some("hugetlbfs")).then_some(place)
+        let mounts = mounts.lines().filter_map(|line| {
+            let mut names = line.split(' ').skip(1);
+            let mount = names.next()?;
+            (names.next() == Some("hugetlbfs")).then_some(mount)
         });
-        for entry in places
-            .filter_map(|place| fs::read_dir(place).ok())
+        for entry in mounts
+            .filter_map(|mount| fs::read_dir(mount).ok())
             .flatten()
         {
             let Ok(entry) = entry else { continue };

@@ -90,25 +90,19 @@ fn measure(bench: &Bench, who: Who, traffic: &Traffic) -> Outcome {
         return Err(contenders::offload_refusal(bench));
     }
     let line = Line::new(&LineOptions::default())?;
-    // Frames that arrive elsewhere are dropped there by the cheapest means.
-    let mut ends = vec![Loaded::native(Does::Drop, &line.b)?];
     let (at, out) = (&line.left, &line.right);
-    let is_tx = matches!(
-        who,
-        Who::Xdp(Verdict::Tx, _) | Who::XdpBench(Verdict::Tx, _) | Who::Extracted(Verdict::Tx)
-    );
-    if is_tx {
-        ends.push(Loaded::native(Does::Drop, &line.a)?);
-    }
-    let mut placed = who.place(bench, at, out)?;
-    placed.loaded = ends;
-    let goal = match who {
-        _ if is_tx => &line.a,
-        Who::Xdp(Verdict::Redirect | Verdict::RedirectMap, _)
-        | Who::XdpBench(Verdict::Redirect | Verdict::RedirectMap, _)
-        | Who::Extracted(Verdict::Redirect | Verdict::RedirectMap) => &line.b,
+    let goal = match who.verdict() {
+        Some(Verdict::Tx) => &line.a,
+        Some(Verdict::Redirect | Verdict::RedirectMap) => &line.b,
         _ => at,
     };
+    // Frames that arrive elsewhere are dropped there by the cheapest means.
+    let mut ends = vec![Loaded::native(Does::Drop, &line.b)?];
+    if who.verdict() == Some(Verdict::Tx) {
+        ends.push(Loaded::native(Does::Drop, &line.a)?);
+    }
+    let mut installed = who.install(bench, at, out)?;
+    installed.loaded = ends;
     let before = received(goal)?;
     // To the router itself, so that only the contender forwards them.
     let sent = traffic.send(bench, &line.a, at)?;
@@ -135,13 +129,13 @@ fn cpu_use(bench: &Bench, who: Who, traffic: &Traffic) -> Outcome {
         interfaces: ["veth0".to_owned(), interface_name()],
         ..PairOptions::default()
     })?;
-    let placed = who.place(bench, &lab.b, &lab.a)?;
+    let installed = who.install(bench, &lab.b, &lab.a)?;
     let napi = Napi::pinned(&lab.b, capture_cpu())?;
     let (counted, busy) = (received(&lab.b)?, napi.cpu_seconds());
     let sent = traffic.send(bench, &lab.a, &lab.b)?;
     let busy = napi.cpu_seconds() - busy;
     let done = received(&lab.b)? - counted;
-    drop(placed);
+    drop(installed);
     let seconds = sent.seconds.max(f64::EPSILON);
     // On a veth, a slow receiver holds the sender up: its queue is full.
     let offered = traffic.rate.map_or(1.0, |rate| sent.per_second() / rate);
@@ -161,7 +155,7 @@ fn route(bench: &Bench, who: Who, routes: u32, size: usize, seconds: f64) -> Out
     let line = Line::new(&LineOptions::default())?;
     let _end = Loaded::native(Does::Drop, &line.b)?;
     fill(&line.left, &line.right, &line.b, routes)?;
-    let _placed = who.place(bench, &line.left, &line.right)?;
+    let _installed = who.install(bench, &line.left, &line.right)?;
     let before = received(&line.b)?;
     let traffic = Traffic::flood(size, seconds, &[SENDER_CPU]);
     let sent = traffic.send(bench, &line.a, &line.b)?;
@@ -226,7 +220,7 @@ pub fn judge_threads(experiment: &Experiment) -> Finding {
     finding(experiment, &statements, one, "1 thread")
 }
 
-fn finding(experiment: &Experiment, statements: &Statements, x: f64, place: &str) -> Finding {
+fn finding(experiment: &Experiment, statements: &Statements, x: f64, load: &str) -> Finding {
     let (held, broken) = (&statements.held, &statements.broken);
     let mut sentence = match held.is_empty() {
         true => String::new(),
@@ -237,7 +231,7 @@ fn finding(experiment: &Experiment, statements: &Statements, x: f64, place: &str
     }
     Finding {
         agrees: statements.agreement(),
-        shows: format!("{place}: {} (Mpps)", experiment.listed("mpps", x, "")),
+        shows: format!("{load}: {} (Mpps)", experiment.listed("mpps", x, "")),
         sentence: sentence.trim().to_owned(),
     }
 }

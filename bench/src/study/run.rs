@@ -152,8 +152,8 @@ impl Planned {
             None => space.number("repeat")? as u32,
         };
         let names_a_tap = |series: &str| {
-            let mut words = series.split([' ', ',']);
-            words.any(|word| request.taps.iter().any(|tap| tap == word))
+            let mut parts = series.split([' ', ',']);
+            parts.any(|word| request.taps.iter().any(|tap| tap == word))
         };
         let wanted = |case: &Case| match Peers::of_series(&case.series) {
             Some(_) if request.no_peers => false,
@@ -182,7 +182,7 @@ impl Planned {
     }
 
     /// Returns the index of the experiment in the report; a new one is appended.
-    fn place_in(&self, report: &mut Report) -> usize {
+    fn index_in(&self, report: &mut Report) -> usize {
         let name = &self.empty.definition.name;
         let mut all = report.experiments.iter();
         let found = all.position(|one| one.definition.name == *name);
@@ -205,7 +205,7 @@ struct Runner<'a> {
 impl Runner<'_> {
     /// Runs one repetition of an experiment, if there is time; false if it was interrupted.
     fn repeat(&mut self, plan: &Planned, repetition: u32) -> Result<bool> {
-        let at = plan.place_in(&mut self.report);
+        let at = plan.index_in(&mut self.report);
         let experiment = &mut self.report.experiments[at];
         let each = experiment.seconds / f64::from((repetition - 1).max(1));
         if repetition > 1 && !self.clock.has_time_for(each) {
@@ -348,19 +348,19 @@ fn note(experiment: &mut Experiment, series: &str, stop: Stop) {
 
 /// Returns the command that runs just this experiment again.
 fn command(name: &str, request: &Request) -> String {
-    let mut words = vec![format!(
+    let mut parts = vec![format!(
         "trawl bench run {name} --{}",
         request.profile.name()
     )];
-    words.extend(request.repeat.map(|count| format!("--repeat {count}")));
+    parts.extend(request.repeat.map(|count| format!("--repeat {count}")));
     for (option, pairs) in [("set", &request.set), ("peer", &request.peer_paths)] {
-        words.extend(
+        parts.extend(
             pairs
                 .iter()
                 .map(|(key, value)| format!("--{option} {key}={value}")),
         );
     }
-    words.join(" ")
+    parts.join(" ")
 }
 
 #[cfg(test)]

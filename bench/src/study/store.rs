@@ -147,10 +147,10 @@ impl Load {
                 "store-capture is not run on two hosts".into(),
             ));
         }
-        let place = self.target.open(bench)?;
+        let opened = self.target.open(bench)?;
         let file = self.capture(bench, None)?;
-        let store = self.capture(bench, Some(place.at.clone()))?;
-        let total = account(bench, &place.at)?;
+        let store = self.capture(bench, Some(opened.at.clone()))?;
+        let total = account(bench, &opened.at)?;
         let count = |what: &str| total["total"][what].as_u64().unwrap_or(0);
         let bytes: u64 = total["captures"].as_array().map_or(0, |all| {
             all.iter().filter_map(|one| one["bytes"].as_u64()).sum()
@@ -189,12 +189,12 @@ impl Load {
     }
 
     fn capture(self, bench: &Bench, store: Option<StoreAt>) -> Result<Captured, Stop> {
-        let way = Recorder::TrawlHook(Fate::Drop);
+        let recorder = Recorder::TrawlHook(Fate::Drop);
         let setting = Setting {
             store,
             ..Setting::default()
         };
-        let running = Running::start(bench, way, &setting)?;
+        let running = Running::start(bench, recorder, &setting)?;
         let begun = running.peer.cpu_seconds();
         // Flows and payloads that compress like real traffic: hardly.
         let flows = ["--flows", "1000", "--src-port", "1024-65535"];
@@ -210,7 +210,7 @@ impl Load {
         let said = running.peer.finish()?;
         let cpu_seconds = children_cpu_seconds() - others - begun;
         Ok(Captured {
-            claim: way.claim(&said),
+            claim: recorder.claim(&said),
             cpu_seconds,
             per_cpu_second: sent.frames as f64 / sender.max(f64::EPSILON),
             sent,
@@ -336,7 +336,7 @@ pub fn searches(space: &Space) -> Result<Vec<Case>> {
         let kept = Kept::default();
         let hosts = (x / most).ceil().max(1.0);
         let packets = (x / hosts * MILLION) as u64;
-        for series in space.words("series")? {
+        for series in space.names("series")? {
             let (kept, search) = (kept.clone(), named(&series, SEARCHES)?);
             cases.push(Case::new(&series, x, move |bench| {
                 let make = || haystack(bench, packets, flows, hosts as u64);
