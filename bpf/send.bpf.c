@@ -85,10 +85,8 @@ static __always_inline __u64 value_of(const struct send_edit *edit, __u64 number
 		index = edit->list + modulo(turn, edit->count);
 		entry = bpf_map_lookup_elem(&lists, &index);
 		return entry ? *entry : 0;
-	case SEND_NUMBER:
-		return edit->first + number;
 	default:
-		return edit->first + bpf_ktime_get_ns();
+		return edit->first + number;
 	}
 }
 

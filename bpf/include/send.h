@@ -17,7 +17,6 @@
 #define SEND_RANDOM 1
 #define SEND_LIST 2
 #define SEND_NUMBER 3
-#define SEND_CLOCK 4
 
 /* The constants of the hash that random values come from. */
 #define SEND_MIX_ADD 0x9e3779b97f4a7c15

@@ -8,63 +8,166 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use trawl_bpf::layout::send::{SEND_MIX_1, SEND_MIX_2, SEND_MIX_ADD, SEND_SUMS};
-use trawl_sys::{Result, clock};
+use trawl_bpf::layout::send::{
+    SEND_LIST, SEND_MIX_1, SEND_MIX_2, SEND_MIX_ADD, SEND_NUMBER, SEND_RANDOM, SEND_STEP,
+    SEND_SUMS, SendEdit, SendSum,
+};
+use trawl_sys::Result;
 
 use crate::source::{Next, Source};
 use crate::stamp::{self, Stamp};
 
 pub mod kernel;
 
-/// A field that varies between frames: `base | value << shift`, big-endian.
-#[derive(Clone, Debug, PartialEq)]
+/// A field that varies between frames, in the sending program's form: `base | value << shift`, big-endian.
+#[derive(Clone, Debug)]
 pub struct Edit {
-    /// Even, like all offsets of fields that checksums cover.
-    pub offset: usize,
-    /// 2, 4 or 8 bytes.
-    pub width: usize,
-    pub shift: u32,
+    /// The variant that has the edit sets `base` and `factor`, the program's tables set `list`.
+    rule: SendEdit,
     /// Mask of the field in the edited bytes, shifted to its position.
-    pub field: u64,
-    pub value: Value,
+    field: u64,
+    /// Values of a list, which several fields may share; empty for other rules.
+    list: Arc<[u64]>,
+}
+
+impl Edit {
+    fn new(kind: usize, first: u64, step: u64, count: u64, seed: u64, list: Arc<[u64]>) -> Self {
+        Self {
+            rule: SendEdit {
+                base: 0,
+                first,
+                step,
+                count,
+                seed,
+                kind: kind as u32,
+                offset: 0,
+                width: 0,
+                shift: 0,
+                list: 0,
+                factor: [0; SEND_SUMS],
+                padding: 0,
+            },
+            field: 0,
+            list,
+        }
+    }
+
+    /// Creates `first + (turn modulo count) * step`; a count of zero means 2^64. `turn` is the frame's number, or the number
+    /// of its flow.
+    pub fn step(first: u64, step: u64, count: u64) -> Self {
+        Self::new(SEND_STEP, first, step, count, 0, Arc::default())
+    }
+
+    /// Creates one of `count` values from `first` on: a count of zero means 2^64, and one above 2^32 is a power of two.
+    pub fn random(first: u64, count: u64, seed: u64) -> Self {
+        Self::new(SEND_RANDOM, first, 0, count, seed, Arc::default())
+    }
+
+    pub fn list(values: Arc<[u64]>) -> Self {
+        Self::new(SEND_LIST, 0, 0, values.len() as u64, 0, values)
+    }
+
+    /// Creates the frame's own number, independent of its flow, plus this.
+    pub fn number(first: u64) -> Self {
+        Self::new(SEND_NUMBER, first, 0, 0, 0, Arc::default())
+    }
+
+    /// Returns the edit of a field of this many bits in the `width` (2, 4 or 8) bytes at this offset, which is even like all
+    /// offsets of fields that checksums cover.
+    #[must_use]
+    pub fn at(mut self, offset: usize, width: usize, shift: u32, bits: u32) -> Self {
+        (self.rule.offset, self.rule.width) = (offset as u32, width as u32);
+        self.rule.shift = shift;
+        self.field = (u64::MAX >> (64 - bits)) << shift;
+        self
+    }
+
+    /// Returns the same edit of another field.
+    #[must_use]
+    pub fn moved(mut self, offset: usize) -> Self {
+        self.rule.offset = offset as u32;
+        self
+    }
+
+    pub fn offset(&self) -> usize {
+        self.rule.offset as usize
+    }
+
+    pub fn width(&self) -> usize {
+        self.rule.width as usize
+    }
+
+    pub fn end(&self) -> usize {
+        self.offset() + self.width()
+    }
+
+    /// Returns the value in the frame of that number and turn.
+    pub fn value(&self, number: u64, turn: u64) -> u64 {
+        let SendEdit {
+            first,
+            step,
+            count,
+            seed,
+            kind,
+            ..
+        } = self.rule;
+        match kind as usize {
+            SEND_STEP => first.wrapping_add(modulo(turn, count).wrapping_mul(step)),
+            SEND_RANDOM => {
+                let turn = turn.wrapping_add(1).wrapping_mul(SEND_MIX_ADD as u64);
+                let random = mix(turn.wrapping_add(seed));
+                first.wrapping_add(if count & count.wrapping_sub(1) == 0 {
+                    random & count.wrapping_sub(1)
+                } else {
+                    ((random >> 32) * count) >> 32
+                })
+            }
+            SEND_LIST => self.list[(turn % count) as usize],
+            _ => first.wrapping_add(number),
+        }
+    }
+}
+
+fn modulo(value: u64, count: u64) -> u64 {
+    value.checked_rem(count).unwrap_or(value)
+}
+
+/// Mixes the bits of a value: the last steps of splitmix64.
+fn mix(value: u64) -> u64 {
+    let value = (value ^ value >> 30).wrapping_mul(SEND_MIX_1 as u64);
+    let value = (value ^ value >> 27).wrapping_mul(SEND_MIX_2 as u64);
+    value ^ value >> 31
 }
 
 /// A finished frame and its edits.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Variant {
     bytes: Vec<u8>,
-    edits: Vec<(Edit, u64)>,
-    sums: Vec<Sum>,
-    /// Factor of each edit in each sum.
-    factors: Vec<[u32; SEND_SUMS]>,
+    edits: Vec<Edit>,
+    sums: Vec<SendSum>,
 }
 
 impl Variant {
     /// Creates a variant. `covers` lists the frame's checksums, inner ones before the ones that cover them.
     pub fn new(bytes: Vec<u8>, mut edits: Vec<Edit>, covers: &[Cover]) -> Self {
-        edits.sort_by_key(|edit| edit.offset);
-        let bases = edits.iter().enumerate().map(|(at, edit)| {
-            let word = read_word(&bytes, edit.offset, edit.width) & !edit.field;
+        edits.sort_by_key(Edit::offset);
+        for at in 0..edits.len() {
+            let (edit, later) = edits[at..]
+                .split_first_mut()
+                .unwrap_or_else(|| unreachable!());
+            let word = read_word(&bytes, edit.offset(), edit.width()) & !edit.field;
             // If a later edit overlaps, its value is written and counts.
-            let overlap = edits[at + 1..].iter().map(|later| {
-                let from = later.offset.saturating_sub(edit.offset).min(edit.width);
-                if from == 0 {
-                    u64::MAX
-                } else {
-                    low_bytes(edit.width - from)
+            let overlap = later.iter().map(|later| {
+                let from = later.offset().saturating_sub(edit.offset());
+                match from.min(edit.width()) {
+                    0 => u64::MAX,
+                    from => low_bytes(edit.width() - from),
                 }
             });
-            word & !overlap.fold(0, |all, one| all | one)
-        });
-        let bases: Vec<u64> = bases.collect();
-        let words: Vec<(usize, usize)> = edits.iter().map(|e| (e.offset, e.width)).collect();
-        let (sums, factors) = relate(&bytes, &words, covers);
-        Self {
-            bytes,
-            edits: edits.into_iter().zip(bases).collect(),
-            sums,
-            factors,
+            edit.rule.base = word & !overlap.fold(0, |all, one| all | one);
         }
+        let sums = relate(&bytes, &mut edits, covers);
+        Self { bytes, edits, sums }
     }
 
     pub fn length(&self) -> usize {
@@ -77,19 +180,19 @@ impl Variant {
         for (total, sum) in sums.iter_mut().zip(&self.sums) {
             *total = u64::from(sum.start);
         }
-        for ((edit, base), factors) in self.edits.iter().zip(&self.factors) {
-            let word = base | edit.value.of(number, turn) << edit.shift;
-            write_word(room, edit.offset, edit.width, word);
-            for (total, factor) in sums.iter_mut().zip(factors) {
-                *total += fold(word) * u64::from(*factor);
+        for edit in &self.edits {
+            let word = edit.rule.base | edit.value(number, turn) << edit.rule.shift;
+            write_word(room, edit.offset(), edit.width(), word);
+            for (total, factor) in sums.iter_mut().zip(edit.rule.factor) {
+                *total += fold(word) * u64::from(factor);
             }
         }
         for (total, sum) in sums.iter().zip(&self.sums) {
             let stored = match !(fold(*total) as u16) {
-                0 if sum.never_zero => 0xffff,
+                0 if sum.never_zero != 0 => 0xffff,
                 stored => stored,
             };
-            write_word(room, sum.offset, 2, u64::from(stored));
+            write_word(room, sum.offset as usize, 2, u64::from(stored));
         }
     }
 }
@@ -120,7 +223,7 @@ pub struct Exception {
 }
 
 /// Frames as a function of their number.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Pattern {
     variants: Vec<Variant>,
     /// Variant of each frame, in turn.
@@ -160,8 +263,8 @@ impl Pattern {
     pub fn stamped(mut self, stream: u16) -> Result<Self, usize> {
         let taken = |variant: &&Variant| {
             let room = variant.length().saturating_sub(stamp::LENGTH);
-            let fields = variant.edits.iter().map(|(e, _)| e.offset + e.width);
-            let sums = variant.sums.iter().map(|sum| sum.offset + 2);
+            let fields = variant.edits.iter().map(Edit::end);
+            let sums = variant.sums.iter().map(|sum| sum.offset as usize + 2);
             let end = fields.chain(sums).max().unwrap_or(0);
             variant.length() < stamp::LENGTH
                 || end > room
@@ -367,14 +470,6 @@ pub struct Cover {
     pub never_zero: bool,
 }
 
-/// A checksum that is computed anew for each frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sum {
-    pub offset: usize,
-    pub start: u32,
-    pub never_zero: bool,
-}
-
 /// Folds a number's four 16-bit digits into one: zero only for zero.
 pub fn fold(sum: u64) -> u64 {
     let mut sum = (sum & 0xffff_ffff) + (sum >> 32);
@@ -384,27 +479,22 @@ pub fn fold(sum: u64) -> u64 {
     sum
 }
 
-/// Returns the sums that depend on the edits (offset and width), and the factors of the edits in them.
-fn relate(
-    bytes: &[u8],
-    words: &[(usize, usize)],
-    covers: &[Cover],
-) -> (Vec<Sum>, Vec<[u32; SEND_SUMS]>) {
+/// Returns the sums that depend on the edits, and sets the factors of the edits in them.
+fn relate(bytes: &[u8], edits: &mut [Edit], covers: &[Cover]) -> Vec<SendSum> {
     let mut still = bytes.to_vec();
-    for (offset, width) in words {
-        still[*offset..offset + width].fill(0);
+    for edit in edits.iter() {
+        still[edit.offset()..edit.end()].fill(0);
     }
-    let mut sums: Vec<Sum> = Vec::new();
-    let mut factors = vec![[0u32; SEND_SUMS]; words.len()];
+    let mut sums: Vec<SendSum> = Vec::new();
     for cover in covers {
         let times = |at: usize| cover.ranges.iter().filter(|r| r.contains(&at)).count() as u64;
-        let mut own: Vec<u64> = words.iter().map(|(offset, _)| times(*offset)).collect();
+        let mut own: Vec<u64> = edits.iter().map(|edit| times(edit.offset())).collect();
         let mut start = cover.constant;
         // Subtracts the inner checksums that change.
         for (column, inner) in sums.iter().enumerate() {
-            let negative = MODULUS - times(inner.offset) % MODULUS;
-            for (factor, inner_factors) in own.iter_mut().zip(&factors) {
-                *factor += negative * u64::from(inner_factors[column]);
+            let negative = MODULUS - times(inner.offset as usize) % MODULUS;
+            for (factor, edit) in own.iter_mut().zip(edits.iter()) {
+                *factor += negative * u64::from(edit.rule.factor[column]);
             }
             start += negative * u64::from(inner.start);
         }
@@ -416,20 +506,21 @@ fn relate(
             start += sum_of(&still[range.clone()]);
         }
         assert!(sums.len() < SEND_SUMS, "no frame has that many checksums");
-        for (row, factor) in factors.iter_mut().zip(own) {
-            row[sums.len()] = (factor % MODULUS) as u32;
+        for (edit, factor) in edits.iter_mut().zip(own) {
+            edit.rule.factor[sums.len()] = (factor % MODULUS) as u32;
         }
-        sums.push(Sum {
-            offset: cover.offset,
+        sums.push(SendSum {
+            offset: cover.offset as u32,
             // Never zero: a sum over a nonzero part is not zero.
             start: match start % MODULUS {
                 0 => MODULUS as u32,
                 start => start as u32,
             },
-            never_zero: cover.never_zero,
+            never_zero: cover.never_zero.into(),
+            padding: 0,
         });
     }
-    (sums, factors)
+    sums
 }
 
 fn sum_of(bytes: &[u8]) -> u64 {
@@ -441,88 +532,23 @@ fn sum_of(bytes: &[u8]) -> u64 {
     sum + odd.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
-// Values that follow from a frame's number.
-
-/// Rule for a field's value. `turn` is the frame's number, or the number of its flow.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Value {
-    /// `first + (turn modulo count) * step`; a count of zero means 2^64.
-    Step {
-        first: u64,
-        step: u64,
-        count: u64,
-    },
-    /// One of `count` values from `first` on: a count of zero means 2^64, and one above 2^32 is a power of two.
-    Random {
-        first: u64,
-        count: u64,
-        seed: u64,
-    },
-    List(Arc<[u64]>),
-    /// The frame's own number, independent of its flow, plus this.
-    Number(u64),
-    /// Nanoseconds of the steady clock at which the frame is made, plus this.
-    Clock(u64),
-}
-
-impl Value {
-    pub fn of(&self, number: u64, turn: u64) -> u64 {
-        match self {
-            Self::Step { first, step, count } => {
-                first.wrapping_add(modulo(turn, *count).wrapping_mul(*step))
-            }
-            Self::Random { first, count, seed } => {
-                let turn = turn.wrapping_add(1).wrapping_mul(SEND_MIX_ADD as u64);
-                let random = mix(turn.wrapping_add(*seed));
-                first.wrapping_add(if count & count.wrapping_sub(1) == 0 {
-                    random & count.wrapping_sub(1)
-                } else {
-                    ((random >> 32) * count) >> 32
-                })
-            }
-            Self::List(values) => values[(turn % values.len() as u64) as usize],
-            Self::Number(first) => first.wrapping_add(number),
-            Self::Clock(first) => first.wrapping_add(clock::monotonic()),
-        }
-    }
-}
-
-fn modulo(value: u64, count: u64) -> u64 {
-    value.checked_rem(count).unwrap_or(value)
-}
-
-/// Mixes the bits of a value: the last steps of splitmix64.
-fn mix(value: u64) -> u64 {
-    let value = (value ^ value >> 30).wrapping_mul(SEND_MIX_1 as u64);
-    let value = (value ^ value >> 27).wrapping_mul(SEND_MIX_2 as u64);
-    value ^ value >> 31
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn steps_wrap_around() {
-        let ports = Value::Step {
-            first: 1000,
-            step: 2,
-            count: 3,
-        };
-        let values: Vec<u64> = (0..5).map(|n| ports.of(n, n)).collect();
+        let ports = Edit::step(1000, 2, 3);
+        let values: Vec<u64> = (0..5).map(|n| ports.value(n, n)).collect();
         assert_eq!(values, [1000, 1002, 1004, 1000, 1002]);
     }
 
     #[test]
     fn random_values_stay_in_their_range_and_reach_all_of_it() {
-        let dice = Value::Random {
-            first: 1,
-            count: 6,
-            seed: 7,
-        };
+        let dice = Edit::random(1, 6, 7);
         let mut seen = [0; 7];
         for n in 0..6000 {
-            seen[dice.of(n, n) as usize] += 1;
+            seen[dice.value(n, n) as usize] += 1;
         }
         assert_eq!(seen[0], 0);
         assert!(

@@ -12,7 +12,7 @@ use field::{Choice, Kind};
 use trawl_sys::{Error, Result};
 
 use self::frame::mac_bytes;
-use crate::pattern::{Exception, Pattern, Value, Variant};
+use crate::pattern::{Edit, Exception, Pattern, Variant};
 use crate::stamp;
 
 pub mod field;
@@ -512,12 +512,8 @@ impl Sizes {
                 (0..u128::from(count)).map(|n| first + n * step).collect()
             }
             Choice::Random { first, count } => {
-                let draw = Value::Random {
-                    first: first as u64,
-                    count: count as u64,
-                    seed,
-                };
-                (0..DRAWS).map(|n| u128::from(draw.of(n, n))).collect()
+                let draw = Edit::random(first as u64, count as u64, seed);
+                (0..DRAWS).map(|n| u128::from(draw.value(n, n))).collect()
             }
         };
         if let Some(length) = lengths.iter().find(|length| **length > LONGEST) {
@@ -707,12 +703,9 @@ impl Payload {
             Self::Fill(byte) => vec![*byte; length],
             Self::Number => vec![0; length],
             Self::Random(seed) => {
-                let random = Value::Random {
-                    first: 0,
-                    count: 0,
-                    seed: seed ^ 0x7061_796c,
-                };
-                let words = (0..length.div_ceil(8) as u64).map(|n| random.of(n, n).to_be_bytes());
+                let random = Edit::random(0, 0, seed ^ 0x7061_796c);
+                let words = (0..length.div_ceil(8) as u64).map(|n| random.value(n, n));
+                let words = words.map(u64::to_be_bytes);
                 let mut bytes: Vec<u8> = words.flatten().collect();
                 bytes.truncate(length);
                 bytes
@@ -720,26 +713,23 @@ impl Payload {
         }
     }
 
-    /// Returns the varying value at the beginning of a payload of that length, and its number of bytes.
-    pub fn varying(&self, length: usize) -> Option<(usize, Value)> {
+    /// Returns the edit of the varying value at the beginning of a payload of that length at this offset.
+    pub fn varying(&self, offset: usize, length: usize) -> Option<Edit> {
         let width = match length {
             8.. => 8,
             4.. => 4,
             2.. => 2,
             _ => return None,
         };
-        match self {
-            Self::Random(seed) => Some((
-                width,
-                Value::Random {
-                    first: 0,
-                    count: 1u64.checked_shl(width as u32 * 8).unwrap_or(0),
-                    seed: *seed ^ 0x6c6f_6164,
-                },
-            )),
-            Self::Number if width == 8 => Some((8, Value::Number(0))),
-            _ => None,
-        }
+        let bits = width as u32 * 8;
+        let edit = match self {
+            Self::Random(seed) => {
+                Edit::random(0, 1u64.checked_shl(bits).unwrap_or(0), *seed ^ 0x6c6f_6164)
+            }
+            Self::Number if width == 8 => Edit::number(0),
+            _ => return None,
+        };
+        Some(edit.at(offset, width, 0, bits))
     }
 }
 

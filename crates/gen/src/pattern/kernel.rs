@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use trawl_bpf::layout::send::{
-    SEND_CLOCK, SEND_EDITS, SEND_HEADER_WORDS, SEND_LIST, SEND_NUMBER, SEND_RANDOM, SEND_REACH,
-    SEND_STEP, SEND_SUMS, SendEdit, SendPlan, SendState, SendSum, SendVariant,
+    SEND_EDITS, SEND_HEADER_WORDS, SEND_REACH, SEND_SUMS, SendEdit, SendPlan, SendState, SendSum,
+    SendVariant,
 };
 use trawl_io::send::{LivePlan, made};
 use trawl_sys::{Error, Result};
 
-use super::{Edit, Pattern, PatternSource, Value, Variant};
+use super::{Edit, Pattern, PatternSource, Variant};
 
 /// The tables of the program, and its first frame.
 #[derive(Clone, Debug)]
@@ -20,21 +20,6 @@ pub struct Tables {
     lists: Vec<u64>,
     frame: Vec<u8>,
 }
-
-const NO_EDIT: SendEdit = SendEdit {
-    base: 0,
-    first: 0,
-    step: 0,
-    count: 0,
-    seed: 0,
-    kind: SEND_STEP as u32,
-    offset: 0,
-    width: 0,
-    shift: 0,
-    list: 0,
-    factor: [0; SEND_SUMS],
-    padding: 0,
-};
 
 const NO_SUM: SendSum = SendSum {
     offset: 0,
@@ -62,11 +47,7 @@ impl Tables {
             if variant.edits.len() > SEND_EDITS {
                 return Err(cannot(format!("more than {SEND_EDITS} fields change")));
             }
-            if variant
-                .edits
-                .iter()
-                .any(|(edit, _)| edit.offset + 8 > SEND_REACH)
-            {
+            if variant.edits.iter().any(|e| e.offset() + 8 > SEND_REACH) {
                 return Err(cannot(format!(
                     "a field lies after the first {SEND_REACH} bytes"
                 )));
@@ -164,91 +145,51 @@ struct Lists {
 }
 
 impl Lists {
-    fn place(&mut self, list: &Arc<[u64]>) -> u32 {
-        if let Some((_, at)) = self.known.iter().find(|(one, _)| Arc::ptr_eq(one, list)) {
-            return *at;
-        }
-        let at = self.values.len() as u32;
-        self.values.extend_from_slice(list);
-        self.known.push((Arc::clone(list), at));
-        at
+    /// Returns the rule of an edit, with the position of its list.
+    fn place(&mut self, edit: &Edit) -> SendEdit {
+        let known = self
+            .known
+            .iter()
+            .find(|(one, _)| Arc::ptr_eq(one, &edit.list));
+        let list = match known {
+            _ if edit.list.is_empty() => 0,
+            Some((_, at)) => *at,
+            None => {
+                let at = self.values.len() as u32;
+                self.values.extend_from_slice(&edit.list);
+                self.known.push((Arc::clone(&edit.list), at));
+                at
+            }
+        };
+        SendEdit { list, ..edit.rule }
     }
 }
 
 fn in_kernel(variant: &Variant, frame: &[u8], header: &Header, lists: &mut Lists) -> SendVariant {
-    let mut told = SendVariant {
+    let no_edit = Edit::number(0).rule;
+    let mut made = SendVariant {
         length: variant.length() as u32,
         header_words: header.words as u32,
         edits: variant.edits.len() as u32,
         sums: variant.sums.len() as u32,
         sum: [NO_SUM; SEND_SUMS],
-        edit: [NO_EDIT; SEND_EDITS],
+        edit: [no_edit; SEND_EDITS],
         header: [0; SEND_HEADER_WORDS],
         tail: 0,
     };
     // The rest of a shorter frame is cut off afterwards.
     let whole = [&variant.bytes[..], &frame[variant.length()..]].concat();
-    for (to, from) in told.header.iter_mut().zip(whole.as_chunks::<8>().0) {
+    for (to, from) in made.header.iter_mut().zip(whole.as_chunks::<8>().0) {
         *to = u64::from_ne_bytes(*from);
     }
     if let Some(last) = whole.last_chunk::<8>() {
-        told.tail = u64::from_ne_bytes(*last);
+        made.tail = u64::from_ne_bytes(*last);
     }
-    for (to, from) in told.sum.iter_mut().zip(&variant.sums) {
-        *to = SendSum {
-            offset: from.offset as u32,
-            start: from.start,
-            never_zero: u32::from(from.never_zero),
-            padding: 0,
-        };
+    made.sum[..variant.sums.len()].copy_from_slice(&variant.sums);
+    for (to, edit) in made.edit.iter_mut().zip(&variant.edits) {
+        *to = lists.place(edit);
     }
-    let edits = variant.edits.iter().zip(&variant.factors);
-    for (to, ((edit, base), factor)) in told.edit.iter_mut().zip(edits) {
-        *to = SendEdit {
-            base: *base,
-            offset: edit.offset as u32,
-            width: edit.width as u32,
-            shift: edit.shift,
-            factor: *factor,
-            ..value(edit, lists)
-        };
-    }
-    told
-}
-
-fn value(edit: &Edit, lists: &mut Lists) -> SendEdit {
-    match &edit.value {
-        Value::Step { first, step, count } => SendEdit {
-            kind: SEND_STEP as u32,
-            first: *first,
-            step: *step,
-            count: *count,
-            ..NO_EDIT
-        },
-        Value::Random { first, count, seed } => SendEdit {
-            kind: SEND_RANDOM as u32,
-            first: *first,
-            count: *count,
-            seed: *seed,
-            ..NO_EDIT
-        },
-        Value::List(values) => SendEdit {
-            kind: SEND_LIST as u32,
-            list: lists.place(values),
-            count: values.len() as u64,
-            ..NO_EDIT
-        },
-        Value::Number(first) => SendEdit {
-            kind: SEND_NUMBER as u32,
-            first: *first,
-            ..NO_EDIT
-        },
-        Value::Clock(first) => SendEdit {
-            kind: SEND_CLOCK as u32,
-            first: *first,
-            ..NO_EDIT
-        },
-    }
+    made
 }
 
 #[cfg(test)]
@@ -258,41 +199,21 @@ mod tests {
     use crate::source::Source;
     use crate::stamp::{self, Stamp};
 
-    fn edit(offset: usize, width: usize, shift: u32, bits: u32, value: Value) -> Edit {
-        Edit {
-            offset,
-            width,
-            shift,
-            field: (u64::MAX >> (64 - bits)) << shift,
-            value,
-        }
-    }
-
     /// Frames of three lengths with all kinds of values and two checksums, one of which covers the other.
     fn pattern() -> Pattern {
-        let list = Value::List([7, 9, 11].into());
-        let random = |count, seed| Value::Random {
-            first: 3,
-            count,
-            seed,
-        };
-        let step = |count| Value::Step {
-            first: 5,
-            step: 3,
-            count,
-        };
+        let list = Edit::list([7, 9, 11].into());
         let variant = |length: usize, mark: u8| {
             let mut bytes = vec![0x11; length];
             bytes[30] = mark;
             bytes[length - 1] = mark;
             let edits = vec![
-                edit(0, 8, 16, 48, random(0, 1)),
-                edit(6, 8, 16, 48, step(0)),
-                edit(14, 2, 2, 6, step(4)),
-                edit(16, 4, 0, 32, random(1 << 20, 2)),
-                edit(20, 2, 0, 16, random(1000, 3)),
-                edit(22, 2, 0, 16, list.clone()),
-                edit(32, 8, 0, 64, Value::Number(1)),
+                Edit::random(3, 0, 1).at(0, 8, 16, 48),
+                Edit::step(5, 3, 0).at(6, 8, 16, 48),
+                Edit::step(5, 3, 4).at(14, 2, 2, 6),
+                Edit::random(3, 1 << 20, 2).at(16, 4, 0, 32),
+                Edit::random(3, 1000, 3).at(20, 2, 0, 16),
+                list.clone().at(22, 2, 0, 16),
+                Edit::number(1).at(32, 8, 0, 64),
             ];
             let cover = |offset, range, never_zero| Cover {
                 offset,
@@ -347,7 +268,7 @@ mod tests {
         let mut bytes = vec![0; 60];
         bytes[..14].fill(7);
         for (flows, threads) in [(None, 1), (Some(3), 1), (Some(4), 2), (Some(100_000), 3)] {
-            let changing = edit(0, 8, 16, 48, Value::Number(0));
+            let changing = Edit::number(0).at(0, 8, 16, 48);
             let variant = Variant::new(bytes.clone(), vec![changing], &[]);
             let pattern = Pattern::new(vec![variant], vec![0], flows, None);
             let pattern = Arc::new(pattern.stamped(9).unwrap());

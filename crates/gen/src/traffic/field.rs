@@ -4,9 +4,8 @@
 //! prefix. Ranges, prefixes and lists are used in order.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 
-use crate::pattern::{Edit, Value};
+use crate::pattern::Edit;
 
 /// Kind of a field's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,78 +214,45 @@ impl Choice {
         }
     }
 
-    /// Returns the edit that varies a field of up to 64 bits. `field` is an edit without its value.
-    pub fn edit(&self, field: &Edit, seed: u64) -> Option<Edit> {
-        let value = match self {
+    /// Returns the edit that varies a field of up to 64 bits, without its offset.
+    pub fn edit(&self, seed: u64) -> Option<Edit> {
+        Some(match self {
             Self::Fixed(_) => return None,
-            Self::Step { first, step, count } => Value::Step {
-                first: *first as u64,
-                step: *step as u64,
-                count: *count,
-            },
-            Self::Random { first, count } => Value::Random {
-                first: *first as u64,
-                count: u64::try_from(*count).unwrap_or(0),
-                seed,
-            },
-            Self::List(values) => Value::List(values.iter().map(|v| *v as u64).collect()),
-        };
-        Some(Edit {
-            value,
-            ..field.clone()
+            Self::Step { first, step, count } => Edit::step(*first as u64, *step as u64, *count),
+            Self::Random { first, count } => {
+                Edit::random(*first as u64, u64::try_from(*count).unwrap_or(0), seed)
+            }
+            Self::List(values) => Edit::list(values.iter().map(|v| *v as u64).collect()),
         })
     }
 
-    /// Returns the edits that vary an IPv6 address at this offset.
+    /// Returns the edits that vary an IPv6 address at this offset. Steps carry nothing into the upper half: 2^64 addresses are
+    /// more than any run counts.
     pub fn edits_v6(&self, offset: usize, seed: u64) -> Vec<Edit> {
-        let half = |offset: usize, value| Edit {
-            offset,
-            width: 8,
-            shift: 0,
-            field: u64::MAX,
-            value,
-        };
-        let (high, low) = (offset, offset + 8);
-        match self {
-            Self::Fixed(_) => Vec::new(),
-            // 2^64 addresses are more than any run counts: no carry occurs.
-            Self::Step { first, step, count } => vec![half(
-                low,
-                Value::Step {
-                    first: *first as u64,
-                    step: *step as u64,
-                    count: *count,
-                },
-            )],
-            Self::Random { first, count } => {
-                let random = |first, count, seed| Value::Random { first, count, seed };
-                let lower = u64::try_from(*count).unwrap_or(0);
-                let mut edits = vec![half(low, random(*first as u64, lower, seed))];
-                let upper = (count >> 64) as u64;
-                if *count == 0 || upper > 1 {
-                    edits.push(half(high, random((first >> 64) as u64, upper, !seed)));
-                }
-                edits
-            }
-            Self::List(values) => {
-                let list = |shift: u32| -> Arc<[u64]> {
-                    values.iter().map(|value| (value >> shift) as u64).collect()
-                };
-                vec![
-                    half(high, Value::List(list(64))),
-                    half(low, Value::List(list(0))),
-                ]
-            }
-        }
+        let high =
+            match self {
+                Self::Random { first, count } if *count == 0 || count >> 64 > 1 => Some(
+                    Edit::random((first >> 64) as u64, (count >> 64) as u64, !seed),
+                ),
+                Self::List(values) => Some(Edit::list(
+                    values.iter().map(|value| (value >> 64) as u64).collect(),
+                )),
+                _ => None,
+            };
+        let high = high.map(|edit| edit.at(offset, 8, 0, 64));
+        let low = self.edit(seed).map(|edit| edit.at(offset + 8, 8, 0, 64));
+        high.into_iter().chain(low).collect()
     }
 }
 
+/// Parses a MAC address.
 pub fn mac(text: &str) -> Result<[u8; 6], String> {
     let wrong = || format!("'{text}' is not a MAC address; write for example 02:00:00:00:00:01");
     let mut mac = [0; 6];
-    let mut parts = text.trim().split(':');
+    let mut parts = text.trim().split([':', '-']);
     for byte in &mut mac {
-        let part = parts.next().filter(|part| (1..=2).contains(&part.len()));
+        let part = parts.next();
+        let part = part.filter(|part| (1..=2).contains(&part.len()) && !part.starts_with('+'));
         *byte = u8::from_str_radix(part.ok_or_else(wrong)?, 16).map_err(|_| wrong())?;
     }
     match parts.next() {

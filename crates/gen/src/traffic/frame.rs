@@ -8,7 +8,7 @@ use trawl_packet::build::{self, Icmp, Ipv4, Ipv6, Layer, Tcp, Template, Udp, Vla
 
 use super::field::{Choice, Kind};
 use super::{Misfit, Payload, Protocol, Spec, family, hex};
-use crate::pattern::{Cover, Edit, Value, Variant};
+use crate::pattern::{Cover, Edit, Variant};
 
 const ETHERNET: usize = 14;
 const TAG: usize = 4;
@@ -112,19 +112,12 @@ impl Maker {
             bytes[at..at + 2].copy_from_slice(&ethertype.to_be_bytes());
         }
         let mut edits = self.edits.clone();
-        if let Some((width, value)) = payload.varying(room).filter(|_| self.raw.is_none()) {
-            edits.push(Edit {
-                offset: self.length,
-                width,
-                shift: 0,
-                field: u64::MAX >> (64 - width * 8),
-                value,
-            });
+        if let Some(edit) = payload.varying(self.length, room)
+            && self.raw.is_none()
+        {
+            edits.push(edit);
         }
-        let too_far = edits
-            .iter()
-            .any(|edit| edit.offset + edit.width > bytes.len());
-        if too_far {
+        if edits.iter().any(|edit| edit.end() > bytes.len()) {
             return Err(Misfit::new(
                 "size",
                 "it holds no room for the fields that change",
@@ -168,15 +161,9 @@ impl Maker {
 
     /// Records the offset of a field of up to 64 bits, and its edit if it varies.
     fn field(&mut self, offset: usize, width: usize, shift: u32, bits: u32, choice: &Choice) {
-        let seed = self.next_seed();
-        let field = Edit {
-            offset,
-            width,
-            shift,
-            field: (u64::MAX >> (64 - bits)) << shift,
-            value: Value::Number(0),
-        };
-        self.edits.extend(choice.edit(&field, seed));
+        let edit = choice.edit(self.next_seed());
+        self.edits
+            .extend(edit.map(|edit| edit.at(offset, width, shift, bits)));
     }
 
     /// Returns a seed for each field.
@@ -547,11 +534,8 @@ impl Maker {
         let header = self
             .edits
             .iter()
-            .find(|edit| edit.offset == original && edit.width == 8);
-        let again = header.map(|edit| Edit {
-            offset,
-            ..edit.clone()
-        });
+            .find(|edit| edit.offset() == original && edit.width() == 8);
+        let again = header.map(|edit| edit.clone().moved(offset));
         self.edits.extend(again);
     }
 }
