@@ -11,11 +11,10 @@ mod traffic;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use trawl_gen::traffic::Protocol;
 use trawl_sys::Result;
 
-use send::Pacing;
-use send::SendArgs;
-use traffic::Traffic;
+use send::{FromFile, Order};
 
 /// Adds the defaults of pacing to the description of a generator.
 macro_rules! paced {
@@ -35,17 +34,6 @@ macro_rules! paced {
 pub struct Args {
     #[command(subcommand)]
     command: Command,
-}
-
-/// A kind of traffic, its destination and its rate.
-#[derive(Debug, clap::Args)]
-struct Order<T: Traffic + clap::Args> {
-    #[command(flatten)]
-    way: SendArgs,
-    #[command(flatten)]
-    traffic: T,
-    #[command(flatten)]
-    pacing: Pacing,
 }
 
 #[derive(Debug, Subcommand)]
@@ -69,7 +57,7 @@ enum Command {
     #[command(long_about = paced!("Sends frames given in hexadecimal digits"))]
     Raw(Box<Order<traffic::Raw>>),
     /// Sends a mix of frames, in phases over time, from a template file
-    Template(Box<send::FromFile>),
+    Template(Box<FromFile>),
     /// Opens real TCP connections to a listener, and sends data over them
     TcpConn(Box<tcp_conn::Args>),
     Receive(receive::Args),
@@ -79,22 +67,16 @@ enum Command {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
-        Command::Udp(order) => order.run(),
-        Command::Tcp(order) => order.run(),
-        Command::Icmp(order) => order.run(),
-        Command::Arp(order) => order.run(),
-        Command::Eth(order) => order.run(),
-        Command::Raw(order) => order.run(),
+        Command::Udp(order) => order.run(Protocol::Udp),
+        Command::Tcp(order) => order.run(Protocol::Tcp),
+        Command::Icmp(order) => order.run(Protocol::Icmp),
+        Command::Arp(order) => order.run(Protocol::Arp),
+        Command::Eth(order) => order.run(Protocol::Eth),
+        Command::Raw(order) => order.run(Protocol::Raw),
         Command::Template(order) => order.run(),
         Command::TcpConn(args) => tcp_conn::run(&args),
         Command::Receive(args) => receive::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Rfc2544(args) => rfc2544::run(&args),
-    }
-}
-
-impl<T: Traffic + clap::Args> Order<T> {
-    fn run(&self) -> Result<ExitCode> {
-        send::run(&self.traffic, &self.way, &self.pacing)
     }
 }

@@ -3,17 +3,13 @@
 use std::fmt;
 use std::io::Write as _;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use trawl_sys::error::Kind;
+pub use trawl_sys::units::{rounded, rounded_option};
 use trawl_sys::{Error, Result};
 use trawl_view::text;
 
 use crate::terminal::{self, write_out};
-
-/// Finer than any clock in these documents.
-const DECIMALS: i32 = 9;
-/// More digits than any number in these documents.
-const DIGITS: i32 = 12;
 
 /// Writes one document to standard output.
 pub fn print(document: &impl Serialize) -> Result<()> {
@@ -48,25 +44,6 @@ pub fn remove_nulls(value: &mut serde_json::Value) {
         }
         serde_json::Value::Array(list) => list.iter_mut().for_each(remove_nulls),
         _ => {}
-    }
-}
-
-/// Serializes a computed number without spurious digits: 2.927498895, not 2.9274988950000003. Large numbers have fewer
-/// decimals.
-pub fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    let before_point = value.abs().max(1.0).log10() as i32 + 1;
-    let factor = 10f64.powi((DIGITS - before_point).clamp(0, DECIMALS));
-    serializer.serialize_f64((value * factor).round() / factor)
-}
-
-/// Serializes an optional number like [`rounded`].
-pub fn rounded_option<S: Serializer>(
-    value: &Option<f64>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    match value {
-        Some(value) => rounded(value, serializer),
-        None => serializer.serialize_none(),
     }
 }
 

@@ -5,8 +5,10 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use serde::{Serialize, Serializer};
 use trawl_io::send::tcp::{Readiness, begin, unacknowledged, wait};
 use trawl_sys::netns::{Namespace, run_maybe_in};
+use trawl_sys::units::rounded;
 use trawl_sys::{Error, Result};
 
 use crate::pace::{Pacer, Rate};
@@ -42,24 +44,31 @@ pub struct Connecting<'a> {
 }
 
 /// The counts of a run.
-#[derive(Clone, Debug)]
-pub struct Account {
+#[derive(Clone, Debug, Serialize)]
+pub struct ConnectionAccount {
     /// Completed handshakes.
     pub connected: u64,
     pub failed: u64,
     /// Connections closed by this side after their last byte.
     pub closed: u64,
     /// Connections that the other side ended.
-    pub ended: u64,
+    pub ended_by_peer: u64,
     pub open: u64,
     /// Bytes that the other side acknowledged.
-    pub sent: u64,
-    pub received: u64,
-    pub elapsed: Duration,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    #[serde(serialize_with = "rounded")]
+    pub seconds: f64,
     /// Nanoseconds from the first packet of a handshake to its end.
+    #[serde(rename = "handshake_ns", serialize_with = "percentiles")]
     pub handshakes: Histogram<u64>,
     /// Reason of the last failure.
-    pub why: Option<String>,
+    pub last_failure: Option<String>,
+}
+
+fn percentiles<S: Serializer>(times: &Histogram<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+    let parts = [("p50", 0.5), ("p99", 0.99), ("max", 1.0)];
+    serializer.collect_map(parts.map(|(name, part)| (name, times.value_at_quantile(part))))
 }
 
 struct Connection {
@@ -94,8 +103,8 @@ enum Fate {
 /// Opens connections and sends; `watch` sees the account about ten times a second and returns whether to go on.
 pub fn run(
     plan: &Connecting<'_>,
-    watch: &mut (dyn FnMut(&Account) -> bool + Send),
-) -> Result<Account> {
+    watch: &mut (dyn FnMut(&ConnectionAccount) -> bool + Send),
+) -> Result<ConnectionAccount> {
     if plan.connections == 0 {
         return Err(Error::usage(
             "cannot send over 0 connections",
@@ -114,7 +123,7 @@ struct Run<'a> {
     in_a_row: u64,
     connections: Vec<Connection>,
     /// Its byte counts cover closed connections only.
-    account: Account,
+    account: ConnectionAccount,
     chunk: Vec<u8>,
 }
 
@@ -140,17 +149,17 @@ impl<'a> Run<'a> {
             opened: 0,
             in_a_row: 0,
             connections: Vec::new(),
-            account: Account {
+            account: ConnectionAccount {
                 connected: 0,
                 failed: 0,
                 closed: 0,
-                ended: 0,
+                ended_by_peer: 0,
                 open: 0,
-                sent: 0,
-                received: 0,
-                elapsed: Duration::ZERO,
+                bytes_sent: 0,
+                bytes_received: 0,
+                seconds: 0.0,
                 handshakes,
-                why: None,
+                last_failure: None,
             },
             chunk: vec![0; CHUNK],
         })
@@ -160,7 +169,10 @@ impl<'a> Run<'a> {
         self.start.elapsed().as_nanos() as u64
     }
 
-    fn go(mut self, watch: &mut (dyn FnMut(&Account) -> bool + Send)) -> Result<Account> {
+    fn go(
+        mut self,
+        watch: &mut (dyn FnMut(&ConnectionAccount) -> bool + Send),
+    ) -> Result<ConnectionAccount> {
         let mut watched = Instant::now();
         loop {
             let all_opened = self.plan.count.is_some_and(|count| self.opened >= count);
@@ -187,12 +199,12 @@ impl<'a> Run<'a> {
         Ok(self.account_now())
     }
 
-    fn account_now(&self) -> Account {
+    fn account_now(&self) -> ConnectionAccount {
         let under_way = self.connections.iter().map(Connection::acknowledged);
-        Account {
-            elapsed: self.start.elapsed(),
+        ConnectionAccount {
+            seconds: self.start.elapsed().as_secs_f64(),
             open: self.open_now(),
-            sent: self.account.sent + under_way.sum::<u64>(),
+            bytes_sent: self.account.bytes_sent + under_way.sum::<u64>(),
             ..self.account.clone()
         }
     }
@@ -235,7 +247,7 @@ impl<'a> Run<'a> {
             format!("cannot connect to {}", self.plan.to),
             error.kind_error(),
         );
-        self.account.why = Some(failure.to_string());
+        self.account.last_failure = Some(failure.to_string());
         if self.in_a_row < HOPELESS {
             return Ok(());
         }
@@ -283,11 +295,11 @@ impl<'a> Run<'a> {
                 at += 1;
                 continue;
             }
-            self.account.sent += self.connections.remove(at).acknowledged();
+            self.account.bytes_sent += self.connections.remove(at).acknowledged();
             match fate {
                 Fate::Goes => {}
                 Fate::Done => self.account.closed += 1,
-                Fate::Ended => self.account.ended += 1,
+                Fate::Ended => self.account.ended_by_peer += 1,
                 Fate::Failed(error) => self.fail(&error)?,
             }
         }
@@ -318,7 +330,7 @@ impl<'a> Run<'a> {
         if ready.read {
             match one.stream.read(&mut self.chunk) {
                 Ok(0) => return Fate::Ended,
-                Ok(read) => self.account.received += read as u64,
+                Ok(read) => self.account.bytes_received += read as u64,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => return Fate::Ended,
             }
@@ -402,7 +414,10 @@ mod tests {
             (account.connected, account.closed, account.failed),
             (20, 20, 0)
         );
-        assert_eq!((account.sent, server.join().unwrap()), (200_000, 200_000));
+        assert_eq!(
+            (account.bytes_sent, server.join().unwrap()),
+            (200_000, 200_000)
+        );
         assert_eq!(account.handshakes.len(), 20);
     }
 
@@ -428,11 +443,14 @@ mod tests {
         let (mut arrived, mut room) = (0, vec![0; 1 << 20]);
         while let Ok(read @ 1..) = stream.read(&mut room) {
             arrived += read as u64;
-            if arrived >= account.sent {
+            if arrived >= account.bytes_sent {
                 break;
             }
         }
-        assert!(account.sent > 0 && account.sent <= arrived, "{account:?}");
+        assert!(
+            account.bytes_sent > 0 && account.bytes_sent <= arrived,
+            "{account:?}"
+        );
     }
 
     #[test]

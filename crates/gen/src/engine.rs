@@ -10,7 +10,7 @@ use trawl_sys::{Error, Result};
 use crate::pattern::kernel::Tables;
 use crate::source::{Next, Source};
 
-pub use choice::{Choice, Notes, Wish, open};
+pub use choice::{EngineChoice, EngineOptions, Notes, open};
 
 mod choice;
 

@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use trawl_attach::Site;
 use trawl_attach::snapshot::name_of;
 use trawl_bpf::layout::receive::{
@@ -15,6 +16,7 @@ use trawl_io::receive::{ReceiveFlow, ReceiveProgram, ReceiveTotals};
 use trawl_sys::interface::Interface;
 use trawl_sys::netlink::XdpAttachment;
 use trawl_sys::netns::Namespace;
+use trawl_sys::units::{rounded, rounded_option};
 use trawl_sys::{Error, Result};
 
 pub use trawl_io::receive::{FlowKey, Verdict};
@@ -24,7 +26,7 @@ const NAME: &str = "the receiver";
 
 /// Parameters of a receiver.
 #[derive(Clone, Copy, Debug)]
-pub struct Options<'a> {
+pub struct ReceiverOptions<'a> {
     pub namespace: Option<&'a Namespace>,
     pub interface: &'a str,
     /// Fate of stamped packets.
@@ -51,7 +53,7 @@ pub struct Receiver {
 
 impl Receiver {
     /// Attaches in native mode if the driver supports it, otherwise in generic mode.
-    pub fn attach(options: &Options<'_>) -> Result<Self> {
+    pub fn attach(options: &ReceiverOptions<'_>) -> Result<Self> {
         let interface = Interface::find(options.namespace, options.interface)?;
         if let Some(present) = interface.xdp_attached(options.namespace)? {
             return Err(occupied(&interface.name, &present));
@@ -108,12 +110,12 @@ impl Receiver {
     }
 
     /// Returns a report of all counts so far.
-    pub fn report(&self) -> Result<Report> {
-        Report::of(&self.program.totals()?, &self.program.flows()?)
+    pub fn report(&self) -> Result<ReceiveReport> {
+        ReceiveReport::of(&self.program.totals()?, &self.program.flows()?)
     }
 
     /// Detaches from the interface, and returns the exact final report.
-    pub fn finish(mut self) -> Result<Report> {
+    pub fn finish(mut self) -> Result<ReceiveReport> {
         self.program.detach();
         self.report()
     }
@@ -142,21 +144,47 @@ fn occupied(interface: &str, present: &XdpAttachment) -> Error {
 const DIGITS: u8 = 3;
 const LONGEST: u64 = 1 << 40;
 
-/// Percentiles of the latency that are reported.
-pub const PARTS: [f64; 5] = [0.5, 0.9, 0.99, 0.999, 0.9999];
+/// Percentiles of the latency that are reported, by their names in JSON.
+pub const PERCENTILES: [(&str, f64); 5] = [
+    ("p50", 0.5),
+    ("p90", 0.9),
+    ("p99", 0.99),
+    ("p99_9", 0.999),
+    ("p99_99", 0.9999),
+];
 
-/// Time from the stamp to the receiving hook, in nanoseconds.
+/// Time from the stamp to the receiving hook, in nanoseconds. In JSON it is null without any packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latency {
     pub count: u64,
     /// Packets stamped later than they arrived: the clocks differ. The other values include them as 0.
     pub negative: u64,
     pub most_negative: u64,
-    pub least: u64,
-    pub most: u64,
+    pub min: u64,
+    pub max: u64,
     pub mean: f64,
-    /// One for each of [`PARTS`].
-    pub percentiles: [u64; PARTS.len()],
+    /// One for each of [`PERCENTILES`].
+    pub percentiles: [u64; PERCENTILES.len()],
+}
+
+impl Serialize for Latency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Mean(#[serde(serialize_with = "rounded")] f64);
+        if self.count == 0 {
+            return serializer.serialize_none();
+        }
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("count", &self.count)?;
+        map.serialize_entry("negative", &self.negative)?;
+        map.serialize_entry("min", &self.min)?;
+        map.serialize_entry("mean", &Mean(self.mean))?;
+        map.serialize_entry("max", &self.max)?;
+        for ((name, _), value) in PERCENTILES.iter().zip(self.percentiles) {
+            map.serialize_entry(name, &value)?;
+        }
+        map.end()
+    }
 }
 
 /// Sums buckets. Reused for one flow after the other, since the histogram is large.
@@ -184,10 +212,10 @@ impl Collector {
             return;
         }
         let total = &mut self.latency;
-        if total.count == 0 || counted.least < total.least {
-            total.least = counted.least;
+        if total.count == 0 || counted.least < total.min {
+            total.min = counted.least;
         }
-        total.most = total.most.max(counted.most);
+        total.max = total.max.max(counted.most);
         total.most_negative = total.most_negative.max(counted.most_negative);
         total.count += counted.count;
         total.negative += counted.negative;
@@ -204,9 +232,9 @@ impl Collector {
         let sum = std::mem::take(&mut self.sum);
         if latency.count > 0 {
             latency.mean = sum as f64 / latency.count as f64;
-            latency.percentiles = PARTS.map(|part| {
+            latency.percentiles = PERCENTILES.map(|(_, part)| {
                 let value = self.histogram.value_at_quantile(part);
-                value.clamp(latency.least, latency.most)
+                value.clamp(latency.min, latency.max)
             });
             self.histogram.reset();
         }
@@ -260,25 +288,35 @@ impl AddAssign for Counts {
 }
 
 /// One flow of one sender.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct FlowReport {
+    #[serde(rename = "flow", serialize_with = "by_name")]
     pub key: FlowKey,
-    pub received: Count,
+    pub received: u64,
+    pub received_bytes: u64,
+    #[serde(flatten)]
     pub counts: Counts,
+    #[serde(rename = "latency_ns")]
     pub latency: Latency,
 }
 
 /// A report of all received packets.
-#[derive(Clone, Debug)]
-pub struct Report {
-    pub stamped: Count,
-    pub unstamped: Count,
+#[derive(Clone, Debug, Serialize)]
+pub struct ReceiveReport {
+    /// Stamped packets.
+    pub received: u64,
+    pub received_bytes: u64,
+    /// Rate of stamped packets from the first to the last; `None` if they are too few.
+    #[serde(serialize_with = "rounded_option")]
+    pub packets_per_second: Option<f64>,
+    pub unstamped: u64,
+    pub unstamped_bytes: u64,
     /// Stamped packets of untracked flows.
     pub untracked: u64,
-    /// Time from the first stamped packet to the last.
-    pub span: Duration,
     /// Sums over the flows.
+    #[serde(flatten)]
     pub counts: Counts,
+    #[serde(rename = "latency_ns")]
     pub latency: Latency,
     /// In the order of their keys.
     pub flows: Vec<FlowReport>,
@@ -289,10 +327,8 @@ impl FlowReport {
         collector.add(&flow.latency, &flow.buckets, RECEIVE_FLOW_BITS as u32);
         Self {
             key,
-            received: Count {
-                packets: flow.received,
-                bytes: flow.bytes,
-            },
+            received: flow.received,
+            received_bytes: flow.bytes,
             counts: Counts {
                 expected: flow.expected_before + expected(flow),
                 lost: lost(flow),
@@ -307,18 +343,16 @@ impl FlowReport {
     }
 }
 
-impl Report {
-    /// Returns the packets a second, from the first to the last; `None` if they are too few.
-    pub fn packets_per_second(&self) -> Option<f64> {
-        let gaps = self
-            .stamped
-            .packets
-            .checked_sub(1)
-            .filter(|gaps| *gaps > 0)?;
-        let seconds = self.span.as_secs_f64();
-        (seconds > 0.0).then(|| gaps as f64 / seconds)
-    }
+/// Returns the name of a flow: its stream and its number.
+pub fn flow_name(key: &FlowKey) -> String {
+    format!("{:04x}.{}", key.stream, key.flow)
+}
 
+fn by_name<S: Serializer>(key: &FlowKey, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&flow_name(key))
+}
+
+impl ReceiveReport {
     fn of(totals: &[ReceiveTotals], flows: &[(FlowKey, Box<ReceiveFlow>)]) -> Result<Self> {
         let mut collector = Collector::new()?;
         let mut flows: Vec<FlowReport> = flows
@@ -332,10 +366,14 @@ impl Report {
         let (stamped, unstamped) = counts(totals);
         let mut counts = Counts::default();
         flows.iter().for_each(|flow| counts += flow.counts);
+        let span = span(totals).as_secs_f64();
+        let gaps = stamped.packets.saturating_sub(1) as f64;
         Ok(Self {
-            stamped,
-            unstamped,
-            span: span(totals),
+            received: stamped.packets,
+            received_bytes: stamped.bytes,
+            packets_per_second: (gaps > 0.0 && span > 0.0).then(|| gaps / span),
+            unstamped: unstamped.packets,
+            unstamped_bytes: unstamped.bytes,
             untracked: totals.iter().map(|cpu| cpu.untracked).sum(),
             counts,
             latency: collector.take(),
@@ -425,7 +463,7 @@ mod tests {
         let mut collector = Collector::new().unwrap();
         collector.add(&latency, &buckets, 4);
         let total = collector.take();
-        assert_eq!((total.count, total.least, total.most), (1000, 100, 100_000));
+        assert_eq!((total.count, total.min, total.max), (1000, 100, 100_000));
         assert_eq!(total.mean, 50_050.0);
         let expected = [50_000u64, 90_000, 99_000, 99_900, 100_000];
         for (found, expected) in total.percentiles.into_iter().zip(expected) {
@@ -444,7 +482,7 @@ mod tests {
             collector.add(&latency, &buckets, 4);
         }
         let total = collector.take();
-        assert_eq!((total.count, total.least, total.most), (3, 3, 7));
+        assert_eq!((total.count, total.min, total.max), (3, 3, 7));
         assert_eq!(total.percentiles, [5, 7, 7, 7, 7]);
         assert_eq!(collector.take(), Latency::default());
     }

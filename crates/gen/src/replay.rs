@@ -25,7 +25,7 @@ const VLAN: [u8; 2] = [0x81, 0x00];
 
 /// Recordings to send, and their settings.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ReplayOptions {
     pub files: Vec<PathBuf>,
     /// Set to merge all files in order of time, rather than send one after the other.
     pub merge: bool,
@@ -77,7 +77,7 @@ enum Begin {
 /// The frames of the recordings, as they become due.
 #[derive(Debug)]
 pub struct Replay {
-    options: Options,
+    options: ReplayOptions,
     /// Open recordings of this round that are not at their end. Without merging, they are opened one by one.
     open: Vec<Recording>,
     next_file: usize,
@@ -92,7 +92,7 @@ pub struct Replay {
 
 impl Replay {
     /// Opens all files. Fails if one cannot be opened, and if none has a frame to send.
-    pub fn open(options: Options) -> Result<Self> {
+    pub fn open(options: ReplayOptions) -> Result<Self> {
         let timing = match options.speed {
             Speed::Times(speed) if !(speed.is_finite() && speed > 0.0) => {
                 let what = format!("cannot replay at {speed} times the recorded speed");

@@ -7,14 +7,16 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use trawl_sys::interface::Interface;
 use trawl_sys::netns::Namespace;
+use trawl_sys::units::{rounded, rounded_option};
 use trawl_sys::{Error, Result};
 
-use crate::engine::{Wish, open};
+use crate::engine::{EngineOptions, open};
 use crate::pace::Rate;
 use crate::pattern::PatternSource;
-use crate::receive::{self, FlowKey, FlowReport, Latency, Receiver, Verdict};
+use crate::receive::{FlowKey, FlowReport, Latency, Receiver, ReceiverOptions, Verdict};
 use crate::run::{End, Figures, Sending, run};
 use crate::traffic::{Limits, Spec, pattern};
 use crate::{Engine, Source};
@@ -43,7 +45,7 @@ pub struct Side<'a> {
 
 /// Parameters of a measurement.
 #[derive(Clone, Debug)]
-pub struct Options<'a> {
+pub struct Rfc2544Options<'a> {
     pub tx: Side<'a>,
     pub rx: Side<'a>,
     /// Traffic to send; the size is set for each measurement.
@@ -59,7 +61,7 @@ pub struct Options<'a> {
     /// Upper limit in frames a second.
     pub most: Option<f64>,
     pub cpu: Option<usize>,
-    pub wish: Wish,
+    pub engine: EngineOptions,
     pub frame_loss: bool,
     pub back_to_back: bool,
 }
@@ -97,7 +99,7 @@ pub type Watch<'a> = dyn FnMut(&Progress<'_>) -> bool + 'a;
 /// The measurements: the receiver is attached from the beginning to the end.
 #[derive(Debug)]
 pub struct Measurement<'a> {
-    options: Options<'a>,
+    options: Rfc2544Options<'a>,
     receiver: Receiver,
     streams: u16,
     engine: &'static str,
@@ -105,7 +107,7 @@ pub struct Measurement<'a> {
 
 impl<'a> Measurement<'a> {
     /// Attaches the receiver, and checks that all sizes can be sent.
-    pub fn new(options: Options<'a>) -> Result<Self> {
+    pub fn new(options: Rfc2544Options<'a>) -> Result<Self> {
         if !(0.0..1.0).contains(&options.loss) {
             let what = format!("cannot accept a loss of {} %", options.loss * 100.0);
             return Err(Error::usage(what, "it is between 0 and 100 %"));
@@ -120,7 +122,7 @@ impl<'a> Measurement<'a> {
         for size in &options.sizes {
             made(&options, *size, 0)?;
         }
-        let receiver = Receiver::attach(&receive::Options {
+        let receiver = Receiver::attach(&ReceiverOptions {
             namespace: options.rx.namespace,
             interface: &options.rx.interface.name,
             verdict: Verdict::Drop,
@@ -257,7 +259,7 @@ impl<'a> Measurement<'a> {
 }
 
 /// Returns the frames of one size.
-fn made(options: &Options<'_>, size: usize, stream: u16) -> Result<crate::pattern::Pattern> {
+fn made(options: &Rfc2544Options<'_>, size: usize, stream: u16) -> Result<crate::pattern::Pattern> {
     let Some(length) = size.checked_sub(CHECKSUM) else {
         let what = format!("cannot measure with frames of {size} bytes");
         return Err(Error::usage(what, "their checksum alone takes four"));
@@ -384,43 +386,44 @@ impl Offer {
 }
 
 /// Result of a trial.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Trial {
     /// Requested frames a second.
+    #[serde(
+        rename = "offered_frames_per_second",
+        serialize_with = "rounded_option"
+    )]
     pub offered: Option<f64>,
     /// Frames that the device accepted; the next field counts its refusals, which show that the device under test cannot
     /// keep up.
     pub sent: u64,
     pub refused: u64,
     /// Frames of `sent` in the measured time; the first ones only showed that the engine works.
+    #[serde(skip)]
     pub in_time: u64,
-    pub took: Duration,
+    #[serde(serialize_with = "rounded")]
+    pub seconds: f64,
     /// Different frames that arrived.
     pub received: u64,
+    pub lost: u64,
+    #[serde(serialize_with = "rounded")]
+    pub loss_percent: f64,
     pub duplicates: u64,
     pub reordered: u64,
+    #[serde(rename = "latency_ns")]
     pub latency: Latency,
 }
 
 impl Trial {
-    pub fn lost(&self) -> u64 {
-        self.sent.saturating_sub(self.received)
-    }
-
-    /// Returns the share of lost frames.
-    pub fn loss(&self) -> f64 {
-        self.lost() as f64 / self.sent.max(1) as f64
-    }
-
     /// Returns the frames a second as sent.
     pub fn rate(&self) -> f64 {
-        self.in_time as f64 / self.took.as_secs_f64().max(f64::EPSILON)
+        self.in_time as f64 / self.seconds.max(f64::EPSILON)
     }
 
     /// Returns whether no more than that share was lost or refused.
     pub fn is_good(&self, loss: f64) -> bool {
         let allowed = loss * self.sent as f64;
-        self.sent > 0 && self.lost() as f64 <= allowed && self.refused as f64 <= allowed
+        self.sent > 0 && self.lost as f64 <= allowed && self.refused as f64 <= allowed
     }
 }
 
@@ -460,7 +463,7 @@ impl Measurement<'_> {
         let start = |thread: usize| {
             let mut source: Box<dyn Source> =
                 Box::new(PatternSource::new(Arc::clone(&pattern), thread, 1));
-            let mut engine = open(&options.tx.interface.name, source.as_mut(), &options.wish)?;
+            let mut engine = open(&options.tx.interface.name, source.as_mut(), &options.engine)?;
             first.store(warm_up(engine.as_mut(), source.as_mut())?, Relaxed);
             Ok((engine, source))
         };
@@ -483,13 +486,17 @@ impl Measurement<'_> {
         let figures = report.figures;
         let sent = figures.frames + first.into_inner();
         let flow = self.arrived(FlowKey { stream, flow: 0 }, sent)?;
+        let received = flow.as_ref().map_or(0, distinct);
+        let lost = sent.saturating_sub(received);
         Ok(Some(Trial {
             offered: offer.offered(),
             in_time: figures.frames,
             sent,
             refused: figures.refused,
-            took: figures.elapsed,
-            received: flow.as_ref().map_or(0, distinct),
+            seconds: figures.elapsed.as_secs_f64(),
+            received,
+            lost,
+            loss_percent: lost as f64 / sent.max(1) as f64 * 100.0,
             duplicates: flow.as_ref().map_or(0, |flow| flow.counts.duplicates),
             reordered: flow.as_ref().map_or(0, |flow| flow.counts.reordered),
             latency: flow.map_or_else(Latency::default, |flow| flow.latency),
@@ -566,8 +573,10 @@ mod tests {
             sent,
             refused,
             in_time: sent,
-            took: Duration::from_secs(2),
+            seconds: 2.0,
             received,
+            lost: sent - received,
+            loss_percent: 0.0,
             duplicates: 0,
             reordered: 0,
             latency: Latency::default(),
@@ -582,7 +591,6 @@ mod tests {
         assert!(!trial(1000, 998, 0).is_good(0.001));
         assert!(!trial(1000, 1000, 5).is_good(0.0));
         assert!(!trial(0, 0, 0).is_good(0.5));
-        assert_eq!(trial(1000, 900, 0).loss(), 0.1);
         assert_eq!(trial(1000, 900, 0).rate(), 500.0);
     }
 }

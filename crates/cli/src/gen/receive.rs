@@ -5,16 +5,17 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use serde_json::json;
 use trawl_capture::capture_site::CaptureSite;
-use trawl_gen::receive::{Count, Latency, Options, PARTS, Progress, Receiver, Report, Verdict};
+use trawl_gen::receive::{
+    Latency, PERCENTILES, Progress, ReceiveReport, Receiver, ReceiverOptions, Verdict, flow_name,
+};
 use trawl_sys::events::{self, Signal, Signals};
 use trawl_sys::{Error, Result};
 
-use super::output::{Received, flow_name};
 use super::output::{rate, time};
 use crate::args::NetnsArg;
-use crate::terminal::write_out;
 use crate::{json, terminal, units};
 
 /// Interval at which the end conditions are checked.
@@ -57,7 +58,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let site = CaptureSite::find(&args.interface, args.netns.as_deref())?;
     let signals = Signals::watch()?;
-    let receiver = Receiver::attach(&Options {
+    let receiver = Receiver::attach(&ReceiverOptions {
         namespace: site.namespace.as_ref(),
         interface: &site.interface.name,
         verdict: if args.pass {
@@ -78,16 +79,31 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let gone = watch(args, &signals, &receiver)?;
     let took = start.elapsed();
     let report = receiver.finish()?;
-    if args.json {
-        json::print(&Received::new(&site.label, mode, took, &report))?;
-    } else {
-        write_out(&in_words(&site.label, took, &report, args))?;
-    }
+    let received = Received {
+        interface: &site.label,
+        mode,
+        seconds: took.as_secs_f64(),
+        report: &report,
+    };
+    json::print_as(args.json, &received, || {
+        summary(&site.label, took, &report, args)
+    })?;
     if gone {
         let what = format!("stopped receiving on {}", site.label);
         return Err(Error::failed(what, "the interface is gone"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The JSON document of a receiver.
+#[derive(Serialize)]
+struct Received<'a> {
+    interface: &'a str,
+    mode: &'a str,
+    #[serde(serialize_with = "json::rounded")]
+    seconds: f64,
+    #[serde(flatten)]
+    report: &'a ReceiveReport,
 }
 
 /// Waits for the end; returns true if the interface is gone.
@@ -149,16 +165,16 @@ fn line(start: Instant, progress: &Progress, before: &(Instant, Progress)) -> St
     )
 }
 
-fn in_words(place: &str, took: Duration, report: &Report, args: &Args) -> String {
-    let Count { packets, bytes } = report.stamped;
+fn summary(place: &str, took: Duration, report: &ReceiveReport, args: &Args) -> String {
+    let (packets, bytes) = (report.received, report.received_bytes);
     let mut text = format!(
         "{place}: {packets} stamped packets, {bytes} bytes in {:.3} s",
         took.as_secs_f64()
     );
-    if let Some(speed) = report.packets_per_second() {
+    if let Some(speed) = report.packets_per_second {
         let _ = write!(text, "; {} from the first to the last", rate(speed, "pps"));
     }
-    let _ = writeln!(text, "\nwithout stamp: {}", report.unstamped.packets);
+    let _ = writeln!(text, "\nwithout stamp: {}", report.unstamped);
     if packets == 0 {
         text.push_str("no stamped packet arrived; `trawl gen … --stamp` sends them\n");
         return text;
@@ -174,14 +190,14 @@ fn in_words(place: &str, took: Duration, report: &Report, args: &Args) -> String
     );
     text.push_str(&remarks(report, args));
     if report.latency.count > 0 {
-        let _ = writeln!(text, "latency: {}", latency_in_words(&report.latency));
+        let _ = writeln!(text, "latency: {}", latency_text(&report.latency));
     }
-    text.push_str(&flows_in_words(report, args.flows));
+    text.push_str(&flows_table(report, args.flows));
     text
 }
 
 /// Formats remarks that explain the counts.
-fn remarks(report: &Report, args: &Args) -> String {
+fn remarks(report: &ReceiveReport, args: &Args) -> String {
     let mut text = String::new();
     if report.counts.too_old > 0 {
         let _ = writeln!(
@@ -218,20 +234,20 @@ fn remarks(report: &Report, args: &Args) -> String {
     text
 }
 
-fn latency_in_words(latency: &Latency) -> String {
+fn latency_text(latency: &Latency) -> String {
     let mut text = format!(
         "min {}, mean {}, ",
-        time(latency.least),
+        time(latency.min),
         time(latency.mean as u64)
     );
-    for (part, value) in PARTS.iter().zip(latency.percentiles) {
-        let _ = write!(text, "p{} {}, ", per_cent(*part), time(value));
+    for ((name, _), value) in PERCENTILES.iter().zip(latency.percentiles) {
+        let _ = write!(text, "{} {}, ", name.replace('_', "."), time(value));
     }
-    let _ = write!(text, "max {}", time(latency.most));
+    let _ = write!(text, "max {}", time(latency.max));
     text
 }
 
-fn flows_in_words(report: &Report, most: usize) -> String {
+fn flows_table(report: &ReceiveReport, most: usize) -> String {
     let mut text = String::new();
     if report.flows.len() < 2 || most == 0 {
         return text;
@@ -246,34 +262,18 @@ fn flows_in_words(report: &Report, most: usize) -> String {
         let _ = writeln!(
             text,
             "{:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
-            flow_name(flow),
-            flow.received.packets,
+            flow_name(&flow.key),
+            flow.received,
             flow.counts.lost,
             flow.counts.reordered,
             flow.counts.duplicates,
             time(latency.percentiles[0]),
             time(latency.percentiles[2]),
-            time(latency.most),
+            time(latency.max),
         );
     }
     if let Some(more) = report.flows.len().checked_sub(most).filter(|n| *n > 0) {
         let _ = writeln!(text, "{more} more flows: --flows N or --json shows them");
     }
     text
-}
-
-/// Formats 0.999 as 99.9.
-fn per_cent(part: f64) -> String {
-    let text = format!("{:.2}", part * 100.0);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_are_named_as_people_do() {
-        assert_eq!(PARTS.map(per_cent), ["50", "90", "99", "99.9", "99.99"]);
-    }
 }

@@ -8,21 +8,17 @@ use std::str::FromStr;
 use std::sync::Mutex;
 
 use trawl_capture::capture_site::CaptureSite;
-use trawl_gen::engine::{Notes, open as open_engine};
+use trawl_gen::Source;
 use trawl_gen::pace::Rate;
-use trawl_gen::replay::rewrite::{Prefix, Rewrite, TagChange};
-use trawl_gen::replay::{Options, Replay, ReplayAccount, Speed};
-use trawl_gen::run::{Sending, run as run_generator};
-use trawl_gen::{Source, target};
+use trawl_gen::replay::rewrite::{Mac, Prefix, Rewrite, TagChange};
+use trawl_gen::replay::{Replay, ReplayAccount, ReplayOptions, Speed};
+use trawl_gen::traffic::field::mac;
 use trawl_sys::{Error, Result};
 
-use super::output::Sent;
-use super::output::{self, Watch};
-use super::send::EngineChoice;
-use super::send::Pacing;
+use super::output::{Sent, Watch, summary};
+use super::send::{Pacing, SenderArgs};
 use crate::args::NetnsArg;
 use crate::json;
-use crate::terminal::write_out;
 
 /// Sends recorded frames: with the recorded timing, at a multiple of its speed, at a rate, or at full speed
 ///
@@ -56,13 +52,7 @@ pub struct Args {
     #[command(flatten)]
     pacing: Pacing,
     #[command(flatten)]
-    engine: EngineChoice,
-    /// Send even on an interface with the default route or a remote session
-    #[arg(long)]
-    yes: bool,
-    /// Print the summary as JSON
-    #[arg(long)]
-    json: bool,
+    sender: SenderArgs,
 }
 
 /// A speed: `2`, `0.5`, `max`
@@ -92,8 +82,8 @@ impl Args {
         }
     }
 
-    fn options(&self, site: &CaptureSite) -> Result<Options> {
-        Ok(Options {
+    fn options(&self, site: &CaptureSite) -> Result<ReplayOptions> {
+        Ok(ReplayOptions {
             files: self.files.clone(),
             merge: self.merge,
             rounds: (self.rounds > 0).then_some(self.rounds),
@@ -114,51 +104,25 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .fix("leave out --threads, and name one CPU with --cpus"));
     }
     let site = CaptureSite::find(&args.interface, args.netns.as_deref())?;
-    if !args.yes
-        && let Some(why) = target::in_use(site.namespace.as_ref(), &site.interface)?
-    {
-        let what = format!("will not send out of {}", site.label);
-        return Err(Error::failed(what, why).fix("use --yes to send anyway"));
-    }
+    args.sender.check(&site)?;
     let replay = Replay::open(args.options(&site)?)?;
     let account = replay.account();
-    let plan = Sending {
-        namespace: site.namespace.as_ref(),
-        interface: &site.label,
-        cpus: &cpus,
-        rate: args.pacing.rate(),
-        profile: None,
-        burst: args.pacing.burst(),
-        count: args.pacing.count(),
-        duration: args.pacing.duration(),
-    };
     // The only thread takes it.
     let replay = Mutex::new(Some(replay));
-    let notes = Notes::default();
-    let open = |thread| {
+    let source = |_| -> Result<Box<dyn Source>> {
         let taken = replay.lock().ok().and_then(|mut replay| replay.take());
         let replay = taken.ok_or_else(|| Error::failed("cannot replay", "it is being sent"))?;
-        let mut source: Box<dyn Source> = Box::new(replay);
-        let wish = args.engine.wish(thread, &notes);
-        let engine = open_engine(&site.interface.name, source.as_mut(), &wish)?;
-        Ok((engine, source))
+        Ok(Box::new(replay))
     };
-    let mut watch = Watch::new(args.json)?;
-    let report = run_generator(&plan, &open, &mut |figures| {
-        watch.notes(&notes);
-        watch.look(&site.label, figures)
-    });
-    watch.notes(&notes);
-    let mut report = report?;
+    let mut watch = Watch::new()?;
+    let plan = args.pacing.plan(&site, &cpus);
+    let mut report = args.sender.run(&site, &plan, &source, &mut watch)?;
     let outcome = account.outcome();
     report.gaps = report.gaps.or_else(|| outcome.gaps.clone());
-    watch.end_line();
-    if args.json {
-        json::print(&Sent::new(&site.label, &report, &notes).of_replay(&outcome))?;
-    } else {
-        let words = output::in_words(&site.label, &report);
-        write_out(&(words + &remarks(&outcome, site.interface.mtu)))?;
-    }
+    let sent = Sent::new(&site.label, &report, watch.notes(), Some(&outcome));
+    json::print_as(args.sender.json, &sent, || {
+        summary(&site.label, &report) + &remarks(&outcome, site.interface.mtu)
+    })?;
     match report.failure {
         Some(error) => Err(error),
         None if outcome.problems.is_empty() => Ok(ExitCode::SUCCESS),
@@ -224,8 +188,6 @@ pub struct Changes {
     map_vlan: Vec<(u16, u16)>,
 }
 
-type Mac = [u8; 6];
-
 impl Changes {
     pub fn rules(&self) -> Result<Rewrite> {
         let (source_v4, source_v6) = by_version("--src-ip", &self.src_ip)?;
@@ -267,22 +229,6 @@ fn by_version(
         }
     }
     Ok((v4, v6))
-}
-
-fn mac(text: &str) -> Result<Mac, String> {
-    let wrong = || format!("'{text}' is not a MAC address such as 02:00:00:00:00:01");
-    let parts: Vec<&str> = text.split([':', '-']).collect();
-    let mut mac = [0; 6];
-    if parts.len() != mac.len() {
-        return Err(wrong());
-    }
-    for (byte, part) in mac.iter_mut().zip(parts) {
-        if !(1..=2).contains(&part.len()) || part.starts_with('+') {
-            return Err(wrong());
-        }
-        *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
-    }
-    Ok(mac)
 }
 
 fn prefix(text: &str) -> Result<Prefix, String> {

@@ -2,27 +2,25 @@
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::json;
 use trawl_bpf::probe::kernel_release;
 use trawl_capture::capture_site::CaptureSite;
-use trawl_gen::engine::Notes;
-use trawl_gen::receive::PARTS;
-use trawl_gen::rfc2544::{CHECKSUM, Measurement, Options, Progress, Rfc2544Results, SIZES, Side};
+use trawl_gen::receive::{Latency, PERCENTILES};
+use trawl_gen::rfc2544::{
+    CHECKSUM, Measurement, Progress, Rfc2544Options, Rfc2544Results, SIZES, Side, Trial,
+};
 use trawl_gen::target;
 use trawl_gen::traffic::{Protocol, Spec};
-use trawl_sys::events::Signals;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::{Error, Result, host};
 
-use super::output::{Conditions, Rfc2544, wire_bits};
-use super::output::{rate, time};
-use super::send::EngineChoice;
-use crate::terminal::write_out;
-use crate::{json, terminal, units};
-
-const SHOW_EVERY: Duration = Duration::from_millis(500);
+use super::output::{Watch, rate, time, wire_bits};
+use super::send::SenderArgs;
+use crate::json::{rounded, rounded_option};
+use crate::{json, units};
 
 /// Measures the devices between two interfaces by RFC 2544: throughput and latency for each frame size
 ///
@@ -82,16 +80,10 @@ pub struct Args {
     #[arg(short = '6', long)]
     ipv6: bool,
     #[command(flatten)]
-    engine: EngineChoice,
+    sender: SenderArgs,
     /// The CPU to send from [default: the kernel's choice]
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
-    /// Send even on an interface with the default route or a remote session
-    #[arg(long)]
-    yes: bool,
-    /// Print the results as JSON, with every trial
-    #[arg(long)]
-    json: bool,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -99,17 +91,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         CaptureSite::find(&args.tx, None)?,
         CaptureSite::find(&args.rx, None)?,
     );
-    let notes = Notes::default();
-    let mut screen = Screen::new(&notes)?;
-    if !args.yes
-        && let Some(why) = target::in_use(tx.namespace.as_ref(), &tx.interface)?
-    {
-        return Err(
-            Error::failed(format!("will not send out of {}", tx.label), why)
-                .fix("use --yes to send anyway"),
-        );
-    }
-    let mut measurement = Measurement::new(Options {
+    let mut watch = Watch::new()?;
+    args.sender.check(&tx)?;
+    let mut measurement = Measurement::new(Rfc2544Options {
         tx: side(&tx),
         rx: side(&rx),
         spec: args.spec(&tx, &rx)?,
@@ -119,7 +103,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         resolution: args.resolution / 100.0,
         most: args.max_rate,
         cpu: args.cpu,
-        wish: args.engine.wish(0, &notes),
+        engine: args.sender.engine(0, watch.notes()),
         frame_loss: args.frame_loss,
         back_to_back: args.back_to_back,
     })?;
@@ -134,7 +118,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut outcomes = Vec::new();
     let mut failure = None;
     for size in args.sizes(&tx) {
-        match measurement.measure(size, &mut |progress| screen.look(progress)) {
+        match measurement.measure(size, &mut |progress| watch.look_at(&line(progress))) {
             Ok(Some(outcome)) => outcomes.push(outcome),
             Ok(None) => {
                 failure = Some(Error::failed("not everything was measured", "stopped"));
@@ -146,13 +130,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         }
     }
-    screen.end();
-    if args.json {
-        let conditions = conditions(args, &tx, &rx, &measurement);
-        json::print(&Rfc2544::new(&conditions, &outcomes))?;
-    } else {
-        write_out(&in_words(args, &measurement, &outcomes))?;
-    }
+    watch.end_line();
+    let document = Document {
+        conditions: conditions(args, &tx, &rx, &measurement),
+        results: outcomes.iter().map(SizeResult::new).collect(),
+    };
+    json::print_as(args.sender.json, &document, || {
+        summary(args, &measurement, &outcomes)
+    })?;
     failure.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
@@ -223,52 +208,17 @@ impl Args {
     }
 }
 
-/// The output to the terminal, and the signals that end the run.
-struct Screen<'a> {
-    signals: Signals,
-    notes: &'a Notes,
-    live: bool,
-    shown: Instant,
-    line: bool,
-}
-
-impl<'a> Screen<'a> {
-    fn new(notes: &'a Notes) -> Result<Self> {
-        Ok(Self {
-            signals: Signals::watch()?,
-            notes,
-            live: terminal::stderr_is_terminal(),
-            shown: Instant::now(),
-            line: false,
-        })
-    }
-
-    fn look(&mut self, progress: &Progress<'_>) -> bool {
-        for note in self.notes.take() {
-            self.end();
-            json::say("engine", json!({}), &note);
-        }
-        if self.live && self.shown.elapsed() >= SHOW_EVERY {
-            let offered = progress
-                .offered
-                .map(|offered| format!(" at {}", rate(offered, "pps")));
-            terminal::show_over(&format!(
-                "{} bytes: {}{}, {} sent",
-                progress.size,
-                progress.doing,
-                offered.unwrap_or_default(),
-                progress.figures.frames
-            ));
-            (self.shown, self.line) = (Instant::now(), true);
-        }
-        self.signals.next().is_none()
-    }
-
-    fn end(&mut self) {
-        if std::mem::take(&mut self.line) {
-            terminal::end_line();
-        }
-    }
+fn line(progress: &Progress<'_>) -> String {
+    let offered = progress
+        .offered
+        .map(|offered| format!(" at {}", rate(offered, "pps")));
+    format!(
+        "{} bytes: {}{}, {} sent",
+        progress.size,
+        progress.doing,
+        offered.unwrap_or_default(),
+        progress.figures.frames
+    )
 }
 
 fn seconds(time: Duration) -> String {
@@ -279,7 +229,7 @@ fn seconds(time: Duration) -> String {
     }
 }
 
-fn in_words(args: &Args, measurement: &Measurement<'_>, outcomes: &[Rfc2544Results]) -> String {
+fn summary(args: &Args, measurement: &Measurement<'_>, outcomes: &[Rfc2544Results]) -> String {
     let mut text = format!(
         "{} to {}: {} engine, received in {} mode, trials of {}, up to {} % lost\n",
         args.tx,
@@ -320,11 +270,11 @@ fn row(outcome: &Rfc2544Results) -> String {
         "{size:>6} {:>14} {:>16} {:>10} {:>10} {:>10} {:>10} {:>10}  {limit}\n",
         rate(best.rate(), "pps"),
         rate(wire_bits(best.rate(), size), "bit/s"),
-        time(latency.least),
+        time(latency.min),
         time(latency.percentiles[0]),
         time(latency.percentiles[2]),
         time(latency.percentiles[3]),
-        time(latency.most),
+        time(latency.max),
     )
 }
 
@@ -336,13 +286,70 @@ fn further(outcome: &Rfc2544Results) -> String {
             "{:>6} bytes at {}: {:.4} % lost",
             outcome.size,
             rate(trial.rate(), "pps"),
-            trial.loss() * 100.0
+            trial.loss_percent
         );
     }
     if let Some(frames) = outcome.back_to_back {
         let _ = writeln!(text, "{:>6} bytes: {frames} back to back", outcome.size);
     }
     text
+}
+
+/// A measurement by RFC 2544 in JSON.
+#[derive(Serialize)]
+struct Document<'a> {
+    conditions: Conditions<'a>,
+    results: Vec<SizeResult<'a>>,
+}
+
+#[derive(Serialize)]
+struct Conditions<'a> {
+    tx: &'a str,
+    rx: &'a str,
+    tx_driver: Option<&'a str>,
+    rx_driver: Option<&'a str>,
+    engine: &'a str,
+    receive_mode: &'a str,
+    trial_seconds: f64,
+    accepted_loss_percent: f64,
+    resolution_percent: f64,
+    max_rate: Option<f64>,
+    /// Latencies are from the stamp in the sender to the XDP hook of the receiver, by this clock.
+    latency_clock: &'static str,
+    kernel: String,
+    cpus: u32,
+    trawl: &'static str,
+}
+
+#[derive(Serialize)]
+struct SizeResult<'a> {
+    size: usize,
+    #[serde(serialize_with = "rounded")]
+    sender_frames_per_second: f64,
+    #[serde(serialize_with = "rounded_option")]
+    throughput_frames_per_second: Option<f64>,
+    #[serde(serialize_with = "rounded_option")]
+    throughput_wire_bits_per_second: Option<f64>,
+    latency_ns: Option<&'a Latency>,
+    trials: &'a [Trial],
+    frame_loss: Option<&'a [Trial]>,
+    back_to_back_frames: Option<u64>,
+}
+
+impl<'a> SizeResult<'a> {
+    fn new(outcome: &'a Rfc2544Results) -> Self {
+        let best = outcome.throughput.as_ref();
+        Self {
+            size: outcome.size,
+            sender_frames_per_second: outcome.fastest,
+            throughput_frames_per_second: best.map(Trial::rate),
+            throughput_wire_bits_per_second: best.map(|best| wire_bits(best.rate(), outcome.size)),
+            latency_ns: best.map(|best| &best.latency),
+            trials: &outcome.trials,
+            frame_loss: outcome.frame_loss.as_deref(),
+            back_to_back_frames: outcome.back_to_back,
+        }
+    }
 }
 
 fn conditions<'a>(
@@ -370,4 +377,5 @@ fn conditions<'a>(
 }
 
 /// The columns of [`row`] depend on these.
-const _: () = assert!(PARTS[0] == 0.5 && PARTS[2] == 0.99 && PARTS[3] == 0.999);
+const _: () =
+    assert!(PERCENTILES[0].1 == 0.5 && PERCENTILES[2].1 == 0.99 && PERCENTILES[3].1 == 0.999);

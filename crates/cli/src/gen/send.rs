@@ -6,23 +6,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use serde::Serialize;
 use serde_json::json;
 use trawl_capture::capture_site::CaptureSite;
-use trawl_gen::engine::{Choice, Notes, Wish, open};
+use trawl_gen::engine::{EngineChoice, EngineOptions, Notes, open};
 use trawl_gen::pace::{Profile, Rate, WIRE_OVERHEAD};
 use trawl_gen::pattern::{Pattern, PatternSource};
-use trawl_gen::run::{Sending, run as run_generator};
+use trawl_gen::run::{Report, Sending, run as run_generator};
 use trawl_gen::template::Template;
-use trawl_gen::traffic::{Limits, Spec, pattern};
+use trawl_gen::traffic::{Limits, Protocol, Spec, pattern};
 use trawl_gen::{Source, stamp, target};
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 use trawl_view::print::{Dump, DumpForm, PrintOptions, Printer, Timestamp};
 use trawl_view::record::PacketView;
 
-use super::output::Frame;
-use super::output::Watch;
-use super::traffic::Traffic;
+use super::output::{Frame, Sent, Watch, summary};
+use super::traffic::{self, Shape};
 use crate::args::NetnsArg;
 use crate::json;
 use crate::terminal::write_out;
@@ -48,32 +48,9 @@ enum EngineName {
     Packet,
 }
 
-/// Interface, engine and output of a run.
+/// Arguments of all commands that send.
 #[derive(Debug, clap::Args)]
-pub struct SendArgs {
-    /// Interface to send on, NAME or NAMESPACE:NAME [default: the one of the route to --dst]
-    #[arg(short, long, value_name = "IF", add = crate::completion::interfaces())]
-    pub interface: Option<String>,
-    #[command(flatten)]
-    pub netns: NetnsArg,
-    #[command(flatten)]
-    pub engine: EngineChoice,
-    /// Send as fast as the interface accepts frames, until Ctrl-C unless --count or --duration ends it
-    #[arg(long, conflicts_with_all = ["rate", "bandwidth"], help_heading = "Pacing")]
-    flood: bool,
-    /// Send even on an interface with the default route or a remote session
-    #[arg(long)]
-    pub yes: bool,
-    /// Show the first N frames, decoded, and send none
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10", value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    pub print: Option<u64>,
-    /// Print JSON: the summary, or with --print one line for each frame
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, clap::Args)]
-pub struct EngineChoice {
+pub struct SenderArgs {
     /// Engine that passes frames to the device
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     engine: EngineName,
@@ -83,28 +60,88 @@ pub struct EngineChoice {
     /// The queue of the device that the xsk engine uses; each further thread uses the next
     #[arg(long, hide_short_help = true, value_name = "N", default_value_t = 0)]
     queue: u32,
+    /// Send even on an interface with the default route or a remote session
+    #[arg(long)]
+    yes: bool,
+    /// Print JSON instead of text
+    #[arg(long)]
+    pub json: bool,
 }
 
-impl EngineChoice {
-    /// Returns the wish for one of the threads.
-    pub fn wish(&self, thread: usize, notes: &Notes) -> Wish {
-        Wish {
+impl SenderArgs {
+    /// Returns the engine's parameters for one of the threads.
+    pub fn engine(&self, thread: usize, notes: &Notes) -> EngineOptions {
+        EngineOptions {
             choice: match self.engine {
-                EngineName::Auto => Choice::Auto,
-                EngineName::Live => Choice::Live,
-                EngineName::Xsk => Choice::Xsk,
-                EngineName::Packet => Choice::Packet,
+                EngineName::Auto => EngineChoice::Auto,
+                EngineName::Live => EngineChoice::Live,
+                EngineName::Xsk => EngineChoice::Xsk,
+                EngineName::Packet => EngineChoice::Packet,
             },
             batch: self.batch,
             queue: self.queue + thread as u32,
             notes: notes.clone(),
         }
     }
+
+    /// Refuses an interface if sending on it would cut off a session.
+    pub fn check(&self, site: &CaptureSite) -> Result<()> {
+        if self.yes {
+            return Ok(());
+        }
+        match target::in_use(site.namespace.as_ref(), &site.interface)? {
+            None => Ok(()),
+            Some(why) => Err(
+                Error::failed(format!("will not send out of {}", site.label), why)
+                    .fix("use --yes to send anyway"),
+            ),
+        }
+    }
+
+    /// Sends from one thread for each entry of the plan, with a source for each.
+    pub fn run(
+        &self,
+        site: &CaptureSite,
+        plan: &Sending<'_>,
+        source: &(dyn Fn(usize) -> Result<Box<dyn Source>> + Sync),
+        watch: &mut Watch,
+    ) -> Result<Report> {
+        let notes = watch.notes().clone();
+        let start = |thread: usize| {
+            let mut source = source(thread)?;
+            let options = self.engine(thread, &notes);
+            let engine = open(&site.interface.name, source.as_mut(), &options)?;
+            Ok((engine, source))
+        };
+        let report = run_generator(plan, &start, &mut |figures| {
+            watch.look(&site.label, figures)
+        });
+        watch.end_line();
+        report
+    }
+}
+
+/// Interface and output of a run.
+#[derive(Debug, clap::Args)]
+pub struct SendArgs {
+    /// Interface to send on, NAME or NAMESPACE:NAME [default: the one of the route to --dst]
+    #[arg(short, long, value_name = "IF", add = crate::completion::interfaces())]
+    interface: Option<String>,
+    #[command(flatten)]
+    netns: NetnsArg,
+    #[command(flatten)]
+    sender: SenderArgs,
+    /// Send as fast as the interface accepts frames, until Ctrl-C unless --count or --duration ends it
+    #[arg(long, conflicts_with_all = ["rate", "bandwidth"], help_heading = "Pacing")]
+    flood: bool,
+    /// Show the first N frames, decoded, and send none; with --json one line for each
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    print: Option<u64>,
 }
 
 impl SendArgs {
     /// Returns the interface, by its name or by the route to the frames' destination.
-    pub fn site(&self, spec: Option<&Spec>) -> Result<CaptureSite> {
+    fn site(&self, spec: Option<&Spec>) -> Result<CaptureSite> {
         let name = match (&self.interface, spec) {
             (Some(name), _) => name.clone(),
             (None, Some(spec)) => {
@@ -118,18 +155,36 @@ impl SendArgs {
         CaptureSite::find(&name, self.netns.as_deref())
     }
 
-    /// Refuses an interface if sending on it would cut off a session.
-    pub fn check(&self, site: &CaptureSite) -> Result<()> {
-        if self.yes || self.print.is_some() {
-            return Ok(());
+    /// Shows or sends the frames of a pattern.
+    fn run(
+        &self,
+        pattern: Pattern,
+        profile: Option<&Profile>,
+        site: &CaptureSite,
+        pacing: &Pacing,
+    ) -> Result<ExitCode> {
+        if let Some(count) = self.print {
+            return print(&pattern, count, self.sender.json);
         }
-        match target::in_use(site.namespace.as_ref(), &site.interface)? {
-            None => Ok(()),
-            Some(why) => Err(
-                Error::failed(format!("will not send out of {}", site.label), why)
-                    .fix("use --yes to send anyway"),
-            ),
-        }
+        self.sender.check(site)?;
+        let (rate, duration) = pace(pacing, profile, self.flood, site);
+        let cpus = pacing.cpus()?;
+        let plan = Sending {
+            rate,
+            profile,
+            duration,
+            ..pacing.plan(site, &cpus)
+        };
+        let pattern = Arc::new(pattern);
+        let source = |thread| -> Result<Box<dyn Source>> {
+            let pattern = Arc::clone(&pattern);
+            Ok(Box::new(PatternSource::new(pattern, thread, cpus.len())))
+        };
+        let mut watch = Watch::new()?;
+        let report = self.sender.run(site, &plan, &source, &mut watch)?;
+        let sent = Sent::new(&site.label, &report, watch.notes(), None);
+        json::print_as(self.sender.json, &sent, || summary(&site.label, &report))?;
+        report.failure.map_or(Ok(ExitCode::SUCCESS), Err)
     }
 }
 
@@ -140,12 +195,12 @@ fn pace(
     flood: bool,
     site: &CaptureSite,
 ) -> (Rate, Option<Duration>) {
-    let (rate, duration) = (pacing.rate(), pacing.duration());
+    let (rate, duration) = (pacing.rate(), pacing.duration);
     if flood || profile.is_some() || rate != Rate::Unlimited {
         return (rate, duration);
     }
     let interface = &site.label;
-    if pacing.count().is_none() && duration.is_none() {
+    if pacing.count.is_none() && duration.is_none() {
         let text = format!(
             "sending {TRIAL_RATE} frames a second to {interface} for {TRIAL_SECONDS} s; use --rate, --count or \
              --duration to send more, --flood to send at full speed"
@@ -176,18 +231,32 @@ fn is_apart(site: &CaptureSite) -> bool {
     matches!((first, here), (Ok(first), Ok(here)) if first != here)
 }
 
-pub fn run<T: Traffic>(traffic: &T, way: &SendArgs, pacing: &Pacing) -> Result<ExitCode> {
-    let mut spec = traffic.spec()?;
-    let site = way.site(Some(&spec))?;
-    let v6 = traffic.is_ipv6();
-    target::complete(&mut spec, site.namespace.as_ref(), &site.interface, v6)?;
-    let limits = Limits {
-        mtu: Some(site.interface.mtu),
-        seed: traffic.shape().seed,
-        stamp: traffic.shape().stamp.then(stamp::new_stream),
-    };
-    let pattern = pattern(&[(spec, 1)], &limits).map_err(|(_, misfit)| misfit)?;
-    show_or_send(pattern, None, &site, way, pacing)
+/// A kind of traffic, its destination and its rate.
+#[derive(Debug, clap::Args)]
+pub struct Order<T: clap::Args> {
+    #[command(flatten)]
+    send: SendArgs,
+    #[command(flatten)]
+    traffic: T,
+    #[command(flatten)]
+    shape: Shape,
+    #[command(flatten)]
+    pacing: Pacing,
+}
+
+impl<T: clap::Args + Serialize> Order<T> {
+    pub fn run(&self, protocol: Protocol) -> Result<ExitCode> {
+        let (mut spec, ipv6) = traffic::spec(protocol, &self.traffic, &self.shape)?;
+        let site = self.send.site(Some(&spec))?;
+        target::complete(&mut spec, site.namespace.as_ref(), &site.interface, ipv6)?;
+        let limits = Limits {
+            mtu: Some(site.interface.mtu),
+            seed: self.shape.seed,
+            stamp: self.shape.stamp.then(stamp::new_stream),
+        };
+        let pattern = pattern(&[(spec, 1)], &limits).map_err(|(_, misfit)| misfit)?;
+        self.send.run(pattern, None, &site, &self.pacing)
+    }
 }
 
 /// A mix of frames, and phases over time, from a template file
@@ -197,7 +266,7 @@ pub struct FromFile {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
-    way: SendArgs,
+    send: SendArgs,
     /// Use IPv6 if no address is given
     #[arg(short = '6', long)]
     ipv6: bool,
@@ -219,7 +288,7 @@ impl FromFile {
             return Err(Error::usage("--rate and --bandwidth", why));
         }
         let first = template.specs().next().cloned();
-        let site = self.way.site(first.as_ref())?;
+        let site = self.send.site(first.as_ref())?;
         for spec in template.specs() {
             target::complete(spec, site.namespace.as_ref(), &site.interface, self.ipv6)?;
         }
@@ -229,49 +298,9 @@ impl FromFile {
             stamp: self.stamp.then(stamp::new_stream),
         };
         let pattern = template.pattern(&limits)?;
-        show_or_send(pattern, template.profile(), &site, &self.way, &self.pacing)
+        self.send
+            .run(pattern, template.profile(), &site, &self.pacing)
     }
-}
-
-fn show_or_send(
-    pattern: Pattern,
-    profile: Option<&Profile>,
-    site: &CaptureSite,
-    way: &SendArgs,
-    pacing: &Pacing,
-) -> Result<ExitCode> {
-    if let Some(count) = way.print {
-        return print(&pattern, count, way.json);
-    }
-    way.check(site)?;
-    let (rate, duration) = pace(pacing, profile, way.flood, site);
-    let cpus = pacing.cpus()?;
-    let plan = Sending {
-        namespace: site.namespace.as_ref(),
-        interface: &site.label,
-        cpus: &cpus,
-        rate,
-        profile,
-        burst: pacing.burst(),
-        count: pacing.count(),
-        duration,
-    };
-    let pattern = Arc::new(pattern);
-    let notes = Notes::default();
-    let start = |thread: usize| {
-        let mut source: Box<dyn Source> =
-            Box::new(PatternSource::new(Arc::clone(&pattern), thread, cpus.len()));
-        let wish = way.engine.wish(thread, &notes);
-        let engine = open(&site.interface.name, source.as_mut(), &wish)?;
-        Ok((engine, source))
-    };
-    let mut watch = Watch::new(way.json)?;
-    let report = run_generator(&plan, &start, &mut |figures| {
-        watch.notes(&notes);
-        watch.look(&site.label, figures)
-    });
-    watch.notes(&notes);
-    watch.end(&site.label, &report?, &notes)
 }
 
 /// Prints the first frames like `trawl capture -e -v -x`, with their numbers as times.
@@ -357,16 +386,18 @@ impl Pacing {
         }
     }
 
-    pub fn burst(&self) -> u64 {
-        self.burst.unwrap_or(1)
-    }
-
-    pub fn count(&self) -> Option<u64> {
-        self.count
-    }
-
-    pub fn duration(&self) -> Option<Duration> {
-        self.duration
+    /// Returns a run at this rate, with an entry of `cpus` for each thread.
+    pub fn plan<'a>(&self, site: &'a CaptureSite, cpus: &'a [Option<usize>]) -> Sending<'a> {
+        Sending {
+            namespace: site.namespace.as_ref(),
+            interface: &site.label,
+            cpus,
+            rate: self.rate(),
+            profile: None,
+            burst: self.burst.unwrap_or(1),
+            count: self.count,
+            duration: self.duration,
+        }
     }
 
     /// Returns an entry for each thread.

@@ -4,14 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use trawl_gen::connections::{Account, Connecting, run as run_connections};
+use serde::Serialize;
+use trawl_gen::connections::{Connecting, ConnectionAccount, run as run_connections};
 use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
-use super::output::Connections;
 use super::output::{Watch, rate, time};
 use crate::args::NetnsArg;
-use crate::terminal::write_out;
 use crate::{json, units};
 
 /// Opens real TCP connections to a listener, and sends data over them
@@ -67,50 +66,58 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             .duration
             .or(args.count.is_none().then_some(DEFAULT_TIME)),
     };
-    let mut watch = Watch::new(args.json)?;
+    let mut watch = Watch::new()?;
     let account = run_connections(&plan, &mut |account| watch.look_at(&line(account)));
     watch.end_line();
     let account = account?;
-    if args.json {
-        json::print(&Connections::new(args.to.to_string(), &account))?;
-    } else {
-        write_out(&in_words(args, &account))?;
-    }
-    match &account.why {
+    let connections = Connections {
+        to: args.to,
+        account: &account,
+    };
+    json::print_as(args.json, &connections, || summary(args, &account))?;
+    match &account.last_failure {
         Some(why) if account.connected == 0 => Err(Error::failed("no connection was made", why)),
         _ => Ok(ExitCode::SUCCESS),
     }
 }
 
-fn line(account: &Account) -> String {
+/// The JSON document of a run.
+#[derive(Serialize)]
+struct Connections<'a> {
+    to: SocketAddr,
+    #[serde(flatten)]
+    account: &'a ConnectionAccount,
+}
+
+fn line(account: &ConnectionAccount) -> String {
     format!(
         "{:.1} s: {} connections, {} open, {} failed, {} bytes sent, {} received",
-        account.elapsed.as_secs_f64(),
+        account.seconds,
         account.connected,
         account.open,
         account.failed,
-        account.sent,
-        account.received,
+        account.bytes_sent,
+        account.bytes_received,
     )
 }
 
-fn in_words(args: &Args, account: &Account) -> String {
-    let seconds = account.elapsed.as_secs_f64().max(f64::EPSILON);
+fn summary(args: &Args, account: &ConnectionAccount) -> String {
+    let seconds = account.seconds.max(f64::EPSILON);
     let mut text = format!(
         "{}: {} connections in {seconds:.3} s ({:.1} a second), {} closed, {} ended by the other side, {} still open, {} failed\n",
         args.to,
         account.connected,
         account.connected as f64 / seconds,
         account.closed,
-        account.ended,
+        account.ended_by_peer,
         account.open,
         account.failed,
     );
     text += &format!(
         "{} bytes sent and acknowledged ({}), {} received\n",
-        account.sent,
-        rate(account.sent as f64 * 8.0 / seconds, "bit/s"),
-        account.received
+        account.bytes_sent,
+        rate(account.bytes_sent as f64 * 8.0 / seconds, "bit/s"),
+        account.bytes_received
     );
     if !account.handshakes.is_empty() {
         let at = |share| time(account.handshakes.value_at_quantile(share));
@@ -121,7 +128,7 @@ fn in_words(args: &Args, account: &Account) -> String {
             at(1.0)
         );
     }
-    if let Some(why) = &account.why {
+    if let Some(why) = &account.last_failure {
         text += &format!("last failure: {why}\n");
     }
     text

@@ -1,14 +1,32 @@
 //! `trawl gen udp`, `tcp`, `icmp`, `arp`, `eth`, `raw`: the contents of the frames.
 
+use serde::Serialize;
+use serde_json::Value;
 use trawl_gen::traffic::{Protocol, Spec};
-use trawl_sys::Result;
+use trawl_sys::{Error, Result};
 
-/// Keys of a [`Spec`] and their values from the command line. A field's value is `N`, `FIRST-LAST`, `FIRST-LAST/STEP`,
-/// `random:FIRST-LAST`, a prefix or a list.
-type Values = Vec<(&'static str, Option<String>)>;
+// The options are the keys of a [`Spec`], by their names. A field's value is `N`, `FIRST-LAST`, `FIRST-LAST/STEP`,
+// `random:FIRST-LAST`, a prefix or a list.
+
+/// Returns the specification of the frames that these options describe, and whether IPv6 is wanted.
+pub fn spec(protocol: Protocol, options: &impl Serialize, shape: &Shape) -> Result<(Spec, bool)> {
+    let json = |e| Error::failed("cannot read the options of the frames", e);
+    let mut spec = Spec::new(protocol);
+    let mut ipv6 = false;
+    for part in [serde_json::to_value(options), serde_json::to_value(shape)] {
+        for (key, value) in part.map_err(json)?.as_object().into_iter().flatten() {
+            match value {
+                Value::String(text) => spec.set(key, text)?,
+                value => ipv6 |= *value == Value::Bool(true),
+            }
+        }
+    }
+    Ok((spec, ipv6))
+}
 
 /// Addresses of the link, and encapsulations of the packet.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, Default, clap::Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[command(next_help_heading = "Ethernet")]
 pub struct Link {
     /// Source MAC address [default: the interface's own]
@@ -41,7 +59,7 @@ pub struct Link {
 }
 
 /// The IP header.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, Default, clap::Args, Serialize)]
 #[command(next_help_heading = "IP")]
 pub struct Network {
     /// Source address, IPv4 or IPv6 [default: the one of the route to the destination]
@@ -52,7 +70,7 @@ pub struct Network {
     dst: Option<String>,
     /// Use IPv6 if no address is given
     #[arg(short = '6', long)]
-    pub ipv6: bool,
+    ipv6: bool,
     /// Differentiated services code point: a number or a name such as ef
     #[arg(long, hide_short_help = true, value_name = "DSCP")]
     dscp: Option<String>,
@@ -64,7 +82,8 @@ pub struct Network {
     mpls: Option<String>,
 }
 
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, Default, clap::Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[command(next_help_heading = "Ports")]
 pub struct Ports {
     /// Source port [default: 40000]
@@ -76,7 +95,7 @@ pub struct Ports {
 }
 
 /// Options of all frames.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, Default, clap::Args, Serialize)]
 #[command(next_help_heading = "Frames")]
 pub struct Shape {
     /// Length of each frame without the checksum at its end: N, FIRST-LAST[/STEP], random:FIRST-LAST, N,N, N:WEIGHT,N:WEIGHT, imix [default: 60, or the shortest possible]
@@ -90,13 +109,15 @@ pub struct Shape {
     every: Option<String>,
     /// Seed of random values and sizes: the same seed makes the same frames
     #[arg(long, hide_short_help = true, value_name = "N", default_value_t = 1)]
+    #[serde(skip)]
     pub seed: u64,
     /// Put a sequence number and the time of sending into the last 18 bytes of each frame, for trawl gen receive
     #[arg(long)]
+    #[serde(skip)]
     pub stamp: bool,
 }
 
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, Default, clap::Args, Serialize)]
 #[command(next_help_heading = "Frames")]
 pub struct Carried {
     /// Payload of the frames: zeros, text:…, hex:…, fill:0xNN, random, number; several separated by '|' alternate
@@ -105,17 +126,19 @@ pub struct Carried {
 }
 
 /// Options of udp, tcp and icmp, around the header of each.
-#[derive(Debug, clap::Args)]
-pub struct OverIp<H: Header> {
+#[derive(Debug, clap::Args, Serialize)]
+pub struct OverIp<H: clap::Args> {
     #[command(flatten)]
+    #[serde(flatten)]
     network: Network,
     #[command(flatten)]
+    #[serde(flatten)]
     header: H,
     #[command(flatten)]
+    #[serde(flatten)]
     carried: Carried,
     #[command(flatten)]
-    shape: Shape,
-    #[command(flatten)]
+    #[serde(flatten)]
     link: Link,
 }
 
@@ -123,7 +146,7 @@ pub type Udp = OverIp<Ports>;
 pub type Tcp = OverIp<TcpHeader>;
 pub type Icmp = OverIp<IcmpHeader>;
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize)]
 #[command(next_help_heading = "TCP")]
 pub struct TcpHeader {
     /// Flags: fin, syn, rst, psh, ack, urg, ece, cwr with commas between them, or none [default: syn]
@@ -139,14 +162,16 @@ pub struct TcpHeader {
     #[arg(long, value_name = "N")]
     window: Option<String>,
     #[command(flatten)]
+    #[serde(flatten)]
     ports: Ports,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize)]
 #[command(next_help_heading = "ICMP")]
 pub struct IcmpHeader {
     /// Type [default: echo request]
     #[arg(long = "type", value_name = "N")]
+    #[serde(rename = "type")]
     kind: Option<String>,
     /// Code [default: 0]
     #[arg(long, value_name = "N")]
@@ -159,7 +184,7 @@ pub struct IcmpHeader {
     seq: Option<String>,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize)]
 #[command(next_help_heading = "ARP")]
 pub struct Arp {
     /// The sender's address [default: the one of the route to the target]
@@ -172,197 +197,22 @@ pub struct Arp {
     #[arg(long, value_name = "WHICH")]
     op: Option<String>,
     #[command(flatten)]
-    shape: Shape,
-    #[command(flatten)]
+    #[serde(flatten)]
     link: Link,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize)]
 pub struct Eth {
     #[command(flatten)]
+    #[serde(flatten)]
     carried: Carried,
     #[command(flatten)]
-    shape: Shape,
-    #[command(flatten)]
+    #[serde(flatten)]
     link: Link,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize)]
 pub struct Raw {
     /// The frame from its destination MAC address on; blanks and colons between the digits are ignored
     hex: String,
-    #[command(flatten)]
-    shape: Shape,
-}
-
-/// A kind of traffic on the command line.
-pub trait Traffic {
-    const PROTOCOL: Protocol;
-
-    fn values(&self) -> Values;
-
-    fn shape(&self) -> &Shape;
-
-    fn is_ipv6(&self) -> bool {
-        false
-    }
-
-    fn spec(&self) -> Result<Spec> {
-        let mut spec = Spec::new(Self::PROTOCOL);
-        let shape = self.shape();
-        let mut values = self.values();
-        values.extend([
-            ("size", shape.size.clone()),
-            ("flows", shape.flows.clone()),
-            ("every", shape.every.clone()),
-        ]);
-        for (key, value) in values {
-            if let Some(value) = value {
-                spec.set(key, value)?;
-            }
-        }
-        Ok(spec)
-    }
-}
-
-impl Link {
-    fn values(&self) -> Values {
-        vec![
-            ("src-mac", self.src_mac.clone()),
-            ("dst-mac", self.dst_mac.clone()),
-            ("vlan", self.vlan.clone()),
-            ("ethertype", self.ethertype.clone()),
-            ("vxlan", self.vxlan.clone()),
-            ("outer-src", self.outer_src.clone()),
-            ("outer-dst", self.outer_dst.clone()),
-            ("outer-src-mac", self.outer_src_mac.clone()),
-            ("outer-dst-mac", self.outer_dst_mac.clone()),
-        ]
-    }
-}
-
-impl Network {
-    fn values(&self) -> Values {
-        vec![
-            ("src", self.src.clone()),
-            ("dst", self.dst.clone()),
-            ("dscp", self.dscp.clone()),
-            ("ttl", self.ttl.clone()),
-            ("mpls", self.mpls.clone()),
-        ]
-    }
-}
-
-impl Carried {
-    fn values(&self) -> Values {
-        vec![("payload", self.payload.clone())]
-    }
-}
-
-/// The header after IP's.
-pub trait Header: clap::Args {
-    const PROTOCOL: Protocol;
-
-    fn values(&self) -> Values;
-}
-
-impl Header for Ports {
-    const PROTOCOL: Protocol = Protocol::Udp;
-
-    fn values(&self) -> Values {
-        vec![
-            ("src-port", self.src_port.clone()),
-            ("dst-port", self.dst_port.clone()),
-        ]
-    }
-}
-
-impl Header for TcpHeader {
-    const PROTOCOL: Protocol = Protocol::Tcp;
-
-    fn values(&self) -> Values {
-        let own = vec![
-            ("flags", self.flags.clone()),
-            ("seq", self.seq.clone()),
-            ("ack", self.ack.clone()),
-            ("window", self.window.clone()),
-        ];
-        [own, self.ports.values()].concat()
-    }
-}
-
-impl Header for IcmpHeader {
-    const PROTOCOL: Protocol = Protocol::Icmp;
-
-    fn values(&self) -> Values {
-        vec![
-            ("type", self.kind.clone()),
-            ("code", self.code.clone()),
-            ("id", self.id.clone()),
-            ("seq", self.seq.clone()),
-        ]
-    }
-}
-
-impl<H: Header> Traffic for OverIp<H> {
-    const PROTOCOL: Protocol = H::PROTOCOL;
-
-    fn values(&self) -> Values {
-        let parts = [
-            self.header.values(),
-            self.network.values(),
-            self.carried.values(),
-            self.link.values(),
-        ];
-        parts.concat()
-    }
-
-    fn shape(&self) -> &Shape {
-        &self.shape
-    }
-
-    fn is_ipv6(&self) -> bool {
-        self.network.ipv6
-    }
-}
-
-impl Traffic for Arp {
-    const PROTOCOL: Protocol = Protocol::Arp;
-
-    fn values(&self) -> Values {
-        let own = vec![
-            ("src", self.src.clone()),
-            ("dst", self.dst.clone()),
-            ("op", self.op.clone()),
-        ];
-        [own, self.link.values()].concat()
-    }
-
-    fn shape(&self) -> &Shape {
-        &self.shape
-    }
-}
-
-impl Traffic for Eth {
-    const PROTOCOL: Protocol = Protocol::Eth;
-
-    fn values(&self) -> Values {
-        [self.carried.values(), self.link.values()].concat()
-    }
-
-    fn shape(&self) -> &Shape {
-        &self.shape
-    }
-}
-
-impl Traffic for Raw {
-    const PROTOCOL: Protocol = Protocol::Raw;
-
-    fn values(&self) -> Values {
-        vec![("hex", Some(self.hex.clone()))]
-    }
-
-    fn shape(&self) -> &Shape {
-        &self.shape
-    }
 }

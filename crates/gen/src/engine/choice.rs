@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// The requested engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
+pub enum EngineChoice {
     /// The fastest that works.
     #[default]
     Auto,
@@ -31,9 +31,9 @@ pub enum Choice {
 }
 
 /// The engines, fastest first.
-const ORDER: [Choice; 3] = [Choice::Live, Choice::Xsk, Choice::Packet];
+const ORDER: [EngineChoice; 3] = [EngineChoice::Live, EngineChoice::Xsk, EngineChoice::Packet];
 
-impl Choice {
+impl EngineChoice {
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -83,8 +83,8 @@ impl Notes {
 
 /// Parameters for opening an engine.
 #[derive(Clone, Debug)]
-pub struct Wish {
-    pub choice: Choice,
+pub struct EngineOptions {
+    pub choice: EngineChoice,
     /// Number of frames that the live engine makes before it hands them over.
     pub batch: Option<u32>,
     /// Queue of an AF_XDP socket.
@@ -93,34 +93,40 @@ pub struct Wish {
 }
 
 /// Opens an engine for an interface of the calling thread's namespace.
-pub fn open(interface: &str, source: &mut dyn Source, wish: &Wish) -> Result<Box<dyn Engine>> {
-    match wish.choice {
-        Choice::Auto => Ok(Box::new(Auto {
+pub fn open(
+    interface: &str,
+    source: &mut dyn Source,
+    options: &EngineOptions,
+) -> Result<Box<dyn Engine>> {
+    match options.choice {
+        EngineChoice::Auto => Ok(Box::new(Auto {
             interface: interface.to_owned(),
-            wish: wish.clone(),
+            options: options.clone(),
             left: ORDER.to_vec(),
             held: None,
             chosen: None,
             _fixed: Vec::new(),
         })),
-        one => open_one(one, interface, source, wish),
+        one => open_one(one, interface, source, options),
     }
 }
 
 fn open_one(
-    one: Choice,
+    one: EngineChoice,
     interface: &str,
     source: &mut dyn Source,
-    wish: &Wish,
+    options: &EngineOptions,
 ) -> Result<Box<dyn Engine>> {
     Ok(match one {
-        Choice::Live => Box::new(Live::open(interface, source, wish.batch)?),
-        Choice::Xsk => {
-            let xsk = Xsk::open(interface, wish.queue, source.longest())?;
-            wish.notes.say(xsk.way().to_owned());
+        EngineChoice::Live => Box::new(Live::open(interface, source, options.batch)?),
+        EngineChoice::Xsk => {
+            let xsk = Xsk::open(interface, options.queue, source.longest())?;
+            options.notes.say(xsk.way().to_owned());
             Box::new(xsk)
         }
-        Choice::Auto | Choice::Packet => Box::new(Packet::open(interface, source.longest())?),
+        EngineChoice::Auto | EngineChoice::Packet => {
+            Box::new(Packet::open(interface, source.longest())?)
+        }
     })
 }
 
@@ -128,8 +134,8 @@ fn open_one(
 #[derive(Debug)]
 struct Auto {
     interface: String,
-    wish: Wish,
-    left: Vec<Choice>,
+    options: EngineOptions,
+    left: Vec<EngineChoice>,
     /// Frame of a failed trial.
     held: Option<Vec<u8>>,
     chosen: Option<Box<dyn Engine>>,
@@ -169,8 +175,8 @@ impl Source for Trial<'_> {
 }
 
 impl Auto {
-    fn refuse(&self, one: Choice, why: &dyn std::fmt::Display) {
-        self.wish
+    fn refuse(&self, one: EngineChoice, why: &dyn std::fmt::Display) {
+        self.options
             .notes
             .say(format!("not the {} engine: {why}", one.name()));
     }
@@ -179,7 +185,7 @@ impl Auto {
     fn choose(&mut self, source: &mut dyn Source, now: u64) -> Result<Sent> {
         let mut last: Option<Error> = None;
         while let Some(one) = self.left.first().copied() {
-            if one == Choice::Live && source.pattern().is_none() {
+            if one == EngineChoice::Live && source.pattern().is_none() {
                 self.refuse(
                     one,
                     &"these frames do not follow a pattern that the kernel could make",
@@ -187,10 +193,10 @@ impl Auto {
                 self.left.remove(0);
                 continue;
             }
-            if one == Choice::Live {
+            if one == EngineChoice::Live {
                 match peer_takes_frames(&self.interface) {
                     Ok(Some(fixed)) => {
-                        self.wish.notes.say(fixed.told().to_owned());
+                        self.options.notes.say(fixed.told().to_owned());
                         self._fixed.push(fixed);
                     }
                     Ok(None) => {}
@@ -201,7 +207,7 @@ impl Auto {
                     }
                 }
             }
-            let tried = match open_one(one, &self.interface, source, &self.wish) {
+            let tried = match open_one(one, &self.interface, source, &self.options) {
                 Ok(engine) => self.try_one(engine, source, now),
                 Err(error) => Err(error),
             };
@@ -232,7 +238,7 @@ impl Auto {
     ) -> Result<Option<Sent>> {
         let before = sent_packets(&self.interface)?;
         let number = source.pattern().map(|pattern| pattern.number());
-        let is_live = engine.name() == Choice::Live.name();
+        let is_live = engine.name() == EngineChoice::Live.name();
         let start = Instant::now();
         let sent = loop {
             let sent = if is_live {
@@ -263,7 +269,7 @@ impl Auto {
         if sent.frames > 0 {
             self.held = None;
             if !counter_moved(&self.interface, before)? {
-                self.wish.notes.say(format!(
+                self.options.notes.say(format!(
                     "{} does not count the frames of the {} engine",
                     self.interface,
                     engine.name()

@@ -65,8 +65,8 @@ fn numbered(marks: &[(u64, u8)]) -> Vec<u8> {
     recording(1, &packets)
 }
 
-fn options(files: &[&Path]) -> Options {
-    Options {
+fn options(files: &[&Path]) -> ReplayOptions {
+    ReplayOptions {
         files: files.iter().map(|path| path.to_path_buf()).collect(),
         merge: false,
         rounds: Some(1),
@@ -77,7 +77,7 @@ fn options(files: &[&Path]) -> Options {
 }
 
 /// Returns the first bytes and the due times of all frames, and the account.
-fn replayed(options: Options) -> (Vec<u8>, Vec<u64>, ReplayAccount) {
+fn replayed(options: ReplayOptions) -> (Vec<u8>, Vec<u64>, ReplayAccount) {
     let mut replay = Replay::open(options).unwrap_or_else(|e| panic!("{e}"));
     let account = replay.account();
     let mut room = vec![0; replay.longest()];
@@ -109,7 +109,7 @@ fn frames_come_when_they_are_due() {
         "a",
         &numbered(&[(5 * SECOND, 1), (5 * SECOND + 7, 2), (6 * SECOND, 3)]),
     );
-    let (marks, times, outcome) = replayed(Options {
+    let (marks, times, outcome) = replayed(ReplayOptions {
         speed: Speed::Times(2.0),
         ..options(&[&file])
     });
@@ -125,7 +125,7 @@ fn frames_come_when_they_are_due() {
 fn time_begins_when_the_engine_continues() {
     let files = Files::new();
     let file = files.file("a", &numbered(&[(0, 1), (1000, 2), (3000, 3)]));
-    let mut replay = Replay::open(Options {
+    let mut replay = Replay::open(ReplayOptions {
         speed: Speed::Times(1.0),
         ..options(&[&file])
     })
@@ -143,7 +143,7 @@ fn time_begins_when_the_engine_continues() {
 fn rounds() {
     let files = Files::new();
     let file = files.file("a", &numbered(&[(0, 1), (10, 2)]));
-    let (marks, times, outcome) = replayed(Options {
+    let (marks, times, outcome) = replayed(ReplayOptions {
         rounds: Some(3),
         speed: Speed::Times(1.0),
         ..options(&[&file])
@@ -151,7 +151,7 @@ fn rounds() {
     assert_eq!(marks, [1, 2, 1, 2, 1, 2]);
     assert_eq!(times, [0, 10, 20, 30, 40, 50]);
     assert_eq!(outcome.rounds, 3);
-    let (marks, ..) = replayed(Options {
+    let (marks, ..) = replayed(ReplayOptions {
         rounds: None,
         ..options(&[&file])
     });
@@ -163,14 +163,14 @@ fn several_files_one_after_the_other_or_by_time() {
     let files = Files::new();
     let one = files.file("a", &numbered(&[(10, 1), (30, 3), (30, 4)]));
     let other = files.file("b", &numbered(&[(0, 5), (20, 6), (30, 7)]));
-    let in_time = Options {
+    let in_time = ReplayOptions {
         speed: Speed::Times(1.0),
         ..options(&[&one, &other])
     };
     let (marks, times, _) = replayed(in_time.clone());
     assert_eq!(marks, [1, 3, 4, 5, 6, 7]);
     assert_eq!(times, [0, 20, 20, 20, 40, 50]);
-    let (marks, times, _) = replayed(Options {
+    let (marks, times, _) = replayed(ReplayOptions {
         merge: true,
         rounds: Some(2),
         ..in_time
@@ -187,7 +187,7 @@ fn good_part_of_a_damaged_file_is_sent() {
     let cut = files.file("cut", &bytes);
     let whole = files.file("whole", &numbered(&[(0, 9)]));
     let empty = files.file("empty", &[]);
-    let (marks, _, outcome) = replayed(Options {
+    let (marks, _, outcome) = replayed(ReplayOptions {
         rounds: Some(2),
         ..options(&[&cut, &empty, &whole])
     });
@@ -245,7 +245,7 @@ fn nothing_to_send_is_refused_with_the_reason() {
 fn round_that_sends_nothing_is_the_last() {
     let files = Files::new();
     let file = files.file("a", &recording(1, &[(0, frame(1, 5000)), (1, frame(2, 6))]));
-    let (marks, _, outcome) = replayed(Options {
+    let (marks, _, outcome) = replayed(ReplayOptions {
         rounds: None,
         ..options(&[&file])
     });
@@ -281,7 +281,7 @@ fn speeds_that_never_end_are_refused() {
     let files = Files::new();
     let file = files.file("a", &numbered(&[(0, 1)]));
     for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        let options = Options {
+        let options = ReplayOptions {
             speed: Speed::Times(speed),
             ..options(&[&file])
         };

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::Serializer;
+
 /// Longest time in seconds: 31 years.
 const LONGEST: f64 = 1e9;
 
@@ -133,6 +135,32 @@ pub fn rate(text: &str) -> Result<u64, String> {
         return Err(format!("{text} is not a rate of one a second or more"));
     }
     Ok(total as u64)
+}
+
+// Numbers in JSON documents.
+
+/// Finer than any clock in these documents.
+const DECIMALS: i32 = 9;
+/// More digits than any number in these documents.
+const DIGITS: i32 = 12;
+
+/// Serializes a computed number without spurious digits: 2.927498895, not 2.9274988950000003. Large numbers have fewer
+/// decimals.
+pub fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    let before_point = value.abs().max(1.0).log10() as i32 + 1;
+    let factor = 10f64.powi((DIGITS - before_point).clamp(0, DECIMALS));
+    serializer.serialize_f64((value * factor).round() / factor)
+}
+
+/// Serializes an optional number like [`rounded`].
+pub fn rounded_option<S: Serializer>(
+    value: &Option<f64>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => rounded(value, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 #[cfg(test)]
