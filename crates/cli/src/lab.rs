@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Subcommand, ValueEnum};
 use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::topology::{PRESETS, Topology, namespace};
-use trawl_lab::{IPIP_DEVICE, Pair, PairOptions, Record, sender};
+use trawl_lab::{IPIP_DEVICE, PairOptions, Record, sender};
 use trawl_sys::interface::Interface;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netns::Namespace;
@@ -144,7 +144,7 @@ struct Send {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     let text = match args.command {
-        Command::Up(up) => up_by_plan(&up)?.map_or_else(|| make(&up), Ok)?,
+        Command::Up(up) => raise(&up)?,
         Command::Exec {
             name,
             node,
@@ -173,8 +173,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes a lab of a file or a preset; returns `None` for the plain pair.
-fn up_by_plan(up: &Up) -> Result<Option<String>> {
+/// Makes the plain pair, or the lab of a file or a preset.
+fn raise(up: &Up) -> Result<String> {
     let as_file = up.name.ends_with(".toml").then(|| PathBuf::from(&up.name));
     let file = up.file.as_ref().or(as_file.as_ref());
     let (id, topology) = match (file, up.preset.as_deref()) {
@@ -192,7 +192,17 @@ fn up_by_plan(up: &Up) -> Result<Option<String>> {
             };
             (id, Topology::parse(&text)?)
         }
-        (None, None | Some("pair")) => return Ok(None),
+        (None, None | Some("pair")) => {
+            let defaults = PairOptions::default();
+            let options = PairOptions {
+                queues: up.queues.unwrap_or(defaults.queues),
+                gro: !up.no_gro,
+                mtu: up.mtu,
+                quiet: !up.chatty,
+                ..defaults
+            };
+            (up.name.clone(), options.topology())
+        }
         (None, Some(preset)) => {
             let mut topology = Topology::preset(preset)?;
             for link in &mut topology.links {
@@ -206,7 +216,7 @@ fn up_by_plan(up: &Up) -> Result<Option<String>> {
     };
     let made = trawl_lab::raise(&id, &topology)?;
     if up.json {
-        return Ok(Some(json::line(&trawl_lab::find(&id)?)?));
+        return json::line(&trawl_lab::find(&id)?);
     }
     let mut text = topology.draw(&id);
     let first = topology
@@ -218,11 +228,14 @@ fn up_by_plan(up: &Up) -> Result<Option<String>> {
     }
     if up.preset.as_deref() == Some("balance") {
         text += &try_balance(&id)?;
+    } else if topology.plain {
+        let inside = namespace(&id, first);
+        let _ = writeln!(text, "try it:       trawl capture -i {inside}:veth0");
     } else {
         let _ = writeln!(text, "try it:       trawl lab exec {id} {first} ip addr");
     }
     let _ = writeln!(text, "take it down: trawl lab down {id}");
-    Ok(Some(text))
+    Ok(text)
 }
 
 /// Returns commands that balance connections in the lab, by IPIP if the kernel has devices for it.
@@ -267,7 +280,7 @@ fn show(id: &str, as_json: bool) -> Result<String> {
     if as_json {
         return json::line(&lab);
     }
-    // A plain pair has no plan, and is drawn from its namespaces.
+    // The lab of a test or a demonstration has no topology, and is drawn from its namespaces.
     Ok(match &lab.topology {
         Some(topology) => topology.draw(id),
         None => {
@@ -277,59 +290,6 @@ fn show(id: &str, as_json: bool) -> Result<String> {
             format!("{}\n", nodes.join(" ───── "))
         }
     })
-}
-
-fn make(up: &Up) -> Result<String> {
-    let defaults = PairOptions::default();
-    let options = PairOptions {
-        queues: up.queues.unwrap_or(defaults.queues),
-        gro: !up.no_gro,
-        mtu: up.mtu,
-        quiet: !up.chatty,
-        ..defaults
-    };
-    let existing = Pair::existing(&up.name, &options)?;
-    let is_new = existing.is_none();
-    let ends = match existing {
-        Some(ends) => ends,
-        None => {
-            let pair = Pair::named(&up.name, &options)?;
-            let ends = [pair.a.clone(), pair.b.clone()];
-            pair.keep()?;
-            ends
-        }
-    };
-    if up.json {
-        return json::line(&trawl_lab::find(&up.name)?);
-    }
-    let mut text = String::new();
-    for station in &ends {
-        let mac: Vec<String> = station
-            .mac
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        let _ = writeln!(
-            text,
-            "{}  {}  {}  {}  {}",
-            station.name,
-            station.interface,
-            mac.join(":"),
-            station.ipv4,
-            station.ipv6
-        );
-    }
-    if !is_new {
-        let _ = writeln!(text, "{} was up already", up.name);
-    }
-    let [first, _] = &ends;
-    let _ = writeln!(
-        text,
-        "try it:       trawl capture -i {}:{}",
-        first.name, first.interface
-    );
-    let _ = writeln!(text, "take it down: trawl lab down {}", up.name);
-    Ok(text)
 }
 
 /// Removes leftovers, outside a lab, of programs and rules loaded in it.

@@ -4,15 +4,21 @@
 use std::fs;
 use std::net::IpAddr;
 use std::process::Command;
+use std::time::Duration;
 
 use trawl_sys::ethtool::Ethtool;
 use trawl_sys::netlink::{Netlink, Route, VethEnd, create_veth};
 use trawl_sys::netns::{self, Namespace, run_in};
 use trawl_sys::{Error, Result, process};
 
-use crate::pair::{Guard, IPV4_PREFIX, IPV6_PREFIX, LOOPBACK, set_up, wait_until_ready};
 use crate::record::{Record, check_id, list};
 use crate::topology::{Link, Node, Shaper, Topology, ipv4, ipv6, mac, namespace};
+
+const LOOPBACK: u32 = 1;
+/// Longest time until both ends of a veth are up, which takes the kernel up to a second, and an IPv6 address is routed.
+const PATIENCE: Duration = Duration::from_secs(10);
+const IPV4_PREFIX: u8 = 24;
+const IPV6_PREFIX: u8 = 64;
 
 /// The device of a node with `ipip`.
 pub const IPIP_DEVICE: &str = "tunnel0";
@@ -39,15 +45,22 @@ pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
         )
         .fix(format!("trawl lab down {id}")));
     }
+    let mut guard = build(id, topology)?;
+    guard.keep(Some(topology.clone()))?;
+    Ok(true)
+}
+
+/// Builds a lab, which is removed when its guard is dropped.
+pub(crate) fn build(id: &str, topology: &Topology) -> Result<Guard> {
+    check_id(id)?;
     let names: Vec<String> = topology
         .nodes
         .iter()
         .map(|node| namespace(id, &node.name))
         .collect();
-    let mut record = Record::new(id, names.clone());
-    record.topology = Some(topology.clone());
+    let record = Record::new(id, names.clone());
     record.enter()?;
-    let guard = Guard::of(record.clone());
+    let guard = Guard::of(record);
     let made = names
         .iter()
         .map(|name| netns::create(name))
@@ -69,17 +82,20 @@ pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
         }
         sysctls(node, inside)?;
     }
-    for (at, link) in topology.links.iter().enumerate() {
+    let has_routers = topology.nodes.iter().any(|node| node.forward);
+    for (number, link) in topology.numbered() {
         let ends = [place(link.end(0).node), place(link.end(1).node)];
-        connect(at + 1, link, ends)?;
+        connect(number, link, ends, has_routers)?;
     }
-    for (at, link) in topology.links.iter().enumerate() {
+    for (number, link) in topology.numbered() {
         for side in [0, 1] {
             let inside = place(link.end(side).node);
             let mut netlink = Netlink::inside(inside)?;
             let index = netlink.link(link.end(side).interface)?.index;
-            let addresses = [ipv4(at + 1, side).into(), ipv6(at + 1, side).into()];
-            wait_until_ready(&mut netlink, index, addresses)?;
+            netlink.wait_until_operational(index, PATIENCE)?;
+            for address in [ipv4(number, side).into(), ipv6(number, side).into()] {
+                netlink.wait_until_local(address, PATIENCE)?;
+            }
         }
     }
     for (node, inside) in topology.nodes.iter().zip(&made) {
@@ -92,9 +108,47 @@ pub fn raise(id: &str, topology: &Topology) -> Result<bool> {
             }
         }
     }
-    record.disown()?;
-    guard.keep();
-    Ok(true)
+    Ok(guard)
+}
+
+/// Removes a lab that was not kept, also if building it failed half-way.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    record: Option<Record>,
+}
+
+impl Guard {
+    fn of(record: Record) -> Self {
+        Self {
+            record: Some(record),
+        }
+    }
+
+    pub fn id(&self) -> &str {
+        self.record.as_ref().map_or("", |record| &record.id)
+    }
+
+    /// Keeps the lab after this process, with its topology if that is to be compared and drawn later.
+    pub fn keep(&mut self, topology: Option<Topology>) -> Result<()> {
+        if let Some(record) = &mut self.record {
+            record.topology = topology;
+            record.disown()?;
+        }
+        self.record = None;
+        Ok(())
+    }
+
+    /// Removes the lab now, so that a failure can be reported.
+    pub fn remove(&mut self) -> Result<()> {
+        self.record.take().map_or(Ok(()), |record| record.remove())
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // A failure leaves the lab's record, and `trawl lab clean` tries again.
+        let _ = self.remove();
+    }
 }
 
 /// Finds the lab of this name.
@@ -132,7 +186,7 @@ pub fn inside(id: &str, node: &str, program: &[String]) -> Result<Command> {
     Ok(command)
 }
 
-fn connect(number: usize, link: &Link, ends: [&Namespace; 2]) -> Result<()> {
+fn connect(number: usize, link: &Link, ends: [&Namespace; 2], has_routers: bool) -> Result<()> {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let queues = if link.queues == 0 { cpus } else { link.queues };
     let end = |side: usize| VethEnd {
@@ -158,11 +212,22 @@ fn connect(number: usize, link: &Link, ends: [&Namespace; 2]) -> Result<()> {
         let mut netlink = Netlink::inside(inside)?;
         let index = netlink.link(link.end(side).interface)?.index;
         if link.neighbours {
+            // An interface without ARP joins no solicited-node groups, and so has nothing to report; routers join others.
             netlink.set_arp(index, false)?;
+            if has_routers {
+                netlink.set_multicast(index, false)?;
+            }
         }
-        let addresses = |side| [ipv4(number, side).into(), ipv6(number, side).into()];
-        let other = (link.neighbours).then(|| (addresses(1 - side), mac(number, 1 - side)));
-        set_up(&mut netlink, index, addresses(side), other)?;
+        netlink.set_up(index)?;
+        let addresses =
+            |side| -> [IpAddr; 2] { [ipv4(number, side).into(), ipv6(number, side).into()] };
+        let prefixes = [IPV4_PREFIX, IPV6_PREFIX];
+        for (at, (address, prefix)) in addresses(side).into_iter().zip(prefixes).enumerate() {
+            netlink.add_address(index, address, prefix)?;
+            if link.neighbours {
+                netlink.add_neighbour(index, addresses(1 - side)[at], mac(number, 1 - side))?;
+            }
+        }
         receive(link, side, inside)?;
         shape(link, side, inside)?;
     }
@@ -245,6 +310,9 @@ fn sysctls(node: &Node, inside: &Namespace) -> Result<()> {
             .iter()
             .map(|(key, value)| (key.replace('.', "/"), value.as_str())),
     );
+    if settings.is_empty() {
+        return Ok(());
+    }
     run_in(inside, || {
         settings.iter().try_for_each(|(key, value)| {
             let path = format!("/proc/sys/{key}");

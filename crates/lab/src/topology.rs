@@ -24,6 +24,9 @@ pub struct Topology {
     pub nodes: Vec<Node>,
     #[serde(default, rename = "link")]
     pub links: Vec<Link>,
+    /// True for the plain pair, whose link has the number 0; others are numbered from 1.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub plain: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,7 +124,7 @@ impl Link {
     }
 }
 
-/// Returns the address of a link's end. Links are numbered from 1.
+/// Returns the address of a link's end.
 pub fn ipv4(link: usize, side: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, link as u8, side as u8 + 1)
 }
@@ -131,7 +134,10 @@ pub fn ipv6(link: usize, side: usize) -> Ipv6Addr {
 }
 
 pub fn mac(link: usize, side: usize) -> [u8; 6] {
-    [0x02, b't', b'r', b'l', link as u8, side as u8 + 1]
+    match link {
+        0 => [0x02, b't', b'r', b'a', b'w', side as u8 + 1],
+        _ => [0x02, b't', b'r', b'l', link as u8, side as u8 + 1],
+    }
 }
 
 /// A route of a node: to a link's network via an address, out of an interface.
@@ -320,20 +326,23 @@ impl Topology {
         hops
     }
 
+    /// Returns the links by their numbers.
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (usize, &Link)> {
+        (usize::from(!self.plain)..).zip(&self.links)
+    }
+
     /// Returns a node's links: their numbers, and the node's end.
     pub(crate) fn links_of<'a>(
         &'a self,
         node: &str,
     ) -> impl Iterator<Item = (usize, &'a Link, usize)> {
-        let own = |(at, link): (usize, &'a Link)| {
+        let own = |(number, link): (usize, &'a Link)| {
             let side = [0, 1]
                 .into_iter()
                 .find(|side| link.end(*side).node == node)?;
-            Some((at + 1, link, side))
+            Some((number, link, side))
         };
-        self.links
-            .iter()
-            .enumerate()
+        self.numbered()
             .filter_map(own)
             .collect::<Vec<_>>()
             .into_iter()
@@ -360,6 +369,7 @@ impl Topology {
             for (at, (number, link, side)) in links.iter().enumerate() {
                 let corner = if at + 1 == links.len() { "└" } else { "├" };
                 let (own, other) = (link.end(*side), link.end(1 - side));
+                let mac = mac(*number, *side).map(|byte| format!("{byte:02x}"));
                 let mut notes = vec![format!("mtu {}", link.mtu)];
                 notes.extend(link.rate.iter().map(|rate| format!("rate {rate}")));
                 notes.extend(link.threaded.then(|| "threaded".to_owned()));
@@ -367,9 +377,11 @@ impl Topology {
                 notes.extend((!link.offloads).then(|| "no offloads".to_owned()));
                 let _ = writeln!(
                     text,
-                    "{corner}─ {} {} ───── {} {}:{}   {}",
+                    "{corner}─ {} {} {} {} ───── {} {}:{}   {}",
                     own.interface,
+                    mac.join(":"),
                     ipv4(*number, *side),
+                    ipv6(*number, *side),
                     ipv4(*number, 1 - side),
                     other.node,
                     other.interface,
