@@ -1,9 +1,7 @@
 //! RADIUS: the head; with `-v` its attributes.
 
-use std::net::Ipv6Addr;
-
 use crate::print::line::{Data, Layout, Line, Printed, Stop, Tlvs, put};
-use crate::print::{names, time};
+use crate::print::names;
 
 const HEADER_LEN: usize = 20;
 
@@ -67,6 +65,7 @@ fn of_length(line: &mut Line<'_>, value: Data<'_>, len: usize, template: &str) -
     }
 }
 
+/// Shows addresses, numbers and texts; the contents of the other attributes are left to `-vv`.
 fn attribute(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> Printed {
     match (names::of("radius.form", kind), kind) {
         ("address", 8 | 14) => of_length(
@@ -81,94 +80,40 @@ fn attribute(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> Printed {
         ),
         ("address", _) => of_length(line, value, 4, "{ip4 0}"),
         ("address6", _) => of_length(line, value, 16, "{ip6 0}"),
-        ("mobility", _) => of_length(line, value, 8, "[{f64 0 radius.mobility}]"),
         ("number", _) => number(line, kind, value),
-        ("text", _) => text(line, kind, value),
-        (_, 26) => vendor(line, value),
-        (_, 55) if value.len == 4 => {
-            let time = time::date_and_time(i64::from(value.u32(0)?));
-            put!(line, "{}", time.replacen('T', " ", 1));
+        ("text", _) => {
+            text(line, value.slice(0, value.len)?);
             Ok(())
         }
-        (_, 55) => of_length(line, value, 4, ""),
-        (_, 79) => eap(line, value),
-        (_, 97 | 123) => prefix(line, value),
-        (_, 125) => home_link(line, value),
-        (_, 126) => operator(line, value),
-        (_, 101) if value.len != 4 => {
-            put!(line, "Error cause: invalid length");
-            Ok(())
-        }
+        (_, 26) => line.show(value, "Vendor: {n32 0 radius.vendor} ({u32 0})"),
+        (_, 79) => line.show(value, "{n8 0 eap} ({u8 0}), id {u8 1}, len {u16 2}"),
         (_, 101) => line.show(value, "Error cause {u32 0}: {n32 0 radius.cause}"),
         _ => Ok(()),
     }
 }
 
-fn put_tag(line: &mut Line<'_>, tag: u8) {
-    match tag {
-        0 => put!(line, "Tag[Unused] "),
-        tag => put!(line, "Tag[{tag}] "),
-    }
-}
-
-fn put_tagged(line: &mut Line<'_>, tag: u8) {
-    put!(line, "{} (0x{tag:02x}) ", names::of("radius.tagged", tag));
-}
-
-fn text(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> Printed {
-    let bytes = value.slice(0, value.len)?;
-    let rest = match kind {
-        69 => {
-            let (tag, salt) = (value.u8(0)?, value.u16(1)?);
-            put_tag(line, if tag <= 0x1f { tag } else { 0 });
-            put!(line, "Salt {salt} ");
-            &bytes[3..]
-        }
-        66 | 67 | 81 | 82 | 90 | 91 if bytes[0] <= 0x1f => {
-            put_tag(line, bytes[0]);
-            &bytes[1..]
-        }
-        58 => {
-            put_tagged(line, bytes[0]);
-            &bytes[1..]
-        }
+/// Shows text up to a zero byte, without the number of the tunnel that some begin with.
+fn text(line: &mut Line<'_>, bytes: &[u8]) {
+    let bytes = match bytes {
+        [0..=0x1f, rest @ ..] => rest,
         _ => bytes,
     };
-    put_text(line, rest);
-    Ok(())
-}
-
-/// Shows text up to a zero byte.
-fn put_text(line: &mut Line<'_>, bytes: &[u8]) {
-    let text = bytes.iter().take_while(|byte| **byte != 0);
-    text.for_each(|byte| put_printable(line, *byte));
-}
-
-/// Shows a byte, or a dot if it is not printable.
-fn put_printable(line: &mut Line<'_>, byte: u8) {
-    let is_printable = byte.is_ascii_graphic() || byte == b' ';
-    line.out
-        .push(if is_printable { char::from(byte) } else { '.' });
+    for byte in bytes.iter().take_while(|byte| **byte != 0) {
+        let is_printable = byte.is_ascii_graphic() || *byte == b' ';
+        line.out
+            .push(if is_printable { char::from(*byte) } else { '.' });
+    }
 }
 
 fn number(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> Printed {
     if value.len != 4 {
-        put!(line, "ERROR: length {} != 4", value.len);
-        return Ok(());
+        return of_length(line, value, 4, "");
     }
-    let mut number = value.u32(0)?;
-    let first = value.u8(0)?;
-    match kind {
-        64 | 65 | 83 => {
-            put_tag(line, first);
-            number &= 0x00ff_ffff;
-        }
-        56 => {
-            put_tagged(line, first);
-            number &= 0x00ff_ffff;
-        }
-        _ => {}
-    }
+    // The first byte of some is the number of a tunnel.
+    let number = match kind {
+        56 | 64 | 65 | 83 => value.u32(0)? & 0x00ff_ffff,
+        _ => value.u32(0)?,
+    };
     // An attribute with names for some values has names for all.
     let table = format!("radius.value.{kind}");
     if names::is_table(&table) {
@@ -189,81 +134,5 @@ fn number(line: &mut Line<'_>, kind: u16, value: Data<'_>) -> Printed {
         }
         _ => put!(line, "{number}"),
     }
-    Ok(())
-}
-
-fn prefix(line: &mut Line<'_>, value: Data<'_>) -> Printed {
-    if !(2..=18).contains(&value.len) {
-        put!(line, "ERROR: length {} not in range (2..18)", value.len);
-        return Ok(());
-    }
-    let bits = value.u8(1)?;
-    if bits > 128 {
-        put!(line, "ERROR: netmask {bits} not in range (0..128)");
-        return Ok(());
-    }
-    let mut address = [0; 16];
-    address[..value.len - 2].copy_from_slice(value.slice(2, value.len - 2)?);
-    put!(line, "{}/{bits}", Ipv6Addr::from(address));
-    if usize::from(bits) > 8 * (value.len - 2) {
-        put!(line, " (inconsistent prefix length)");
-    }
-    Ok(())
-}
-
-/// Shows the prefix of a mobile node's home, after its length.
-fn home_link(line: &mut Line<'_>, value: Data<'_>) -> Printed {
-    match value.u8(0)? {
-        129.. if value.len == 17 => line.show(value, "ERROR: netmask {u8 0} not in range (0..128)"),
-        _ => of_length(line, value, 17, "{ip6 1}/{u8 0}"),
-    }
-}
-
-fn operator(line: &mut Line<'_>, value: Data<'_>) -> Printed {
-    let text = value.slice(0, value.len)?;
-    let [space, name @ ..] = text else {
-        return Ok(());
-    };
-    if name.is_empty() {
-        put!(line, "ERROR: length 1 < 2");
-        return Ok(());
-    }
-    put!(line, "[{}] ", names::text("radius.operator", *space));
-    line.put_chars(name);
-    Ok(())
-}
-
-fn vendor(line: &mut Line<'_>, value: Data<'_>) -> Printed {
-    line.show(value, "Vendor: {n32 0 radius.vendor} ({u32 0})")?;
-    let mut list = Tlvs::new(value.skip(4), Layout::BYTES);
-    while list.rest.len >= 2 {
-        let start = list.rest;
-        let tlv = list.take()?;
-        let len = tlv.value.len.min(start.len - 2);
-        let bytes = start.slice(2, len)?;
-        put!(
-            line,
-            "\n\t    Vendor Attribute: {}, Length: {len}, Value: ",
-            tlv.kind
-        );
-        bytes.iter().for_each(|byte| put_printable(line, *byte));
-    }
-    Ok(())
-}
-
-fn eap(line: &mut Line<'_>, value: Data<'_>) -> Printed {
-    line.protocol = "eap";
-    line.show(value, "{n8 0 eap} ({u8 0}), id {u8 1}, len {u16 2}")?;
-    let (code, len) = (value.u8(0)?, value.u16(2)?);
-    if matches!(code, 1 | 2) && value.len > 4 {
-        line.show(value, "\n\t\t Type {n8 4 eap.type} ({u8 4})")?;
-        if value.u8(4)? == 1 && len > 5 {
-            put!(line, ", Identity: ");
-            let text = value.skip(5);
-            let text = text.slice(0, usize::from(len - 5).min(text.len))?;
-            put_text(line, text);
-        }
-    }
-    line.protocol = "radius";
     Ok(())
 }
