@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use trawl_bpf::layout::{RECORD_MAX_CAPTURED, TRACE_COPY};
 use trawl_filter::expression;
-use trawl_filter::select::{Kind, Question, SelectError, Selector};
+use trawl_filter::select::{PacketKind, Question, SelectError, Selector};
 use trawl_packet::pcapng::block::{ByteOrder, EnhancedPacket, LINKTYPE_ETHERNET, blocks, push_cut};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_pipeline::{Blocks, Counts, Outcome, Pressure, Stage, Writer};
@@ -297,7 +297,7 @@ impl SecondLook {
 fn judge(
     which: Which,
     selector: &mut Selector,
-    kind: Kind,
+    kind: PacketKind,
     packet: &EnhancedPacket<'_>,
 ) -> Result<bool, SelectError> {
     let (captured, length) = as_frame(packet);

@@ -30,7 +30,6 @@ use trawl_sys::{Error, Result, create, errno};
 use crate::args::choice;
 use crate::capture::args::{self, DIRECTIONS, ENDS, TapName, Taps};
 use crate::capture::recording;
-use crate::read::filter_options;
 use crate::terminal::{say, write_out};
 use crate::{live, units};
 
@@ -165,7 +164,7 @@ fn known(args: &Args) -> Result<&str> {
 }
 
 fn complaint(filter: &str) -> String {
-    match compile(filter, &filter_options()) {
+    match compile(filter, &trawl_filter::Options::default()) {
         Ok(_) => String::new(),
         Err(error) => format!("{error}\n"),
     }
@@ -440,7 +439,7 @@ impl Toolbar {
         let mut renewed = None;
         if !filter.is_empty() {
             let question = Question::Expression(filter.to_owned());
-            let mut selector = Selector::new(question, filter_options());
+            let mut selector = Selector::new(question, trawl_filter::Options::default());
             selector
                 .prepare((1, ByteOrder::Little))
                 .map_err(|error| error.to_string())?;

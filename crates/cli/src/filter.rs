@@ -15,7 +15,7 @@ use trawl_bpf::probe::{Answer, Feature};
 use trawl_bpf::program::{self, HAS_FRAGS, LoadOptions};
 use trawl_capture::filter::{Block, Filter};
 use trawl_filter::lower::Lowered;
-use trawl_filter::select::{Question, SelectError, Selector};
+use trawl_filter::select::{PacketKind, Question, SelectError, Selector};
 use trawl_filter::{Classic, Hook, LinkType, Options, Target, standalone};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
@@ -465,7 +465,7 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
     let file = File::open(source).map_err(|e| Error::os(format!("cannot read {name}"), e))?;
     let unreadable = |e: ReadError| Error::failed(format!("cannot read {name}"), e);
     let mut reader = CaptureReader::new(file).map_err(unreadable)?;
-    let mut selector = Selector::new(question(filter), *options);
+    let mut filter = FileFilter::new(filter, *options);
     let (mut packets, mut matched, mut error) = (0usize, Vec::new(), None);
     let mut numbers = 0u64;
     loop {
@@ -487,8 +487,7 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
         packets += 1;
         numbers += 1;
         let kind = (packet.link_type, packet.byte_order);
-        let matches = selector.matches(kind, packet.captured, packet.original_len);
-        if matches.map_err(|error| explain(filter, error))? {
+        if filter.matches(kind, packet.captured, packet.original_len)? {
             matched.push(numbers);
         }
     }
@@ -496,8 +495,7 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
     if packets == 0 {
         let first = reader.interfaces().first();
         let link_type = first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type);
-        let prepared = selector.prepare((link_type, reader.byte_order()));
-        prepared.map_err(|error| explain(filter, error))?;
+        filter.check((link_type, reader.byte_order()))?;
     }
     Ok(Matches {
         file: name,
@@ -511,21 +509,42 @@ pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matche
 /// Blocks without a packet that Wireshark numbers like packets: journal entries and custom blocks.
 const WITH_NUMBERS: [u32; 3] = [0x9, 0xbad, 0x4000_0bad];
 
-/// Returns the filter in its form for files.
-pub fn question(filter: &Filter) -> Question {
-    match filter {
-        Filter::Expression(text) => Question::Expression(text.clone()),
-        Filter::Inner(text) => Question::Inner(text.clone()),
-        Filter::Classic(text) => Question::Classic(text.clone()),
-    }
+/// A filter for the packets of files.
+pub struct FileFilter<'a> {
+    filter: &'a Filter,
+    selector: Selector,
 }
 
-/// Explains why the filter cannot be used.
-pub fn explain(filter: &Filter, error: SelectError) -> Error {
-    match error {
-        SelectError::Filter(error) => filter.explain(&error),
-        SelectError::NotInFiles => Error::usage("cannot ask this of a file", error),
-        SelectError::NotEthernet => Error::failed("cannot look inside tunnels", error),
+impl<'a> FileFilter<'a> {
+    pub fn new(filter: &'a Filter, options: Options) -> Self {
+        let question = match filter.clone() {
+            Filter::Expression(text) => Question::Expression(text),
+            Filter::Inner(text) => Question::Inner(text),
+            Filter::Classic(text) => Question::Classic(text),
+        };
+        Self {
+            filter,
+            selector: Selector::new(question, options),
+        }
+    }
+
+    /// Reports a mistake in the filter, even if no packet of this kind follows.
+    pub fn check(&mut self, kind: PacketKind) -> Result<()> {
+        let prepared = self.selector.prepare(kind);
+        prepared.map_err(|error| self.explain(error))
+    }
+
+    pub fn matches(&mut self, kind: PacketKind, captured: &[u8], length: u32) -> Result<bool> {
+        let matches = self.selector.matches(kind, captured, length);
+        matches.map_err(|error| self.explain(error))
+    }
+
+    fn explain(&self, error: SelectError) -> Error {
+        match error {
+            SelectError::Filter(error) => self.filter.explain(&error),
+            SelectError::NotInFiles => Error::usage("cannot ask this of a file", error),
+            SelectError::NotEthernet => Error::failed("cannot look inside tunnels", error),
+        }
     }
 }
 

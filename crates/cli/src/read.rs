@@ -12,12 +12,11 @@ use std::process::ExitCode;
 use serde_json::json;
 use trawl_capture::TapChoice;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{Memory, Options};
+use trawl_capture::options::{Memory, Options as CaptureOptions};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
-use trawl_filter::LinkType;
-use trawl_filter::select::Selector;
-use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
+use trawl_filter::Options;
+use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET};
 use trawl_packet::read::Step;
 use trawl_sys::events::Signals;
 use trawl_sys::privilege::{self, User};
@@ -26,7 +25,7 @@ use trawl_view::merge::Merge;
 use trawl_view::record::Source;
 
 pub use args::Args;
-pub(crate) use args::{Form, Request};
+pub(crate) use args::{Form, Request, split_files};
 use files::Written;
 pub(crate) use input::Input;
 use output::Output;
@@ -36,12 +35,12 @@ pub(crate) use selection::{Bound, parse_bound};
 use crate::capture::interfaces;
 use crate::doctor;
 use crate::exit_code;
-use crate::filter::{explain, question};
+use crate::filter::FileFilter;
 use crate::json;
 
 pub fn run(args: Args) -> Result<ExitCode> {
     if args.list_interfaces {
-        let options = Options::new(TapChoice::Auto, Memory::default());
+        let options = CaptureOptions::new(TapChoice::Auto, Memory::default());
         let plan = CapturePlan::new(Sources::default(), options);
         return interfaces::list(&plan, args.json.is_some());
     }
@@ -82,8 +81,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         }
     }
     // Host names are resolved while that is still allowed, and before any output: a refused filter leaves no file.
-    let selector = selector(&request, inputs.first())?;
-    let reading = Reading::new(&request, inputs, selector)?;
+    let filter = file_filter(request.filter.as_ref(), inputs.first())?;
+    let reading = Reading::new(&request, inputs, filter)?;
     give_up_privileges(&request)?;
     reading.run(signals.as_ref())
 }
@@ -95,8 +94,8 @@ pub(crate) fn show_stream(
     stream: Box<dyn Read>,
 ) -> Result<ExitCode> {
     let input = Input::of_stream(name, stream)?;
-    let selector = selector(request, Some(&input))?;
-    Reading::new(request, vec![input], selector)?.run(None)
+    let filter = file_filter(request.filter.as_ref(), Some(&input))?;
+    Reading::new(request, vec![input], filter)?.run(None)
 }
 
 /// Gives up privileges once all files are open: untrusted bytes are parsed with no more rights than that needs.
@@ -116,42 +115,24 @@ fn give_up_privileges(request: &Request) -> Result<()> {
 }
 
 /// Returns the filter for the packets of the first file: a mistake in it is reported even if the file has no packets.
-fn selector<'a>(
-    request: &'a Request,
+pub(crate) fn file_filter<'a>(
+    filter: Option<&'a Filter>,
     first: Option<&Input>,
-) -> Result<Option<(&'a Filter, Selector)>> {
-    let Some(filter) = &request.filter else {
+) -> Result<Option<FileFilter<'a>>> {
+    let Some(filter) = filter else {
         return Ok(None);
     };
-    let mut selector = Selector::new(question(filter), filter_options());
-    let kind = first.map_or(
-        (
-            LINKTYPE_ETHERNET,
-            trawl_packet::pcapng::block::ByteOrder::Little,
-        ),
-        Input::first_kind,
-    );
-    selector
-        .prepare(kind)
-        .map_err(|error| explain(filter, error))?;
-    Ok(Some((filter, selector)))
-}
-
-pub(crate) fn filter_options() -> trawl_filter::Options {
-    trawl_filter::Options {
-        link: LinkType::ETHERNET,
-        snaplen: 262_144,
-        netmask: None,
-        optimise: true,
-        file: None,
-    }
+    let kind = first.map_or((LINKTYPE_ETHERNET, ByteOrder::Little), Input::first_kind);
+    let mut filter = FileFilter::new(filter, Options::default());
+    filter.check(kind)?;
+    Ok(Some(filter))
 }
 
 /// Files that are being read, and the output.
 struct Reading<'a> {
     sources: Merge<Input>,
     output: Output,
-    selector: Option<(&'a Filter, Selector)>,
+    filter: Option<FileFilter<'a>>,
     selection: Selection,
     /// Number of packets still wanted, if limited.
     remaining: Option<u64>,
@@ -162,12 +143,12 @@ impl<'a> Reading<'a> {
     fn new(
         request: &'a Request,
         inputs: Vec<Input>,
-        selector: Option<(&'a Filter, Selector)>,
+        filter: Option<FileFilter<'a>>,
     ) -> Result<Self> {
         Ok(Self {
             output: Output::new(request, &inputs)?,
             sources: Merge::new(inputs),
-            selector,
+            filter,
             selection: request.selection.clone(),
             remaining: request.count,
             failed: false,
@@ -221,13 +202,12 @@ impl<'a> Reading<'a> {
                 return Ok(Written::Taken);
             }
         }
-        if let Some((filter, selector)) = &mut self.selector {
+        if let Some(filter) = &mut self.filter {
             let (Some((bytes, length)), Some(kind)) = (input.reader.captured(), input.kind())
             else {
                 return Ok(Written::Taken);
             };
-            let matches = selector.matches(kind, bytes, length);
-            if !matches.map_err(|error| explain(filter, error))? {
+            if !filter.matches(kind, bytes, length)? {
                 return Ok(Written::Taken);
             }
         }

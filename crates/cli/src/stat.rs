@@ -1,19 +1,16 @@
 //! `trawl stat`: statistics of capture files, or of interfaces over a while.
 
 use std::fs::{File, Metadata};
-use std::io::{self, Read};
+use std::io::{self, BufReader};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::json;
-use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use trawl_capture::event::Event;
 use trawl_capture::filter::Filter;
-use trawl_filter::select::Selector;
 use trawl_packet::pcapng::Interface;
-use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::Step;
 use trawl_sys::{Error, Result, privilege};
 use trawl_view::merge::Merge;
@@ -22,10 +19,10 @@ use trawl_view::stat::{Field, FileFacts, FileFigures, FileReport, Statistics, St
 
 use crate::args::{LibpcapArg, NetnsArg};
 use crate::exit_code;
-use crate::filter::{explain, question};
+use crate::filter::FileFilter;
 use crate::json;
 use crate::live::{self, Viewer, Wanted};
-use crate::read::{Input, filter_options};
+use crate::read::{Input, file_filter, split_files};
 use crate::terminal;
 use crate::units;
 
@@ -98,9 +95,7 @@ fn files(args: &Args, statistics: &mut Statistics) -> Result<(Vec<FileReport>, b
                 .fix("name an interface: -i IF"),
         );
     }
-    let is_file = |word: &&String| *word == "-" || Path::new(word).exists();
-    let count = args.words.iter().take_while(is_file).count().max(1);
-    let (files, words) = args.words.split_at(count.min(args.words.len()));
+    let (files, words) = split_files(&args.words);
     let expression = words.join(" ");
     let filter = (!expression.is_empty()).then_some(Filter::Expression(expression));
     let mut inputs = Vec::new();
@@ -110,15 +105,7 @@ fn files(args: &Args, statistics: &mut Statistics) -> Result<(Vec<FileReport>, b
         opened.push(open(name, &input)?);
         inputs.push(input);
     }
-    let mut filter = filter
-        .as_ref()
-        .map(|filter| (filter, Selector::new(question(filter), filter_options())));
-    if let (Some((filter, selector)), Some(input)) = (&mut filter, inputs.first()) {
-        let first = input.reader.interfaces().first();
-        let link_type = first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type);
-        let prepared = selector.prepare((link_type, input.reader.byte_order()));
-        prepared.map_err(|error| explain(filter, error))?;
-    }
+    let mut filter = file_filter(filter.as_ref(), inputs.first())?;
     // All files are open: untrusted bytes are parsed with no more rights than that needs.
     privilege::keep_none()?;
     privilege::forbid_all_but_files();
@@ -182,7 +169,7 @@ impl Opened {
     fn packet(
         &mut self,
         input: &Input,
-        filter: &mut Option<(&Filter, Selector)>,
+        filter: &mut Option<FileFilter<'_>>,
         statistics: &mut Statistics,
     ) -> Result<()> {
         let (Some(packet), Some(stored), Some((timestamp_ns, interface))) = (
@@ -200,10 +187,9 @@ impl Opened {
             original_len: packet.original_len,
             direction: packet.direction,
         });
-        if let Some((filter, selector)) = filter {
+        if let Some(filter) = filter {
             let kind = (packet.link_type, input.reader.byte_order());
-            let matches = selector.matches(kind, packet.captured, packet.original_len);
-            if !matches.map_err(|error| explain(filter, error))? {
+            if !filter.matches(kind, packet.captured, packet.original_len)? {
                 return Ok(());
             }
         }
@@ -216,34 +202,19 @@ impl Opened {
 
     fn report(mut self, interfaces: &[Interface]) -> Result<FileReport> {
         if let Some(file) = &self.file {
-            let (sha256, sha1) = hashes(file)
-                .map_err(|e| Error::os(format!("cannot read {}", self.facts.name), e))?;
-            self.facts.sha256 = Some(sha256);
-            self.facts.sha1 = Some(sha1);
+            let hash = sha256(file);
+            let hash = hash.map_err(|e| Error::os(format!("cannot read {}", self.facts.name), e));
+            self.facts.sha256 = Some(hash?);
         }
         Ok(self.figures.report(self.facts, interfaces))
     }
 }
 
-/// Returns SHA-256 and SHA-1 of the file as stored.
-fn hashes(mut file: &File) -> io::Result<(String, String)> {
-    let (mut sha256, mut sha1) = (Sha256::new(), Sha1::new());
-    let mut buffer = vec![0; 1 << 18];
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(count) => {
-                sha256.update(&buffer[..count]);
-                sha1.update(&buffer[..count]);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok((
-        format!("{:x}", sha256.finalize()),
-        format!("{:x}", sha1.finalize()),
-    ))
+/// Returns SHA-256 of the file as stored.
+fn sha256(mut file: &File) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    io::copy(&mut BufReader::with_capacity(1 << 18, &mut file), &mut hash)?;
+    Ok(format!("{:x}", hash.finalize()))
 }
 
 struct Counting<'a>(&'a mut Statistics);

@@ -35,16 +35,16 @@ pub enum SelectError {
 }
 
 /// Link type of a file's packets, and the byte order of their writer.
-pub type Kind = (u16, ByteOrder);
+pub type PacketKind = (u16, ByteOrder);
 
 /// The programs of one filter, one for each kind of packet encountered.
 #[derive(Debug)]
 pub struct Selector {
     question: Question,
     options: Options,
-    programs: HashMap<Kind, Matcher>,
-    /// Kind of the previous packet: most files have only one.
-    last: Option<(Kind, Matcher)>,
+    programs: HashMap<PacketKind, Matcher>,
+    /// PacketKind of the previous packet: most files have only one.
+    last: Option<(PacketKind, Matcher)>,
 }
 
 impl Selector {
@@ -60,7 +60,7 @@ impl Selector {
     /// Returns true if the packet matches. Only the captured bytes and the true length count, as in tcpdump.
     pub fn matches(
         &mut self,
-        kind: Kind,
+        kind: PacketKind,
         captured: &[u8],
         length: u32,
     ) -> Result<bool, SelectError> {
@@ -71,7 +71,7 @@ impl Selector {
     /// Returns true if the packet has more headers than a program in the kernel follows.
     pub fn exceeds_kernel(
         &mut self,
-        kind: Kind,
+        kind: PacketKind,
         captured: &[u8],
         length: u32,
     ) -> Result<bool, SelectError> {
@@ -80,7 +80,7 @@ impl Selector {
     }
 
     /// Returns the program for packets of a kind, which is looked up only if the kind changes.
-    fn program(&mut self, kind: Kind) -> Result<Option<&Matcher>, SelectError> {
+    fn program(&mut self, kind: PacketKind) -> Result<Option<&Matcher>, SelectError> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != kind) {
             self.prepare(kind)?;
         }
@@ -88,7 +88,7 @@ impl Selector {
     }
 
     /// Compiles the program for packets of a kind: an error in the filter is reported even without packets.
-    pub fn prepare(&mut self, kind: Kind) -> Result<(), SelectError> {
+    pub fn prepare(&mut self, kind: PacketKind) -> Result<(), SelectError> {
         let program = match self.programs.remove(&kind) {
             Some(program) => program,
             None => program(&self.question, &self.options, kind)?,
@@ -127,7 +127,7 @@ impl Matcher {
 fn program(
     question: &Question,
     options: &Options,
-    (link_type, order): Kind,
+    (link_type, order): PacketKind,
 ) -> Result<Matcher, SelectError> {
     if matches!(question, Question::Inner(_)) && link_type != LINKTYPE_ETHERNET {
         return Err(SelectError::NotEthernet);
@@ -151,7 +151,7 @@ fn program(
 }
 
 /// Returns the compiler's options for packets of a kind.
-pub fn options_for(options: Options, (link_type, order): Kind) -> Options {
+pub fn options_for(options: Options, (link_type, order): PacketKind) -> Options {
     Options {
         link: dlt(link_type),
         file: Some(match order {

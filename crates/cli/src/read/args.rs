@@ -299,9 +299,7 @@ impl Args {
         if !self.read.is_empty() {
             return Ok((self.read.clone(), self.words.clone()));
         }
-        let is_file = |word: &&String| *word == "-" || Path::new(word).exists();
-        let count = self.words.iter().take_while(is_file).count();
-        let (files, words) = self.words.split_at(count.max(1).min(self.words.len()));
+        let (files, words) = split_files(&self.words);
         // No expression has such a token, so it is a missing file.
         if let Some(missing) = words.first().filter(|word| looks_like_a_file(word)) {
             let missing = missing.clone();
@@ -335,6 +333,13 @@ impl Args {
             None => Ok(Some(Filter::Expression(text))),
         }
     }
+}
+
+/// Splits files from the expression after them; the first argument is a file, whether it exists or not.
+pub(crate) fn split_files(words: &[String]) -> (&[String], &[String]) {
+    let is_file = |word: &&String| *word == "-" || Path::new(word).exists();
+    let count = words.iter().take_while(is_file).count();
+    words.split_at(count.max(1).min(words.len()))
 }
 
 /// Returns the files in a list.
@@ -536,7 +541,7 @@ impl ProgramDump {
     /// Shows the program for the packets of this file.
     pub fn show(self, filter: Option<&Filter>, input: &Input) -> Result<()> {
         let first = input.reader.interfaces().first();
-        let unlimited = super::filter_options();
+        let unlimited = Options::default();
         let options = Options {
             snaplen: match first.map(|interface| interface.snaplen) {
                 None | Some(0) => unlimited.snaplen,

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::json;
-use trawl_filter::select::Kind;
+use trawl_filter::select::PacketKind;
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::compressed::{self, Compression};
 use trawl_packet::read::{CaptureReader, ReadError, Step};
@@ -196,14 +196,14 @@ impl Input {
     }
 
     /// Returns the link type of the first interface, and the file's byte order.
-    pub fn first_kind(&self) -> Kind {
+    pub fn first_kind(&self) -> PacketKind {
         let first = self.reader.interfaces().first();
         let link_type = first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type);
         (link_type, self.reader.byte_order())
     }
 
     /// Returns the link type of the current packet, and its file's byte order.
-    pub fn kind(&self) -> Option<Kind> {
+    pub fn kind(&self) -> Option<PacketKind> {
         let (_, interface) = self.reader.time_and_interface()?;
         let link_type = self.reader.interfaces().get(interface)?.link_type;
         Some((link_type, self.reader.byte_order()))

@@ -256,11 +256,9 @@ fn files_are_merged_by_time_and_described() {
     }
     if let Ok(output) = Command::new("capinfos").args(&both).output() {
         let theirs = String::from_utf8_lossy(&output.stdout).into_owned();
-        for key in ["sha256", "sha1"] {
-            for file in [odd, even] {
-                let hash = file[key].as_str().expect("a hash");
-                assert!(theirs.contains(hash), "{hash} in {theirs}");
-            }
+        for file in [odd, even] {
+            let hash = file["sha256"].as_str().expect("a hash");
+            assert!(theirs.contains(hash), "{hash} in {theirs}");
         }
     }
     std::fs::remove_dir_all(directory).expect("it was there");

@@ -56,10 +56,9 @@ pub struct FileFacts {
     pub name: String,
     pub format: Option<FileFormat>,
     pub compression: Option<&'static str>,
-    /// Absent for pipes, as the hashes are.
+    /// Absent for pipes, as the hash is.
     pub size: Option<u64>,
     pub sha256: Option<String>,
-    pub sha1: Option<String>,
     /// The error that stopped reading before the end of the file.
     pub error: Option<String>,
 }
@@ -85,7 +84,6 @@ pub struct FileReport {
     #[serde(flatten)]
     pub figures: Figures,
     pub sha256: Option<String>,
-    pub sha1: Option<String>,
     pub sections: Vec<SectionReport>,
     pub resolved_ipv4: u64,
     pub resolved_ipv6: u64,
@@ -193,7 +191,6 @@ impl FileFigures {
             inferred_limit_max: self.cut.map(|(_, most)| most),
             figures: Figures::new(self.total, &self.span),
             sha256: facts.sha256,
-            sha1: facts.sha1,
             sections: self.sections.iter().map(section).collect(),
             resolved_ipv4: self.names.ipv4,
             resolved_ipv6: self.names.ipv6,

@@ -266,10 +266,8 @@ impl FileReport {
             line("packets", self.packets.to_string());
             self.figures.write(&mut line, "", time);
         }
-        for (name, hash) in [("SHA256", &self.sha256), ("SHA1", &self.sha1)] {
-            if let Some(hash) = hash {
-                line(name, hash.clone());
-            }
+        if let Some(hash) = &self.sha256 {
+            line("SHA256", hash.clone());
         }
         for section in &self.sections {
             let told = [
