@@ -16,6 +16,7 @@ pub use split::APART;
 mod file;
 mod lists;
 mod locate;
+mod members;
 mod operands;
 mod split;
 

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
-use super::lists::member;
+use super::members::{List, member};
 use crate::classic::{Instruction, op};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub(super) enum Node {
     },
     Not(Box<Node>),
     /// Operands that are looked up together.
-    List(super::lists::List),
+    List(List),
     /// The first operand, then each further one with true for `or`.
     Chain(Box<Node>, Vec<(bool, Node)>),
 }

@@ -11,6 +11,7 @@
 //! does not look like operands and operators.
 
 use super::lists::{self, Compiled};
+use super::members::List;
 
 use super::operands::{self, Node};
 use crate::classic::{Instruction, op};
@@ -227,7 +228,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
         Ok(())
     }
 
-    fn list(&mut self, list: &lists::List, yes: Label, no: Label) -> Result<(), Refused> {
+    fn list(&mut self, list: &List, yes: Label, no: Label) -> Result<(), Refused> {
         let pieces = list
             .compile(|text| (self.run)(text, true))
             .map_err(|message| Refused {

@@ -193,7 +193,7 @@ impl<'a> Emitter<'a> {
         let fast = graph.blocks.iter().map(|_| self.asm.label()).collect();
         let slow_start = self.asm.label();
         self.versions.push(Version {
-            x_bounds: values::bounds_of_x(&graph),
+            x_bounds: graph::bounds_of_x(&graph),
             graph,
             plan,
             start,

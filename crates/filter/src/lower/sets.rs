@@ -9,32 +9,9 @@ use trawl_ebpf::{Insn, op};
 use super::assembler::Label;
 use super::emit::{Emitter, Mode};
 use super::emit::{reg, slot};
-use super::graph::{At, Block, End, Graph, Op, Value};
+use super::graph::{At, Block, End, Graph, Op, Ranges, Value};
 use super::values;
 use crate::table::ENTRY_SIZE;
-
-/// A set of 32-bit numbers as ranges, both ends included: sorted, disjoint, and never adjacent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Ranges(Vec<(u32, u32)>);
-
-impl Ranges {
-    pub(super) fn from_values(values: impl IntoIterator<Item = u32>) -> Self {
-        let mut values: Vec<u32> = values.into_iter().collect();
-        values.sort_unstable();
-        let mut ranges: Vec<(u32, u32)> = Vec::new();
-        for value in values {
-            match ranges.last_mut() {
-                Some((_, end)) if u64::from(value) <= u64::from(*end) + 1 => *end = value,
-                _ => ranges.push((value, value)),
-            }
-        }
-        Ranges(ranges)
-    }
-
-    pub(super) fn ranges(&self) -> &[(u32, u32)] {
-        &self.0
-    }
-}
 
 /// A comparison that leaves the chain if it holds: the operations that compute its value, none for the A at the chain's
 /// beginning, and its constant.

@@ -2,8 +2,7 @@
 
 use super::Target;
 use super::ancillary::{Ancillary, Answer, PACKET_OUTGOING};
-use super::graph::{Block, End, Graph, Op, Reg, Return, Value};
-use super::sets::Ranges;
+use super::graph::{Block, End, Graph, Op, Ranges, Reg, Return, Value};
 use crate::error::FilterError;
 use trawl_ebpf::op;
 
@@ -329,106 +328,4 @@ pub(super) fn settle_loads(graph: &mut Graph, target: &Target) -> Result<(), Fil
 
 fn is_raw(web: &Web) -> bool {
     web.only_compared && matches!(web.width, 2 | 4)
-}
-
-/// Maximum values, as known to the kernel's verifier, of A, X and scratch memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Bounds {
-    a: u32,
-    x: u32,
-    memory: [u32; 16],
-}
-
-impl Bounds {
-    fn join(&mut self, other: &Bounds) {
-        self.a = self.a.max(other.a);
-        self.x = self.x.max(other.x);
-        for (cell, &o) in self.memory.iter_mut().zip(&other.memory) {
-            *cell = (*cell).max(o);
-        }
-    }
-
-    fn step(&mut self, operation: &Op) {
-        const UNKNOWN: u32 = u32::MAX;
-        match *operation {
-            // The verifier forgets the bounds of a value whose bytes are swapped.
-            Op::Load { width, .. } => self.a = if width == 1 { 0xff } else { UNKNOWN },
-            Op::HeaderLength(_) => self.x = 60,
-            Op::Field(_) => self.a = UNKNOWN,
-            Op::Length(Reg::A) => self.a = UNKNOWN,
-            Op::Length(Reg::X) => self.x = UNKNOWN,
-            Op::Imm(Reg::A, k) => self.a = k,
-            Op::Imm(Reg::X, k) => self.x = k,
-            Op::Recall(Reg::A, cell) => self.a = self.memory[usize::from(cell)],
-            Op::Recall(Reg::X, cell) => self.x = self.memory[usize::from(cell)],
-            Op::Store(Reg::A, cell) => self.memory[usize::from(cell)] = self.a,
-            Op::Store(Reg::X, cell) => self.memory[usize::from(cell)] = self.x,
-            Op::Alu(operation, value) => {
-                let (other, constant) = match value {
-                    Value::K(k) => (k, true),
-                    Value::X => (self.x, false),
-                };
-                self.a = match operation {
-                    op::AND => self.a.min(other),
-                    op::ADD => self.a.checked_add(other).unwrap_or(UNKNOWN),
-                    op::MUL if self.a <= 0xffff && other <= 0xffff => self.a * other,
-                    op::RSH if constant => self.a.checked_shr(other).unwrap_or(UNKNOWN),
-                    op::LSH if constant && other < 32 && u64::from(self.a) << other < 1 << 32 => {
-                        self.a << other
-                    }
-                    _ => UNKNOWN,
-                };
-            }
-            Op::Neg | Op::Find(_) => self.a = UNKNOWN,
-            Op::Tax => self.x = self.a,
-            Op::Txa => self.a = self.x,
-            Op::Touch { .. } | Op::NonZeroX => {}
-        }
-    }
-}
-
-/// Returns the maximum value of X before each operation of each block.
-pub(super) fn bounds_of_x(graph: &Graph) -> Vec<Vec<u32>> {
-    let unknown = Bounds {
-        a: u32::MAX,
-        x: u32::MAX,
-        memory: [u32::MAX; 16],
-    };
-    let start = Bounds {
-        a: 0,
-        x: 0,
-        ..unknown
-    };
-    let mut at_start: Vec<Option<Bounds>> = vec![None; graph.blocks.len()];
-    at_start[0] = Some(start);
-    // A loop's values may grow on each turn, so nothing is known at its beginning.
-    for block in &graph.blocks {
-        if let End::Back(to) = block.end {
-            at_start[to] = Some(unknown);
-        }
-    }
-    graph
-        .blocks
-        .iter()
-        .enumerate()
-        .map(|(index, block)| {
-            let mut now = at_start[index].unwrap_or(unknown);
-            let before = block
-                .ops
-                .iter()
-                .map(|operation| {
-                    let x = now.x;
-                    now.step(operation);
-                    x
-                })
-                .collect();
-            for next in block.successors() {
-                match &mut at_start[next] {
-                    Some(bounds) => bounds.join(&now),
-                    empty => *empty = Some(now),
-                }
-            }
-            before
-        })
-        .collect()
 }
