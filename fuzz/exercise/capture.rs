@@ -13,7 +13,7 @@ use trawl_packet::seekable::{self, Seekable};
 use trawl_view::Show;
 use trawl_view::json::JsonLines;
 use trawl_view::print::{Dump, DumpForm, PrintOptions, Printer};
-use trawl_view::record::{PacketView, Source};
+use trawl_view::record::{PacketSource, PacketView};
 use trawl_view::rewrite::{Format, Rewriter};
 use trawl_view::stat::{Field, FileFacts, FileFigures, Statistics, Stored};
 
@@ -37,7 +37,7 @@ pub fn capture_file(bytes: &[u8]) {
                 figures.block(kind, reader.raw(), order, first);
             }
             Step::Packet => {
-                let Some(view) = Source::current(&reader) else {
+                let Some(view) = PacketSource::current(&reader) else {
                     continue;
                 };
                 line.clear();

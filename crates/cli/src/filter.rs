@@ -29,7 +29,7 @@ use crate::terminal::write_out;
 ///
 /// The programs are the classic one and the eBPF one, with the kernel's verdict on the latter.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct FilterArgs {
     /// Filter in tcpdump's syntax: 'tcp port 80 and host 10.0.0.1'
     #[arg(value_name = "EXPRESSION", required_unless_present_any = ["cbpf", "filter_file"])]
     expression: Vec<String>,
@@ -118,7 +118,7 @@ enum Link {
     Raw,
 }
 
-impl Args {
+impl FilterArgs {
     fn filter(&self) -> Result<Filter> {
         let expression = match &self.filter_file {
             Some(path) => filter_in_file(path)?,
@@ -185,7 +185,7 @@ struct BlockReport {
     check: Option<Acceptance>,
 }
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: FilterArgs) -> Result<ExitCode> {
     args.libpcap.choose();
     let (filter, options) = (args.filter()?, args.options());
     args.verifier_log.begin()?;

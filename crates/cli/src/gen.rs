@@ -31,7 +31,7 @@ macro_rules! paced {
 /// Generates traffic: at a rate, for a time, counted as the device accepts it
 #[derive(Debug, clap::Args)]
 #[command(long_about = paced!("Generates traffic: at a rate, for a time, counted as the device accepts it"))]
-pub struct Args {
+pub struct GenArgs {
     #[command(subcommand)]
     command: Command,
 }
@@ -59,13 +59,13 @@ enum Command {
     /// Sends a mix of frames, in phases over time, from a template file
     Template(Box<FromFile>),
     /// Opens real TCP connections to a listener, and sends data over them
-    TcpConn(Box<tcp_conn::Args>),
-    Receive(receive::Args),
-    Replay(Box<replay::Args>),
-    Rfc2544(Box<rfc2544::Args>),
+    TcpConn(Box<tcp_conn::TcpConnArgs>),
+    Receive(receive::ReceiveArgs),
+    Replay(Box<replay::ReplayArgs>),
+    Rfc2544(Box<rfc2544::Rfc2544Args>),
 }
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: GenArgs) -> Result<ExitCode> {
     match args.command {
         Command::Udp(order) => order.run(Protocol::Udp),
         Command::Tcp(order) => order.run(Protocol::Tcp),

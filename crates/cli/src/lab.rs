@@ -20,7 +20,7 @@ use crate::terminal::write_out;
 /// Makes and removes test networks of namespaces
 #[derive(Debug, clap::Args)]
 #[command(infer_subcommands = true)]
-pub struct Args {
+pub struct LabArgs {
     #[command(subcommand)]
     command: Command,
 }
@@ -142,7 +142,7 @@ struct Send {
     cpu: Option<usize>,
 }
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: LabArgs) -> Result<ExitCode> {
     let text = match args.command {
         Command::Up(up) => raise(&up)?,
         Command::Exec {

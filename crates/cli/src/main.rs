@@ -62,14 +62,14 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Capture(Box<capture::Args>),
-    Read(Box<read::Args>),
-    Stat(stat::Args),
+    Read(Box<read::ReadArgs>),
+    Stat(stat::StatArgs),
     Top(top::Args),
     Serve(serve::Args),
     Why(why::Args),
     Follow(follow::Args),
-    Filter(filter::Args),
-    Gen(Box<r#gen::Args>),
+    Filter(filter::FilterArgs),
+    Gen(Box<r#gen::GenArgs>),
     Extcap(Box<extcap::Args>),
     Taps(doctor::TapsArgs),
     Doctor(doctor::Args),
@@ -87,7 +87,7 @@ enum Command {
     TraceFlow(query::trace::Args),
     Agent(agent::Args),
     Fleet(fleet::Args),
-    Lab(lab::Args),
+    Lab(lab::LabArgs),
     Demo(demo::Args),
     Completions(completion::Completions),
 }

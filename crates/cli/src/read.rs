@@ -22,9 +22,9 @@ use trawl_sys::events::Signals;
 use trawl_sys::privilege::{self, User};
 use trawl_sys::{Error, Result};
 use trawl_view::merge::Merge;
-use trawl_view::record::Source;
+use trawl_view::record::PacketSource;
 
-pub use args::Args;
+pub use args::ReadArgs;
 pub(crate) use args::{Form, Request, split_files};
 use files::Written;
 pub(crate) use input::Input;
@@ -38,7 +38,7 @@ use crate::exit_code;
 use crate::filter::FileFilter;
 use crate::json;
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: ReadArgs) -> Result<ExitCode> {
     if args.list_interfaces {
         let options = CaptureOptions::new(TapChoice::Auto, Memory::default());
         let plan = CapturePlan::new(Sources::default(), options);
@@ -195,7 +195,7 @@ impl<'a> Reading<'a> {
             return Ok(Written::Taken);
         };
         if self.selection.wants_more_than_bytes() {
-            let Some(packet) = Source::current(&input.reader) else {
+            let Some(packet) = PacketSource::current(&input.reader) else {
                 return Ok(Written::Taken);
             };
             if !self.selection.takes(&packet) {

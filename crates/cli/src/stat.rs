@@ -14,7 +14,7 @@ use trawl_packet::pcapng::Interface;
 use trawl_packet::read::Step;
 use trawl_sys::{Error, Result, privilege};
 use trawl_view::merge::Merge;
-use trawl_view::record::{PacketView, Source};
+use trawl_view::record::{PacketSource, PacketView};
 use trawl_view::stat::{Field, FileFacts, FileFigures, FileReport, Statistics, Stored};
 
 use crate::args::{LibpcapArg, NetnsArg};
@@ -32,7 +32,7 @@ use crate::units;
 ///
 /// The arguments are files, followed by a filter expression, as for `trawl read`. With -i they are the expression.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct StatArgs {
     #[arg(
         value_name = "FILE… [EXPRESSION]",
         add = crate::completion::paths(),
@@ -65,7 +65,7 @@ pub struct Args {
 
 const LIVE_DURATION: Duration = Duration::from_secs(10);
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: StatArgs) -> Result<ExitCode> {
     args.libpcap.choose();
     let mut statistics = Statistics::new(args.by.clone());
     let (reports, whole) = if args.interfaces.is_empty() {
@@ -88,7 +88,7 @@ struct Opened {
 }
 
 /// Reads the files in the order of their packets' times; returns false if one could not be read to its end.
-fn files(args: &Args, statistics: &mut Statistics) -> Result<(Vec<FileReport>, bool)> {
+fn files(args: &StatArgs, statistics: &mut Statistics) -> Result<(Vec<FileReport>, bool)> {
     if args.netns.is_some() {
         return Err(
             Error::usage("cannot use --netns", "files are in no network namespace")
@@ -173,7 +173,7 @@ impl Opened {
         statistics: &mut Statistics,
     ) -> Result<()> {
         let (Some(packet), Some(stored), Some((timestamp_ns, interface))) = (
-            Source::current(input),
+            PacketSource::current(input),
             input.reader.stored(),
             input.reader.time_and_interface(),
         ) else {
@@ -229,7 +229,7 @@ impl Viewer for Counting<'_> {
     }
 }
 
-fn look(args: &Args, statistics: &mut Statistics) -> Result<()> {
+fn look(args: &StatArgs, statistics: &mut Statistics) -> Result<()> {
     let wanted = Wanted {
         interfaces: args.interfaces.clone(),
         netns: args.netns.as_deref().map(str::to_owned),

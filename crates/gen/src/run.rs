@@ -68,7 +68,7 @@ pub enum End {
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct RunReport {
     pub figures: Figures,
     pub engine: &'static str,
     pub end: End,
@@ -97,7 +97,7 @@ pub fn run(
     plan: &Sending<'_>,
     open: &Open<'_>,
     watch: &mut dyn FnMut(&Figures) -> bool,
-) -> Result<Report> {
+) -> Result<RunReport> {
     plan.rate.check()?;
     if plan.cpus.is_empty() {
         return Err(Error::usage(
@@ -158,7 +158,7 @@ pub fn run(
                 _ => {}
             }
         }
-        Ok(Report {
+        Ok(RunReport {
             figures: shared.figures(elapsed.unwrap_or_default()),
             engine: outcomes.first().map_or("", |one| one.engine),
             end: if stopped { End::Stopped } else { End::Done },

@@ -72,9 +72,9 @@ impl File {
     }
 }
 
-type Entry<'a> = (&'a str, Range<usize>, &'a Spanned<DeValue<'a>>);
+type KeyValue<'a> = (&'a str, Range<usize>, &'a Spanned<DeValue<'a>>);
 
-fn entries<'a>(table: &'a DeTable<'a>) -> impl Iterator<Item = Entry<'a>> {
+fn entries<'a>(table: &'a DeTable<'a>) -> impl Iterator<Item = KeyValue<'a>> {
     table
         .iter()
         .map(|(key, value)| (key.get_ref().as_ref(), key.span(), value))

@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use Protocol::{Arp, Eth, Icmp, Raw, Tcp, Udp};
-use field::{Choice, Kind};
+use field::{FieldKind, FieldValues};
 use trawl_sys::{Error, Result};
 
 use self::frame::mac_bytes;
@@ -180,7 +180,7 @@ impl Spec {
     }
 
     /// Returns the values of a key.
-    fn choice(&self, key: &str, kind: Kind) -> Result<Option<Choice>, Misfit> {
+    fn choice(&self, key: &str, kind: FieldKind) -> Result<Option<FieldValues>, Misfit> {
         let Some(text) = self.get(key) else {
             return Ok(None);
         };
@@ -189,14 +189,16 @@ impl Spec {
             .map_err(|why| Misfit::new(key, why))
     }
 
-    fn choice_or(&self, key: &str, kind: Kind, default: u128) -> Result<Choice, Misfit> {
-        Ok(self.choice(key, kind)?.unwrap_or(Choice::Fixed(default)))
+    fn choice_or(&self, key: &str, kind: FieldKind, default: u128) -> Result<FieldValues, Misfit> {
+        Ok(self
+            .choice(key, kind)?
+            .unwrap_or(FieldValues::Fixed(default)))
     }
 
     /// Returns the value of a key that is the same in all frames.
     fn number_or(&self, key: &str, bits: u32, default: u128) -> Result<u128, Misfit> {
-        match self.choice_or(key, Kind::Number(bits), default)? {
-            Choice::Fixed(value) => Ok(value),
+        match self.choice_or(key, FieldKind::Number(bits), default)? {
+            FieldValues::Fixed(value) => Ok(value),
             _ => Err(Misfit::new(key, "it is one number, the same in all frames")),
         }
     }
@@ -220,16 +222,16 @@ impl Spec {
             .choice(text)
             .map_err(|why| Misfit::new(key, why))?;
         Ok(Some(match family(text) {
-            Kind::V6 => IpAddr::V6(choice.first().into()),
+            FieldKind::V6 => IpAddr::V6(choice.first().into()),
             _ => IpAddr::V4((choice.first() as u32).into()),
         }))
     }
 
     fn flows(&self) -> Result<Option<u64>, Misfit> {
-        match self.choice("flows", Kind::Number(32))? {
+        match self.choice("flows", FieldKind::Number(32))? {
             None => Ok(None),
-            Some(Choice::Fixed(0)) => Err(Misfit::new("flows", "at least one is required")),
-            Some(Choice::Fixed(flows)) => Ok(Some(flows as u64)),
+            Some(FieldValues::Fixed(0)) => Err(Misfit::new("flows", "at least one is required")),
+            Some(FieldValues::Fixed(flows)) => Ok(Some(flows as u64)),
             Some(_) => Err(Misfit::new("flows", "it is one number")),
         }
     }
@@ -242,7 +244,9 @@ impl Spec {
         let wrong = |why: &str| Misfit::new("every", why);
         let shape = "write for example 1000:ethertype=0x1111";
         let (every, changes) = text.split_once(':').ok_or_else(|| wrong(shape))?;
-        let every = Kind::Number(32).value(every).map_err(|why| wrong(&why))?;
+        let every = FieldKind::Number(32)
+            .value(every)
+            .map_err(|why| wrong(&why))?;
         if every == 0 {
             return Err(wrong("the interval must be at least 1"));
         }
@@ -262,11 +266,11 @@ impl Spec {
 }
 
 /// Returns the kind of address that a text begins with.
-pub(crate) fn family(text: &str) -> Kind {
+pub(crate) fn family(text: &str) -> FieldKind {
     if text.contains(':') && !text.starts_with("random:") || text.matches(':').count() > 1 {
-        Kind::V6
+        FieldKind::V6
     } else {
-        Kind::V4
+        FieldKind::V4
     }
 }
 
@@ -492,12 +496,12 @@ impl Sizes {
         if text.eq_ignore_ascii_case("imix") {
             return Ok(Self::Imix);
         }
-        let size = Kind::Number(17);
+        let size = FieldKind::Number(17);
         if text.contains(':') && !text.starts_with("random:") {
             let mut weighted = Vec::new();
             for one in text.split(',') {
                 let (length, weight) = one.split_once(':').unwrap_or((one, "1"));
-                let weight = Kind::Number(10).value(weight)?;
+                let weight = FieldKind::Number(10).value(weight)?;
                 if weight == 0 {
                     return Err("a weight of 0 means never".to_owned());
                 }
@@ -506,12 +510,12 @@ impl Sizes {
             return Ok(Self::InTurn(spread(&weighted)));
         }
         let lengths: Vec<u128> = match size.choice(text)? {
-            Choice::Fixed(length) => vec![length],
-            Choice::List(lengths) => lengths,
-            Choice::Step { first, step, count } => {
+            FieldValues::Fixed(length) => vec![length],
+            FieldValues::List(lengths) => lengths,
+            FieldValues::Step { first, step, count } => {
                 (0..u128::from(count)).map(|n| first + n * step).collect()
             }
-            Choice::Random { first, count } => {
+            FieldValues::Random { first, count } => {
                 let draw = Edit::random(first as u64, count as u64, seed);
                 (0..DRAWS).map(|n| u128::from(draw.value(n, n))).collect()
             }
@@ -576,13 +580,13 @@ impl Spec {
         let mut period = 1u64;
         let mut chance = false;
         for (key, kind) in [
-            ("src-mac", Kind::Mac),
-            ("dst-mac", Kind::Mac),
+            ("src-mac", FieldKind::Mac),
+            ("dst-mac", FieldKind::Mac),
             ("src", family(self.get("src").unwrap_or(""))),
             ("dst", family(self.get("dst").unwrap_or(""))),
-            ("src-port", Kind::Number(16)),
-            ("dst-port", Kind::Number(16)),
-            ("id", Kind::Number(16)),
+            ("src-port", FieldKind::Number(16)),
+            ("dst-port", FieldKind::Number(16)),
+            ("id", FieldKind::Number(16)),
         ] {
             let Some(choice) = self.choice(key, kind)? else {
                 continue;
@@ -624,9 +628,10 @@ impl Spec {
                 ));
             }
             Protocol::Arp | Protocol::Eth => {
-                let mac = self.choice_or("src-mac", Kind::Mac, 0)?.first();
+                let mac = self.choice_or("src-mac", FieldKind::Mac, 0)?.first();
                 let text = |mac: u128| {
-                    let bytes = mac_bytes(&Choice::Fixed(mac)).map(|byte| format!("{byte:02x}"));
+                    let bytes =
+                        mac_bytes(&FieldValues::Fixed(mac)).map(|byte| format!("{byte:02x}"));
                     bytes.join(":")
                 };
                 let range = format!("{}-{}", text(mac), text(mac + u128::from(flows) - 1));
@@ -670,7 +675,7 @@ impl Payload {
             Some(("text", text)) => Ok(Self::Bytes(text.as_bytes().to_vec())),
             Some(("hex", digits)) => hex(digits).map(Self::Bytes),
             Some(("fill", byte)) => {
-                let byte = field::Kind::Number(8).value(byte)?;
+                let byte = field::FieldKind::Number(8).value(byte)?;
                 Ok(Self::Fill(byte as u8))
             }
             None if text == "zeros" => Ok(Self::Bytes(Vec::new())),

@@ -6,7 +6,7 @@
 //! ```
 //! use trawl_packet::read::CaptureReader;
 //! use trawl_view::print::{PrintOptions, Printer};
-//! use trawl_view::record::Source;
+//! use trawl_view::record::PacketSource;
 //!
 //! # let mut file = Vec::new();
 //! # trawl_packet::pcap::file_header(&mut file, 1, 65_535);
@@ -20,8 +20,8 @@
 //! let mut reader = CaptureReader::new(&file[..])?;
 //! let mut printer = Printer::new(PrintOptions::default());
 //! let mut text = String::new();
-//! while Source::advance(&mut reader)? {
-//!     if let Some(packet) = Source::current(&reader) {
+//! while PacketSource::advance(&mut reader)? {
+//!     if let Some(packet) = PacketSource::current(&reader) {
 //!         printer.line(&mut text, &packet);
 //!     }
 //! }
@@ -29,7 +29,7 @@
 //! # Ok::<(), trawl_packet::read::ReadError>(())
 //! ```
 //!
-//! Any [`Source`](record::Source) can be shown: a file, the blocks of a running capture, or packets that a program makes up.
+//! Any [`Source`](record::PacketSource) can be shown: a file, the blocks of a running capture, or packets that a program makes up.
 //! [`json::JsonLines`] prints the same packets for machines, [`stat::Statistics`] counts them.
 
 pub mod drop;

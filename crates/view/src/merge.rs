@@ -2,7 +2,7 @@
 
 use trawl_packet::read::{ReadError, Step};
 
-use crate::record::Source;
+use crate::record::PacketSource;
 
 /// Sources merged by time: the one with the earliest packet is always the next.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ enum State {
 /// The next step, or the reason why a source has no more; its number is [`Merge::index`].
 pub type Next = Result<Option<Step>, ReadError>;
 
-impl<S: Source> Merge<S> {
+impl<S: PacketSource> Merge<S> {
     pub fn new(sources: Vec<S>) -> Self {
         let stream = |source| Stream {
             source,

@@ -58,7 +58,7 @@ fn first_comment<'a>(options: &PacketOptions<'a>) -> Option<&'a str> {
 }
 
 /// Packets one after the other: a file, a socket or pipe, or the blocks of a capture's rings.
-pub trait Source {
+pub trait PacketSource {
     /// Moves to the next packet; returns false at the end.
     fn advance(&mut self) -> Result<bool, ReadError>;
 
@@ -76,7 +76,7 @@ pub trait Source {
     }
 }
 
-impl<R: std::io::Read> Source for CaptureReader<R> {
+impl<R: std::io::Read> PacketSource for CaptureReader<R> {
     fn advance(&mut self) -> Result<bool, ReadError> {
         Self::advance(self)
     }

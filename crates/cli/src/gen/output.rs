@@ -8,7 +8,7 @@ use trawl_gen::engine::Notes;
 use trawl_gen::pace::WIRE_OVERHEAD;
 use trawl_gen::replay::ReplayAccount;
 use trawl_gen::rfc2544::CHECKSUM;
-use trawl_gen::run::{End, Figures, Percentiles, Report};
+use trawl_gen::run::{End, Figures, Percentiles, RunReport};
 use trawl_sys::Result;
 use trawl_sys::events::{Signal, Signals};
 
@@ -122,7 +122,7 @@ fn line(all: &Figures, of_late: &Figures) -> String {
 }
 
 /// Formats the summary of a run.
-pub fn summary(place: &str, report: &Report) -> String {
+pub fn summary(place: &str, report: &RunReport) -> String {
     let figures = &report.figures;
     let mut text = format!(
         "{place}: {} frames, {} bytes in {:.3} s by the {} engine: {}, {} ({} on a wire)\n",
@@ -212,7 +212,7 @@ pub struct Sent<'a> {
 impl<'a> Sent<'a> {
     pub fn new(
         interface: &'a str,
-        report: &Report,
+        report: &RunReport,
         notes: &Notes,
         replay: Option<&'a ReplayAccount>,
     ) -> Self {

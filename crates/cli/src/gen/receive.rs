@@ -29,7 +29,7 @@ const SHOW_EVERY: Duration = Duration::from_millis(500);
 /// receiving hook on the clock CLOCK_TAI: on one machine both are the same clock, between machines it is as good as their
 /// synchronisation.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ReceiveArgs {
     /// Interface to receive on, NAME or NAMESPACE:NAME
     #[arg(short, long, value_name = "IF", add = crate::completion::interfaces())]
     interface: String,
@@ -55,7 +55,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
     let site = CaptureSite::find(&args.interface, args.netns.as_deref())?;
     let signals = Signals::watch()?;
     let receiver = Receiver::attach(&ReceiverOptions {
@@ -107,7 +107,7 @@ struct Received<'a> {
 }
 
 /// Waits for the end; returns true if the interface is gone.
-fn watch(args: &Args, signals: &Signals, receiver: &Receiver) -> Result<bool> {
+fn watch(args: &ReceiveArgs, signals: &Signals, receiver: &Receiver) -> Result<bool> {
     let start = Instant::now();
     let live = terminal::stderr_is_terminal();
     let mut shown = (start, Progress::default());
@@ -165,7 +165,7 @@ fn line(start: Instant, progress: &Progress, before: &(Instant, Progress)) -> St
     )
 }
 
-fn summary(place: &str, took: Duration, report: &ReceiveReport, args: &Args) -> String {
+fn summary(place: &str, took: Duration, report: &ReceiveReport, args: &ReceiveArgs) -> String {
     let (packets, bytes) = (report.received, report.received_bytes);
     let mut text = format!(
         "{place}: {packets} stamped packets, {bytes} bytes in {:.3} s",
@@ -197,7 +197,7 @@ fn summary(place: &str, took: Duration, report: &ReceiveReport, args: &Args) -> 
 }
 
 /// Formats remarks that explain the counts.
-fn remarks(report: &ReceiveReport, args: &Args) -> String {
+fn remarks(report: &ReceiveReport, args: &ReceiveArgs) -> String {
     let mut text = String::new();
     if report.counts.too_old > 0 {
         let _ = writeln!(

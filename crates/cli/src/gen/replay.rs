@@ -29,7 +29,7 @@ use crate::json;
 #[derive(Debug, clap::Args)]
 // The default is the engine that offers a frame again until the device accepts it: a replay must not have holes.
 #[command(mut_arg("engine", |arg| arg.default_value("packet")))]
-pub struct Args {
+pub struct ReplayArgs {
     /// The recordings, in the order in which they are sent
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -73,7 +73,7 @@ impl FromStr for SpeedName {
     }
 }
 
-impl Args {
+impl ReplayArgs {
     fn speed(&self) -> Speed {
         match self.speed {
             Some(SpeedName(speed)) => speed,
@@ -94,7 +94,7 @@ impl Args {
     }
 }
 
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let cpus = args.pacing.cpus()?;
     if cpus.len() > 1 {
         return Err(Error::usage(

@@ -28,7 +28,7 @@ use crate::{json, units};
 /// found by bisection, from the fastest rate of the sender; the latencies are from the best trial. Both interfaces are on
 /// this machine, perhaps in namespaces of their own, and one clock serves both.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct Rfc2544Args {
     /// Interface to send on, NAME or NAMESPACE:NAME
     #[arg(long, value_name = "IF", add = crate::completion::interfaces())]
     tx: String,
@@ -86,7 +86,7 @@ pub struct Args {
     cpu: Option<usize>,
 }
 
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub fn run(args: &Rfc2544Args) -> Result<ExitCode> {
     let (tx, rx) = (
         CaptureSite::find(&args.tx, None)?,
         CaptureSite::find(&args.rx, None)?,
@@ -149,7 +149,7 @@ fn side(site: &CaptureSite) -> Side<'_> {
     }
 }
 
-impl Args {
+impl Rfc2544Args {
     fn sizes(&self, tx: &CaptureSite) -> Vec<usize> {
         if !self.sizes.is_empty() {
             return self.sizes.clone();
@@ -229,7 +229,11 @@ fn seconds(time: Duration) -> String {
     }
 }
 
-fn summary(args: &Args, measurement: &Measurement<'_>, outcomes: &[Rfc2544Results]) -> String {
+fn summary(
+    args: &Rfc2544Args,
+    measurement: &Measurement<'_>,
+    outcomes: &[Rfc2544Results],
+) -> String {
     let mut text = format!(
         "{} to {}: {} engine, received in {} mode, trials of {}, up to {} % lost\n",
         args.tx,
@@ -353,7 +357,7 @@ impl<'a> SizeResult<'a> {
 }
 
 fn conditions<'a>(
-    args: &Args,
+    args: &Rfc2544Args,
     tx: &'a CaptureSite,
     rx: &'a CaptureSite,
     measurement: &'a Measurement<'_>,

@@ -12,7 +12,7 @@ use trawl_capture::capture_site::CaptureSite;
 use trawl_gen::engine::{EngineChoice, EngineOptions, Notes, open};
 use trawl_gen::pace::{Profile, Rate, WIRE_OVERHEAD};
 use trawl_gen::pattern::{Pattern, PatternSource};
-use trawl_gen::run::{Report, Sending, run as run_generator};
+use trawl_gen::run::{RunReport, Sending, run as run_generator};
 use trawl_gen::template::Template;
 use trawl_gen::traffic::{Limits, Protocol, Spec, pattern};
 use trawl_gen::{Source, stamp, target};
@@ -105,7 +105,7 @@ impl SenderArgs {
         plan: &Sending<'_>,
         source: &(dyn Fn(usize) -> Result<Box<dyn Source>> + Sync),
         watch: &mut Watch,
-    ) -> Result<Report> {
+    ) -> Result<RunReport> {
         let notes = watch.notes().clone();
         let start = |thread: usize| {
             let mut source = source(thread)?;

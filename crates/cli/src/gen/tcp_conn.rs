@@ -17,7 +17,7 @@ use crate::{json, units};
 ///
 /// The connections are the kernel's own, with the same packets as any program on this host would send.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct TcpConnArgs {
     /// The listener, ADDRESS:PORT or [ADDRESS]:PORT
     #[arg(value_name = "TO")]
     to: SocketAddr,
@@ -51,7 +51,7 @@ pub struct Args {
 
 const DEFAULT_TIME: Duration = Duration::from_secs(10);
 
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub fn run(args: &TcpConnArgs) -> Result<ExitCode> {
     let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
     let plan = Connecting {
         namespace: namespace.as_ref(),
@@ -101,7 +101,7 @@ fn line(account: &ConnectionAccount) -> String {
     )
 }
 
-fn summary(args: &Args, account: &ConnectionAccount) -> String {
+fn summary(args: &TcpConnArgs, account: &ConnectionAccount) -> String {
     let seconds = account.seconds.max(f64::EPSILON);
     let mut text = format!(
         "{}: {} connections in {seconds:.3} s ({:.1} a second), {} closed, {} ended by the other side, {} still open, {} failed\n",

@@ -34,7 +34,7 @@ use crate::terminal::write_out;
     mut_arg("time", |arg| arg.hide_short_help(false)),
     mut_arg("hex", |arg| arg.hide_short_help(false)),
 )]
-pub struct Args {
+pub struct ReadArgs {
     /// Files, followed by a filter in tcpdump's syntax: a.pcap b.pcapng 'tcp port 80'
     #[arg(value_name = "FILE… [EXPRESSION]", add = crate::completion::paths(), required_unless_present_any = ["read", "read_list", "list_interfaces", "version"])]
     words: Vec<String>,
@@ -228,7 +228,7 @@ impl Request {
     }
 }
 
-impl Args {
+impl ReadArgs {
     pub(super) fn resolve(&self) -> Result<Request> {
         self.tcpdump.refuse()?;
         let (files, words) = self.files_and_words()?;

@@ -17,7 +17,7 @@ use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_packet::seekable::{Parts, Seekable};
 use trawl_sys::events::{self, Signal, Signals};
 use trawl_sys::{Error, Result};
-use trawl_view::record::{PacketView, Source};
+use trawl_view::record::{PacketSource, PacketView};
 
 use super::unreadable;
 use crate::json;
@@ -246,17 +246,17 @@ impl Input {
     }
 }
 
-impl Source for Input {
+impl PacketSource for Input {
     fn advance(&mut self) -> Result<bool, ReadError> {
         self.reader.advance()
     }
 
     fn current(&self) -> Option<PacketView<'_>> {
-        Source::current(&self.reader)
+        PacketSource::current(&self.reader)
     }
 
     fn time_ns(&self) -> u64 {
-        Source::time_ns(&self.reader)
+        PacketSource::time_ns(&self.reader)
     }
 
     fn step(&mut self) -> Result<Option<Step>, ReadError> {

@@ -11,7 +11,7 @@ use trawl_sys::{Error, Result};
 use trawl_view::Show;
 use trawl_view::json::{JsonArray, JsonLines};
 use trawl_view::print::{Precision, Printer};
-use trawl_view::record::Source;
+use trawl_view::record::PacketSource;
 use trawl_view::rewrite::{Format, Rewriter};
 
 use super::args::{Form, Request, format_by_name};
@@ -180,7 +180,7 @@ impl Shown {
             *count += 1;
             return;
         }
-        let Some(mut packet) = Source::current(&input.reader) else {
+        let Some(mut packet) = PacketSource::current(&input.reader) else {
             return;
         };
         match &mut self.form {
@@ -297,7 +297,7 @@ impl Rewritten {
                     .fix("write pcapng (--format pcapng)")
             })?;
         match self.is_series {
-            true => self.place(from, Source::time_ns(&input.reader)),
+            true => self.place(from, PacketSource::time_ns(&input.reader)),
             false => Ok(Written::Taken),
         }
     }

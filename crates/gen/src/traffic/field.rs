@@ -9,7 +9,7 @@ use crate::pattern::Edit;
 
 /// Kind of a field's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FieldKind {
     /// A number of up to that many bits.
     Number(u32),
     Dscp,
@@ -20,7 +20,7 @@ pub enum Kind {
 
 /// The values of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum FieldValues {
     Fixed(u128),
     /// `count` values from `first` on; 0 means more than 2^64.
     Step {
@@ -36,7 +36,7 @@ pub enum Choice {
     List(Vec<u128>),
 }
 
-impl Kind {
+impl FieldKind {
     pub fn bits(self) -> u32 {
         match self {
             Self::Number(bits) => bits,
@@ -78,7 +78,7 @@ impl Kind {
         }
     }
 
-    pub fn choice(self, text: &str) -> Result<Choice, String> {
+    pub fn choice(self, text: &str) -> Result<FieldValues, String> {
         let (random, rest) = match text.trim().strip_prefix("random:") {
             Some(rest) => (true, rest.trim()),
             None => (false, text.trim()),
@@ -95,7 +95,7 @@ impl Kind {
             }
             let values: Result<Vec<u128>, String> =
                 rest.split(',').map(|one| self.value(one)).collect();
-            return values.map(Choice::List);
+            return values.map(FieldValues::List);
         }
         if let Some((first, rest)) = rest.split_once('-') {
             return self.range(first, rest, random);
@@ -103,7 +103,7 @@ impl Kind {
         match rest.split_once('/') {
             Some((address, length)) if self.has_prefixes() => self.prefix(address, length, random),
             _ if random => Err(format!("'{rest}' is not a range")),
-            _ => self.value(rest).map(Choice::Fixed),
+            _ => self.value(rest).map(FieldValues::Fixed),
         }
     }
 
@@ -111,26 +111,26 @@ impl Kind {
         matches!(self, Self::V4 | Self::V6 | Self::Mac)
     }
 
-    fn whole(self) -> Result<Choice, String> {
+    fn whole(self) -> Result<FieldValues, String> {
         match self {
             Self::V4 | Self::V6 => {
                 Err("addresses take a prefix: for example random:10.0.0.0/8".to_owned())
             }
             // Random MAC addresses are unicast and locally administered.
-            Self::Mac => Ok(Choice::Random {
+            Self::Mac => Ok(FieldValues::Random {
                 first: 0x0200_0000_0000,
                 count: 1 << 40,
             }),
-            _ => Ok(Choice::Random {
+            _ => Ok(FieldValues::Random {
                 first: 0,
                 count: 1 << self.bits(),
             }),
         }
     }
 
-    fn range(self, first: &str, rest: &str, random: bool) -> Result<Choice, String> {
+    fn range(self, first: &str, rest: &str, random: bool) -> Result<FieldValues, String> {
         let (last, step) = match rest.split_once('/') {
-            Some((last, step)) => (last, Kind::Number(64).value(step)?),
+            Some((last, step)) => (last, FieldKind::Number(64).value(step)?),
             None => (rest, 1),
         };
         let (first, last) = (self.value(first)?, self.value(last)?);
@@ -151,9 +151,9 @@ impl Kind {
                         .to_owned(),
                 );
             }
-            return Ok(Choice::Random { first, count });
+            return Ok(FieldValues::Random { first, count });
         }
-        Ok(Choice::Step {
+        Ok(FieldValues::Step {
             first,
             step,
             count: u64::try_from(count).map_err(|_| "the range is too long".to_owned())?,
@@ -161,7 +161,7 @@ impl Kind {
     }
 
     /// Returns all addresses of a prefix; for IPv4 without the network's own and the broadcast address.
-    fn prefix(self, address: &str, length: &str, random: bool) -> Result<Choice, String> {
+    fn prefix(self, address: &str, length: &str, random: bool) -> Result<FieldValues, String> {
         let bits = self.bits();
         let length = match length.parse::<u32>() {
             Ok(length) if length <= bits => length,
@@ -174,7 +174,7 @@ impl Kind {
         let address = self.value(address)?;
         let free = bits - length;
         if free == 0 {
-            return Ok(Choice::Fixed(address));
+            return Ok(FieldValues::Fixed(address));
         }
         let size = 1u128.checked_shl(free).unwrap_or(0);
         let network = address & !size.wrapping_sub(1);
@@ -183,9 +183,9 @@ impl Kind {
             _ => (network, size),
         };
         Ok(if random {
-            Choice::Random { first, count }
+            FieldValues::Random { first, count }
         } else {
-            Choice::Step {
+            FieldValues::Step {
                 first,
                 step: 1,
                 count: u64::try_from(count).unwrap_or(0),
@@ -194,7 +194,7 @@ impl Kind {
     }
 }
 
-impl Choice {
+impl FieldValues {
     /// Returns the value in the first frame, from which the other frames are made.
     pub fn first(&self) -> u128 {
         match self {
@@ -281,7 +281,7 @@ fn dscp(text: &str) -> Result<u128, String> {
         {
             Ok(class * 8 + drop * 2)
         }
-        _ => Kind::Number(6).value(text).map_err(|why| {
+        _ => FieldKind::Number(6).value(text).map_err(|why| {
             format!("{why}; a DSCP is a number up to 63 or a name such as ef, cs6, af41")
         }),
     }
@@ -291,36 +291,39 @@ fn dscp(text: &str) -> Result<u128, String> {
 mod tests {
     use super::*;
 
-    const PORT: Kind = Kind::Number(16);
+    const PORT: FieldKind = FieldKind::Number(16);
 
     #[test]
     fn fields_are_parsed() {
-        assert_eq!(PORT.choice("53"), Ok(Choice::Fixed(53)));
-        assert_eq!(PORT.choice("0x35"), Ok(Choice::Fixed(53)));
-        let step = |first, step, count| Ok(Choice::Step { first, step, count });
+        assert_eq!(PORT.choice("53"), Ok(FieldValues::Fixed(53)));
+        assert_eq!(PORT.choice("0x35"), Ok(FieldValues::Fixed(53)));
+        let step = |first, step, count| Ok(FieldValues::Step { first, step, count });
         assert_eq!(PORT.choice("1000-1999"), step(1000, 1, 1000));
         assert_eq!(PORT.choice("10-20/5"), step(10, 5, 3));
-        assert_eq!(PORT.choice("1,5,7"), Ok(Choice::List(vec![1, 5, 7])));
-        let random = |first, count| Ok(Choice::Random { first, count });
+        assert_eq!(PORT.choice("1,5,7"), Ok(FieldValues::List(vec![1, 5, 7])));
+        let random = |first, count| Ok(FieldValues::Random { first, count });
         assert_eq!(PORT.choice("random:1-6"), random(1, 6));
         assert_eq!(PORT.choice("random"), random(0, 65536));
-        assert_eq!(Kind::V4.choice("10.0.0.0/24"), step(0x0a00_0001, 1, 254));
         assert_eq!(
-            Kind::V4.choice("10.0.0.7/32"),
-            Ok(Choice::Fixed(0x0a00_0007))
+            FieldKind::V4.choice("10.0.0.0/24"),
+            step(0x0a00_0001, 1, 254)
         );
         assert_eq!(
-            Kind::V4.choice("random:10.0.0.0/8"),
+            FieldKind::V4.choice("10.0.0.7/32"),
+            Ok(FieldValues::Fixed(0x0a00_0007))
+        );
+        assert_eq!(
+            FieldKind::V4.choice("random:10.0.0.0/8"),
             random(0x0a00_0001, (1 << 24) - 2)
         );
-        assert_eq!(Kind::V6.choice("fd00::/64"), step(0xfd00 << 112, 1, 0));
+        assert_eq!(FieldKind::V6.choice("fd00::/64"), step(0xfd00 << 112, 1, 0));
         assert_eq!(
-            Kind::Mac.choice("02:00:00:00:00:00/40"),
+            FieldKind::Mac.choice("02:00:00:00:00:00/40"),
             step(2 << 40, 1, 256)
         );
         assert_eq!(
-            Kind::Dscp.choice("ef,cs6,af41,10"),
-            Ok(Choice::List(vec![46, 48, 34, 10]))
+            FieldKind::Dscp.choice("ef,cs6,af41,10"),
+            Ok(FieldValues::List(vec![46, 48, 34, 10]))
         );
     }
 
@@ -347,7 +350,7 @@ mod tests {
             "random:10.0.0.0-10.0.0.9/2",
             "random",
         ] {
-            assert!(Kind::V4.choice(text).is_err(), "{text}");
+            assert!(FieldKind::V4.choice(text).is_err(), "{text}");
         }
         for text in [
             "02:00:00:00:00",
@@ -355,9 +358,9 @@ mod tests {
             "02:00:00:00:00:0g",
             "2:::::",
         ] {
-            assert!(Kind::Mac.choice(text).is_err(), "{text}");
+            assert!(FieldKind::Mac.choice(text).is_err(), "{text}");
         }
-        assert!(Kind::V6.choice("random:fd00::-fd01::").is_err());
-        assert!(Kind::Dscp.choice("af44").is_err());
+        assert!(FieldKind::V6.choice("random:fd00::-fd01::").is_err());
+        assert!(FieldKind::Dscp.choice("af44").is_err());
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use trawl_packet::build::{self, Icmp, Ipv4, Ipv6, Layer, Tcp, Template, Udp, Vlan};
 
-use super::field::{Choice, Kind};
+use super::field::{FieldKind, FieldValues};
 use super::{Misfit, Payload, Protocol, Spec, family, hex};
 use crate::pattern::{Cover, Edit, Variant};
 
@@ -160,7 +160,7 @@ impl Maker {
     }
 
     /// Records the offset of a field of up to 64 bits, and its edit if it varies.
-    fn field(&mut self, offset: usize, width: usize, shift: u32, bits: u32, choice: &Choice) {
+    fn field(&mut self, offset: usize, width: usize, shift: u32, bits: u32, choice: &FieldValues) {
         let edit = choice.edit(self.next_seed());
         self.edits
             .extend(edit.map(|edit| edit.at(offset, width, shift, bits)));
@@ -193,21 +193,21 @@ impl Maker {
         self.ethernet(spec, "outer-src-mac", "outer-dst-mac")?;
         self.tags(spec)?;
         let port = match flows {
-            Some(flows) => Choice::Step {
+            Some(flows) => FieldValues::Step {
                 first: TUNNEL_PORT,
                 step: 1,
                 count: flows.min(TUNNEL_PORTS),
             },
-            None => Choice::Fixed(TUNNEL_PORT),
+            None => FieldValues::Fixed(TUNNEL_PORT),
         };
         self.ip(
             spec,
             ["outer-src", "outer-dst"],
-            &Choice::Fixed(0),
-            &Choice::Fixed(64),
+            &FieldValues::Fixed(0),
+            &FieldValues::Fixed(64),
         )?;
-        self.udp(&port, &Choice::Fixed(u128::from(VXLAN_PORT)));
-        let vni = Kind::Number(24)
+        self.udp(&port, &FieldValues::Fixed(u128::from(VXLAN_PORT)));
+        let vni = FieldKind::Number(24)
             .choice(vni)
             .map_err(|why| Misfit::new("vxlan", why))?;
         self.field(self.length + 4, 4, 8, 24, &vni);
@@ -223,7 +223,7 @@ impl Maker {
 
     fn ethernet(&mut self, spec: &Spec, src: &str, dst: &str) -> Result<(), Misfit> {
         let mac = |key: &str| {
-            spec.choice(key, Kind::Mac)?
+            spec.choice(key, FieldKind::Mac)?
                 .ok_or_else(|| Misfit::new(key, "it is unknown: give the MAC address"))
         };
         let (dst, src) = (mac(dst)?, mac(src)?);
@@ -250,8 +250,8 @@ impl Maker {
         for (at, tag) in tags.iter().enumerate() {
             let (id, priority) = tag.split_once(':').unwrap_or((tag, "0"));
             let wrong = |why| Misfit::new("vlan", why);
-            let id = Kind::Number(12).choice(id).map_err(wrong)?;
-            let priority = Kind::Number(3).value(priority).map_err(wrong)?;
+            let id = FieldKind::Number(12).choice(id).map_err(wrong)?;
+            let priority = FieldKind::Number(3).value(priority).map_err(wrong)?;
             self.field(self.length, 2, 0, 12, &id);
             let vlan = Vlan {
                 id: id.first() as u16,
@@ -278,7 +278,7 @@ impl Maker {
         let mut bytes = Vec::new();
         for (at, label) in labels.iter().enumerate() {
             let wrong = |why| Misfit::new("mpls", why);
-            let label = Kind::Number(20).choice(label).map_err(wrong)?;
+            let label = FieldKind::Number(20).choice(label).map_err(wrong)?;
             self.field(self.length + at * 4, 4, 12, 20, &label);
             let bottom = u32::from(at + 1 == labels.len());
             let entry = (label.first() as u32) << 12 | bottom << 8 | 64;
@@ -316,7 +316,7 @@ impl SumAt {
     }
 }
 
-pub(super) fn mac_bytes(choice: &Choice) -> [u8; 6] {
+pub(super) fn mac_bytes(choice: &FieldValues) -> [u8; 6] {
     let [_, _, mac @ ..] = (choice.first() as u64).to_be_bytes();
     mac
 }
@@ -331,12 +331,12 @@ const PROTOCOL_ICMPV6: u64 = 58;
 
 impl Maker {
     fn network(&mut self, spec: &Spec) -> Result<(), Misfit> {
-        let dscp = spec.choice_or("dscp", Kind::Dscp, 0)?;
-        let ttl = spec.choice_or("ttl", Kind::Number(8), 64)?;
+        let dscp = spec.choice_or("dscp", FieldKind::Dscp, 0)?;
+        let ttl = spec.choice_or("ttl", FieldKind::Number(8), 64)?;
         let is_v6 = self.ip(spec, ["src", "dst"], &dscp, &ttl)?;
         match spec.protocol {
             Protocol::Udp => {
-                let port = |key, default| spec.choice_or(key, Kind::Number(16), default);
+                let port = |key, default| spec.choice_or(key, FieldKind::Number(16), default);
                 self.udp(
                     &port("src-port", SOURCE_PORT)?,
                     &port("dst-port", DISCARD_PORT)?,
@@ -353,8 +353,8 @@ impl Maker {
         &mut self,
         spec: &Spec,
         keys: [&str; 2],
-        dscp: &Choice,
-        ttl: &Choice,
+        dscp: &FieldValues,
+        ttl: &FieldValues,
     ) -> Result<bool, Misfit> {
         let text = |key: &str| {
             spec.get(key)
@@ -369,7 +369,7 @@ impl Maker {
         let choice = |key, text| kind.choice(text).map_err(|why| Misfit::new(key, why));
         let (src, dst) = (choice(keys[0], src)?, choice(keys[1], dst)?);
         let at = self.length;
-        if kind == Kind::V6 {
+        if kind == FieldKind::V6 {
             self.field(at, 2, 6, 6, dscp);
             self.field(at + 6, 2, 0, 8, ttl);
             for (offset, address) in [(at + 8, &src), (at + 24, &dst)] {
@@ -396,7 +396,7 @@ impl Maker {
             pseudo: None,
             never_zero: false,
         });
-        let v4 = |choice: &Choice| Ipv4Addr::from(choice.first() as u32);
+        let v4 = |choice: &FieldValues| Ipv4Addr::from(choice.first() as u32);
         let ip = Ipv4 {
             tos: (dscp.first() as u8) << 2,
             ttl: ttl.first() as u8,
@@ -423,7 +423,7 @@ impl Maker {
         });
     }
 
-    fn udp(&mut self, src: &Choice, dst: &Choice) {
+    fn udp(&mut self, src: &FieldValues, dst: &FieldValues) {
         self.field(self.length, 2, 0, 16, src);
         self.field(self.length + 2, 2, 0, 16, dst);
         self.sum(6, Some(PROTOCOL_UDP), true);
@@ -437,10 +437,10 @@ impl Maker {
 
     fn tcp(&mut self, spec: &Spec) -> Result<(), Misfit> {
         let at = self.length;
-        let src = spec.choice_or("src-port", Kind::Number(16), SOURCE_PORT)?;
-        let dst = spec.choice_or("dst-port", Kind::Number(16), DISCARD_PORT)?;
-        let seq = spec.choice_or("seq", Kind::Number(32), 0)?;
-        let ack = spec.choice_or("ack", Kind::Number(32), 0)?;
+        let src = spec.choice_or("src-port", FieldKind::Number(16), SOURCE_PORT)?;
+        let dst = spec.choice_or("dst-port", FieldKind::Number(16), DISCARD_PORT)?;
+        let seq = spec.choice_or("seq", FieldKind::Number(32), 0)?;
+        let ack = spec.choice_or("ack", FieldKind::Number(32), 0)?;
         self.field(at, 2, 0, 16, &src);
         self.field(at + 2, 2, 0, 16, &dst);
         self.field(at + 4, 4, 0, 32, &seq);
@@ -461,8 +461,8 @@ impl Maker {
 
     fn icmp(&mut self, spec: &Spec, is_v6: bool) -> Result<(), Misfit> {
         let at = self.length;
-        let id = spec.choice_or("id", Kind::Number(16), 1)?;
-        let seq = spec.choice_or("seq", Kind::Number(16), 1)?;
+        let id = spec.choice_or("id", FieldKind::Number(16), 1)?;
+        let seq = spec.choice_or("seq", FieldKind::Number(16), 1)?;
         self.field(at + 4, 2, 0, 16, &id);
         self.field(at + 6, 2, 0, 16, &seq);
         self.sum(2, is_v6.then_some(PROTOCOL_ICMPV6), false);
@@ -490,7 +490,7 @@ impl Maker {
     fn arp(&mut self, spec: &Spec) -> Result<(), Misfit> {
         let address = |key: &str| {
             let missing = || Misfit::new(key, "the address is unknown: give it");
-            spec.choice(key, Kind::V4)?.ok_or_else(missing)
+            spec.choice(key, FieldKind::V4)?.ok_or_else(missing)
         };
         let (src, dst) = (address("src")?, address("dst")?);
         let is_reply = match spec.get("op").unwrap_or("request") {
@@ -503,8 +503,8 @@ impl Maker {
                 ));
             }
         };
-        let src_mac = spec.choice_or("src-mac", Kind::Mac, 0)?;
-        let dst_mac = spec.choice_or("dst-mac", Kind::Mac, 0)?;
+        let src_mac = spec.choice_or("src-mac", FieldKind::Mac, 0)?;
+        let dst_mac = spec.choice_or("dst-mac", FieldKind::Mac, 0)?;
         let at = self.length;
         // The same values in the same order as in the Ethernet header: random ones have the same seed.
         self.repeat(at + 8, at - ETHERNET + 6);
@@ -513,7 +513,7 @@ impl Maker {
             self.repeat(at + 18, at - ETHERNET);
         }
         self.field(at + 24, 4, 0, 32, &dst);
-        let v4 = |choice: &Choice| Ipv4Addr::from(choice.first() as u32);
+        let v4 = |choice: &FieldValues| Ipv4Addr::from(choice.first() as u32);
         let arp = build::Arp {
             operation: if is_reply { 2 } else { 1 },
             sender_mac: mac_bytes(&src_mac),

@@ -8,7 +8,7 @@ use trawl_pipeline::plan::{Format, OutputPlan};
 use trawl_sys::{Error, Result};
 use trawl_view::Show;
 use trawl_view::json::JsonLines;
-use trawl_view::record::Source;
+use trawl_view::record::PacketSource;
 use trawl_view::rewrite::{Format as Written, Rewriter};
 
 use super::File;
@@ -91,7 +91,7 @@ impl Output {
                     })?;
             }
             Form::Shown(form) => {
-                if let Some(packet) = Source::current(reader) {
+                if let Some(packet) = PacketSource::current(reader) {
                     form.show(&mut self.text, &packet);
                 }
             }
