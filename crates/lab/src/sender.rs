@@ -2,7 +2,6 @@
 //! generator.
 
 use std::net::Ipv4Addr;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,21 +37,6 @@ pub enum Engine {
     LiveVaried(Variation),
     /// A raw packet socket: through the stack's transmit path, any length.
     Packet,
-}
-
-impl FromStr for Engine {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "live" => Ok(Self::Live),
-            "packet" => Ok(Self::Packet),
-            _ => Err(Error::usage(
-                format!("engine {text:?}"),
-                "use live or packet",
-            )),
-        }
-    }
 }
 
 /// A job of the sender.
@@ -213,7 +197,6 @@ mod tests {
         };
         assert!(send(&job(&[], None)).is_err());
         assert!(send(&job(&[vec![0; 60]], Some(0))).is_err());
-        assert!("fast".parse::<Engine>().is_err());
     }
 
     #[test]

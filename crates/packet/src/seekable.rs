@@ -2,10 +2,8 @@
 //! fields of empty members for gzip. Any tool decompresses the whole file, and a reader of the table can decompress one frame
 //! without the others.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, Cursor, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::rc::Rc;
 
 use crate::pcapng::block::{INTERFACE_DESCRIPTION, SECTION_HEADER};
 use crate::read::compressed::Compression;
@@ -281,7 +279,6 @@ pub struct Seekable<R> {
     file: R,
     compression: Compression,
     frames: Vec<Frame>,
-    read: Rc<Cell<u64>>,
 }
 
 /// Time of a frame's first packet; `None` without a packet.
@@ -303,17 +300,11 @@ impl<R: Read + Seek> Seekable<R> {
             file,
             compression,
             frames,
-            read: Rc::default(),
         }))
     }
 
-    /// Returns a counter of the compressed bytes read so far, also by the result of [`Self::between`].
-    pub fn bytes_read(&self) -> Rc<Cell<u64>> {
-        Rc::clone(&self.read)
-    }
-
     /// Returns the file's first frame, the frames with packets of a time span, and the last one, which holds the statistics.
-    /// || `span` returns the earliest time and the end in nanoseconds, from the time of the first packet. `None` if the frames
+    /// `span` returns the earliest time and the end in nanoseconds, from the time of the first packet. `None` if the frames
     /// are not ordered by time.
     pub fn between(mut self, span: impl FnOnce(u64) -> (u64, u64)) -> io::Result<Option<Parts<R>>> {
         let first = self.read_frame(0)?;
@@ -337,7 +328,6 @@ impl<R: Read + Seek> Seekable<R> {
             file: self.file,
             compression: self.compression,
             current: Cursor::new(first),
-            read: self.read,
         }))
     }
 
@@ -363,12 +353,7 @@ impl<R: Read + Seek> Seekable<R> {
     }
 
     fn read_frame(&mut self, number: usize) -> io::Result<Vec<u8>> {
-        read_frame(
-            &mut self.file,
-            self.compression,
-            &self.frames[number],
-            &self.read,
-        )
+        read_frame(&mut self.file, self.compression, &self.frames[number])
     }
 }
 
@@ -376,15 +361,12 @@ fn read_frame(
     file: &mut (impl Read + Seek),
     compression: Compression,
     frame: &Frame,
-    read: &Cell<u64>,
 ) -> io::Result<Vec<u8>> {
     file.seek(SeekFrom::Start(frame.offset))?;
     let mut packed = Vec::new();
-    let count = file
-        .by_ref()
+    file.by_ref()
         .take(frame.compressed.into())
         .read_to_end(&mut packed)?;
-    read.set(read.get() + count as u64);
     unpack(compression, frame, &packed)
 }
 
@@ -438,7 +420,6 @@ pub struct Parts<R> {
     compression: Compression,
     frames: VecDeque<Frame>,
     current: Cursor<Vec<u8>>,
-    read: Rc<Cell<u64>>,
 }
 
 impl<R: Read + Seek> Read for Parts<R> {
@@ -451,7 +432,7 @@ impl<R: Read + Seek> Read for Parts<R> {
             let Some(frame) = self.frames.pop_front() else {
                 return Ok(0);
             };
-            let bytes = read_frame(&mut self.file, self.compression, &frame, &self.read)?;
+            let bytes = read_frame(&mut self.file, self.compression, &frame)?;
             self.current = Cursor::new(bytes);
         }
     }
@@ -459,7 +440,9 @@ impl<R: Read + Seek> Read for Parts<R> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::io::Write;
+    use std::rc::Rc;
 
     use proptest::prelude::*;
 
@@ -549,12 +532,29 @@ mod tests {
         file
     }
 
+    /// A file that counts the bytes read from it.
+    struct Counting<'a>(Cursor<&'a [u8]>, Rc<Cell<u64>>);
+
+    impl Read for Counting<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = self.0.read(buffer)?;
+            self.1.set(self.1.get() + count as u64);
+            Ok(count)
+        }
+    }
+
+    impl Seek for Counting<'_> {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            self.0.seek(to)
+        }
+    }
+
     /// Returns the seconds of the packets, and the number of bytes read for them.
     fn between(file: &[u8], from: u64, to: u64) -> (Vec<u64>, u64) {
-        let seekable = Seekable::open(Cursor::new(file))
+        let read = Rc::default();
+        let seekable = Seekable::open(Counting(Cursor::new(file), Rc::clone(&read)))
             .expect("memory")
             .expect("a table");
-        let read = seekable.bytes_read();
         let second = 1_000_000_000;
         let parts = seekable.between(|_| (from * second, to * second));
         let parts = parts.expect("memory").expect("frames in order");
