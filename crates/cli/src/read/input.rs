@@ -160,39 +160,28 @@ impl Input {
 
     /// Warns about packets whose times are wrong in the file or cannot be shown.
     pub fn report_flawed_times(&self) {
-        self.report_times_beyond();
-        let (file, packets) = (&self.name, self.reader.fractions_too_large());
-        let have = match packets {
-            0 => return,
-            1 => "packet has a time",
-            _ => "packets have times",
-        };
-        let text = format!(
-            "{file}: {packets} {have} with a fraction of a second or more: it is added to the seconds"
-        );
-        json::say(
-            "large_fractions",
-            json!({ "file": file, "packets": packets }),
-            &text,
-        );
-    }
-
-    fn report_times_beyond(&self) {
-        let (file, packets) = (&self.name, self.reader.times_beyond());
-        let have = match packets {
-            0 => return,
-            1 => "packet has a time",
-            _ => "packets have times",
-        };
-        let text = format!(
-            "{file}: {packets} {have} before 1970 or after 2554-07-21, which the file can hold and trawl cannot show: \
-             the nearest time that trawl can show stands for each"
-        );
-        json::say(
-            "times_beyond",
-            json!({ "file": file, "packets": packets }),
-            &text,
-        );
+        let file = &self.name;
+        for (notice, packets, flaw) in [
+            (
+                "times_beyond",
+                self.reader.times_beyond(),
+                "before 1970 or after 2554-07-21, which the file can hold and trawl cannot show: the nearest time that trawl \
+                 can show stands for each",
+            ),
+            (
+                "large_fractions",
+                self.reader.fractions_too_large(),
+                "with a fraction of a second or more: it is added to the seconds",
+            ),
+        ] {
+            let have = match packets {
+                0 => continue,
+                1 => "packet has a time",
+                _ => "packets have times",
+            };
+            let text = format!("{file}: {packets} {have} {flaw}");
+            json::say(notice, json!({ "file": file, "packets": packets }), &text);
+        }
     }
 
     /// Returns the link type of the first interface, and the file's byte order.

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use serde::Serialize;
+
 use super::block::{self, ByteOrder, HEADER_LEN, TRAILER_LEN, padded};
 use super::{Direction, Verdict};
 
@@ -96,7 +98,7 @@ pub fn verdict(value: &[u8], order: ByteOrder) -> Option<Verdict<'_>> {
 }
 
 /// The machine and the program that wrote a section.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Section {
     pub hardware: Option<String>,
     pub os: Option<String>,

@@ -84,21 +84,13 @@ pub struct FileReport {
     #[serde(flatten)]
     pub figures: Figures,
     pub sha256: Option<String>,
-    pub sections: Vec<SectionReport>,
+    pub sections: Vec<Section>,
     pub resolved_ipv4: u64,
     pub resolved_ipv6: u64,
     pub decryption_secrets: u64,
     pub interfaces: Vec<InterfaceReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct SectionReport {
-    pub hardware: Option<String>,
-    pub os: Option<String>,
-    pub application: Option<String>,
-    pub comments: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -191,7 +183,7 @@ impl FileFigures {
             inferred_limit_max: self.cut.map(|(_, most)| most),
             figures: Figures::new(self.total, &self.span),
             sha256: facts.sha256,
-            sections: self.sections.iter().map(section).collect(),
+            sections: self.sections.clone(),
             resolved_ipv4: self.names.ipv4,
             resolved_ipv6: self.names.ipv6,
             decryption_secrets: self.secrets,
@@ -218,21 +210,6 @@ impl FileFigures {
                 .into_iter()
                 .map(|(kind, count)| (link_type::described(kind), count)),
         )
-    }
-}
-
-fn section(section: &Section) -> SectionReport {
-    let Section {
-        hardware,
-        os,
-        application,
-        comments,
-    } = section.clone();
-    SectionReport {
-        hardware,
-        os,
-        application,
-        comments,
     }
 }
 
