@@ -1,6 +1,6 @@
 //! Expressions and programs made from arbitrary bytes.
 
-use trawl_filter::expression::{self, Options};
+use trawl_filter::expression::{self, CompilerOptions};
 use trawl_filter::{Classic, Target, lower};
 
 /// Tokens of expressions. Names are left out, since libpcap would resolve them over the network.
@@ -100,7 +100,7 @@ pub fn expression(bytes: &[u8]) {
 }
 
 fn try_out(text: &str) -> bool {
-    let options = Options::default();
+    let options = CompilerOptions::default();
     match expression::compile(text, &options) {
         Ok(program) => {
             let _ = lower(&program, &Target::xdp());

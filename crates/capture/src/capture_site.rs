@@ -93,7 +93,7 @@ impl CaptureSite {
     }
 
     /// Returns libpcap's compiler options for the site's packets.
-    pub fn compiler_options(&self, snaplen: u32) -> Result<expression::Options> {
+    pub fn compiler_options(&self, snaplen: u32) -> Result<expression::CompilerOptions> {
         let link = match self.interface.link_type {
             LINKTYPE_ETHERNET => LinkType::ETHERNET,
             LINKTYPE_RAW => LinkType::RAW_IP,
@@ -104,7 +104,7 @@ impl CaptureSite {
                 ));
             }
         };
-        Ok(expression::Options {
+        Ok(expression::CompilerOptions {
             link,
             snaplen,
             netmask: ipv4_netmask(self.namespace.as_ref(), &self.interface.name),

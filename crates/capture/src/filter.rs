@@ -106,7 +106,7 @@ impl Filter {
     }
 
     /// Compiles the filter to a classic program for packets of this link type.
-    pub fn classic(&self, options: &expression::Options) -> Result<Classic> {
+    pub fn classic(&self, options: &expression::CompilerOptions) -> Result<Classic> {
         compile_filters();
         match self {
             Self::Expression(text) | Self::Inner(text) => expression::compile(text, options),
@@ -116,7 +116,7 @@ impl Filter {
     }
 
     /// Returns the instructions to splice into a program.
-    pub fn block(&self, options: &expression::Options, target: &Target) -> Result<Block> {
+    pub fn block(&self, options: &expression::CompilerOptions, target: &Target) -> Result<Block> {
         let lowered = self.lower(options, &for_this_kernel(target))?;
         Block::new(&lowered)
     }
@@ -129,7 +129,7 @@ impl Filter {
     }
 
     /// Returns the instructions for XDP, with a short version that decides most packets.
-    pub fn xdp_blocks(&self, options: &expression::Options) -> Result<XdpBlocks> {
+    pub fn xdp_blocks(&self, options: &expression::CompilerOptions) -> Result<XdpBlocks> {
         let target = for_this_kernel(&Target::xdp());
         let (lowered, quick) = match self.inner(options)? {
             Some(inner) => (lower_inner(&inner, &target), None),
@@ -146,7 +146,7 @@ impl Filter {
     }
 
     /// Returns the instructions for packets of this link type.
-    pub fn lower(&self, options: &expression::Options, target: &Target) -> Result<Lowered> {
+    pub fn lower(&self, options: &expression::CompilerOptions, target: &Target) -> Result<Lowered> {
         match self.inner(options)? {
             Some(inner) => lower_inner(&inner, target),
             None => lower(&self.classic(options)?, target),
@@ -155,7 +155,7 @@ impl Filter {
     }
 
     /// Returns the programs for inner packets, if the filter is about them.
-    pub fn inner(&self, options: &expression::Options) -> Result<Option<Inner>> {
+    pub fn inner(&self, options: &expression::CompilerOptions) -> Result<Option<Inner>> {
         let Self::Inner(text) = self else {
             return Ok(None);
         };
@@ -216,8 +216,8 @@ fn for_this_kernel(target: &Target) -> Target {
 }
 
 /// Returns compiler options for Ethernet frames of any device.
-pub(crate) fn ethernet(snaplen: u32) -> expression::Options {
-    expression::Options {
+pub(crate) fn ethernet(snaplen: u32) -> expression::CompilerOptions {
+    expression::CompilerOptions {
         link: LinkType::ETHERNET,
         snaplen,
         netmask: None,

@@ -92,7 +92,7 @@ fn obstacle(options: &Options) -> Option<(&'static str, &'static str)> {
 
 /// Returns true if the filter has loops at one of these sites: the kernel limits the number of turns.
 fn may_loop(filter: &Filter, sites: &[CaptureSite], options: &Options) -> Result<bool> {
-    let loops = |compiler: &expression::Options| {
+    let loops = |compiler: &expression::CompilerOptions| {
         let program = filter.classic(compiler)?;
         Ok(program.has_backward_jumps())
     };

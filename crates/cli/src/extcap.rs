@@ -164,7 +164,7 @@ fn known(args: &Args) -> Result<&str> {
 }
 
 fn complaint(filter: &str) -> String {
-    match compile(filter, &trawl_filter::Options::default()) {
+    match compile(filter, &trawl_filter::CompilerOptions::default()) {
         Ok(_) => String::new(),
         Err(error) => format!("{error}\n"),
     }
@@ -439,7 +439,7 @@ impl Toolbar {
         let mut renewed = None;
         if !filter.is_empty() {
             let question = Question::Expression(filter.to_owned());
-            let mut selector = Selector::new(question, trawl_filter::Options::default());
+            let mut selector = Selector::new(question, trawl_filter::CompilerOptions::default());
             selector
                 .prepare((1, ByteOrder::Little))
                 .map_err(|error| error.to_string())?;

@@ -16,7 +16,7 @@ use trawl_bpf::program::{self, HAS_FRAGS, LoadOptions};
 use trawl_capture::filter::{Block, Filter};
 use trawl_filter::lower::Lowered;
 use trawl_filter::select::{PacketKind, Question, SelectError, Selector};
-use trawl_filter::{Classic, Hook, LinkType, Options, Target, standalone};
+use trawl_filter::{Classic, CompilerOptions, Hook, LinkType, Target, standalone};
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_sys::{Error, Result, errno};
@@ -131,8 +131,8 @@ impl FilterArgs {
         })
     }
 
-    fn options(&self) -> Options {
-        Options {
+    fn options(&self) -> CompilerOptions {
+        CompilerOptions {
             link: match self.link {
                 Link::Ethernet => LinkType::ETHERNET,
                 Link::Raw => LinkType::RAW_IP,
@@ -248,7 +248,7 @@ fn verdict(report: &Report) -> ExitCode {
 
 fn block(
     filter: &Filter,
-    options: &Options,
+    options: &CompilerOptions,
     hook: HookName,
     wants_check: bool,
 ) -> Result<BlockReport> {
@@ -455,7 +455,7 @@ pub struct Matches {
 }
 
 /// Tests each packet as far as it was captured, with its true length, as tcpdump does.
-pub fn matches(path: &Path, filter: &Filter, options: &Options) -> Result<Matches> {
+pub fn matches(path: &Path, filter: &Filter, options: &CompilerOptions) -> Result<Matches> {
     let name = path.display().to_string();
     let source = if path == Path::new("-") {
         Path::new("/dev/stdin")
@@ -516,7 +516,7 @@ pub struct FileFilter<'a> {
 }
 
 impl<'a> FileFilter<'a> {
-    pub fn new(filter: &'a Filter, options: Options) -> Self {
+    pub fn new(filter: &'a Filter, options: CompilerOptions) -> Self {
         let question = match filter.clone() {
             Filter::Expression(text) => Question::Expression(text),
             Filter::Inner(text) => Question::Inner(text),
@@ -569,7 +569,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("trawl-{}-{name}", std::process::id()));
         std::fs::write(&path, file).expect("the temporary directory can be written");
         let filter = Filter::Expression(expression.to_owned());
-        let found = matches(&path, &filter, &Options::default());
+        let found = matches(&path, &filter, &CompilerOptions::default());
         std::fs::remove_file(&path).expect("it was there");
         found.expect("the file is sound")
     }

@@ -12,10 +12,10 @@ use std::process::ExitCode;
 use serde_json::json;
 use trawl_capture::TapChoice;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{Memory, Options as CaptureOptions};
+use trawl_capture::options::{Memory, Options};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
-use trawl_filter::Options;
+use trawl_filter::CompilerOptions;
 use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET};
 use trawl_packet::read::Step;
 use trawl_sys::events::Signals;
@@ -40,7 +40,7 @@ use crate::json;
 
 pub fn run(args: ReadArgs) -> Result<ExitCode> {
     if args.list_interfaces {
-        let options = CaptureOptions::new(TapChoice::Auto, Memory::default());
+        let options = Options::new(TapChoice::Auto, Memory::default());
         let plan = CapturePlan::new(Sources::default(), options);
         return interfaces::list(&plan, args.json.is_some());
     }
@@ -123,7 +123,7 @@ pub(crate) fn file_filter<'a>(
         return Ok(None);
     };
     let kind = first.map_or((LINKTYPE_ETHERNET, ByteOrder::Little), Input::first_kind);
-    let mut filter = FileFilter::new(filter, Options::default());
+    let mut filter = FileFilter::new(filter, CompilerOptions::default());
     filter.check(kind)?;
     Ok(Some(filter))
 }

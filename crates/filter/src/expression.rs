@@ -33,7 +33,7 @@ impl LinkType {
 
 /// Parameters of libpcap's compiler besides the expression.
 #[derive(Debug, Clone, Copy)]
-pub struct Options {
+pub struct CompilerOptions {
     /// Link type of the packets.
     pub link: LinkType,
     /// Return value of a match; on a socket, the number of bytes kept.
@@ -55,9 +55,9 @@ pub enum ByteOrder {
     Big,
 }
 
-impl Default for Options {
+impl Default for CompilerOptions {
     fn default() -> Self {
-        Options {
+        CompilerOptions {
             link: LinkType::ETHERNET,
             snaplen: 262_144,
             netmask: None,
@@ -71,10 +71,10 @@ impl Default for Options {
 static COMPILER: Mutex<()> = Mutex::new(());
 
 /// Compiles an expression as tcpdump would.
-pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterError> {
+pub fn compile(expression: &str, options: &CompilerOptions) -> Result<Classic, FilterError> {
     let _one_at_a_time = COMPILER.lock();
     let compiler = ready()?;
-    let plain = Options {
+    let plain = CompilerOptions {
         optimise: false,
         ..*options
     };
@@ -82,7 +82,7 @@ pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterErr
         compiler.compile(piece, if is_plain { &plain } else { options })
     };
     // Names are resolved in Ethernet frames, where the position of the addresses is known.
-    let on_ethernet = Options {
+    let on_ethernet = CompilerOptions {
         link: LinkType::ETHERNET,
         ..plain
     };
@@ -94,7 +94,7 @@ pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterErr
         }
         Split::Refused(refused) => return Err(refused_piece(refused, compiler, options)),
     };
-    let options = &Options {
+    let options = &CompilerOptions {
         optimise: options.optimise && optimise,
         ..*options
     };
@@ -109,9 +109,9 @@ pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterErr
 
 /// Returns true if libpcap accepts an expression in one piece.
 pub fn compiles_whole(expression: &str) -> bool {
-    let options = Options {
+    let options = CompilerOptions {
         optimise: false,
-        ..Options::default()
+        ..CompilerOptions::default()
     };
     ready().is_ok_and(|compiler| compiler.compile(expression, &options).is_ok())
 }
@@ -120,9 +120,9 @@ fn place(
     expression: &str,
     message: &str,
     compiler: &dyn Compiler,
-    options: &Options,
+    options: &CompilerOptions,
 ) -> Option<Range<usize>> {
-    let options = &Options {
+    let options = &CompilerOptions {
         optimise: false,
         ..*options
     };
@@ -135,7 +135,7 @@ fn place(
 fn refused_piece(
     refused: split::Refused,
     compiler: &dyn Compiler,
-    options: &Options,
+    options: &CompilerOptions,
 ) -> FilterError {
     let at = place(&refused.piece, &refused.message, compiler, options)
         .filter(|at| at.start >= refused.inherited)
@@ -157,7 +157,11 @@ pub trait Compiler: Send + Sync {
     fn ready(&self) -> Result<(), Unavailable>;
 
     /// Compiles an expression as libpcap does; an error is libpcap's own message. Matches return the snaplen.
-    fn compile(&self, expression: &str, options: &Options) -> Result<Vec<Instruction>, String>;
+    fn compile(
+        &self,
+        expression: &str,
+        options: &CompilerOptions,
+    ) -> Result<Vec<Instruction>, String>;
 }
 
 /// Reason for which no compiler is available.
@@ -199,7 +203,7 @@ mod tests {
     use crate::expression::ByteOrder;
 
     fn error(expression: &str) -> (String, Option<&str>) {
-        match compile(expression, &Options::default()) {
+        match compile(expression, &CompilerOptions::default()) {
             Err(FilterError::Expression { message, at }) => (message, at.map(|at| &expression[at])),
             other => panic!("{expression}: {other:?}"),
         }
@@ -214,7 +218,11 @@ mod tests {
             Ok(())
         }
 
-        fn compile(&self, expression: &str, options: &Options) -> Result<Vec<Instruction>, String> {
+        fn compile(
+            &self,
+            expression: &str,
+            options: &CompilerOptions,
+        ) -> Result<Vec<Instruction>, String> {
             self.0.fetch_add(expression.len(), Ordering::Relaxed);
             ready()
                 .map_err(|e| e.to_string())?
@@ -229,7 +237,7 @@ mod tests {
         for (count, has_place) in [(3, true), (300, false), (3000, false)] {
             let (text, asked) = (terms(count), Counting::default());
             let message = "can't parse filter expression: syntax error";
-            let found = place(&text, message, &asked, &Options::default());
+            let found = place(&text, message, &asked, &CompilerOptions::default());
             assert_eq!(
                 found.map(|at| &text[at]),
                 has_place.then_some("and"),
@@ -241,7 +249,7 @@ mod tests {
 
     #[test]
     fn programs_are_printed_like_tcpdump() {
-        let ip = compile("ip and greater 100", &Options::default()).unwrap();
+        let ip = compile("ip and greater 100", &CompilerOptions::default()).unwrap();
         assert_eq!(
             ip.to_string(),
             "(000) ldh      [12]\n\
@@ -293,7 +301,7 @@ mod tests {
     #[test]
     fn carets_are_under_the_error() {
         let expression = "tcp port 80 zz";
-        let error = compile(expression, &Options::default()).unwrap_err();
+        let error = compile(expression, &CompilerOptions::default()).unwrap_err();
         assert_eq!(
             error.caret(expression).unwrap(),
             "tcp port 80 zz\n            ^^"
@@ -305,9 +313,9 @@ mod tests {
         let mut packet = [0u8; 60];
         packet[12] = 8;
         packet[30..34].copy_from_slice(&[10, 1, 2, 255]);
-        let with = Options {
+        let with = CompilerOptions {
             netmask: Some(Ipv4Addr::new(255, 255, 255, 0)),
-            ..Options::default()
+            ..CompilerOptions::default()
         };
         for text in [
             "ip broadcast",
@@ -315,7 +323,10 @@ mod tests {
             "len > 5 and (ip broadcast)",
         ] {
             let narrow = compile(text, &with).unwrap().run(&packet, 60) != 0;
-            let wide = compile(text, &Options::default()).unwrap().run(&packet, 60) != 0;
+            let wide = compile(text, &CompilerOptions::default())
+                .unwrap()
+                .run(&packet, 60)
+                != 0;
             assert_ne!(narrow, wide, "{text}");
         }
     }
@@ -323,9 +334,9 @@ mod tests {
     /// 255.255.255.255 means an unknown netmask in libpcap.
     #[test]
     fn a_netmask_of_all_ones_is_unknown() {
-        let options = Options {
+        let options = CompilerOptions {
             netmask: Some(Ipv4Addr::BROADCAST),
-            ..Options::default()
+            ..CompilerOptions::default()
         };
         let error = compile("tcp or ip broadcast", &options).unwrap_err();
         assert_eq!(
@@ -344,18 +355,19 @@ mod tests {
             "ether[-1048576:1] >= 0",
             "ether[-2000000:1] >= 0",
         ] {
-            let program =
-                compile(text, &Options::default()).unwrap_or_else(|e| panic!("{text}: {e}"));
+            let program = compile(text, &CompilerOptions::default())
+                .unwrap_or_else(|e| panic!("{text}: {e}"));
             assert_eq!(program.run(&[0; 100], 100), 0, "{text}");
             crate::lower(&program, &crate::Target::xdp()).unwrap_or_else(|e| panic!("{text}: {e}"));
-            let or_else = compile(&format!("len > 5 or {text}"), &Options::default()).unwrap();
+            let or_else =
+                compile(&format!("len > 5 or {text}"), &CompilerOptions::default()).unwrap();
             assert_ne!(or_else.run(&[0; 100], 100), 0, "{text}");
         }
     }
 
     #[test]
     fn nul_characters_are_refused() {
-        assert!(compile("ip\0", &Options::default()).is_err());
+        assert!(compile("ip\0", &CompilerOptions::default()).is_err());
     }
 
     /// The system's libpcap. The crate that loads it is built against another instance of this one.
@@ -366,7 +378,11 @@ mod tests {
             Ok(())
         }
 
-        fn compile(&self, text: &str, options: &Options) -> Result<Vec<Instruction>, String> {
+        fn compile(
+            &self,
+            text: &str,
+            options: &CompilerOptions,
+        ) -> Result<Vec<Instruction>, String> {
             use trawl_io::libpcap::{FilterRequest, compile_filter};
             let request = FilterRequest {
                 link_type: options.link.0,

@@ -46,7 +46,7 @@ mod table;
 
 pub use classic::{Classic, Instruction};
 pub use error::FilterError;
-pub use expression::{LinkType, Options, compile};
+pub use expression::{CompilerOptions, LinkType, compile};
 
 pub use table::Table;
 

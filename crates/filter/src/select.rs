@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::classic::{Instruction, ancillary, op};
 use crate::error::FilterError;
-use crate::{Classic, Inner, LinkType, Options, compile};
+use crate::{Classic, CompilerOptions, Inner, LinkType, compile};
 use trawl_packet::pcapng::block::{ByteOrder, LINKTYPE_ETHERNET};
 
 /// A filter as typed.
@@ -41,14 +41,14 @@ pub type PacketKind = (u16, ByteOrder);
 #[derive(Debug)]
 pub struct Selector {
     question: Question,
-    options: Options,
+    options: CompilerOptions,
     programs: HashMap<PacketKind, Matcher>,
     /// PacketKind of the previous packet: most files have only one.
     last: Option<(PacketKind, Matcher)>,
 }
 
 impl Selector {
-    pub fn new(question: Question, options: Options) -> Self {
+    pub fn new(question: Question, options: CompilerOptions) -> Self {
         Self {
             question,
             options,
@@ -126,7 +126,7 @@ impl Matcher {
 
 fn program(
     question: &Question,
-    options: &Options,
+    options: &CompilerOptions,
     (link_type, order): PacketKind,
 ) -> Result<Matcher, SelectError> {
     if matches!(question, Question::Inner(_)) && link_type != LINKTYPE_ETHERNET {
@@ -151,8 +151,8 @@ fn program(
 }
 
 /// Returns the compiler's options for packets of a kind.
-pub fn options_for(options: Options, (link_type, order): PacketKind) -> Options {
-    Options {
+pub fn options_for(options: CompilerOptions, (link_type, order): PacketKind) -> CompilerOptions {
+    CompilerOptions {
         link: dlt(link_type),
         file: Some(match order {
             ByteOrder::Little => crate::expression::ByteOrder::Little,
@@ -181,7 +181,7 @@ mod tests {
     fn facts_about_packets_are_refused() {
         let kind = (LINKTYPE_ETHERNET, ByteOrder::Little);
         let mark = "2,32 0 0 4294963220,6 0 0 65535".to_owned();
-        let mut selector = Selector::new(Question::Classic(mark), Options::default());
+        let mut selector = Selector::new(Question::Classic(mark), CompilerOptions::default());
         let refused = selector.prepare(kind);
         assert!(matches!(refused, Err(SelectError::NotInFiles)));
     }

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use trawl_bpf::program::TEST_REG_INVARIANTS;
-use trawl_filter::{Options, Target};
+use trawl_filter::{CompilerOptions, Target};
 
 use crate::kernel::{Loaded, root_or_skip};
 use crate::support::compile;
@@ -97,7 +97,7 @@ fn verifier_reports_no_bug() {
         return;
     }
     let before = complaints();
-    let simple = compile("ip", &Options::default()).unwrap();
+    let simple = compile("ip", &CompilerOptions::default()).unwrap();
     if Loaded::with_flags(&simple, Target::tc(), TEST_REG_INVARIANTS).is_err() {
         println!("SKIPPED: the kernel cannot refuse instead of warning (since Linux 6.8)");
         return;
@@ -113,7 +113,7 @@ fn verifier_reports_no_bug() {
         .enumerate()
     {
         // libpcap rejects arithmetic on protocols without offsets, and division by zero.
-        let Ok(program) = compile(&text, &Options::default()) else {
+        let Ok(program) = compile(&text, &CompilerOptions::default()) else {
             continue;
         };
         // The warning was at tc; running XDP too costs little.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{ArgAction, ValueEnum};
 use trawl_capture::filter::Filter;
 use trawl_capture::options;
-use trawl_filter::Options;
+use trawl_filter::CompilerOptions;
 use trawl_filter::select::options_for;
 use trawl_packet::pcapng::Direction;
 use trawl_pipeline::plan::{Compression, Rotation};
@@ -541,8 +541,8 @@ impl ProgramDump {
     /// Shows the program for the packets of this file.
     pub fn show(self, filter: Option<&Filter>, input: &Input) -> Result<()> {
         let first = input.reader.interfaces().first();
-        let unlimited = Options::default();
-        let options = Options {
+        let unlimited = CompilerOptions::default();
+        let options = CompilerOptions {
             snaplen: match first.map(|interface| interface.snaplen) {
                 None | Some(0) => unlimited.snaplen,
                 Some(snaplen) => snaplen,

@@ -1,15 +1,15 @@
 //! Expressions for files, which libpcap compiles differently than for an interface.
 
 use crate::classic::Classic;
-use crate::expression::{ByteOrder, LinkType, Options, compile};
+use crate::expression::{ByteOrder, CompilerOptions, LinkType, compile};
 
 const BSD_LOOPBACK: LinkType = LinkType(0);
 
 fn compiled(expression: &str, link: LinkType, file: Option<ByteOrder>) -> Classic {
-    let options = Options {
+    let options = CompilerOptions {
         link,
         file,
-        ..Options::default()
+        ..CompilerOptions::default()
     };
     compile(expression, &options).unwrap_or_else(|e| panic!("{expression}: {e}"))
 }
@@ -38,13 +38,13 @@ fn facts_missing_in_files_are_refused_with_libpcaps_message() {
         ),
         ("ifindex 1", "ifindex not supported on Ethernet"),
     ] {
-        let options = Options {
+        let options = CompilerOptions {
             file: Some(ByteOrder::Little),
-            ..Options::default()
+            ..CompilerOptions::default()
         };
         let error = compile(expression, &options).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
-        assert!(compile(expression, &Options::default()).is_ok());
+        assert!(compile(expression, &CompilerOptions::default()).is_ok());
     }
 }
 

@@ -324,14 +324,14 @@ impl List {
 
 #[cfg(test)]
 mod tests {
-    use crate::Options;
+    use crate::CompilerOptions;
 
     /// With different addresses as source and destination, neither is on both sides.
     #[test]
     fn src_and_dst_is_not_a_list() {
         let host = |n: usize| format!("src and dst host 10.0.{}.{}", n / 250, n % 250);
         let list = (0..300).map(host).collect::<Vec<_>>().join(" or ");
-        let program = crate::compile(&list, &Options::default()).unwrap();
+        let program = crate::compile(&list, &CompilerOptions::default()).unwrap();
         let mut frame = [0u8; 60];
         frame[12] = 8;
         for (source, destination, expected) in [(5, 5, true), (5, 6, false), (6, 5, false)] {

@@ -312,7 +312,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
 #[cfg(test)]
 mod tests {
     use super::{APART, Split, TOGETHER, operands};
-    use crate::{FilterError, Options};
+    use crate::{CompilerOptions, FilterError};
     use std::cell::Cell;
 
     fn hosts(count: usize) -> Vec<String> {
@@ -323,9 +323,9 @@ mod tests {
 
     /// Returns the maximum number of operators in a piece for libpcap's optimiser; all of them if it gets the whole.
     fn most_optimised(expression: &str) -> usize {
-        let options = Options {
+        let options = CompilerOptions {
             netmask: Some([255, 255, 255, 0].into()),
-            ..Options::default()
+            ..CompilerOptions::default()
         };
         let compiler = super::super::ready().unwrap();
         let most = Cell::new(0);
@@ -336,7 +336,7 @@ mod tests {
             let optimise = !is_plain;
             compiler.compile(
                 piece,
-                &Options {
+                &CompilerOptions {
                     optimise,
                     ..options
                 },
@@ -372,7 +372,7 @@ mod tests {
         ] {
             let most = most_optimised(&expression);
             assert!(most <= 2 * TOGETHER, "{most}: {expression:.40}");
-            let program = crate::compile(&expression, &Options::default());
+            let program = crate::compile(&expression, &CompilerOptions::default());
             if !expression.contains("broadcast") {
                 crate::lower(&program.unwrap(), &crate::Target::xdp()).unwrap();
             }
@@ -384,7 +384,7 @@ mod tests {
         let mut hosts = hosts(APART);
         hosts[70] = "10.0.0.999".into();
         let expression = format!("host {}", hosts.join(" or "));
-        match crate::compile(&expression, &Options::default()) {
+        match crate::compile(&expression, &CompilerOptions::default()) {
             Err(FilterError::Expression {
                 at: Some(at),
                 message,
@@ -422,7 +422,7 @@ mod tests {
             (format!("{long} or ip[9] > 6 or ether[0] | 1 != 1"), false),
             (format!("mpls and ({long} or port 80)"), false),
         ] {
-            let program = crate::compile(&expression, &Options::default()).unwrap();
+            let program = crate::compile(&expression, &CompilerOptions::default()).unwrap();
             assert_eq!(program.run(&frame, 60) != 0, expected, "{expression:.60}…");
         }
     }

@@ -15,7 +15,7 @@ use super::{Hook, Lowered, Target};
 use crate::classic::op::*;
 use crate::classic::{Classic, Instruction};
 use crate::error::FilterError;
-use crate::expression::{LinkType, Options, compile};
+use crate::expression::{CompilerOptions, LinkType, compile};
 
 /// Maximum offset of an inner packet; headers and options end before.
 const GREATEST_BASE: u32 = 1023;
@@ -39,8 +39,8 @@ struct Found {
 impl Inner {
     /// Compiles an expression for inner packets of both kinds. An expression that libpcap cannot compile for bare IP packets
     /// (`ether host`, `arp`) matches none.
-    pub fn compile(expression: &str, options: &Options) -> Result<Self, FilterError> {
-        let with = |link| Options { link, ..*options };
+    pub fn compile(expression: &str, options: &CompilerOptions) -> Result<Self, FilterError> {
+        let with = |link| CompilerOptions { link, ..*options };
         let ethernet = compile(expression, &with(LinkType::ETHERNET))?;
         let raw = compile(expression, &with(LinkType::RAW_IP))
             .or_else(|_| Classic::parse("1,6 0 0 0"))?;

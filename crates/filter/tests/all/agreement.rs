@@ -239,9 +239,9 @@ fn every_expression_matches_something_and_not_everything() {
 
 #[test]
 fn unoptimised_programs_agree_too() {
-    let plain = trawl_filter::Options {
+    let plain = trawl_filter::CompilerOptions {
         optimise: false,
-        ..trawl_filter::Options::default()
+        ..trawl_filter::CompilerOptions::default()
     };
     for (index, expression) in expressions().iter().enumerate() {
         // libpcap needs minutes for long expressions, and without its optimiser the result exceeds the range of jumps.

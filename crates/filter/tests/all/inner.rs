@@ -2,7 +2,7 @@
 
 use crate::support::machine::{Scene, run};
 use crate::support::packets::{Random, tunnel_frame};
-use trawl_filter::{Classic, Hook, Inner, Options, Target, lower_inner};
+use trawl_filter::{Classic, CompilerOptions, Hook, Inner, Target, lower_inner};
 
 const EXPRESSIONS: [&str; 14] = [
     "tcp port 80",
@@ -26,7 +26,7 @@ fn inner_filters_agree() {
     let mut matched = 0;
     for (index, expression) in EXPRESSIONS.iter().enumerate() {
         trawl_io::libpcap::compile_filters();
-        let inner = Inner::compile(expression, &Options::default()).unwrap();
+        let inner = Inner::compile(expression, &CompilerOptions::default()).unwrap();
         let targets = [
             Target::xdp(),
             Target::tc(),

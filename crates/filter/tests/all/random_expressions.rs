@@ -5,7 +5,7 @@ use crate::agreement::Readers;
 use crate::support::compile;
 use crate::support::oracle::oracle;
 use crate::support::packets::{Random, frames};
-use trawl_filter::{Classic, FilterError, Options};
+use trawl_filter::{Classic, CompilerOptions, FilterError};
 
 const ADDRESSES: [&str; 5] = [
     "10.0.0.1",
@@ -77,7 +77,7 @@ fn expression(r: &mut Random, depth: usize) -> String {
 
 /// Compiles an expression; `None` if libpcap finds that it can never match.
 fn compiled(text: &str) -> Option<Classic> {
-    match compile(text, &Options::default()) {
+    match compile(text, &CompilerOptions::default()) {
         Ok(program) => Some(program),
         Err(FilterError::Expression { .. }) => None,
         Err(other) => panic!("{text}: {other}"),

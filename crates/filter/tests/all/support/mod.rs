@@ -6,7 +6,7 @@ pub mod packets;
 
 use machine::{Scene, run};
 use trawl_ebpf::Insn;
-use trawl_filter::{Classic, FilterError, Options, Quick, Target, lower};
+use trawl_filter::{Classic, CompilerOptions, FilterError, Quick, Target, lower};
 
 /// Returns the expressions of the data file.
 pub fn expressions() -> Vec<&'static str> {
@@ -17,14 +17,14 @@ pub fn expressions() -> Vec<&'static str> {
 }
 
 /// Compiles with the system's libpcap.
-pub fn compile(expression: &str, options: &Options) -> Result<Classic, FilterError> {
+pub fn compile(expression: &str, options: &CompilerOptions) -> Result<Classic, FilterError> {
     trawl_io::libpcap::compile_filters();
     trawl_filter::compile(expression, options)
 }
 
 /// Compiles with tcpdump's defaults.
 pub fn classic(expression: &str) -> Classic {
-    compile(expression, &Options::default()).unwrap_or_else(|e| panic!("{expression}: {e}"))
+    compile(expression, &CompilerOptions::default()).unwrap_or_else(|e| panic!("{expression}: {e}"))
 }
 
 /// Lowers a program, or panics with the error and the program.

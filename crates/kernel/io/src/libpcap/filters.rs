@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use trawl_filter::expression::{ByteOrder, Compiler, Options, Unavailable};
+use trawl_filter::expression::{ByteOrder, Compiler, CompilerOptions, Unavailable};
 use trawl_filter::{Instruction, expression};
 use trawl_sys::{Error, Result};
 
@@ -73,7 +73,11 @@ impl Compiler for AtRunTime {
         })
     }
 
-    fn compile(&self, expression: &str, options: &Options) -> Result<Vec<Instruction>, String> {
+    fn compile(
+        &self,
+        expression: &str,
+        options: &CompilerOptions,
+    ) -> Result<Vec<Instruction>, String> {
         let request = FilterRequest {
             link_type: options.link.0,
             snaplen: options.snaplen,
