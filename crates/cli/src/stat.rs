@@ -155,9 +155,9 @@ fn open(name: &str, input: &Input) -> Result<Opened> {
         figures: FileFigures::default(),
         facts: FileFacts {
             name: input.name.clone(),
-            format: Some(input.reader.format()),
+            format: input.reader.format().name(),
             compression: input.compression.name(),
-            size: regular.as_ref().map(Metadata::len),
+            size_bytes: regular.as_ref().map(Metadata::len),
             ..FileFacts::default()
         },
         file: file.map_err(os)?,

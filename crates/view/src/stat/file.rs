@@ -9,7 +9,6 @@ use trawl_packet::pcapng::block::{
 };
 use trawl_packet::pcapng::options::{InterfaceCounts, Names, Section};
 use trawl_packet::pcapng::{Direction, Interface};
-use trawl_packet::read::FileFormat;
 
 use super::report::{Counted, Figures, counted};
 use super::{Count, Span};
@@ -51,28 +50,26 @@ pub struct Stored {
 }
 
 /// Facts about a file from the file system and the reader.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct FileFacts {
     pub name: String,
-    pub format: Option<FileFormat>,
+    pub format: &'static str,
+    /// `gzip`, `zstd` or `lz4`.
     pub compression: Option<&'static str>,
-    /// Absent for pipes, as the hash is.
-    pub size: Option<u64>,
+    /// Size as stored; absent for pipes, as the hash is.
+    pub size_bytes: Option<u64>,
     pub sha256: Option<String>,
     /// The error that stopped reading before the end of the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct FileReport {
-    pub name: String,
-    pub format: &'static str,
-    /// `gzip`, `zstd` or `lz4`.
-    pub compression: Option<&'static str>,
+    #[serde(flatten)]
+    pub facts: FileFacts,
     pub encapsulations: Vec<Counted>,
     pub packets: u64,
-    /// Size as stored.
-    pub size_bytes: Option<u64>,
     /// Sum of all packets' lengths on the wire.
     pub data_bytes: u64,
     /// Limit of packet lengths that the file states, in its header or in all its interfaces.
@@ -83,14 +80,11 @@ pub struct FileReport {
     pub inferred_limit_max: Option<u32>,
     #[serde(flatten)]
     pub figures: Figures,
-    pub sha256: Option<String>,
     pub sections: Vec<Section>,
     pub resolved_ipv4: u64,
     pub resolved_ipv6: u64,
     pub decryption_secrets: u64,
     pub interfaces: Vec<InterfaceReport>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -170,19 +164,15 @@ impl FileFigures {
                 .all(|interface| limit(interface) == Some(*first))
         });
         FileReport {
-            name: facts.name,
-            format: facts.format.map_or("", FileFormat::name),
-            compression: facts.compression,
+            facts,
             encapsulations: self.encapsulations(interfaces),
             packets,
-            size_bytes: facts.size,
             data_bytes: bytes,
             snaplen,
             cut: self.cut_packets,
             inferred_limit_min: self.cut.map(|(least, _)| least),
             inferred_limit_max: self.cut.map(|(_, most)| most),
             figures: Figures::new(self.total, &self.span),
-            sha256: facts.sha256,
             sections: self.sections.clone(),
             resolved_ipv4: self.names.ipv4,
             resolved_ipv6: self.names.ipv6,
@@ -195,7 +185,6 @@ impl FileFigures {
                     described(interface, seen)
                 })
                 .collect(),
-            error: facts.error,
         }
     }
 

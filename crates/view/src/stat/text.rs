@@ -239,11 +239,14 @@ impl FileReport {
         let mut line = |name: &str, value: String| {
             let _ = writeln!(out, "{name:<18}{value}");
         };
-        line("file", self.name.clone());
-        let compressed = self.compression.map(|how| format!(", compressed by {how}"));
+        line("file", self.facts.name.clone());
+        let compressed = self
+            .facts
+            .compression
+            .map(|how| format!(", compressed by {how}"));
         line(
             "type",
-            self.format.to_owned() + &compressed.unwrap_or_default(),
+            self.facts.format.to_owned() + &compressed.unwrap_or_default(),
         );
         for kind in &self.encapsulations {
             let packets = format!("{}: {} packets", kind.name, kind.packets);
@@ -258,7 +261,7 @@ impl FileReport {
             _ => String::new(),
         };
         line("size limit", limit + &inferred);
-        if let Some(size) = self.size_bytes {
+        if let Some(size) = self.facts.size_bytes {
             line("file size", format!("{size} bytes"));
         }
         line("data size", format!("{} bytes", self.data_bytes));
@@ -266,7 +269,7 @@ impl FileReport {
             line("packets", self.packets.to_string());
             self.figures.write(&mut line, "", time);
         }
-        if let Some(hash) = &self.sha256 {
+        if let Some(hash) = &self.facts.sha256 {
             line("SHA256", hash.clone());
         }
         for section in &self.sections {
@@ -296,7 +299,7 @@ impl FileReport {
         for (index, interface) in self.interfaces.iter().enumerate() {
             line(&format!("interface {index}"), interface.words());
         }
-        if let Some(error) = &self.error {
+        if let Some(error) = &self.facts.error {
             line("read until", error.clone());
         }
         let _ = writeln!(out);
