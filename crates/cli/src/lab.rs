@@ -335,7 +335,7 @@ fn list(as_json: bool) -> Result<String> {
 }
 
 fn send_frames(args: &Send) -> Result<String> {
-    let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
+    let namespace = args.netns.open()?;
     let interface = Interface::find(namespace.as_ref(), &args.interface)?;
     let Some(mac) = interface.mac else {
         return Err(Error::failed(

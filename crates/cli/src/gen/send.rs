@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::json;
 use trawl_capture::capture_site::CaptureSite;
@@ -23,7 +22,7 @@ use trawl_view::record::PacketView;
 
 use super::output::{Frame, Sent, Watch, summary};
 use super::traffic::{self, Shape};
-use crate::args::NetnsArg;
+use crate::args::{NamedValue, NetnsArg, choice};
 use crate::json;
 use crate::terminal::write_out;
 use crate::units;
@@ -36,24 +35,27 @@ const TRIAL_SECONDS: u64 = 10;
 
 const LINKTYPE_ETHERNET: u16 = 1;
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum EngineName {
-    /// The fastest that works in a trial
-    Auto,
-    /// XDP frames made in the kernel
-    Live,
-    /// An AF_XDP socket
-    Xsk,
-    /// A packet socket: works everywhere
-    Packet,
-}
+const ENGINES: [NamedValue<EngineChoice>; 4] = [
+    (
+        "auto",
+        "The fastest that works in a trial",
+        EngineChoice::Auto,
+    ),
+    ("live", "XDP frames made in the kernel", EngineChoice::Live),
+    ("xsk", "An AF_XDP socket", EngineChoice::Xsk),
+    (
+        "packet",
+        "A packet socket: works everywhere",
+        EngineChoice::Packet,
+    ),
+];
 
 /// Arguments of all commands that send.
 #[derive(Debug, clap::Args)]
 pub struct SenderArgs {
     /// Engine that passes frames to the device
-    #[arg(long, value_enum, default_value_t = EngineName::Auto)]
-    engine: EngineName,
+    #[arg(long, value_parser = choice(&ENGINES), default_value = "auto")]
+    engine: EngineChoice,
     /// Frames that the live engine makes before it passes them on [default: 64]
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     batch: Option<u32>,
@@ -72,12 +74,7 @@ impl SenderArgs {
     /// Returns the engine's parameters for one of the threads.
     pub fn engine(&self, thread: usize, notes: &Notes) -> EngineOptions {
         EngineOptions {
-            choice: match self.engine {
-                EngineName::Auto => EngineChoice::Auto,
-                EngineName::Live => EngineChoice::Live,
-                EngineName::Xsk => EngineChoice::Xsk,
-                EngineName::Packet => EngineChoice::Packet,
-            },
+            choice: self.engine,
             batch: self.batch,
             queue: self.queue + thread as u32,
             notes: notes.clone(),
@@ -144,10 +141,7 @@ impl SendArgs {
     fn site(&self, spec: Option<&Spec>) -> Result<CaptureSite> {
         let name = match (&self.interface, spec) {
             (Some(name), _) => name.clone(),
-            (None, Some(spec)) => {
-                let namespace = self.netns.as_deref().map(Namespace::open).transpose()?;
-                target::interface_for(spec, namespace.as_ref())?
-            }
+            (None, Some(spec)) => target::interface_for(spec, self.netns.open()?.as_ref())?,
             (None, None) => {
                 return Err(Error::usage("cannot send", "no interface is given").fix("give -i IF"));
             }

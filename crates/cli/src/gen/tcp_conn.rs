@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 use trawl_gen::connections::{Connecting, ConnectionAccount, run as run_connections};
-use trawl_sys::netns::Namespace;
 use trawl_sys::{Error, Result};
 
 use super::output::{Watch, rate, time};
@@ -52,7 +51,7 @@ pub struct TcpConnArgs {
 const DEFAULT_TIME: Duration = Duration::from_secs(10);
 
 pub fn run(args: &TcpConnArgs) -> Result<ExitCode> {
-    let namespace = args.netns.as_deref().map(Namespace::open).transpose()?;
+    let namespace = args.netns.open()?;
     let plan = Connecting {
         namespace: namespace.as_ref(),
         to: args.to,
