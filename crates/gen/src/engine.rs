@@ -328,7 +328,7 @@ impl Xsk {
     }
 
     /// Returns a text that says whether frames are copied.
-    pub fn way(&self) -> &'static str {
+    pub fn copy_mode(&self) -> &'static str {
         if self.device.is_zero_copy() {
             "AF_XDP without copying: the device reads frames in place"
         } else {

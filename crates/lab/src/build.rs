@@ -340,8 +340,8 @@ fn routes(topology: &Topology, node: &Node, inside: &Namespace) -> Result<()> {
         }
     }
     let neighbour = node.gateway.as_deref();
-    let way = neighbour.and_then(|neighbour| topology.way_to_neighbour(&node.name, neighbour));
-    if let Some((interface, gateways)) = way {
+    let path = neighbour.and_then(|neighbour| topology.path_to_neighbour(&node.name, neighbour));
+    if let Some((interface, gateways)) = path {
         let interface = netlink.link(interface)?.index;
         for gateway in gateways {
             let destination = match gateway {

@@ -218,7 +218,7 @@ impl Topology {
     }
 
     /// Returns the node's interface to a neighbour, and the neighbour's addresses.
-    pub fn way_to_neighbour(&self, node: &str, neighbour: &str) -> Option<(&str, [IpAddr; 2])> {
+    pub fn path_to_neighbour(&self, node: &str, neighbour: &str) -> Option<(&str, [IpAddr; 2])> {
         let mut links = self.links_of(node);
         let (number, link, side) =
             links.find(|(_, link, side)| link.end(1 - side).node == neighbour)?;
@@ -240,7 +240,7 @@ impl Topology {
                 return wrong(format!("node {}", node.name), "it is defined twice");
             }
             if let Some(gateway) = &node.gateway
-                && self.way_to_neighbour(&node.name, gateway).is_none()
+                && self.path_to_neighbour(&node.name, gateway).is_none()
             {
                 return wrong(
                     format!("node {}", node.name),
@@ -302,8 +302,8 @@ impl Topology {
         let mut hops = Vec::new();
         while let Some(here) = queue.pop_front() {
             for (number, link, side) in self.links_of(&here) {
-                let way = first.get(here.as_str()).copied();
-                if let Some((interface, gateways)) = way
+                let path = first.get(here.as_str()).copied();
+                if let Some((interface, gateways)) = path
                     && !networks.contains(&number)
                 {
                     networks.push(number);
@@ -319,7 +319,7 @@ impl Topology {
                 }
                 seen.push(there.to_owned());
                 let gateways = [ipv4(number, 1 - side).into(), ipv6(number, 1 - side).into()];
-                first.insert(there, way.unwrap_or((link.end(side).interface, gateways)));
+                first.insert(there, path.unwrap_or((link.end(side).interface, gateways)));
                 queue.push_back(there.to_owned());
             }
         }

@@ -177,13 +177,13 @@ impl Records {
     /// Returns a record's header, as long as the file's header implies, and the packet.
     pub fn parts<'a>(&self, record: &'a [u8]) -> [&'a [u8]; 2] {
         let stored = self.record_headers[0];
-        let told = if self.is_usual {
+        let length = if self.is_usual {
             RECORD_HEADER_LEN
         } else {
             stored
         };
         [
-            &record[..told.min(record.len())],
+            &record[..length.min(record.len())],
             record.get(stored..).unwrap_or_default(),
         ]
     }

@@ -78,7 +78,7 @@ pub fn lower_inner(inner: &Inner, target: &Target) -> Result<Lowered, FilterErro
     let locator = program()?;
     let mut emitter = Emitter::new(target);
     emitter.keeps_length = !emitter.is_slow_only();
-    let way = emitter.graph(&locator)?;
+    let locating = emitter.graph(&locator)?;
     let mut ways = Vec::new();
     let views = if target.puts_tag_back() {
         &[View::Plain, View::Tagged][..]
@@ -87,7 +87,7 @@ pub fn lower_inner(inner: &Inner, target: &Target) -> Result<Lowered, FilterErro
     };
     for &view in views {
         let (fast, slow) = (emitter.asm.label(), emitter.asm.label());
-        let version = emitter.version(&way, view, None, Returns::To { fast, slow })?;
+        let version = emitter.version(&locating, view, None, Returns::To { fast, slow })?;
         ways.push((view, version, fast, slow));
     }
     let ethernet = emitter.graph(&inner.ethernet)?;

@@ -105,7 +105,7 @@ pub fn open(
             left: ORDER.to_vec(),
             held: None,
             chosen: None,
-            _fixed: Vec::new(),
+            _peer_programs: Vec::new(),
         })),
         one => open_one(one, interface, source, options),
     }
@@ -121,7 +121,7 @@ fn open_one(
         EngineChoice::Live => Box::new(Live::open(interface, source, options.batch)?),
         EngineChoice::Xsk => {
             let xsk = Xsk::open(interface, options.queue, source.longest())?;
-            options.notes.say(xsk.way().to_owned());
+            options.notes.say(xsk.copy_mode().to_owned());
             Box::new(xsk)
         }
         EngineChoice::Auto | EngineChoice::Packet => {
@@ -140,7 +140,7 @@ struct Auto {
     held: Option<Vec<u8>>,
     chosen: Option<Box<dyn Engine>>,
     /// Temporary programs, attached for the duration of the run.
-    _fixed: Vec<Fixed>,
+    _peer_programs: Vec<PeerProgram>,
 }
 
 /// A source whose first frame survives a failed trial.
@@ -194,10 +194,10 @@ impl Auto {
                 continue;
             }
             if one == EngineChoice::Live {
-                match peer_takes_frames(&self.interface) {
-                    Ok(Some(fixed)) => {
-                        self.options.notes.say(fixed.told().to_owned());
-                        self._fixed.push(fixed);
+                match make_peer_accept(&self.interface) {
+                    Ok(Some(program)) => {
+                        self.options.notes.say(program.notice().to_owned());
+                        self._peer_programs.push(program);
                     }
                     Ok(None) => {}
                     Err(why) => {
@@ -349,19 +349,19 @@ const GRO: &str = "rx-gro";
 
 /// A temporary program, detached on drop or when the process ends.
 #[derive(Debug)]
-pub(super) struct Fixed {
+pub(super) struct PeerProgram {
     _link: OwnedFd,
-    told: String,
+    notice: String,
 }
 
-impl Fixed {
-    pub fn told(&self) -> &str {
-        &self.told
+impl PeerProgram {
+    pub fn notice(&self) -> &str {
+        &self.notice
     }
 }
 
 /// Makes the other end of a veth accept XDP frames, if it does not; an error is the reason why it cannot.
-pub(super) fn peer_takes_frames(interface: &str) -> Result<Option<Fixed>> {
+pub(super) fn make_peer_accept(interface: &str) -> Result<Option<PeerProgram>> {
     let link = Netlink::here()?.link(interface)?;
     if link.kind.as_deref() != Some("veth") {
         return Ok(None);
@@ -403,9 +403,9 @@ pub(super) fn peer_takes_frames(interface: &str) -> Result<Option<Fixed>> {
             .map_err(|refused| cannot(refused.explain(&site, "trawl_pass").why()))
     };
     let link = attach()?;
-    Ok(Some(Fixed {
+    Ok(Some(PeerProgram {
         _link: link,
-        told: format!(
+        notice: format!(
             "{label} accepts XDP frames during this run: an XDP program that passes every packet is attached"
         ),
     }))

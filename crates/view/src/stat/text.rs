@@ -273,12 +273,12 @@ impl FileReport {
             line("SHA256", hash.clone());
         }
         for section in &self.sections {
-            let told = [
+            let facts = [
                 ("hardware", &section.hardware),
                 ("capture system", &section.os),
                 ("application", &section.application),
             ];
-            for (name, value) in told {
+            for (name, value) in facts {
                 if let Some(value) = value {
                     line(name, value.escape_debug().to_string());
                 }
