@@ -159,7 +159,7 @@ impl Subcommand for Run {
                 .about(one.about)
                 .hide(one.about.is_empty())
                 .disable_help_flag(true)
-                .after_help(format!("{} --help shows its help", one.command))
+                .after_help(format!("trawl {} --help shows its own help", one.command))
                 .arg(arguments)
         };
         command.subcommands(COMMANDS.iter().map(stub))
