@@ -123,7 +123,7 @@ fn names() -> Vec<CompletionCandidate> {
 }
 
 impl Run {
-    /// Returns the experiments, each once. With `groups`, the name of a group is that of all its experiments.
+    /// Returns the experiments, each once. With `groups`, a group stands for all its experiments.
     pub fn experiments(&self, groups: bool) -> Result<Vec<String>> {
         let mut found: Vec<&str> = Vec::new();
         if self.all {

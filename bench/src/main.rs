@@ -1,4 +1,4 @@
-//! `trawl bench`: runs experiments of published studies beside the peers, and makes a report of the results.
+//! `trawl bench`: runs experiments of published studies together with the peers, and reports the results.
 
 mod capture;
 mod commands;
