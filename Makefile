@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: install uninstall deb help build build-bench build-dpdk build-query build-bus demo test test-quick test-vm test-vm-all fuzz bench fmt lint lock format english clippy doc man record site dist clean size
+.PHONY: install uninstall deb help build build-bench build-dpdk build-fleet all demo test test-quick test-vm test-vm-all fuzz bench fmt lint lock format english clippy doc man record site dist clean size
 
 # Rustup puts cargo where a root shell does not always look.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -21,17 +21,15 @@ build-bench: ## Build the helper for trawl bench, target/release/trawl-bench
 	@scripts/install build
 	cargo build --locked --release --bin trawl-bench
 
-build-query: ## Build the helper for trawl query, target/release/trawl-query; DataFusion takes minutes
+build-fleet: ## Build the helper for trawl store, trawl fleet and capture --store, target/release/trawl-fleet; takes minutes
 	@scripts/install build
-	@scripts/build-query release
-
-build-bus: ## Build the helper of trawl agent and trawl fleet for NATS, target/release/trawl-bus
-	@scripts/install build
-	@scripts/build-bus release
+	@scripts/build-fleet release
 
 build: ## Build the release binary, target/release/trawl
 	@scripts/install build
-	cargo build --locked --release --bin trawl --features cloud
+	cargo build --locked --release --bin trawl
+
+all: build build-bench build-fleet build-dpdk ## Build trawl and its helpers
 
 demo: build ## Show the main job in a lab that is made and removed
 	@scripts/install demo
@@ -63,7 +61,7 @@ test-quick: ## Run the unit tests only
 
 fuzz: ## Run the parsers on changed bytes, each for FUZZ_SECONDS
 	@scripts/install build
-	TRAWL_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --locked --workspace --features trawl/cloud --test fuzz -- --nocapture --test-threads 1
+	TRAWL_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --locked --workspace --test fuzz -- --nocapture --test-threads 1
 
 bench: build build-bench ## Measure recording to a file beside the peers that are installed
 	@scripts/install demo
@@ -74,8 +72,7 @@ fmt: ## Format the source
 	@scripts/install build lint
 	cargo fmt --all
 	cargo fmt --manifest-path fuzz/Cargo.toml
-	cargo fmt --manifest-path crates/query/Cargo.toml
-	cargo fmt --manifest-path crates/bus/Cargo.toml
+	cargo fmt --manifest-path fleet/Cargo.toml
 
 size: ## Print lines and files by crate
 	@scripts/size
@@ -86,8 +83,7 @@ lock:
 	@scripts/install build
 	cargo metadata --locked --format-version 1 >/dev/null
 	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
-	cargo metadata --locked --format-version 1 --manifest-path crates/query/Cargo.toml >/dev/null
-	cargo metadata --locked --format-version 1 --manifest-path crates/bus/Cargo.toml >/dev/null
+	cargo metadata --locked --format-version 1 --manifest-path fleet/Cargo.toml >/dev/null
 
 english:
 	@scripts/lint-english
@@ -97,22 +93,21 @@ format:
 	@scripts/install build lint
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
-	cargo fmt --manifest-path crates/query/Cargo.toml --check
-	cargo fmt --manifest-path crates/bus/Cargo.toml --check
+	cargo fmt --manifest-path fleet/Cargo.toml --check
 
 clippy:
 	@scripts/install build lint
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo clippy --locked --manifest-path crates/query/Cargo.toml --target-dir $(TARGET) -- -D warnings
-	cargo clippy --locked --manifest-path crates/bus/Cargo.toml --target-dir $(TARGET) -- -D warnings
+	cargo clippy --locked --manifest-path fleet/Cargo.toml --target-dir $(TARGET)/fleet --all-targets -- -D warnings
 
 doc: ## Make the documentation of the libraries, target/doc
 	@scripts/install build
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --quiet -p trawl-packet -p trawl-filter -p trawl-view -p trawl-pipeline -p trawl-capture
 
-man: build build-bench ## Write the manual pages of docs/man anew
+man: build build-bench build-fleet ## Write the manual pages of docs/man anew
 	$(TARGET)/release/trawl man docs/man
 	$(TARGET)/release/trawl-bench man docs/man
+	$(TARGET)/release/trawl-fleet man docs/man
 
 record: build ## Record the demonstration as docs/demo.svg, the picture in the README
 	@scripts/install demo
@@ -132,7 +127,7 @@ BINARY ?= $(TARGET)/release/trawl
 install: ## Install the release binary, manual pages, completions, units and Wireshark's extcap script
 	@[ -x $(BINARY) ] || $(MAKE) --no-print-directory build
 	install -D -m 755 $(BINARY) $(ROOT)/bin/trawl
-	for helper in trawl-bench trawl-dpdk trawl-query trawl-bus; do [ ! -x $(TARGET)/release/$$helper ] || \
+	for helper in trawl-bench trawl-dpdk trawl-fleet; do [ ! -x $(TARGET)/release/$$helper ] || \
 	    install -D -m 755 $(TARGET)/release/$$helper $(ROOT)/libexec/trawl/$$helper; done
 	for page in docs/man/*.1; do install -D -m 644 $$page $(ROOT)/share/man/man1/$${page##*/}; done
 	mkdir -p $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/vendor-completions $(ROOT)/share/fish/vendor_completions.d
@@ -151,7 +146,7 @@ install: ## Install the release binary, manual pages, completions, units and Wir
 	chmod 755 $(DESTDIR)$(EXTCAP)/trawl
 
 uninstall: ## Remove what `make install` put into place
-	rm -f $(ROOT)/bin/trawl $(ROOT)/libexec/trawl/trawl-bench $(ROOT)/libexec/trawl/trawl-dpdk $(ROOT)/libexec/trawl/trawl-query $(ROOT)/libexec/trawl/trawl-bus $(ROOT)/share/bash-completion/completions/trawl
+	rm -f $(ROOT)/bin/trawl $(ROOT)/libexec/trawl/trawl-bench $(ROOT)/libexec/trawl/trawl-dpdk $(ROOT)/libexec/trawl/trawl-fleet $(ROOT)/share/bash-completion/completions/trawl
 	rm -f $(ROOT)/share/zsh/vendor-completions/_trawl $(ROOT)/share/fish/vendor_completions.d/trawl.fish
 	for page in docs/man/*.1; do rm -f $(ROOT)/share/man/man1/$${page##*/}; done
 	for unit in packaging/systemd/*.service; do rm -f $(ROOT)/lib/systemd/system/$${unit##*/}; done
@@ -167,7 +162,7 @@ dist: ## Make the files of a release in out/dist, twice, and compare them
 	@scripts/install build dist
 	@scripts/dist --twice
 
-deb: build build-bench build-query build-bus ## Make a Debian package in out/
+deb: build build-bench build-fleet ## Make a Debian package in out/
 	@scripts/deb
 
 clean: ## Remove what was built and recorded

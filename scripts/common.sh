@@ -22,7 +22,7 @@ readonly VM_PACKAGES=(bison flex ipvsadm qemu-system-x86 xdp-tools)
 readonly DIST_PACKAGES=(bison flex git gcc-aarch64-linux-gnu libc6-dev-arm64-cross jq qemu-user-static rpm)
 
 # All that tests run, by one selection for every purpose: cargo would build another with other features, and again.
-readonly TESTED=(--locked --workspace --features trawl/cloud)
+readonly TESTED=(--locked --workspace)
 
 # Rustup puts cargo where a root shell does not always look.
 if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then

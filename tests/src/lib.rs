@@ -69,6 +69,15 @@ pub fn feature_or_skip(feature: Feature) -> bool {
     }
 }
 
+/// Returns whether a helper of trawl's is next to it; otherwise reports that the test is skipped.
+pub fn helper_or_skip(program: &str, build: &str) -> bool {
+    let is_built = binary::path().with_file_name(program).exists();
+    if !is_built {
+        skip(&format!("{program} is not built: {build}"));
+    }
+    is_built
+}
+
 /// Returns whether the programs that the test needs are installed; reports that it is skipped if one is missing.
 pub fn tools_or_skip(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -237,7 +237,7 @@ fn program() {
     fuzz("program", 20_000, Vec::new(), expressions::program);
 }
 
-/// Untrusted texts: comments of dropped packets, files of agents and labs, records of a store, arguments of a dispatcher, and
+/// Untrusted texts: comments of dropped packets, files of labs, records of a store, arguments of a dispatcher, and
 /// stamps of received packets.
 #[test]
 fn documents() {
@@ -254,8 +254,6 @@ fn documents() {
         if let Some(drop) = trawl_view::drop::Drop::parse(text) {
             let _ = drop.to_string();
         }
-        let _ = trawl_agent::desired::Desired::parse(text);
-        let _ = trawl_agent::policy::Policy::parse(text);
         let _ = trawl_lab::topology::Topology::parse(text);
     });
 }

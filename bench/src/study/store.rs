@@ -294,7 +294,7 @@ pub fn indexes(space: &Space) -> Result<Vec<Case>> {
     let packets = (space.number("packets")? * MILLION) as u64;
     let case = |x: f64| {
         let kept = Kept::default();
-        Case::new("trawl index", x, move |bench| {
+        Case::new("trawl store index", x, move |bench| {
             let make = || Made::new(bench, packets, x as usize);
             Ok(kept.with(make, |made| index(bench, made))?)
         })
@@ -307,7 +307,7 @@ fn index(bench: &Bench, made: &Made) -> Result<Measured> {
     let mut command = process::command("taskset");
     command.args(["-c", &capture_cpu().to_string()]);
     command.arg(&bench.trawl);
-    command.args(["index", "--rebuild", "--json", &made.url()]);
+    command.args(["store", "index", "--rebuild", "--json", &made.url()]);
     let began = Instant::now();
     let before = children_cpu_seconds();
     let said = process::json_of(&mut command)?;
@@ -350,14 +350,14 @@ pub fn searches(space: &Space) -> Result<Vec<Case>> {
 fn haystack(bench: &Bench, packets: u64, flows: usize, hosts: u64) -> Result<Made> {
     let mut made = Made::new(bench, packets, flows)?;
     let url = made.url();
-    bench.run(&["index", "--json", &url])?;
+    bench.run(&["store", "index", "--json", &url])?;
     made.multiply(hosts)?;
     made.add_needle(FEW, FEW_FLOWS)?;
-    bench.run(&["index", "--json", &url])?;
+    bench.run(&["store", "index", "--json", &url])?;
     Ok(made)
 }
 
-/// Option of `trawl query`, the beginning of its value, which the needle completes, and further arguments.
+/// Option of `trawl store query`, the beginning of its value, which the needle completes, and further arguments.
 type Search = (&'static str, &'static str, &'static [&'static str]);
 
 const SEARCHES: &[(&str, Search)] = &[
@@ -377,7 +377,14 @@ fn find(bench: &Bench, (option, begun, more): Search, made: &Made) -> Result<Mea
         "--csv" => format!("{begun}'{NEEDLE}'"),
         _ => format!("{begun}{NEEDLE}"),
     };
-    let mut query = bench.command(&["query", "--store", &made.url(), "--spool", "/nonexistent"]);
+    let mut query = bench.command(&[
+        "store",
+        "query",
+        "--store",
+        &made.url(),
+        "--spool",
+        "/nonexistent",
+    ]);
     query.args([option, &wanted]).args(more);
     let began = Instant::now();
     let said = process::run(&mut query)?;

@@ -26,7 +26,7 @@ use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::Event;
 use trawl_capture::options::TimeSource;
 use trawl_capture::plan::CapturePlan;
-use trawl_capture::session::{self, Attached, Ended, Observer};
+use trawl_capture::session::{self, Ended, Observer};
 use trawl_capture::summary::Summary;
 use trawl_io::libpcap::choose_for_filters;
 use trawl_sink::{COMPRESSION_LIMIT, compression_threads};
@@ -42,6 +42,7 @@ use progress::Terminal;
 use shown::{Shown, packets};
 
 use crate::args::{JsonForm, begin_verifier_log};
+use crate::helpers::FLEET;
 use crate::{json, published, terminal};
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -67,6 +68,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     if args.remote.are_named() {
         return remote::capture(&args.remote, &plan, &display);
+    }
+    if plan.store.is_some() {
+        // Refused before anything is attached.
+        FLEET.command()?;
     }
     let sites = interfaces::find(&plan)?;
     outputs::check(&plan, &display, &sites)?;
@@ -123,11 +128,8 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
     let mut is_stored = true;
     let (mut summary, ended) = match (&outputs.first, &plan.store) {
         (First::None, Some(store)) => {
-            let user = outputs.user.clone();
-            let confine =
-                |attached: Attached| attached.confine(outputs.user, Capabilities::empty());
             let (summary, ended, outcome) =
-                stored::record(attached, store, user, confine, &mut observer)?;
+                stored::record(attached, store, outputs.user, &mut observer)?;
             is_stored = stored::tell(&outcome, &store.url);
             (summary, ended)
         }

@@ -16,10 +16,7 @@ const GROUPS: help::Groups = &[
         &["capture", "read", "stat", "top", "why", "follow", "filter"],
     ),
     ("Act", &["xdp", "guard", "route", "balance", "gen"]),
-    (
-        "Many hosts",
-        &["store", "index", "query", "trace-flow", "agent", "fleet"],
-    ),
+    ("Many hosts", &["store", "fleet"]),
     ("Measure", &["bench"]),
     (
         "This machine",

@@ -23,8 +23,14 @@ const BENCH: Helper = Helper {
     build: "make build-bench",
 };
 
+/// Stores of captures and their index, agents, and the bus; also the process that stores a capture's chunks.
+pub const FLEET: Helper = Helper {
+    program: "trawl-fleet",
+    build: "make build-fleet",
+};
+
 /// The helpers that `trawl --version` and `trawl doctor` list.
-pub const ALL: &[&Helper] = &[&BENCH];
+pub const ALL: &[&Helper] = &[&BENCH, &FLEET];
 
 /// A command that a helper carries out.
 #[derive(Debug)]
@@ -48,6 +54,42 @@ const COMMANDS: &[Forwarded] = &[
         command: "report",
         helper: &BENCH,
         first: &["report"],
+        about: "",
+    },
+    Forwarded {
+        command: "store",
+        helper: &FLEET,
+        first: &["store"],
+        about: "Manages stores of captures: lists, verifies, prunes, indexes and queries them",
+    },
+    Forwarded {
+        command: "fleet",
+        helper: &FLEET,
+        first: &["fleet"],
+        about: "Captures on many hosts, whose agents follow a file or a NATS server",
+    },
+    Forwarded {
+        command: "index",
+        helper: &FLEET,
+        first: &["store", "index"],
+        about: "",
+    },
+    Forwarded {
+        command: "query",
+        helper: &FLEET,
+        first: &["store", "query"],
+        about: "",
+    },
+    Forwarded {
+        command: "trace-flow",
+        helper: &FLEET,
+        first: &["store", "trace"],
+        about: "",
+    },
+    Forwarded {
+        command: "agent",
+        helper: &FLEET,
+        first: &["fleet", "agent"],
         about: "",
     },
 ];
@@ -78,7 +120,7 @@ impl Helper {
     }
 
     /// Returns a command that runs the helper.
-    fn command(&self) -> Result<std::process::Command> {
+    pub fn command(&self) -> Result<std::process::Command> {
         let missing = || {
             let why = "it is neither next to trawl's binary nor in libexec/trawl";
             let fix = format!("{} in trawl's source builds it", self.build);

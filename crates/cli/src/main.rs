@@ -1,6 +1,5 @@
 //! The binary: arguments and terminal output, nothing else.
 
-mod agent;
 mod args;
 mod balance;
 mod capture;
@@ -11,7 +10,6 @@ mod doctor;
 mod extcap;
 mod figures;
 mod filter;
-mod fleet;
 mod follow;
 mod r#gen;
 mod guard;
@@ -21,12 +19,10 @@ mod helpers;
 mod lab;
 mod live;
 mod program_args;
-mod query;
 mod read;
 mod route;
 mod serve;
 mod stat;
-mod store;
 mod top;
 mod why;
 mod xdp;
@@ -79,14 +75,6 @@ enum Command {
     Balance(Box<balance::Args>),
     #[command(flatten)]
     Helper(helpers::Run),
-    Store(store::Args),
-    #[command(hide = true)]
-    Upload(store::Upload),
-    Index(store::Index),
-    Query(Box<query::Args>),
-    TraceFlow(query::trace::Args),
-    Agent(agent::Args),
-    Fleet(fleet::Args),
     Lab(lab::LabArgs),
     Demo(demo::Args),
     Completions(completion::Completions),
@@ -157,13 +145,6 @@ fn run(cli: Cli) -> trawl_sys::Result<ExitCode> {
         Command::Guard(args) => guard::run(*args),
         Command::Balance(args) => balance::run(*args),
         Command::Helper(helper) => helper.run(),
-        Command::Store(args) => store::run(args),
-        Command::Upload(args) => store::upload(&args),
-        Command::Index(args) => store::index(args),
-        Command::Query(args) => query::run(*args),
-        Command::TraceFlow(args) => query::trace::run(&args),
-        Command::Agent(args) => agent::run(args),
-        Command::Fleet(args) => fleet::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Completions(args) => completion::print_script(args),

@@ -6,7 +6,6 @@ mod input;
 mod output;
 mod selection;
 
-use std::io::Read;
 use std::process::ExitCode;
 
 use serde_json::json;
@@ -25,12 +24,12 @@ use trawl_view::merge::Merge;
 use trawl_view::record::PacketSource;
 
 pub use args::ReadArgs;
-pub(crate) use args::{Form, Request, split_files};
+use args::Request;
+pub(crate) use args::split_files;
 use files::Written;
 pub(crate) use input::Input;
 use output::Output;
 use selection::Selection;
-pub(crate) use selection::{Bound, parse_bound};
 
 use crate::capture::interfaces;
 use crate::doctor;
@@ -85,17 +84,6 @@ pub fn run(args: ReadArgs) -> Result<ExitCode> {
     let reading = Reading::new(&request, inputs, filter)?;
     give_up_privileges(&request)?;
     reading.run(signals.as_ref())
-}
-
-/// Shows packets that do not come from a file, or writes them to one.
-pub(crate) fn show_stream(
-    request: &Request,
-    name: &str,
-    stream: Box<dyn Read>,
-) -> Result<ExitCode> {
-    let input = Input::of_stream(name, stream)?;
-    let filter = file_filter(request.filter.as_ref(), Some(&input))?;
-    Reading::new(request, vec![input], filter)?.run(None)
 }
 
 /// Gives up privileges once all files are open: untrusted bytes are parsed with no more rights than that needs.

@@ -1,5 +1,6 @@
 //! Code that trawl's programs share: messages, JSON, exit status, output files, published statistics.
 
+pub mod bound;
 pub mod help;
 pub mod json;
 pub mod outfile;

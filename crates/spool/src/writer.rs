@@ -336,7 +336,7 @@ impl StoreWriter {
         })
     }
 
-    /// Waits for the process that stores, which ends by itself unless a call does not return.
+    /// Waits for the process that stores the chunks. It ends on its own unless a call does not return.
     fn wait_for_store(&mut self) -> Option<String> {
         let (process, thread) = self.uploader.take()?;
         let until = Instant::now() + self.patience + GRACE;

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use trawl_tests::generator::generate;
 use trawl_tests::witness::nothing_attached;
-use trawl_tests::{Lab, Running, binary, frames, skip, tools_or_skip, trawl, wait_until};
+use trawl_tests::{Lab, Running, frames, helper_or_skip, tools_or_skip, trawl, wait_until};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -66,7 +66,7 @@ fn state(lab: &Lab, names: &[&str], more: &str) -> String {
 
 fn agent(lab: &Lab, more: &[&str]) -> Running {
     let (spool, memory, report) = (lab.file("spool"), lab.file("memory"), lab.file("report"));
-    let base = ["agent", "--spool", &spool, "--memory", &memory];
+    let base = ["fleet", "agent", "--spool", &spool, "--memory", &memory];
     let base = [&base[..], &["--report", &report], more].concat();
     Running::start(&base, "following")
 }
@@ -100,7 +100,7 @@ fn agent_follows_its_file() {
     let listing = trawl(&["store", "verify", &url]);
     assert!(listing.status.success(), "{listing:?}");
     // The first capture indexed its chunks, the second did not.
-    let indexed = trawl(&["index", "--json", &url]);
+    let indexed = trawl(&["store", "index", "--json", &url]);
     let indexed: Value = serde_json::from_slice(&indexed.stdout).expect("JSON");
     assert!(indexed["there"].as_u64() > Some(0), "{indexed}");
     assert!(indexed["files"].as_u64() > Some(0), "{indexed}");
@@ -136,7 +136,7 @@ fn policy_bounds_the_desired_captures() {
         report(&path)["captures"][0]["refused"]["kind"] == "index"
     });
     assert_eq!(agent.stop().status.code(), Some(0));
-    let nats = ["agent", "--nats", "nats://127.0.0.1:1"];
+    let nats = ["fleet", "agent", "--nats", "nats://127.0.0.1:1"];
     assert_eq!(trawl(&nats).status.code(), Some(2), "no policy");
 }
 
@@ -195,11 +195,8 @@ fn documented_accounts() -> String {
 
 impl Nats {
     fn is_there() -> bool {
-        if !binary::path().with_file_name("trawl-bus").exists() {
-            skip("trawl-bus is not built: make build-bus");
-            return false;
-        }
-        tools_or_skip(&["nats-server", "openssl"])
+        helper_or_skip("trawl-fleet", "make build-fleet")
+            && tools_or_skip(&["nats-server", "openssl"])
     }
 
     /// Starts it with users by credentials instead, and without TLS.
@@ -394,7 +391,7 @@ impl Nats {
         fs::write(&policy, text).expect("a file");
         let place = self.place(key);
         let place: Vec<&str> = place.iter().map(String::as_str).collect();
-        let base = ["agent", "--host", host, "--spool", &spool];
+        let base = ["fleet", "agent", "--host", host, "--spool", &spool];
         let report = lab.file(&format!("report-{host}"));
         let own = [
             "--memory", &memory, "--policy", &policy, "--report", &report,
@@ -463,7 +460,7 @@ fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     // The capture goes on without the bus.
     nats.kill();
     alpha.wait_said("captures continue");
-    assert_eq!(children(alpha.id()).len(), 2, "the capture and trawl-bus");
+    assert_eq!(children(alpha.id()).len(), 1, "the capture");
     send("200");
     nats.start();
     wait_until("the account is told to the bus that is back", || {
@@ -513,7 +510,7 @@ fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
     let total = &told["total"];
     let account = ["recorded", "stored", "spooled", "evicted", "unknown"].map(|name| &total[name]);
     assert_eq!(account, [620, 620, 0, 0, 0], "{told}");
-    let indexed = trawl(&["index", "--json", &store]);
+    let indexed = trawl(&["store", "index", "--json", &store]);
     let indexed: Value = serde_json::from_slice(&indexed.stdout).expect("JSON");
     assert_eq!(indexed["files"], 0, "the host indexed all: {indexed}");
     let watched = watch.stop();
@@ -788,6 +785,7 @@ fn operator_can_print_the_public_key() {
     let policy = lab.file("policy");
     fs::write(&policy, "").expect("a file");
     let refused = trawl(&[
+        "fleet",
         "agent",
         "--nats",
         "nats://a:b@127.0.0.1:1",

@@ -355,9 +355,9 @@ fn store_is_measured() {
         .flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
     assert_eq!(left, ["out"]);
-    let query = trawl_tests::binary::path().with_file_name("trawl-query");
+    let query = trawl_tests::binary::path().with_file_name("trawl-fleet");
     if !query.exists() {
-        return trawl_tests::skip("trawl-query is not built: make build-query");
+        return trawl_tests::skip("trawl-fleet is not built: make build-fleet");
     }
     let search = report["experiments"][2]["runs"].as_array().expect("runs");
     assert_eq!(search.len(), 3, "{search:?}");

@@ -7,8 +7,7 @@ use std::process::{Command, Stdio};
 use trawl_tests::{binary, programs, root_or_skip, skip};
 
 /// Commands that need more than a test's machine has, with the reason.
-const NOT_RUN: [(&str, &str); 11] = [
-    ("trawl agent", "it goes on; tests of its own start agents"),
+const NOT_RUN: [(&str, &str); 10] = [
     (
         "trawl fleet",
         "it needs a NATS server; tests of its own start one",
@@ -222,7 +221,7 @@ fn only_kernel_crates_may_use_unsafe_code_and_system_calls() {
     let crates = repository().join("crates");
     let crates = std::fs::read_dir(crates).expect("the crates are part of the source");
     let crates = crates.map(|entry| entry.expect("an entry").path());
-    for directory in crates.chain([repository().join("bench")]) {
+    for directory in crates.chain(["bench", "fleet"].map(|one| repository().join(one))) {
         if directory.ends_with("kernel") {
             continue;
         }

@@ -194,7 +194,7 @@ fn documents_of_files_have_the_keys_of_the_page() {
         "gen replay",
         &["gen", "replay", "-i", &from, &file, "--json"],
     );
-    prints("index", &["index", &store, "--json"]);
+    prints("store index", &["store", "index", &store, "--json"]);
     prints(
         "store ls",
         &["store", "ls", &store, "--spool", &spool, "--json"],

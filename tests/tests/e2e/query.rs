@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use trawl_tests::frames::{assorted, ipv4_udp, ipv6_udp, silent, udp};
 use trawl_tests::witness::{tcpdump, tshark};
-use trawl_tests::{Capture, Lab, binary, skip, trawl};
+use trawl_tests::{Capture, Lab, binary, helper_or_skip, trawl};
 
 /// A store with two hosts' records of the same packets: one host at the driver, the other after it.
 struct Stored {
@@ -23,8 +23,7 @@ impl Stored {
     }
 
     fn of(frames: &[Vec<u8>], count: u64) -> Option<Self> {
-        if !binary::path().with_file_name("trawl-query").exists() {
-            skip("trawl-query is not built: make build-query");
+        if !helper_or_skip("trawl-fleet", "make build-fleet") {
             return None;
         }
         let lab = Lab::open()?;
@@ -46,12 +45,19 @@ impl Stored {
     }
 
     fn index(&self) {
-        let done = trawl(&["index", &self.url]);
+        let done = trawl(&["store", "index", &self.url]);
         assert!(done.status.success(), "{done:?}");
     }
 
     fn query(&self, arguments: &[&str]) -> Output {
-        let base = ["query", "--store", &self.url, "--spool", "/nonexistent"];
+        let base = [
+            "store",
+            "query",
+            "--store",
+            &self.url,
+            "--spool",
+            "/nonexistent",
+        ];
         trawl(&[&base[..], arguments].concat())
     }
 
@@ -121,7 +127,7 @@ fn wrong_query_is_explained() {
         ("SELECT nothing FROM packets", "nothing"),
         ("SELEC 1", "SELEC"),
         ("CREATE TABLE t AS SELECT 1", "DDL"),
-        ("COPY packets TO '/tmp/trawl-query-wrote.csv'", "DML"),
+        ("COPY packets TO '/tmp/trawl-store-query-wrote.csv'", "DML"),
     ] {
         let refused = stored.query(&[query]);
         assert_eq!(refused.status.code(), Some(2), "{query}: {refused:?}");
@@ -140,7 +146,7 @@ fn planted_helper_is_not_run_by_root() {
     let Some(lab) = Lab::open() else { return };
     let copy = lab.file("trawl");
     fs::copy(binary::path(), &copy).expect("a copy");
-    let helper = lab.file("trawl-query");
+    let helper = lab.file("trawl-fleet");
     fs::write(&helper, "#!/bin/sh\necho PLANTED\n").expect("a helper");
     let mode = |path: &str, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
@@ -153,7 +159,7 @@ fn planted_helper_is_not_run_by_root() {
     let query = || {
         let mut command = Command::new(&copy);
         let url = format!("file://{store}");
-        let output = command.args(["query", "--store", &url, "SELECT 1"]);
+        let output = command.args(["store", "query", "--store", &url, "SELECT 1"]);
         output.output().expect("it starts")
     };
     for (others, planter) in [(0o1777, None), (0o755, Some(65_534))] {
@@ -273,11 +279,11 @@ fn packet_is_found_at_both_hosts() {
     };
     stored.index();
     let trace = |more: &[&str]| {
-        let base = ["trace-flow", "--store", &stored.url, "--json"];
+        let base = ["store", "trace", "--store", &stored.url, "--json"];
         trawl(&[&base[..], more].concat())
     };
     let traced = trace(&["udp", "and", "dst", "port", "9"]);
-    crate::json::holds("trace-flow", &traced.stdout);
+    crate::json::holds("store trace", &traced.stdout);
     let found = document(&traced);
     let ways = found["ways"].as_array().expect("a list");
     let packets: u64 = ways.iter().filter_map(|way| way["packets"].as_u64()).sum();
@@ -307,10 +313,30 @@ fn equal_packets_are_ambiguous() {
         return;
     };
     stored.index();
-    let trace = trawl(&["trace-flow", "--store", &stored.url, "--window", "1h"]);
+    let trace = trawl(&["store", "trace", "--store", &stored.url, "--window", "1h"]);
     let text = String::from_utf8_lossy(&trace.stdout);
     assert!(
         text.contains("1  several like it at one place"),
         "{trace:?}"
     );
+}
+
+/// Names of commands before they were grouped.
+#[test]
+fn old_names_run_the_commands_in_groups() {
+    if !helper_or_skip("trawl-fleet", "make build-fleet") {
+        return;
+    }
+    for (old, new) in [
+        ("index", "trawl store index"),
+        ("query", "trawl store query"),
+        ("trace-flow", "trawl store trace"),
+        ("agent", "trawl fleet agent"),
+    ] {
+        let help = trawl(&[old, "--help"]);
+        assert!(help.status.success(), "{old}: {help:?}");
+        let usage = format!("Usage: {new}");
+        let text = String::from_utf8_lossy(&help.stdout).into_owned();
+        assert!(text.contains(&usage), "{old}: {text}");
+    }
 }

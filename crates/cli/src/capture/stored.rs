@@ -1,20 +1,19 @@
 //! A capture into a store: its arguments, and the outcome for its packets.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use trawl_capture::event::Event;
-use trawl_capture::session::{Attached, Confined, Ended};
+use trawl_capture::session::{Attached, Ended};
 use trawl_capture::summary::Summary;
 use trawl_pipeline::plan::{FullSpool, StorePlan};
 use trawl_spool::{Config, StoreWriter, StoredCapture, Uploader};
-use trawl_sys::privilege::User;
-use trawl_sys::process::own_binary;
+use trawl_sys::privilege::{Capabilities, User};
 use trawl_sys::{Error, Result, host};
 
 use super::progress::Terminal;
+use crate::helpers::FLEET;
 use crate::json;
 use crate::units;
 
@@ -49,7 +48,7 @@ pub(super) struct StoreArgs {
     /// Seal a chunk after this time, with or without new packets
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "10s", requires = "store", hide_short_help = true)]
     chunk_time: Duration,
-    /// Index each chunk as it is stored, as trawl index does; this uses CPU time of the process that stores, which has
+    /// Index each chunk as it is stored, as trawl store index does; this uses CPU time of the process that stores, which has
     /// no rights to BPF
     #[arg(long, requires = "store", hide_short_help = true)]
     store_index: bool,
@@ -119,7 +118,6 @@ pub(super) fn record(
     attached: Attached,
     plan: &StorePlan,
     user: Option<User>,
-    confine: impl FnOnce(Attached) -> Result<Confined>,
     observer: &mut Terminal,
 ) -> Result<(Summary, Ended, StoredCapture)> {
     let mut interfaces: Vec<String> = Vec::new();
@@ -134,7 +132,7 @@ pub(super) fn record(
         }
     }
     let config = config(plan);
-    let mut uploads = Command::new(own_binary()?);
+    let mut uploads = FLEET.command()?;
     uploads.arg("upload");
     uploads.args(["--wait-ns", &plan.patience.as_nanos().to_string()]);
     let mut spool = match &user {
@@ -147,7 +145,7 @@ pub(super) fn record(
     let uploader = Uploader::start(&mut uploads, &mut spool).inspect_err(|_| {
         let _ = spool.remove();
     })?;
-    let confined = confine(attached)?;
+    let confined = attached.confine(user, Capabilities::empty())?;
     let shown = plan.url.clone();
     let complain = move |why: &str| {
         let (url, error) = (shown.clone(), why.to_owned());

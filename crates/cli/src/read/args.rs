@@ -8,6 +8,7 @@ use trawl_capture::filter::Filter;
 use trawl_capture::options;
 use trawl_filter::CompilerOptions;
 use trawl_filter::select::options_for;
+use trawl_front::bound::{Bound, parse_bound};
 use trawl_packet::pcapng::Direction;
 use trawl_pipeline::plan::{Compression, Rotation};
 use trawl_sink::SeriesPlan;
@@ -16,7 +17,7 @@ use trawl_view::print::{Datagrams, PrintOptions};
 use trawl_view::rewrite;
 
 use super::input::Input;
-use super::selection::{Bound, End, Selection, Verdicts, parse_bound};
+use super::selection::{End, Selection, Verdicts};
 use crate::args::{
     JsonForm, LibpcapArg, LineArgs, Packing, choice, compression, file_size, filter_in_file,
 };
@@ -197,36 +198,7 @@ pub(crate) struct Request {
     pub user: Option<String>,
 }
 
-impl Request {
-    /// Returns the request for packets that do not come from a file: all that match, shown as lines unless they are written.
-    pub(crate) fn of_stream(
-        filter: Option<Filter>,
-        write: Option<PathBuf>,
-        print: PrintOptions,
-    ) -> Self {
-        let path = write.as_deref().unwrap_or(Path::new(""));
-        Self {
-            files: Vec::new(),
-            filter,
-            dump: None,
-            selection: Selection::default(),
-            count: None,
-            follow: false,
-            format: None,
-            series: SeriesPlan {
-                path: path.to_string_lossy().into_owned(),
-                ..SeriesPlan::default()
-            },
-            compression: compression(None, path),
-            form: write.is_none().then_some(Form::Lines),
-            write,
-            print,
-            precision_of_file: true,
-            flush_each: false,
-            user: None,
-        }
-    }
-}
+impl Request {}
 
 impl ReadArgs {
     pub(super) fn resolve(&self) -> Result<Request> {

@@ -148,16 +148,6 @@ impl Input {
         }
     }
 
-    pub fn of_stream(name: &str, stream: Box<dyn Read>) -> Result<Self> {
-        Ok(Self {
-            reader: CaptureReader::new(stream).map_err(|e| unreadable(name, e))?,
-            name: name.to_owned(),
-            compression: Compression::None,
-            identity: None,
-            following: None,
-        })
-    }
-
     /// Warns about packets whose times are wrong in the file or cannot be shown.
     pub fn report_flawed_times(&self) {
         let file = &self.name;

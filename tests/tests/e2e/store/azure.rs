@@ -4,9 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 
 use trawl_tests::generator::generate;
-use trawl_tests::{Lab, skip, trawl_in};
+use trawl_tests::skip;
 
-use super::{Places, is_indexed_queried_and_pruned};
+use super::{Places, is_indexed_queried_and_pruned, lab};
 
 const CONTAINER: &str = "trawl";
 
@@ -41,11 +41,6 @@ impl Drop for Azurite {
 
 impl Azurite {
     fn open() -> Option<Self> {
-        let probe = said(&trawl_in(&[], &["store", "ls", "az://"]));
-        if probe.contains("for file:// stores only") {
-            skip("this trawl has no Azure: cargo build --bin trawl --features cloud");
-            return None;
-        }
         let started = Command::new("azurite-blob")
             .args(["--silent", "--inMemoryPersistence", "--skipApiVersionCheck"])
             .args(["--blobHost", "127.0.0.1", "--blobPort", "0"])
@@ -94,7 +89,7 @@ fn said(output: &Output) -> String {
 
 #[test]
 fn store_in_azure_works_like_any_other() {
-    let (Some(azurite), Some(lab)) = (Azurite::open(), Lab::open()) else {
+    let (Some(azurite), Some(lab)) = (Azurite::open(), lab()) else {
         return;
     };
     let places = Places {

@@ -3,14 +3,14 @@
 use std::fs;
 
 use trawl_tests::witness::tshark;
-use trawl_tests::{Lab, frames, trawl};
+use trawl_tests::{frames, trawl};
 
-use super::{Places, files_below, json};
+use super::{Places, files_below, json, lab};
 
 /// The index made by a capture equals one made later.
 #[test]
 fn capture_indexes_its_chunks() {
-    let Some(lab) = Lab::open() else { return };
+    let Some(lab) = lab() else { return };
     let places = Places::of(&lab);
     let capture = places.start(&lab, &["--chunk-size", "4KiB", "--store-index"]);
     lab.send(&[frames::ipv4_udp(0), frames::silent(64)], 300);
@@ -20,9 +20,15 @@ fn capture_indexes_its_chunks() {
     let files = files_below(&places.store, ".parquet");
     assert_eq!(files.len(), files_below(&places.store, ".pcapng.zst").len());
     let made: Vec<_> = files.iter().map(read).collect();
-    let later = json(&trawl(&["index", &places.url, "--json"]));
+    let later = json(&trawl(&["store", "index", &places.url, "--json"]));
     assert_eq!(later["files"], 0, "{later}");
-    let again = json(&trawl(&["index", &places.url, "--rebuild", "--json"]));
+    let again = json(&trawl(&[
+        "store",
+        "index",
+        &places.url,
+        "--rebuild",
+        "--json",
+    ]));
     assert_eq!(again["packets"], 300);
     assert!(made == files.iter().map(read).collect::<Vec<_>>());
     assert_eq!(places.problems(), Vec::<String>::new());
@@ -60,14 +66,14 @@ fn chdb(query: &str) -> Option<String> {
 
 #[test]
 fn clickhouse_reads_the_index() {
-    let Some(lab) = Lab::open() else { return };
+    let Some(lab) = lab() else { return };
     let places = Places::of(&lab);
     let capture = places.start(&lab, &[]);
     lab.send(&[frames::ipv4_udp(0), frames::silent(64)], 200);
     capture.wait_recorded(200);
     capture.stop_well();
     assert_eq!(
-        json(&trawl(&["index", &places.url, "--json"]))["packets"],
+        json(&trawl(&["store", "index", &places.url, "--json"]))["packets"],
         200
     );
     let query = format!(
@@ -83,7 +89,7 @@ fn clickhouse_reads_the_index() {
 
 #[test]
 fn duckdb_finds_each_packet_in_the_index() {
-    let Some(lab) = Lab::open() else { return };
+    let Some(lab) = lab() else { return };
     let places = Places::of(&lab);
     let capture = places.start(&lab, &["--chunk-size", "4KiB"]);
     lab.send(
@@ -92,7 +98,7 @@ fn duckdb_finds_each_packet_in_the_index() {
     );
     capture.wait_recorded(300);
     capture.stop_well();
-    let indexed = json(&trawl(&["index", &places.url, "--json"]));
+    let indexed = json(&trawl(&["store", "index", &places.url, "--json"]));
     assert_eq!(indexed["packets"], 300);
     let files = files_below(&places.store, ".parquet");
     let bytes: Vec<_> = files
@@ -100,8 +106,17 @@ fn duckdb_finds_each_packet_in_the_index() {
         .map(|file| fs::read(file).expect("a file"))
         .collect();
     // The same bytes again, from the chunks alone.
-    assert_eq!(json(&trawl(&["index", &places.url, "--json"]))["files"], 0);
-    let again = json(&trawl(&["index", &places.url, "--rebuild", "--json"]));
+    assert_eq!(
+        json(&trawl(&["store", "index", &places.url, "--json"]))["files"],
+        0
+    );
+    let again = json(&trawl(&[
+        "store",
+        "index",
+        &places.url,
+        "--rebuild",
+        "--json",
+    ]));
     assert_eq!(again["files"], files.len());
     let rebuilt: Vec<_> = files
         .iter()

@@ -5,7 +5,7 @@ use trawl_tests::s3::{BUCKET, Fault, Server};
 use trawl_tests::witness::{run, tshark};
 use trawl_tests::{Capture, Finished, Lab, wait_until};
 
-use super::{Places, good, is_indexed_queried_and_pruned};
+use super::{Places, good, is_indexed_queried_and_pruned, lab};
 
 fn places(lab: &Lab, server: &Server) -> Places {
     Places {
@@ -46,7 +46,7 @@ fn chunks(server: &Server) -> Vec<String> {
 
 #[test]
 fn store_in_s3_is_listed_verified_indexed_queried_and_pruned() {
-    let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
+    let (Some(server), Some(lab)) = (Server::open(), lab()) else {
         return;
     };
     let places = places(&lab, &server);
@@ -74,7 +74,7 @@ fn store_in_s3_is_listed_verified_indexed_queried_and_pruned() {
 /// Google's requests and conditions, with a server that has them under other names. Its tokens are not tested.
 #[test]
 fn store_in_google_cloud_storage_works_like_any_other() {
-    let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
+    let (Some(server), Some(lab)) = (Server::open(), lab()) else {
         return;
     };
     let places = Places {
@@ -98,7 +98,7 @@ fn store_in_google_cloud_storage_works_like_any_other() {
 /// Temporary faults: every packet is stored in the end, once.
 #[test]
 fn temporary_faults_lose_and_duplicate_nothing() {
-    let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
+    let (Some(server), Some(lab)) = (Server::open(), lab()) else {
         return;
     };
     let places = places(&lab, &server);
@@ -136,7 +136,7 @@ fn temporary_faults_lose_and_duplicate_nothing() {
 /// The capture goes on without the store; once the spool is full, the chosen policy applies.
 #[test]
 fn full_spool_of_an_unreachable_store_evicts_or_stops() {
-    let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
+    let (Some(server), Some(lab)) = (Server::open(), lab()) else {
         return;
     };
     for (policy, ends) in [("evict", false), ("stop", true)] {
@@ -172,7 +172,7 @@ fn full_spool_of_an_unreachable_store_evicts_or_stops() {
 
 #[test]
 fn flipped_bit_in_a_stored_chunk_is_found() {
-    let (Some(server), Some(lab)) = (Server::open(), Lab::open()) else {
+    let (Some(server), Some(lab)) = (Server::open(), lab()) else {
         return;
     };
     let places = places(&lab, &server);
@@ -214,7 +214,7 @@ impl Drop for Disk {
 /// The spool's disk is full (ENOSPC) before its limit is reached.
 #[test]
 fn full_disk_of_the_spool_ends_the_capture_with_its_summary() {
-    let Some(lab) = Lab::open() else { return };
+    let Some(lab) = lab() else { return };
     let blocked = lab.file("blocked");
     std::fs::create_dir_all(&blocked).expect("a directory");
     let in_the_way = format!("{blocked}/trawl");
@@ -253,7 +253,7 @@ fn full_disk_of_the_spool_ends_the_capture_with_its_summary() {
 /// The store is killed, and comes back empty: its chunks are unknown, and the ones spooled meanwhile are stored.
 #[test]
 fn chunks_of_a_killed_store_are_unknown() {
-    let (Some(mut server), Some(lab)) = (Server::open(), Lab::open()) else {
+    let (Some(mut server), Some(lab)) = (Server::open(), lab()) else {
         return;
     };
     let places = places(&lab, &server);

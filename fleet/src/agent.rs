@@ -1,0 +1,19 @@
+//! The agent of a host: the desired captures, the host's policy, and the state machine that starts and stops captures. These
+//! start no process, read no clock and use no network; `running` and `source` do, and so the simulation can run a thousand
+//! hosts.
+
+mod desired;
+mod machine;
+mod policy;
+mod report;
+mod running;
+#[cfg(test)]
+mod simulation;
+mod source;
+
+pub use desired::{Capture, Desired, Labels, Selector};
+pub use machine::{Action, End, Event, Machine, Memory, Now};
+pub use policy::{Policy, Refusal};
+pub use report::{CaptureReport, Counts, HostReport};
+pub use running::{Refused, Running, push};
+pub use source::Source;

@@ -1,0 +1,275 @@
+//! The desired state of a host: a list of captures, in TOML or JSON.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+use trawl_sys::{Error, Result, names};
+
+pub type Labels = BTreeMap<String, String>;
+
+/// Longest text: the bus refuses larger messages, and 1 MiB is some thousand captures.
+pub const TEXT_MOST: usize = 1 << 20;
+const NAME_MOST: usize = 64;
+
+/// The desired state of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Desired {
+    /// Labels of the host, unless its own policy file sets them.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+    #[serde(default, rename = "capture", alias = "captures")]
+    pub captures: Vec<Capture>,
+}
+
+/// A capture. Absent limits do not apply.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Capture {
+    pub name: String,
+    pub interfaces: Vec<String>,
+    /// Store that receives the packets.
+    pub store: String,
+    /// Filter in tcpdump's syntax; empty for all packets.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub filter: String,
+    /// Taps to use; empty for `auto`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taps: Vec<String>,
+    /// Bytes of each packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snaplen: Option<u32>,
+    /// Duration since the first start, including the time without an agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_seconds: Option<u64>,
+    /// Maximum of recorded packets, summed over all starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets: Option<u64>,
+    /// Maximum of recorded bytes, for each start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// Memory for packets in flight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Disk for chunks that wait for the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spool_bytes: Option<u64>,
+    /// Set if the host indexes each chunk when it stores it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub index: bool,
+}
+
+impl Desired {
+    /// Parses TOML, or JSON if the text begins with a brace.
+    pub fn parse(text: &str) -> Result<Self> {
+        let what = "cannot read the desired state";
+        let wrong = |why: String| {
+            Error::usage(what, why).fix(
+                "the guide (Agents) shows the form: [[capture]] with name, interfaces and store",
+            )
+        };
+        if text.len() > TEXT_MOST {
+            return Err(wrong(format!("it has more than {TEXT_MOST} bytes")));
+        }
+        let desired: Self = match text.trim_start().starts_with('{') {
+            true => serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?,
+            false => toml::from_str(text).map_err(|e| wrong(e.to_string()))?,
+        };
+        desired.check().map_err(wrong)?;
+        Ok(desired)
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        let mut names = HashSet::new();
+        for capture in &self.captures {
+            capture.check()?;
+            if !names.insert(&capture.name) {
+                return Err(format!("two captures are named '{}'", capture.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether a text is a valid capture name, which becomes part of store keys and file names.
+pub fn is_name(text: &str) -> bool {
+    let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    !text.is_empty() && text.len() <= NAME_MOST && text.chars().all(letters)
+}
+
+impl Capture {
+    fn check(&self) -> std::result::Result<(), String> {
+        let name = &self.name;
+        if !is_name(name) {
+            return Err(format!(
+                "'{name}' is not a capture name: use letters, digits, - and _, at most {NAME_MOST}"
+            ));
+        }
+        if self.interfaces.is_empty() || self.interfaces.iter().any(String::is_empty) {
+            return Err(format!("the capture '{name}' names no interface"));
+        }
+        if self.store.is_empty() {
+            return Err(format!("the capture '{name}' names no store"));
+        }
+        let bounds = [
+            ("duration_seconds", self.duration_seconds),
+            ("packets", self.packets),
+            ("size_bytes", self.size_bytes),
+            ("memory_bytes", self.memory_bytes),
+            ("spool_bytes", self.spool_bytes),
+            ("snaplen", self.snaplen.map(u64::from)),
+        ];
+        match bounds.iter().find(|(_, bound)| *bound == Some(0)) {
+            Some((bound, _)) => Err(format!("{bound} of the capture '{name}' is 0")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A comma-separated list of terms that must all hold: `web*`, `role=edge`, `role!=db`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selector(Vec<Term>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Term {
+    Name(String),
+    Label {
+        key: String,
+        value: String,
+        equal: bool,
+    },
+}
+
+impl Selector {
+    pub fn parse(text: &str) -> Result<Self> {
+        let term = |text: &str| {
+            let text = text.trim();
+            let (pair, equal) = match text.split_once("!=") {
+                Some(pair) => (Some(pair), false),
+                None => (text.split_once('='), true),
+            };
+            match pair {
+                _ if text.is_empty() => None,
+                Some(("", _)) => None,
+                Some((key, value)) => Some(Term::Label {
+                    key: key.to_owned(),
+                    value: value.to_owned(),
+                    equal,
+                }),
+                None => Some(Term::Name(text.to_owned())),
+            }
+        };
+        let terms: Option<Vec<Term>> = text.split(',').map(term).collect();
+        terms.map(Self).ok_or_else(|| {
+            let what = format!("cannot understand the selector '{text}'");
+            Error::usage(what, "a term is empty")
+                .fix("write for example 'web*', role=edge or 'web*,role=edge'")
+        })
+    }
+
+    /// Returns whether this is the exact name of a host rather than a pattern.
+    pub fn is_name(&self) -> bool {
+        matches!(&self.0[..], [Term::Name(name)] if !name.contains(['*', '?', '[']))
+    }
+
+    pub fn selects(&self, host: &str, labels: &Labels) -> bool {
+        self.0.iter().all(|term| match term {
+            Term::Name(pattern) => names::matches(pattern, host),
+            Term::Label { key, value, equal } => {
+                let found = labels.get(key).map_or("", String::as_str);
+                names::matches(value, found) == *equal
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: &str = r#"
+        [labels]
+        role = "edge"
+        [[capture]]
+        name = "dns"
+        interfaces = ["eth0"]
+        filter = "udp port 53"
+        store = "file:///s"
+        duration_seconds = 60
+    "#;
+
+    #[test]
+    fn toml_and_json_parse_to_the_same_state() {
+        let desired = Desired::parse(ONE).unwrap();
+        let json = serde_json::to_string(&desired).unwrap();
+        assert_eq!(Desired::parse(&json).unwrap(), desired);
+        assert_eq!(desired.captures[0].duration_seconds, Some(60));
+        assert_eq!(desired.labels["role"], "edge");
+    }
+
+    #[test]
+    fn errors_name_the_mistake() {
+        let capture = |fields: &str| {
+            format!("[[capture]]\nname = \"a\"\ninterfaces = [\"e\"]\nstore = \"s\"\n{fields}")
+        };
+        for (text, words) in [
+            (capture("").repeat(2), "two captures"),
+            (capture("duration_seconds = 0"), "is 0"),
+            (capture("colour = 1"), "colour"),
+            (capture("").replace("\"e\"", ""), "no interface"),
+            (
+                capture("").replace("\"a\"", "\"../a\""),
+                "not a capture name",
+            ),
+            ("{\"capture\":".to_owned(), "EOF"),
+            (" ".repeat(TEXT_MOST + 1), "more than"),
+        ] {
+            let error = Desired::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        assert_eq!(Desired::parse("").unwrap(), Desired::default());
+    }
+
+    /// Texts from a bus or a file may be anything.
+    #[test]
+    fn changed_texts_are_read_or_refused() {
+        let policy = "max_captures = 1\ninterfaces = [\"eth*\"]\n";
+        let mut random = 1_u64;
+        for text in [ONE, policy].repeat(5_000) {
+            let mut bytes = text.as_bytes().to_vec();
+            for _ in 0..3 {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                let at = random as usize % bytes.len();
+                bytes[at] = (random >> 32) as u8;
+            }
+            let text = String::from_utf8_lossy(&bytes);
+            let _ = Desired::parse(&text);
+            let _ = crate::agent::Policy::parse(&text);
+        }
+    }
+
+    #[test]
+    fn all_terms_hold() {
+        let labels = Labels::from([("role".to_owned(), "edge".to_owned())]);
+        for (text, expected) in [
+            ("*", true),
+            ("web*", true),
+            ("db*", false),
+            ("role=edge", true),
+            ("role=e*,web1", true),
+            ("role=db", false),
+            ("role!=db", true),
+            ("zone!=a", true),
+            ("zone=", true),
+            ("web1,role!=edge", false),
+        ] {
+            let selector = Selector::parse(text).unwrap();
+            assert_eq!(selector.selects("web1", &labels), expected, "{text}");
+        }
+        for text in ["", "a,,b", "=b"] {
+            assert!(Selector::parse(text).is_err(), "{text}");
+        }
+    }
+}

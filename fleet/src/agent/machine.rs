@@ -1,0 +1,454 @@
+//! The agent's state machine: it turns events and the time into actions. It follows the desired state within the policy, starts
+//! each capture once, and restarts failed ones after a delay that doubles.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::desired::{Capture, Desired, Labels};
+use super::policy::{Policy, Refusal};
+use super::report::{CaptureReport, Counts, HostReport, Phase};
+
+const SECOND: u64 = 1_000_000_000;
+/// Delay between a failure and the next start; doubles with each failure up to the longest.
+const BACKOFF: u64 = SECOND;
+const BACKOFF_MOST: u64 = 60 * SECOND;
+/// Run time after which an end no longer counts as a failed start.
+const HEALTHY: u64 = 60 * SECOND;
+/// Time that a stopped capture has to seal and store its data before it is killed.
+const STOP_PATIENCE: u64 = 60 * SECOND;
+/// Delay between two attempts to store the captures' leftovers in the spool.
+const PUSH_EVERY: u64 = 30 * SECOND;
+
+/// Both clocks: a monotonic one for delays, and the wall clock, which goes on while the agent is stopped.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Now {
+    pub monotonic: u64,
+    pub wall: u64,
+}
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A new desired state. A revision that is not newer is an echo and changes nothing.
+    Desired { revision: u64, desired: Desired },
+    /// A desired state that cannot be parsed: the previous one stays.
+    Unreadable { revision: u64, why: String },
+    /// The capture is attached.
+    Ready { run: u64 },
+    /// The counts so far.
+    Counted { run: u64, counts: Counts },
+    /// The process has ended or could not be started.
+    Ended { run: u64, end: End, counts: Counts },
+    /// The attempt to store the spool's contents has ended.
+    Pushed { all: bool },
+    /// The agent has been asked to end.
+    Shutdown,
+    /// Time has passed.
+    Tick,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Success: stopped or at its bounds, with everything stored.
+    Well,
+    /// A process of a previous agent still holds the capture and will end on its own.
+    Held,
+    /// Failure, with the last messages of the process.
+    Failed(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Starts the capture with its remaining bounds.
+    Start { run: u64, capture: Box<Capture> },
+    /// Stops the capture: by a signal first, later by force.
+    Stop { run: u64, force: bool },
+    /// Stores the captures' leftovers in the spool.
+    Push,
+}
+
+/// The agent's memory of a capture after a restart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    pub capture: Capture,
+    pub begun_wall: Option<u64>,
+    pub finished: bool,
+    pub starts: u64,
+    pub counts: Counts,
+}
+
+#[derive(Debug)]
+pub struct Machine {
+    policy: Policy,
+    /// Labels of the policy, then labels of the desired state that the policy does not set.
+    labels: Labels,
+    /// Revision of the desired state; `None` before the first one.
+    revision: Option<u64>,
+    error: Option<String>,
+    entries: BTreeMap<String, Entry>,
+    last_run: u64,
+    stopping: bool,
+    push: Push,
+}
+
+#[derive(Debug, Default)]
+struct Push {
+    wanted: bool,
+    running: bool,
+    not_before: u64,
+}
+
+impl Machine {
+    /// Creates a machine from a previous agent's memory. Leftovers in the spool are stored first.
+    pub fn new(policy: Policy, memory: Vec<Memory>) -> Self {
+        let entries = memory
+            .into_iter()
+            .map(|one| (one.capture.name.clone(), Entry::remembered(one)));
+        Self {
+            labels: policy.labels.clone(),
+            policy,
+            revision: None,
+            error: None,
+            entries: entries.collect(),
+            last_run: 0,
+            stopping: false,
+            push: Push {
+                wanted: true,
+                ..Push::default()
+            },
+        }
+    }
+
+    pub fn step(&mut self, now: Now, event: Event) -> Vec<Action> {
+        match event {
+            Event::Desired { revision, desired } => self.desire(revision, desired),
+            Event::Unreadable { revision, why } => {
+                if self.revision.is_none_or(|old| revision > old) {
+                    self.error = Some(why);
+                }
+            }
+            Event::Ready { run } => {
+                if let Some(entry) = self.entry_of(run) {
+                    entry.is_ready(now);
+                }
+            }
+            Event::Counted { run, counts } => {
+                if let Some(entry) = self.entry_of(run) {
+                    entry.counted(counts);
+                }
+            }
+            Event::Ended { run, end, counts } => {
+                if matches!(end, End::Failed(_)) {
+                    self.push.wanted = true;
+                }
+                if let Some(entry) = self.entry_of(run) {
+                    entry.ended(now, end, &counts);
+                }
+            }
+            Event::Pushed { all } => {
+                self.push.running = false;
+                self.push.wanted |= !all;
+                self.push.not_before = now.monotonic + PUSH_EVERY;
+            }
+            Event::Shutdown => self.stopping = true,
+            Event::Tick => {}
+        }
+        self.settle(now)
+    }
+
+    fn desire(&mut self, revision: u64, desired: Desired) {
+        if self.revision.is_some_and(|old| revision <= old) {
+            return;
+        }
+        self.revision = Some(revision);
+        self.error = None;
+        self.labels = desired.labels;
+        self.labels.extend(self.policy.labels.clone());
+        for entry in self.entries.values_mut() {
+            entry.desire(None);
+        }
+        for (number, capture) in desired.captures.into_iter().enumerate() {
+            let refused = self.policy.refuses(&capture, number);
+            let capture = self.policy.limited(&capture);
+            let entry = self.entries.entry(capture.name.clone()).or_default();
+            entry.desire(Some((capture, refused)));
+        }
+    }
+
+    fn entry_of(&mut self, run: u64) -> Option<&mut Entry> {
+        self.entries
+            .values_mut()
+            .find(|entry| entry.run_number() == Some(run))
+    }
+
+    /// Returns the actions that lead to the desired state.
+    fn settle(&mut self, now: Now) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for entry in self.entries.values_mut() {
+            let last = &mut self.last_run;
+            let number = || {
+                *last += 1;
+                *last
+            };
+            actions.extend(entry.settle(now, self.stopping, number));
+        }
+        // Before the first desired state, the remembered captures count as desired.
+        if self.revision.is_some() {
+            self.entries.retain(|_, entry| entry.is_needed());
+        }
+        let push = &mut self.push;
+        if push.wanted && !push.running && !self.stopping && now.monotonic >= push.not_before {
+            (push.wanted, push.running) = (false, true);
+            actions.push(Action::Push);
+        }
+        actions
+    }
+
+    /// Returns whether the agent may end: it was asked to, and nothing runs.
+    pub fn is_over(&self) -> bool {
+        self.stopping && self.entries.values().all(|one| one.run_number().is_none())
+    }
+
+    pub fn memory(&self) -> Vec<Memory> {
+        self.entries.values().filter_map(Entry::memory).collect()
+    }
+
+    pub fn report(&self, host: &str, trawl: &str, now: Now) -> HostReport {
+        HostReport {
+            host: host.to_owned(),
+            labels: self.labels.clone(),
+            revision: self.revision.unwrap_or(0),
+            time_ns: now.wall,
+            trawl: trawl.to_owned(),
+            error: self.error.clone(),
+            stopping: self.stopping,
+            captures: self.entries.values().filter_map(Entry::report).collect(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// `None` if the capture is not or no longer desired.
+    desired: Option<Capture>,
+    refused: Option<Refusal>,
+    run: Option<Run>,
+    /// Capture that the counts below belong to.
+    of: Option<Capture>,
+    begun_wall: Option<u64>,
+    finished: bool,
+    starts: u64,
+    /// Counts of the runs that have ended.
+    spent: Counts,
+    failures: u32,
+    error: Option<String>,
+    not_before: u64,
+}
+
+#[derive(Debug)]
+struct Run {
+    number: u64,
+    /// The capture as desired, with its full bounds.
+    capture: Capture,
+    since: u64,
+    ready: bool,
+    stopping: Option<u64>,
+    forced: bool,
+    counts: Counts,
+}
+
+impl Entry {
+    pub fn remembered(memory: Memory) -> Self {
+        Self {
+            of: Some(memory.capture),
+            begun_wall: memory.begun_wall,
+            finished: memory.finished,
+            starts: memory.starts,
+            spent: memory.counts,
+            ..Self::default()
+        }
+    }
+
+    pub fn desire(&mut self, desired: Option<(Capture, Option<Refusal>)>) {
+        let (capture, refused) = match desired {
+            Some((capture, refused)) => (Some(capture), refused),
+            None => (None, None),
+        };
+        self.refused = refused;
+        if let Some(capture) = &capture
+            && self.of.as_ref() != Some(capture)
+        {
+            // A changed capture of the same name starts with fresh counts.
+            self.of = Some(capture.clone());
+            self.begun_wall = None;
+            self.finished = false;
+            self.starts = 0;
+            self.spent = Counts::default();
+            self.failures = 0;
+            self.error = None;
+            self.not_before = 0;
+        }
+        self.desired = capture;
+    }
+
+    pub fn run_number(&self) -> Option<u64> {
+        self.run.as_ref().map(|run| run.number)
+    }
+
+    pub fn is_ready(&mut self, now: Now) {
+        if let Some(run) = &mut self.run {
+            run.ready = true;
+            run.since = now.monotonic;
+        }
+    }
+
+    pub fn counted(&mut self, counts: Counts) {
+        if let Some(run) = &mut self.run {
+            run.counts = counts;
+        }
+    }
+
+    pub fn ended(&mut self, now: Now, end: End, counts: &Counts) {
+        let Some(run) = self.run.take() else { return };
+        if self.of.as_ref() != Some(&run.capture) {
+            return;
+        }
+        self.spent.add(counts);
+        let was_told = run.stopping.is_some();
+        match end {
+            End::Held => {
+                self.starts -= 1;
+                self.not_before = now.monotonic + SECOND / 4;
+            }
+            End::Well if was_told => {}
+            End::Well => self.finished = true,
+            End::Failed(why) if was_told => self.error = Some(why),
+            End::Failed(why) => {
+                self.error = Some(why);
+                if run.ready && now.monotonic.saturating_sub(run.since) >= HEALTHY {
+                    self.failures = 0;
+                }
+                let wait = BACKOFF.saturating_mul(1 << self.failures.min(16));
+                self.failures += 1;
+                self.not_before = now.monotonic + wait.min(BACKOFF_MOST);
+            }
+        }
+    }
+
+    /// Returns the capture with its remaining bounds; `None` if one is reached.
+    fn rest(&self, now: Now) -> Option<Capture> {
+        let mut rest = self.desired.clone()?;
+        let left = |bound: &mut Option<u64>, used: u64| {
+            if let Some(bound) = bound {
+                *bound = bound.saturating_sub(used);
+            }
+            *bound != Some(0)
+        };
+        let begun = self.begun_wall.unwrap_or(now.wall);
+        let seconds = now.wall.saturating_sub(begun) / SECOND;
+        let all = [
+            left(&mut rest.duration_seconds, seconds),
+            left(&mut rest.packets, self.spent.recorded),
+        ];
+        all.iter().all(|left| *left).then_some(rest)
+    }
+
+    pub fn settle(
+        &mut self,
+        now: Now,
+        stopping: bool,
+        number: impl FnOnce() -> u64,
+    ) -> Option<Action> {
+        let is_wanted = self.refused.is_none() && !stopping;
+        if let Some(run) = &mut self.run {
+            let is_right = is_wanted && self.desired.as_ref() == Some(&run.capture);
+            return match run.stopping {
+                None if is_right => None,
+                None => {
+                    run.stopping = Some(now.monotonic);
+                    Some(Action::Stop {
+                        run: run.number,
+                        force: false,
+                    })
+                }
+                Some(since) if !run.forced && now.monotonic >= since + STOP_PATIENCE => {
+                    run.forced = true;
+                    Some(Action::Stop {
+                        run: run.number,
+                        force: true,
+                    })
+                }
+                Some(_) => None,
+            };
+        }
+        if !is_wanted || self.finished || now.monotonic < self.not_before {
+            return None;
+        }
+        let desired = self.desired.clone()?;
+        let Some(capture) = self.rest(now) else {
+            self.finished = true;
+            return None;
+        };
+        self.begun_wall.get_or_insert(now.wall);
+        self.starts += 1;
+        let number = number();
+        self.run = Some(Run {
+            number,
+            capture: desired,
+            since: now.monotonic,
+            ready: false,
+            stopping: None,
+            forced: false,
+            counts: Counts::default(),
+        });
+        Some(Action::Start {
+            run: number,
+            capture: Box::new(capture),
+        })
+    }
+
+    pub fn is_needed(&self) -> bool {
+        self.desired.is_some() || self.run.is_some()
+    }
+
+    pub fn memory(&self) -> Option<Memory> {
+        Some(Memory {
+            capture: self.of.clone()?,
+            begun_wall: self.begun_wall,
+            finished: self.finished,
+            starts: self.starts,
+            counts: self.spent.clone(),
+        })
+    }
+
+    fn phase(&self) -> Phase {
+        match &self.run {
+            Some(run) if run.stopping.is_some() => Phase::Stopping,
+            Some(run) if run.ready => Phase::Running,
+            Some(_) => Phase::Starting,
+            None if self.refused.is_some() => Phase::Refused,
+            None if self.finished => Phase::Finished,
+            None => Phase::Waiting,
+        }
+    }
+
+    pub fn report(&self) -> Option<CaptureReport> {
+        let running = self.run.as_ref().map(|run| &run.capture);
+        let mut account = self.spent.clone();
+        if let Some(run) = &self.run {
+            account.add(&run.counts);
+        }
+        Some(CaptureReport {
+            capture: self.desired.as_ref().or(running)?.clone(),
+            phase: self.phase(),
+            starts: self.starts,
+            failures: self.failures,
+            refused: self.refused.clone(),
+            error: self.error.clone(),
+            account,
+        })
+    }
+}

@@ -1,0 +1,256 @@
+//! Tests of the machine, one for each rule.
+
+use super::*;
+
+fn capture(name: &str) -> Capture {
+    Capture {
+        name: name.to_owned(),
+        interfaces: vec!["eth0".to_owned()],
+        store: "file:///s".to_owned(),
+        ..Capture::default()
+    }
+}
+
+fn desired(captures: &[Capture]) -> Desired {
+    Desired {
+        captures: captures.to_vec(),
+        ..Desired::default()
+    }
+}
+
+fn at(seconds: u64) -> Now {
+    Now {
+        monotonic: seconds * SECOND,
+        wall: (1_000_000 + seconds) * SECOND,
+    }
+}
+
+struct Host {
+    machine: Machine,
+    now: u64,
+    revision: u64,
+}
+
+impl Host {
+    fn new(policy: &str, memory: Vec<Memory>) -> Self {
+        let policy = Policy::parse(policy).unwrap();
+        let mut host = Self {
+            machine: Machine::new(policy, memory),
+            now: 0,
+            revision: 0,
+        };
+        assert_eq!(host.step(Event::Tick), [Action::Push]);
+        host.step(Event::Pushed { all: true });
+        host
+    }
+
+    fn step(&mut self, event: Event) -> Vec<Action> {
+        self.machine.step(at(self.now), event)
+    }
+
+    fn desire(&mut self, captures: &[Capture]) -> Vec<Action> {
+        self.revision += 1;
+        let (revision, desired) = (self.revision, desired(captures));
+        self.step(Event::Desired { revision, desired })
+    }
+
+    fn end(&mut self, run: u64, end: End) -> Vec<Action> {
+        let counts = Counts {
+            recorded: 10,
+            ..Counts::default()
+        };
+        self.step(Event::Ended { run, end, counts })
+    }
+
+    fn phases(&self) -> Vec<Phase> {
+        let report = self.machine.report("h", "0", at(self.now));
+        report.captures.iter().map(|one| one.phase).collect()
+    }
+}
+
+fn start(run: u64, capture: &Capture) -> Action {
+    Action::Start {
+        run,
+        capture: Box::new(capture.clone()),
+    }
+}
+
+fn stop(run: u64) -> Action {
+    Action::Stop { run, force: false }
+}
+
+#[test]
+fn desired_captures_run_once() {
+    let mut host = Host::new("", Vec::new());
+    let a = capture("a");
+    assert_eq!(host.desire(std::slice::from_ref(&a)), [start(1, &a)]);
+    assert_eq!(host.desire(std::slice::from_ref(&a)), []);
+    assert_eq!(host.phases(), [Phase::Starting]);
+    host.step(Event::Ready { run: 1 });
+    assert_eq!(host.phases(), [Phase::Running]);
+    assert_eq!(host.desire(&[]), [stop(1)]);
+    assert_eq!(host.phases(), [Phase::Stopping]);
+    assert_eq!(host.end(1, End::Well), []);
+    assert_eq!(host.phases(), []);
+}
+
+#[test]
+fn older_revision_changes_nothing() {
+    let mut host = Host::new("", Vec::new());
+    let a = capture("a");
+    host.desire(std::slice::from_ref(&a));
+    host.desire(&[]);
+    let echo = Event::Desired {
+        revision: 1,
+        desired: desired(&[a]),
+    };
+    assert_eq!(host.step(echo), []);
+    assert_eq!(host.phases(), [Phase::Stopping]);
+}
+
+#[test]
+fn changed_capture_starts_after_the_old_one_has_ended() {
+    let mut host = Host::new("", Vec::new());
+    let old = capture("a");
+    let new = Capture {
+        filter: "tcp".to_owned(),
+        ..capture("a")
+    };
+    host.desire(&[old]);
+    assert_eq!(host.desire(std::slice::from_ref(&new)), [stop(1)]);
+    assert_eq!(host.end(1, End::Well), [start(2, &new)]);
+    // The new capture's counts exclude the old one's packets.
+    let report = host.machine.report("h", "0", at(0));
+    assert_eq!(report.captures[0].account.recorded, 0);
+}
+
+#[test]
+fn failures_back_off_by_doubling() {
+    let mut host = Host::new("", Vec::new());
+    let a = capture("a");
+    host.desire(std::slice::from_ref(&a));
+    let mut waits = Vec::new();
+    for run in 1..10 {
+        host.end(run, End::Failed("no such interface".to_owned()));
+        assert_eq!(host.phases(), [Phase::Waiting]);
+        let failed = host.now;
+        while !host.step(Event::Tick).contains(&start(run + 1, &a)) {
+            host.now += 1;
+        }
+        waits.push(host.now - failed);
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+}
+
+#[test]
+fn bounds_count_over_all_starts() {
+    let mut host = Host::new("", Vec::new());
+    let a = Capture {
+        duration_seconds: Some(100),
+        packets: Some(25),
+        size_bytes: Some(5000),
+        ..capture("a")
+    };
+    host.desire(std::slice::from_ref(&a));
+    host.now = 30;
+    host.end(1, End::Failed("killed".to_owned()));
+    host.now = 40;
+    let actions = host.step(Event::Tick);
+    let rest = Capture {
+        duration_seconds: Some(60),
+        packets: Some(15),
+        size_bytes: Some(5000),
+        ..capture("a")
+    };
+    assert!(actions.contains(&start(2, &rest)), "{actions:?}");
+    // An agent that restarts later continues with these counts.
+    let mut memory = host.machine.memory();
+    let mut again = Host::new("", memory.clone());
+    again.now = 90;
+    let desired = again.desire(std::slice::from_ref(&a));
+    let Some(Action::Start { capture, .. }) = desired.first() else {
+        panic!("{desired:?}");
+    };
+    assert_eq!(capture.duration_seconds, Some(10));
+    memory[0].begun_wall = Some(0);
+    let mut late = Host::new("", memory);
+    assert_eq!(late.desire(std::slice::from_ref(&a)), []);
+    assert_eq!(late.phases(), [Phase::Finished]);
+}
+
+#[test]
+fn capture_at_its_bounds_is_finished_until_it_changes() {
+    let mut host = Host::new("", Vec::new());
+    let mut a = capture("a");
+    a.packets = Some(10);
+    host.desire(std::slice::from_ref(&a));
+    assert_eq!(host.end(1, End::Well), []);
+    assert_eq!(host.desire(std::slice::from_ref(&a)), []);
+    assert_eq!(host.phases(), [Phase::Finished]);
+    a.packets = Some(20);
+    assert_eq!(host.desire(std::slice::from_ref(&a)), [start(2, &a)]);
+}
+
+#[test]
+fn capture_held_by_another_process_is_retried_soon() {
+    let mut host = Host::new("", Vec::new());
+    let a = capture("a");
+    host.desire(std::slice::from_ref(&a));
+    let nothing = Counts::default();
+    let held = Event::Ended {
+        run: 1,
+        end: End::Held,
+        counts: nothing,
+    };
+    assert_eq!(host.step(held), []);
+    host.now = 1;
+    assert_eq!(host.step(Event::Tick), [start(2, &a)]);
+    let report = host.machine.report("h", "0", at(0));
+    assert_eq!(
+        (report.captures[0].starts, report.captures[0].failures),
+        (1, 0)
+    );
+}
+
+#[test]
+fn capture_that_does_not_end_is_killed_once() {
+    let mut host = Host::new("", Vec::new());
+    host.desire(&[capture("a")]);
+    assert_eq!(host.step(Event::Shutdown), [stop(1)]);
+    host.now = 59;
+    assert_eq!(host.step(Event::Tick), []);
+    host.now = 60;
+    let force = Action::Stop {
+        run: 1,
+        force: true,
+    };
+    assert_eq!(host.step(Event::Tick), [force]);
+    assert_eq!(host.step(Event::Tick), []);
+    assert!(!host.machine.is_over());
+    host.end(1, End::Failed("killed".to_owned()));
+    assert!(host.machine.is_over());
+}
+
+#[test]
+fn refused_captures_never_start_and_running_ones_stop() {
+    let mut host = Host::new("interfaces = [\"eth*\"]", Vec::new());
+    let mut a = capture("a");
+    host.desire(std::slice::from_ref(&a));
+    a.interfaces.push("lo".to_owned());
+    assert_eq!(host.desire(std::slice::from_ref(&a)), [stop(1)]);
+    assert_eq!(host.end(1, End::Well), []);
+    assert_eq!(host.phases(), [Phase::Refused]);
+    let report = host.machine.report("h", "0", at(0));
+    assert!(report.captures[0].refused.is_some());
+}
+
+#[test]
+fn unreadable_state_keeps_the_previous_one() {
+    let mut host = Host::new("", Vec::new());
+    host.desire(&[capture("a")]);
+    let why = "no TOML".to_owned();
+    assert_eq!(host.step(Event::Unreadable { revision: 2, why }), []);
+    let report = host.machine.report("h", "0", at(0));
+    assert_eq!(report.error.as_deref(), Some("no TOML"));
+    assert_eq!((report.revision, report.captures.len()), (1, 1));
+}

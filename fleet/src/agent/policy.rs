@@ -1,0 +1,374 @@
+//! A host's policy, which limits every desired state: its own file, which no command changes.
+
+use serde::{Deserialize, Serialize};
+use trawl_sys::{Error, Result};
+use url::Url;
+
+use super::desired::{Capture, Labels};
+
+/// Longest filter in bytes: compile time grows faster than the length.
+const LONGEST_FILTER: usize = 16 << 10;
+
+/// The policy. An absent list allows all; an absent limit limits nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    #[serde(default)]
+    pub labels: Labels,
+    /// Public keys of the operators whose commands are followed on a bus.
+    #[serde(default)]
+    pub operators: Vec<String>,
+    /// Interface names in the syntax of `-i`; `*` matches any text without a colon.
+    interfaces: Option<Vec<String>>,
+    taps: Option<Vec<String>>,
+    /// Store addresses; `*` matches any text.
+    stores: Option<Vec<String>>,
+    max_captures: Option<usize>,
+    max_duration_seconds: Option<u64>,
+    max_size_bytes: Option<u64>,
+    max_memory_bytes: Option<u64>,
+    max_spool_bytes: Option<u64>,
+    /// Maximum bytes of each packet; absent: whole packets.
+    max_snaplen: Option<u32>,
+    /// Filter that is added to each capture's own, in tcpdump's syntax.
+    filter: Option<String>,
+    /// Set if chunks may be indexed on this host, which costs CPU time.
+    index: Option<bool>,
+}
+
+/// Reason for a refused capture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Refusal {
+    Interface {
+        interface: String,
+    },
+    Tap {
+        tap: String,
+    },
+    Store {
+        store: String,
+    },
+    TooMany {
+        most: usize,
+    },
+    Duration {
+        asked: Option<u64>,
+        most: u64,
+    },
+    Size {
+        asked: Option<u64>,
+        most: u64,
+    },
+    Memory {
+        asked: u64,
+        most: u64,
+    },
+    Spool {
+        asked: u64,
+        most: u64,
+    },
+    Snaplen {
+        asked: Option<u32>,
+        most: u32,
+    },
+    Index,
+    /// Unbalanced brackets: the filter could escape the brackets around it.
+    Filter {
+        filter: String,
+    },
+}
+
+impl Policy {
+    pub fn parse(text: &str) -> Result<Self> {
+        toml::from_str(text).map_err(|e| {
+            Error::usage("cannot read the policy", e)
+                .fix("man trawl-fleet-agent lists the keys of a policy")
+        })
+    }
+
+    /// Returns the reason to refuse the capture as the `number`th, from 0; `None` if it is allowed.
+    pub fn refuses(&self, capture: &Capture, number: usize) -> Option<Refusal> {
+        if let Some(most) = self.max_captures.filter(|most| number >= *most) {
+            return Some(Refusal::TooMany { most });
+        }
+        if let Some(allowed) = &self.interfaces {
+            let is_refused =
+                |name: &&String| !allowed.iter().any(|one| allows_interface(one, name));
+            if let Some(interface) = capture.interfaces.iter().find(is_refused) {
+                return Some(Refusal::Interface {
+                    interface: interface.clone(),
+                });
+            }
+        }
+        if let Some(allowed) = &self.taps {
+            let auto = ["auto".to_owned()];
+            let taps = match capture.taps.is_empty() {
+                true => &auto[..],
+                false => &capture.taps[..],
+            };
+            if let Some(tap) = taps.iter().find(|tap| !allowed.contains(tap)) {
+                return Some(Refusal::Tap { tap: tap.clone() });
+            }
+        }
+        if let Some(allowed) = &self.stores
+            && !allowed.iter().any(|one| allows_store(one, &capture.store))
+        {
+            return Some(Refusal::Store {
+                store: capture.store.clone(),
+            });
+        }
+        if capture.filter.len() > LONGEST_FILTER
+            || self.filter.is_some() && !is_closed(&capture.filter)
+        {
+            return Some(Refusal::Filter {
+                filter: capture.filter.clone(),
+            });
+        }
+        if capture.index && self.index == Some(false) {
+            return Some(Refusal::Index);
+        }
+        self.exceeds(capture)
+    }
+
+    fn exceeds(&self, capture: &Capture) -> Option<Refusal> {
+        let unbounded = |asked: Option<u64>, most: Option<u64>| {
+            most.filter(|most| asked.is_none_or(|asked| asked > *most))
+        };
+        let larger = |asked: Option<u64>, most: Option<u64>| {
+            asked.zip(most).filter(|(asked, most)| asked > most)
+        };
+        if let Some(most) = unbounded(capture.duration_seconds, self.max_duration_seconds) {
+            let asked = capture.duration_seconds;
+            return Some(Refusal::Duration { asked, most });
+        }
+        if let Some(most) = unbounded(capture.size_bytes, self.max_size_bytes) {
+            let asked = capture.size_bytes;
+            return Some(Refusal::Size { asked, most });
+        }
+        if let Some(most) = self
+            .max_snaplen
+            .filter(|most| capture.snaplen.is_none_or(|asked| asked > *most))
+        {
+            let asked = capture.snaplen;
+            return Some(Refusal::Snaplen { asked, most });
+        }
+        if let Some((asked, most)) = larger(capture.memory_bytes, self.max_memory_bytes) {
+            return Some(Refusal::Memory { asked, most });
+        }
+        larger(capture.spool_bytes, self.max_spool_bytes)
+            .map(|(asked, most)| Refusal::Spool { asked, most })
+    }
+
+    fn narrowed(&self, asked: &str) -> String {
+        match &self.filter {
+            None => asked.to_owned(),
+            Some(filter) if asked.trim().is_empty() => filter.clone(),
+            Some(filter) => format!("({filter}) and ({asked})"),
+        }
+    }
+
+    /// Returns the capture with the policy's filter added, and with the policy's limits where it sets none itself.
+    pub fn limited(&self, capture: &Capture) -> Capture {
+        Capture {
+            memory_bytes: capture.memory_bytes.or(self.max_memory_bytes),
+            spool_bytes: capture.spool_bytes.or(self.max_spool_bytes),
+            filter: self.narrowed(&capture.filter),
+            ..capture.clone()
+        }
+    }
+}
+
+/// Returns whether all brackets are balanced.
+fn is_closed(filter: &str) -> bool {
+    let mut open = 0_u32;
+    filter.chars().all(|c| {
+        let now = match c {
+            '(' => open.checked_add(1),
+            ')' => open.checked_sub(1),
+            _ => Some(open),
+        };
+        open = now.unwrap_or(0);
+        now.is_some()
+    }) && open == 0
+}
+
+/// Matches `*` against any text. A requested pattern matches only if all its expansions do.
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((head, mut rest)) = pattern.split_once('*') else {
+        return pattern == text;
+    };
+    let Some(mut text) = text.strip_prefix(head) else {
+        return false;
+    };
+    while let Some((part, after)) = rest.split_once('*') {
+        let Some(at) = text.find(part) else {
+            return false;
+        };
+        text = &text[at + part.len()..];
+        rest = after;
+    }
+    text.ends_with(rest)
+}
+
+fn allows_interface(pattern: &str, asked: &str) -> bool {
+    match (pattern.rsplit_once(':'), asked.rsplit_once(':')) {
+        (None, None) => allows_name(pattern, asked),
+        (Some((space, name)), Some((asked_space, asked_name))) => {
+            matches(space, asked_space) && allows_name(name, asked_name)
+        }
+        _ => false,
+    }
+}
+
+/// Matches an interface name. `any` stands for every interface and needs a pattern that does, too.
+fn allows_name(pattern: &str, asked: &str) -> bool {
+    match asked {
+        "any" => pattern == "any" || pattern == "*",
+        _ => matches(pattern, asked),
+    }
+}
+
+/// Matches the address as parsed, not as written: an address that differs from its parsed form is refused, and so are encoded
+/// characters, which could stand for others in a directory's name.
+fn allows_store(pattern: &str, asked: &str) -> bool {
+    let parsed = match asked.starts_with('/') {
+        true => Url::parse(&format!("file://{asked}")),
+        false => Url::parse(asked),
+    };
+    let Ok(parsed) = parsed else {
+        return false;
+    };
+    let plain = |url: &str| {
+        let url = url.strip_prefix("file://").unwrap_or(url);
+        url.trim_end_matches('/').to_owned()
+    };
+    let is_plain = plain(parsed.as_str()) == plain(asked) && !asked.contains('%');
+    is_plain && (matches(pattern, asked) || matches(pattern, parsed.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capture() -> Capture {
+        Capture {
+            name: "a".to_owned(),
+            interfaces: vec!["eth0".to_owned()],
+            store: "file:///s/one".to_owned(),
+            ..Capture::default()
+        }
+    }
+
+    fn refused(policy: &str, change: impl FnOnce(&mut Capture)) -> Option<Refusal> {
+        let mut capture = capture();
+        change(&mut capture);
+        Policy::parse(policy).unwrap().refuses(&capture, 0)
+    }
+
+    #[test]
+    fn names_are_allowed_only_if_all_their_expansions_are() {
+        for (pattern, asked, allowed) in [
+            ("eth*", "eth0", true),
+            ("eth*", "eth*", true),
+            ("eth*", "e*", false),
+            ("eth0", "eth*", false),
+            ("a*", "any", false),
+            ("*", "any", true),
+            ("*", "web:eth0", false),
+            ("web:*", "web:any", true),
+            ("web:*", "*:eth0", false),
+            ("*:eth0", "web:eth0", true),
+            ("*:eth0", "/proc/1/ns/net:eth1", false),
+            ("e*h*0", "eth10", true),
+        ] {
+            assert_eq!(
+                allows_interface(pattern, asked),
+                allowed,
+                "{pattern} {asked}"
+            );
+        }
+    }
+
+    #[test]
+    fn policy_filter_applies_to_every_capture() {
+        let policy = "filter = \"not port 22\"";
+        let limited = |asked: &str| {
+            let mut capture = capture();
+            capture.filter = asked.to_owned();
+            Policy::parse(policy).unwrap().limited(&capture).filter
+        };
+        assert_eq!(limited(""), "not port 22");
+        assert_eq!(limited("tcp or udp"), "(not port 22) and (tcp or udp)");
+        for (asked, allowed) in [
+            ("(tcp or udp) and ip", true),
+            ("tcp[(0)] = 1", true),
+            ("udp) or (tcp", false),
+            ("(udp", false),
+            ("udp)", false),
+        ] {
+            let refusal = refused(policy, |capture| capture.filter = asked.to_owned());
+            assert_eq!(refusal.is_none(), allowed, "{asked}");
+        }
+        let unbounded = refused("", |capture| capture.filter = "udp)".to_owned());
+        assert_eq!(unbounded, None, "the capture itself refuses it");
+    }
+
+    #[test]
+    fn store_addresses_cannot_escape_their_pattern() {
+        let policy = "stores = [\"file:///s/*\"]";
+        assert_eq!(refused(policy, |_| ()), None);
+        for store in [
+            "file:///s/../etc",
+            "file:///s/%2e%2e/etc",
+            "s3://other/",
+            "file:///s/..\\..\\etc",
+            "file:///s/.\t./etc",
+            "file:///s/.\n./etc",
+            "file:///s/a%2f..%2f..%2fetc",
+            "file://host/s/a",
+            "file:/s/a",
+            "FILE:///s/a",
+            "/s/../etc",
+            "",
+        ] {
+            let refusal = refused(policy, |capture| capture.store = store.to_owned());
+            assert!(matches!(refusal, Some(Refusal::Store { .. })), "{store}");
+        }
+    }
+
+    #[test]
+    fn each_limit_holds() {
+        let asks = |field: &str| {
+            let policy = format!("{field} = 100");
+            (
+                refused(&policy, |_| ()).is_some(),
+                refused(&policy, |capture| {
+                    capture.duration_seconds = Some(101);
+                    capture.size_bytes = Some(101);
+                    capture.memory_bytes = Some(101);
+                    capture.spool_bytes = Some(101);
+                    capture.snaplen = Some(101);
+                })
+                .is_some(),
+                refused(&policy, |capture| {
+                    capture.duration_seconds = Some(100);
+                    capture.size_bytes = Some(100);
+                    capture.memory_bytes = Some(100);
+                    capture.spool_bytes = Some(100);
+                    capture.snaplen = Some(100);
+                })
+                .is_some(),
+            )
+        };
+        // A capture without a bound has no end and keeps whole packets; memory and spool are always bounded.
+        assert_eq!(asks("max_duration_seconds"), (true, true, false));
+        assert_eq!(asks("max_size_bytes"), (true, true, false));
+        assert_eq!(asks("max_snaplen"), (true, true, false));
+        assert_eq!(asks("max_memory_bytes"), (false, true, false));
+        assert_eq!(asks("max_spool_bytes"), (false, true, false));
+        assert!(refused("max_captures = 0", |_| ()).is_some());
+        assert!(refused("taps = [\"xdp\"]", |_| ()).is_some());
+        assert!(Policy::parse("max_colour = 1").is_err());
+    }
+}

@@ -1,0 +1,80 @@
+//! A host's report: its captures, their phases and counts.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::desired::{Capture, Labels};
+use super::policy::Refusal;
+
+/// Packet counts of a capture.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    pub seen: u64,
+    pub filtered_out: u64,
+    pub recorded: u64,
+    /// Losses by reason.
+    #[serde(default)]
+    pub lost: BTreeMap<String, u64>,
+}
+
+impl Counts {
+    pub fn add(&mut self, other: &Self) {
+        self.seen += other.seen;
+        self.filtered_out += other.filtered_out;
+        self.recorded += other.recorded;
+        for (reason, count) in &other.lost {
+            *self.lost.entry(reason.clone()).or_default() += count;
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    Starting,
+    Running,
+    Stopping,
+    /// Failed; waits for the next start.
+    Waiting,
+    /// At its bounds.
+    Finished,
+    /// Not allowed by the policy.
+    Refused,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaptureReport {
+    /// The capture as desired, or as running if it is no longer desired.
+    #[serde(flatten)]
+    pub capture: Capture,
+    pub phase: Phase,
+    /// Number of starts.
+    pub starts: u64,
+    pub failures: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refusal>,
+    /// Reason for the last failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Counts over all starts.
+    pub account: Counts,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostReport {
+    pub host: String,
+    #[serde(default)]
+    pub labels: Labels,
+    /// Revision of the current desired state.
+    pub revision: u64,
+    pub time_ns: u64,
+    pub trawl: String,
+    /// Reason why the latest desired state is not followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Set while the agent and its captures are ending.
+    #[serde(default)]
+    pub stopping: bool,
+    pub captures: Vec<CaptureReport>,
+}

@@ -1,0 +1,315 @@
+//! A running capture, as its agent sees it: a process of `trawl capture` that follows a plan.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::Deserialize;
+use trawl_capture::filter::Filter;
+use trawl_capture::options::{Drops, Memory, MemorySize, Options, TapChoice};
+use trawl_capture::plan::CapturePlan;
+use trawl_capture::sources::Sources;
+use trawl_front::published::{self, Kind, RunningCapture};
+use trawl_front::terminal;
+use trawl_pipeline::account::Account;
+use trawl_pipeline::plan::StorePlan;
+use trawl_sys::process::{self, own_binary, trawl_binary};
+use trawl_sys::{Error, Result};
+
+use super::{Capture, Counts, End};
+
+/// Start of the sd_notify message that a capture sends once it is attached.
+const READY: &[u8] = b"READY=1";
+
+pub struct Running {
+    pub run: u64,
+    child: Child,
+    /// Socket on which the capture reports that it is attached.
+    notices: UnixDatagram,
+    _socket: OwnFile,
+    is_ready: bool,
+    summary: OwnFile,
+    _plan: OwnFile,
+    last_words: Arc<Mutex<String>>,
+}
+
+/// A file of one start, which is removed after it.
+struct OwnFile(PathBuf);
+
+impl OwnFile {
+    /// Removes a file of an earlier start.
+    fn new(path: PathBuf) -> Self {
+        let _ = std::fs::remove_file(&path);
+        Self(path)
+    }
+}
+
+impl Drop for OwnFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Reasons why a capture could not be started.
+pub enum Refused {
+    /// An earlier process still has the lock of this capture.
+    Held,
+    Failed(Error),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Takes the lock of a capture. The process inherits it as its standard input, so that it is held as long as any process of
+/// that capture lives, with or without its agent.
+fn lock(directory: &Path, name: &str) -> std::result::Result<File, Refused> {
+    let path = directory.join(format!("{name}.lock"));
+    let opened = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path);
+    let file = opened.map_err(|e| Error::os(format!("cannot open {}", path.display()), e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(_) => Err(Refused::Held),
+    }
+}
+
+impl Running {
+    pub fn start(
+        run: u64,
+        capture: &Capture,
+        directory: &Path,
+        spool: &Path,
+    ) -> std::result::Result<Self, Refused> {
+        let lock = lock(directory, &capture.name)?;
+        let summary = OwnFile::new(directory.join(format!("{}.summary", capture.name)));
+        let what = || format!("cannot start the capture '{}'", capture.name);
+        // In a directory of this user's alone: any user may bind an abstract name.
+        let socket = OwnFile::new(directory.join(format!("notify-{run}")));
+        let notices = UnixDatagram::bind(&socket.0).map_err(|e| Error::os(what(), e))?;
+        let made = notices.set_nonblocking(true);
+        made.map_err(|e| Error::os(what(), e))?;
+        let plan_file = OwnFile::new(directory.join(format!("{}.plan", capture.name)));
+        let plan = plan(capture, &summary.0, spool)?;
+        let text = serde_json::to_string(&plan).map_err(|e| Error::failed(what(), e))?;
+        std::fs::write(&plan_file.0, text).map_err(|e| Error::os(what(), e))?;
+        let mut command = Command::new(trawl_binary()?);
+        command
+            .args(["capture", "-q", "--plan"])
+            .arg(&plan_file.0)
+            .env("NOTIFY_SOCKET", &socket.0)
+            .stdin(Stdio::from(lock))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        process::with_signals(&mut command);
+        process::ends_with_parent(&mut command);
+        let mut child = command.spawn().map_err(|e| Error::os(what(), e))?;
+        let last_words = Arc::default();
+        if let Some(stderr) = child.stderr.take() {
+            let (name, last) = (capture.name.clone(), Arc::clone(&last_words));
+            std::thread::spawn(move || relay(&name, BufReader::new(stderr), &last));
+        }
+        Ok(Self {
+            run,
+            child,
+            notices,
+            _socket: socket,
+            is_ready: false,
+            summary,
+            _plan: plan_file,
+            last_words,
+        })
+    }
+
+    /// Returns true when the capture first reports that it is attached.
+    pub fn became_ready(&mut self) -> bool {
+        let mut message = [0; 4096];
+        let mut told = false;
+        while let Ok(length) = self.notices.recv(&mut message) {
+            told |= message[..length].starts_with(READY);
+        }
+        let news = told && !self.is_ready;
+        self.is_ready |= told;
+        news
+    }
+
+    pub fn stop(&self, force: bool) {
+        // The capture may have ended already.
+        let _ = match force {
+            true => process::kill(self.child.id()),
+            false => process::interrupt(self.child.id()),
+        };
+    }
+
+    pub fn counts(&self) -> Option<Counts> {
+        let told: RunningCapture = published::of(Kind::Capture, self.child.id())?;
+        Some(counts(
+            told.seen,
+            told.filtered_out,
+            told.recorded,
+            told.lost,
+        ))
+    }
+
+    /// Returns the outcome, once the capture has ended.
+    pub fn ended(&mut self) -> Option<(End, Counts)> {
+        let status = self.child.try_wait().ok().flatten()?;
+        let counts = self.counted_at_end().unwrap_or_default();
+        let end = match status.success() {
+            true => End::Well,
+            false => End::Failed(self.why(status)),
+        };
+        Some((end, counts))
+    }
+
+    fn why(&self, status: ExitStatus) -> String {
+        let words = self.last_words.lock().clone();
+        match words.is_empty() || status.code().is_none() {
+            true => format!("the capture ended: {status}"),
+            false => words,
+        }
+    }
+
+    fn counted_at_end(&self) -> Option<Counts> {
+        #[derive(Deserialize)]
+        struct Summary {
+            #[serde(flatten)]
+            total: Account,
+        }
+        let text = std::fs::read(&self.summary.0).ok()?;
+        let Summary { total } = serde_json::from_slice(&text).ok()?;
+        Some(counts(
+            total.seen,
+            total.filtered_out,
+            total.recorded,
+            total.lost,
+        ))
+    }
+}
+
+fn counts(
+    seen: u64,
+    filtered_out: u64,
+    recorded: u64,
+    lost: BTreeMap<Cow<'static, str>, u64>,
+) -> Counts {
+    let lost = lost.into_iter().filter(|(_, count)| *count > 0);
+    Counts {
+        seen,
+        filtered_out,
+        recorded,
+        lost: lost
+            .map(|(reason, count)| (reason.into_owned(), count))
+            .collect(),
+    }
+}
+
+/// Passes the capture's messages on to the agent's own output, with the capture's name before them.
+fn relay(name: &str, from: impl BufRead, last: &Mutex<String>) {
+    for line in from.lines().map_while(std::result::Result::ok) {
+        let line = line.strip_prefix("trawl: ").unwrap_or(&line);
+        terminal::say(&format!("{name}: {line}"));
+        *last.lock() = line.to_owned();
+    }
+}
+
+/// Returns the taps of these names, as `--tap` has them: the tap, and whether sent and dropped packets are seen too.
+fn taps(names: &[String]) -> Result<(TapChoice, bool, bool)> {
+    let named = |name: &String| {
+        serde_json::from_value::<TapChoice>(name.as_str().into())
+            .map_err(|why| Error::usage(format!("cannot use the tap '{name}'"), why))
+    };
+    let taps = names.iter().map(named).collect::<Result<Vec<_>>>()?;
+    let at_xdp = |tap: &TapChoice| {
+        !matches!(
+            tap,
+            TapChoice::Tc | TapChoice::Drop | TapChoice::Packet | TapChoice::Pcap | TapChoice::Dpdk
+        )
+    };
+    let with_tc = taps.contains(&TapChoice::Tc) && taps.iter().any(at_xdp);
+    let is_added = |tap: &TapChoice| *tap == TapChoice::Drop || (*tap == TapChoice::Tc && with_tc);
+    let mut others = taps.iter().copied().filter(|tap| !is_added(tap));
+    let with_drops = taps.contains(&TapChoice::Drop);
+    let tap = match (others.next(), with_drops) {
+        (Some(tap), _) => tap,
+        (None, true) => TapChoice::Drop,
+        (None, false) => TapChoice::Auto,
+    };
+    match others.next() {
+        None => Ok((tap, with_tc, with_drops)),
+        Some(_) => Err(Error::usage(
+            format!("cannot use the taps {}", names.join(", ")),
+            "only tc and drop can be added to another one",
+        )),
+    }
+}
+
+/// Makes the plan of a desired capture.
+fn plan(capture: &Capture, summary: &Path, spool: &Path) -> Result<CapturePlan> {
+    let (tap, with_tc, with_drops) = taps(&capture.taps)?;
+    let memory = Memory {
+        size: capture
+            .memory_bytes
+            .map_or(MemorySize::Usual, MemorySize::Total),
+        at_first: None,
+    };
+    let expression = capture.filter.trim();
+    let usual = Options::new(tap, memory);
+    let options = Options {
+        with_tc,
+        drops: with_drops.then(Drops::default),
+        filter: (!expression.is_empty()).then(|| Filter::Expression(expression.to_owned())),
+        snaplen: capture
+            .snaplen
+            .map_or(usual.snaplen, |most| most.min(usual.snaplen)),
+        count: capture.packets,
+        duration: capture.duration_seconds.map(Duration::from_secs),
+        promiscuous: true,
+        ..usual
+    };
+    let store = StorePlan {
+        spool: Some(spool.to_owned()),
+        spool_bytes: capture.spool_bytes.unwrap_or(StorePlan::SPOOL_BYTES),
+        size: capture.size_bytes,
+        index: capture.index,
+        ..StorePlan::new(capture.store.clone(), capture.name.clone())
+    };
+    let sources = Sources {
+        names: capture.interfaces.clone(),
+        ..Sources::default()
+    };
+    Ok(CapturePlan {
+        store: Some(store),
+        summary: Some(summary.to_owned()),
+        ..CapturePlan::new(sources, options)
+    })
+}
+
+/// Stores the chunks that captures left in the spool, in a separate process as captures have.
+pub fn push(spool: &Path) -> Result<Child> {
+    let what = "cannot store what is in the spool";
+    let own = own_binary()?;
+    let mut command = Command::new(own);
+    command
+        .args(["store", "push", "--json", "--spool"])
+        .arg(spool)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    process::with_signals(&mut command);
+    process::ends_with_parent(&mut command);
+    command.spawn().map_err(|e| Error::os(what, e))
+}

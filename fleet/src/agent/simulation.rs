@@ -1,0 +1,269 @@
+//! Simulates a thousand agents and a bus that drops, delays, repeats, reorders and partitions, all from one seed. The state
+//! machines are the real ones of `trawl fleet agent`; processes and bus are simulated. Once the bus is quiet, each host runs exactly
+//! its desired captures.
+
+use std::collections::BTreeMap;
+
+use super::{Action, Capture, Counts, Desired, End, Event, Machine, Memory, Now, Policy};
+
+const HOSTS: usize = 1000;
+const SECOND: u64 = 1_000_000_000;
+const STORM: u64 = 300;
+const QUIET: u64 = 200;
+/// Interval in seconds at which an agent asks the bus for missed commands.
+const ASK: u64 = 5;
+
+/// Random numbers, reproducible from the seed (splitmix64).
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+#[derive(Clone)]
+struct Process {
+    name: String,
+    filter: String,
+    /// Time at which the process ends once it is stopped or its agent is gone.
+    ends_at: Option<u64>,
+}
+
+struct Host {
+    machine: Machine,
+    memory: Vec<Memory>,
+    processes: BTreeMap<u64, Process>,
+    /// Processes of killed agents: they end after a while.
+    orphans: Vec<Process>,
+    partitioned: bool,
+    /// Messages in flight: arrival time, revision and desired state.
+    messages: Vec<(u64, u64, Desired)>,
+    desired: (u64, Desired),
+}
+
+fn policy() -> Policy {
+    Policy::parse("interfaces = [\"eth*\"]\nmax_captures = 3").unwrap()
+}
+
+fn desired(chance: &mut Chance) -> Desired {
+    let number = chance.below(5);
+    let capture = |n: u64| Capture {
+        name: format!("c{n}"),
+        // The policy refuses the last interface.
+        interfaces: vec![if n == 2 { "lo" } else { "eth0" }.to_owned()],
+        store: "file:///s".to_owned(),
+        filter: format!("port {}", n + number),
+        ..Capture::default()
+    };
+    Desired {
+        captures: (0..number.min(4)).map(capture).collect(),
+        ..Desired::default()
+    }
+}
+
+/// Returns the captures that should run, as name and filter.
+fn expected(desired: &Desired) -> Vec<(String, String)> {
+    let policy = policy();
+    let all = desired.captures.iter().enumerate();
+    let allowed = all.filter(|(n, one)| policy.refuses(one, *n).is_none());
+    let mut names: Vec<_> = allowed
+        .map(|(_, one)| (one.name.clone(), one.filter.clone()))
+        .collect();
+    names.sort();
+    names
+}
+
+impl Host {
+    fn new() -> Self {
+        Self {
+            machine: Machine::new(policy(), Vec::new()),
+            memory: Vec::new(),
+            processes: BTreeMap::new(),
+            orphans: Vec::new(),
+            partitioned: false,
+            messages: Vec::new(),
+            desired: (0, Desired::default()),
+        }
+    }
+
+    fn step(&mut self, time: u64, chance: &mut Chance, quiet: bool, event: Event) {
+        let now = Now {
+            monotonic: time * SECOND,
+            wall: time * SECOND,
+        };
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            for action in self.machine.step(now, event) {
+                match action {
+                    Action::Start { run, capture } => {
+                        let (capture, counts) = (*capture, Counts::default());
+                        let held = self.orphans.iter().any(|one| one.name == capture.name);
+                        let end = match held {
+                            true => Some(End::Held),
+                            false if !quiet && chance.one_in(4) => {
+                                Some(End::Failed("by chance".to_owned()))
+                            }
+                            false => None,
+                        };
+                        if let Some(end) = end {
+                            events.push(Event::Ended { run, end, counts });
+                            continue;
+                        }
+                        // The invariant that must hold at all times.
+                        let mut alive = self.processes.values();
+                        assert!(alive.all(|one| one.name != capture.name), "a double");
+                        let process = Process {
+                            name: capture.name,
+                            filter: capture.filter,
+                            ends_at: None,
+                        };
+                        self.processes.insert(run, process);
+                        events.push(Event::Ready { run });
+                    }
+                    Action::Stop { run, force } => {
+                        if let Some(process) = self.processes.get_mut(&run) {
+                            let wait = if force { 0 } else { chance.below(90) };
+                            let end = process.ends_at.unwrap_or(u64::MAX).min(time + wait);
+                            process.ends_at = Some(end);
+                        }
+                    }
+                    Action::Push => events.push(Event::Pushed {
+                        all: quiet || !chance.one_in(2),
+                    }),
+                }
+            }
+        }
+        self.memory = self.machine.memory();
+    }
+
+    /// Simulates SIGKILL: the kernel interrupts the captures, which takes a while; a new agent starts.
+    fn kill(&mut self, time: u64, chance: &mut Chance) {
+        let left = std::mem::take(&mut self.processes);
+        for (_, mut process) in left {
+            process.ends_at = Some(time + chance.below(20));
+            self.orphans.push(process);
+        }
+        self.machine = Machine::new(policy(), self.memory.clone());
+    }
+
+    fn second(&mut self, time: u64, chance: &mut Chance, quiet: bool) {
+        if !quiet {
+            if chance.one_in(100) {
+                self.desired = (self.desired.0 + 1, desired(chance));
+                // Published once, twice or never; late messages may be overtaken.
+                for _ in 0..chance.below(3) {
+                    let (revision, desired) = self.desired.clone();
+                    let at = time + chance.below(60);
+                    self.messages.push((at, revision, desired));
+                }
+            }
+            if chance.one_in(40) {
+                self.partitioned = !self.partitioned;
+            }
+            if chance.one_in(100) {
+                self.kill(time, chance);
+            }
+        }
+        if quiet {
+            self.partitioned = false;
+        }
+        let mut events = Vec::new();
+        if !self.partitioned && time.is_multiple_of(ASK) && self.desired.0 > 0 {
+            let (revision, desired) = self.desired.clone();
+            events.push(Event::Desired { revision, desired });
+        }
+        let partitioned = self.partitioned;
+        self.messages.retain(|(at, revision, desired)| {
+            if *at <= time && !partitioned {
+                let (revision, desired) = (*revision, desired.clone());
+                events.push(Event::Desired { revision, desired });
+            }
+            *at > time
+        });
+        self.orphans
+            .retain(|one| one.ends_at.is_none_or(|at| at > time));
+        let over = self.processes.iter();
+        let over: Vec<u64> = over
+            .filter(|(_, one)| one.ends_at.is_some_and(|at| at <= time))
+            .map(|(run, _)| *run)
+            .collect();
+        for run in over {
+            self.processes.remove(&run);
+            events.push(Event::Ended {
+                run,
+                end: End::Well,
+                counts: Counts::default(),
+            });
+        }
+        if !quiet
+            && chance.one_in(200)
+            && let Some((run, _)) = self.processes.pop_first()
+        {
+            events.push(Event::Ended {
+                run,
+                end: End::Failed("it died".to_owned()),
+                counts: Counts::default(),
+            });
+        }
+        events.push(Event::Tick);
+        for event in events {
+            self.step(time, chance, quiet, event);
+        }
+    }
+
+    fn runs(&self) -> Vec<(String, String)> {
+        let all = self.processes.values().filter(|one| one.ends_at.is_none());
+        let mut all: Vec<_> = all
+            .map(|one| (one.name.clone(), one.filter.clone()))
+            .collect();
+        all.sort();
+        all
+    }
+}
+
+/// Returns the captures that each host runs after the storm and the quiet.
+fn simulate(seed: u64) -> Vec<Vec<(String, String)>> {
+    let mut chance = Chance(seed);
+    let mut hosts: Vec<Host> = (0..HOSTS).map(|_| Host::new()).collect();
+    for time in 0..STORM + QUIET {
+        for host in &mut hosts {
+            host.second(time, &mut chance, time >= STORM);
+        }
+    }
+    for (number, host) in hosts.iter().enumerate() {
+        assert_eq!(
+            host.runs(),
+            expected(&host.desired.1),
+            "seed {seed}, host {number}"
+        );
+        assert_eq!(host.processes.len(), host.runs().len(), "seed {seed}");
+        assert!(host.orphans.is_empty());
+    }
+    hosts.iter().map(Host::runs).collect()
+}
+
+#[test]
+fn thousand_hosts_run_their_desired_captures_after_quiet() {
+    let runs = simulate(1);
+    let running: usize = runs.iter().map(Vec::len).sum();
+    assert!(running > HOSTS / 2, "something runs: {running}");
+    simulate(2);
+}
+
+#[test]
+fn same_seed_gives_the_same_run() {
+    assert_eq!(simulate(3), simulate(3));
+}

@@ -1,0 +1,257 @@
+//! The connection to NATS: this side's identity, the trusted keys, and the names of the streams.
+
+use std::io;
+use std::time::Duration;
+
+use async_nats::rustls::pki_types::pem::PemObject;
+use async_nats::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use async_nats::rustls::{ClientConfig, RootCertStore, crypto};
+use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use nkeys::KeyPair;
+use serde::{Deserialize, Serialize};
+
+use super::{News, Reporter};
+
+/// Streams of the desired states, which operators alone write, and of the states that hosts report. Their subjects end with the
+/// host; a desired state is republished as `trawl.cmd.HOST`.
+pub const DESIRED_STREAM: &str = "KV_trawl";
+pub const DESIRED: &str = "$KV.trawl.cmd.";
+pub const STATE_STREAM: &str = "KV_trawl_state";
+pub const STATE: &str = "$KV.trawl.state.";
+pub const COMMAND: &str = "trawl.cmd.";
+
+/// The server, this side's name and credentials, and the trusted keys.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    pub url: String,
+    /// Name of this side: a host, or the operator.
+    pub name: String,
+    /// Public keys of the operators whose commands are followed.
+    pub operators: Vec<String>,
+    /// Contents of the credential files.
+    pub nkey: Option<String>,
+    pub credentials: Option<String>,
+    pub tls_certificate: Option<String>,
+    pub tls_key: Option<String>,
+    pub tls_ca: Option<String>,
+}
+
+/// Returns a server's address without the password that it may contain.
+pub fn shown(url: &str) -> String {
+    match url
+        .split_once("://")
+        .map(|(scheme, rest)| (scheme, rest.rsplit_once('@')))
+    {
+        Some((scheme, Some((_, address)))) => format!("{scheme}://{address}"),
+        _ => url.to_owned(),
+    }
+}
+
+/// Checks a host name, which becomes a part of subjects.
+pub fn check_name(name: &str) -> trawl_sys::Result<()> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let is_right = name.chars().all(is_plain) && name.split('.').all(|part| !part.is_empty());
+    match is_right {
+        true => Ok(()),
+        false => Err(trawl_sys::Error::usage(
+            format!("cannot use '{name}' as a host's name on the bus"),
+            "letters, digits, '-', '_' and '.' between them are possible",
+        )
+        .fix("--host NAME")),
+    }
+}
+
+impl Config {
+    /// Connects; a patient caller retries the first connection until it succeeds.
+    pub async fn connect<T: Send + 'static>(
+        &self,
+        patient: bool,
+        reporter: &Reporter<T>,
+    ) -> Result<Client, String> {
+        let reporter = reporter.clone();
+        let mut options = ConnectOptions::new()
+            .name(format!("trawl {}", self.name))
+            // Keeps other clients' answers out of this one's inbox.
+            .custom_inbox_prefix(format!("_INBOX_{}", self.name))
+            .connection_timeout(Duration::from_secs(5))
+            .ping_interval(Duration::from_secs(10))
+            .request_timeout(Some(Duration::from_secs(5)))
+            .reconnect_delay_callback(|attempts| {
+                Duration::from_millis((100 << attempts.min(6)).min(5000))
+            })
+            .event_callback(move |event| {
+                let news = match event {
+                    Event::Connected => Some(News::Connected),
+                    Event::Disconnected | Event::Closed => Some(News::Disconnected),
+                    Event::ServerError(error) => Some(News::Refused(error.to_string())),
+                    Event::ClientError(error) => Some(News::Refused(error.to_string())),
+                    _ => None,
+                };
+                news.into_iter().for_each(|news| reporter.send(news));
+                std::future::ready(())
+            });
+        if let Some(seed) = &self.nkey {
+            options = options.nkey(seed.trim().to_owned());
+        }
+        if let Some(text) = &self.credentials {
+            let read = options.credentials(text);
+            options = read.map_err(|e| format!("cannot read the credentials: {e}"))?;
+        }
+        if self.tls_ca.is_some() || self.tls_certificate.is_some() {
+            options = options.require_tls(true).tls_client_config(self.tls()?);
+        }
+        if patient {
+            options = options.retry_on_initial_connect();
+        }
+        let address = self.url.parse::<ServerAddr>();
+        let address = address.map_err(|e| format!("cannot read the server's address: {e}"))?;
+        if let (Some(user), Some(password)) = (address.username(), address.password()) {
+            options = options.user_and_password(user.to_owned(), password.to_owned());
+        }
+        let connected = options.connect(address).await;
+        connected.map_err(|e| format!("cannot connect: {e}"))
+    }
+
+    /// Returns the key that identifies this side and signs its messages.
+    pub fn key(&self) -> Result<KeyPair, String> {
+        let text = self.nkey.as_ref().or(self.credentials.as_ref());
+        key_in(text.ok_or("a private key is missing: name its file by --nkey or --creds")?)
+    }
+
+    fn tls(&self) -> Result<ClientConfig, String> {
+        let mut roots = RootCertStore::empty();
+        let ca = self
+            .tls_ca
+            .as_ref()
+            .ok_or("TLS requires the certificate of the authority")?;
+        for one in certificates(ca)? {
+            let added = roots.add(one);
+            added.map_err(|e| format!("cannot use the certificate authority: {e}"))?;
+        }
+        let builder = ClientConfig::builder_with_provider(crypto::ring::default_provider().into())
+            .with_safe_default_protocol_versions()
+            .map_err(|e| e.to_string())?
+            .with_root_certificates(roots);
+        let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) else {
+            return Ok(builder.with_no_client_auth());
+        };
+        let key = PrivateKeyDer::from_pem_reader(io::Cursor::new(key.as_bytes()))
+            .map_err(|e| format!("cannot read the TLS key: {e}"))?;
+        builder
+            .with_client_auth_cert(certificates(certificate)?, key)
+            .map_err(|e| format!("cannot use the TLS certificate: {e}"))
+    }
+}
+
+fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read = CertificateDer::pem_reader_iter(io::Cursor::new(text.as_bytes()));
+    let all: Result<Vec<_>, _> = read.collect();
+    match all {
+        Ok(all) if !all.is_empty() => Ok(all),
+        Ok(_) => Err("cannot read a certificate: the file holds none".to_owned()),
+        Err(error) => Err(format!("cannot read a certificate: {error}")),
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Signed {
+    /// Counted up by the operators rather than the server, which may restart from zero.
+    pub revision: u64,
+    /// The operator's public key.
+    operator: String,
+    /// In hexadecimal digits.
+    signature: String,
+    pub desired: String,
+}
+
+/// Extracts the private key from an NKey file or a credentials file.
+pub fn key_in(text: &str) -> Result<KeyPair, String> {
+    let seed = text
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("SU"));
+    let seed = seed.ok_or("the file holds no private key of a user (SU…)")?;
+    KeyPair::from_seed(seed).map_err(|e| format!("cannot use the private key: {e}"))
+}
+
+impl Signed {
+    pub fn new(key: &KeyPair, host: &str, revision: u64, desired: String) -> Result<Self, String> {
+        let signature = key.sign(&signed_bytes(host, revision, &desired));
+        let signature = signature.map_err(|e| format!("cannot sign: {e}"))?;
+        Ok(Self {
+            revision,
+            operator: key.public_key(),
+            signature: signature.iter().map(|byte| format!("{byte:02x}")).collect(),
+            desired,
+        })
+    }
+
+    /// Verifies and reads an operator's command for a host; accepts any operator if `operators` is `None`.
+    pub fn open(bytes: &[u8], host: &str, operators: Option<&[String]>) -> Result<Self, String> {
+        let signed: Self = serde_json::from_slice(bytes).map_err(|_| "it is not signed")?;
+        if operators.is_some_and(|all| !all.contains(&signed.operator)) {
+            return Err("it is signed by a key that belongs to no known operator".to_owned());
+        }
+        let key = KeyPair::from_public_key(&signed.operator).map_err(|e| e.to_string())?;
+        let bytes = signed_bytes(host, signed.revision, &signed.desired);
+        let signature = digits(&signed.signature).ok_or("its signature is damaged")?;
+        key.verify(&bytes, &signature)
+            .map_err(|_| "its signature is of another host or text")?;
+        Ok(signed)
+    }
+}
+
+fn signed_bytes(host: &str, revision: u64, desired: &str) -> Vec<u8> {
+    format!("trawl desired state\n{host}\n{revision}\n{desired}").into_bytes()
+}
+
+fn digits(text: &str) -> Option<Vec<u8>> {
+    let pairs = text.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    pairs.map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_commands_an_operator_signed_for_the_host_are_opened() {
+        let (key, other) = (KeyPair::new_user(), KeyPair::new_user());
+        let signed = Signed::new(&key, "alpha", 7, "{}".to_owned()).expect("signed");
+        let text = serde_json::to_string(&signed).expect("JSON");
+        let operators = [key.public_key()];
+        let open = |text: &str, host: &str, operators: &[String]| {
+            Signed::open(text.as_bytes(), host, Some(operators))
+                .map(|one| (one.revision, one.desired))
+        };
+        assert_eq!(open(&text, "alpha", &operators), Ok((7, "{}".to_owned())));
+        for (text, host, operators) in [
+            (text.clone(), "beta", &operators[..]),
+            (text.replace(":7,", ":8,"), "alpha", &operators),
+            (text.replace("\"{}\"", "\"{ }\""), "alpha", &operators),
+            (text.clone(), "alpha", &[other.public_key()]),
+            (text.clone(), "alpha", &[]),
+            (text.replace(&signed.signature, "0"), "alpha", &operators),
+            ("{\"captures\": []}".to_owned(), "alpha", &operators),
+            (
+                "{\"stream\":\"KV_trawl\",\"seq\":9}".to_owned(),
+                "alpha",
+                &operators,
+            ),
+            (String::new(), "alpha", &operators),
+        ] {
+            assert!(open(&text, host, operators).is_err(), "{text} for {host}");
+        }
+    }
+
+    #[test]
+    fn keys_are_found_in_both_kinds_of_files() {
+        let seed = KeyPair::new_user().seed().expect("a seed");
+        assert!(key_in(&seed).is_ok());
+        let credentials = format!("-----BEGIN USER NKEY SEED-----\n{seed}\n------END\n");
+        assert!(key_in(&credentials).is_ok());
+        assert!(key_in("SUX").is_err() && key_in("").is_err());
+    }
+}

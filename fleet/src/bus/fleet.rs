@@ -1,0 +1,232 @@
+//! The operator's side: reads all hosts' desired states and reports, follows their changes, and changes them by compare-and-swap
+//! on the server's numbers, so that two operators do not undo each other's changes.
+
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE;
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::consumer::push::{Ordered, OrderedConfig};
+use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::stream::{self, DiscardPolicy, Republish};
+use async_nats::jetstream::{Context, Message};
+use futures_util::StreamExt;
+use nkeys::KeyPair;
+use tokio::sync::mpsc::UnboundedReceiver;
+use trawl_sys::Result;
+use trawl_sys::events::Wake;
+
+use super::connection::{COMMAND, DESIRED, DESIRED_STREAM, STATE, STATE_STREAM, Signed};
+use super::{Config, News, Reporter};
+
+type Done<T> = std::result::Result<T, String>;
+
+/// Longest state, as in the agent: longer ones are ignored.
+const VALUE_MOST: i32 = 1 << 20;
+
+/// A host's desired state, written only if this is still its latest number (0: none exists).
+#[derive(Debug)]
+pub struct Put {
+    pub host: String,
+    pub number: u64,
+    pub revision: u64,
+    pub value: String,
+}
+
+/// A desired state: its numbers given by the server and by the operator, and the reason if it is ignored.
+#[derive(Clone, Debug, Default)]
+pub struct Entry {
+    /// The server's count of changes, by which operators notice each other's; 0 if none exists yet.
+    pub number: u64,
+    pub revision: u64,
+    pub value: String,
+    pub refused: Option<String>,
+}
+
+#[derive(Debug)]
+pub enum Answer {
+    Desired {
+        host: String,
+        entry: Entry,
+    },
+    /// The state that a host reports.
+    State {
+        host: String,
+        value: String,
+    },
+    /// The existing states have been listed; changes follow.
+    Listed,
+    Stored {
+        host: String,
+        number: u64,
+    },
+    Conflict {
+        host: String,
+    },
+    Failed {
+        host: String,
+        why: String,
+    },
+}
+
+pub type Bus = super::Bus<Put, Answer>;
+
+pub fn start(config: Config, wake: &Wake) -> Result<Bus> {
+    Bus::start(wake, move |puts, news| run(config, puts, news))
+}
+
+fn streams() -> [stream::Config; 2] {
+    let common = stream::Config {
+        max_messages_per_subject: 1,
+        max_message_size: VALUE_MOST,
+        discard: DiscardPolicy::New,
+        // A host's message could otherwise remove all other hosts' messages.
+        allow_rollup: false,
+        deny_delete: true,
+        num_replicas: 1,
+        ..stream::Config::default()
+    };
+    [
+        stream::Config {
+            name: DESIRED_STREAM.to_owned(),
+            description: Some("trawl: desired states of hosts".to_owned()),
+            subjects: vec![format!("{DESIRED}>")],
+            allow_direct: true,
+            republish: Some(Republish {
+                source: format!("{DESIRED}>"),
+                destination: format!("{COMMAND}>"),
+                headers_only: false,
+            }),
+            ..common.clone()
+        },
+        stream::Config {
+            name: STATE_STREAM.to_owned(),
+            description: Some("trawl: the states of hosts".to_owned()),
+            subjects: vec![format!("{STATE}>")],
+            ..common
+        },
+    ]
+}
+
+/// Watches a stream; returns its messages and their current number.
+async fn watch(context: &Context, config: stream::Config) -> Done<(Ordered, u64)> {
+    let (name, subject) = (config.name.clone(), config.subjects.concat());
+    let fail = |e: &dyn std::fmt::Display| format!("cannot read the stream {name}: {e}");
+    let stream = match context.get_stream(&name).await {
+        Ok(stream) => stream,
+        Err(_) => {
+            let made = context.create_stream(config).await;
+            made.map_err(|e| format!("cannot make the stream {name}: {e}"))?
+        }
+    };
+    let wanted = OrderedConfig {
+        deliver_subject: context.client().new_inbox(),
+        deliver_policy: DeliverPolicy::LastPerSubject,
+        filter_subject: subject,
+        ..OrderedConfig::default()
+    };
+    let consumer = stream.create_consumer(wanted).await.map_err(|e| fail(&e))?;
+    let waiting = consumer.cached_info().num_pending;
+    Ok((consumer.messages().await.map_err(|e| fail(&e))?, waiting))
+}
+
+fn answer(message: &Message, operators: Option<&[String]>) -> Option<Answer> {
+    let number = message.info().ok()?.stream_sequence;
+    if let Some(host) = message.subject.strip_prefix(STATE) {
+        return Some(Answer::State {
+            host: host.to_owned(),
+            value: String::from_utf8_lossy(&message.payload).into_owned(),
+        });
+    }
+    let host = message.subject.strip_prefix(DESIRED)?.to_owned();
+    let entry = match Signed::open(&message.payload, &host, operators) {
+        Ok(signed) => Entry {
+            number,
+            revision: signed.revision,
+            value: signed.desired,
+            refused: None,
+        },
+        Err(why) => Entry {
+            number,
+            refused: Some(why),
+            ..Entry::default()
+        },
+    };
+    Some(Answer::Desired { host, entry })
+}
+
+async fn put(context: &Context, key: &Done<KeyPair>, put: Put) -> Answer {
+    let Put {
+        host,
+        number,
+        revision,
+        value,
+    } = put;
+    let stored = async {
+        let fail = |e: &dyn std::fmt::Display| Err(e.to_string());
+        let signed = Signed::new(key.as_ref().map_err(Clone::clone)?, &host, revision, value)?;
+        let text = match serde_json::to_vec(&signed) {
+            Ok(text) => text,
+            Err(error) => return fail(&error),
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, number.to_string());
+        let subject = format!("{DESIRED}{host}");
+        let sent = context
+            .publish_with_headers(subject, headers, text.into())
+            .await;
+        let acknowledged = match sent {
+            Ok(sent) => sent.await,
+            Err(error) => Err(error),
+        };
+        match acknowledged {
+            Ok(stored) => Ok(Some(stored.sequence)),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Ok(None),
+            Err(error) => fail(&error),
+        }
+    };
+    match stored.await {
+        Ok(Some(number)) => Answer::Stored { host, number },
+        Ok(None) => Answer::Conflict { host },
+        Err(why) => Answer::Failed { host, why },
+    }
+}
+
+async fn run(
+    mut config: Config,
+    mut puts: UnboundedReceiver<Put>,
+    news: Reporter<Answer>,
+) -> Done<()> {
+    // A reader needs no key, and then accepts every signer.
+    let key = config.key();
+    config.operators.extend(key.iter().map(KeyPair::public_key));
+    let operators = Some(config.operators.as_slice()).filter(|all| !all.is_empty());
+    let mut context = async_nats::jetstream::new(config.connect(false, &news).await?);
+    context.set_timeout(Duration::from_secs(5));
+    let [desired, states] = streams();
+    let (desired, waiting) = watch(&context, desired).await?;
+    let (states, more) = watch(&context, states).await?;
+    let mut all = futures_util::stream::select(desired, states);
+    let mut waiting = waiting + more;
+    if waiting == 0 {
+        news.send(News::Message(Answer::Listed));
+    }
+    loop {
+        tokio::select! {
+            message = all.next() => {
+                let message = message.ok_or("the connection is closed")?.map_err(|e| e.to_string())?;
+                if let Some(answer) = answer(&message, operators) {
+                    news.send(News::Message(answer));
+                }
+                if waiting == 1 {
+                    news.send(News::Message(Answer::Listed));
+                }
+                waiting = waiting.saturating_sub(1);
+            }
+            request = puts.recv() => match request {
+                Some(request) => news.send(News::Message(put(&context, &key, request).await)),
+                None => return Ok(()),
+            },
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The commands: arguments and output.
+
+pub mod agent;
+pub mod bus;
+pub mod fleet;
+pub mod query;
+pub mod store;
+pub mod trace;
+pub mod upload;

@@ -1,0 +1,276 @@
+//! `trawl fleet agent`: follows the desired state of this host, from a file or a bus, within the limits of the host's policy.
+//! `Machine` makes the decisions; this module has the clock, and carries them out.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitCode};
+use std::time::{Duration, Instant};
+
+use trawl_front::{json, published, terminal};
+use trawl_spool::default_spool;
+use trawl_sys::events::{self, Signals, Wake};
+use trawl_sys::{Error, Result, clock, create, host, run, text_file};
+
+use super::bus::BusArgs;
+use crate::agent::{
+    Action, Counts, End, Event, HostReport, Machine, Memory, Now, Policy, Refused, Running, Source,
+    push,
+};
+use crate::bus::shown;
+
+/// Keeps the captures of this host as desired: started once, bounded, and stopped when they are desired no more
+///
+/// The policy file is TOML and limits only the keys that it names: labels (a table), interfaces, taps and stores (lists with
+/// *), filter (joined to each capture's by "and"), max_captures, max_duration_seconds, max_size_bytes, max_memory_bytes,
+/// max_spool_bytes, max_snaplen and index (false: chunks are not indexed here). With --nats, operators (a list of public
+/// keys) names the operators whose commands are followed. Captures end with the agent, and go on while the bus is away.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Follow this file, in TOML or JSON; it is read again when it changes
+    #[arg(long, value_name = "FILE", required_unless_present = "nats")]
+    state: Option<PathBuf>,
+    /// Follow trawl.cmd.HOST at this NATS server, and put the state to trawl.state.HOST
+    #[arg(
+        long,
+        value_name = "URL",
+        conflicts_with = "state",
+        requires = "policy"
+    )]
+    nats: Option<String>,
+    #[command(flatten)]
+    bus: BusArgs,
+    /// Policy of this host: the limits of its captures
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// The host's name on the bus [default: the machine's host name]
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// Directory in which chunks wait until they are stored
+    #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
+    spool: PathBuf,
+    /// Directory in which the agent remembers its captures, and locks them: one agent a directory
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/trawl/agent")]
+    memory: PathBuf,
+    /// Write the state to this file when it changes
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Print the state when it changes, one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Interval at which processes and files are checked.
+const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which the counts of running captures are read.
+const COUNT: Duration = Duration::from_secs(1);
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    let what = "cannot run an agent";
+    let policy = match &args.policy {
+        Some(path) => Policy::parse(&text_file::read(path)?)?,
+        None => Policy::default(),
+    };
+    std::fs::create_dir_all(&args.memory)
+        .map_err(|e| Error::os(format!("cannot make {}", args.memory.display()), e))?;
+    run::check_owner(&args.memory)?;
+    let signals = Signals::watch()?;
+    let wake = Wake::new()?;
+    let host = args.host.clone().unwrap_or_else(host::name);
+    let source = match (&args.state, &args.nats) {
+        (Some(path), _) => Source::file(path.clone()),
+        (None, Some(url)) => {
+            if policy.operators.is_empty() {
+                let what = format!("cannot follow {}", shown(url));
+                let why = "the policy names no operator whose commands are followed";
+                return Err(Error::usage(what, why)
+                    .fix("operators = [\"U…\"] in the policy, with the key that trawl fleet key --nkey FILE shows"));
+            }
+            let config = args.bus.config(url, &host, &policy.operators)?;
+            Source::bus(config, args.memory.join("revision"), &wake)?
+        }
+        (None, None) => return Err(Error::usage(what, "--state and --nats are missing")),
+    };
+    let memory = args.memory.join("captures.json");
+    let remembered = remembered(&memory);
+    let mut agent = Agent {
+        machine: Machine::new(policy, remembered.clone()),
+        source,
+        directory: args.memory,
+        spool: args.spool,
+        host,
+        running: Vec::new(),
+        push: None,
+        memory,
+        remembered,
+        report: args.report,
+        json: args.json,
+        reported: None,
+        counted: Instant::now(),
+    };
+    agent.source.check()?;
+    let status = format!("following {}", agent.source);
+    terminal::say(&status);
+    published::ready(&status);
+    while !agent.machine.is_over() {
+        wake.hush();
+        while let Some(signal) = signals.next() {
+            if signal.ends() {
+                published::stopping();
+                agent.step(Event::Shutdown);
+            }
+        }
+        agent.look()?;
+        events::wait(&[signals.as_fd(), wake.as_fd()], LOOK)?;
+    }
+    agent.tell()?;
+    agent.source.end();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn now() -> Now {
+    Now {
+        monotonic: clock::monotonic(),
+        wall: clock::wall(),
+    }
+}
+
+/// Reads the remembered captures; without the file, or with a damaged one, captures begin anew.
+fn remembered(path: &Path) -> Vec<Memory> {
+    let text = std::fs::read(path).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
+}
+
+struct Agent {
+    machine: Machine,
+    source: Source,
+    directory: PathBuf,
+    spool: PathBuf,
+    host: String,
+    running: Vec<Running>,
+    push: Option<Child>,
+    memory: PathBuf,
+    remembered: Vec<Memory>,
+    report: Option<PathBuf>,
+    json: bool,
+    reported: Option<HostReport>,
+    counted: Instant,
+}
+
+impl Agent {
+    fn step(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            for action in self.machine.step(now(), event) {
+                events.extend(self.act(action));
+            }
+        }
+    }
+
+    /// Carries out an action of the machine; returns its immediate result.
+    fn act(&mut self, action: Action) -> Option<Event> {
+        match action {
+            Action::Start { run, capture } => {
+                let counts = Counts::default();
+                let end = match Running::start(run, &capture, &self.directory, &self.spool) {
+                    Ok(running) => {
+                        self.running.push(running);
+                        return None;
+                    }
+                    Err(Refused::Held) => End::Held,
+                    Err(Refused::Failed(error)) => {
+                        terminal::say(&error.to_string());
+                        End::Failed(error.to_string())
+                    }
+                };
+                Some(Event::Ended { run, end, counts })
+            }
+            Action::Stop { run, force } => {
+                let mut these = self.running.iter().filter(|one| one.run == run);
+                these.by_ref().for_each(|one| one.stop(force));
+                None
+            }
+            Action::Push => match push(&self.spool) {
+                Ok(child) => {
+                    self.push = Some(child);
+                    None
+                }
+                Err(_) => Some(Event::Pushed { all: false }),
+            },
+        }
+    }
+
+    /// Handles everything that may have happened.
+    fn look(&mut self) -> Result<()> {
+        for event in self.source.events() {
+            self.step(event);
+        }
+        let mut events = Vec::new();
+        let counting = self.counted.elapsed() >= COUNT;
+        if counting {
+            self.counted = Instant::now();
+        }
+        self.running.retain_mut(|one| {
+            let run = one.run;
+            if one.became_ready() {
+                events.push(Event::Ready { run });
+            }
+            if let Some((end, counts)) = one.ended() {
+                events.push(Event::Ended { run, end, counts });
+                return false;
+            }
+            if counting && let Some(counts) = one.counts() {
+                events.push(Event::Counted { run, counts });
+            }
+            true
+        });
+        if let Some(child) = &mut self.push
+            && let Ok(Some(status)) = child.try_wait()
+        {
+            self.push = None;
+            events.push(Event::Pushed {
+                all: status.success(),
+            });
+        }
+        events.push(Event::Tick);
+        events.into_iter().for_each(|event| self.step(event));
+        self.tell()
+    }
+
+    /// Writes down the changes.
+    fn tell(&mut self) -> Result<()> {
+        let memory = self.machine.memory();
+        if memory != self.remembered {
+            replace(&self.memory, &memory)?;
+            self.remembered = memory;
+        }
+        let report = self
+            .machine
+            .report(&self.host, env!("CARGO_PKG_VERSION"), now());
+        let is_news = self.reported.as_ref().is_none_or(|old| {
+            let same_time = HostReport {
+                time_ns: old.time_ns,
+                ..report.clone()
+            };
+            *old != same_time
+        });
+        if !is_news {
+            return Ok(());
+        }
+        if let Some(path) = &self.report {
+            replace(path, &report)?;
+        }
+        if self.json {
+            json::print(&report)?;
+        }
+        self.source.tell(&report);
+        self.reported = Some(report);
+        Ok(())
+    }
+}
+
+/// Replaces a file atomically: readers see the old file or the new one.
+fn replace(path: &Path, value: &impl serde::Serialize) -> Result<()> {
+    let what = || format!("cannot write {}", path.display());
+    let text = serde_json::to_vec(value).map_err(|e| Error::failed(what(), e))?;
+    create::replace(path, &text).map_err(|e| Error::os(what(), e))
+}

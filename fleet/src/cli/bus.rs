@@ -1,0 +1,59 @@
+//! Arguments about the connection to NATS.
+
+use std::path::{Path, PathBuf};
+
+use trawl_sys::{Error, Result};
+
+use crate::bus::{Config, check_name, shown};
+
+/// The connection to NATS and its credentials.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "NATS")]
+pub struct BusArgs {
+    /// The private NKey: a file with its seed
+    #[arg(long, value_name = "FILE", conflicts_with = "creds")]
+    nkey: Option<PathBuf>,
+    /// Credentials: a file with a JWT and its seed
+    #[arg(long, value_name = "FILE")]
+    creds: Option<PathBuf>,
+    /// The certificate of this side, in PEM
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// CA certificate of the server, in PEM; without it the connection does not use TLS
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+}
+
+fn contents(path: Option<&Path>) -> Result<Option<String>> {
+    let read = |path: &Path| {
+        std::fs::read_to_string(path)
+            .map_err(|e| Error::os(format!("cannot read {}", path.display()), e))
+    };
+    path.map(read).transpose()
+}
+
+impl BusArgs {
+    /// Reads the files.
+    pub fn config(&self, url: &str, name: &str, operators: &[String]) -> Result<Config> {
+        check_name(name)?;
+        if url.starts_with("tls://") && self.tls_ca.is_none() {
+            let what = format!("cannot reach {}", shown(url));
+            return Err(
+                Error::usage(what, "TLS requires the server's authority").fix("--tls-ca FILE")
+            );
+        }
+        Ok(Config {
+            url: url.to_owned(),
+            name: name.to_owned(),
+            operators: operators.to_vec(),
+            nkey: contents(self.nkey.as_deref())?,
+            credentials: contents(self.creds.as_deref())?,
+            tls_certificate: contents(self.tls_cert.as_deref())?,
+            tls_key: contents(self.tls_key.as_deref())?,
+            tls_ca: contents(self.tls_ca.as_deref())?,
+        })
+    }
+}

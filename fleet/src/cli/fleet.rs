@@ -1,0 +1,649 @@
+//! `trawl fleet`: changes and shows the desired state of many hosts over NATS.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use trawl_front::{exit_code, json, terminal};
+use trawl_sys::events::{self, Signals, Wake};
+use trawl_sys::{Error, Result, clock, units};
+use trawl_view::text::steers;
+
+use super::agent;
+use super::bus::BusArgs;
+use crate::agent::{Capture, CaptureReport, Desired, HostReport, Labels, Refusal, Selector};
+use crate::bus::fleet::{self, Answer, Bus, Entry, Put};
+use crate::bus::{Config, News, check_name, shown};
+
+/// Starts, stops and shows captures on many hosts, whose agents follow a NATS server or a file
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Agent(Box<agent::Args>),
+    Start(Box<Start>),
+    Stop(Stop),
+    Status(Status),
+    Watch(Status),
+    Key(Key),
+}
+
+#[derive(Debug, clap::Args)]
+struct ServerArgs {
+    /// The NATS server
+    #[arg(long, value_name = "URL", default_value = "nats://127.0.0.1:4222")]
+    nats: String,
+    #[command(flatten)]
+    bus: BusArgs,
+    /// The public key of another operator, whose captures are kept; may be given several times
+    #[arg(long = "operator", value_name = "KEY")]
+    operators: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Requests a capture from the hosts, each of which applies its own policy
+#[derive(Debug, clap::Args)]
+struct Start {
+    /// Hosts to select: a pattern of names, labels, or both: 'web*', role=edge, 'web*,role!=test'. A plain name need not have
+    /// an agent yet
+    #[arg(value_name = "SELECTOR")]
+    selector: String,
+    /// Filter in tcpdump's syntax; all packets if there is none
+    #[arg(value_name = "EXPR")]
+    expression: Vec<String>,
+    /// The capture's name; one of the same name is replaced
+    #[arg(long, value_name = "NAME", default_value = "fleet")]
+    name: String,
+    /// Interfaces, as for capture -i
+    #[arg(short = 'i', long = "interface", value_name = "IF", required = true)]
+    interfaces: Vec<String>,
+    /// Store for the packets: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "file:///var/lib/trawl/store"
+    )]
+    store: String,
+    /// Taps, as for capture --tap
+    #[arg(long, value_name = "TAP", value_delimiter = ',')]
+    tap: Vec<String>,
+    /// End after this time
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    duration: Option<Duration>,
+    /// End after this many recorded packets
+    #[arg(short = 'c', long = "count", value_name = "COUNT")]
+    count: Option<u64>,
+    /// End after this many recorded bytes
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    size: Option<u64>,
+    /// Bytes to keep of each packet
+    #[arg(short = 's', long, value_name = "SNAPLEN")]
+    snaplen: Option<u32>,
+    /// Memory for packets that are not stored yet
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    memory: Option<u64>,
+    /// Index each chunk on its host as it is stored
+    #[arg(long)]
+    index: bool,
+    #[command(flatten)]
+    place: ServerArgs,
+}
+
+/// Stops a capture; without --name all of them
+#[derive(Debug, clap::Args)]
+struct Stop {
+    /// Hosts to select, as for fleet start
+    #[arg(value_name = "SELECTOR")]
+    selector: String,
+    /// Only the capture of this name
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    #[command(flatten)]
+    place: ServerArgs,
+}
+
+/// Shows hosts, their desired captures, and the state of these
+#[derive(Debug, clap::Args)]
+struct Status {
+    /// Hosts to select, as for fleet start
+    #[arg(value_name = "SELECTOR", default_value = "*")]
+    selector: String,
+    #[command(flatten)]
+    place: ServerArgs,
+}
+
+/// Shows the public key of an operator, for `operators` in the policies of agents
+#[derive(Debug, clap::Args)]
+struct Key {
+    #[command(flatten)]
+    bus: BusArgs,
+}
+
+impl ServerArgs {
+    fn open(&self, wake: &Wake) -> Result<Operator> {
+        let config = self.bus.config(&self.nats, OPERATOR, &self.operators)?;
+        Operator::open(config, wake)
+    }
+}
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    match args.command {
+        Command::Agent(args) => agent::run(*args),
+        Command::Start(args) => start(&args),
+        Command::Stop(args) => stop(&args),
+        Command::Status(args) => status(&args),
+        Command::Watch(args) => watch(&args),
+        Command::Key(args) => {
+            let config = args.bus.config("", OPERATOR, &[])?;
+            let key = config.key();
+            let key = key.map_err(|why| Error::failed("cannot show a public key", why))?;
+            terminal::write_out(&format!("{}\n", key.public_key()))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Outcome of the change for each host.
+#[derive(Serialize)]
+struct Changes {
+    hosts: Vec<Change>,
+}
+
+#[derive(Serialize)]
+struct Change {
+    host: String,
+    /// Revision of the desired state; absent if it could not be put.
+    revision: Option<u64>,
+    error: Option<String>,
+}
+
+fn start(args: &Start) -> Result<ExitCode> {
+    let capture = Capture {
+        name: args.name.clone(),
+        interfaces: args.interfaces.clone(),
+        store: args.store.clone(),
+        filter: args.expression.join(" "),
+        taps: args.tap.clone(),
+        snaplen: args.snaplen,
+        duration_seconds: args.duration.map(|time| time.as_secs().max(1)),
+        packets: args.count,
+        size_bytes: args.size,
+        memory_bytes: args.memory,
+        spool_bytes: None,
+        index: args.index,
+    };
+    // A state that no agent could read is refused here.
+    let alone = Desired {
+        captures: vec![capture.clone()],
+        ..Desired::default()
+    };
+    let text = serde_json::to_string(&alone);
+    Desired::parse(&text.map_err(|e| Error::failed("cannot write JSON", e))?)?;
+    change(&args.place, &args.selector, |desired| {
+        desired.captures.retain(|one| one.name != capture.name);
+        desired.captures.push(capture.clone());
+    })
+}
+
+fn stop(args: &Stop) -> Result<ExitCode> {
+    change(&args.place, &args.selector, |desired| {
+        let is_meant = |one: &Capture| args.name.as_ref().is_none_or(|name| *name == one.name);
+        desired.captures.retain(|one| !is_meant(one));
+    })
+}
+
+fn change(place: &ServerArgs, selector: &str, change: impl Fn(&mut Desired)) -> Result<ExitCode> {
+    let wake = Wake::new()?;
+    let wanted = Selector::parse(selector)?;
+    let mut operator = place.open(&wake)?;
+    let mut hosts = operator.hosts(&wanted);
+    // A host may get its desired state before its agent first runs.
+    if hosts.is_empty() && wanted.is_name() {
+        check_name(selector)?;
+        hosts.push(selector.to_owned());
+    }
+    if hosts.is_empty() {
+        let what = format!("no host matches '{selector}'");
+        return Err(
+            Error::failed(what, "no agent with such a name or label has reported")
+                .fix("trawl fleet status"),
+        );
+    }
+    let mut changes = Vec::new();
+    for host in hosts {
+        let put = operator.change(&host, &change)?;
+        changes.push(Change {
+            host,
+            revision: put.as_ref().ok().copied(),
+            error: put.err(),
+        });
+    }
+    operator.end();
+    let failed = changes.iter().any(|one| one.error.is_some());
+    if place.json {
+        json::print(&Changes { hosts: changes })?;
+    } else {
+        for one in &changes {
+            match (&one.error, one.revision) {
+                (Some(why), _) => terminal::say(&format!("{}: {why}", one.host)),
+                (None, Some(revision)) => {
+                    terminal::write_out(&format!("{}: desired state {revision}\n", one.host))?;
+                }
+                (None, None) => {}
+            }
+        }
+    }
+    Ok(exit_code(!failed))
+}
+
+fn status(args: &Status) -> Result<ExitCode> {
+    let wake = Wake::new()?;
+    let wanted = Selector::parse(&args.selector)?;
+    let operator = args.place.open(&wake)?;
+    let fleet = operator.fleet(&wanted);
+    operator.end();
+    json::print_as(args.place.json, &fleet, || table(&fleet))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Time between two tables.
+const SHOW_EVERY: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(500);
+
+fn watch(args: &Status) -> Result<ExitCode> {
+    let signals = Signals::watch()?;
+    let wake = Wake::new()?;
+    let wanted = Selector::parse(&args.selector)?;
+    let mut operator = args.place.open(&wake)?;
+    let mut shown = None;
+    loop {
+        wake.hush();
+        operator.listen()?;
+        let fleet = operator.fleet(&wanted);
+        if shown.as_ref() != Some(&fleet) {
+            let goes_on = match args.place.json {
+                true => terminal::write_to_reader(&json::line(&fleet)?)?,
+                false => {
+                    let text = terminal::frame(SHOW_EVERY, &table(&fleet));
+                    terminal::write_control(&text)?;
+                    true
+                }
+            };
+            if !goes_on {
+                break;
+            }
+            shown = Some(fleet);
+        }
+        events::wait(&[signals.as_fd(), wake.as_fd()], LOOK)?;
+        if signals.next().is_some_and(|signal| signal.ends()) {
+            break;
+        }
+    }
+    operator.end();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Formats a refusal.
+fn refusal_text(refusal: &Refusal) -> String {
+    let limit = |what: &str, asked: &Option<u64>, most: &u64| match asked {
+        Some(asked) => format!("policy: {what} {asked}, at most {most}"),
+        None => format!("policy: no {what} is named, at most {most}"),
+    };
+    match refusal {
+        Refusal::Interface { interface } => format!("policy: interface {interface}"),
+        Refusal::Tap { tap } => format!("policy: tap {tap}"),
+        Refusal::Index => "policy: no index".to_owned(),
+        Refusal::Filter { filter } => {
+            format!("policy: the brackets of the filter '{filter}' do not match")
+        }
+        Refusal::Store { store } => format!("policy: store {store}"),
+        Refusal::TooMany { most } => format!("policy: at most {most} captures"),
+        Refusal::Duration { asked, most } => limit("duration_seconds", asked, most),
+        Refusal::Size { asked, most } => limit("size_bytes", asked, most),
+        Refusal::Memory { asked, most } => limit("memory_bytes", &Some(*asked), most),
+        Refusal::Spool { asked, most } => limit("spool_bytes", &Some(*asked), most),
+        Refusal::Snaplen { asked, most } => {
+            limit("snaplen", &asked.map(u64::from), &u64::from(*most))
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Fleet {
+    pub hosts: Vec<Host>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Host {
+    pub host: String,
+    pub labels: Labels,
+    /// Revision of the desired state; 0 if no operator ever set one.
+    pub revision: u64,
+    /// True if the host's last state belongs to this revision.
+    pub follows: bool,
+    /// Error in the desired state.
+    pub error: Option<String>,
+    /// The host's last report, if it ever sent one.
+    pub state: Option<HostReport>,
+}
+
+/// Characters of the widest column.
+const WIDEST: usize = 64;
+
+fn remark(capture: &CaptureReport) -> String {
+    match (&capture.refused, &capture.error) {
+        (Some(refusal), _) => refusal_text(refusal),
+        (None, Some(error)) => error.clone(),
+        (None, None) => capture.capture.filter.clone(),
+    }
+}
+
+fn state_of(host: &Host) -> String {
+    match (&host.state, &host.error) {
+        (_, Some(error)) => error.clone(),
+        (None, None) => "no agent has reported".to_owned(),
+        (Some(state), None) => match (&state.error, host.follows) {
+            (Some(error), _) => error.clone(),
+            _ if state.stopping => "the agent has ended".to_owned(),
+            (None, false) => format!("follows {} of {}", state.revision, host.revision),
+            (None, true) => String::new(),
+        },
+    }
+}
+
+fn table(fleet: &Fleet) -> String {
+    let header = ["HOST", "CAPTURE", "STATE", "SEEN", "RECORDED", "LOST"];
+    let mut rows: Vec<(Vec<String>, String)> = Vec::new();
+    for host in &fleet.hosts {
+        let captures = host.state.iter().flat_map(|state| &state.captures);
+        let before = rows.len();
+        for capture in captures {
+            let account = &capture.account;
+            let lost = account
+                .lost
+                .values()
+                .fold(0u64, |sum, one| sum.saturating_add(*one));
+            let cells = vec![
+                host.host.clone(),
+                capture.capture.name.clone(),
+                format!("{:?}", capture.phase).to_lowercase(),
+                account.seen.to_string(),
+                account.recorded.to_string(),
+                lost.to_string(),
+            ];
+            rows.push((cells, remark(capture)));
+        }
+        let said = state_of(host);
+        if rows.len() == before || !said.is_empty() {
+            let mut cells = vec![host.host.clone()];
+            cells.resize(header.len(), "-".to_owned());
+            rows.push((cells, said));
+        }
+    }
+    // Another host may report any text.
+    for (cells, _) in &mut rows {
+        for cell in cells
+            .iter_mut()
+            .filter(|cell| cell.chars().count() > WIDEST)
+        {
+            *cell = cell.chars().take(WIDEST - 3).collect::<String>() + "...";
+        }
+    }
+    let width = |column: usize| {
+        let cells = rows.iter().map(|(cells, _)| cells[column].chars().count());
+        cells.max().unwrap_or(0).max(header[column].len())
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let line = |cells: &[String], remark: &str| {
+        let mut line = String::new();
+        for (column, (cell, width)) in cells.iter().zip(&widths).enumerate() {
+            // Numbers are aligned to the right.
+            match column < 3 {
+                true => line += &format!("{cell:<width$}  "),
+                false => line += &format!("{cell:>width$}  "),
+            }
+        }
+        line += remark;
+        line.trim_end().to_owned() + "\n"
+    };
+    let mut text = line(&header.map(str::to_owned), "");
+    for (cells, remark) in &rows {
+        text += &line(cells, remark);
+    }
+    text
+}
+
+/// Time limit of the connection and the list, or of one answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+const NANOSECONDS: u64 = 1_000_000_000;
+/// Attempts, since two operators may change the same host at once.
+const ATTEMPTS: u32 = 10;
+
+/// Name of an operator on the bus.
+const OPERATOR: &str = "operator";
+
+/// Outcome of a change: the stored revision, or the error.
+type Changed = std::result::Result<u64, String>;
+
+#[derive(Default)]
+struct Known {
+    desired: Entry,
+    state: Option<HostReport>,
+}
+
+struct Operator {
+    bus: Bus,
+    url: String,
+    hosts: BTreeMap<String, Known>,
+    /// Reason of the server's last refusal.
+    refused: Option<String>,
+    is_over: bool,
+}
+
+impl Operator {
+    /// Connects, and returns once the complete current state is known.
+    pub fn open(config: Config, wake: &Wake) -> Result<Self> {
+        let mut operator = Self {
+            url: shown(&config.url),
+            bus: fleet::start(config, wake)?,
+            hosts: BTreeMap::new(),
+            refused: None,
+            is_over: false,
+        };
+        while !matches!(
+            operator.next(Instant::now() + PATIENCE)?,
+            Some(Answer::Listed)
+        ) {}
+        Ok(operator)
+    }
+
+    /// Waits for the next news; returns the answer to a request, if it is one.
+    fn next(&mut self, until: Instant) -> Result<Option<Answer>> {
+        let left = until.saturating_duration_since(Instant::now());
+        let news = match self.bus.news.recv_timeout(left) {
+            Ok(news) => news,
+            Err(RecvTimeoutError::Timeout) => {
+                let what = format!("cannot ask {}", self.url);
+                return Err(Error::failed(what, "it does not answer"));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                News::Ended("the connection is closed".to_owned())
+            }
+        };
+        match news {
+            News::Ended(why) => {
+                self.is_over = true;
+                let why = match &self.refused {
+                    Some(refused) if !why.contains(refused) => format!("{refused}: {why}"),
+                    _ => why,
+                };
+                return Err(Error::failed(format!("cannot ask {}", self.url), why));
+            }
+            News::Refused(why) => self.refused = Some(why),
+            News::Connected | News::Disconnected => {}
+            News::Message(Answer::Desired { host, entry }) => self.known(&host).desired = entry,
+            News::Message(Answer::State { host, value }) => {
+                self.known(&host).state = parsed_report(&value);
+            }
+            News::Message(answer) => return Ok(Some(answer)),
+        }
+        Ok(None)
+    }
+
+    fn known(&mut self, host: &str) -> &mut Known {
+        self.hosts.entry(host.to_owned()).or_default()
+    }
+
+    /// Handles the messages that have arrived.
+    pub fn listen(&mut self) -> Result<()> {
+        loop {
+            match self.next(Instant::now()) {
+                Ok(_) => {}
+                Err(error) if self.is_over => return Err(error),
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+
+    pub fn hosts(&self, wanted: &Selector) -> Vec<String> {
+        let fleet = self.fleet(wanted).hosts;
+        fleet.into_iter().map(|host| host.host).collect()
+    }
+
+    pub fn fleet(&self, wanted: &Selector) -> Fleet {
+        let host = |(name, known): (&String, &Known)| {
+            let Entry {
+                revision,
+                value,
+                refused,
+                ..
+            } = &known.desired;
+            let revision = *revision;
+            let desired = match refused {
+                Some(why) => Err(why.clone()),
+                None => Desired::parse(value).map_err(|error| error.to_string()),
+            };
+            let mut labels = desired
+                .as_ref()
+                .map_or_else(|_| Labels::new(), |desired| desired.labels.clone());
+            labels.extend(known.state.iter().flat_map(|state| state.labels.clone()));
+            wanted.selects(name, &labels).then(|| Host {
+                host: name.clone(),
+                labels,
+                revision,
+                follows: known
+                    .state
+                    .as_ref()
+                    .is_some_and(|state| state.revision == revision),
+                error: desired.err(),
+                state: known.state.clone(),
+            })
+        };
+        Fleet {
+            hosts: self.hosts.iter().filter_map(host).collect(),
+        }
+    }
+
+    /// Changes the desired state of a host; if another operator was faster, the change applies to that operator's state. A
+    /// state that is unsigned or cannot be read is replaced.
+    pub fn change(&mut self, host: &str, change: &dyn Fn(&mut Desired)) -> Result<Changed> {
+        for _ in 0..ATTEMPTS {
+            let entry = self.known(host).desired.clone();
+            let mut desired = Desired::parse(&entry.value).unwrap_or_default();
+            change(&mut desired);
+            // A server that lost its data counts anew, and agents follow no older revision.
+            let revision = (entry.revision + 1).max(clock::wall() / NANOSECONDS);
+            let value = serde_json::to_string(&desired);
+            let value = value.map_err(|e| Error::failed("cannot write JSON", e))?;
+            self.bus.send(Put {
+                host: host.to_owned(),
+                number: entry.number,
+                revision,
+                value: value.clone(),
+            });
+            let until = Instant::now() + PATIENCE;
+            loop {
+                match self.next(until)? {
+                    Some(Answer::Stored { host: of, number }) if of == host => {
+                        self.known(host).desired = Entry {
+                            number,
+                            revision,
+                            value,
+                            refused: None,
+                        };
+                        return Ok(Ok(revision));
+                    }
+                    Some(Answer::Failed { host: of, why }) if of == host => return Ok(Err(why)),
+                    // The other operator's change is on its way.
+                    Some(Answer::Conflict { host: of }) if of == host => break,
+                    _ => {}
+                }
+            }
+            while self.known(host).desired.number == entry.number {
+                self.next(until)?;
+            }
+        }
+        Ok(Err("other operators keep changing it".to_owned()))
+    }
+
+    pub fn end(self) {
+        self.bus.end();
+    }
+}
+
+/// Most bytes of a name or message that another host reports, and most entries of its lists.
+const LONGEST_TEXT: usize = 512;
+const MOST_ENTRIES: usize = 10_000;
+
+/// Parses a host's report, which may come from anyone: texts are cut and lose the characters that would forge rows or control
+/// the terminal, lists are cut.
+fn parsed_report(text: &str) -> Option<HostReport> {
+    let value: serde_json::Value = serde_json::from_str(text).ok()?;
+    serde_json::from_value(bounded(value)).ok()
+}
+
+fn bounded(value: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    let text = |text: String| -> String {
+        let plain = text
+            .chars()
+            .map(|letter| if steers(letter) { '.' } else { letter });
+        plain.take(LONGEST_TEXT).collect()
+    };
+    match value {
+        Value::String(one) => Value::String(text(one)),
+        Value::Array(all) => all.into_iter().take(MOST_ENTRIES).map(bounded).collect(),
+        Value::Object(all) => {
+            let entries = all.into_iter().take(MOST_ENTRIES);
+            Value::Object(
+                entries
+                    .map(|(key, value)| (text(key), bounded(value)))
+                    .collect(),
+            )
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_of_hosts_are_cut_and_forge_no_rows() {
+        let long = "n".repeat(400_000);
+        let hostile = serde_json::json!([long, {"a\nb": "x\n\u{1b}[2J\u{202e}y"}]);
+        let bounded = bounded(hostile);
+        assert_eq!(bounded[0].as_str().map(str::len), Some(LONGEST_TEXT));
+        assert_eq!(bounded[1]["a.b"], "x..[2J.y");
+    }
+}

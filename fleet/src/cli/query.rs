@@ -1,0 +1,400 @@
+//! `trawl store query`: queries a store's index in SQL, or by a filter, and fetches the matching packets.
+
+use std::io::{self, BufReader, ErrorKind};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use clap::ArgAction;
+use serde::Serialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use trawl_front::bound::{Bound, parse_bound};
+use trawl_front::{json, terminal};
+use trawl_spool::default_spool;
+use trawl_sys::{Error, Result, clock, process};
+
+use trawl_view::text;
+
+use crate::query::{Answer, Conditions};
+use crate::store::{Coverage, Inventory, PacketLocation, Packets, Scope, Store, coverage};
+
+/// Queries a store's index in SQL, or fetches the packets that match a filter
+///
+/// The table `packets` has a row for each packet of the index (`trawl store index`). docs/internals/store.md describes its columns.
+/// Packets that the answer does not cover are counted first, on standard error.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The query, in SQL: "SELECT host, src, count(*) FROM packets GROUP BY ALL"
+    #[arg(value_name = "SQL", required_unless_present = "filter", conflicts_with_all = ["filter", "from", "to", "host", "interface"])]
+    sql: Option<String>,
+    /// Show the packets that match this expression, in tcpdump's syntax
+    #[arg(long, value_name = "EXPRESSION")]
+    filter: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
+    #[command(flatten)]
+    part: PartArgs,
+    /// Write the packets to this file, or to standard output with '-'; the SQL must select chunk, frame, "offset" and
+    /// time, as SELECT * does
+    #[arg(long, value_name = "FILE")]
+    packets: Option<PathBuf>,
+    /// End after this many packets
+    #[arg(short = 'c', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..), requires = "filter")]
+    count: Option<u64>,
+    /// Print CSV
+    #[arg(long, conflicts_with_all = ["json", "filter", "packets"])]
+    csv: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with = "packets")]
+    json: bool,
+    #[command(flatten)]
+    lines: LineArgs,
+}
+
+/// Arguments that select a store.
+#[derive(Debug, clap::Args)]
+pub struct PlaceArgs {
+    /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az:// [default: $TRAWL_STORE, or file:///var/lib/trawl/store]
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Also count the chunks that wait in this spool
+    #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
+    spool: PathBuf,
+}
+
+impl PlaceArgs {
+    pub fn url(&self) -> String {
+        let named = self
+            .store
+            .clone()
+            .or_else(|| std::env::var("TRAWL_STORE").ok());
+        named.unwrap_or_else(|| "file:///var/lib/trawl/store".to_owned())
+    }
+
+    pub fn open(&self) -> Result<(Store, Inventory)> {
+        let store = Store::open(&self.url(), false)?;
+        let inventory = Inventory::read(&store, Some(&self.spool))?;
+        Ok((store, inventory))
+    }
+}
+
+/// Arguments that select a part of a store.
+#[derive(Debug, clap::Args)]
+pub struct PartArgs {
+    /// Only packets from this time on: 14:30 (today), '2026-01-31 14:30:00', seconds since 1970, -1h (before now)
+    #[arg(long, value_name = "TIME", value_parser = parse_bound, allow_hyphen_values = true)]
+    from: Option<Bound>,
+    /// Only packets before this time
+    #[arg(long, value_name = "TIME", value_parser = parse_bound, allow_hyphen_values = true)]
+    to: Option<Bound>,
+    /// Only packets of this host; may be given several times
+    #[arg(long, value_name = "HOST")]
+    host: Vec<String>,
+    /// Only packets of this interface; may be given several times
+    #[arg(short = 'i', long = "interface", value_name = "IF")]
+    interface: Vec<String>,
+}
+
+impl PartArgs {
+    pub fn scope(&self) -> Result<Scope> {
+        let now = clock::wall();
+        let ns = |bound: Option<Bound>| match bound {
+            Some(Bound::AfterFirst(_)) => Err(Error::usage(
+                "cannot understand --from and --to",
+                "a store has no first packet",
+            )
+            .fix("write a time, or -1h for an hour before now")),
+            bound => Ok(bound.map(|bound| bound.absolute(now, now, clock::local_offset()))),
+        };
+        Ok(Scope {
+            hosts: self.host.clone(),
+            from: ns(self.from)?,
+            to: ns(self.to)?,
+        })
+    }
+
+    pub fn conditions(&self, scope: &Scope) -> Conditions {
+        Conditions::of(scope, &self.interface)
+    }
+}
+
+/// Options of `trawl read` for packets that are printed, which it explains.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Printing (see trawl read)")]
+struct LineArgs {
+    /// Show the link layer's header
+    #[arg(short = 'e')]
+    link_header: bool,
+    /// Show numbers instead of names; trawl always does
+    #[arg(short = 'n', action = ArgAction::Count)]
+    numeric: u8,
+    /// Show names without their domain; trawl shows numbers
+    #[arg(short = 'N')]
+    without_domain: bool,
+    /// Form of times, by the number of letters
+    #[arg(short = 't', action = ArgAction::Count)]
+    time: u8,
+    /// Show the packet's bytes in hex
+    #[arg(short = 'x', action = ArgAction::Count)]
+    hex: u8,
+    /// Show the packet's bytes in hex and ASCII
+    #[arg(short = 'X', action = ArgAction::Count)]
+    hex_ascii: u8,
+    /// Show the packet's bytes in ASCII
+    #[arg(short = 'A', action = ArgAction::Count)]
+    ascii: u8,
+    /// Show more of each header
+    #[arg(short = 'v', action = ArgAction::Count)]
+    verbosity: u8,
+    /// Show TCP sequence numbers as they are
+    #[arg(short = 'S', long = "absolute-tcp-sequence-numbers")]
+    absolute_sequence: bool,
+    /// Do not verify checksums
+    #[arg(short = 'K', long = "dont-verify-checksums")]
+    trust_checksums: bool,
+    /// Show a number in front of each packet
+    #[arg(short = '#', long)]
+    number: bool,
+    /// Show times with six digits after the second
+    #[arg(long, conflicts_with = "nano")]
+    micro: bool,
+    /// Show times with nine digits after the second
+    #[arg(long)]
+    nano: bool,
+    /// tcpdump's name for --micro and --nano
+    #[arg(long, value_name = "PRECISION", conflicts_with_all = ["micro", "nano"])]
+    time_stamp_precision: Option<String>,
+}
+
+impl LineArgs {
+    /// Returns the options as they were given.
+    fn options(&self) -> Vec<String> {
+        let Self {
+            link_header,
+            numeric,
+            without_domain,
+            time,
+            hex,
+            hex_ascii,
+            ascii,
+            verbosity,
+            absolute_sequence,
+            trust_checksums,
+            number,
+            micro,
+            nano,
+            time_stamp_precision,
+        } = self;
+        let letters = [
+            ("e", u8::from(*link_header)),
+            ("n", *numeric),
+            ("N", u8::from(*without_domain)),
+            ("t", *time),
+            ("x", *hex),
+            ("X", *hex_ascii),
+            ("A", *ascii),
+            ("v", *verbosity),
+            ("S", u8::from(*absolute_sequence)),
+            ("K", u8::from(*trust_checksums)),
+            ("#", u8::from(*number)),
+            ("-micro", u8::from(*micro)),
+            ("-nano", u8::from(*nano)),
+        ];
+        let given = letters.into_iter().filter(|(_, count)| *count > 0);
+        let mut options: Vec<String> = given
+            .map(|(letter, count)| format!("-{}", letter.repeat(count.into())))
+            .collect();
+        let precision = time_stamp_precision.iter();
+        options.extend(precision.map(|name| format!("--time-stamp-precision={name}")));
+        options
+    }
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let (store, inventory) = args.place.open()?;
+    match (&args.sql, &args.filter) {
+        (Some(sql), _) if args.packets.is_none() => {
+            table(args, &inventory, sql)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (sql, filter) => packets(args, store, &inventory, sql.as_deref(), filter.as_deref()),
+    }
+}
+
+fn table(args: &Args, inventory: &Inventory, sql: &str) -> Result<()> {
+    let covered = coverage(inventory, &Scope::default());
+    let answer = Answer::to(&args.place.url(), sql)?;
+    if !args.json {
+        say_coverage(&covered, &args.place.url());
+        return match args.csv {
+            true => answer.csv(terminal::write_to_reader),
+            false => terminal::write_control(&answer.table()?),
+        };
+    }
+    let rows = answer.json()?;
+    let rows: &RawValue = serde_json::from_slice(&rows)
+        .map_err(|e| Error::failed("cannot print the answer as JSON", e))?;
+    #[derive(Serialize)]
+    struct Document<'a> {
+        coverage: &'a [Coverage],
+        rows: &'a RawValue,
+    }
+    json::print(&Document {
+        coverage: &covered,
+        rows,
+    })
+}
+
+fn packets(
+    args: &Args,
+    store: Store,
+    inventory: &Inventory,
+    sql: Option<&str>,
+    filter: Option<&str>,
+) -> Result<ExitCode> {
+    let scope = args.part.scope()?;
+    let query = match sql {
+        Some(sql) => format!(
+            "SELECT chunk, frame, \"offset\" FROM ({}) ORDER BY time, chunk, frame, \"offset\"",
+            sql.trim().trim_end_matches(';')
+        ),
+        None => {
+            let mut conditions = args.part.conditions(&scope);
+            conditions.narrow(filter.unwrap_or_default());
+            format!(
+                "SELECT chunk, frame, \"offset\" FROM packets{} ORDER BY time, chunk, frame, \"offset\"",
+                conditions.to_sql()
+            )
+        }
+    };
+    let covered = coverage(inventory, &scope);
+    let url = args.place.url();
+    let answer = Answer::to(&url, &query).map_err(|error| {
+        match sql.is_some() && error.to_string().contains("No field named") {
+            true => {
+                error.fix("let the SQL select chunk, frame, \"offset\" and time, as SELECT * does")
+            }
+            false => error,
+        }
+    })?;
+    say_coverage(&covered, &url);
+    let packets = Packets::new(store, inventory, answer.rows::<PacketLocation>());
+    let counts = packets.counts();
+    let ended = read(args, filter, packets)?;
+    let missing = counts.borrow().missing;
+    if missing > 0 {
+        // A filter needs the packets' bytes, which are gone.
+        let which = match sql {
+            Some(_) => "of the answer",
+            None => "that may match",
+        };
+        let text = format!("{missing} packets {which} were pruned from the store");
+        json::say("packets_missing", json!({ "packets": missing }), &text);
+    }
+    Ok(ended)
+}
+
+/// Bytes handed to `trawl read` at a time.
+const PIECE: usize = 256 << 10;
+
+/// Filters, shows or writes packets by `trawl read`, which gets them as a pcapng stream.
+fn read(args: &Args, filter: Option<&str>, packets: impl io::Read) -> Result<ExitCode> {
+    let trawl = process::trawl_binary()?;
+    let what = format!("cannot run {}", trawl.display());
+    let mut command = Command::new(trawl);
+    command.args(["read", "-r", "-"]).args(args.lines.options());
+    if let Some(file) = &args.packets {
+        command.arg("-w").arg(file);
+    }
+    if let Some(count) = args.count {
+        command.args(["-c", &count.to_string()]);
+    }
+    if args.json {
+        command.arg("--json");
+    }
+    let started = command
+        .args(["--"])
+        .args(filter)
+        .stdin(Stdio::piped())
+        .spawn();
+    let mut reader = started.map_err(|e| Error::os(what.clone(), e))?;
+    let mut copied = Ok(0);
+    if let Some(mut input) = reader.stdin.take() {
+        copied = io::copy(&mut BufReader::with_capacity(PIECE, packets), &mut input);
+    }
+    let status = reader.wait().map_err(|e| Error::os(what, e))?;
+    match copied {
+        // The reader has all that it wants.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            let remark = json!({ "file": "the store", "error": error.to_string() });
+            json::say(
+                "cannot_read",
+                remark,
+                &format!("cannot read the store: {error}"),
+            );
+            Ok(ExitCode::FAILURE)
+        }
+        _ => Ok(status
+            .code()
+            .and_then(|code| u8::try_from(code).ok())
+            .map_or(ExitCode::FAILURE, ExitCode::from)),
+    }
+}
+
+pub fn say_coverage(rows: &[Coverage], url: &str) {
+    for row in rows.iter().filter(|row| !row.is_whole()) {
+        let text = format!("not covered: {}", words(row, url));
+        json::say("not_covered", json!(row), &text);
+    }
+    if rows.is_empty() {
+        let text = "nothing is stored for these hosts and times";
+        json::say("nothing_stored", json!({}), text);
+    }
+}
+
+fn words(row: &Coverage, url: &str) -> String {
+    let mut parts = Vec::new();
+    let mut count = |number: u64, words: &str| {
+        if number > 0 {
+            parts.push(format!("{number} {words}"));
+        }
+    };
+    count(row.unknown, "packets unknown");
+    count(row.gaps_of_unknown_size, "gaps of unknown size");
+    count(row.evicted, "packets evicted");
+    count(row.spooled, "packets in the spool, not stored yet");
+    count(
+        row.runs_without_end,
+        "runs without an end, whose last packets are unknown",
+    );
+    if row.not_indexed_chunks > 0 {
+        parts.push(format!(
+            "{} in {} not indexed (trawl store index {url})",
+            text::count(row.not_indexed, "packet"),
+            text::count(row.not_indexed_chunks, "chunk")
+        ));
+    }
+    format!("host {}: {}", row.host, parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_named() {
+        let row = Coverage {
+            host: "a".to_owned(),
+            indexed: 10,
+            unknown: 3,
+            not_indexed: 7,
+            not_indexed_chunks: 2,
+            ..Coverage::default()
+        };
+        assert!(!row.is_whole());
+        assert_eq!(
+            words(&row, "file:///s"),
+            "host a: 3 packets unknown, 7 packets in 2 chunks not indexed (trawl store index file:///s)"
+        );
+    }
+}

@@ -1,0 +1,362 @@
+//! `trawl store`: the contents of a store of captures, their integrity, and their removal.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::json;
+use trawl_front::{exit_code, json, terminal};
+use trawl_spool::default_spool;
+use trawl_sys::{Error, Result, units};
+use trawl_view::text::count;
+
+use super::{query, trace};
+use crate::store::{self, Account, EpochAccount, Finding, Inventory, Limits, Problem, Store};
+
+/// Manages a store of captures, which trawl capture --store fills
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Lists the captures of a store, each run with its summary
+    Ls(StoreArgs),
+    /// Reads all of a store and reports every missing, changed or unknown object; exit status 1 if one is found
+    Verify(StoreArgs),
+    Prune(Prune),
+    Push(Push),
+    Index(Index),
+    Query(Box<query::Args>),
+    Trace(trace::Args),
+}
+
+#[derive(Debug, clap::Args)]
+struct StoreArgs {
+    /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
+    #[arg(value_name = "URL")]
+    url: String,
+    /// Also count the chunks for it that wait in this spool
+    #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
+    spool: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl StoreArgs {
+    fn open(&self) -> Result<(Store, Inventory)> {
+        let store = Store::open(&self.url, false)?;
+        let inventory = Inventory::read(&store, Some(&self.spool))?;
+        Ok((store, inventory))
+    }
+}
+
+/// Removes old chunks and their index; their manifests stay, with a record of when and why the packets were removed
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("limits").args(["keep", "max"]).required(true).multiple(true))]
+struct Prune {
+    #[command(flatten)]
+    place: StoreArgs,
+    /// Remove chunks whose last packet is older than this, for example 7d
+    #[arg(long, value_name = "TIME", value_parser = age)]
+    keep: Option<Duration>,
+    /// Remove the oldest chunks until the others have this size together
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    max: Option<u64>,
+    /// Only show what would be removed
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Stores the chunks in this host's spool that captures left because they were killed, or could not reach their store
+#[derive(Debug, clap::Args)]
+struct Push {
+    /// Only chunks for this store
+    #[arg(value_name = "URL")]
+    url: Option<String>,
+    /// Directory in which the chunks wait
+    #[arg(long, value_name = "DIR", default_value_os_t = default_spool())]
+    spool: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Parses a time, which may be in days or weeks.
+fn age(text: &str) -> std::result::Result<Duration, String> {
+    let days = |number: &str, factor: u64| {
+        let number: Option<u64> = number.parse().ok();
+        let seconds = number.and_then(|days| days.checked_mul(factor * 86_400));
+        seconds.map(Duration::from_secs)
+    };
+    let long = match (text.strip_suffix('d'), text.strip_suffix('w')) {
+        (Some(number), _) => days(number, 1),
+        (_, Some(number)) => days(number, 7),
+        _ => {
+            return units::duration(text)
+                .map_err(|why| format!("{why}; d (days) and w (weeks) are possible too"));
+        }
+    };
+    long.ok_or_else(|| format!("'{text}' is not a time; write for example 7d"))
+}
+
+pub fn run(args: Args) -> Result<ExitCode> {
+    match args.command {
+        Command::Ls(args) => list(&args),
+        Command::Verify(args) => verify(&args),
+        Command::Prune(args) => prune(&args),
+        Command::Push(args) => push(&args),
+        Command::Index(args) => index(&args),
+        Command::Query(args) => query::run(&args),
+        Command::Trace(args) => trace::run(&args),
+    }
+}
+
+#[derive(Serialize)]
+struct Listing {
+    captures: Vec<EpochAccount>,
+    total: Account,
+}
+
+fn list(args: &StoreArgs) -> Result<ExitCode> {
+    let (_, inventory) = args.open()?;
+    let listing = Listing {
+        captures: inventory.epochs(),
+        total: inventory.total(),
+    };
+    let mut out = String::new();
+    for capture in &listing.captures {
+        describe(&mut out, capture);
+    }
+    let _ = writeln!(out, "total: {}", account(&listing.total));
+    json::print_as(args.json, &listing, || out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn account(account: &Account) -> String {
+    let Account {
+        recorded,
+        stored,
+        spooled,
+        evicted,
+        pruned,
+        unknown,
+    } = account;
+    let pruned = match pruned {
+        0 => String::new(),
+        count => format!(" ({count} pruned)"),
+    };
+    format!(
+        "{recorded} recorded = {stored} stored + {spooled} spooled + {evicted} evicted{pruned} + {unknown} unknown"
+    )
+}
+
+fn describe(out: &mut String, capture: &EpochAccount) {
+    let _ = writeln!(
+        out,
+        "{} on {}, boot {}, epoch {}",
+        capture.epoch.capture, capture.epoch.host, capture.epoch.boot, capture.epoch.epoch
+    );
+    let _ = writeln!(out, "  interfaces: {}", capture.interfaces.join(", "));
+    if let (Some(first), Some(last)) = (capture.first_ns, capture.last_ns) {
+        let _ = writeln!(
+            out,
+            "  packets from {} to {}",
+            terminal::date_and_time(first),
+            terminal::date_and_time(last)
+        );
+    }
+    let chunks = count(capture.chunks, "chunk");
+    let _ = writeln!(out, "  {chunks}, {}", count(capture.bytes, "byte"));
+    let _ = writeln!(out, "  {}", account(&capture.account));
+    for (reason, count) in capture.lost.iter().filter(|(_, count)| **count > 0) {
+        let _ = writeln!(
+            out,
+            "  lost before recording: {count} ({})",
+            reason.replace('_', " ")
+        );
+    }
+    for gap in &capture.gaps {
+        let packets = match gap.packets {
+            Some(packets) => count(packets, "packet"),
+            None => "an unknown number of packets".to_owned(),
+        };
+        let _ = writeln!(
+            out,
+            "  unknown: chunks {} to {} of {} ({packets})",
+            gap.from, gap.to, gap.interface
+        );
+    }
+    match &capture.ended {
+        Some(reason) => {
+            let _ = writeln!(out, "  ended: {reason}");
+        }
+        None => out.push_str(
+            "  no end record: it is still running, or what it recorded after the last chunk is unknown\n",
+        ),
+    }
+    let clock = match capture.clock_error_bound_ns {
+        Some(bound) => format!("at most {} ms wrong", bound.div_ceil(1_000_000)),
+        None => "error unknown".to_owned(),
+    };
+    let _ = writeln!(out, "  clock: {clock}");
+}
+
+/// Runs an operation on chunks and shows its progress on a terminal.
+fn with_progress<T>(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T>) -> Result<T> {
+    let live = terminal::stderr_is_terminal();
+    let done = work(&mut |done, all| {
+        if live {
+            terminal::show_over(&format!("{done} of {all} chunks"));
+        }
+    });
+    if live {
+        terminal::end_line();
+    }
+    done
+}
+
+fn verify(args: &StoreArgs) -> Result<ExitCode> {
+    let (objects, inventory) = args.open()?;
+    let verified = with_progress(|progress| store::verify(&objects, &inventory, progress))?;
+    let mut out: String = verified
+        .findings
+        .iter()
+        .map(|one| words(one) + "\n")
+        .collect();
+    let _ = writeln!(
+        out,
+        "{} read, {}, {}; {}\n{}",
+        count(verified.chunks, "chunk"),
+        count(verified.bytes, "byte"),
+        count(verified.packets, "packet"),
+        count(verified.findings.len() as u64, "finding"),
+        account(&verified.account)
+    );
+    json::print_as(args.json, &verified, || out)?;
+    Ok(exit_code(verified.findings.is_empty()))
+}
+
+fn words(finding: &Finding) -> String {
+    let packets = match finding.packets {
+        Some(packets) => format!(" ({})", count(packets, "packet")),
+        None => String::new(),
+    };
+    let object = &finding.object;
+    let what = match finding.problem {
+        Problem::ChunkMissing => "the chunk is missing",
+        Problem::ChunkChanged => "the chunk was changed: its SHA-256 is not the manifest's",
+        Problem::ChunkMismatch => "the manifest has another number of packets or bytes",
+        Problem::ChunkWithoutManifest => "the chunk has no manifest",
+        Problem::RecordChanged => "the record was changed",
+        Problem::BeginMissing => "the record of the beginning is missing",
+        Problem::EndMissing => "the record of the end is missing: the last packets are unknown",
+        Problem::PrunedButThere => "the chunk was to be pruned: run trawl store prune again",
+        Problem::ForeignObject => "trawl did not write this object",
+        Problem::SequenceGap => {
+            let (from, to) = (finding.from.unwrap_or(0), finding.to.unwrap_or(0));
+            return format!("{object}: chunks {from} to {to} have no manifest{packets}");
+        }
+    };
+    format!("{object}: {what}{packets}")
+}
+
+fn prune(args: &Prune) -> Result<ExitCode> {
+    let (objects, inventory) = args.place.open()?;
+    let limits = Limits {
+        keep: args.keep,
+        max_bytes: args.max,
+    };
+    let pruned = store::prune(&objects, &inventory, limits, args.dry_run)?;
+    let verb = match args.dry_run {
+        true => "would remove",
+        false => "removed",
+    };
+    let text = format!(
+        "{verb} {}, {}, {}; kept {}, {}\n",
+        count(pruned.chunks, "chunk"),
+        count(pruned.bytes, "byte"),
+        count(pruned.packets, "packet"),
+        count(pruned.kept_chunks, "chunk"),
+        count(pruned.kept_bytes, "byte")
+    );
+    json::print_as(args.place.json, &pruned, || text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn push(args: &Push) -> Result<ExitCode> {
+    let url = match &args.url {
+        Some(url) => Some(Store::open(url, true)?.url().to_owned()),
+        None => None,
+    };
+    if !args.spool.is_dir() {
+        let what = format!("cannot store what waits in {}", args.spool.display());
+        return Err(Error::failed(what, "no such directory")
+            .fix("name the spool of the capture with --spool"));
+    }
+    let pushed = store::push(&args.spool, url.as_deref())?;
+    let text = format!(
+        "stored {} of {}; captures that still run and store their own chunks: {}\n",
+        count(pushed.chunks, "chunk"),
+        count(pushed.runs, "capture"),
+        pushed.running
+    );
+    json::print_as(args.json, &pushed, || text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes an index of a store: one Parquet file for each chunk, with a row for each packet
+#[derive(Debug, clap::Args)]
+struct Index {
+    /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az://
+    #[arg(value_name = "URL")]
+    url: String,
+    /// Also rebuild existing index files
+    #[arg(long)]
+    rebuild: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn index(args: &Index) -> Result<ExitCode> {
+    let objects = Store::open(&args.url, false)?;
+    let inventory = Inventory::read(&objects, None)?;
+    let indexed =
+        with_progress(|progress| store::index(&objects, &inventory, args.rebuild, progress))?;
+    for chunk in &indexed.unreadable {
+        let text = format!(
+            "cannot index {chunk}: it is missing or was changed; run trawl store verify {} for details",
+            args.url
+        );
+        json::say("not_indexed", json!({ "chunk": chunk }), &text);
+    }
+    let text = format!(
+        "indexed {}: {} in {}; indexed before: {}\n",
+        count(indexed.files, "chunk"),
+        count(indexed.packets, "packet"),
+        count(indexed.bytes, "byte"),
+        indexed.there
+    );
+    json::print_as(args.json, &indexed, || text)?;
+    Ok(exit_code(indexed.unreadable.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_days_or_shorter() {
+        assert_eq!(age("7d"), Ok(Duration::from_secs(604_800)));
+        assert_eq!(age("2w"), Ok(Duration::from_secs(1_209_600)));
+        assert_eq!(age("10s"), Ok(Duration::from_secs(10)));
+        assert!(age("d").is_err());
+        assert!(age("99999999999999999999d").is_err());
+    }
+}

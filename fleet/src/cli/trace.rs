@@ -1,0 +1,439 @@
+//! `trawl store trace`: the same packet at several interfaces and hosts, identified by its invariant parts, with delays as far
+//! as the hosts' clocks can be trusted.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use trawl_front::{json, terminal};
+use trawl_sys::{Error, Result, units};
+
+use super::query::{PartArgs, PlaceArgs, say_coverage};
+use crate::query::Answer;
+use crate::store::{Coverage, Inventory, coverage};
+
+/// Finds packets at several interfaces and hosts of a store, and the delay from one to the next
+///
+/// Two packets are the same if their addresses, ports, protocol, TCP numbers and first 64 bytes of payload are equal. NAT,
+/// tunnels and GRO change these: such a packet is found at one interface only. The delay between two hosts is shown with the
+/// error of both clocks, and omitted if the error of a clock is unknown.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The packets: host, port, src, dst and protocols joined by 'and', in tcpdump's syntax
+    #[arg(value_name = "EXPRESSION")]
+    expression: Vec<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
+    #[command(flatten)]
+    part: PartArgs,
+    /// The packets, by a condition in SQL on the index's columns: "src = '10.0.0.1' AND length > 1000"
+    #[arg(long = "where", value_name = "CONDITION")]
+    condition: Option<String>,
+    /// The longest time between two interfaces
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "1s")]
+    window: Duration,
+    /// Show each packet
+    #[arg(long)]
+    each: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A row of the index, in the order of hash, flow and time.
+#[derive(Debug, Deserialize)]
+struct Row {
+    hash: u32,
+    src: String,
+    dst: String,
+    sport: Option<u16>,
+    dport: Option<u16>,
+    protocol: Option<u8>,
+    ns: i64,
+    host: String,
+    interface: String,
+    chunk: String,
+}
+
+impl Row {
+    fn is_of(&self, other: &Self) -> bool {
+        let key = |row: &Self| (row.hash, row.sport, row.dport, row.protocol);
+        key(self) == key(other) && self.src == other.src && self.dst == other.dst
+    }
+}
+
+/// One packet seen at one interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Sighting {
+    place: HostInterface,
+    ns: i64,
+    bound_ns: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct HostInterface {
+    host: String,
+    interface: String,
+}
+
+impl std::fmt::Display for HostInterface {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.host, self.interface)
+    }
+}
+
+/// The step from one interface to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct Step {
+    ns: i64,
+    /// Largest error of the delay; absent if a clock's error is unknown.
+    error_bound_ns: Option<u64>,
+    /// True if the packet was certainly at the first interface before the second.
+    is_ordered: bool,
+}
+
+fn steps(way: &[Sighting]) -> Vec<Step> {
+    let step = |pair: &[Sighting]| {
+        let ns = pair[1].ns - pair[0].ns;
+        // One host has one clock, whatever its error.
+        let bound = match pair[0].place.host == pair[1].place.host {
+            true => Some(0),
+            false => pair[0].bound_ns.zip(pair[1].bound_ns).map(|(a, b)| a + b),
+        };
+        Step {
+            ns,
+            error_bound_ns: bound,
+            is_ordered: bound.is_some_and(|bound| ns.unsigned_abs() > bound),
+        }
+    };
+    way.windows(2).map(step).collect()
+}
+
+/// Classification of one packet's sightings.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// At one interface only.
+    Once(HostInterface),
+    FlowPath(Vec<Sighting>),
+    /// More than once at one interface: a copy, a retransmission or a similar packet.
+    Ambiguous,
+}
+
+fn found(mut sightings: Vec<Sighting>) -> Found {
+    sightings.sort_by_key(|sighting| sighting.ns);
+    let mut places: Vec<&HostInterface> =
+        sightings.iter().map(|sighting| &sighting.place).collect();
+    places.sort();
+    if places.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Found::Ambiguous;
+    }
+    match sightings.as_slice() {
+        [only] => Found::Once(only.place.clone()),
+        _ => Found::FlowPath(sightings),
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Trace<'a> {
+    coverage: &'a [Coverage],
+    window_ns: u64,
+    ways: Vec<FlowPath>,
+    seen_once: Vec<Once>,
+    /// Packets that were seen more than once at one interface.
+    ambiguous: u64,
+    /// Reasons why a packet is not found again.
+    limits: [&'static str; 3],
+}
+
+#[derive(Debug, Serialize)]
+struct FlowPath {
+    places: Vec<HostInterface>,
+    packets: u64,
+    delays: Vec<Delay>,
+}
+
+/// The delay from an interface of the path to the next, over all packets.
+#[derive(Debug, Serialize)]
+struct Delay {
+    min_ns: i64,
+    p50_ns: i64,
+    max_ns: i64,
+    /// The largest error; absent if a clock's error is unknown, and with it order and delay.
+    error_bound_ns: Option<u64>,
+    /// Number of the path's packets whose order at the two interfaces is certain.
+    ordered: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Once {
+    #[serde(flatten)]
+    place: HostInterface,
+    packets: u64,
+}
+
+const LIMITS: [&str; 3] = ["nat", "tunnels", "joined_packets"];
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let (_, inventory) = args.place.open()?;
+    let scope = args.part.scope()?;
+    let mut conditions = args.part.conditions(&scope);
+    let expression = args.expression.join(" ");
+    if !conditions.ask(&expression) {
+        return Err(Error::usage(
+            format!("cannot look for '{expression}'"),
+            "the index has only host, src, dst, port and protocol, joined by 'and'",
+        )
+        .fix("--where accepts any condition on the index's columns"));
+    }
+    if let Some(condition) = &args.condition {
+        conditions.and(condition.clone());
+    }
+    conditions.and("src IS NOT NULL".to_owned());
+    let query = format!(
+        "SELECT hash, src, dst, sport, dport, protocol, arrow_cast(time, 'Int64') AS ns, host, interface, chunk \
+         FROM packets{} ORDER BY hash, src, dst, sport, dport, protocol, ns",
+        conditions.to_sql()
+    );
+    let url = args.place.url();
+    let covered = coverage(&inventory, &scope);
+    let answer = Answer::to(&url, &query)?;
+    say_coverage(&covered, &url);
+    let mut trace = Tracing {
+        bounds: bounds(&inventory),
+        window: args.window,
+        ways: BTreeMap::new(),
+        once: BTreeMap::new(),
+        ambiguous: 0,
+        each: args.each && !args.json,
+    };
+    trace.read(answer.rows::<Row>())?;
+    let trace = trace.into_trace(&covered, args.window);
+    json::print_as(args.json, &trace, || text(&trace))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the largest error of each chunk's times.
+fn bounds(inventory: &Inventory) -> BTreeMap<String, Option<u64>> {
+    let manifests = inventory.manifests.iter();
+    manifests
+        .map(|(key, manifest)| (key.packets(), manifest.clock.error_bound_ns))
+        .collect()
+}
+
+struct Tracing {
+    bounds: BTreeMap<String, Option<u64>>,
+    window: Duration,
+    /// The steps of all packets along one path, from each of its interfaces to the next.
+    ways: BTreeMap<Vec<HostInterface>, Vec<Vec<Step>>>,
+    once: BTreeMap<HostInterface, u64>,
+    ambiguous: u64,
+    each: bool,
+}
+
+impl Tracing {
+    fn read(&mut self, rows: impl Iterator<Item = io::Result<Row>>) -> Result<()> {
+        let mut first: Option<Row> = None;
+        let mut sightings: Vec<Sighting> = Vec::new();
+        for row in rows {
+            let row = row.map_err(|e| Error::failed("cannot read the index", e))?;
+            let sighting = Sighting {
+                place: HostInterface {
+                    host: row.host.clone(),
+                    interface: row.interface.clone(),
+                },
+                ns: row.ns,
+                bound_ns: self.bounds.get(&row.chunk).copied().flatten(),
+            };
+            let is_same = first.as_ref().is_some_and(|first| {
+                let bound = sighting.bound_ns.unwrap_or(0) as i64;
+                let span = self.window.as_nanos() as i64;
+                first.is_of(&row) && row.ns - first.ns <= span.saturating_add(bound)
+            });
+            if !is_same {
+                self.close(first.as_ref(), std::mem::take(&mut sightings))?;
+                first = Some(row);
+            }
+            sightings.push(sighting);
+        }
+        self.close(first.as_ref(), sightings)
+    }
+
+    fn close(&mut self, row: Option<&Row>, sightings: Vec<Sighting>) -> Result<()> {
+        let Some(row) = row else { return Ok(()) };
+        let found = found(sightings);
+        if self.each {
+            terminal::write_out(&line(row, &found))?;
+        }
+        match found {
+            Found::Ambiguous => self.ambiguous += 1,
+            Found::Once(place) => *self.once.entry(place).or_default() += 1,
+            Found::FlowPath(way) => {
+                let steps = steps(&way);
+                let places = way.into_iter().map(|sighting| sighting.place).collect();
+                let all = self.ways.entry(places).or_default();
+                all.resize(steps.len(), Vec::new());
+                all.iter_mut()
+                    .zip(steps)
+                    .for_each(|(all, step)| all.push(step));
+            }
+        }
+        Ok(())
+    }
+
+    fn into_trace(self, coverage: &[Coverage], window: Duration) -> Trace<'_> {
+        let ways = self.ways.into_iter().map(|(places, ways)| FlowPath {
+            places,
+            packets: ways.first().map_or(0, Vec::len) as u64,
+            delays: ways.into_iter().map(delay).collect(),
+        });
+        Trace {
+            coverage,
+            window_ns: window.as_nanos() as u64,
+            ways: ways.collect(),
+            seen_once: self
+                .once
+                .into_iter()
+                .map(|(place, packets)| Once { place, packets })
+                .collect(),
+            ambiguous: self.ambiguous,
+            limits: LIMITS,
+        }
+    }
+}
+
+fn delay(mut steps: Vec<Step>) -> Delay {
+    steps.sort_by_key(|step| step.ns);
+    let bounds: Option<Vec<u64>> = steps.iter().map(|step| step.error_bound_ns).collect();
+    let at = |place: usize| steps.get(place).map_or(0, |step| step.ns);
+    Delay {
+        min_ns: at(0),
+        p50_ns: at(steps.len() / 2),
+        max_ns: at(steps.len().saturating_sub(1)),
+        error_bound_ns: bounds.and_then(|bounds| bounds.into_iter().max()),
+        ordered: steps.iter().filter(|step| step.is_ordered).count() as u64,
+    }
+}
+
+fn microseconds(ns: i64) -> String {
+    format!("{:.1} us", ns as f64 / 1e3)
+}
+
+fn line(row: &Row, found: &Found) -> String {
+    let port = |port: Option<u16>| port.map_or(String::new(), |port| format!(".{port}"));
+    let flow = format!(
+        "{}{} > {}{}",
+        row.src,
+        port(row.sport),
+        row.dst,
+        port(row.dport)
+    );
+    let places = match found {
+        Found::Once(place) => format!("{place} only"),
+        Found::Ambiguous => "several like it at one place".to_owned(),
+        Found::FlowPath(way) => {
+            let mut text = way[0].place.to_string();
+            for (sighting, step) in way[1..].iter().zip(steps(way)) {
+                let _ = match step {
+                    Step {
+                        error_bound_ns: None,
+                        ..
+                    } => write!(text, " and {} (clock error unknown)", sighting.place),
+                    Step {
+                        is_ordered: false, ..
+                    } => write!(text, " and {} (order unknown)", sighting.place),
+                    Step { ns, .. } => write!(text, " +{} {}", microseconds(ns), sighting.place),
+                };
+            }
+            text
+        }
+    };
+    format!("{flow} {:08x}: {places}\n", row.hash)
+}
+
+fn text(trace: &Trace<'_>) -> String {
+    let mut out = String::new();
+    for way in &trace.ways {
+        let _ = write!(out, "{:>8}  {}", way.packets, way.places[0]);
+        for (place, delay) in way.places[1..].iter().zip(&way.delays) {
+            let certain = delay.ordered == way.packets;
+            let _ = write!(out, "{} {place}", if certain { " ->" } else { " and" });
+            let _ = match delay.error_bound_ns {
+                None => write!(out, " (delay unknown: a clock's error is not known)"),
+                Some(bound) => write!(
+                    out,
+                    " ({} to {}, p50 {}{}{})",
+                    microseconds(delay.min_ns),
+                    microseconds(delay.max_ns),
+                    microseconds(delay.p50_ns),
+                    if bound > 0 {
+                        format!(", error up to {}", microseconds(bound as i64))
+                    } else {
+                        String::new()
+                    },
+                    if certain { "" } else { ", order unknown" },
+                ),
+            };
+        }
+        out.push('\n');
+    }
+    for once in &trace.seen_once {
+        let _ = writeln!(out, "{:>8}  {} only", once.packets, once.place);
+    }
+    if trace.ambiguous > 0 {
+        let _ = writeln!(out, "{:>8}  several like it at one place", trace.ambiguous);
+    }
+    if out.is_empty() {
+        out.push_str("no packet matches\n");
+    }
+    out.push_str("NAT, tunnels and joined packets (GRO) keep a packet from being found again.\n");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: &str, ns: i64, bound_ns: Option<u64>) -> Sighting {
+        Sighting {
+            place: HostInterface {
+                host: host.to_owned(),
+                interface: "eth0".to_owned(),
+            },
+            ns,
+            bound_ns,
+        }
+    }
+
+    #[test]
+    fn an_order_is_claimed_only_beyond_the_clocks_error() {
+        let way = [
+            at("a", 0, Some(10)),
+            at("b", 21, Some(10)),
+            at("c", 31, Some(10)),
+        ];
+        let ordered: Vec<bool> = steps(&way).iter().map(|step| step.is_ordered).collect();
+        assert_eq!(ordered, [true, false]);
+        let unknown = [at("a", 0, None), at("b", 1_000_000, Some(1))];
+        assert_eq!(steps(&unknown)[0].error_bound_ns, None);
+        assert!(!steps(&unknown)[0].is_ordered);
+    }
+
+    #[test]
+    fn none_one_and_many_are_distinguished() {
+        assert_eq!(
+            found(vec![at("a", 5, None)]),
+            Found::Once(at("a", 5, None).place)
+        );
+        assert_eq!(
+            found(vec![at("a", 5, None), at("a", 6, None)]),
+            Found::Ambiguous
+        );
+        let Found::FlowPath(way) = found(vec![at("b", 9, None), at("a", 5, None)]) else {
+            panic!("seen at two places");
+        };
+        assert_eq!(way, [at("a", 5, None), at("b", 9, None)]);
+    }
+}

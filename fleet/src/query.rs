@@ -1,0 +1,8 @@
+//! Questions to a store's index: SQL by DataFusion, and the conditions that a filter becomes.
+
+mod condition;
+mod engine;
+mod pruning;
+
+pub use condition::Conditions;
+pub use engine::Answer;

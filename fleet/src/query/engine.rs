@@ -1,0 +1,226 @@
+//! The query engine: DataFusion over the Parquet files of a store's index.
+
+use std::io;
+use std::sync::Arc;
+
+use arrow::csv::WriterBuilder;
+use arrow::json::{ArrayWriter, LineDelimitedWriter};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::{DataType, Field, Schema, TimeUnit};
+use datafusion::arrow::util::pretty::pretty_format_batches;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::{
+    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
+};
+use datafusion::error::DataFusionError;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::context::SQLOptions;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use futures_util::StreamExt;
+use serde::de::DeserializeOwned;
+use tokio::runtime::Runtime;
+use trawl_sys::{Error, Result};
+use url::Url;
+
+use super::pruning::{Packets, TAIL};
+use crate::store::Store;
+
+/// Returns the columns of the index (see `docs/internals/store.md`), without the partitions of its path.
+fn columns() -> Schema {
+    let text = |name, optional| Field::new(name, DataType::Utf8View, optional);
+    let number = |name, optional| Field::new(name, DataType::Int32, optional);
+    let utc = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
+    Schema::new(vec![
+        Field::new("time", utc, false),
+        text("interface", false),
+        text("verdict", true),
+        text("reason", true),
+        text("src", true),
+        text("dst", true),
+        number("sport", true),
+        number("dport", true),
+        number("protocol", true),
+        number("tcp_flags", true),
+        number("captured_length", false),
+        number("length", false),
+        Field::new("tcp_seq", DataType::Int64, true),
+        Field::new("hash", DataType::UInt32, false),
+        text("chunk", false),
+        number("frame", false),
+        number("offset", false),
+        number("ethertype", true),
+    ])
+}
+
+/// Files read at once if each read is a network call.
+const REMOTE_FILES: usize = 16;
+
+/// Starts a query; returns its rows as they are found.
+async fn execute(
+    store: &Store,
+    query: &str,
+) -> std::result::Result<SendableRecordBatchStream, DataFusionError> {
+    let mut config = SessionConfig::new()
+        .set_bool("datafusion.execution.parquet.pushdown_filters", true)
+        .set_bool("datafusion.execution.parquet.reorder_filters", true)
+        .set_usize("datafusion.execution.parquet.metadata_size_hint", TAIL)
+        .set_bool("datafusion.execution.collect_statistics", false);
+    if !store.url().starts_with("file:") {
+        config = config.with_target_partitions(REMOTE_FILES);
+    }
+    let context = SessionContext::new_with_config(config);
+    let root = Url::parse("trawl://store").map_err(|e| DataFusionError::External(Box::new(e)))?;
+    context.register_object_store(&root, store.objects());
+    let partitions = ["capture", "date", "host"];
+    let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
+        .with_file_extension(".parquet")
+        .with_table_partition_cols(
+            partitions
+                .map(|name| (name.to_owned(), DataType::Utf8))
+                .to_vec(),
+        );
+    let table = ListingTableConfig::new(ListingTableUrl::parse("trawl://store/index/")?)
+        .with_listing_options(options)
+        .with_schema(Arc::new(columns()));
+    let packets = Packets(ListingTable::try_new(table)?);
+    context.register_table("packets", Arc::new(packets))?;
+    // A query may not read files of this machine.
+    let only_ask = SQLOptions::new()
+        .with_allow_ddl(false)
+        .with_allow_dml(false)
+        .with_allow_statements(false);
+    let answer = context.sql_with_options(query, only_ask).await?;
+    answer.execute_stream().await
+}
+
+const WHAT: &str = "cannot answer the query";
+
+fn refused(error: DataFusionError) -> Error {
+    let why = error.strip_backtrace();
+    match error.find_root() {
+        DataFusionError::Plan(_)
+        | DataFusionError::SQL(..)
+        | DataFusionError::SchemaError(..)
+        | DataFusionError::NotImplemented(_) => Error::usage(WHAT, why.trim()),
+        _ => Error::failed(WHAT, why.trim()),
+    }
+}
+
+fn unwritten(error: impl std::fmt::Display) -> Error {
+    Error::failed("cannot write the answer", error)
+}
+
+/// A running query.
+pub struct Answer {
+    runtime: Runtime,
+    rows: SendableRecordBatchStream,
+    /// The first rows, which were read to learn whether the query fails.
+    first: Option<RecordBatch>,
+}
+
+impl Answer {
+    /// Starts a query. Returns once the first row has been found, or the query has failed.
+    pub fn to(url: &str, query: &str) -> Result<Self> {
+        // Connections belong to the runtime that made them, so the store's own cannot be shared.
+        let store = Store::open(url, false)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| Error::os(WHAT, e))?;
+        let started = runtime.block_on(async {
+            let mut rows = execute(&store, query).await?;
+            let first = rows.next().await.transpose()?;
+            Ok::<_, DataFusionError>((rows, first))
+        });
+        let (rows, first) = started.map_err(refused)?;
+        Ok(Self {
+            runtime,
+            rows,
+            first,
+        })
+    }
+
+    fn next(&mut self) -> Result<Option<RecordBatch>> {
+        match self.first.take() {
+            Some(first) => Ok(Some(first)),
+            None => {
+                let next = self.runtime.block_on(self.rows.next());
+                next.transpose().map_err(refused)
+            }
+        }
+    }
+
+    /// Returns all rows and an empty one, for the names of the columns.
+    fn batches(mut self) -> Result<Vec<RecordBatch>> {
+        let mut batches = vec![RecordBatch::new_empty(self.rows.schema())];
+        while let Some(batch) = self.next()? {
+            batches.push(batch);
+        }
+        Ok(batches)
+    }
+
+    /// Returns the rows as a table for people.
+    pub fn table(self) -> Result<String> {
+        let table = pretty_format_batches(&self.batches()?).map_err(unwritten)?;
+        Ok(format!("{table}\n"))
+    }
+
+    /// Returns the rows as a JSON array.
+    pub fn json(self) -> Result<Vec<u8>> {
+        let mut json = ArrayWriter::new(Vec::new());
+        let batches = self.batches()?;
+        let batches: Vec<&RecordBatch> = batches.iter().collect();
+        json.write_batches(&batches).map_err(unwritten)?;
+        json.finish().map_err(unwritten)?;
+        Ok(json.into_inner())
+    }
+
+    /// Writes the rows as CSV as they are found; `write` returns false once nobody reads them.
+    pub fn csv(mut self, mut write: impl FnMut(&str) -> Result<bool>) -> Result<()> {
+        let mut batch = Some(RecordBatch::new_empty(self.rows.schema()));
+        let mut is_first = true;
+        while let Some(rows) = batch {
+            let mut text = Vec::new();
+            let mut csv = WriterBuilder::new().with_header(is_first).build(&mut text);
+            csv.write(&rows).map_err(unwritten)?;
+            drop(csv);
+            if !write(&String::from_utf8_lossy(&text))? {
+                break;
+            }
+            is_first = false;
+            batch = self.next()?;
+        }
+        Ok(())
+    }
+
+    /// Returns each row as a value, followed by the error if the query fails.
+    pub fn rows<T: DeserializeOwned>(mut self) -> impl Iterator<Item = io::Result<T>> {
+        let mut found = Vec::new().into_iter();
+        let mut is_over = false;
+        std::iter::from_fn(move || {
+            while !is_over {
+                if let Some(row) = found.next() {
+                    return Some(row);
+                }
+                let batch = self.next().map_err(|e| io::Error::other(e.to_string()));
+                match batch.and_then(|batch| batch.as_ref().map(values).transpose()) {
+                    Ok(Some(values)) => found = values.into_iter(),
+                    Ok(None) => is_over = true,
+                    Err(error) => {
+                        is_over = true;
+                        return Some(Err(error));
+                    }
+                }
+            }
+            None
+        })
+    }
+}
+
+fn values<T: DeserializeOwned>(batch: &RecordBatch) -> io::Result<Vec<io::Result<T>>> {
+    let mut json = LineDelimitedWriter::new(Vec::new());
+    json.write(batch).map_err(io::Error::other)?;
+    let lines = json.into_inner();
+    let values = serde_json::Deserializer::from_slice(&lines).into_iter();
+    Ok(values.map(|value| value.map_err(io::Error::from)).collect())
+}

@@ -1,0 +1,303 @@
+//! Reads packets of a store by their positions in the index, as one pcapng stream. Only the compressed frames with wanted packets
+//! are read, neighbouring ones in one call.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io::{self, ErrorKind, Read};
+use std::rc::Rc;
+
+use serde::Deserialize;
+use trawl_packet::pcapng::Interface;
+use trawl_packet::pcapng::block::{ENHANCED_PACKET, INTERFACE_DESCRIPTION, blocks};
+use trawl_packet::pcapng::write::{self, SectionHeader};
+use trawl_packet::seekable::{self, FRAME_LEN, Frame};
+
+use super::account::Inventory;
+use super::remote::{Failure, Store};
+
+/// Position of a packet, as in the index.
+#[derive(Clone, Debug, Deserialize)]
+pub struct PacketLocation {
+    pub chunk: String,
+    pub frame: usize,
+    pub offset: usize,
+}
+
+/// Positions that are read ahead, so that neighbouring packets are fetched together.
+const AHEAD: usize = 1 << 16;
+/// Decompressed frames kept in memory: at least one for each interface of each host.
+const FRAMES_HELD: usize = (256 << 20) / FRAME_LEN;
+/// Compressed bytes read by one call.
+const CALL_BYTES: u64 = 8 << 20;
+/// Largest gap of unwanted bytes between two frames that costs less than another call.
+const GAP_BYTES: u64 = 256 << 10;
+/// Bytes at the end of a chunk that contain its seek table: 8,000 frames of 1 MiB.
+const TABLE_BYTES: u64 = 64 << 10;
+
+/// A chunk that packets are fetched from.
+struct Chunk {
+    key: String,
+    host: String,
+    frames: Vec<Frame>,
+    /// Number in the stream of each interface block met so far.
+    interfaces: Vec<u32>,
+    /// First frame whose interface blocks have not been read.
+    next: usize,
+}
+
+/// A pcapng stream of the packets at `places`, in that order.
+pub struct Packets<I> {
+    store: Store,
+    /// Host and length of each chunk in the store.
+    known: HashMap<String, (String, u64)>,
+    places: I,
+    ahead: VecDeque<(usize, PacketLocation)>,
+    numbers: HashMap<String, usize>,
+    /// `None` for a chunk that no longer exists.
+    chunks: Vec<Option<Chunk>>,
+    held: HashMap<(usize, usize), Rc<Vec<u8>>>,
+    /// Keys of `held`, the oldest first.
+    order: VecDeque<(usize, usize)>,
+    interfaces: Vec<Interface>,
+    out: Vec<u8>,
+    read: usize,
+    counts: Rc<std::cell::RefCell<Fetched>>,
+}
+
+/// Progress of a [`Packets`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fetched {
+    pub packets: u64,
+    /// Packets in the index whose chunk is gone.
+    pub missing: u64,
+    /// Compressed bytes read.
+    pub bytes: u64,
+    pub calls: u64,
+}
+
+impl<I> std::fmt::Debug for Packets<I> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Packets")
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}
+
+fn damaged(chunk: &str, why: impl std::fmt::Display) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("{chunk}: {why}"))
+}
+
+impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
+    pub fn new(store: Store, inventory: &Inventory, places: I) -> Self {
+        let known = inventory.manifests.iter().filter_map(|(key, manifest)| {
+            let bytes = *inventory.packets.get(key)?;
+            Some((key.packets(), (manifest.epoch.host.clone(), bytes)))
+        });
+        let mut out = Vec::new();
+        let section = SectionHeader {
+            userappl: Some("trawl store query"),
+            ..SectionHeader::default()
+        };
+        write::section_header(&mut out, &section);
+        Self {
+            store,
+            known: known.collect(),
+            places,
+            ahead: VecDeque::new(),
+            numbers: HashMap::new(),
+            chunks: Vec::new(),
+            held: HashMap::new(),
+            order: VecDeque::new(),
+            interfaces: Vec::new(),
+            out,
+            read: 0,
+            counts: Rc::default(),
+        }
+    }
+
+    /// Returns the progress, also for a stream that has been moved.
+    pub fn counts(&self) -> Rc<std::cell::RefCell<Fetched>> {
+        Rc::clone(&self.counts)
+    }
+
+    fn get(&self, key: &str, range: std::ops::Range<u64>) -> io::Result<Vec<u8>> {
+        let mut counts = self.counts.borrow_mut();
+        counts.bytes += range.end - range.start;
+        counts.calls += 1;
+        let bytes = self.store.get_range(key, range).map_err(|e| match e {
+            Failure::NotFound => io::Error::new(ErrorKind::NotFound, key.to_owned()),
+            other => io::Error::other(format!("{key}: {other}")),
+        })?;
+        Ok(bytes.to_vec())
+    }
+
+    fn open(&self, key: &str) -> io::Result<Option<Chunk>> {
+        let Some((host, bytes)) = self.known.get(key) else {
+            return Ok(None);
+        };
+        let mut end = self.get(key, bytes.saturating_sub(TABLE_BYTES)..*bytes)?;
+        let length = seekable::table_len(&end).map_err(|e| damaged(key, e))? as u64;
+        if length > end.len() as u64 {
+            end = self.get(key, bytes.saturating_sub(length)..*bytes)?;
+        }
+        Ok(Some(Chunk {
+            key: key.to_owned(),
+            host: host.clone(),
+            frames: seekable::frames(&end).map_err(|e| damaged(key, e))?,
+            interfaces: Vec::new(),
+            next: 0,
+        }))
+    }
+
+    fn number(&mut self, key: &str) -> io::Result<usize> {
+        if let Some(number) = self.numbers.get(key) {
+            return Ok(*number);
+        }
+        let chunk = match self.open(key) {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            other => other?,
+        };
+        let number = self.chunks.len();
+        self.chunks.push(chunk);
+        self.numbers.insert(key.to_owned(), number);
+        Ok(number)
+    }
+
+    fn look_ahead(&mut self) -> io::Result<()> {
+        while self.ahead.len() < AHEAD {
+            let Some(place) = self.places.next() else {
+                break;
+            };
+            let place = place?;
+            let number = self.number(&place.chunk)?;
+            self.ahead.push_back((number, place));
+        }
+        Ok(())
+    }
+
+    /// Decompresses a frame, and the soon wanted frames close after it.
+    fn frame(&mut self, number: usize, frame: usize) -> io::Result<Rc<Vec<u8>>> {
+        if let Some(held) = self.held.get(&(number, frame)) {
+            return Ok(Rc::clone(held));
+        }
+        let chunk = self.chunks[number].as_ref();
+        let chunk = chunk.ok_or_else(|| io::Error::other("a chunk is missing"))?;
+        let at = |frame: usize| chunk.frames.get(frame).copied();
+        let first = at(frame).ok_or_else(|| damaged(&chunk.key, "has no such frame"))?;
+        let soon = self.ahead.iter().filter(|(of, _)| *of == number);
+        let soon: BTreeSet<usize> = soon.map(|(_, place)| place.frame).collect();
+        let mut wanted = vec![(frame, first)];
+        let mut end = first.offset + u64::from(first.compressed);
+        for next in soon.range(frame + 1..) {
+            let Some(next_frame) = at(*next) else { break };
+            let next_end = next_frame.offset + u64::from(next_frame.compressed);
+            let is_close = next_frame.offset - end <= GAP_BYTES;
+            // Limits their number so that they do not displace each other.
+            if !is_close || next_end - first.offset > CALL_BYTES || wanted.len() >= FRAMES_HELD / 4
+            {
+                break;
+            }
+            wanted.push((*next, next_frame));
+            end = next_end;
+        }
+        let key = chunk.key.clone();
+        let bytes = self.get(&key, first.offset..end)?;
+        for (which, one) in wanted {
+            let from = (one.offset - first.offset) as usize;
+            let compressed = bytes
+                .get(from..from + one.compressed as usize)
+                .ok_or_else(|| damaged(&key, "is shorter than its seek table says"))?;
+            let content = seekable::decompress(&one, compressed).map_err(|e| damaged(&key, e))?;
+            if self
+                .held
+                .insert((number, which), Rc::new(content))
+                .is_none()
+            {
+                self.order.push_back((number, which));
+            }
+        }
+        while self.order.len() > FRAMES_HELD {
+            if let Some(oldest) = self.order.pop_front() {
+                self.held.remove(&oldest);
+            }
+        }
+        let held = self.held.get(&(number, frame));
+        held.cloned().ok_or_else(|| damaged(&key, "is not held"))
+    }
+
+    /// Returns the number in the stream of a chunk's interface, writing its block before its first packet.
+    fn interface(&mut self, number: usize, id: usize) -> io::Result<u32> {
+        loop {
+            let Some(chunk) = &self.chunks[number] else {
+                return Err(io::Error::other("a chunk is missing"));
+            };
+            if let Some(id) = chunk.interfaces.get(id) {
+                return Ok(*id);
+            }
+            let (next, host) = (chunk.next, chunk.host.clone());
+            let content = self.frame(number, next)?;
+            for block in blocks(&content).filter(|block| block.kind == INTERFACE_DESCRIPTION) {
+                let Some(mut interface) = Interface::from_block(&block) else {
+                    continue;
+                };
+                let name = interface.name.unwrap_or_default();
+                interface.name = Some(format!("{host}:{name}"));
+                let found = self.interfaces.iter().position(|known| *known == interface);
+                let id = found.unwrap_or(self.interfaces.len());
+                if found.is_none() {
+                    write::interface_description(&mut self.out, &interface);
+                    self.interfaces.push(interface);
+                }
+                if let Some(chunk) = &mut self.chunks[number] {
+                    chunk.interfaces.push(id as u32);
+                }
+            }
+            if let Some(chunk) = &mut self.chunks[number] {
+                chunk.next += 1;
+            }
+        }
+    }
+
+    /// Writes the next packet; returns false after the last.
+    fn packet(&mut self) -> io::Result<bool> {
+        if self.ahead.is_empty() {
+            self.look_ahead()?;
+        }
+        let Some((number, place)) = self.ahead.pop_front() else {
+            return Ok(false);
+        };
+        if self.chunks[number].is_none() {
+            self.counts.borrow_mut().missing += 1;
+            return Ok(true);
+        }
+        let content = self.frame(number, place.frame)?;
+        let block = content
+            .get(place.offset..)
+            .and_then(|bytes| blocks(bytes).next())
+            .filter(|block| block.kind == ENHANCED_PACKET && block.body.len() >= 4)
+            .ok_or_else(|| damaged(&place.chunk, "has no packet where its index says"))?;
+        let id = block
+            .body
+            .first_chunk()
+            .map_or(0, |id| u32::from_le_bytes(*id));
+        let id = self.interface(number, id as usize)?;
+        let from = self.out.len() + 8;
+        self.out.extend_from_slice(block.bytes);
+        self.out[from..from + 4].copy_from_slice(&id.to_le_bytes());
+        self.counts.borrow_mut().packets += 1;
+        Ok(true)
+    }
+}
+
+impl<I: Iterator<Item = io::Result<PacketLocation>>> Read for Packets<I> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.read == self.out.len() {
+            self.out.clear();
+            self.read = 0;
+        }
+        while self.out.len() < FRAME_LEN / 4 && self.packet()? {}
+        let length = into.len().min(self.out.len() - self.read);
+        into[..length].copy_from_slice(&self.out[self.read..self.read + length]);
+        self.read += length;
+        Ok(length)
+    }
+}

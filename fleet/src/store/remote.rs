@@ -1,0 +1,406 @@
+//! Access to the object store behind a URL, one call after the other: `file://` for a directory, `s3://`, `gs://`, `az://`.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as Key;
+use object_store::prefix::PrefixStore;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
+use tokio::runtime::Runtime;
+use trawl_sys::{Error, Result, create, run};
+use url::Url;
+
+/// Failure of a call, as far as the caller's next step depends on it.
+#[derive(Debug)]
+pub enum Failure {
+    NotFound,
+    AlreadyExists,
+    /// A failure that a retry may solve.
+    Other(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound => f.write_str("it does not exist"),
+            Self::AlreadyExists => f.write_str("another object has that name"),
+            Self::Other(why) => f.write_str(why),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::AlreadyExists => Self::AlreadyExists,
+            _ => Self::Other(error.to_string()),
+        }
+    }
+}
+
+impl From<object_store::Error> for Failure {
+    fn from(error: object_store::Error) -> Self {
+        match error {
+            object_store::Error::NotFound { .. } => Self::NotFound,
+            // Stores answer a second creation with 409, or with 412 for `If-None-Match`.
+            object_store::Error::AlreadyExists { .. }
+            | object_store::Error::Precondition { .. } => Self::AlreadyExists,
+            other => {
+                let mut words = other.to_string();
+                let mut source = std::error::Error::source(&other);
+                while let Some(cause) = source {
+                    let cause_words = cause.to_string();
+                    if !words.contains(&cause_words) {
+                        words = format!("{words}: {cause_words}");
+                    }
+                    source = cause.source();
+                }
+                Self::Other(plain(&words))
+            }
+        }
+    }
+}
+
+/// Calls in flight at once.
+const CALLS: usize = 64;
+
+/// Address at which a cloud's machines request the credentials of their role.
+const ROLE: &str = "169.254.169.254";
+
+/// Returns a server's message on one line, without its XML or JSON document.
+fn plain(words: &str) -> String {
+    if words.contains(ROLE) {
+        return "no credentials: none in the environment, and no role of this machine".to_owned();
+    }
+    let of = |text: &str, name: &str| {
+        let (_, rest) = text.split_once(&format!("<{name}>"))?;
+        let (inner, _) = rest.split_once("</")?;
+        inner.lines().next().map(str::to_owned)
+    };
+    let text = match words.split_once("<?xml") {
+        Some((before, document)) => {
+            let said = ["Code", "Message"].map(|name| of(document, name));
+            let said: Vec<String> = said.into_iter().flatten().collect();
+            format!("{before}{}", said.join(": "))
+        }
+        None => words.to_owned(),
+    };
+    let on_a_line: Vec<&str> = text.split_whitespace().collect();
+    on_a_line.join(" ")
+}
+
+/// Cloud services that hold stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    S3,
+    Google,
+    Azure,
+}
+
+impl Kind {
+    fn of_scheme(scheme: &str) -> Option<Self> {
+        Some(match scheme {
+            "s3" | "s3a" => Self::S3,
+            "gs" => Self::Google,
+            "az" | "azure" | "abfs" | "abfss" => Self::Azure,
+            _ => return None,
+        })
+    }
+
+    /// Returns the settings that give access to the service.
+    fn access(self) -> &'static str {
+        match self {
+            Self::S3 => {
+                "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, and AWS_ENDPOINT for a server of your own"
+            }
+            Self::Google => {
+                "set GOOGLE_SERVICE_ACCOUNT to the file of a service account's key, and GOOGLE_BASE_URL for a server of your own"
+            }
+            Self::Azure => {
+                "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and AZURE_STORAGE_ENDPOINT for a server of your own"
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Store {
+    url: String,
+    objects: Arc<dyn ObjectStore>,
+    /// The root of a `file://` store.
+    directory: Option<PathBuf>,
+    runtime: Runtime,
+}
+
+/// An object of a listing.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    pub key: String,
+    pub bytes: u64,
+}
+
+fn parsed(url: &str) -> Option<Url> {
+    match url.starts_with('/') {
+        true => Url::from_file_path(url).ok(),
+        false => Url::parse(url).ok(),
+    }
+}
+
+/// Returns a store's URL in the form that all spellings have in common.
+pub fn canonical(url: &str) -> String {
+    let parsed = parsed(url);
+    let text = parsed.as_ref().map_or(url, Url::as_str);
+    text.trim_end_matches('/').to_owned()
+}
+
+impl Store {
+    /// Opens a store; with `create`, makes its directory.
+    pub fn open(url: &str, create: bool) -> Result<Self> {
+        let what = format!("cannot open the store {url}");
+        let Some(parsed) = parsed(url) else {
+            return Err(Error::usage(what, "it is not a URL").fix("write file:///DIRECTORY"));
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| Error::os(what.clone(), e))?;
+        let (objects, directory) = match parsed.scheme() {
+            "file" => {
+                let path = directory(&parsed, &what, create)?;
+                let objects = LocalFileSystem::new_with_prefix(&path);
+                let objects = objects.map_err(|e| Error::failed(what, Failure::from(e)))?;
+                (Arc::new(objects) as Arc<dyn ObjectStore>, Some(path))
+            }
+            scheme => match Kind::of_scheme(scheme) {
+                Some(kind) => (elsewhere(&parsed, kind, &what)?, None),
+                None => {
+                    let why = format!("{scheme}:// is not a kind of store");
+                    return Err(Error::usage(what, why).fix("use file://, s3://, gs:// or az://"));
+                }
+            },
+        };
+        Ok(Self {
+            url: canonical(url),
+            objects,
+            directory,
+            runtime,
+        })
+    }
+
+    /// Returns the URL in its canonical form.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Returns the underlying object store, for callers with a runtime of their own.
+    pub fn objects(&self) -> Arc<dyn ObjectStore> {
+        Arc::clone(&self.objects)
+    }
+
+    /// Stores an object under a key that must be new.
+    pub fn put_new(&self, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
+        self.put(key, bytes, PutMode::Create)
+    }
+
+    /// Stores an object that can be made again at any time.
+    pub fn put_over(&self, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
+        self.put(key, bytes, PutMode::Overwrite)
+    }
+
+    fn put(&self, key: &str, bytes: Vec<u8>, mode: PutMode) -> Result<(), Failure> {
+        if let Some(directory) = &self.directory {
+            return write_durably(directory, key, &bytes, mode == PutMode::Create)
+                .map_err(Failure::from);
+        }
+        let (key, payload) = (Key::from(key), PutPayload::from(bytes));
+        let put = self.objects.put_opts(&key, payload, mode.into());
+        self.runtime.block_on(put)?;
+        Ok(())
+    }
+
+    pub fn get(&self, key: &str) -> Result<Bytes, Failure> {
+        let read = async { self.objects.get(&Key::from(key)).await?.bytes().await };
+        Ok(self.runtime.block_on(read)?)
+    }
+
+    pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, Failure> {
+        Ok(self
+            .runtime
+            .block_on(self.objects.get_range(&Key::from(key), range))?)
+    }
+
+    pub fn delete(&self, key: &str) -> Result<(), Failure> {
+        Ok(self
+            .runtime
+            .block_on(self.objects.delete(&Key::from(key)))?)
+    }
+
+    /// Returns all objects below a prefix, by name.
+    pub fn list(&self, prefix: Option<&str>) -> Result<Vec<Listed>> {
+        let prefix = prefix.map(Key::from);
+        let listing = self.objects.list(prefix.as_ref()).try_collect::<Vec<_>>();
+        let found = self.runtime.block_on(listing).map_err(|e| {
+            let error = Error::failed(format!("cannot list {}", self.url), Failure::from(e));
+            match self.url.split("://").next().and_then(Kind::of_scheme) {
+                Some(kind) => error.fix(kind.access()),
+                None => error,
+            }
+        })?;
+        let mut objects: Vec<Listed> = found
+            .into_iter()
+            .map(|object| Listed {
+                key: object.location.to_string(),
+                bytes: object.size,
+            })
+            .collect();
+        objects.sort_by(|one, other| one.key.cmp(&other.key));
+        Ok(objects)
+    }
+
+    /// Returns the objects in the order of their keys, with many calls in flight at once.
+    pub fn read_all(&self, keys: &[String]) -> Result<Vec<Bytes>> {
+        let get = |key: &String| {
+            let (key, objects) = (key.clone(), Arc::clone(&self.objects));
+            async move {
+                let bytes = async { objects.get(&Key::from(key.as_str())).await?.bytes().await };
+                bytes.await.map_err(|e| self.unread(&key, e.into()))
+            }
+        };
+        let bytes = stream::iter(keys.iter().map(get)).buffered(CALLS);
+        self.runtime.block_on(bytes.try_collect())
+    }
+
+    fn unread(&self, key: &str, failure: Failure) -> Error {
+        Error::failed(format!("cannot read {key} from {}", self.url), failure)
+    }
+}
+
+fn directory(url: &Url, what: &str, create: bool) -> Result<PathBuf> {
+    let path: PathBuf = url
+        .to_file_path()
+        .map_err(|()| Error::usage(what, "it names another host").fix("write file:///DIRECTORY"))?;
+    if create {
+        // Recorded packets are private to their owner.
+        create::private_umask();
+        make_private(&path).map_err(|e| Error::os(what, e))?;
+        // Another user with write access could plant a link in an object's path.
+        if let Err(error) = run::check_owner(&path) {
+            let fix = "name a directory of this user's alone, or capture as its owner with -Z USER";
+            return Err(Error::failed(what, error.why()).fix(fix));
+        }
+    }
+    if !path.is_dir() {
+        return Err(Error::failed(what, "the directory does not exist"));
+    }
+    Ok(path)
+}
+
+/// Writes an object into a directory. Its bytes are on the disk before it has its name, and the name is before this function
+/// returns: the spool drops its own copy then.
+fn write_durably(root: &Path, key: &str, bytes: &[u8], is_new: bool) -> io::Result<()> {
+    let path = root.join(key);
+    let folder = path.parent().unwrap_or(root);
+    std::fs::create_dir_all(folder)?;
+    // Listings skip names with such an ending.
+    let staged = PathBuf::from(format!("{}#{}", path.display(), std::process::id()));
+    let _ = std::fs::remove_file(&staged);
+    let written = File::create_new(&staged).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        match is_new {
+            true => std::fs::hard_link(&staged, &path),
+            false => std::fs::rename(&staged, &path),
+        }
+    });
+    if is_new || written.is_err() {
+        let _ = std::fs::remove_file(&staged);
+    }
+    written?;
+    let mut folders = folder.ancestors().take_while(|one| one.starts_with(root));
+    folders.try_for_each(|one| File::open(one)?.sync_all())
+}
+
+fn make_private(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+}
+
+/// Default time limit of a call: enough for the largest default chunk at 2 Mbit/s.
+const TIMEOUT: &str = "300s";
+
+/// Returns the number of retries: the uploader retries itself; reading commands have to end.
+fn retries() -> object_store::RetryConfig {
+    object_store::RetryConfig {
+        max_retries: 4,
+        retry_timeout: std::time::Duration::from_secs(15),
+        ..object_store::RetryConfig::default()
+    }
+}
+
+fn elsewhere(url: &Url, kind: Kind, what: &str) -> Result<Arc<dyn ObjectStore>> {
+    use object_store::ClientConfigKey;
+    use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+    use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+    use object_store::gcp::GoogleConfigKey;
+    if url.host_str().is_none_or(str::is_empty) {
+        return Err(Error::usage(what, "it names no bucket"));
+    }
+    let failed = |e: object_store::Error| Error::failed(what, Failure::from(e)).fix(kind.access());
+    macro_rules! build {
+        ($builder:expr, $key:ty) => {{
+            let mut builder = $builder.with_url(url.as_str());
+            let timeout = <$key>::Client(ClientConfigKey::Timeout);
+            if builder.get_config_value(&timeout).is_none() {
+                builder = builder.with_config(timeout, TIMEOUT);
+            }
+            Arc::new(builder.with_retry(retries()).build().map_err(failed)?)
+        }};
+    }
+    let objects: Arc<dyn ObjectStore> = match kind {
+        Kind::S3 => build!(AmazonS3Builder::from_env(), AmazonS3ConfigKey),
+        Kind::Google => build!(google(), GoogleConfigKey),
+        Kind::Azure => build!(MicrosoftAzureBuilder::from_env(), AzureConfigKey),
+    };
+    Ok(Arc::new(PrefixStore::new(objects, url.path())))
+}
+
+/// Starts from the environment; object_store does not read a token from it.
+fn google() -> object_store::gcp::GoogleCloudStorageBuilder {
+    use object_store::StaticCredentialProvider;
+    use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
+    let builder = GoogleCloudStorageBuilder::from_env();
+    match std::env::var("GOOGLE_BEARER_TOKEN") {
+        Ok(bearer) => {
+            let credential = GcpCredential { bearer };
+            builder.with_credentials(Arc::new(StaticCredentialProvider::new(credential)))
+        }
+        Err(_) => builder,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_errors_fit_one_line() {
+        let said = "Generic S3 error: 404 Not Found: <?xml version=\"1.0\"?>\n<Error>\n <Code>NoSuchBucket</Code>\n \
+                    <Message>The bucket does not exist.\nRequestId:1</Message></Error>";
+        assert_eq!(
+            plain(said),
+            "Generic S3 error: 404 Not Found: NoSuchBucket: The bucket does not exist."
+        );
+        assert_eq!(plain("a\n b"), "a b");
+        assert!(plain("GET http://169.254.169.254/latest: 403").starts_with("no credentials"));
+    }
+}

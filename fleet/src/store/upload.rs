@@ -1,0 +1,219 @@
+//! Moves chunks from the spool into the store: the chunk, then its manifest, then it leaves the spool. Each step may be repeated:
+//! an existing object with the same bytes counts as stored.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use trawl_spool::Report;
+use trawl_spool::manifest::{Manifest, Sealed, State, sha256};
+use trawl_sys::{Error, Result};
+
+use super::index;
+use super::remote::{Failure, Store, canonical};
+use super::waiting::Run;
+
+/// Creates an object; an existing one with the same bytes is a success.
+fn put_once(store: &Store, key: &str, bytes: Vec<u8>) -> Result<(), Failure> {
+    let sum = sha256(&bytes);
+    match store.put_new(key, bytes) {
+        Err(Failure::AlreadyExists) => {}
+        other => return other,
+    }
+    match sha256(&store.get(key)?) == sum {
+        true => Ok(()),
+        false => Err(Failure::AlreadyExists),
+    }
+}
+
+/// Stores a chunk, and returns its key.
+fn put_chunk(store: &Store, run: &Run, name: PathBuf) -> Result<String, String> {
+    let shown = name.display().to_string();
+    let chunk = run.chunk(name);
+    let mut chunk = chunk.map_err(|e| format!("cannot read {shown} from the spool: {e}"))?;
+    let manifest = chunk.manifest.clone();
+    let key = manifest.key();
+    let what = |e: Failure| format!("{key}: {e}");
+    if manifest.state == State::Stored {
+        match chunk.read() {
+            Ok(bytes) if sha256(&bytes) != manifest.sha256 => {
+                return Err(format!(
+                    "{key} was changed in the spool: its SHA-256 is another one"
+                ));
+            }
+            Ok(bytes) => {
+                // A chunk that cannot be indexed is stored anyway.
+                let index = run.target.index.then(|| index::file(&bytes, &manifest));
+                put_once(store, &key.packets(), bytes).map_err(what)?;
+                if let Some(file) = index.flatten() {
+                    store
+                        .put_over(&index::key(&manifest), file)
+                        .map_err(|e| format!("the index of {key}: {e}"))?;
+                }
+            }
+            // A kill between storing the manifest and dropping it from the spool: the store has both.
+            Err(error)
+                if error.kind() == ErrorKind::NotFound
+                    && store.get(&key.manifest()).map_err(what)? == manifest.to_bytes() => {}
+            Err(error) => return Err(format!("cannot read {key} from the spool: {error}")),
+        }
+    }
+    let done = match put_once(store, &key.manifest(), manifest.to_bytes()) {
+        // The first manifest was stored and only the answer was lost; then the chunk was evicted. The store has both.
+        Err(Failure::AlreadyExists) if manifest.state != State::Stored => {
+            let there = store.get(&key.manifest()).map_err(what)?;
+            match Manifest::from_bytes(&there) {
+                Some(there) if there.state == State::Stored => Ok(()),
+                _ => Err(Failure::AlreadyExists),
+            }
+        }
+        other => other,
+    };
+    done.map_err(what)?;
+    run.stored(&chunk);
+    Ok(key.to_string())
+}
+
+fn put_record(
+    store: &Store,
+    key: &str,
+    bytes: io::Result<Option<Vec<u8>>>,
+) -> Result<bool, String> {
+    let fail = |e: &dyn std::fmt::Display| format!("{key}: {e}");
+    let Some(bytes) = bytes.map_err(|e| fail(&e))? else {
+        return Ok(false);
+    };
+    put_once(store, key, bytes).map_err(|e| fail(&e))?;
+    Ok(true)
+}
+
+fn put_begin(store: &Store, run: &Run) -> Result<(), String> {
+    put_record(store, &run.target.epoch.begin(), run.begin()).map(drop)
+}
+
+/// Stores the waiting chunks, and then the record of the end if it exists.
+fn put_rest(store: &Store, run: &Run, stored: &mut dyn FnMut(String)) -> Result<(), String> {
+    // No chunk follows it.
+    let end = run.end();
+    let names = run.manifests();
+    for name in names.map_err(|e| format!("cannot read the spool: {e}"))? {
+        stored(put_chunk(store, run, name)?);
+    }
+    put_record(store, &run.target.epoch.end(), end).map(drop)
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Stores a run's chunks: while its capture sends `news`, and then until all are stored or `patience` is over. Returns the
+/// reason if chunks are left in the spool.
+pub fn upload(
+    store: &Store,
+    run: &Run,
+    news: &Receiver<()>,
+    patience: Duration,
+    report: &dyn Fn(Report),
+) -> Option<String> {
+    let mut begun = false;
+    let mut delayed = false;
+    let mut pause = FIRST_PAUSE;
+    let mut ended: Option<Instant> = None;
+    loop {
+        let mut round = || {
+            if !begun {
+                put_begin(store, run)?;
+                begun = true;
+            }
+            put_rest(store, run, &mut |key| report(Report::Stored { key }))
+        };
+        let until = match (round(), ended) {
+            (Ok(()), Some(_)) => return None,
+            (Ok(()), None) => {
+                (delayed, pause) = (false, FIRST_PAUSE);
+                match news.recv() {
+                    Ok(()) => Some(Instant::now()),
+                    Err(_) => None,
+                }
+            }
+            // Nobody waits for a killed capture's last chunks: `push` stores them.
+            (Err(why), Some(at)) if at.elapsed() >= patience || matches!(run.end(), Ok(None)) => {
+                return Some(why);
+            }
+            (Err(why), _) => {
+                if !delayed {
+                    report(Report::Delayed { why });
+                    delayed = true;
+                }
+                let until = Instant::now() + pause;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                match ended {
+                    Some(at) => {
+                        let until = until.min(at + patience);
+                        thread::sleep(until.saturating_duration_since(Instant::now()));
+                        continue;
+                    }
+                    None => Some(until),
+                }
+            }
+        };
+        if until.is_none_or(|until| is_over(news, until)) {
+            ended.get_or_insert_with(Instant::now);
+        }
+    }
+}
+
+/// Receives all news until this time; returns true once the capture has ended.
+fn is_over(news: &Receiver<()>, until: Instant) -> bool {
+    loop {
+        match news.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Timeout) => return false,
+            Err(RecvTimeoutError::Disconnected) => return true,
+        }
+    }
+}
+
+/// Result of storing earlier runs' leftovers.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Pushed {
+    pub runs: u64,
+    pub chunks: u64,
+    /// Runs that still go on and store their chunks themselves.
+    pub running: u64,
+}
+
+/// Stores the leftovers of ended runs in a spool; with a URL, only the ones for that store.
+pub fn push(root: &Path, url: Option<&str>) -> Result<Pushed> {
+    let mut pushed = Pushed::default();
+    let mut refused = None;
+    for run in Run::leftovers(root)? {
+        let run = match run {
+            Ok(Some(run)) => run,
+            Ok(None) => {
+                pushed.running += 1;
+                continue;
+            }
+            Err(error) => {
+                refused = refused.or(Some(error));
+                continue;
+            }
+        };
+        if url.is_some_and(|url| url != canonical(&run.target.url)) {
+            continue;
+        }
+        let store = Store::open(&run.target.url, true)?;
+        let stored = put_begin(&store, &run)
+            .and_then(|()| put_rest(&store, &run, &mut |_| pushed.chunks += 1));
+        stored.map_err(|why| {
+            let what = format!("cannot store to {}", run.target.url);
+            Error::failed(what, why).fix("try again: unstored chunks stay in the spool")
+        })?;
+        run.remove()
+            .map_err(|e| Error::os(format!("cannot empty the spool {}", root.display()), e))?;
+        pushed.runs += 1;
+    }
+    refused.map_or(Ok(pushed), Err)
+}

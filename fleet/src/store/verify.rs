@@ -1,0 +1,150 @@
+//! Reads a whole store and reports every missing, modified or unknown piece.
+
+use serde::Serialize;
+use trawl_packet::read::{CaptureReader, compressed};
+use trawl_sys::{Error, Result};
+
+use super::account::{Account, Inventory};
+use super::remote::{Failure, Store};
+use trawl_spool::key::escaped;
+use trawl_spool::manifest::{Manifest, State, sha256};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Problem {
+    /// The chunk of a manifest is missing.
+    ChunkMissing,
+    /// The bytes differ from the manifest's hash.
+    ChunkChanged,
+    /// The bytes match, but the manifest's counts or times do not.
+    ChunkMismatch,
+    /// A chunk without a manifest: unfinished, or its manifest is missing.
+    ChunkWithoutManifest,
+    RecordChanged,
+    SequenceGap,
+    BeginMissing,
+    EndMissing,
+    PrunedButThere,
+    ForeignObject,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    pub problem: Problem,
+    /// Key of the object, or of the capture's run.
+    pub object: String,
+    /// Number of packets concerned, if known.
+    pub packets: Option<u64>,
+    /// First sequence number of a gap.
+    pub from: Option<u64>,
+    pub to: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Verified {
+    pub chunks: u64,
+    pub bytes: u64,
+    pub packets: u64,
+    pub account: Account,
+    pub findings: Vec<Finding>,
+}
+
+/// Verifies a whole store; `progress` receives the numbers of read chunks and of all chunks.
+pub fn verify(
+    store: &Store,
+    inventory: &Inventory,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Verified> {
+    let mut verified = Verified {
+        account: inventory.total(),
+        ..Verified::default()
+    };
+    let finding = |problem, object, packets| Finding {
+        problem,
+        object,
+        packets,
+        from: None,
+        to: None,
+    };
+    let mut findings = Vec::new();
+    let all = inventory.manifests.len() as u64;
+    for (number, (key, manifest)) in inventory.manifests.iter().enumerate() {
+        progress(number as u64, all);
+        let of_chunk = |problem| finding(problem, key.packets(), Some(manifest.recorded));
+        let is_pruned = inventory.tombstones.contains_key(key);
+        if is_pruned && inventory.packets.contains_key(key) {
+            findings.push(of_chunk(Problem::PrunedButThere));
+        }
+        if manifest.state != State::Stored || is_pruned {
+            continue;
+        }
+        match store.get(&key.packets()) {
+            Err(Failure::NotFound) => findings.push(of_chunk(Problem::ChunkMissing)),
+            Err(error) => {
+                let what = format!("cannot read {}", key.packets());
+                return Err(Error::failed(what, error));
+            }
+            Ok(bytes) if sha256(&bytes) != manifest.sha256 => {
+                findings.push(of_chunk(Problem::ChunkChanged));
+            }
+            Ok(bytes) => {
+                verified.chunks += 1;
+                verified.bytes += bytes.len() as u64;
+                verified.packets += manifest.recorded;
+                if !is_as_told(&bytes, manifest) {
+                    findings.push(of_chunk(Problem::ChunkMismatch));
+                }
+            }
+        }
+    }
+    let packets = inventory.packets.keys();
+    let unfinished = packets.filter(|key| !inventory.manifests.contains_key(key));
+    let unfinished = unfinished.map(|key| (Problem::ChunkWithoutManifest, key.packets()));
+    let broken = inventory.broken.iter().cloned();
+    let foreign = inventory.foreign.iter().cloned();
+    let others = broken.map(|key| (Problem::RecordChanged, key));
+    let others = others.chain(foreign.map(|key| (Problem::ForeignObject, key)));
+    let others = unfinished.chain(others);
+    findings.extend(others.map(|(problem, object)| finding(problem, object, None)));
+    for epoch in inventory.epochs() {
+        let prefix = epoch.epoch.prefix();
+        let gaps = epoch.gaps.into_iter().map(|gap| {
+            let object = format!("{prefix}/{}", escaped(&gap.interface));
+            Finding {
+                from: Some(gap.from),
+                to: Some(gap.to),
+                ..finding(Problem::SequenceGap, object, gap.packets)
+            }
+        });
+        findings.extend(gaps);
+        let ends = [
+            (epoch.began_ns.is_none(), Problem::BeginMissing),
+            (epoch.ended.is_none(), Problem::EndMissing),
+        ];
+        let missing = ends.into_iter().filter(|(is_missing, _)| *is_missing);
+        findings.extend(missing.map(|(_, problem)| finding(problem, prefix.clone(), None)));
+    }
+    findings.sort_by(|one, other| one.object.cmp(&other.object));
+    verified.findings = findings;
+    Ok(verified)
+}
+
+/// Returns whether a chunk is readable and has the packets and times of its manifest.
+fn is_as_told(bytes: &[u8], manifest: &Manifest) -> bool {
+    let told = (manifest.recorded, manifest.first_ns, manifest.last_ns);
+    holds(bytes) == Some(told) && bytes.len() as u64 == manifest.bytes
+}
+
+/// Returns a chunk's number of packets, and their first and last time; `None` if it is unreadable.
+fn holds(bytes: &[u8]) -> Option<(u64, Option<u64>, Option<u64>)> {
+    let (source, _) = compressed::open(bytes).ok()?;
+    let mut reader = CaptureReader::new(source).ok()?;
+    let (mut packets, mut first, mut last) = (0, None::<u64>, None);
+    while reader.advance().ok()? {
+        let time = reader.current()?.timestamp_ns;
+        packets += 1;
+        first = Some(first.map_or(time, |first| first.min(time)));
+        last = last.max(Some(time));
+    }
+    Some((packets, first, last))
+}

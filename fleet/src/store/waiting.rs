@@ -1,0 +1,339 @@
+//! Runs of captures whose chunks wait in a spool, as the process that stores them sees it.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use trawl_packet::pcapng::block::blocks;
+use trawl_packet::read::compressed;
+use trawl_spool::Target;
+use trawl_spool::chunk::OpenChunk;
+use trawl_spool::key::escaped;
+use trawl_spool::manifest::{Begin, Clock, End, FORMAT, Fates, Manifest, Sealed, State};
+use trawl_spool::spool::{
+    BEGIN, CHUNK, END, LOCK, MANIFEST, PART, TARGET, UPLOAD_LOCK, chunk_name, failed, write_whole,
+};
+use trawl_sys::{Error, Result, beneath, clock, run};
+
+use super::remote::canonical;
+
+/// The directory of a run, locked against other processes that store its chunks.
+#[derive(Debug)]
+pub struct Run {
+    directory: PathBuf,
+    pub target: Target,
+    _locks: Vec<fs::File>,
+}
+
+/// A chunk in the spool, locked against its eviction.
+#[derive(Debug)]
+pub struct Waiting {
+    name: PathBuf,
+    pub manifest: Manifest,
+    chunk: io::Result<fs::File>,
+}
+
+impl Waiting {
+    pub fn read(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        match &mut self.chunk {
+            Ok(chunk) => chunk.read_to_end(&mut bytes).map(|_| bytes),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        }
+    }
+}
+
+impl Run {
+    /// Opens a run; waits for another process that stores its chunks.
+    pub fn open(directory: &Path) -> Result<Self> {
+        let open = || {
+            let lock = beneath::open(directory, Path::new(UPLOAD_LOCK))?;
+            lock.lock()?;
+            Self::locked(directory, vec![lock])
+        };
+        open().map_err(failed(directory))
+    }
+
+    fn locked(directory: &Path, locks: Vec<fs::File>) -> io::Result<Self> {
+        let target = beneath::read(directory, Path::new(TARGET))?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            target: serde_json::from_slice(&target)?,
+            _locks: locks,
+        })
+    }
+
+    /// Opens a run that has ended, and seals the chunks that a killed capture left open; returns `None` if it goes on.
+    fn ended(directory: &Path) -> io::Result<Option<Self>> {
+        let lock = beneath::open(directory, Path::new(LOCK))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Ok(None),
+            Err(fs::TryLockError::Error(error)) => return Err(error),
+        }
+        // The process that stored the chunks of a killed capture ends soon.
+        let uploads = beneath::open(directory, Path::new(UPLOAD_LOCK))?;
+        uploads.lock()?;
+        let run = Self::locked(directory, vec![lock, uploads])?;
+        run.recover()?;
+        Ok(Some(run))
+    }
+
+    /// Returns the ended runs in a spool; `None` for each run that goes on. Runs of other users are refused one by one: such a
+    /// user could choose the files to read and their destination.
+    pub fn leftovers(root: &Path) -> Result<Vec<Result<Option<Self>>>> {
+        let list = match fs::read_dir(root) {
+            Ok(list) => list,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(root)(error)),
+        };
+        check_owner(root, root)?;
+        let mut runs = Vec::new();
+        for entry in list {
+            let directory = entry.map_err(failed(root))?.path();
+            if !directory.join(TARGET).exists() {
+                continue;
+            }
+            let open = || Self::ended(&directory).map_err(failed(&directory));
+            runs.push(check_owner(&directory, root).and_then(|()| open()));
+        }
+        Ok(runs)
+    }
+
+    /// Returns the names of the waiting manifests, the oldest of each interface first.
+    pub fn manifests(&self) -> io::Result<Vec<PathBuf>> {
+        let mut names = manifests(&self.directory)?;
+        names.sort_by(|one, other| one.file_name().cmp(&other.file_name()));
+        Ok(names)
+    }
+
+    pub fn chunk(&self, name: PathBuf) -> io::Result<Waiting> {
+        let chunk = beneath::open(&self.directory, &name.with_extension(CHUNK));
+        let chunk = chunk.and_then(|file| file.lock().map(|()| file));
+        // Read after the lock: the chunk may have been evicted meanwhile.
+        let manifest = read_manifest(&self.directory, &name)?;
+        Ok(Waiting {
+            name,
+            manifest,
+            chunk,
+        })
+    }
+
+    /// Removes a chunk that has been stored.
+    pub fn stored(&self, chunk: &Waiting) {
+        let manifest = self.directory.join(&chunk.name);
+        // The chunk first: one without a manifest would be taken for an unfinished one.
+        let _ = fs::remove_file(manifest.with_extension(CHUNK));
+        let _ = fs::remove_file(manifest);
+    }
+
+    pub fn begin(&self) -> io::Result<Option<Vec<u8>>> {
+        self.read_if_present(BEGIN)
+    }
+
+    /// Returns the record of the end, once a capture that was not killed has ended.
+    pub fn end(&self) -> io::Result<Option<Vec<u8>>> {
+        self.read_if_present(END)
+    }
+
+    fn read_if_present(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        match beneath::read(&self.directory, Path::new(name)) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes the directory once all is stored.
+    pub fn remove(&self) -> io::Result<()> {
+        fs::remove_dir_all(&self.directory)
+    }
+
+    /// Seals the open chunks of a killed capture, up to their last whole block.
+    fn recover(&self) -> io::Result<()> {
+        let begin = beneath::read(&self.directory, Path::new(BEGIN))?;
+        let begin = Begin::from_bytes(&begin).ok_or_else(|| changed(Path::new(BEGIN)))?;
+        let known = read_manifests(&self.directory)?;
+        for interface in subdirectories(&self.directory)? {
+            for path in files(&interface)? {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let (number, end) = name.split_once('.').unwrap_or_default();
+                let manifest = path.with_file_name(format!("{number}.{MANIFEST}"));
+                let is_unsealed = end == PART || (end == CHUNK && !manifest.exists());
+                let directory = interface.file_name().unwrap_or_default().to_string_lossy();
+                let mut names = begin.interfaces.iter();
+                let name = names.find(|name| escaped(name) == directory);
+                let (true, Ok(sequence), Some(name)) = (is_unsealed, number.parse(), name) else {
+                    continue;
+                };
+                let before = known
+                    .iter()
+                    .filter(|manifest| manifest.interface == *name && manifest.sequence < sequence)
+                    .max_by_key(|manifest| manifest.sequence);
+                self.reseal(&path, &begin, name, sequence, before)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn reseal(
+        &self,
+        path: &Path,
+        begin: &Begin,
+        interface: &str,
+        sequence: u64,
+        before: Option<&Manifest>,
+    ) -> io::Result<()> {
+        let below = path.strip_prefix(&self.directory);
+        let file = beneath::open(&self.directory, below.map_err(io::Error::other)?)?;
+        let mut bytes = Vec::new();
+        // The data ends at the moment of the kill.
+        let _ = compressed::open(file)?.0.read_to_end(&mut bytes);
+        if bytes.is_empty() {
+            // The first frame had not been written: its packets are unknown.
+            return fs::remove_file(path);
+        }
+        let again = path.with_extension("again");
+        let _ = fs::remove_file(&again);
+        let mut chunk = OpenChunk::create(&again, &[])?;
+        for block in blocks(&bytes) {
+            match block.enhanced_packet() {
+                Some(packet) => chunk.packet(block.bytes, packet.timestamp)?,
+                None => chunk.other(block.bytes)?,
+            }
+        }
+        let at = |end| self.directory.join(chunk_name(interface, sequence, end));
+        let sealed = chunk.seal(&at(CHUNK))?;
+        if path.extension().is_some_and(|end| end == PART) {
+            fs::remove_file(path)?;
+        }
+        let mut in_all = before
+            .map(|before| before.in_all.clone())
+            .unwrap_or_default();
+        in_all.recorded += sealed.recorded;
+        let manifest = Manifest {
+            format: FORMAT,
+            epoch: self.target.epoch.clone(),
+            interface: interface.to_owned(),
+            sequence,
+            state: State::Stored,
+            sha256: sealed.sha256,
+            bytes: sealed.bytes,
+            uncompressed_bytes: sealed.uncompressed_bytes,
+            first_ns: sealed.first_ns,
+            last_ns: sealed.last_ns,
+            sealed_ns: clock::wall(),
+            recorded: sealed.recorded,
+            since_last: Fates {
+                recorded: sealed.recorded,
+                ..Fates::default()
+            },
+            in_all,
+            clock: Clock::now(),
+            origin: begin.origin.clone(),
+            recovered: true,
+            seal: String::new(),
+        };
+        write_whole(&at(MANIFEST), &manifest.to_bytes())
+    }
+}
+
+fn changed(path: &Path) -> io::Error {
+    let why = format!("{} was changed", path.display());
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Refuses a directory that another user owns or may write to.
+fn check_owner(directory: &Path, root: &Path) -> Result<()> {
+    let Err(error) = run::check_owner(directory) else {
+        return Ok(());
+    };
+    let uid = fs::symlink_metadata(directory).map_or(0, |about| about.uid());
+    let own = [0, run::own_user()].contains(&uid);
+    Err(match own {
+        true => error,
+        false => Error::failed(
+            format!("cannot store the contents of {}", directory.display()),
+            format!("user {uid} owns it, and could choose its files and their destination"),
+        )
+        .fix(format!(
+            "store it as that user: setpriv --reuid {uid} --clear-groups trawl store push --spool {}",
+            root.display()
+        )),
+    })
+}
+
+fn sorted(directory: &Path, wanted: impl Fn(&fs::FileType) -> bool) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if wanted(&entry.file_type()?) {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn subdirectories(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    sorted(directory, fs::FileType::is_dir)
+}
+
+fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    sorted(directory, fs::FileType::is_file)
+}
+
+/// Returns the names of the manifests in a run's directory.
+fn manifests(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut names = Vec::new();
+    for interface in subdirectories(directory)? {
+        for path in files(&interface)? {
+            if path.extension().is_some_and(|end| end == MANIFEST) {
+                let below = path.strip_prefix(directory).map_err(io::Error::other)?;
+                names.push(below.to_owned());
+            }
+        }
+    }
+    Ok(names)
+}
+
+fn read_manifest(directory: &Path, name: &Path) -> io::Result<Manifest> {
+    let manifest = Manifest::from_bytes(&beneath::read(directory, name)?);
+    manifest.ok_or_else(|| changed(&directory.join(name)))
+}
+
+/// Reads the manifests of a run's directory, without the ones that are stored and removed meanwhile.
+fn read_manifests(directory: &Path) -> io::Result<Vec<Manifest>> {
+    let names = manifests(directory)?;
+    let read = names.iter().map(|name| read_manifest(directory, name));
+    read.filter(|one| !matches!(one, Err(e) if e.kind() == io::ErrorKind::NotFound))
+        .collect()
+}
+
+/// This host's waiting chunks for a store.
+#[derive(Debug, Default)]
+pub struct Spooled {
+    pub begins: Vec<Begin>,
+    pub manifests: Vec<Manifest>,
+    pub ends: Vec<End>,
+}
+
+/// Returns this host's waiting chunks for a store, including runs that go on.
+pub fn waiting_for(root: &Path, url: &str) -> Spooled {
+    let mut found = Spooled::default();
+    for directory in subdirectories(root).unwrap_or_default() {
+        let target = beneath::read(&directory, Path::new(TARGET)).ok();
+        let target = target.and_then(|text| serde_json::from_slice::<Target>(&text).ok());
+        if target.is_none_or(|target| canonical(&target.url) != url) {
+            continue;
+        }
+        let read = |name| beneath::read(&directory, Path::new(name)).unwrap_or_default();
+        found.begins.extend(Begin::from_bytes(&read(BEGIN)));
+        found.ends.extend(End::from_bytes(&read(END)));
+        found
+            .manifests
+            .extend(read_manifests(&directory).unwrap_or_default());
+    }
+    found
+}
