@@ -48,7 +48,7 @@ const COMMANDS: &[Forwarded] = &[
         command: "bench",
         helper: &BENCH,
         first: &[],
-        about: "Measures trawl and its peers by the experiments of published studies, and reports the results",
+        about: "Runs the experiments of published studies, and reports results",
     },
     Forwarded {
         command: "report",
@@ -60,13 +60,13 @@ const COMMANDS: &[Forwarded] = &[
         command: "store",
         helper: &FLEET,
         first: &["store"],
-        about: "Manages stores of captures: lists, verifies, prunes, indexes and queries them",
+        about: "Lists, verifies, prunes, indexes and queries stores of captures",
     },
     Forwarded {
         command: "fleet",
         helper: &FLEET,
         first: &["fleet"],
-        about: "Captures on many hosts, whose agents follow a file or a NATS server",
+        about: "Captures on many hosts by agents that follow a file or NATS",
     },
     Forwarded {
         command: "index",
