@@ -28,7 +28,7 @@ pub use wait::{amount, wait_until};
 
 use std::io::Write;
 
-use trawl_bpf::probe::Feature;
+use trawl_bpf::probe::KernelFeature;
 
 /// Reports that a test cannot run here, bypassing the test runner's capture of output: an unnoticed skip is as bad as a test that
 /// passes without testing.
@@ -53,13 +53,17 @@ pub fn tracing_or_skip() -> bool {
     if !root_or_skip() {
         return false;
     }
-    [Feature::Fentry, Feature::Fexit, Feature::Freplace]
-        .into_iter()
-        .all(feature_or_skip)
+    [
+        KernelFeature::Fentry,
+        KernelFeature::Fexit,
+        KernelFeature::Freplace,
+    ]
+    .into_iter()
+    .all(feature_or_skip)
 }
 
 /// Returns whether the kernel has the feature; reports that the test is skipped if it is too old or a policy forbids it.
-pub fn feature_or_skip(feature: Feature) -> bool {
+pub fn feature_or_skip(feature: KernelFeature) -> bool {
     match feature.reason_to_skip() {
         None => true,
         Some(reason) => {

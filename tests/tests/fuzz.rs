@@ -242,7 +242,7 @@ fn program() {
 #[test]
 fn documents() {
     fuzz("documents", 10_000, Vec::new(), |bytes| {
-        let _ = trawl_program::chain::dispatcher::Config::parse(bytes);
+        let _ = trawl_program::chain::dispatcher::DispatcherConfig::parse(bytes);
         let _ = trawl_gen::stamp::Stamp::read(bytes);
         let _ = Manifest::from_bytes(bytes);
         let _ = Begin::from_bytes(bytes);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use trawl_attach::Request;
+use trawl_attach::AttachRequest;
 use trawl_bpf::table::{self, Table};
 use trawl_lab::program::Loaded;
 use trawl_lab::{Pair, PairOptions, Station};
@@ -366,7 +366,7 @@ fn load_extracted(binary: &Path, verdict: Verdict, at: &Station, out: &Station) 
     install::put_alone(
         &site,
         source,
-        &Request::default(),
+        &AttachRequest::default(),
         |program| match verdict {
             Verdict::RedirectMap => fill(program, at, out),
             _ => Ok(()),

@@ -5,10 +5,10 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use trawl_attach::Request;
+use trawl_attach::AttachRequest;
 use trawl_bpf::test_run;
 use trawl_guard::rule::Ports;
-use trawl_guard::{Action, Care, Draft, Guard, Match, Prefix};
+use trawl_guard::{Action, Draft, Guard, Match, Prefix, SessionCare};
 use trawl_lab::program::{Does, Loaded};
 use trawl_lab::{Pair, PairOptions, sender};
 use trawl_program::Site;
@@ -65,13 +65,13 @@ fn guarded(rules: u32, with_services: bool, frames: u64, size: usize) -> Outcome
     let guard = Guard::find_or_make(Some(&lab.b.namespace))?;
     let drafts = drafts(rules, with_services, lab.a.ipv4);
     let start = Instant::now();
-    guard.change(Care::Without, |set| {
+    guard.change(SessionCare::Without, |set| {
         set.replace_all(drafts);
         Ok(())
     })?;
     let rules_seconds = start.elapsed().as_secs_f64();
     let site = Site::find(&label(&lab.b), None)?;
-    let installed = guard.load(&site, None, &Request::default(), Care::Without)?;
+    let installed = guard.load(&site, None, &AttachRequest::default(), SessionCare::Without)?;
     let mut measured = flood(&lab, frame, frames, installed.program()?.as_fd())?;
     measured.values.insert("rules_seconds", rules_seconds);
     let set = guard.rules()?;

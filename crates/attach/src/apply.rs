@@ -11,7 +11,7 @@ use trawl_sys::netns::run_maybe_in;
 use trawl_sys::{Error, Result};
 
 use crate::explain::cannot_attach;
-use crate::plan::{AttachPlan, Fallback, Means, Step, steps};
+use crate::plan::{AttachMethod, AttachPlan, AttachStep, Fallback, steps};
 use crate::site::Site;
 use crate::snapshot::{Snapshot, links_of};
 
@@ -36,17 +36,17 @@ pub struct Attached {
     /// `None` if attached by netlink.
     pub link: Option<OwnedFd>,
     /// Refusal of the mode that was tried first.
-    pub instead_of: Option<Refused>,
+    pub instead_of: Option<AttachRefusal>,
 }
 
 /// A mode that the kernel or the driver refused.
 #[derive(Clone, Debug)]
-pub struct Refused {
+pub struct AttachRefusal {
     pub mode: XdpMode,
     pub refusal: Refusal,
 }
 
-impl Refused {
+impl AttachRefusal {
     /// Returns the error for the program of this name, with the reason and the fix.
     pub fn explain(self, site: &Site, program: &str) -> Error {
         cannot_attach(site, program, self.mode, self.refusal)
@@ -59,8 +59,8 @@ pub fn apply(
     program: BorrowedFd<'_>,
     plan: &AttachPlan,
     owner: &Owner<'_>,
-) -> Result<Attached, Refused> {
-    let refused = |mode| move |refusal| Refused { mode, refusal };
+) -> Result<Attached, AttachRefusal> {
+    let refused = |mode| move |refusal| AttachRefusal { mode, refusal };
     let first = match run(site, program, &plan.steps, owner) {
         Ok(link) => {
             return Ok(Attached {
@@ -93,10 +93,10 @@ pub fn hold(
     site: &Site,
     program: BorrowedFd<'_>,
     mode: Option<XdpMode>,
-) -> Result<(OwnedFd, Attached), Refused> {
-    let plan = steps(&Snapshot::default(), mode, Means::LinkOnly);
+) -> Result<(OwnedFd, Attached), AttachRefusal> {
+    let plan = steps(&Snapshot::default(), mode, AttachMethod::LinkOnly);
     let mut attached = apply(site, program, &plan, &Owner::default())?;
-    let refused = Refused {
+    let refused = AttachRefusal {
         mode: attached.mode,
         refusal: io::Error::from_raw_os_error(EOPNOTSUPP).into(),
     };
@@ -107,20 +107,20 @@ pub fn hold(
 fn run(
     site: &Site,
     program: BorrowedFd<'_>,
-    steps: &[Step],
+    steps: &[AttachStep],
     owner: &Owner<'_>,
 ) -> Result<Option<OwnedFd>, Refusal> {
     let mut removed: Option<(XdpAttachment, OwnedFd)> = None;
     let mut link = None;
     for step in steps {
         let done = match *step {
-            Step::Remove { old } => program::open_by_id(old.program_id)
+            AttachStep::Remove { old } => program::open_by_id(old.program_id)
                 .map_err(Refusal::from)
                 .and_then(|fd| remove(site, old).map(|()| removed = Some((old, fd)))),
-            Step::Attach { mode, means } => {
+            AttachStep::Attach { mode, means } => {
                 fresh(site, program, mode, means).map(|made| link = made)
             }
-            Step::Exchange { old } => program::open_by_id(old.program_id)
+            AttachStep::Exchange { old } => program::open_by_id(old.program_id)
                 .map_err(Refusal::from)
                 .and_then(|fd| exchange(site, old.mode, owner.link, fd.as_fd(), program))
                 .and_then(|()| {
@@ -141,7 +141,7 @@ fn run(
 
 fn put_back(site: &Site, old: XdpAttachment, program: BorrowedFd<'_>, owner: &Owner<'_>) {
     if let Some(keep) = owner.keep
-        && let Ok(Some(link)) = fresh(site, program, old.mode, Means::Link)
+        && let Ok(Some(link)) = fresh(site, program, old.mode, AttachMethod::Link)
         && keep(link.as_fd())
     {
         return;
@@ -155,12 +155,12 @@ fn fresh(
     site: &Site,
     program: BorrowedFd<'_>,
     mode: XdpMode,
-    means: Means,
+    means: AttachMethod,
 ) -> Result<Option<OwnedFd>, Refusal> {
-    if means != Means::Netlink {
+    if means != AttachMethod::Netlink {
         match attach_link(site, program, mode) {
             Ok(link) => return Ok(Some(link)),
-            Err(refusal) if means == Means::LinkOnly => return Err(refusal),
+            Err(refusal) if means == AttachMethod::LinkOnly => return Err(refusal),
             Err(_) => {}
         }
     }

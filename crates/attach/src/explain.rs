@@ -2,7 +2,7 @@
 
 use trawl_sys::Error;
 use trawl_sys::errno::{EBUSY, EEXIST, EINVAL, ENOSPC, EOPNOTSUPP, EPERM, ERANGE};
-use trawl_sys::ethtool::{Ethtool, Feature};
+use trawl_sys::ethtool::{Ethtool, EthtoolFeature};
 use trawl_sys::interface::Interface;
 use trawl_sys::netlink::{Peer, Refusal, XdpMode, veth_peer};
 use trawl_sys::netns::Namespace;
@@ -227,7 +227,8 @@ impl<'a> Attempt<'a> {
         let on: Vec<_> = suspects
             .into_iter()
             .filter(|suspect| {
-                let named = |one: &&Feature| one.name == *suspect && one.on && one.changeable;
+                let named =
+                    |one: &&EthtoolFeature| one.name == *suspect && one.on && one.changeable;
                 features.iter().any(|one| named(&one))
             })
             .map(|suspect| format!("{suspect} off"))
@@ -248,7 +249,7 @@ impl<'a> Attempt<'a> {
 
 /// Returns the error for a program above: the kernel accepts none on a bridge's port, for example, if the bridge has one.
 pub fn program_above(what: String, site: &Site, above: &str) -> Error {
-    let above = match site.beside(above) {
+    let above = match site.sibling(above) {
         Ok(found) => found.label().to_owned(),
         Err(_) => above.to_owned(),
     };

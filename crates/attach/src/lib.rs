@@ -3,7 +3,7 @@
 //! 1. [`Site`]: the interface in its namespace, and [`Site::lock`], the right to change its programs. The order of all
 //!    locks is in `trawl_sys::lock`.
 //! 2. [`Snapshot::read`]: the attached programs, read once while the lock is held.
-//! 3. [`plan`]: turns the snapshot and the [`Request`] into steps, or a typed [`Conflict`], without asking the kernel, so that
+//! 3. [`plan`]: turns the snapshot and the [`AttachRequest`] into steps, or a typed [`Conflict`], without asking the kernel, so that
 //!    unit tests can cover the cases.
 //! 4. [`apply`]: executes the steps. If one is refused, the programs removed for it are attached again.
 
@@ -13,8 +13,8 @@ pub mod plan;
 pub mod site;
 pub mod snapshot;
 
-pub use apply::{Attached, Owner, Refused, apply, hold};
+pub use apply::{AttachRefusal, Attached, Owner, apply, hold};
 pub use explain::cannot_offload;
-pub use plan::{AttachPlan, Conflict, OldMaps, Place, Request};
+pub use plan::{AttachPlan, AttachPosition, AttachRequest, Conflict, OldMaps};
 pub use site::Site;
-pub use snapshot::{Hold, Kind, Present, Snapshot};
+pub use snapshot::{Hold, Present, ProgramOwner, Snapshot};

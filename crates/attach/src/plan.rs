@@ -2,14 +2,14 @@
 
 use trawl_sys::netlink::{XdpAttachment, XdpMode};
 
-use crate::snapshot::{Chain, Hold, Kind, Present, Snapshot};
+use crate::snapshot::{Chain, Hold, Present, ProgramOwner, Snapshot};
 
 /// Longest chain, as in libxdp's dispatcher.
 pub const LONGEST_CHAIN: usize = 10;
 
 /// A request to attach a program.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Request {
+pub struct AttachRequest {
     /// `None`: native, or skb if the driver has no XDP.
     pub mode: Option<XdpMode>,
     /// Replaces the attached program.
@@ -51,7 +51,7 @@ pub struct Newcomer {
 
 /// Target of a new program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum AttachPosition {
     /// Directly on the interface, or first in a chain of jumps.
     Alone(AttachPlan),
     /// At the head of a new chain with a dispatcher.
@@ -66,10 +66,10 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachPlan {
     pub mode: XdpMode,
-    pub steps: Vec<Step>,
+    pub steps: Vec<AttachStep>,
     /// Condition for the fallback to the steps for skb mode.
     pub fallback: Fallback,
-    pub in_skb_mode: Vec<Step>,
+    pub in_skb_mode: Vec<AttachStep>,
 }
 
 /// Condition for falling back to skb mode.
@@ -84,18 +84,18 @@ pub enum Fallback {
 
 /// A change of the attached programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum AttachStep {
     /// Removes a program, which is attached again if a later step fails.
     Remove { old: XdpAttachment },
     /// Attaches the new program where none is attached.
-    Attach { mode: XdpMode, means: Means },
+    Attach { mode: XdpMode, means: AttachMethod },
     /// Exchanges the old program for the new one without a gap: in trawl's own link, or by netlink.
     Exchange { old: XdpAttachment },
 }
 
 /// Means of attaching a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Means {
+pub enum AttachMethod {
     /// A link, or netlink if the kernel refuses a link.
     Link,
     /// A link that ends with this process.
@@ -134,8 +134,8 @@ pub enum Conflict {
 pub fn place(
     now: &Snapshot,
     new: Newcomer,
-    request: &Request,
-) -> std::result::Result<Place, Conflict> {
+    request: &AttachRequest,
+) -> std::result::Result<AttachPosition, Conflict> {
     let mode = request.mode.unwrap_or(XdpMode::Native);
     if let Some(interface) = &now.above {
         let interface = interface.clone();
@@ -148,8 +148,8 @@ pub fn place(
     let chains = !new.hooks && !new.alone && mode != XdpMode::Offload && now.dispatchers;
     let Some(by) = met.filter(|_| !request.replace) else {
         return Ok(match chains {
-            true => Place::NewDispatcher(steps(now, request.mode, Means::Netlink)),
-            false => Place::Alone(steps(now, request.mode, Means::Link)),
+            true => AttachPosition::NewDispatcher(steps(now, request.mode, AttachMethod::Netlink)),
+            false => AttachPosition::Alone(steps(now, request.mode, AttachMethod::Link)),
         });
     };
     let in_its_mode = || match request.mode {
@@ -157,16 +157,22 @@ pub fn place(
         _ => Ok(()),
     };
     match &by.kind {
-        Kind::Dispatcher { .. } if new.hooks => Err(Conflict::HooksInDispatcher { by: by.clone() }),
-        Kind::Dispatcher { programs } if !new.alone => {
+        ProgramOwner::Dispatcher { .. } if new.hooks => {
+            Err(Conflict::HooksInDispatcher { by: by.clone() })
+        }
+        ProgramOwner::Dispatcher { programs } if !new.alone => {
             in_its_mode()?;
             let programs = *programs;
             match programs < LONGEST_CHAIN {
-                true => Ok(Place::Dispatcher(steps(now, Some(by.mode), Means::Netlink))),
+                true => Ok(AttachPosition::Dispatcher(steps(
+                    now,
+                    Some(by.mode),
+                    AttachMethod::Netlink,
+                ))),
                 false => Err(Conflict::ChainFull { programs }),
             }
         }
-        Kind::Installed {
+        ProgramOwner::Installed {
             chain: Some(Chain { programs, frags }),
             ..
         } if !new.alone => {
@@ -176,7 +182,7 @@ pub fn place(
             }
             let programs = *programs;
             match programs < LONGEST_CHAIN {
-                true => Ok(Place::Jumps {
+                true => Ok(AttachPosition::Jumps {
                     linear: new.frags && !frags,
                 }),
                 false => Err(Conflict::ChainFull { programs }),
@@ -187,11 +193,11 @@ pub fn place(
 }
 
 /// Returns the steps that attach the program to the interface, in exchange for the attached one.
-pub fn steps(now: &Snapshot, asked: Option<XdpMode>, means: Means) -> AttachPlan {
+pub fn steps(now: &Snapshot, asked: Option<XdpMode>, means: AttachMethod) -> AttachPlan {
     let mode = asked.unwrap_or(XdpMode::Native);
     let fallback = match (asked, means, now.native) {
         (Some(_), ..) => Fallback::Never,
-        (None, Means::LinkOnly, _) => Fallback::Always,
+        (None, AttachMethod::LinkOnly, _) => Fallback::Always,
         // The driver reports native support: the reason is another one.
         (None, _, Some(true)) => Fallback::Never,
         (None, ..) => Fallback::NoDriverSupport,
@@ -207,20 +213,23 @@ pub fn steps(now: &Snapshot, asked: Option<XdpMode>, means: Means) -> AttachPlan
     }
 }
 
-fn towards(met: Option<&Present>, mode: XdpMode, means: Means) -> Vec<Step> {
+fn towards(met: Option<&Present>, mode: XdpMode, means: AttachMethod) -> Vec<AttachStep> {
     let Some(met) = met else {
-        return vec![Step::Attach { mode, means }];
+        return vec![AttachStep::Attach { mode, means }];
     };
     let old = met.attachment();
     let in_place = match (met.hold, means) {
-        (Hold::Netlink, _) | (Hold::OwnLink, Means::Link) => true,
+        (Hold::Netlink, _) | (Hold::OwnLink, AttachMethod::Link) => true,
         // Another process's link would take the new program along when it ends; netlink changes no link's program.
         _ => false,
     };
     match in_place && met.mode == mode {
-        true => vec![Step::Exchange { old }],
+        true => vec![AttachStep::Exchange { old }],
         // The kernel allows a program in one mode only.
-        false => vec![Step::Remove { old }, Step::Attach { mode, means }],
+        false => vec![
+            AttachStep::Remove { old },
+            AttachStep::Attach { mode, means },
+        ],
     }
 }
 

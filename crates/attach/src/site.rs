@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use trawl_bpf::bpffs;
 use trawl_sys::errno::ENOENT;
 use trawl_sys::lock::{self, Rank};
-use trawl_sys::netlink::{Link, Netlink};
-use trawl_sys::netns::{self, Look, Mark, Namespace};
+use trawl_sys::netlink::{LinkRecord, Netlink};
+use trawl_sys::netns::{self, Mark, Namespace, NamespaceSearch};
 use trawl_sys::{Error, Result, run};
 
 /// Trawl's own directory in the BPF file system.
@@ -57,12 +57,12 @@ impl Site {
     }
 
     /// Opens another interface of the same namespace.
-    pub fn beside(&self, name: &str) -> Result<Self> {
+    pub fn sibling(&self, name: &str) -> Result<Self> {
         Self::named(self.namespace.clone(), name)
     }
 
     /// Returns whether the other interface is in the same namespace.
-    pub fn is_beside(&self, other: &Self) -> bool {
+    pub fn shares_namespace(&self, other: &Self) -> bool {
         self.mark == other.mark
     }
 
@@ -72,7 +72,7 @@ impl Site {
         let mark = namespace_of(path)?;
         let namespace = match Mark::of(None) {
             Ok(here) if here == mark => None,
-            _ => Some(mark.find(&mut Look::default())?),
+            _ => Some(mark.find(&mut NamespaceSearch::default())?),
         };
         let mut netlink = Netlink::open(namespace.as_ref()).ok()?;
         let link = netlink.find_link_by_index(index.parse().ok()?).ok()??;
@@ -83,11 +83,11 @@ impl Site {
     pub fn all_in(namespace: Option<&Namespace>) -> Result<Vec<Self>> {
         let links = Netlink::open(namespace)?.links()?;
         let mark = Mark::of(namespace)?;
-        let site = |link: &Link| Self::new(namespace.cloned(), mark, link);
+        let site = |link: &LinkRecord| Self::new(namespace.cloned(), mark, link);
         Ok(links.iter().map(site).collect())
     }
 
-    fn new(namespace: Option<Namespace>, mark: Mark, link: &Link) -> Self {
+    fn new(namespace: Option<Namespace>, mark: Mark, link: &LinkRecord) -> Self {
         let label = match &namespace {
             Some(namespace) => format!("{}:{}", namespace.label(), link.name),
             None => link.name.clone(),
@@ -125,7 +125,7 @@ impl Site {
     }
 
     /// Returns the interface as the kernel describes it now.
-    pub fn link(&self) -> Result<Link> {
+    pub fn link(&self) -> Result<LinkRecord> {
         let found = Netlink::open(self.namespace())?.find_link_by_index(self.index)?;
         found.ok_or_else(|| Error::failed(format!("interface {}", self.label), "it is gone"))
     }

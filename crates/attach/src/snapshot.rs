@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use trawl_bpf::{info, link, program};
 use trawl_sys::Result;
-use trawl_sys::netlink::{Link, Netlink, XdpAttachment, XdpMode, xdp_abilities};
+use trawl_sys::netlink::{LinkRecord, Netlink, XdpAttachment, XdpMode, xdp_abilities};
 
 use crate::site::Site;
 
@@ -29,7 +29,7 @@ pub struct Present {
     pub mode: XdpMode,
     pub program_id: u32,
     pub hold: Hold,
-    pub kind: Kind,
+    pub kind: ProgramOwner,
 }
 
 /// Means that keeps a program attached.
@@ -44,7 +44,7 @@ pub enum Hold {
 
 /// Owner of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ProgramOwner {
     /// Another tool.
     Other { name: Option<String> },
     /// A dispatcher of a chain by libxdp's protocol.
@@ -86,7 +86,7 @@ impl Snapshot {
                 true => Hold::Netlink,
                 false => Hold::OtherLink,
             },
-            kind: Kind::Other {
+            kind: ProgramOwner::Other {
                 name: name_of(one.program_id),
             },
         };
@@ -116,8 +116,8 @@ fn native(site: &Site) -> Option<bool> {
 }
 
 /// Returns the interface with a program that this one belongs to, or that is on top of this one.
-fn above(own: &Link, links: &[Link]) -> Option<String> {
-    let is_above = |one: &&Link| {
+fn above(own: &LinkRecord, links: &[LinkRecord]) -> Option<String> {
+    let is_above = |one: &&LinkRecord| {
         let is_on_it = one.peer_index == Some(own.index) && one.kind.as_deref() != Some("veth");
         one.index != own.index && !one.xdp.is_empty() && (own.master == Some(one.index) || is_on_it)
     };

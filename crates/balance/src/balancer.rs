@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
-use trawl_attach::Request;
+use trawl_attach::AttachRequest;
 use trawl_bpf::layout::balance::BALANCE_FLOWS;
 use trawl_bpf::object;
 use trawl_program::bundled::BALANCE;
@@ -12,7 +12,7 @@ use trawl_program::hooks::HOOK;
 use trawl_program::install::{self, Put};
 use trawl_program::load::{Program, Source};
 use trawl_program::readiness::Readiness;
-use trawl_program::safety::{self, Care};
+use trawl_program::safety::{self, SessionCare};
 use trawl_program::{Installed, Site};
 use trawl_sys::netlink::{Netlink, XdpMode};
 use trawl_sys::netns::{Namespace, run_maybe_in};
@@ -86,9 +86,9 @@ impl Balancer {
     pub fn load(
         site: &Site,
         table: Option<Table>,
-        request: &Request,
+        request: &AttachRequest,
         flows: Option<u32>,
-        care: Care,
+        care: SessionCare,
     ) -> Result<Done> {
         let Some(installed) = Installed::named(site, FUNCTION)? else {
             return load_new(site, table.unwrap_or_default(), request, flows, None);
@@ -120,14 +120,18 @@ impl Balancer {
     }
 
     /// Changes the table as a whole. If any part of the new one is invalid, the old one stays.
-    pub fn change(self, care: Care, change: impl FnOnce(&mut Table) -> Result<()>) -> Result<Done> {
+    pub fn change(
+        self,
+        care: SessionCare,
+        change: impl FnOnce(&mut Table) -> Result<()>,
+    ) -> Result<Done> {
         let lock = self.site.lock()?;
         let slot = self.slot()?;
         let before = slot.read()?;
         let mut table = before.clone();
         change(&mut table)?;
         let ways = check(&self.site, &mut table, &before)?;
-        if care == Care::ForTheSession {
+        if care == SessionCare::ForTheSession {
             check_session(&self.site, &before, &table)?;
         }
         if table != before {
@@ -139,9 +143,9 @@ impl Balancer {
             .needs_more(&ways)
             .inspect_err(|_| self.put_back(&before))?;
         if needs_more {
-            let request = Request {
+            let request = AttachRequest {
                 tappable: self.installed.map(HOOK).is_ok(),
-                ..Request::default()
+                ..AttachRequest::default()
             };
             let Self { site, installed } = self;
             return load_new(&site, table, &request, None, Some(installed))
@@ -172,10 +176,10 @@ impl Balancer {
         for other in others(&self.site, ways)? {
             ready.for_sending(&other)?;
         }
-        Ok(!ready.told().is_empty())
+        Ok(!ready.notices().is_empty())
     }
 
-    pub fn account(&self) -> Result<trawl_program::bundled::stats::Account> {
+    pub fn account(&self) -> Result<trawl_program::bundled::stats::ProgramAccount> {
         stats::account(&self.installed)
     }
 
@@ -209,7 +213,7 @@ fn forget_new(installed: &Installed, before: &Table, after: &Table) -> Result<()
 fn load_new(
     site: &Site,
     mut table: Table,
-    request: &Request,
+    request: &AttachRequest,
     flows: Option<u32>,
     old: Option<Installed>,
 ) -> Result<Done> {
@@ -260,14 +264,14 @@ fn load_new(
     } = match old {
         Some(old) => install::put_instead(site, source, request, old, fill)?,
         None => {
-            let request = Request {
+            let request = AttachRequest {
                 priority: request.priority.or(Some(PRIORITY)),
                 ..*request
             };
             install::put(site, source, &request, fill)?
         }
     };
-    let told = [notices, ready.told()].concat();
+    let notices = [notices, ready.notices()].concat();
     ready.keep();
     ask_for_neighbours(site, &ways)?;
     Ok(Done {
@@ -277,7 +281,7 @@ fn load_new(
         },
         warnings: warnings(site, &table)?,
         table,
-        notices: told,
+        notices,
     })
 }
 

@@ -104,7 +104,7 @@ impl Probe {
         };
         // Without an answer, the backend's own address shows whether the path is at fault.
         let jobs = paths.iter().zip(&answers).map(|(probe, answer)| {
-            let is_asked = asks_itself || matches!(answer, Ok(Answer::Nothing));
+            let is_asked = asks_itself || matches!(answer, Ok(ProbeReply::Nothing));
             is_asked.then(|| own(probe))
         });
         let connected = self.connect_to_all(site, jobs.collect())?;
@@ -122,17 +122,17 @@ impl Probe {
     fn judge(
         &self,
         probe: &PathProbe<'_>,
-        answer: std::result::Result<Answer, String>,
+        answer: std::result::Result<ProbeReply, String>,
         connected: Option<std::result::Result<Duration, Failure>>,
     ) -> std::result::Result<Duration, Failure> {
         // A reset proves the path as a connection does; it is a failure only if the service itself was checked.
         let serves = probe.vip.service.protocol == Protocol::Tcp && probe.vip.service.port != 0;
         match answer.map_err(Failure::Other)? {
-            Answer::Nothing => Err(Failure::NoPath {
+            ProbeReply::Nothing => Err(Failure::NoPath {
                 answers_itself: matches!(connected, Some(Ok(_))),
             }),
-            Answer::Reset(_) if serves => Err(Failure::Refused),
-            Answer::Open(took) | Answer::Reset(took) => connected.unwrap_or(Ok(took)),
+            ProbeReply::Reset(_) if serves => Err(Failure::Refused),
+            ProbeReply::Open(took) | ProbeReply::Reset(took) => connected.unwrap_or(Ok(took)),
         }
     }
 
@@ -237,7 +237,7 @@ pub struct PathProbe<'a> {
 
 /// Answer of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ProbeReply {
     /// A process listens at the port.
     Open(Duration),
     /// The packet arrived and was answered by a reset.
@@ -261,7 +261,7 @@ fn ask_paths(
     sources: Sources,
     probes: &[PathProbe<'_>],
     timeout: Duration,
-) -> Result<Vec<std::result::Result<Answer, String>>> {
+) -> Result<Vec<std::result::Result<ProbeReply, String>>> {
     let socket = listen(site)?;
     run_maybe_in(site.namespace(), || {
         let mut chunks = Vec::with_capacity(probes.len());
@@ -279,8 +279,8 @@ fn ask_chunk(
     probes: &[PathProbe<'_>],
     timeout: Duration,
     socket: &mut PacketSocket,
-) -> Result<Vec<std::result::Result<Answer, String>>> {
-    let mut netlink = Netlink::here()?;
+) -> Result<Vec<std::result::Result<ProbeReply, String>>> {
+    let mut netlink = Netlink::current()?;
     let mut senders: Vec<(u32, PacketSender)> = Vec::new();
     let mut sent = Vec::with_capacity(probes.len());
     for (number, probe) in probes.iter().enumerate() {
@@ -291,11 +291,12 @@ fn ask_chunk(
         );
     }
     let began = Instant::now();
-    let mut answers = vec![Answer::Nothing; probes.len()];
+    let mut answers = vec![ProbeReply::Nothing; probes.len()];
     let mut next_round = began;
     loop {
         let now = Instant::now();
-        let is_due = |number: &usize| answers[*number] == Answer::Nothing && sent[*number].is_ok();
+        let is_due =
+            |number: &usize| answers[*number] == ProbeReply::Nothing && sent[*number].is_ok();
         let waiting: Vec<usize> = (0..probes.len()).filter(is_due).collect();
         if waiting.is_empty() || now.duration_since(began) >= timeout {
             break;
@@ -315,13 +316,13 @@ fn ask_chunk(
                 let Some((number, is_open)) = answer_in(frame.bytes, probes, &sent) else {
                     continue;
                 };
-                if answers[number] != Answer::Nothing {
+                if answers[number] != ProbeReply::Nothing {
                     continue;
                 }
                 let took = began.elapsed();
                 answers[number] = match is_open {
-                    true => Answer::Open(took),
-                    false => Answer::Reset(took),
+                    true => ProbeReply::Open(took),
+                    false => ProbeReply::Reset(took),
                 };
                 if let (true, Ok(one)) = (is_open, &sent[number]) {
                     // Without it the backend would keep a half-open connection.
@@ -331,7 +332,7 @@ fn ask_chunk(
         }
     }
     let outcome =
-        |(sent, answer): (std::result::Result<Sent, String>, Answer)| sent.map(|_| answer);
+        |(sent, answer): (std::result::Result<Sent, String>, ProbeReply)| sent.map(|_| answer);
     Ok(sent.into_iter().zip(answers).map(outcome).collect())
 }
 
@@ -522,7 +523,7 @@ fn listen(site: &Site) -> Result<PacketSocket> {
         instruction(RETURN, 0, 0, 256),
         instruction(RETURN, 0, 0, 0),
     ];
-    let request = packet_socket::Request {
+    let request = packet_socket::PacketRequest {
         interface: 0,
         name: "all interfaces",
         network_layer: false,

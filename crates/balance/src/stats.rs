@@ -13,7 +13,7 @@ use trawl_bpf::layout::balance::{
     BALANCE_UNKNOWN_FRAGMENT, BalanceCounter, BalanceVipCounters,
 };
 use trawl_bpf::table::Table as Map;
-use trawl_program::bundled::stats::{Account, Layout, NamedCount};
+use trawl_program::bundled::stats::{Layout, NamedCount, ProgramAccount};
 use trawl_program::{Installed, counters};
 use trawl_sys::{Error, Result};
 
@@ -127,8 +127,8 @@ pub(crate) fn forget(installed: &Installed, name: &str, numbers: &[u32]) -> Resu
     Ok(())
 }
 
-pub fn account(installed: &Installed) -> Result<Account> {
-    Account::with_layout(installed, LAYOUT)
+pub fn account(installed: &Installed) -> Result<ProgramAccount> {
+    ProgramAccount::with_layout(installed, LAYOUT)
 }
 
 /// Reads backends before their virtual address: packets that arrive meanwhile are then counted at least for the latter.

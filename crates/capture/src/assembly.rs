@@ -24,7 +24,7 @@ use crate::event::{ClockReason, Event};
 use crate::many::{
     Likeness, Many, PacketStructure, TableEntry, ask_for_namespace, broadcast_netmask, new_table,
 };
-use crate::options::{Direction, Options, Readings, Sample, Stamps, TapChoice, TimeSource};
+use crate::options::{CaptureOptions, Direction, Readings, Sample, Stamps, TapChoice, TimeSource};
 use crate::point::{Carries, Point, PointIds, Slots, Tenancy, end_of};
 use crate::sampling::rate_times;
 
@@ -37,7 +37,7 @@ struct InterfaceSeed {
 
 #[derive(Debug)]
 pub struct Assembly {
-    pub options: Rc<Options>,
+    pub options: Rc<CaptureOptions>,
     pub(crate) geometry: Geometry,
     pub notices: Vec<Event>,
     /// Undoes what a killed trawl would leave behind.
@@ -58,7 +58,7 @@ pub struct Assembly {
     pub(crate) links: u32,
     /// Number of sites. Sites with rings in this process's memory share the memory limit.
     pub(crate) sites: usize,
-    pub(crate) host: Host,
+    pub(crate) host: HostFeatures,
     pub(crate) many: Many,
     /// Tasks for the warden that `settle` hands over in one batch, because the warden restarts with each call.
     tasks: Vec<Box<dyn Undo>>,
@@ -68,13 +68,13 @@ pub struct Assembly {
 
 /// Description of the machine for the file.
 #[derive(Clone, Debug)]
-pub struct Host {
+pub struct HostFeatures {
     pub os: String,
     pub hardware: String,
     pub application: String,
 }
 
-impl Host {
+impl HostFeatures {
     /// Describes this machine and this trawl.
     pub fn this() -> Self {
         let host = host::describe();
@@ -100,14 +100,14 @@ fn too_many(max: usize) -> Error {
 }
 
 impl Assembly {
-    pub fn new(options: &Options, host: Host, sites: usize) -> Result<Self> {
+    pub fn new(options: &CaptureOptions, host: HostFeatures, sites: usize) -> Result<Self> {
         let clock = if probe::has_tai_helper() {
             ProgramClock::Tai
         } else {
             ProgramClock::Monotonic
         };
         Ok(Self {
-            geometry: options.memory.here()?,
+            geometry: options.memory.on_this_host()?,
             options: Rc::new(options.clone()),
             notices: Vec::new(),
             warden: Warden::default(),
@@ -147,7 +147,7 @@ impl Assembly {
     /// Creates rings for programs that may interrupt the writers of the other rings and be interrupted by them.
     pub fn rings_apart(&mut self) -> Result<Arc<Rings>> {
         let rings = match &self.rings {
-            Some(rings) => rings.beside()?,
+            Some(rings) => rings.further()?,
             None => Rings::in_maps(
                 self.geometry,
                 events::cpu_count(),
@@ -670,7 +670,7 @@ fn flags_offset() -> u32 {
 }
 
 /// Returns the method of recognising packets seen before, which requires several points and recorded identifiers.
-fn links(options: &Options, sites: usize) -> u32 {
+fn links(options: &CaptureOptions, sites: usize) -> u32 {
     let adds_drops = options.drops.is_some() && options.tap != TapChoice::Drop;
     let several =
         sites > 1 || adds_drops || options.with_tc || options.direction == Some(Direction::Both);

@@ -3,12 +3,12 @@
 use trawl_bpf::probe::{Capability, lack_of};
 use trawl_filter::expression::{self, LinkType};
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
-use trawl_program::reload::{self, Again, Reload};
+use trawl_program::reload::{self, Reload, ReloadMethod};
 use trawl_sys::interface::{Interface, ipv4_netmask};
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result};
 
-use crate::options::{Direction, Options};
+use crate::options::{CaptureOptions, Direction};
 
 /// Prefixes before a colon in names of devices, which are not namespaces.
 const PREFIXES: [&str; 9] = [
@@ -124,7 +124,7 @@ impl CaptureSite {
             Ok(site) => reload::with_hooks(&site, program),
             Err(_) => Reload {
                 interface: self.label.clone(),
-                how: Again::Unknown,
+                how: ReloadMethod::Unknown,
             },
         }
     }
@@ -147,7 +147,7 @@ impl CaptureSite {
     }
 
     /// Checks that the chosen queue exists.
-    pub(crate) fn check_queue(&self, options: &Options) -> Result<()> {
+    pub(crate) fn check_queue(&self, options: &CaptureOptions) -> Result<()> {
         let of_sent = self.interface.tx_queues;
         let of_received = self.interface.rx_queues;
         let (kind, queues) = match options.direction {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use trawl_bpf::bpffs;
-use trawl_bpf::probe::{self, Answer, Capability, Feature};
+use trawl_bpf::probe::{self, Capability, KernelFeature, ProbeAnswer};
 use trawl_io::dpdk::{self, Presence};
 
 pub use interface::examine as interface;
@@ -17,7 +17,7 @@ pub use interface::examine as interface;
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum CheckState {
     Ok,
     /// Neither good nor bad.
     Info,
@@ -33,7 +33,7 @@ pub struct Finding {
     /// Subject area: `system`, `privileges`, `kernel`, `bpffs`, `helpers`, or the interface.
     pub area: String,
     pub subject: String,
-    pub state: State,
+    pub state: CheckState,
     pub text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
@@ -43,7 +43,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn new(area: &str, subject: &str, state: State, text: impl Into<String>) -> Self {
+    fn new(area: &str, subject: &str, state: CheckState, text: impl Into<String>) -> Self {
         Self {
             area: area.to_owned(),
             subject: subject.to_owned(),
@@ -69,17 +69,17 @@ impl Finding {
 pub fn has_problem(findings: &[Finding]) -> bool {
     findings
         .iter()
-        .any(|finding| finding.state == State::Problem)
+        .any(|finding| finding.state == CheckState::Problem)
 }
 
 /// Features without which at most the packet tap works.
-const ESSENTIAL: [Feature; 6] = [
-    Feature::Bpf,
-    Feature::MmapableArray,
-    Feature::LargeMap,
-    Feature::Xdp,
-    Feature::XdpLink,
-    Feature::PacketV3,
+const ESSENTIAL: [KernelFeature; 6] = [
+    KernelFeature::Bpf,
+    KernelFeature::MmapableArray,
+    KernelFeature::LargeMap,
+    KernelFeature::Xdp,
+    KernelFeature::XdpLink,
+    KernelFeature::PacketV3,
 ];
 
 /// Returns the findings that do not depend on an interface.
@@ -87,12 +87,12 @@ pub fn machine() -> Vec<Finding> {
     let mut findings = vec![Finding::new(
         "system",
         "kernel",
-        State::Info,
+        CheckState::Info,
         probe::kernel_release(),
     )];
     findings.extend(Capability::ALL.into_iter().map(capability));
     findings.extend(
-        Feature::ALL
+        KernelFeature::ALL
             .iter()
             .map(|feature| judge(*feature, feature.probe())),
     );
@@ -107,14 +107,16 @@ fn dpdk_helper() -> Finding {
     let new = |state, text: String| Finding::new("helpers", dpdk::PROGRAM, state, text);
     let useless = |program: PathBuf, why: &str| {
         let text = format!("the dpdk tap is not installed: {}", program.display());
-        new(State::Warn, text).why(why).fix(BUILD)
+        new(CheckState::Warn, text).why(why).fix(BUILD)
     };
     match dpdk::presence() {
         Presence::Ready { program, dpdk } => new(
-            State::Ok,
+            CheckState::Ok,
             format!("the dpdk tap, for {dpdk}: {}", program.display()),
         ),
-        Presence::NotThere => new(State::Info, "not installed: the dpdk tap".to_owned()).fix(BUILD),
+        Presence::NotThere => {
+            new(CheckState::Info, "not installed: the dpdk tap".to_owned()).fix(BUILD)
+        }
         Presence::DoesNotRun { program, said } => {
             useless(program, &format!("it does not run: {said}"))
         }
@@ -125,34 +127,34 @@ fn dpdk_helper() -> Finding {
 fn capability(capability: Capability) -> Finding {
     let new = |state, text: String| Finding::new("privileges", capability.name(), state, text);
     if probe::has_capability(capability) {
-        return new(State::Ok, capability.purpose().to_owned());
+        return new(CheckState::Ok, capability.purpose().to_owned());
     }
     let text = format!("missing: {}", capability.purpose());
     match capability {
         // Only old kernels count maps against the limit, and there the map itself fails.
-        Capability::SysResource if Feature::LargeMap.probe().is_supported() => {
-            new(State::Info, text)
+        Capability::SysResource if KernelFeature::LargeMap.probe().is_supported() => {
+            new(CheckState::Info, text)
                 .why("not needed: this kernel does not limit locked memory for BPF")
         }
         Capability::SysResource | Capability::SysAdmin => {
-            new(State::Warn, text).fix("run trawl as root")
+            new(CheckState::Warn, text).fix("run trawl as root")
         }
-        _ => new(State::Problem, text).fix("run trawl as root"),
+        _ => new(CheckState::Problem, text).fix("run trawl as root"),
     }
 }
 
-fn judge(feature: Feature, answer: &Answer) -> Finding {
+fn judge(feature: KernelFeature, answer: &ProbeAnswer) -> Finding {
     let new = |state, text: String| Finding::new("kernel", feature.name(), state, text);
     let Some(why) = answer.why() else {
-        return new(State::Ok, feature.purpose().to_owned());
+        return new(CheckState::Ok, feature.purpose().to_owned());
     };
     let state = if ESSENTIAL.contains(&feature) {
-        State::Problem
+        CheckState::Problem
     } else {
-        State::Warn
+        CheckState::Warn
     };
     let verb = match answer {
-        Answer::Refused { .. } => "refused",
+        ProbeAnswer::Refused { .. } => "refused",
         _ => "not there",
     };
     let finding = new(state, format!("{verb}: {}", feature.purpose())).why(why);
@@ -162,19 +164,19 @@ fn judge(feature: Feature, answer: &Answer) -> Finding {
     }
 }
 
-fn fix(feature: Feature, answer: &Answer) -> Option<&'static str> {
+fn fix(feature: KernelFeature, answer: &ProbeAnswer) -> Option<&'static str> {
     Some(match (feature, answer) {
-        (Feature::Jit, _) => "sysctl -w net.core.bpf_jit_enable=1",
-        (Feature::LargeMap, Answer::Refused { .. }) => "ulimit -l unlimited",
-        (Feature::Fentry | Feature::Fexit, _) => {
+        (KernelFeature::Jit, _) => "sysctl -w net.core.bpf_jit_enable=1",
+        (KernelFeature::LargeMap, ProbeAnswer::Refused { .. }) => "ulimit -l unlimited",
+        (KernelFeature::Fentry | KernelFeature::Fexit, _) => {
             "trawl xdp load --replace --keep-maps --tappable gives an attached program hooks for --tap tailcall; --tap tc and --tap packet need none"
         }
-        (Feature::Freplace, _) => "nothing to do: chains by tail calls are used instead",
-        (Feature::Tcx, _) => "nothing to do: clsact is used instead",
-        (Feature::TaiClock, _) => {
+        (KernelFeature::Freplace, _) => "nothing to do: chains by tail calls are used instead",
+        (KernelFeature::Tcx, _) => "nothing to do: clsact is used instead",
+        (KernelFeature::TaiClock, _) => {
             "nothing to do: the monotonic clock and its offset are used instead"
         }
-        (_, Answer::Refused { .. })
+        (_, ProbeAnswer::Refused { .. })
             if !probe::missing_capabilities(&Capability::FOR_BPF).is_empty() =>
         {
             "run trawl as root"
@@ -189,7 +191,7 @@ fn file_system() -> Finding {
         return Finding::new(
             "bpffs",
             "mount",
-            State::Warn,
+            CheckState::Warn,
             "no BPF file system is mounted here",
         )
         .why("pinned hook maps cannot be found; `ip netns exec` hides it")
@@ -203,7 +205,7 @@ fn file_system() -> Finding {
     Finding::new(
         "bpffs",
         "mount",
-        State::Ok,
+        CheckState::Ok,
         format!("{}, {pins} pinned {things}", first.display()),
     )
 }
@@ -214,21 +216,27 @@ mod tests {
 
     #[test]
     fn missing_features_are_problems_if_essential_and_warnings_otherwise() {
-        let missing = Answer::NotSupported {
+        let missing = ProbeAnswer::NotSupported {
             why: "x".to_owned(),
         };
-        assert_eq!(judge(Feature::Xdp, &missing).state, State::Problem);
-        assert_eq!(judge(Feature::Tcx, &missing).state, State::Warn);
-        assert_eq!(judge(Feature::Xdp, &Answer::Supported).state, State::Ok);
+        assert_eq!(
+            judge(KernelFeature::Xdp, &missing).state,
+            CheckState::Problem
+        );
+        assert_eq!(judge(KernelFeature::Tcx, &missing).state, CheckState::Warn);
+        assert_eq!(
+            judge(KernelFeature::Xdp, &ProbeAnswer::Supported).state,
+            CheckState::Ok
+        );
     }
 
     #[test]
     fn refusal_is_reported_with_its_reason() {
-        let refused = Answer::Refused {
+        let refused = ProbeAnswer::Refused {
             errno: 1,
             why: "a policy".to_owned(),
         };
-        let finding = judge(Feature::Fentry, &refused);
+        let finding = judge(KernelFeature::Fentry, &refused);
         assert!(finding.text.starts_with("refused"), "{finding:?}");
         assert_eq!(finding.why.as_deref(), Some("a policy"));
         let advice = finding.fix.expect("advice");
@@ -238,7 +246,7 @@ mod tests {
     #[test]
     fn each_feature_and_capability_is_named_once() {
         let findings = machine();
-        for feature in Feature::ALL {
+        for feature in KernelFeature::ALL {
             let times = findings
                 .iter()
                 .filter(|f| f.subject == feature.name())

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use trawl_packet::verdict::Kind;
-use trawl_pipeline::account::Account;
-use trawl_program::reload::{Again, Reload};
+use trawl_pipeline::account::PacketAccount;
+use trawl_program::reload::{Reload, ReloadMethod};
 use trawl_sys::clock;
 
 use crate::options::TriggerPlan;
@@ -209,7 +209,7 @@ pub enum Event {
     Gone(Gone),
     /// A change made by the capture was not undone.
     NotUndone {
-        what: Left,
+        what: LeftBehind,
         why: String,
     },
     /// Reading packets failed, or did not end properly.
@@ -233,7 +233,7 @@ pub enum Event {
     /// The kernel follows chains of headers only so far: packets with longer chains are filtered in user space.
     LongChainsInUserSpace,
     /// The summary of packets, on request and at the end.
-    Account(Account),
+    Account(PacketAccount),
     HardwareTime {
         stamped: u64,
         recorded: u64,
@@ -321,7 +321,7 @@ pub enum ClockReason {
 /// A change that a tap made for the time of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Left {
+pub enum LeftBehind {
     HookSlot { slot: u32 },
     XdpHook,
     TcFilter,
@@ -729,7 +729,7 @@ impl fmt::Display for Event {
                 format!("{interface} and later interfaces join once others have left: {why}")
             }
             Self::NoHooks { interface, reload } => match reload.how {
-                Again::Helper => format!(
+                ReloadMethod::Helper => format!(
                     "{interface}: no steps at its XDP program, which trawl attached and which lets every packet pass"
                 ),
                 _ => format!(
@@ -813,9 +813,9 @@ impl fmt::Display for Event {
             Self::Gone(gone) => gone.to_string(),
             Self::NotUndone { what, why } => {
                 let what = match what {
-                    Left::HookSlot { slot } => format!("slot {slot} of the hook map"),
-                    Left::XdpHook => "the XDP hook".to_owned(),
-                    Left::TcFilter => "the tc filter".to_owned(),
+                    LeftBehind::HookSlot { slot } => format!("slot {slot} of the hook map"),
+                    LeftBehind::XdpHook => "the XDP hook".to_owned(),
+                    LeftBehind::TcFilter => "the tc filter".to_owned(),
                 };
                 format!("could not restore {what}: {why}")
             }

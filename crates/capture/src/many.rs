@@ -15,7 +15,7 @@ use trawl_sys::{Error, Result, errno};
 
 use crate::capture_chain::Seated;
 use crate::capture_site::CaptureSite;
-use crate::options::Options;
+use crate::options::CaptureOptions;
 use crate::point::PointIds;
 use crate::taps::packet::group::Groups;
 
@@ -125,7 +125,7 @@ pub(crate) fn new_table() -> Result<Rc<Table>> {
 }
 
 /// Returns an interface's netmask, if the filter depends on it: only broadcast addresses do.
-pub(crate) fn broadcast_netmask(options: &Options, site: &CaptureSite) -> Option<Ipv4Addr> {
+pub(crate) fn broadcast_netmask(options: &CaptureOptions, site: &CaptureSite) -> Option<Ipv4Addr> {
     let filter = options.filter.as_ref();
     filter
         .filter(|filter| filter.text().contains("broadcast"))
@@ -144,12 +144,12 @@ impl TableEntry {
             ifindex: site.interface.index,
             namespace,
         };
-        let place = InterfacePlace {
+        let entry = InterfacePlace {
             point: ids.slot,
             interface: ids.interface,
         };
         let key = key.to_bytes();
-        match table.update(&key, &place.to_bytes(), NEW_ONLY) {
+        match table.update(&key, &entry.to_bytes(), NEW_ONLY) {
             Ok(()) => Ok(Some(Self {
                 table: Rc::clone(table),
                 key,

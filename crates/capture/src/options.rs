@@ -323,7 +323,7 @@ impl Memory {
     }
 
     /// Divides the memory for this machine.
-    pub(crate) fn here(self) -> Result<Geometry> {
+    pub(crate) fn on_this_host(self) -> Result<Geometry> {
         self.geometry(events::cpu_count(), host::available_memory())
     }
 }
@@ -331,7 +331,7 @@ impl Memory {
 /// The request, resolved to plain values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Options {
+pub struct CaptureOptions {
     pub tap: TapChoice,
     /// The tc tap in addition to one at XDP.
     pub with_tc: bool,
@@ -433,7 +433,7 @@ pub struct Peers {
     pub steal: bool,
 }
 
-impl Options {
+impl CaptureOptions {
     /// Returns true if packets are followed through the kernel, instead of recorded at a hook.
     pub fn follows(&self) -> bool {
         self.drops.as_ref().is_some_and(|asked| asked.follow)
@@ -510,8 +510,8 @@ mod tests {
 
     #[test]
     fn options_survive_json() {
-        let plain = Options::new(TapChoice::Auto, Memory::total(2 << 20));
-        let every = Options {
+        let plain = CaptureOptions::new(TapChoice::Auto, Memory::total(2 << 20));
+        let every = CaptureOptions {
             drops: Some(Drops {
                 reasons: Some(vec!["NO_SOCKET".to_owned()]),
                 namespaces: vec!["red".to_owned()],
@@ -552,11 +552,11 @@ mod tests {
                 steal: true,
                 ..Peers::default()
             },
-            ..Options::new(TapChoice::Xdp, Memory::total(2 << 20))
+            ..CaptureOptions::new(TapChoice::Xdp, Memory::total(2 << 20))
         };
         for options in [plain, every] {
             let text = serde_json::to_string(&options).unwrap();
-            let read: Options = serde_json::from_str(&text).unwrap();
+            let read: CaptureOptions = serde_json::from_str(&text).unwrap();
             assert_eq!(read, options, "{text}");
         }
     }
@@ -564,16 +564,17 @@ mod tests {
     #[test]
     fn options_of_another_version_are_refused() {
         let mut value =
-            serde_json::to_value(Options::new(TapChoice::Auto, Memory::total(2 << 20))).unwrap();
+            serde_json::to_value(CaptureOptions::new(TapChoice::Auto, Memory::total(2 << 20)))
+                .unwrap();
         value["colour"] = "red".into();
-        let error = serde_json::from_value::<Options>(value).unwrap_err();
+        let error = serde_json::from_value::<CaptureOptions>(value).unwrap_err();
         assert!(error.to_string().contains("colour"), "{error}");
     }
 
     /// Checks the names that other programs read.
     #[test]
     fn json_uses_the_names_of_the_command_line() {
-        let mut options = Options::new(TapChoice::Auto, Memory::total(2 << 20));
+        let mut options = CaptureOptions::new(TapChoice::Auto, Memory::total(2 << 20));
         options.verdicts = verdict::Set::parse(verdict::Kind::Xdp, "tx").ok();
         options.sample = Some(Sample::Every(5));
         options.duration = Some(Duration::from_secs(1));

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use trawl_pipeline::plan::{FilePlan, Format, OutputPlan, Rotation, StorePlan};
 
-use crate::options::Options;
+use crate::options::CaptureOptions;
 use crate::sources::Sources;
 
 /// Sources of packets, the choice of those to record, and outputs.
@@ -14,7 +14,7 @@ use crate::sources::Sources;
 #[serde(deny_unknown_fields)]
 pub struct CapturePlan {
     pub sources: Sources,
-    pub options: Options,
+    pub options: CaptureOptions,
     /// Files and pipes for packets. Only the first may be a series of files.
     #[serde(default)]
     pub outputs: Vec<OutputPlan>,
@@ -45,7 +45,7 @@ pub struct CapturePlan {
 impl CapturePlan {
     /// Plans a capture whose packets go to the caller. Later interfaces join if the sources are patterns and the options
     /// allow it.
-    pub fn new(sources: Sources, mut options: Options) -> Self {
+    pub fn new(sources: Sources, mut options: CaptureOptions) -> Self {
         options.across_namespaces = sources.span_namespaces(options.tap);
         // Events and notes of drops are tied to the initial interfaces.
         options.joins =
@@ -99,7 +99,7 @@ mod tests {
         };
         let plain = CapturePlan::new(
             Sources::default(),
-            Options::new(TapChoice::Auto, Memory::default()),
+            CaptureOptions::new(TapChoice::Auto, Memory::default()),
         );
         let whole = CapturePlan {
             outputs: vec![OutputPlan {
@@ -115,7 +115,10 @@ mod tests {
             },
             store: Some(StorePlan::new("file:///s".to_owned(), "edge".to_owned())),
             user: Some("nobody".to_owned()),
-            ..CapturePlan::new(sources, Options::new(TapChoice::Tc, Memory::default()))
+            ..CapturePlan::new(
+                sources,
+                CaptureOptions::new(TapChoice::Tc, Memory::default()),
+            )
         };
         for plan in [plain, whole] {
             let text = serde_json::to_string(&plan).expect("plain data");
@@ -131,7 +134,7 @@ mod tests {
                 names: names.iter().map(|name| (*name).to_owned()).collect(),
                 ..Sources::default()
             };
-            CapturePlan::new(sources, Options::new(tap, Memory::default()))
+            CapturePlan::new(sources, CaptureOptions::new(tap, Memory::default()))
         };
         assert!(plan(&["eth0", "veth*"], TapChoice::Auto).options.joins);
         assert!(plan(&["any"], TapChoice::Auto).options.joins);

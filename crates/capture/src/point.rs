@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use trawl_bpf::layout::{RecordConfig, VERDICT_NONE, VERDICT_TC, VERDICT_XDP, VERDICT_XDP_SEEN};
-use trawl_ring::{Account, Rings, account_offset, rejected_offset};
+use trawl_ring::{RingAccount, Rings, account_offset, rejected_offset};
 
 use crate::event::Event;
 use crate::options::Stamps;
@@ -48,7 +48,7 @@ impl Point {
     }
 
     /// Returns the counters of this point's packets, as far as the rings know.
-    pub(crate) fn account(&self) -> Account {
+    pub(crate) fn account(&self) -> RingAccount {
         self.tenancy.account(&self.rings)
     }
 }
@@ -177,9 +177,9 @@ impl Slots {
 pub(crate) struct Tenancy {
     pub slot: u32,
     /// Counters of the previous owners.
-    before: Account,
+    before: RingAccount,
     /// Counters of the point, once the slot has a new owner.
-    ended: Arc<OnceLock<Account>>,
+    ended: Arc<OnceLock<RingAccount>>,
 }
 
 impl Tenancy {
@@ -189,7 +189,7 @@ impl Tenancy {
                 rings.forget_untold_losses(slot);
                 rings.account(slot)
             }
-            false => Account::default(),
+            false => RingAccount::default(),
         };
         Self {
             slot,
@@ -198,7 +198,7 @@ impl Tenancy {
         }
     }
 
-    pub fn account(&self, rings: &Rings) -> Account {
+    pub fn account(&self, rings: &Rings) -> RingAccount {
         match self.ended.get() {
             Some(account) => *account,
             None => rings.account(self.slot).since(&self.before),

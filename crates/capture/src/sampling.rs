@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trawl_ring::producer::Producer;
 use trawl_sys::clock;
 
-use crate::options::{Options, Sample};
+use crate::options::{CaptureOptions, Sample};
 
 /// Number of attempts to update the rate's state against other threads before the limit counts as reached, as in
 /// bpf/include/filter.h.
@@ -33,7 +33,7 @@ pub struct Sampling {
 
 impl Sampling {
     /// Creates the sampling, to be cloned for each thread: the sample is the thread's, the rate is shared.
-    pub fn new(options: &Options) -> Self {
+    pub fn new(options: &CaptureOptions) -> Self {
         Self {
             sample: options.sample,
             matched: 0,

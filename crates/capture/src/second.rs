@@ -10,16 +10,16 @@ use trawl_filter::expression;
 use trawl_filter::select::{PacketKind, Question, SelectError, Selector};
 use trawl_packet::pcapng::block::{ByteOrder, EnhancedPacket, LINKTYPE_ETHERNET, blocks, push_cut};
 use trawl_packet::pcapng::options::PacketOptions;
-use trawl_pipeline::{Blocks, Counts, Outcome, Pressure, Stage, Writer};
+use trawl_pipeline::{Blocks, Counts, Pressure, Stage, WriteOutcome, Writer};
 use trawl_sys::{Error, Result};
 
 use crate::capture_site::CaptureSite;
 use crate::filter::{Filter, ethernet};
-use crate::options::{At, Options, SNAPLEN, TapChoice};
+use crate::options::{At, CaptureOptions, SNAPLEN, TapChoice};
 use crate::point::Point;
 use crate::sampling::{Sampled, Sampling};
 use crate::taps::drop::as_frame;
-use trawl_pipeline::account::Account;
+use trawl_pipeline::account::PacketAccount;
 
 /// Packets by the decision of the second filter.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ pub(crate) struct Fates {
 
 impl Fates {
     /// Corrects counters in which the kernel counted these packets as recorded.
-    pub fn correct(&self, account: &mut Account, interfaces: &[u32]) {
+    pub fn correct(&self, account: &mut PacketAccount, interfaces: &[u32]) {
         let filtered_out = self.filtered_out.sum(interfaces);
         let beyond = self.beyond.sum(interfaces);
         account.recorded = account.recorded.saturating_sub(filtered_out + beyond);
@@ -77,7 +77,7 @@ pub(crate) struct SecondLook {
 }
 
 /// Returns why a filter on recorded packets would decide differently from one in the kernel, and the alternative.
-fn obstacle(options: &Options) -> Option<(&'static str, &'static str)> {
+fn obstacle(options: &CaptureOptions) -> Option<(&'static str, &'static str)> {
     if options.follows() {
         return Some((
             "a packet is followed from the point at which the kernel's filter first matches it",
@@ -91,7 +91,7 @@ fn obstacle(options: &Options) -> Option<(&'static str, &'static str)> {
 }
 
 /// Returns true if the filter has loops at one of these sites: the kernel limits the number of turns.
-fn may_loop(filter: &Filter, sites: &[CaptureSite], options: &Options) -> Result<bool> {
+fn may_loop(filter: &Filter, sites: &[CaptureSite], options: &CaptureOptions) -> Result<bool> {
     let loops = |compiler: &expression::CompilerOptions| {
         let program = filter.classic(compiler)?;
         Ok(program.has_backward_jumps())
@@ -136,7 +136,7 @@ impl SecondLook {
     pub fn instead_of(
         error: &Error,
         sites: &[CaptureSite],
-        options: &Options,
+        options: &CaptureOptions,
     ) -> Result<Option<Self>> {
         if error.refusal().is_none() || options.filter.is_none() {
             return Ok(None);
@@ -157,7 +157,7 @@ impl SecondLook {
     }
 
     /// Creates the filter after a kernel filter that does not follow every packet to its end.
-    pub fn after_kernel(sites: &[CaptureSite], options: &Options) -> Result<Option<Self>> {
+    pub fn after_kernel(sites: &[CaptureSite], options: &CaptureOptions) -> Result<Option<Self>> {
         let loops = match &options.filter {
             Some(filter) if options.tap != TapChoice::Pcap && obstacle(options).is_none() => {
                 may_loop(filter, sites, options)?
@@ -171,14 +171,14 @@ impl SecondLook {
     }
 
     /// Returns the options without the parts done in user space.
-    pub fn in_kernel(&self, options: &Options) -> Options {
-        let all = Options {
+    pub fn in_kernel(&self, options: &CaptureOptions) -> CaptureOptions {
+        let all = CaptureOptions {
             count: None,
             ..options.clone()
         };
         match self.which {
             Which::Unfinished => all,
-            Which::All => Options {
+            Which::All => CaptureOptions {
                 filter: None,
                 sample: None,
                 rate_limit: None,
@@ -188,7 +188,7 @@ impl SecondLook {
         }
     }
 
-    fn new(which: Which, sites: &[CaptureSite], options: &Options) -> Result<Option<Self>> {
+    fn new(which: Which, sites: &[CaptureSite], options: &CaptureOptions) -> Result<Option<Self>> {
         let Some(filter) = &options.filter else {
             return Ok(None);
         };
@@ -381,7 +381,7 @@ impl Stage for SecondLook {
         })
     }
 
-    fn account(&mut self, outcome: &mut Outcome) {
+    fn account(&mut self, outcome: &mut WriteOutcome) {
         outcome.unwritten.add_all(&self.unwritten);
     }
 }

@@ -16,22 +16,22 @@ use std::time::{Duration, Instant};
 
 use trawl_bpf::{bpffs, deadline};
 use trawl_packet::pcapng;
-use trawl_pipeline::account::Account;
+use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::{Feed, Stage, Writer};
 use trawl_ring::Geometry;
 use trawl_sys::events::Signals;
 use trawl_sys::netns::Namespace;
-use trawl_sys::privilege::{Capabilities, Kept, User};
+use trawl_sys::privilege::{Capabilities, KeptPrivileges, User};
 use trawl_sys::warden::Warden;
 use trawl_sys::{Error, Result, clock};
 
 use crate::AttachedTap;
-use crate::assembly::{Assembly, Host};
+use crate::assembly::{Assembly, HostFeatures};
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, Gap, Gone};
 use crate::filter::Filter;
 use crate::merge::Merge;
-use crate::options::{Options, TimeSource};
+use crate::options::{CaptureOptions, TimeSource};
 use crate::point::Point;
 use crate::second::{Fates, SecondLook};
 use crate::summary::Summary;
@@ -128,8 +128,8 @@ pub struct Confined {
 /// and packets are filtered in user space.
 pub fn attach(
     sites: &[CaptureSite],
-    options: &Options,
-    host: Host,
+    options: &CaptureOptions,
+    host: HostFeatures,
     observer: &mut dyn Observer,
 ) -> Result<Attached> {
     Session::attach(sites, options, host, observer).map(Attached)
@@ -158,7 +158,7 @@ impl Attached {
         }
         // If /sys hides the BPF file system, only other processes lead to it, and they cannot be inspected from now on.
         let _ = bpffs::hold();
-        Kept { user, capabilities }.confine()?;
+        KeptPrivileges { user, capabilities }.confine()?;
         Ok(Confined {
             session: self.0,
             gave_up_rights: true,
@@ -224,7 +224,7 @@ struct Joins {
 #[derive(Debug)]
 pub struct Session {
     sites: Vec<CaptureSite>,
-    options: Options,
+    options: CaptureOptions,
     /// Stages in user space between the taps and the writer.
     stages: Vec<Box<dyn Stage>>,
     /// Decisions of the second filter, if any.
@@ -290,8 +290,8 @@ const MOST_TO_VERIFY: Duration = Duration::from_secs(2);
 impl Session {
     fn attach(
         sites: &[CaptureSite],
-        options: &Options,
-        host: Host,
+        options: &CaptureOptions,
+        host: HostFeatures,
         observer: &mut dyn Observer,
     ) -> Result<Self> {
         options.trigger.as_ref().map_or(Ok(()), trigger::check)?;
@@ -336,8 +336,8 @@ impl Session {
 
     fn attach_taps(
         sites: &[CaptureSite],
-        options: &Options,
-        host: Host,
+        options: &CaptureOptions,
+        host: HostFeatures,
         observer: &mut dyn Observer,
     ) -> Result<Self> {
         options.check_cpu()?;
@@ -433,13 +433,13 @@ impl Session {
     }
 
     /// Returns a function that reads the current counters of all interface blocks.
-    pub fn accounts(&self) -> Box<dyn Fn() -> Vec<(u32, Account)>> {
+    pub fn accounts(&self) -> Box<dyn Fn() -> Vec<(u32, PacketAccount)>> {
         let points = self.assembly.points.clone();
         let joined = Rc::clone(&self.joined);
         Box::new(move || {
             let of = |point: &Point| {
                 let first = point.interfaces.first().copied().unwrap_or(0);
-                (first, Account::from_ring(&point.account()))
+                (first, PacketAccount::from_ring(&point.account()))
             };
             points.iter().chain(&*joined.borrow()).map(of).collect()
         })

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use trawl_sys::interface::Interface;
-use trawl_sys::netlink::{Link, Netlink};
+use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::{Error, Result, names};
 
@@ -162,7 +162,7 @@ impl Pattern {
             if unchanged.has(name.as_deref()) {
                 continue;
             }
-            let matching = |link: &&Link| match self.name.as_str() {
+            let matching = |link: &&LinkRecord| match self.name.as_str() {
                 ANY => link.flags & IFF_UP != 0,
                 pattern => names::matches(pattern, &link.name),
             };
@@ -202,14 +202,14 @@ impl Pattern {
 /// Namespaces in which no interface has appeared, by identity.
 #[derive(Debug, Default)]
 struct Unchanged {
-    here: bool,
+    own: bool,
     others: HashSet<(u64, u64)>,
 }
 
 impl Unchanged {
     fn new(namespaces: &[Option<Namespace>]) -> Self {
         Self {
-            here: namespaces.contains(&None),
+            own: namespaces.contains(&None),
             others: namespaces
                 .iter()
                 .flatten()
@@ -221,7 +221,7 @@ impl Unchanged {
     /// Returns true for an unchanged namespace; `None` is the present one.
     fn has(&self, name: Option<&str>) -> bool {
         match name {
-            None => self.here,
+            None => self.own,
             Some(name) => {
                 netns::identity_of(name).is_some_and(|identity| self.others.contains(&identity))
             }
@@ -247,7 +247,7 @@ fn namespaces(wanted: Option<&str>) -> Vec<Option<String>> {
     }
 }
 
-fn links_in(namespace: Option<&str>) -> Result<Vec<Link>> {
+fn links_in(namespace: Option<&str>) -> Result<Vec<LinkRecord>> {
     let namespace = namespace.map(Namespace::open).transpose()?;
     Netlink::open(namespace.as_ref())?.links()
 }

@@ -1,7 +1,7 @@
 //! The summary of a capture: the counters of each hook point, and their sum.
 
 use serde::Serialize;
-use trawl_pipeline::account::Account;
+use trawl_pipeline::account::PacketAccount;
 
 use crate::event::{Event, Gap, LibraryFigures, OutputSummary, TriggerReport};
 use crate::options::Stamps;
@@ -15,7 +15,7 @@ pub struct PointSummary {
     #[serde(skip_serializing_if = "str::is_empty")]
     pub mode: &'static str,
     #[serde(flatten)]
-    pub account: Account,
+    pub account: PacketAccount,
     /// Statistics of the library that reads the packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<LibraryFigures>,
@@ -39,7 +39,7 @@ fn is_zero(value: &u64) -> bool {
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     #[serde(flatten)]
-    pub total: Account,
+    pub total: PacketAccount,
     pub seconds: f64,
     /// Reason for which the capture ended.
     pub ended: String,
@@ -60,7 +60,7 @@ pub struct Summary {
 
 impl Summary {
     /// Returns the counters of each hook point by its interface.
-    pub fn accounts(&self) -> impl Iterator<Item = (&str, &Account)> + Clone {
+    pub fn accounts(&self) -> impl Iterator<Item = (&str, &PacketAccount)> + Clone {
         let points = self.interfaces.iter();
         points.map(|point| (point.interface.as_str(), &point.account))
     }

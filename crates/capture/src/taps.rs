@@ -22,7 +22,7 @@ use trawl_sys::{Error, Result};
 use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason, LibraryFigures};
-use crate::options::Options;
+use crate::options::CaptureOptions;
 use table::Facts;
 use watch::Sight;
 
@@ -110,7 +110,12 @@ pub trait AttachedTap: fmt::Debug {
 }
 
 /// Refuses --cpu for a tap whose source does not report the CPU of a packet.
-pub(crate) fn refuse_cpu(options: &Options, tap: &str, why: &str, fix: &'static str) -> Result<()> {
+pub(crate) fn refuse_cpu(
+    options: &CaptureOptions,
+    tap: &str,
+    why: &str,
+    fix: &'static str,
+) -> Result<()> {
     match options.cpu {
         Some(_) => {
             let what = format!("cannot choose packets by CPU with the {tap} tap");

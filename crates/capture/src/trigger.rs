@@ -14,7 +14,7 @@ use trawl_packet::pcapng::block::{
 };
 use trawl_packet::pcapng::write;
 use trawl_packet::verdict::Kind;
-use trawl_pipeline::{Blocks, Counts, Outcome, Pressure, Stage, Writer};
+use trawl_pipeline::{Blocks, Counts, Pressure, Stage, WriteOutcome, Writer};
 use trawl_sys::{Error, Result, clock};
 
 use crate::capture_site::CaptureSite;
@@ -472,7 +472,7 @@ impl Stage for Trigger {
         armed.write_comment()
     }
 
-    fn account(&mut self, outcome: &mut Outcome) {
+    fn account(&mut self, outcome: &mut WriteOutcome) {
         self.spill();
         outcome.unwritten.add_all(&self.unwritten);
     }
@@ -623,8 +623,8 @@ mod tests {
             })
         }
 
-        fn finish(&mut self) -> Outcome {
-            Outcome::default()
+        fn finish(&mut self) -> WriteOutcome {
+            WriteOutcome::default()
         }
     }
 
@@ -712,7 +712,7 @@ mod tests {
     fn packets_held_at_an_error_are_unwritten() {
         let mut sink = busy();
         let mut trigger = fired(&mut sink, 10);
-        let mut outcome = Outcome::default();
+        let mut outcome = WriteOutcome::default();
         trigger.account(&mut outcome);
         assert_eq!(outcome.unwritten.total(), 11);
         assert_eq!(trigger.shared.borrow().not_kept(&[0]), 0);

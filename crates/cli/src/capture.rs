@@ -21,7 +21,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use trawl_bpf::layout::RECORD_MAX_CAPTURED;
-use trawl_capture::assembly::Host;
+use trawl_capture::assembly::HostFeatures;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::event::Event;
 use trawl_capture::options::TimeSource;
@@ -114,7 +114,7 @@ fn carry_out(plan: &CapturePlan, display: &Display, sites: Vec<CaptureSite>) -> 
         Some(file) => loans::take(&plan.sources, file, &mut observer)?,
         None => Vec::new(),
     };
-    let attached = session::attach(&sites, options, Host::this(), &mut observer)?;
+    let attached = session::attach(&sites, options, HostFeatures::this(), &mut observer)?;
     // A deleted namespace ends once no process holds it: the session releases the namespaces of vanished interfaces.
     drop(sites);
     let geometry = attached.session().geometry();

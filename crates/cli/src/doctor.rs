@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trawl_capture::doctor::{self, Finding, State};
+use trawl_capture::doctor::{self, CheckState, Finding};
 use trawl_capture::taps::table::{self, Facts, Missing};
 use trawl_io::dpdk::{self, Presence};
 use trawl_io::libpcap::Library;
@@ -92,10 +92,10 @@ fn for_people(findings: &[Finding], colours: bool) -> String {
             area = &finding.area;
         }
         let (mark, colour) = match finding.state {
-            State::Ok => ("ok", "32"),
-            State::Info => ("- ", ""),
-            State::Warn => ("! ", "33"),
-            State::Problem => ("x ", "31"),
+            CheckState::Ok => ("ok", "32"),
+            CheckState::Info => ("- ", ""),
+            CheckState::Warn => ("! ", "33"),
+            CheckState::Problem => ("x ", "31"),
         };
         let mark = paint(mark, colour, colours);
         let _ = writeln!(
@@ -116,7 +116,7 @@ fn for_people(findings: &[Finding], colours: bool) -> String {
             .filter(|finding| finding.state == state)
             .count()
     };
-    let (problems, warnings) = (count(State::Problem), count(State::Warn));
+    let (problems, warnings) = (count(CheckState::Problem), count(CheckState::Warn));
     let plural = |n: usize| if n == 1 { "" } else { "s" };
     let _ = writeln!(
         text,
@@ -247,7 +247,7 @@ fn dpdk_helper() -> String {
 mod tests {
     use super::*;
 
-    fn finding(state: State, fix: Option<&str>) -> Finding {
+    fn finding(state: CheckState, fix: Option<&str>) -> Finding {
         Finding {
             area: "kernel".to_owned(),
             subject: "thing".to_owned(),
@@ -261,8 +261,8 @@ mod tests {
     #[test]
     fn lines_are_aligned_and_counted() {
         let findings = [
-            finding(State::Ok, None),
-            finding(State::Problem, Some("do it")),
+            finding(CheckState::Ok, None),
+            finding(CheckState::Problem, Some("do it")),
         ];
         let text = for_people(&findings, false);
         assert_eq!(
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn colours_are_only_there_when_wanted() {
-        let findings = [finding(State::Warn, None)];
+        let findings = [finding(CheckState::Warn, None)];
         assert!(!for_people(&findings, false).contains('\x1b'));
         assert!(for_people(&findings, true).contains("\x1b[33m!"));
     }

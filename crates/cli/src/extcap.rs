@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use trawl_attach::snapshot;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{At, Direction, Options, Programs, Sample};
+use trawl_capture::options::{At, CaptureOptions, Direction, Programs, Sample};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
 use trawl_capture::taps::table::{self, Facts};
@@ -21,8 +21,8 @@ use trawl_filter::compile;
 use trawl_filter::select::{Question, Selector};
 use trawl_packet::pcapng::block::{ByteOrder, blocks};
 use trawl_packet::verdict;
-use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
-use trawl_sys::netlink::{Link, Netlink};
+use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
+use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::{self, Namespace};
 use trawl_sys::process::own_binary;
 use trawl_sys::{Error, Result, create, errno};
@@ -210,7 +210,7 @@ fn interfaces() -> String {
     text
 }
 
-fn describe(name: &str, link: &Link) -> String {
+fn describe(name: &str, link: &LinkRecord) -> String {
     let what = match (link.is_up(), link.xdp.is_empty()) {
         (false, _) => " (down)",
         (true, true) => "",
@@ -371,7 +371,7 @@ fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
         true => Filter::Inner(filter),
         false => Filter::Expression(filter),
     });
-    let options = Options {
+    let options = CaptureOptions {
         at,
         direction,
         verdicts,
@@ -501,8 +501,8 @@ impl Writer for Fifo {
         Ok(Pressure::Idle)
     }
 
-    fn finish(&mut self) -> Outcome {
-        Outcome::default()
+    fn finish(&mut self) -> WriteOutcome {
+        WriteOutcome::default()
     }
 }
 

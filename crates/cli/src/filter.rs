@@ -11,7 +11,7 @@ use std::time::Instant;
 use clap::{ArgAction, ValueEnum};
 use serde::Serialize;
 use trawl_bpf::info;
-use trawl_bpf::probe::{Answer, Feature};
+use trawl_bpf::probe::{KernelFeature, ProbeAnswer};
 use trawl_bpf::program::{self, HAS_FRAGS, LoadOptions};
 use trawl_capture::filter::{Block, Filter};
 use trawl_filter::lower::Lowered;
@@ -100,7 +100,10 @@ impl HookName {
             Self::Tc => Target::tc(),
         };
         // A user who may not load programs cannot probe this either; most kernels have these jumps.
-        let gotol = !matches!(Feature::FarJumps.probe(), Answer::NotSupported { .. });
+        let gotol = !matches!(
+            KernelFeature::FarJumps.probe(),
+            ProbeAnswer::NotSupported { .. }
+        );
         Target { gotol, ..target }
     }
 

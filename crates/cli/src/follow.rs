@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use trawl_bpf::layout::drop::FOLLOW_BRANCH;
-use trawl_capture::assembly::Host;
+use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
-use trawl_capture::options::{At, Drops, Memory, MemorySize, Options};
+use trawl_capture::options::{At, CaptureOptions, Drops, Memory, MemorySize};
 use trawl_capture::session::{self, Ended};
 use trawl_capture::taps::drop::Along;
 use trawl_packet::decode::{Transport, summary};
 use trawl_packet::verdict;
-use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
+use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, clock, process};
 use trawl_view::print::{PrintOptions, Printer, Timestamp};
@@ -92,7 +92,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         ..Drops::default()
     };
     let sites = Along::find(&drops)?.with_programs();
-    let options = Options {
+    let options = CaptureOptions {
         at: Some(At::Both),
         memory: Memory::growing_to(args.memory.map_or(MemorySize::Usual, MemorySize::Total)),
         ..watching_drops(drops, &args.expression, args.duration)
@@ -104,7 +104,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             is_whole.then(|| format!("following packets on {} (experimental)", point.label))
         },
     };
-    let attached = session::attach(&sites, &options, Host::this(), &mut observer)?;
+    let attached = session::attach(&sites, &options, HostFeatures::this(), &mut observer)?;
     let confined = attached.confine(None, Capabilities::empty())?;
     let mut sink = Following {
         packets: capture::shown::packets(confined.session()),
@@ -249,8 +249,8 @@ impl Writer for Following {
         self.end_old().map(|()| Pressure::Idle)
     }
 
-    fn finish(&mut self) -> Outcome {
-        Outcome::default()
+    fn finish(&mut self) -> WriteOutcome {
+        WriteOutcome::default()
     }
 }
 

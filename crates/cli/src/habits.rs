@@ -13,7 +13,7 @@ pub fn is_interface(text: &str) -> bool {
         return !name.is_empty()
             && trawl_capture::capture_site::CaptureSite::find(text, None).is_ok();
     }
-    Netlink::here().is_ok_and(|mut netlink| netlink.link(text).is_ok())
+    Netlink::current().is_ok_and(|mut netlink| netlink.link(text).is_ok())
 }
 
 /// Adds the command to type to an error about a command line.

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command, FromArgMatches, Subcommand, value_parser};
-use trawl_capture::doctor::{Finding, State};
+use trawl_capture::doctor::{CheckState, Finding};
 use trawl_sys::process::companion;
 use trawl_sys::{Error, Result};
 
@@ -98,15 +98,15 @@ impl Helper {
     /// Returns what `trawl doctor` finds.
     pub fn finding(&self) -> Finding {
         let (state, text, fix) = match companion(self.program) {
-            Ok(Some(path)) => (State::Ok, path.display().to_string(), None),
+            Ok(Some(path)) => (CheckState::Ok, path.display().to_string(), None),
             Ok(None) => (
-                State::Info,
+                CheckState::Info,
                 "not installed".to_owned(),
                 Some(self.build.to_owned()),
             ),
             Err(error) => {
                 let fix = error.how_to_fix().map(str::to_owned);
-                (State::Warn, error.why().to_owned(), fix)
+                (CheckState::Warn, error.why().to_owned(), fix)
             }
         };
         Finding {
@@ -289,6 +289,6 @@ mod tests {
         };
         let error = NONE.command().expect_err("it does not exist");
         assert!(error.to_string().contains("make build-nothing"), "{error}");
-        assert_eq!(NONE.finding().state, State::Info);
+        assert_eq!(NONE.finding().state, CheckState::Info);
     }
 }

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use trawl_capture::TapChoice;
-use trawl_capture::assembly::Host;
+use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{Drops, Memory, MemorySize, Options};
+use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Attached, Ended, Observer};
 use trawl_capture::sources::Sources;
 use trawl_capture::summary::Summary;
 use trawl_capture::taps::table;
-use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
+use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 use trawl_ring::SHARE_MIN;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
@@ -89,7 +89,7 @@ impl Wanted {
         };
         let usual = args::usual(&taps);
         let expression = self.filter.join(" ");
-        let options = Options {
+        let options = CaptureOptions {
             drops: usual.drops.clone().map(|drops| Drops {
                 namespaces: self.netns.iter().cloned().collect(),
                 ..drops
@@ -135,7 +135,7 @@ pub fn run_into(plan: &CapturePlan, writer: &mut dyn Writer) -> Result<()> {
 
 fn attach(plan: &CapturePlan, observer: &mut dyn Observer) -> Result<Attached> {
     let sites = capture::interfaces::find(plan)?;
-    session::attach(&sites, &plan.options, Host::this(), observer)
+    session::attach(&sites, &plan.options, HostFeatures::this(), observer)
 }
 
 fn into_result(ended: Ended) -> Result<()> {
@@ -178,8 +178,8 @@ impl Writer for Viewed<'_, '_, '_> {
         })
     }
 
-    fn finish(&mut self) -> Outcome {
-        Outcome::default()
+    fn finish(&mut self) -> WriteOutcome {
+        WriteOutcome::default()
     }
 }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
-use trawl_attach::{OldMaps, Request};
+use trawl_attach::{AttachRequest, OldMaps};
 use trawl_guard::{state, values};
-use trawl_program::safety::Care;
-use trawl_program::unload::{self, Which};
+use trawl_program::safety::SessionCare;
+use trawl_program::unload::{self, UnloadChoice};
 use trawl_program::{Site, swap};
 use trawl_sys::confirm::{self, Pending};
 use trawl_sys::netlink::XdpMode;
@@ -153,13 +153,13 @@ pub struct AttachArgs {
 }
 
 impl AttachArgs {
-    pub fn request(&self, priority: Option<u32>) -> Request {
-        self.consent.limits(Request {
+    pub fn request(&self, priority: Option<u32>) -> AttachRequest {
+        self.consent.limits(AttachRequest {
             mode: self.mode,
             replace: self.replace,
             priority,
             tappable: self.tappable,
-            ..Request::default()
+            ..AttachRequest::default()
         })
     }
 }
@@ -195,10 +195,10 @@ impl Change<'_> {
         let (scope, command) = (self.scope()?, confirm_command());
         match self {
             Self::Programs(site) => {
-                confirm::begin(&scope, &command, time, &swap::Back::note(site)?)
+                confirm::begin(&scope, &command, time, &swap::ProgramBackup::note(site)?)
             }
             Self::Guard(namespace, replaced) => {
-                let back = state::Back::note(*namespace, replaced)?;
+                let back = state::GuardBackup::note(*namespace, replaced)?;
                 confirm::begin(&scope, &command, time, &back)
             }
         }
@@ -218,26 +218,26 @@ impl Change<'_> {
 
 impl Consent {
     /// Returns the care to take: unless agreed to, a change that may cut a session is refused.
-    pub fn care(&self) -> Care {
+    pub fn care(&self) -> SessionCare {
         match self.yes || self.confirm.is_some() {
-            true => Care::Without,
-            false => Care::ForTheSession,
+            true => SessionCare::Without,
+            false => SessionCare::ForTheSession,
         }
     }
 
     /// Refuses to unload a program that this command's session needs, unless that was agreed to.
-    pub fn check_unload(&self, site: &Site, which: Which) -> Result<()> {
+    pub fn check_unload(&self, site: &Site, which: UnloadChoice) -> Result<()> {
         match self.yes {
             true => Ok(()),
-            false => unload::check_unload(site, which, self.care() == Care::ForTheSession),
+            false => unload::check_unload(site, which, self.care() == SessionCare::ForTheSession),
         }
     }
 
     /// Sets the damage that an attached program may do: with `--confirm` anything that can be reverted, with `--yes`
     /// everything.
-    pub fn limits(&self, request: Request) -> Request {
-        let careful = self.care() == Care::ForTheSession;
-        Request {
+    pub fn limits(&self, request: AttachRequest) -> AttachRequest {
+        let careful = self.care() == SessionCare::ForTheSession;
+        AttachRequest {
             maps: match request.maps {
                 OldMaps::Keep => OldMaps::Keep,
                 _ if careful => OldMaps::Ask,

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use trawl_capture::TapChoice;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{Memory, Options};
+use trawl_capture::options::{CaptureOptions, Memory};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
 use trawl_filter::CompilerOptions;
@@ -39,7 +39,7 @@ use crate::json;
 
 pub fn run(args: ReadArgs) -> Result<ExitCode> {
     if args.list_interfaces {
-        let options = Options::new(TapChoice::Auto, Memory::default());
+        let options = CaptureOptions::new(TapChoice::Auto, Memory::default());
         let plan = CapturePlan::new(Sources::default(), options);
         return interfaces::list(&plan, args.json.is_some());
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use trawl_guard::state as guard;
 use trawl_program::Site;
 use trawl_program::bundled::route::{self, Port};
-use trawl_program::unload::Which;
+use trawl_program::unload::UnloadChoice;
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result};
 
@@ -76,7 +76,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
 fn find(interfaces: &[String], netns: &NetnsArg) -> Result<Vec<Site>> {
     let mut sites: Vec<Site> = Vec::new();
     for site in find_all(interfaces, netns)? {
-        if sites.iter().any(|other| !other.is_beside(&site)) {
+        if sites.iter().any(|other| !other.shares_namespace(&site)) {
             return Err(Error::usage(
                 format!("cannot route on {}", site.label()),
                 "the ports of a router are all in one namespace",
@@ -98,13 +98,13 @@ fn load(args: &Load) -> Result<()> {
         guard::around(&sites, || route::load(&sites, &request))
     })?;
     if !attach.json {
-        let told = loaded.told.iter().chain(&loaded.warnings);
+        let told = loaded.notices.iter().chain(&loaded.warnings);
         told.for_each(|text| terminal::say(text));
     }
     let document = LoadDocument {
         ports: loaded.ports.iter().map(PortDocument::new).collect(),
         vlans: &loaded.vlans,
-        notices: &loaded.told,
+        notices: &loaded.notices,
         warnings: &loaded.warnings,
     };
     json::print_as(attach.json, &document, || {
@@ -189,7 +189,7 @@ fn unload(args: &UnloadArgs) -> Result<()> {
     for site in &sites {
         if let Some(installed) = route::installed_on(site)? {
             args.consent
-                .check_unload(site, Which::One(installed.id()))?;
+                .check_unload(site, UnloadChoice::One(installed.id()))?;
         }
     }
     args.consent.change(&sites, || route::unload(&sites))?;

@@ -18,7 +18,7 @@ use trawl_bpf::bpffs;
 use trawl_capture::summary::Summary;
 use trawl_packet::verdict;
 use trawl_sys::events::{self, Signals};
-use trawl_sys::privilege::Kept;
+use trawl_sys::privilege::KeptPrivileges;
 use trawl_sys::{Error, Result, clock, host};
 use trawl_view::drop::Drop;
 use trawl_view::record::PacketView;
@@ -125,7 +125,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let signals = Signals::watch()?;
     let shared: Shared = Arc::default();
     let served = Arc::clone(&shared);
-    let takes = Kept {
+    let takes = KeptPrivileges {
         user: None,
         capabilities: figures::TAKES,
     };

@@ -13,7 +13,7 @@ use serde::Serialize;
 use trawl_bpf::{bpffs, info};
 use trawl_sys::events::{self, Signals};
 use trawl_sys::keyboard::Keyboard;
-use trawl_sys::privilege::Kept;
+use trawl_sys::privilege::KeptPrivileges;
 use trawl_sys::{Error, Result};
 use trawl_view::record::PacketView;
 use trawl_view::stat::{Count, Counted, Flow, FlowKey, Interface, Statistics};
@@ -162,7 +162,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let _ = bpffs::hold();
     if args.interfaces.is_empty() {
         let signals = Signals::watch()?;
-        let takes = Kept {
+        let takes = KeptPrivileges {
             user: None,
             capabilities: figures::TAKES,
         };

@@ -10,17 +10,17 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use trawl_capture::TapChoice;
-use trawl_capture::assembly::Host;
+use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{Drops, Memory, MemorySize, Options};
+use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Ended, Observer};
 use trawl_capture::sources::Sources;
 use trawl_capture::summary::Summary;
-use trawl_pipeline::account::Account;
-use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
+use trawl_pipeline::account::PacketAccount;
+use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 use trawl_sys::{Error, Result};
 use trawl_view::record::RingPackets;
 use trawl_view::why::Tally;
@@ -69,7 +69,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         started: |point| Some(format!("looking for drops on {}", point.label)),
     };
     let confined =
-        session::attach(&sites, &plan.options, Host::this(), &mut observer)?.keep_rights();
+        session::attach(&sites, &plan.options, HostFeatures::this(), &mut observer)?.keep_rights();
     // An expression cannot select among counters.
     let counted = args.expression.is_empty();
     let counted = counted
@@ -121,15 +121,19 @@ fn plan(args: &Args) -> CapturePlan {
 }
 
 /// Returns the options of a capture at drops whose records this process reads itself.
-pub fn watching_drops(drops: Drops, expression: &[String], duration: Option<Duration>) -> Options {
+pub fn watching_drops(
+    drops: Drops,
+    expression: &[String],
+    duration: Option<Duration>,
+) -> CaptureOptions {
     let expression = expression.join(" ");
     let memory = Memory::growing_to(MemorySize::ForEachCpu(RING_SIZE));
-    Options {
+    CaptureOptions {
         drops: Some(drops),
         filter: (!expression.is_empty()).then_some(Filter::Expression(expression)),
         snaplen: SNAPLEN,
         duration,
-        ..Options::new(TapChoice::Drop, memory)
+        ..CaptureOptions::new(TapChoice::Drop, memory)
     }
 }
 
@@ -190,7 +194,7 @@ impl Tallying {
         self.clear();
         self.shown = Instant::now();
         let differences = differences(self.counted.as_deref()).unwrap_or_default();
-        let (tally, account) = (self.tally.borrow(), Account::default());
+        let (tally, account) = (self.tally.borrow(), PacketAccount::default());
         let report = LossReport::new(&tally, &differences, &account, &mut self.advice);
         let (text, lines) = terminal::fitted(&report.to_string());
         self.lines = lines;
@@ -222,7 +226,7 @@ impl Writer for Tallying {
         Ok(Pressure::Idle)
     }
 
-    fn finish(&mut self) -> Outcome {
-        Outcome::default()
+    fn finish(&mut self) -> WriteOutcome {
+        WriteOutcome::default()
     }
 }

@@ -12,8 +12,8 @@ use clap::Subcommand;
 use serde::Serialize;
 use trawl_guard::state as guard;
 use trawl_program::Site;
-use trawl_program::status::{Map, maps_of};
-use trawl_program::unload::{self, Which};
+use trawl_program::status::{MapStatus, maps_of};
+use trawl_program::unload::{self, UnloadChoice};
 use trawl_sys::{Error, Result};
 
 use crate::args::{NetnsArg, interface_and_rest};
@@ -108,12 +108,14 @@ fn unload(args: &Unload) -> Result<()> {
         Error::usage("cannot unload a program", why).fix("trawl xdp unload IF [ID | --all]")
     };
     let which = match (rest, args.all) {
-        ([], true) => Which::All,
-        ([], false) => Which::Own,
+        ([], true) => UnloadChoice::All,
+        ([], false) => UnloadChoice::Own,
         ([id], false) => {
             let id = id.to_string_lossy();
             let number = id.parse();
-            Which::One(number.map_err(|_| refused(format!("'{id}' is not a program's number")))?)
+            UnloadChoice::One(
+                number.map_err(|_| refused(format!("'{id}' is not a program's number")))?,
+            )
         }
         _ => return Err(refused("one number is possible, or --all".to_owned())),
     };
@@ -134,10 +136,10 @@ fn unload(args: &Unload) -> Result<()> {
 /// The JSON output of `xdp maps`.
 #[derive(Debug, Serialize)]
 struct MapsDocument<'a> {
-    maps: &'a [Map],
+    maps: &'a [MapStatus],
 }
 
-fn maps_for_people(maps: &[Map]) -> String {
+fn maps_for_people(maps: &[MapStatus]) -> String {
     if maps.is_empty() {
         return "no maps\n".to_owned();
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Write as _;
 
 use serde::{Deserialize, Serialize};
-use trawl_sys::error::Kind;
+use trawl_sys::error::ErrorKind;
 pub use trawl_sys::units::{rounded, rounded_option};
 use trawl_sys::{Error, Result};
 use trawl_view::text;
@@ -121,8 +121,8 @@ pub fn is_wanted() -> bool {
 /// Writes an error to standard error: standard output holds results only.
 pub fn report(error: &Error) {
     let kind = match error.kind() {
-        Kind::Usage => "usage",
-        Kind::Failed => "failed",
+        ErrorKind::Usage => "usage",
+        ErrorKind::Failed => "failed",
     };
     write_failure(Details {
         kind,

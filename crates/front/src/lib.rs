@@ -9,7 +9,7 @@ pub mod terminal;
 
 use std::process::ExitCode;
 
-use trawl_sys::error::Kind;
+use trawl_sys::error::ErrorKind;
 
 /// Returns the exit status of a command that completed, by its result.
 pub fn exit_code(is_well: bool) -> ExitCode {
@@ -37,8 +37,8 @@ pub fn end(result: trawl_sys::Result<ExitCode>) -> ExitCode {
             terminal::say(&error.to_string());
         }
         match error.kind() {
-            Kind::Usage => ExitCode::from(2),
-            Kind::Failed => ExitCode::from(1),
+            ErrorKind::Usage => ExitCode::from(2),
+            ErrorKind::Failed => ExitCode::from(1),
         }
     })
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use trawl_pipeline::account::Account;
+use trawl_pipeline::account::PacketAccount;
 use trawl_sys::{create, run};
 
 /// The summary of another command's capture.
@@ -27,7 +27,7 @@ pub struct RunningCapture {
 }
 
 impl RunningCapture {
-    pub fn new(total: &Account) -> Self {
+    pub fn new(total: &PacketAccount) -> Self {
         Self {
             pid: std::process::id(),
             seen: total.seen,

@@ -19,7 +19,7 @@ use trawl_sys::netns::Namespace;
 use trawl_sys::units::{rounded, rounded_option};
 use trawl_sys::{Error, Result};
 
-pub use trawl_io::receive::{FlowKey, Verdict};
+pub use trawl_io::receive::{FlowKey, ReceiveVerdict};
 
 /// Name of the program in messages.
 const NAME: &str = "the receiver";
@@ -30,7 +30,7 @@ pub struct ReceiverOptions<'a> {
     pub namespace: Option<&'a Namespace>,
     pub interface: &'a str,
     /// Fate of stamped packets.
-    pub verdict: Verdict,
+    pub verdict: ReceiveVerdict,
     /// Number of tracked flows; packets of others are counted only.
     pub max_flows: u32,
 }

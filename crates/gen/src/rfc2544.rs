@@ -16,7 +16,7 @@ use trawl_sys::{Error, Result};
 use crate::engine::{EngineOptions, open};
 use crate::pace::Rate;
 use crate::pattern::PatternSource;
-use crate::receive::{FlowKey, FlowReport, Latency, Receiver, ReceiverOptions, Verdict};
+use crate::receive::{FlowKey, FlowReport, Latency, ReceiveVerdict, Receiver, ReceiverOptions};
 use crate::run::{End, Figures, Sending, run};
 use crate::traffic::{Limits, Spec, pattern};
 use crate::{Engine, Source};
@@ -125,7 +125,7 @@ impl<'a> Measurement<'a> {
         let receiver = Receiver::attach(&ReceiverOptions {
             namespace: options.rx.namespace,
             interface: &options.rx.interface.name,
-            verdict: Verdict::Drop,
+            verdict: ReceiveVerdict::Drop,
             max_flows: FLOWS,
         })?;
         Ok(Self {

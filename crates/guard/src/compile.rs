@@ -16,11 +16,11 @@ use trawl_bpf::layout::guard::{
 use trawl_sys::memory::Mapping;
 use trawl_sys::{Error, Result};
 
-use crate::compile::pool::{Candidate, Entry, Pool, SHORT_LIST};
+use crate::compile::pool::{Candidate, Pool, PrefixLine, SHORT_LIST};
 use crate::rule::{
     Action, Draft, IcmpType, Match, On, PROTOCOL_SHIFT, Ports, Rule, Services, TcpState,
 };
-use crate::set::{Default, Hits, RuleSet};
+use crate::set::{Hits, InterfaceDefault, RuleSet};
 use crate::values::{MacPrefix, Prefix};
 
 const NANOSECONDS: u64 = 1_000_000_000;
@@ -46,8 +46,8 @@ fn key(prefix: Option<Prefix>) -> Key {
 }
 
 /// The rules of one source: the positions of rules without a destination, and those with one.
-#[derive(Debug, std::default::Default)]
-struct Source {
+#[derive(Debug, Default)]
+struct SourceRules {
     own: Vec<usize>,
     destinations: BTreeMap<Key, Vec<usize>>,
 }
@@ -143,8 +143,8 @@ pub fn definitions_in(bytes: &[u8]) -> usize {
 }
 
 /// Returns the rules that can apply to packets of one IP version, by source and destination.
-fn sources(rules: &[Rule], ipv6: bool) -> BTreeMap<Key, Source> {
-    let mut all: BTreeMap<Key, Source> = BTreeMap::new();
+fn sources(rules: &[Rule], ipv6: bool) -> BTreeMap<Key, SourceRules> {
+    let mut all: BTreeMap<Key, SourceRules> = BTreeMap::new();
     for (place, rule) in rules.iter().enumerate() {
         let Match {
             source,
@@ -180,7 +180,7 @@ struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
-    fn sources(&mut self, sources: &BTreeMap<Key, Source>) -> u64 {
+    fn sources(&mut self, sources: &BTreeMap<Key, SourceRules>) -> u64 {
         let lines = self.reserve(sources.len());
         // The source prefixes come first, their destinations after them.
         let at = self.prefixes.len();
@@ -256,11 +256,11 @@ impl Compiler<'_> {
         }
     }
 
-    fn defaults(&mut self, defaults: &[Default]) -> u64 {
-        let mut entries: Vec<Entry> = defaults
+    fn defaults(&mut self, defaults: &[InterfaceDefault]) -> u64 {
+        let mut entries: Vec<PrefixLine> = defaults
             .iter()
             .enumerate()
-            .map(|(number, default)| Entry {
+            .map(|(number, default)| PrefixLine {
                 key: u128::from(default.on.index) << 96,
                 length: 32,
                 line: (self.first_rule + self.rules.len() + number) as u32,
@@ -311,8 +311,8 @@ fn nested<'k>(keys: impl Iterator<Item = &'k Key>, first_line: usize) -> Vec<Gua
 }
 
 /// Returns the prefixes that contain no other, which are the possible results of a search.
-fn innermost<'k>(keys: impl Iterator<Item = &'k Key>, first_line: usize) -> Vec<Entry> {
-    let mut entries: Vec<Entry> = Vec::new();
+fn innermost<'k>(keys: impl Iterator<Item = &'k Key>, first_line: usize) -> Vec<PrefixLine> {
+    let mut entries: Vec<PrefixLine> = Vec::new();
     for (number, (key, length)) in keys.enumerate() {
         // Sorted, a prefix comes right before the first one inside it.
         if let Some(last) = entries.last()
@@ -320,7 +320,7 @@ fn innermost<'k>(keys: impl Iterator<Item = &'k Key>, first_line: usize) -> Vec<
         {
             entries.pop();
         }
-        entries.push(Entry {
+        entries.push(PrefixLine {
             key: *key,
             length: *length,
             line: (first_line + number) as u32,
@@ -388,7 +388,7 @@ fn extra_line(what: &Match) -> GuardExtra {
     }
 }
 
-fn default_line(default: &Default) -> GuardRule {
+fn default_line(default: &InterfaceDefault) -> GuardRule {
     GuardRule {
         action: action_number(default.action),
         tcp: GUARD_TCP_ANY as u32,
@@ -522,7 +522,7 @@ fn definition_of_rule(rule: &Rule, hits: Hits) -> GuardDefinition {
     }
 }
 
-fn definition_of_default(default: &Default) -> GuardDefinition {
+fn definition_of_default(default: &InterfaceDefault) -> GuardDefinition {
     GuardDefinition {
         decided: default.hits,
         interface: name_fields(&default.on.name),
@@ -569,8 +569,12 @@ fn rule_from(rule: &GuardRule, definition: &GuardDefinition, extra: Option<&Guar
     draft.numbered(rule.id)
 }
 
-fn default_from(rule: &GuardRule, definition: &GuardDefinition, hits: u64) -> Option<Default> {
-    Some(Default {
+fn default_from(
+    rule: &GuardRule,
+    definition: &GuardDefinition,
+    hits: u64,
+) -> Option<InterfaceDefault> {
+    Some(InterfaceDefault {
         on: on_from(rule, definition)?,
         action: action_from(rule),
         hits,

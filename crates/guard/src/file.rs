@@ -141,7 +141,7 @@ impl PresetEntry {
     }
 }
 
-impl Entry {
+impl RuleEntry {
     /// Returns a rule for each combination of prefixes and ports.
     fn rules(
         self,
@@ -316,7 +316,7 @@ struct Content {
     #[serde(default)]
     interface: Vec<InterfaceEntry>,
     #[serde(default, alias = "rules")]
-    rule: Vec<Spanned<Entry>>,
+    rule: Vec<Spanned<RuleEntry>>,
     #[serde(default, alias = "presets")]
     preset: Vec<Spanned<PresetEntry>>,
 }
@@ -327,7 +327,7 @@ struct Content {
     rename_all = "kebab-case",
     expecting = "the names and values of a rule"
 )]
-struct Entry {
+struct RuleEntry {
     action: Action,
     #[serde(default)]
     src: Many<Prefix>,

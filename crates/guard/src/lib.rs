@@ -18,5 +18,5 @@ pub mod values;
 pub use rule::{Action, Draft, Match, Rule};
 pub use set::RuleSet;
 pub use state::{Guard, Post, Totals};
-pub use trawl_program::safety::Care;
+pub use trawl_program::safety::SessionCare;
 pub use values::Prefix;

@@ -12,7 +12,7 @@ use trawl_bpf::arena::{SharedArray, create_slot, fill_slot, in_slot};
 use trawl_bpf::layout::guard::{
     GUARD_LINE, GUARD_SOURCES, GuardArena, GuardDefinition, GuardSource,
 };
-use trawl_bpf::probe::Feature;
+use trawl_bpf::probe::KernelFeature;
 use trawl_bpf::{arena, map, object};
 use trawl_sys::memory::Mapping;
 use trawl_sys::{Error, Result, host};
@@ -45,7 +45,7 @@ impl Store {
     /// Creates an empty store, of the best kind that the kernel supports. Stores with different seeds can be mapped by
     /// one process at the same time.
     pub fn create(seed: u64) -> Result<Self> {
-        match Feature::Arena.probe().is_supported() {
+        match KernelFeature::Arena.probe().is_supported() {
             true => Self::new_arena(seed),
             false => Self::new_slot(),
         }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::net::UdpSocket;
 
 use trawl_program::safety;
-use trawl_sys::netlink::{Link, Netlink, carriers};
+use trawl_sys::netlink::{LinkRecord, Netlink, carriers};
 use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::session::Session;
 use trawl_sys::{Error, Result, clock};
@@ -206,7 +206,7 @@ fn ways_of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<Ha
     let mut netlink = Netlink::open(namespace)?;
     let ends = safety::ends_of(session, &mut netlink)?;
     let links = netlink.links()?;
-    let is_unknown = |link: &Link| ends.contains(&link.index) && is_tunnel(link);
+    let is_unknown = |link: &LinkRecord| ends.contains(&link.index) && is_tunnel(link);
     if ends.is_empty() || links.iter().any(is_unknown) {
         return Ok(None);
     }
@@ -232,7 +232,7 @@ fn macs_of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<Ma
 }
 
 /// Returns true for a tunnel, whose packets arrive by another interface inside other packets.
-fn is_tunnel(link: &Link) -> bool {
+fn is_tunnel(link: &LinkRecord) -> bool {
     const KINDS: [&str; 14] = [
         "tun",
         "wireguard",

@@ -16,7 +16,7 @@ pub struct Hits {
 
 /// Action on packets that no rule decides, on one interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Default {
+pub struct InterfaceDefault {
     pub on: On,
     pub action: Action,
     pub hits: u64,
@@ -26,7 +26,7 @@ pub struct Default {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSet {
     pub rules: Vec<Rule>,
-    pub defaults: Vec<Default>,
+    pub defaults: Vec<InterfaceDefault>,
     pub next_id: u32,
     pub(crate) hits: HashMap<u32, Hits>,
 }
@@ -40,8 +40,8 @@ pub struct Added {
 }
 
 /// Differences between two sets, as text for people and machines.
-#[derive(Clone, Debug, std::default::Default, PartialEq, Eq, Serialize)]
-pub struct Changes {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RuleChanges {
     pub added: Vec<Listed>,
     pub removed: Vec<Listed>,
     pub changed: Vec<Changed>,
@@ -65,7 +65,7 @@ pub struct Changed {
     pub to: String,
 }
 
-impl std::default::Default for RuleSet {
+impl Default for RuleSet {
     fn default() -> Self {
         Self {
             rules: Vec::new(),
@@ -125,13 +125,13 @@ impl RuleSet {
     }
 
     /// Lists the rules added, removed and changed between this set and its successor.
-    pub fn changes_to(&self, next: &Self) -> Changes {
+    pub fn changes_to(&self, next: &Self) -> RuleChanges {
         let listed = |rule: &Rule| Listed {
             id: rule.id,
             rule: rule.to_string(),
         };
         let before: HashMap<u32, &Rule> = self.rules.iter().map(|rule| (rule.id, rule)).collect();
-        let mut changes = Changes::default();
+        let mut changes = RuleChanges::default();
         let mut kept = HashSet::new();
         for rule in &next.rules {
             let Some(old) = before.get(&rule.id) else {
@@ -162,7 +162,7 @@ impl RuleSet {
     }
 
     /// Counts the packets that the removed and changed rules and defaults of `changes` have decided.
-    pub fn decided_by(&self, changes: &Changes) -> u64 {
+    pub fn decided_by(&self, changes: &RuleChanges) -> u64 {
         let removed = changes.removed.iter().map(|one| one.id);
         let changed = changes.changed.iter().filter_map(|one| one.of.parse().ok());
         let rules = removed.chain(changed).map(|id| {
@@ -192,7 +192,7 @@ impl RuleSet {
                 old.on = on;
                 old.action = action;
             }
-            None => self.defaults.push(Default {
+            None => self.defaults.push(InterfaceDefault {
                 on,
                 action,
                 hits: 0,

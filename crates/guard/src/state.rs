@@ -7,7 +7,7 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
-use trawl_attach::Request;
+use trawl_attach::AttachRequest;
 use trawl_attach::site::{self, DIRECTORY, Lock};
 use trawl_bpf::layout::Shared;
 use trawl_bpf::layout::guard::{GUARD_FATES, GuardAllTotals, GuardTotals};
@@ -16,18 +16,18 @@ use trawl_bpf::table::Table;
 use trawl_bpf::{bpffs, info, map, program};
 use trawl_program::bundled::GUARD;
 use trawl_program::load::Source;
-use trawl_program::safety::Care;
+use trawl_program::safety::SessionCare;
 use trawl_program::{Installed, Site, install, pins, swap as programs};
 use trawl_sys::lock::Rank;
 use trawl_sys::netlink::Netlink;
-use trawl_sys::netns::{self, Look, Mark, Namespace};
+use trawl_sys::netns::{self, Mark, Namespace, NamespaceSearch};
 use trawl_sys::warden::Undo;
 use trawl_sys::{Error, Result, clock};
 
 use crate::live::{self, Store};
 use crate::rule::{Action, On};
 use crate::session;
-use crate::set::{Default, RuleSet};
+use crate::set::{InterfaceDefault, RuleSet};
 
 pub(super) const FUNCTION: &str = "trawl_guard";
 pub(super) const FUNCTION_WITHOUT_ETHERNET: &str = "trawl_guard_ip";
@@ -137,7 +137,7 @@ impl Guard {
     /// Changes the rules. Either all of the change takes effect at once, or nothing is changed.
     pub fn change<R>(
         &self,
-        care: Care,
+        care: SessionCare,
         change: impl FnOnce(&mut RuleSet) -> Result<R>,
     ) -> Result<R> {
         self.check_programs()?;
@@ -202,8 +202,8 @@ impl Guard {
         .fix(fix))
     }
 
-    pub(super) fn put(&self, before: &RuleSet, set: RuleSet, care: Care) -> Result<()> {
-        if care == Care::ForTheSession {
+    pub(super) fn put(&self, before: &RuleSet, set: RuleSet, care: SessionCare) -> Result<()> {
+        if care == SessionCare::ForTheSession {
             session::check(self.namespace(), before, &set)?;
         }
         self.store.publish(&set)
@@ -287,7 +287,7 @@ pub fn sweep() {
     let here = Mark::of(None).ok();
     let mut left: Vec<(Mark, PathBuf)> = paths.filter_map(with_mark).collect();
     left.retain(|(mark, _)| Some(*mark) != here);
-    let mut look = Look::default();
+    let mut look = NamespaceSearch::default();
     left.retain(|(mark, _)| mark.is_gone(&mut look));
     if left.is_empty() {
         return;
@@ -430,7 +430,7 @@ const PRIORITY: u32 = 10;
 /// Refuses to replace a program whose rules are known to no pin, and would be lost with it.
 fn refuse_to_forget(site: &Site, installed: &Installed) -> Result<()> {
     let set = Store::of(installed.map(SET)?)?.read()?;
-    let allows = |one: &Default| one.action == Action::Allow;
+    let allows = |one: &InterfaceDefault| one.action == Action::Allow;
     if set.rules.is_empty() && set.defaults.iter().all(allows) {
         return Ok(());
     }
@@ -451,8 +451,8 @@ impl Guard {
         &self,
         site: &Site,
         default: Option<Action>,
-        request: &Request,
-        care: Care,
+        request: &AttachRequest,
+        care: SessionCare,
     ) -> Result<Installed> {
         let on = On {
             index: site.index(),
@@ -521,7 +521,7 @@ impl Guard {
         }
     }
 
-    fn attach(&self, site: &Site, request: &Request) -> Result<Installed> {
+    fn attach(&self, site: &Site, request: &AttachRequest) -> Result<Installed> {
         let function = match site.has_ethernet()? {
             true => FUNCTION,
             false => FUNCTION_WITHOUT_ETHERNET,
@@ -534,7 +534,7 @@ impl Guard {
         let old = installed_on(site)?;
         let before = old.as_ref().and_then(Installed::seat);
         let before = before.map(|seat| seat.priority);
-        let request = Request {
+        let request = AttachRequest {
             priority: request.priority.or(before).or(Some(PRIORITY)),
             ..*request
         };
@@ -556,16 +556,16 @@ pub fn scope(namespace: Option<&Namespace>) -> Result<String> {
 
 /// The guard before a change that awaits confirmation.
 #[derive(Debug)]
-pub struct Back {
+pub struct GuardBackup {
     namespace: Option<Namespace>,
     rules: RuleSet,
     /// The indices of the interfaces that it was on.
     guarded: Vec<u32>,
     /// The programs that it replaced on other interfaces.
-    others: Vec<programs::Back>,
+    others: Vec<programs::ProgramBackup>,
 }
 
-impl Back {
+impl GuardBackup {
     /// Records the state in force. `replaced`: the interfaces on which the guard replaces other programs.
     pub fn note(namespace: Option<&Namespace>, replaced: &[Site]) -> Result<Self> {
         let guard = Guard::find(namespace)?;
@@ -578,7 +578,10 @@ impl Back {
             None => (RuleSet::default(), Vec::new()),
         };
         let is_new = |site: &&Site| !guarded.contains(&site.index());
-        let others = replaced.iter().filter(is_new).map(programs::Back::note);
+        let others = replaced
+            .iter()
+            .filter(is_new)
+            .map(programs::ProgramBackup::note);
         Ok(Self {
             namespace: namespace.cloned(),
             rules,
@@ -597,13 +600,15 @@ impl Back {
                 guard.unload(&site)?;
             }
         }
-        self.others.iter().try_for_each(programs::Back::put_back)?;
+        self.others
+            .iter()
+            .try_for_each(programs::ProgramBackup::put_back)?;
         // Removing the last interface removes the rules, but there may have been rules without interfaces.
         guard.replace(&self.rules)
     }
 }
 
-impl Undo for Back {
+impl Undo for GuardBackup {
     fn undo(&self) -> Result<()> {
         self.put_back()
     }

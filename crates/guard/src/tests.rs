@@ -9,7 +9,7 @@ use generated::{draft, sent, set, v4, v6};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use trawl_bpf::loader::{LoadedFile, ObjectFile};
-use trawl_bpf::probe::Feature;
+use trawl_bpf::probe::KernelFeature;
 use trawl_bpf::test_run;
 use trawl_packet::build::Template;
 use trawl_sys::clock;
@@ -42,7 +42,7 @@ impl Bench {
             return Vec::new();
         }
         let slot = Store::new_slot().expect("all kernels have arrays of maps");
-        let arena = Feature::Arena.probe().is_supported().then(|| {
+        let arena = KernelFeature::Arena.probe().is_supported().then(|| {
             static SEED: AtomicU64 = AtomicU64::new(0);
             Store::new_arena(SEED.fetch_add(1, Ordering::Relaxed)).expect("there are arenas")
         });

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The outcomes of packets at one hook point, or at all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Account {
+pub struct PacketAccount {
     pub seen: u64,
     pub filtered_out: u64,
     pub recorded: u64,
@@ -22,9 +22,9 @@ pub struct Account {
 /// Reasons that are always listed, so that a zero is visible.
 const REASONS: [&str; 2] = ["ring_full", "copy_failed"];
 
-impl Account {
-    pub fn from_ring(account: &trawl_ring::Account) -> Self {
-        let trawl_ring::Account {
+impl PacketAccount {
+    pub fn from_ring(account: &trawl_ring::RingAccount) -> Self {
+        let trawl_ring::RingAccount {
             seen,
             filtered_out,
             recorded,
@@ -94,7 +94,7 @@ impl Account {
     }
 }
 
-impl fmt::Display for Account {
+impl fmt::Display for PacketAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             seen,
@@ -134,13 +134,13 @@ mod tests {
 
     #[test]
     fn losses_are_named_in_the_line() {
-        let ring = trawl_ring::Account {
+        let ring = trawl_ring::RingAccount {
             seen: 10,
             recorded: 7,
             lost_ring_full: 3,
-            ..trawl_ring::Account::default()
+            ..trawl_ring::RingAccount::default()
         };
-        let mut account = Account::from_ring(&ring);
+        let mut account = PacketAccount::from_ring(&ring);
         assert_eq!(
             account.to_string(),
             "10 seen, 0 filtered out, 7 recorded, 3 lost (ring full: 3)"

@@ -3,7 +3,7 @@
 use trawl_packet::pcapng::block::blocks;
 use trawl_sys::Result;
 
-use crate::{Blocks, Outcome, Pressure, Writer};
+use crate::{Blocks, Pressure, WriteOutcome, Writer};
 
 /// Numbers of packets by interface block. As a writer it counts packets and keeps none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Writer for Counts {
         Ok(Pressure::Idle)
     }
 
-    fn finish(&mut self) -> Outcome {
-        Outcome::default()
+    fn finish(&mut self) -> WriteOutcome {
+        WriteOutcome::default()
     }
 }

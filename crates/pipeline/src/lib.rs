@@ -135,7 +135,7 @@ pub trait Writer {
 
     /// Waits until all packets reached their destination, and returns the outcome of all packets so far. Called again if a
     /// trailer is written after the packets.
-    fn finish(&mut self) -> Outcome;
+    fn finish(&mut self) -> WriteOutcome;
 }
 
 impl<W: Writer + ?Sized> Writer for &mut W {
@@ -147,7 +147,7 @@ impl<W: Writer + ?Sized> Writer for &mut W {
         (**self).flush()
     }
 
-    fn finish(&mut self) -> Outcome {
+    fn finish(&mut self) -> WriteOutcome {
         (**self).finish()
     }
 }
@@ -184,7 +184,7 @@ pub trait FileWriter: Writer + Send {
 
 /// The outcome of the packets that a writer received. Packets not listed here reached their destination.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct WriteOutcome {
     /// Packets lost while others were written.
     pub lost: Vec<Loss>,
     /// Packets not written because of an error, or of a reader that does not read.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use trawl_sys::Result;
 
-use crate::{Blocks, Outcome, Pressure, Writer};
+use crate::{Blocks, Pressure, WriteOutcome, Writer};
 
 /// A step between the rings and the writer: it changes blocks, leaves some out, or holds them back.
 pub trait Stage: fmt::Debug {
@@ -22,7 +22,7 @@ pub trait Stage: fmt::Debug {
     }
 
     /// Adds this stage's additions and losses to the outcome.
-    fn account(&mut self, _outcome: &mut Outcome) {}
+    fn account(&mut self, _outcome: &mut WriteOutcome) {}
 }
 
 /// A stage and the writer behind it, which together form a writer.
@@ -46,7 +46,7 @@ impl Writer for Staged<'_> {
         flushed.map(Pressure::without_segments)
     }
 
-    fn finish(&mut self) -> Outcome {
+    fn finish(&mut self) -> WriteOutcome {
         let finished = match self.has_failed {
             true => Ok(()),
             false => self.stage.finish(self.next.as_mut()),
@@ -100,7 +100,7 @@ impl<'w> Feed<'w> {
         Ok(())
     }
 
-    pub fn finish(&mut self) -> Outcome {
+    pub fn finish(&mut self) -> WriteOutcome {
         self.writer.finish()
     }
 

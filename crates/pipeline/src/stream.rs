@@ -8,7 +8,7 @@ use std::sync::Arc;
 use trawl_sys::outlet::Outlet;
 use trawl_sys::{Error, Result};
 
-use crate::{Outcome, Patience, Pressure, Reader};
+use crate::{Patience, Pressure, Reader, WriteOutcome};
 
 /// Bytes that are only useful as a whole: a block, a record or a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +66,8 @@ impl Stream {
     }
 
     /// Waits for the reader as long as it makes progress. Unread packets count as unwritten.
-    pub fn finish(&mut self) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub fn finish(&mut self) -> WriteOutcome {
+        let mut outcome = WriteOutcome::default();
         let mut patience = Patience::begin();
         loop {
             match self.push() {

@@ -6,7 +6,7 @@ pub mod route;
 pub mod stats;
 
 use redirect::{CPUS, check_cpus, far_function, is_in_stack, possible_cpus};
-use trawl_attach::Request;
+use trawl_attach::AttachRequest;
 use trawl_attach::site::Site;
 use trawl_bpf::layout::Shared;
 use trawl_bpf::layout::bundled::{
@@ -22,7 +22,7 @@ use crate::load::{Program, Source};
 use crate::readiness::Readiness;
 
 pub use crate::pins::{BALANCE, GUARD, NAMES};
-pub use redirect::{By, Target, Then};
+pub use redirect::{FarVerdict, RedirectBy, RedirectTarget};
 pub(crate) use redirect::{open_table, put_interfaces};
 
 /// `BPF_F_EXCLUDE_INGRESS`.
@@ -55,7 +55,7 @@ impl Touch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ExitVerdict {
     Drop,
     Pass,
     Aborted,
@@ -66,17 +66,17 @@ pub enum Verdict {
 /// A bundled program and its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bundled {
-    Verdict(Verdict),
-    Redirect(Target),
+    Verdict(ExitVerdict),
+    Redirect(RedirectTarget),
 }
 
 impl Bundled {
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Verdict(Verdict::Drop) => "drop",
-            Self::Verdict(Verdict::Pass) => "pass",
-            Self::Verdict(Verdict::Aborted) => "aborted",
-            Self::Verdict(Verdict::Tx) => "tx",
+            Self::Verdict(ExitVerdict::Drop) => "drop",
+            Self::Verdict(ExitVerdict::Pass) => "pass",
+            Self::Verdict(ExitVerdict::Aborted) => "aborted",
+            Self::Verdict(ExitVerdict::Tx) => "tx",
             Self::Redirect(_) => "redirect",
         }
     }
@@ -84,20 +84,20 @@ impl Bundled {
     /// The function's name in the object.
     fn function(&self) -> &'static str {
         match self {
-            Self::Verdict(Verdict::Drop) => "trawl_drop",
-            Self::Verdict(Verdict::Pass) => "trawl_pass",
-            Self::Verdict(Verdict::Aborted) => "trawl_aborted",
-            Self::Verdict(Verdict::Tx) => "trawl_tx",
-            Self::Redirect(Target::One(_, By::Helper)) => "trawl_redirect",
-            Self::Redirect(Target::One(_, By::Devmap)) => "trawl_redir_map",
-            Self::Redirect(Target::All { .. }) => "trawl_redir_all",
-            Self::Redirect(Target::Cpus { .. }) => "trawl_redir_cpu",
+            Self::Verdict(ExitVerdict::Drop) => "trawl_drop",
+            Self::Verdict(ExitVerdict::Pass) => "trawl_pass",
+            Self::Verdict(ExitVerdict::Aborted) => "trawl_aborted",
+            Self::Verdict(ExitVerdict::Tx) => "trawl_tx",
+            Self::Redirect(RedirectTarget::One(_, RedirectBy::Helper)) => "trawl_redirect",
+            Self::Redirect(RedirectTarget::One(_, RedirectBy::Devmap)) => "trawl_redir_map",
+            Self::Redirect(RedirectTarget::All { .. }) => "trawl_redir_all",
+            Self::Redirect(RedirectTarget::Cpus { .. }) => "trawl_redir_cpu",
         }
     }
 
     /// Attaches the program to the interface until it is detached. Other interfaces that it needs are made ready, and
     /// restored with it.
-    pub fn load(&self, touch: Touch, site: &Site, request: &Request) -> Result<Put> {
+    pub fn load(&self, touch: Touch, site: &Site, request: &AttachRequest) -> Result<Put> {
         self.check_headers(touch, site)?;
         let mut ready = Readiness::default();
         // In skb mode packets take the stack's own path.
@@ -129,9 +129,9 @@ impl Bundled {
             program.remember(&ready)
         };
         let mut put = install::put_alone(site, source, request, fill)?;
-        put.notices.extend(ready.told());
+        put.notices.extend(ready.notices());
         if let Self::Redirect(target) = self {
-            let request = Request {
+            let request = AttachRequest {
                 mode: put.installed.mode(),
                 ..*request
             };
@@ -149,7 +149,7 @@ impl Bundled {
         };
         let is_blind = matches!(
             self,
-            Self::Verdict(Verdict::Drop | Verdict::Pass | Verdict::Aborted)
+            Self::Verdict(ExitVerdict::Drop | ExitVerdict::Pass | ExitVerdict::Aborted)
         );
         if !is_blind || touch != Touch::None {
             sites.push(site.clone());
@@ -168,7 +168,7 @@ impl Bundled {
 
     fn make_ready(&self, site: &Site, ready: &mut Readiness) -> Result<()> {
         match self {
-            Self::Verdict(Verdict::Tx) => {
+            Self::Verdict(ExitVerdict::Tx) => {
                 ready.for_sending_on(site)?;
                 ready.for_sending_back(site)
             }
@@ -192,7 +192,7 @@ impl Bundled {
 
     fn redirect_source(
         &self,
-        target: &Target,
+        target: &RedirectTarget,
         touch: Touch,
         site: &Site,
         whole_only: bool,
@@ -208,11 +208,11 @@ impl Bundled {
             cpus: [0; REDIRECT_MAX_CPUS],
         };
         match target {
-            Target::One(..) => {}
-            Target::All {
+            RedirectTarget::One(..) => {}
+            RedirectTarget::All {
                 exclude_ingress, ..
             } => config.broadcast_flags = u32::from(*exclude_ingress) * EXCLUDE_INGRESS,
-            Target::Cpus { cpus, then, .. } => {
+            RedirectTarget::Cpus { cpus, then, .. } => {
                 check_cpus(cpus)?;
                 config.cpu_count = cpus.len() as u32;
                 config.cpus[..cpus.len()].copy_from_slice(cpus);

@@ -189,7 +189,7 @@ pub const MOST_JUMPS: u32 = 33;
 
 /// Captures on one program of a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Looks {
+pub struct CaptureCounts {
     /// Set if trawl put hooks into the program.
     pub tappable: bool,
     /// Number of captures at its entry, and at its exit.
@@ -198,15 +198,15 @@ pub struct Looks {
 }
 
 /// Returns the largest number of jumps that the kernel counts for a packet passing through all of these programs.
-pub fn most_jumps(programs: &[Looks]) -> u32 {
+pub fn most_jumps(programs: &[CaptureCounts]) -> u32 {
     let of = match counts_attempts() {
-        true => Looks::attempts,
-        false => Looks::jumps,
+        true => CaptureCounts::attempts,
+        false => CaptureCounts::jumps,
     };
     programs.iter().map(of).sum::<u32>().saturating_sub(1)
 }
 
-impl Looks {
+impl CaptureCounts {
     /// Counts the jumps to each capture, into the program after those at its entry, and to the next program.
     fn jumps(&self) -> u32 {
         self.at_entry + u32::from(self.at_entry > 0) + self.at_exit + 1
@@ -325,12 +325,12 @@ mod tests {
 
     #[test]
     fn each_capture_and_program_costs_a_jump() {
-        let plain = Looks::default();
-        let open = Looks {
+        let plain = CaptureCounts::default();
+        let open = CaptureCounts {
             tappable: true,
             ..plain
         };
-        let watched = Looks {
+        let watched = CaptureCounts {
             at_entry: 1,
             at_exit: 2,
             ..open

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use trawl_attach::explain::program_above;
-use trawl_attach::{Conflict, Kind, Present, Site};
+use trawl_attach::{Conflict, Present, ProgramOwner, Site};
 use trawl_bpf::loader::{LoadFailure, ProgramEntry};
 use trawl_bpf::probe::{Capability, lack_of};
 use trawl_bpf::{bpffs, info};
@@ -77,7 +77,7 @@ pub fn conflict(site: &Site, program: &str, is_from_file: bool, conflict: Confli
 
 fn chain_of(by: &Present) -> String {
     let programs = match by.kind {
-        Kind::Dispatcher { programs } => programs,
+        ProgramOwner::Dispatcher { programs } => programs,
         _ => 0,
     };
     format!(
@@ -90,10 +90,10 @@ fn occupied(site: &Site, by: &Present) -> Error {
     let (label, id) = (site.label(), by.program_id);
     let what = format!("cannot attach to {label}");
     let (name, chain) = match &by.kind {
-        Kind::Dispatcher { .. } => {
+        ProgramOwner::Dispatcher { .. } => {
             return Error::failed(what, chain_of(by)).fix(format!("--prio N puts the program into it; --replace replaces the whole chain; trawl xdp unload {label} --all removes it"));
         }
-        Kind::Installed {
+        ProgramOwner::Installed {
             name,
             source,
             chain,
@@ -101,7 +101,9 @@ fn occupied(site: &Site, by: &Present) -> Error {
             format!("{name}, which trawl loaded from {source},"),
             Some(chain.is_some()),
         ),
-        Kind::Other { name } => (name.clone().unwrap_or_else(|| "a program".to_owned()), None),
+        ProgramOwner::Other { name } => {
+            (name.clone().unwrap_or_else(|| "a program".to_owned()), None)
+        }
     };
     let join = match chain {
         Some(true) => "--prio N puts it into the present chain; ",
@@ -279,13 +281,13 @@ fn says_libbpf(what: String, says: &str) -> Error {
 
 /// Explains that a pinned map does not suit the program.
 fn pinned_otherwise(what: String, path: &Path) -> Error {
-    let there = bpffs::open_map(path).and_then(|fd| {
+    let pinned = bpffs::open_map(path).and_then(|fd| {
         info::map(fd.as_fd()).map_err(|e| Error::os("cannot read the pinned object", e))
     });
     let is_directory = path.is_dir();
     let path = bpffs::usual_path(path);
     let path = path.display();
-    let (why, remove) = match there {
+    let (why, remove) = match pinned {
         Ok(about) => (
             format!(
                 "the map that is pinned at {path} differs from the file's: its type is {}, with {} entries, keys of {} and \

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use trawl_attach::Site;
 use trawl_sys::Result;
-use trawl_sys::ethtool::{Ethtool, Feature};
+use trawl_sys::ethtool::{Ethtool, EthtoolFeature};
 use trawl_sys::lock::{self, Rank};
-use trawl_sys::netlink::{Link, Netlink, Peer, XdpMode, veth_peer_in};
-use trawl_sys::netns::{Look, Mark};
+use trawl_sys::netlink::{LinkRecord, Netlink, Peer, XdpMode, veth_peer_in};
+use trawl_sys::netns::{Mark, NamespaceSearch};
 
 /// A feature of an interface that was changed for a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ impl Change {
     }
 
     /// Finds the interface in its current namespace.
-    fn interface(&self, look: &mut Look) -> Option<Peer> {
+    fn interface(&self, look: &mut NamespaceSearch) -> Option<Peer> {
         let near = self.end_of.and_then(|known| interface_of(known, look));
         let found =
             near.and_then(|near| veth_peer_in(look, near.namespace.as_ref(), &near.link).ok()?);
@@ -40,7 +40,7 @@ impl Change {
     }
 }
 
-fn interface_of((namespace, index): (Mark, u32), look: &mut Look) -> Option<Peer> {
+fn interface_of((namespace, index): (Mark, u32), look: &mut NamespaceSearch) -> Option<Peer> {
     let namespace = namespace.find(look)?;
     let link = Netlink::inside(&namespace).ok()?.find_link_by_index(index);
     Some(Peer {
@@ -85,8 +85,8 @@ pub(crate) fn split(changes: Vec<Change>, others: &[Change]) -> (Vec<Change>, Ve
 
 /// Sets features as a program needs them, or as they were. Vanished namespaces and interfaces are skipped.
 pub(crate) fn set_all(changes: &[Change], as_needed: bool) {
-    for (there, changes) in by_interface(changes) {
-        let Ok(ethtool) = Ethtool::open(there.namespace.as_ref(), &there.link.name) else {
+    for (device, changes) in by_interface(changes) {
+        let Ok(ethtool) = Ethtool::open(device.namespace.as_ref(), &device.link.name) else {
             continue;
         };
         for change in changes {
@@ -98,19 +98,20 @@ pub(crate) fn set_all(changes: &[Change], as_needed: bool) {
 /// Describes changes to other interfaces that another tool has undone.
 pub(crate) fn lost(changes: &[Change]) -> Vec<String> {
     let mut lost = Vec::new();
-    for (there, changes) in by_interface(changes) {
-        let features = Ethtool::open(there.namespace.as_ref(), &there.link.name)
+    for (device, changes) in by_interface(changes) {
+        let features = Ethtool::open(device.namespace.as_ref(), &device.link.name)
             .and_then(|ethtool| ethtool.features())
             .unwrap_or_default();
         for change in changes {
-            let is_lost = |one: &&Feature| one.name == change.feature && one.on == change.was;
+            let is_lost =
+                |one: &&EthtoolFeature| one.name == change.feature && one.on == change.was;
             let found = features.iter().find(is_lost);
             lost.extend(found.map(|one| {
                 format!(
                     "{} is {} again on {}, which trawl had switched for it",
                     one.name,
                     if one.on { "on" } else { "off" },
-                    there.label()
+                    device.label()
                 )
             }));
         }
@@ -128,7 +129,7 @@ fn by_interface(changes: &[Change]) -> Vec<(Peer, Vec<&Change>)> {
             None => groups.push(vec![change]),
         }
     }
-    let mut look = Look::default();
+    let mut look = NamespaceSearch::default();
     let found = groups
         .into_iter()
         .filter_map(|group| Some((group[0].interface(&mut look)?, group)));
@@ -137,7 +138,7 @@ fn by_interface(changes: &[Change]) -> Vec<(Peer, Vec<&Change>)> {
 
 /// Explains that frames sent back do not arrive because the program on the other end was removed.
 pub(crate) fn unheard(site: &Site) -> Option<String> {
-    let peer = other_end(&mut Look::default(), site, &site.link().ok()?).ok()??;
+    let peer = other_end(&mut NamespaceSearch::default(), site, &site.link().ok()?).ok()??;
     let heard = peer.link.xdp.iter().any(|one| one.mode == XdpMode::Native);
     (!heard).then(|| {
         format!(
@@ -147,7 +148,11 @@ pub(crate) fn unheard(site: &Site) -> Option<String> {
     })
 }
 
-pub(crate) fn other_end(look: &mut Look, site: &Site, link: &Link) -> Result<Option<Peer>> {
+pub(crate) fn other_end(
+    look: &mut NamespaceSearch,
+    site: &Site,
+    link: &LinkRecord,
+) -> Result<Option<Peer>> {
     match link.kind.as_deref() {
         Some("veth") => veth_peer_in(look, site.namespace(), link),
         _ => Ok(None),

@@ -18,7 +18,7 @@ use trawl_bpf::probe::kernel_function;
 use trawl_sys::{Error, Result};
 
 use crate::rewrite::{
-    Code, Entry, Keep, Refusal, Rewriting, Rewritten, STACK_SIZE, Slots, Through,
+    Code, EntrySlot, ExitSlots, Keep, Refusal, Rewriting, Rewritten, STACK_SIZE, Through,
 };
 
 /// Names of the maps, by which captures find them.
@@ -134,7 +134,7 @@ pub fn fit(
         let keep = keep(prepared, main, &original, &plan)?;
         let body = rewrite(main, &original, &plan, keep)?;
         fitted.twin = Some(prepared.twin(main, &body)?);
-        plan.entry = Some(Entry {
+        plan.entry = Some(EntrySlot {
             map: entry.as_raw_fd(),
             slot: ENTRY_SLOT_CAPTURE as i32,
         });
@@ -159,13 +159,13 @@ fn exits(maps: &Maps, hooks: &Hooks) -> Vec<Through> {
     if let Some(hook) = &maps.hook {
         exits.push(Through {
             map: hook.as_raw_fd(),
-            slots: Slots::Verdict,
+            slots: ExitSlots::Verdict,
         });
     }
     if let (Some(next), Some(actions)) = (&maps.next, &hooks.chain_actions) {
         exits.push(Through {
             map: next.as_raw_fd(),
-            slots: Slots::Only(actions.clone()),
+            slots: ExitSlots::Only(actions.clone()),
         });
     }
     exits
@@ -203,8 +203,8 @@ fn keep(
     }
     let seen = program.stack_in_sight();
     // The verifier does not count registers that need not be saved around a quick call.
-    let told = depths.and_then(|all| all.first().copied());
-    let deepest = told.unwrap_or(seen).max(seen).min(STACK_SIZE);
+    let reported = depths.and_then(|all| all.first().copied());
+    let deepest = reported.unwrap_or(seen).max(seen).min(STACK_SIZE);
     Keep::below(deepest).or_else(|refusal| {
         // It also counts its own stack use, below all others, for bpf_loop and may_goto.
         let keep = Keep::below(seen).ok();
@@ -285,15 +285,15 @@ impl Fitted {
                 map::set_program(slot.array, slot.number, twin.as_fd()).map_err(failure)?;
             }
         }
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for slot in slots {
             let is_for_others = !matches!(slot.leads_to, LeadsTo::Own(_));
-            if is_for_others && !told.contains(&slot.array_name) {
+            if is_for_others && !reported.contains(&slot.array_name) {
                 self.notices.push(format!(
                     "{} jumps through the program array {}, whose empty slots other tools can fill: packets that leave by a program in them are seen by no capture at its exit, and by no later program of a chain",
                     slot.from, slot.array_name
                 ));
-                told.push(slot.array_name);
+                reported.push(slot.array_name);
             }
         }
         Ok(())

@@ -9,14 +9,15 @@ use trawl_attach::plan::{self, Newcomer};
 use trawl_attach::site::Lock;
 use trawl_attach::snapshot::Chain;
 use trawl_attach::{
-    AttachPlan, Conflict, Hold, Kind, OldMaps, Owner, Place, Request, Site, Snapshot, apply,
+    AttachPlan, AttachPosition, AttachRequest, Conflict, Hold, OldMaps, Owner, ProgramOwner, Site,
+    Snapshot, apply,
 };
-use trawl_bpf::probe::Feature;
+use trawl_bpf::probe::KernelFeature;
 use trawl_sys::netlink::{XdpAttachment, XdpMode};
 use trawl_sys::{Error, Result, events};
 
 use crate::chain::build::{DispatcherLock, Part, build, parts_of, remove_pins};
-use crate::chain::dispatcher::{Dispatcher, Slot};
+use crate::chain::dispatcher::{Dispatcher, DispatcherSlot};
 use crate::chain::{after, tail_call};
 use crate::load::{Program, Source};
 use crate::pins::{GUARD, Installed, programs_on};
@@ -29,7 +30,7 @@ use crate::{explain, readiness, safety};
 pub fn put(
     site: &Site,
     source: Source,
-    request: &Request,
+    request: &AttachRequest,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
     install(site, source, request, false, fill)
@@ -39,7 +40,7 @@ pub fn put(
 pub fn put_alone(
     site: &Site,
     source: Source,
-    request: &Request,
+    request: &AttachRequest,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
     install(site, source, request, request.priority.is_none(), fill)
@@ -62,14 +63,14 @@ impl Now {
         let head = snapshot.met_in(mode).map(|one| one.attachment());
         for one in &mut snapshot.present {
             if let Some(found) = Dispatcher::read(one.program_id) {
-                one.kind = Kind::Dispatcher {
+                one.kind = ProgramOwner::Dispatcher {
                     programs: found.members.len(),
                 };
                 if head == Some(one.attachment()) {
                     dispatcher = Some(found);
                 }
             } else if let Some(ours) = installed.iter().find(|own| own.id() == one.program_id) {
-                one.kind = Kind::Installed {
+                one.kind = ProgramOwner::Installed {
                     name: ours.name().to_owned(),
                     source: ours.source().to_owned(),
                     chain: ours.seat().map(|seat| Chain {
@@ -93,7 +94,7 @@ impl Now {
     }
 
     /// Returns the programs that a new one replaces.
-    fn replaced(&self, request: &Request) -> Vec<u32> {
+    fn replaced(&self, request: &AttachRequest) -> Vec<u32> {
         let present = self.snapshot.present.iter();
         let replaced = present.filter(|_| request.replace);
         replaced.map(|one| one.program_id).collect()
@@ -104,7 +105,7 @@ impl Now {
 fn install(
     site: &Site,
     mut source: Source,
-    request: &Request,
+    request: &AttachRequest,
     alone: bool,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
@@ -120,7 +121,7 @@ fn install(
     let dispatchers = !new.alone
         && !new.hooks
         && mode != XdpMode::Offload
-        && Feature::Freplace.probe().is_supported();
+        && KernelFeature::Freplace.probe().is_supported();
     // Filling a chain's maps may make interfaces ready, and this lock comes before the interface's.
     let _ready = match dispatchers {
         true => readiness::alone()?,
@@ -145,20 +146,22 @@ fn install(
         fill(program).map(|()| inherited)
     };
     match place {
-        Place::NewDispatcher(plan) => task.behind_dispatcher(source, Vec::new(), &plan, &now, fill),
-        Place::Dispatcher(plan) => {
+        AttachPosition::NewDispatcher(plan) => {
+            task.behind_dispatcher(source, Vec::new(), &plan, &now, fill)
+        }
+        AttachPosition::Dispatcher(plan) => {
             let parts = now.dispatcher.as_ref().map(parts_of).transpose()?;
             let parts = parts.unwrap_or_default();
             task.behind_dispatcher(source, parts, &plan, &now, fill)
         }
-        Place::Alone(plan) => {
+        AttachPosition::Alone(plan) => {
             if sits {
                 let seat = source.seat(request.priority, new.frags)?;
                 source.take_seat(seat);
             }
             task.attach(source.load(site)?, &plan, now, fill)
         }
-        Place::Jumps { linear } => {
+        AttachPosition::Jumps { linear } => {
             if linear {
                 source.set_linear();
             }
@@ -180,7 +183,7 @@ fn conflict_of(site: &Site, source: &mut Source, conflict: Conflict) -> Error {
 struct Task<'a> {
     site: &'a Site,
     lock: &'a Lock,
-    request: &'a Request,
+    request: &'a AttachRequest,
 }
 
 impl Task<'_> {
@@ -196,7 +199,7 @@ impl Task<'_> {
         let config = source.run_config()?;
         let new = Part::New {
             name: source.name()?,
-            slot: Slot {
+            slot: DispatcherSlot {
                 actions: config.actions,
                 priority: self.request.priority.unwrap_or(config.priority),
                 flags: match source.has_frags()? {
@@ -325,7 +328,7 @@ impl Task<'_> {
 pub fn put_instead(
     site: &Site,
     source: Source,
-    request: &Request,
+    request: &AttachRequest,
     old: Installed,
     fill: impl FnOnce(&mut Program) -> Result<()>,
 ) -> Result<Put> {
@@ -333,7 +336,7 @@ pub fn put_instead(
         one.program_id != old.id() && Dispatcher::read(one.program_id).is_none()
     };
     let is_alone = !programs_on(site)?.iter().any(others);
-    let request = Request {
+    let request = AttachRequest {
         mode: request.mode.or(old.mode()),
         priority: (request.priority).or(old.seat().map(|seat| seat.priority)),
         replace: request.replace || is_alone,

@@ -14,7 +14,7 @@ use crate::chain::{Actions, ChainSeat, RunConfig};
 use crate::explain;
 use crate::features::Change;
 use crate::hooks::{self, Fitted, HOOK, Hooks, Problem, Reach};
-use crate::pins::{MapPins, PEER_LINK, PROGRAM, Pinned, Record};
+use crate::pins::{MapPins, PEER_LINK, PROGRAM, PinRecord, Pinned};
 use crate::readiness::Readiness;
 
 /// Size above which a file is not read as an object file.
@@ -536,7 +536,7 @@ impl Program {
     /// Pins the program, before it is attached. A member of a dispatcher's chain is held by that chain's own pins, so
     /// that it ends when another tool removes it from the chain.
     pub(crate) fn pin(&mut self, lock: &Lock, member: bool) -> Result<Pinned> {
-        let record = Record {
+        let record = PinRecord {
             name: self.name.clone(),
             source: self.source.clone(),
             pins: self.pins.keep(),

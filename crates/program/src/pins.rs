@@ -46,7 +46,7 @@ pub struct Installed {
     link: Option<OwnedFd>,
     /// `None` if it is not attached to the interface directly: it is dead, or a member of a chain.
     attachment: Option<XdpAttachment>,
-    record: Record,
+    record: PinRecord,
 }
 
 impl Installed {
@@ -86,7 +86,7 @@ impl Installed {
         &self.record.source
     }
 
-    pub(crate) fn record(&self) -> &Record {
+    pub(crate) fn record(&self) -> &PinRecord {
         &self.record
     }
 
@@ -191,8 +191,8 @@ impl Installed {
         let link = bpffs::open_link(&path);
         let _ = fs::remove_file(path);
         let Ok(link) = link else { return };
-        let beside = self.directory.parent().map(entries).unwrap_or_default();
-        let mut others = beside
+        let siblings = self.directory.parent().map(entries).unwrap_or_default();
+        let mut others = siblings
             .iter()
             .filter_map(|other| bpffs::open_link(&other.join(PEER_LINK)).ok());
         if !others.any(|other| number(other.as_fd()) == number(link.as_fd())) {
@@ -235,7 +235,7 @@ pub(crate) struct Pinned {
 
 impl Pinned {
     /// Records a program, so that its pins are removed with it.
-    pub fn new(lock: &Lock, id: u32, record: Record) -> Result<Self> {
+    pub fn new(lock: &Lock, id: u32, record: PinRecord) -> Result<Self> {
         let directory = lock.make_inside(&id.to_string())?;
         let pinned = Self {
             installed: Installed {
@@ -323,7 +323,7 @@ fn moved_here(own: &Path, attached: &[XdpAttachment]) -> Vec<Installed> {
     let others = || site::all_directories().into_iter().filter(|one| one != own);
     let mut found = Vec::new();
     for id in attached.iter().map(|one| one.program_id.to_string()) {
-        let Some(there) = others().find(|one| one.join(&id).join(RECORD).exists()) else {
+        let Some(directory) = others().find(|one| one.join(&id).join(RECORD).exists()) else {
             continue;
         };
         // Another tool may have attached it to a second interface.
@@ -331,8 +331,8 @@ fn moved_here(own: &Path, attached: &[XdpAttachment]) -> Vec<Installed> {
             programs_on(&site)
                 .is_ok_and(|all| all.iter().any(|one| one.program_id.to_string() == id))
         };
-        if !Site::of_directory(&there).is_some_and(is_there) {
-            found.extend(read_one(there.join(&id), attached));
+        if !Site::of_directory(&directory).is_some_and(is_there) {
+            found.extend(read_one(directory.join(&id), attached));
         }
     }
     found
@@ -352,11 +352,11 @@ pub(crate) fn all_pins() -> Vec<PathBuf> {
 }
 
 /// Returns the records of all programs, with their directories.
-fn all_records() -> impl Iterator<Item = (PathBuf, Record)> {
+fn all_records() -> impl Iterator<Item = (PathBuf, PinRecord)> {
     let sites = site::all_directories();
     let programs: Vec<PathBuf> = sites.iter().flat_map(|site| entries(site)).collect();
     programs.into_iter().filter_map(|program| {
-        let record = Record::read(&program.join(RECORD))?;
+        let record = PinRecord::read(&program.join(RECORD))?;
         Some((program, record))
     })
 }
@@ -432,14 +432,14 @@ fn read_one(directory: PathBuf, attached: &[XdpAttachment]) -> Option<Installed>
             .iter()
             .copied()
             .find(|one| one.program_id == id || Some(one.program_id) == stand_in),
-        record: Record::read(&directory.join(RECORD)).unwrap_or_default(),
+        record: PinRecord::read(&directory.join(RECORD)).unwrap_or_default(),
         link,
         directory,
     })
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Record {
+pub struct PinRecord {
     /// The function's full name, which the kernel cuts at 15 characters.
     pub name: String,
     /// The file it came from, or the bundled program's name.
@@ -459,7 +459,7 @@ pub struct Record {
 
 const MAP_NAME: &str = "trawl_record";
 
-impl Record {
+impl PinRecord {
     pub fn pin(&self, path: &Path) -> Result<()> {
         let fail = |e| Error::os(format!("cannot keep a note at {}", path.display()), e);
         let text = serde_json::to_vec(self).map_err(|e| fail(e.into()))?;

@@ -14,8 +14,8 @@ use trawl_bpf::bpffs;
 use trawl_bpf::object::{self, Plain};
 use trawl_sys::ethtool::Ethtool;
 use trawl_sys::lock::Rank;
-use trawl_sys::netlink::{Link, Peer, XdpMode, xdp_abilities};
-use trawl_sys::netns::{Look, Mark};
+use trawl_sys::netlink::{LinkRecord, Peer, XdpMode, xdp_abilities};
+use trawl_sys::netns::{Mark, NamespaceSearch};
 use trawl_sys::warden::{Undo, Warden};
 use trawl_sys::{Error, Result};
 
@@ -41,7 +41,7 @@ pub struct Readiness {
     link: Option<OwnedFd>,
     /// Restores settings if trawl is killed before another owner keeps the changes.
     warden: Warden,
-    look: Look,
+    look: NamespaceSearch,
     /// Lock held until the need is recorded: before that, other commands would take changed settings for the original
     /// ones.
     alone: Option<Arc<Lock>>,
@@ -180,7 +180,7 @@ impl Readiness {
     }
 
     /// Describes the changes for the user.
-    pub fn told(&self) -> Vec<String> {
+    pub fn notices(&self) -> Vec<String> {
         let line = |one: &Switched| {
             format!(
                 "{} on {} until it is unloaded: {}",
@@ -244,7 +244,7 @@ impl Readiness {
         interface: &Peer,
         features: &[&str],
         on: bool,
-        end_of: Option<(&Site, &Link)>,
+        end_of: Option<(&Site, &LinkRecord)>,
     ) -> Result<()> {
         let ethtool = Ethtool::open(interface.namespace.as_ref(), &interface.link.name)?;
         let namespace = Mark::of(interface.namespace.as_ref())?;

@@ -19,12 +19,12 @@ const HELPER: &str = "trawl_pass";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reload {
     pub interface: String,
-    pub how: Again,
+    pub how: ReloadMethod,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Again {
+pub enum ReloadMethod {
     /// The program was not loaded by trawl.
     Unknown,
     Guard,
@@ -38,12 +38,12 @@ pub enum Again {
         program: Option<String>,
         skb: bool,
         /// The program without hooks, unloaded once the new one is in its chain.
-        beside: Option<Beside>,
+        beside: Option<ReplacedProgram>,
     },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Beside {
+pub struct ReplacedProgram {
     pub id: u32,
     pub priority: Option<u32>,
 }
@@ -53,21 +53,21 @@ impl fmt::Display for Reload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { interface, how } = self;
         let (source, program, skb, beside) = match how {
-            Again::Unknown => {
+            ReloadMethod::Unknown => {
                 return write!(
                     f,
                     "trawl xdp load {interface} FILE.o --replace --keep-maps --tappable"
                 );
             }
-            Again::Guard => return write!(f, "trawl guard load {interface} --tappable"),
-            Again::Route => return write!(f, "trawl route load {interface} --tappable"),
-            Again::Balance => return write!(f, "trawl balance load {interface} --tappable"),
-            Again::Helper => {
+            ReloadMethod::Guard => return write!(f, "trawl guard load {interface} --tappable"),
+            ReloadMethod::Route => return write!(f, "trawl route load {interface} --tappable"),
+            ReloadMethod::Balance => return write!(f, "trawl balance load {interface} --tappable"),
+            ReloadMethod::Helper => {
                 return f.write_str(
                     "it is trawl's own and lets every packet pass: capture with --tap tc",
                 );
             }
-            Again::Program {
+            ReloadMethod::Program {
                 source,
                 program,
                 skb,
@@ -122,22 +122,22 @@ pub fn removals(site: &Site) -> Vec<String> {
     all.iter().map(command).collect()
 }
 
-fn how(site: &Site, program: u32) -> Again {
+fn how(site: &Site, program: u32) -> ReloadMethod {
     let dispatcher = Dispatcher::read(program);
     let members: Vec<u32> = dispatcher.iter().flat_map(Dispatcher::programs).collect();
     let wanted = |one: &Installed| one.id() == program || members.contains(&one.id());
     let all = Installed::all(site).unwrap_or_default();
     let Some(found) = all.iter().find(|one| wanted(one)) else {
         return match snapshot::name_of(program).as_deref() {
-            Some(HELPER) => Again::Helper,
-            _ => Again::Unknown,
+            Some(HELPER) => ReloadMethod::Helper,
+            _ => ReloadMethod::Unknown,
         };
     };
     let source = found.source();
     match source {
-        GUARD => return Again::Guard,
-        ROUTE => return Again::Route,
-        BALANCE => return Again::Balance,
+        GUARD => return ReloadMethod::Guard,
+        ROUTE => return ReloadMethod::Route,
+        BALANCE => return ReloadMethod::Balance,
         _ => {}
     }
     let is_file = Path::new(source).is_absolute();
@@ -147,11 +147,11 @@ fn how(site: &Site, program: u32) -> Again {
         false => format!("{source}, with its options,"),
     };
     let is_alone = chain::after(program).is_empty() && members.len() <= 1;
-    Again::Program {
+    ReloadMethod::Program {
         source,
         program: is_file.then(|| found.name().to_owned()),
         skb: found.mode() == Some(XdpMode::Skb),
-        beside: (!is_alone).then(|| Beside {
+        beside: (!is_alone).then(|| ReplacedProgram {
             id: found.id(),
             priority: found.seat().map(|seat| seat.priority),
         }),

@@ -17,11 +17,11 @@ const JUMP_INDIRECT: u8 = op::GOTO | op::X;
 pub struct Through {
     /// The descriptor of a map of programs.
     pub map: i32,
-    pub slots: Slots,
+    pub slots: ExitSlots,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Slots {
+pub enum ExitSlots {
     /// The verdict's own slot, for every verdict.
     Verdict,
     /// The slots of these verdicts alone. While a slot is empty the kernel patches its jump away.
@@ -30,7 +30,7 @@ pub enum Slots {
 
 /// A slot that the program jumps through before it does anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct EntrySlot {
     pub map: i32,
     pub slot: i32,
 }
@@ -38,7 +38,7 @@ pub struct Entry {
 /// Changes to make to a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewriting {
-    pub entry: Option<Entry>,
+    pub entry: Option<EntrySlot>,
     /// Maps in the order in which they are tried.
     pub exits: Vec<Through>,
 }
@@ -289,9 +289,9 @@ fn set_distance(instruction: &mut Insn, at: usize, target: usize) -> Option<()> 
 }
 
 /// Builds the code that keeps the context, and runs the program in the entry's slot first.
-fn beginning(entry: Option<Entry>, keep: Keep) -> Vec<Insn> {
+fn beginning(entry: Option<EntrySlot>, keep: Keep) -> Vec<Insn> {
     let mut code = vec![keep.save()];
-    if let Some(Entry { map, slot }) = entry {
+    if let Some(EntrySlot { map, slot }) = entry {
         code.extend(load_map(map));
         code.push(op::mov32_imm(THIRD_ARGUMENT, slot as u32));
         code.push(op::call(helper::TAIL_CALL));
@@ -303,7 +303,7 @@ fn beginning(entry: Option<Entry>, keep: Keep) -> Vec<Insn> {
 /// Builds the code that jumps through the maps by the verdict, and returns the verdict if no jump succeeds.
 fn ending(exits: &[Through], keep: Keep) -> Vec<Insn> {
     // A failed jump clobbers the verdict. A slot for one verdict implies it, so it need not be kept.
-    let is_kept = exits.iter().any(|exit| exit.slots == Slots::Verdict);
+    let is_kept = exits.iter().any(|exit| exit.slots == ExitSlots::Verdict);
     let verdict = match is_kept {
         true => keep.register_for_verdict(),
         false => RESULT,
@@ -314,13 +314,13 @@ fn ending(exits: &[Through], keep: Keep) -> Vec<Insn> {
     }
     for Through { map, slots } in exits {
         match slots {
-            Slots::Verdict => {
+            ExitSlots::Verdict => {
                 code.push(keep.restore());
                 code.extend(load_map(*map));
                 code.push(op::mov(THIRD_ARGUMENT, verdict));
                 code.push(op::call(helper::TAIL_CALL));
             }
-            Slots::Only(verdicts) => {
+            ExitSlots::Only(verdicts) => {
                 for one in verdicts {
                     let mut jump = vec![keep.restore()];
                     jump.extend(load_map(*map));

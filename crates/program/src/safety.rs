@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use trawl_attach::{Request, Site};
+use trawl_attach::{AttachRequest, Site};
 use trawl_bpf::program;
 use trawl_bpf::test_run::{self, TestRunAnswer};
 use trawl_packet::build::{Mac, Tcp, Template, flags};
@@ -24,7 +24,7 @@ const NEIGHBOUR: Mac = [2, 0, 0, 0, 0, 1];
 
 /// Protection of the SSH session that a command is typed in against being cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Care {
+pub enum SessionCare {
     /// A dangerous change is refused.
     ForTheSession,
     Without,
@@ -72,7 +72,7 @@ fn packet_of(session: &Session, mac: Mac) -> Option<Vec<u8>> {
 /// the program that it replaces.
 pub(crate) fn check_session(
     site: &Site,
-    request: &Request,
+    request: &AttachRequest,
     name: &str,
     whole: BorrowedFd<'_>,
     replaced: &[u32],

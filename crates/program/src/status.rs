@@ -27,7 +27,7 @@ use crate::swap;
 
 /// An interface with its programs.
 #[derive(Clone, Debug, Serialize)]
-pub struct Status {
+pub struct ProgramStatus {
     /// The interface, in the syntax of `-i`.
     pub interface: String,
     pub namespace: Option<String>,
@@ -45,7 +45,7 @@ pub struct Attached {
     pub mode: &'static str,
     #[serde(flatten)]
     pub program: About,
-    pub kind: Kind,
+    pub kind: ProgramOrigin,
     /// The link that attaches it; `None` if it is attached by netlink.
     pub link: Option<u32>,
     /// Links of which one may attach it: links name an interface by its number, and other namespaces use the same
@@ -53,13 +53,13 @@ pub struct Attached {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub one_of_links: Vec<u32>,
     /// The chain that it begins, in order.
-    pub chain: Vec<Member>,
+    pub chain: Vec<ChainMember>,
 }
 
 /// Origin of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ProgramOrigin {
     /// Installed by `trawl`.
     Trawl,
     /// Head of a chain by libxdp's protocol, loaded by any tool.
@@ -70,7 +70,7 @@ pub enum Kind {
 
 /// A member of a chain.
 #[derive(Clone, Debug, Serialize)]
-pub struct Member {
+pub struct ChainMember {
     pub position: usize,
     pub priority: u32,
     /// Verdicts after which the next program runs.
@@ -128,7 +128,7 @@ impl Runs {
 
 /// Returns the programs on each of these interfaces. With a time to measure for, the kernel counts each program's runs
 /// for that long; otherwise the counts are those since counting was enabled, if it is. Nothing else is changed.
-pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<Status>> {
+pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<ProgramStatus>> {
     let look = Look {
         owners: Owners::look(),
         pins: bpffs::pinned(),
@@ -152,7 +152,7 @@ pub fn of(sites: &[Site], measure: Option<Duration>) -> Result<Vec<Status>> {
 /// Facts that are read once for all programs of an interface.
 struct Known {
     installed: Vec<Installed>,
-    names: Names,
+    names: InterfaceNames,
 }
 
 impl Known {
@@ -169,10 +169,10 @@ struct Look {
 }
 
 impl Look {
-    fn at(&self, site: &Site) -> Result<Status> {
+    fn at(&self, site: &Site) -> Result<ProgramStatus> {
         let known = Known {
             installed: Installed::all(site)?,
-            names: Names::of(site),
+            names: InterfaceNames::of(site),
         };
         let mut programs = Vec::new();
         for present in site.link()?.xdp {
@@ -197,9 +197,9 @@ impl Look {
             let dispatcher = Dispatcher::read(program.id);
             let is_ours = program.source.is_some() || program.helps.is_some();
             let kind = match dispatcher {
-                Some(_) => Kind::Dispatcher,
-                None if is_ours => Kind::Trawl,
-                None => Kind::Plain,
+                Some(_) => ProgramOrigin::Dispatcher,
+                None if is_ours => ProgramOrigin::Trawl,
+                None => ProgramOrigin::Plain,
             };
             programs.push(Attached {
                 mode: present.mode.name(),
@@ -213,7 +213,7 @@ impl Look {
                 },
             });
         }
-        Ok(Status {
+        Ok(ProgramStatus {
             interface: site.label().to_owned(),
             namespace: site.namespace().map(|one| one.label().to_owned()),
             index: site.index(),
@@ -222,10 +222,10 @@ impl Look {
         })
     }
 
-    fn chain(&self, dispatcher: &Dispatcher, known: &Known) -> Vec<Member> {
-        let member = |one: &crate::chain::dispatcher::Member| {
+    fn chain(&self, dispatcher: &Dispatcher, known: &Known) -> Vec<ChainMember> {
+        let member = |one: &crate::chain::dispatcher::DispatcherMember| {
             let slot = dispatcher.config.slots.get(one.slot)?;
-            Some(Member {
+            Some(ChainMember {
                 position: one.slot,
                 priority: slot.priority,
                 chain_actions: slot.actions.names(),
@@ -236,7 +236,7 @@ impl Look {
     }
 
     /// Returns the chain of trawl's own that begins with a program.
-    fn jumps(&self, head: u32, known: &Known) -> Vec<Member> {
+    fn jumps(&self, head: u32, known: &Known) -> Vec<ChainMember> {
         let after = chain::after(head);
         if after.is_empty() {
             return Vec::new();
@@ -244,7 +244,7 @@ impl Look {
         let member = |(position, id): (usize, u32)| {
             let ours = known.find(id);
             let seat = ours.and_then(Installed::seat);
-            Member {
+            ChainMember {
                 position,
                 priority: seat.map_or(0, |seat| seat.priority),
                 chain_actions: seat.map_or_else(Vec::new, |seat| seat.actions().names()),
@@ -317,7 +317,7 @@ impl About {
     }
 }
 
-fn measure(all: &mut [Status], time: Duration) -> Result<()> {
+fn measure(all: &mut [ProgramStatus], time: Duration) -> Result<()> {
     let _counting = info::enable_statistics().map_err(|e| {
         Error::os("cannot measure how long programs run", e).fix(format!(
             "this requires root (CAP_SYS_ADMIN) and Linux {} or newer",
@@ -345,7 +345,7 @@ fn measure(all: &mut [Status], time: Duration) -> Result<()> {
 
 /// A map and its users.
 #[derive(Clone, Debug, Serialize)]
-pub struct Map {
+pub struct MapStatus {
     pub id: u32,
     pub name: String,
     /// The type, as bpftool names it.
@@ -358,23 +358,23 @@ pub struct Map {
     /// Memory in bytes, if the kernel reports it.
     pub memory: Option<u64>,
     pub pins: Vec<PathBuf>,
-    pub used_by: Vec<User>,
+    pub used_by: Vec<MapUser>,
 }
 
 /// A program that uses a map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct User {
+pub struct MapUser {
     pub interface: String,
     pub id: u32,
     pub name: String,
 }
 
 /// Returns the maps of all programs on these interfaces, including those behind dispatchers, by number.
-pub fn maps_of(sites: &[Site]) -> Result<Vec<Map>> {
+pub fn maps_of(sites: &[Site]) -> Result<Vec<MapStatus>> {
     let pins = bpffs::pinned();
-    let mut maps: Vec<Map> = Vec::new();
+    let mut maps: Vec<MapStatus> = Vec::new();
     let mut add = |interface: &str, program: &About| {
-        let user = User {
+        let user = MapUser {
             interface: interface.to_owned(),
             id: program.id,
             name: program.name.clone(),
@@ -403,11 +403,11 @@ pub fn maps_of(sites: &[Site]) -> Result<Vec<Map>> {
     Ok(maps)
 }
 
-fn describe(id: u32, pins: &[bpffs::Pinned]) -> Option<Map> {
+fn describe(id: u32, pins: &[bpffs::Pinned]) -> Option<MapStatus> {
     let fd = map::open_by_id(id).ok()?;
     let about = info::map(fd.as_fd()).ok()?;
     let is_it = |pin: &&bpffs::Pinned| matches!(&pin.object, Object::Map(found) if found.id == id);
-    Some(Map {
+    Some(MapStatus {
         id,
         name: about.name,
         kind: info::map_kind_name(about.kind),
@@ -440,15 +440,15 @@ pub struct Redirect {
     #[serde(rename = "type")]
     pub kind: String,
     /// `null` if the kernel does not report them, as for an xskmap.
-    pub targets: Option<Vec<Target>>,
+    pub targets: Option<Vec<RedirectEntry>>,
 }
 
 /// An entry of a redirect map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Target {
+pub struct RedirectEntry {
     pub key: u32,
     #[serde(flatten)]
-    pub to: To,
+    pub to: RedirectExit,
     /// Id of the program that runs there first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<u32>,
@@ -457,7 +457,7 @@ pub struct Target {
 /// An interface or a CPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum To {
+pub enum RedirectExit {
     Interface {
         /// `null` if no interface of the program's namespace has that number.
         interface: Option<String>,
@@ -472,17 +472,17 @@ pub enum To {
 
 /// Names of a namespace's interfaces by number.
 #[derive(Debug, Default)]
-pub struct Names(HashMap<u32, String>);
+pub struct InterfaceNames(HashMap<u32, String>);
 
-impl Names {
+impl InterfaceNames {
     pub fn of(site: &Site) -> Self {
         let links = Netlink::open(site.namespace()).and_then(|mut netlink| netlink.links());
         let links = links.unwrap_or_default().into_iter();
         Self(links.map(|link| (link.index, link.name)).collect())
     }
 
-    fn interface(&self, index: u32) -> To {
-        To::Interface {
+    fn interface(&self, index: u32) -> RedirectExit {
+        RedirectExit::Interface {
             interface: self.0.get(&index).cloned(),
             index,
         }
@@ -490,7 +490,12 @@ impl Names {
 }
 
 /// Returns the redirects of a program with this number, name and these maps.
-pub fn redirects_of(program: u32, name: &str, maps: &[u32], names: &Names) -> Vec<Redirect> {
+pub fn redirects_of(
+    program: u32,
+    name: &str,
+    maps: &[u32],
+    names: &InterfaceNames,
+) -> Vec<Redirect> {
     let by_map = maps.iter().filter_map(|id| of_map(*id, names));
     let by_number = BY_NUMBER
         .contains(&name)
@@ -500,12 +505,14 @@ pub fn redirects_of(program: u32, name: &str, maps: &[u32], names: &Names) -> Ve
 }
 
 /// Returns the redirects of a map; `None` if it is of another kind, or was removed.
-fn of_map(id: u32, names: &Names) -> Option<Redirect> {
+fn of_map(id: u32, names: &InterfaceNames) -> Option<Redirect> {
     let table = Table::open_by_id(id).ok()?;
     let about = table.about();
     let target = match about.kind {
-        map::DEVMAP | map::DEVMAP_HASH => |_, value: u32, names: &Names| names.interface(value),
-        map::CPUMAP => |cpu, queue, _: &Names| To::Cpu { cpu, queue },
+        map::DEVMAP | map::DEVMAP_HASH => {
+            |_, value: u32, names: &InterfaceNames| names.interface(value)
+        }
+        map::CPUMAP => |cpu, queue, _: &InterfaceNames| RedirectExit::Cpu { cpu, queue },
         map::XSKMAP => return Some(redirect(&table, None)),
         _ => return None,
     };
@@ -516,7 +523,7 @@ fn of_map(id: u32, names: &Names) -> Option<Redirect> {
             Some(u32::from_ne_bytes(four))
         };
         let key = number(&key, 0)?;
-        Some(Target {
+        Some(RedirectEntry {
             key,
             to: target(key, number(&value, 0)?, names),
             program: number(&value, 4).filter(|id| *id != 0),
@@ -529,7 +536,7 @@ fn of_map(id: u32, names: &Names) -> Option<Redirect> {
     ))
 }
 
-fn redirect(table: &Table, targets: Option<Vec<Target>>) -> Redirect {
+fn redirect(table: &Table, targets: Option<Vec<RedirectEntry>>) -> Redirect {
     let about = table.about();
     Redirect {
         map_id: Some(about.id),
@@ -539,7 +546,7 @@ fn redirect(table: &Table, targets: Option<Vec<Target>>) -> Redirect {
     }
 }
 
-fn by_number(program: u32, maps: &[u32], names: &Names) -> Option<Redirect> {
+fn by_number(program: u32, maps: &[u32], names: &InterfaceNames) -> Option<Redirect> {
     let variables = variables_of(program, CONSTANTS)?;
     let (_, offset, size) = variables.into_iter().find(|(name, ..)| name == CONFIG)?;
     let tables = maps.iter().filter_map(|id| Table::open_by_id(*id).ok());
@@ -547,7 +554,7 @@ fn by_number(program: u32, maps: &[u32], names: &Names) -> Option<Redirect> {
     let bytes = constants.lookup(&[0; 4]).ok()??;
     let config = bytes.get(offset as usize..offset as usize + size)?;
     let index = RedirectConfig::from_bytes(config)?.target;
-    let target = Target {
+    let target = RedirectEntry {
         key: 0,
         to: names.interface(index),
         program: None,

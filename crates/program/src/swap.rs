@@ -1,7 +1,7 @@
 //! Temporary exchanges of an interface's programs, and their reversal.
 //!
 //! A [`Loan`] is a program with hooks that replaces the running one for the duration of a capture: swapped in without a
-//! gap, with the same maps, and swapped back at the end, by the warden if trawl is killed. A [`Back`] holds the
+//! gap, with the same maps, and swapped back at the end, by the warden if trawl is killed. A [`ProgramBackup`] holds the
 //! programs of an interface before a change that is not confirmed yet.
 
 pub mod maps;
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use trawl_attach::site::make_directory;
-use trawl_attach::{Kind, OldMaps, Request, Site, Snapshot, apply, snapshot};
+use trawl_attach::{AttachRequest, OldMaps, ProgramOwner, Site, Snapshot, apply, snapshot};
 use trawl_bpf::{bpffs, functions, info, map, program};
 use trawl_sys::netlink::{Refusal, XdpAttachment, XdpExpected, XdpMode};
 use trawl_sys::netns::Mark;
@@ -22,10 +22,10 @@ use crate::chain;
 use crate::chain::dispatcher::Dispatcher;
 use crate::hooks::HOOK;
 use crate::load::Source;
-use crate::pins::{self, Installed, MAPS, PEER_LINK, PROGRAM, RECORD, Record, STAND_IN};
+use crate::pins::{self, Installed, MAPS, PEER_LINK, PROGRAM, PinRecord, RECORD, STAND_IN};
 use crate::readiness::Readiness;
 use crate::swap::maps::{Inherited, Succession};
-use crate::unload::{Which, unload};
+use crate::unload::{UnloadChoice, unload};
 
 /// Exchange that keeps the program with hooks on the interface until it is dropped.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Loan {
         for one in &mut now.present {
             if let Some(found) = Dispatcher::read(one.program_id) {
                 let programs = found.members.len();
-                one.kind = Kind::Dispatcher { programs };
+                one.kind = ProgramOwner::Dispatcher { programs };
             }
         }
         let installed = Installed::all(site)?;
@@ -90,11 +90,11 @@ impl Loan {
             source.choose(Some(&name))?;
         }
         source.make_tappable();
-        let request = Request {
+        let request = AttachRequest {
             mode: Some(present.mode),
             replace: true,
             maps: OldMaps::Keep,
-            ..Request::default()
+            ..AttachRequest::default()
         };
         let succession = Succession::plan(site, &request, &mut source)?;
         let program = source.load(site)?;
@@ -255,12 +255,12 @@ struct Before {
 
 /// The programs that were on an interface.
 #[derive(Debug)]
-pub struct Back {
+pub struct ProgramBackup {
     site: Site,
     before: Vec<Before>,
 }
 
-impl Back {
+impl ProgramBackup {
     /// Records the attached programs, and holds them.
     pub fn note(site: &Site) -> Result<Self> {
         let what = || format!("cannot change the programs on {} for a time", site.label());
@@ -287,7 +287,7 @@ impl Back {
                 keepsake: (own.iter().find(|one| one.id() == present.program_id)).map(Keepsake::of),
             });
         }
-        Ok(Back {
+        Ok(ProgramBackup {
             site: site.clone(),
             before,
         })
@@ -301,7 +301,7 @@ impl Back {
         for step in take_back(&attachments, &self.site.link()?.xdp, &installed) {
             match step {
                 BackStep::Unload { program_id } => {
-                    unload(&self.site, Which::One(program_id))?;
+                    unload(&self.site, UnloadChoice::One(program_id))?;
                 }
                 BackStep::Attach { old } => {
                     let held = self.before.iter().find(|one| one.attachment == old);
@@ -322,7 +322,7 @@ impl Back {
     }
 }
 
-impl Undo for Back {
+impl Undo for ProgramBackup {
     fn undo(&self) -> Result<()> {
         self.put_back()
     }
@@ -343,7 +343,7 @@ impl Undo for Back {
 
 #[derive(Debug)]
 pub(crate) struct Keepsake {
-    record: Record,
+    record: PinRecord,
     /// The maps by the paths of their pins.
     maps: Vec<(PathBuf, OwnedFd)>,
     needs_peer: bool,
@@ -358,7 +358,7 @@ impl Keepsake {
             Some((PathBuf::from(pin.file_name()), map))
         });
         // Pins made elsewhere are removed with the program, and the file defines them.
-        let record = Record {
+        let record = PinRecord {
             pins: Vec::new(),
             ..installed.record().clone()
         };
@@ -486,7 +486,7 @@ pub fn lend(
         jumps,
         links,
     } = facts(old);
-    if matches!(only.kind, Kind::Dispatcher { .. }) || jumps > 0 {
+    if matches!(only.kind, ProgramOwner::Dispatcher { .. }) || jumps > 0 {
         return Err(LoanRefusal::Chain);
     }
     match (hooks, links) {
@@ -542,7 +542,7 @@ mod tests {
         XdpAttachment { mode, program_id }
     }
 
-    fn with(all: &[(XdpMode, Kind)]) -> Snapshot {
+    fn with(all: &[(XdpMode, ProgramOwner)]) -> Snapshot {
         let present = (7..).zip(all).map(|(program_id, (mode, kind))| Present {
             mode: *mode,
             program_id,
@@ -557,7 +557,7 @@ mod tests {
 
     #[test]
     fn single_program_is_exchanged_for_a_time() {
-        let other = Kind::Other { name: None };
+        let other = ProgramOwner::Other { name: None };
         let one = with(&[(Skb, other.clone())]);
         let planned = |now: &Snapshot, hooks, jumps, links| {
             lend(now, |_| Facts {
@@ -574,7 +574,7 @@ mod tests {
         assert_eq!(refused(&with(&[]), 0, 0), LoanRefusal::NothingAttached);
         assert_eq!(refused(&one, 1, 0), LoanRefusal::Chain);
         assert_eq!(refused(&one, 0, 2), LoanRefusal::SeveralLinks { links: 2 });
-        let dispatcher = Kind::Dispatcher { programs: 1 };
+        let dispatcher = ProgramOwner::Dispatcher { programs: 1 };
         let chain = with(&[(Native, dispatcher)]);
         assert_eq!(refused(&chain, 0, 0), LoanRefusal::Chain);
         let two = with(&[(Native, other.clone()), (Offload, other)]);

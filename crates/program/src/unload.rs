@@ -3,13 +3,13 @@
 
 use std::os::fd::AsFd;
 
-use trawl_attach::plan::{self, Means};
+use trawl_attach::plan::{self, AttachMethod};
 use trawl_attach::site::{self, Lock};
 use trawl_attach::{Site, Snapshot, apply, snapshot};
 use trawl_bpf::{info, link};
 use trawl_sys::lock::Rank;
 use trawl_sys::netlink::XdpAttachment;
-use trawl_sys::netns::{self, Look, Namespace};
+use trawl_sys::netns::{self, Namespace, NamespaceSearch};
 use trawl_sys::{Error, Result, events};
 
 use crate::chain::build::{self, DispatcherLock, build, parts_of};
@@ -55,7 +55,11 @@ impl Headed {
         if let Some(at) = leaving {
             parts.remove(at);
         }
-        let plan = plan::steps(&Snapshot::read(site)?, Some(self.head.mode), Means::Netlink);
+        let plan = plan::steps(
+            &Snapshot::read(site)?,
+            Some(self.head.mode),
+            AttachMethod::Netlink,
+        );
         build(site, parts, &lock)?
             .attach(site, &plan, Some(self.head.program_id), &lock)
             .map(drop)
@@ -106,7 +110,7 @@ impl Installed {
 
 /// The programs to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum UnloadChoice {
     /// The only one that trawl loaded.
     Own,
     One(u32),
@@ -114,18 +118,18 @@ pub enum Which {
 }
 
 /// Refuses to remove a guard, and if `careful` programs that the session needs.
-pub fn check_unload(site: &Site, which: Which, careful: bool) -> Result<()> {
+pub fn check_unload(site: &Site, which: UnloadChoice, careful: bool) -> Result<()> {
     let programs = match which {
-        Which::One(id) => vec![id],
-        Which::All => programs_of(&programs_on(site)?),
-        Which::Own => Installed::all(site)?.iter().map(Installed::id).collect(),
+        UnloadChoice::One(id) => vec![id],
+        UnloadChoice::All => programs_of(&programs_on(site)?),
+        UnloadChoice::Own => Installed::all(site)?.iter().map(Installed::id).collect(),
     };
     safety::check_absence(site, &programs, careful)
 }
 
 /// Removes programs from an interface, installed by any tool, and undoes all that trawl made for its own. Returns the
 /// numbers of the removed programs.
-pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
+pub fn unload(site: &Site, which: UnloadChoice) -> Result<Vec<u32>> {
     let what = || format!("cannot unload from {}", site.label());
     clear_away_at(site);
     let present = site.link()?.xdp;
@@ -140,8 +144,8 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
     }
     let own = Installed::all(site)?;
     let gone = match which {
-        Which::All => take_all_off(site)?,
-        Which::One(id) => {
+        UnloadChoice::All => take_all_off(site)?,
+        UnloadChoice::One(id) => {
             let Some(found) = everything.iter().find(|one| one.program_id == id) else {
                 return Err(Error::failed(what(), format!("program {id} is not on it"))
                     .fix(format!("programs there: {}", choice())));
@@ -152,7 +156,7 @@ pub fn unload(site: &Site, which: Which) -> Result<Vec<u32>> {
             }
             vec![id]
         }
-        Which::Own => match <[Installed; 1]>::try_from(own) {
+        UnloadChoice::Own => match <[Installed; 1]>::try_from(own) {
             Ok([only]) => {
                 let id = only.id();
                 only.detach(site)?;
@@ -314,7 +318,7 @@ fn sweep_here(lock: &Lock, site: &Site) -> Result<()> {
 pub(crate) fn sweep_everywhere() {
     readiness::sweep();
     let directories = site::all_directories();
-    let mut look = Look::default();
+    let mut look = NamespaceSearch::default();
     let mut after_ended = Vec::new();
     for directory in directories {
         // On an interface in use by another command, seeming leftovers may be about to be attached.

@@ -12,7 +12,7 @@ use trawl_io::disk::{Aligned, Disk, Done, Piece, UNIT, Write, first_hole};
 use trawl_io::writeback::{NotOnDisk, wait_for};
 use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::write::filling;
-use trawl_pipeline::{Blocks, FileWriter, Outcome, Pressure, Writer};
+use trawl_pipeline::{Blocks, FileWriter, Pressure, WriteOutcome, Writer};
 use trawl_ring::Lease;
 use trawl_sys::warden::WholeBytes;
 use trawl_sys::{Error, Result};
@@ -57,7 +57,7 @@ pub struct DirectFile {
     most: u64,
     flushed: Instant,
     watch: Watch,
-    outcome: Outcome,
+    outcome: WriteOutcome,
     has_failed: bool,
 }
 
@@ -87,7 +87,7 @@ impl DirectFile {
             most: u64::MAX,
             flushed: Instant::now(),
             watch,
-            outcome: Outcome::default(),
+            outcome: WriteOutcome::default(),
             has_failed: false,
         })
     }
@@ -444,7 +444,7 @@ impl Writer for DirectFile {
         self.answer(written)
     }
 
-    fn finish(&mut self) -> Outcome {
+    fn finish(&mut self) -> WriteOutcome {
         let error = match self.has_failed {
             true => None,
             false => {
@@ -452,7 +452,7 @@ impl Writer for DirectFile {
                 self.answer(settled).err()
             }
         };
-        Outcome {
+        WriteOutcome {
             error,
             ..self.outcome.clone()
         }

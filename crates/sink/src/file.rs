@@ -5,11 +5,11 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 
 use trawl_io::writeback::{NotOnDisk, Writeback};
-use trawl_pipeline::{Blocks, Counts, FileWriter, Outcome, Pressure, Stream, Unit, Writer};
+use trawl_pipeline::{Blocks, Counts, FileWriter, Pressure, Stream, Unit, WriteOutcome, Writer};
 use trawl_sys::warden::WholeBytes;
 use trawl_sys::{Error, Result};
 
-use crate::form::{Encoder, Form};
+use crate::form::{Encoder, OutputForm};
 use crate::intact::{Watch, lost_by_disk, refused};
 
 /// An open file that only grows by whole units, and is cut back to the last one when the disk is full or the file was
@@ -152,17 +152,17 @@ pub struct PlainFile {
     file: GrowingFile,
     /// Packets written to a pcap file, whose records do not name an interface.
     written: Counts,
-    outcome: Outcome,
+    outcome: WriteOutcome,
     has_failed: bool,
 }
 
 impl PlainFile {
-    pub fn new(file: File, name: String, whole: Option<WholeBytes>, form: Form) -> Self {
+    pub fn new(file: File, name: String, whole: Option<WholeBytes>, form: OutputForm) -> Self {
         Self {
             encoder: Encoder::new(form),
             file: GrowingFile::new(file, name, whole),
             written: Counts::default(),
-            outcome: Outcome::default(),
+            outcome: WriteOutcome::default(),
             has_failed: false,
         }
     }
@@ -219,7 +219,7 @@ impl Writer for PlainFile {
         self.check(looked)
     }
 
-    fn finish(&mut self) -> Outcome {
+    fn finish(&mut self) -> WriteOutcome {
         let error = match self.has_failed {
             true => None,
             false => {
@@ -227,7 +227,7 @@ impl Writer for PlainFile {
                 self.check(settled).err()
             }
         };
-        Outcome {
+        WriteOutcome {
             error,
             ..self.outcome.clone()
         }
@@ -248,7 +248,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    pub fn new(file: File, name: String, form: Form) -> Self {
+    pub fn new(file: File, name: String, form: OutputForm) -> Self {
         Self {
             encoder: Encoder::new(form),
             stream: Stream::new(file, name),
@@ -277,7 +277,7 @@ impl Writer for Pipe {
         self.stream.push()
     }
 
-    fn finish(&mut self) -> Outcome {
+    fn finish(&mut self) -> WriteOutcome {
         self.stream.finish()
     }
 }

@@ -10,7 +10,7 @@ use trawl_pipeline::{Counts, Unit};
 
 /// The format in which blocks are encoded.
 #[derive(Clone, Copy, Debug)]
-pub enum Form {
+pub enum OutputForm {
     /// Bytes already in the file's format.
     Encoded,
     Pcapng,
@@ -23,16 +23,16 @@ pub enum Form {
 /// Encodes blocks for one file.
 #[derive(Debug)]
 pub(crate) struct Encoder {
-    form: Form,
+    form: OutputForm,
     /// Bytes not yet written, after the header if the file has not begun.
     out: Vec<u8>,
     header: usize,
 }
 
 impl Encoder {
-    pub(crate) fn new(form: Form) -> Self {
+    pub(crate) fn new(form: OutputForm) -> Self {
         let mut out = Vec::new();
-        if let Form::Pcap { link_type, snaplen } = form {
+        if let OutputForm::Pcap { link_type, snaplen } = form {
             pcap::file_header(&mut out, link_type, snaplen);
         }
         Self {
@@ -43,7 +43,7 @@ impl Encoder {
     }
 
     pub(crate) fn is_pcap(&self) -> bool {
-        matches!(self.form, Form::Pcap { .. })
+        matches!(self.form, OutputForm::Pcap { .. })
     }
 
     /// Encodes blocks.
@@ -58,14 +58,14 @@ impl Encoder {
     /// Returns the blocks just encoded in the file's format: pcapng unchanged.
     pub(crate) fn encoded<'b>(&'b self, bytes: &'b [u8]) -> &'b [u8] {
         match self.form {
-            Form::Encoded | Form::Pcapng => bytes,
-            Form::Pcap { .. } => &self.out,
+            OutputForm::Encoded | OutputForm::Pcapng => bytes,
+            OutputForm::Pcap { .. } => &self.out,
         }
     }
 
     /// Returns the units of these encoded blocks.
     pub(crate) fn units(&self, bytes: &[u8]) -> Vec<Unit> {
-        if matches!(self.form, Form::Encoded) {
+        if matches!(self.form, OutputForm::Encoded) {
             let whole = Unit {
                 end: bytes.len(),
                 interface: None,
@@ -76,8 +76,8 @@ impl Encoder {
         let mut record = Vec::new();
         let unit = |block: Block<'_>| {
             end += match self.form {
-                Form::Encoded | Form::Pcapng => block.bytes.len(),
-                Form::Pcap { .. } => {
+                OutputForm::Encoded | OutputForm::Pcapng => block.bytes.len(),
+                OutputForm::Pcap { .. } => {
                     record.clear();
                     pcap::record_from_block(&mut record, &block);
                     record.len()
@@ -104,8 +104,8 @@ impl Encoder {
     /// interface: the file's first packets are attributed to the first interfaces in `written`.
     pub(crate) fn count_left(&self, path: &str, end: u64, written: &Counts) -> (Counts, u64) {
         match self.form {
-            Form::Encoded | Form::Pcapng => packets(path, end).unwrap_or_default(),
-            Form::Pcap { .. } => {
+            OutputForm::Encoded | OutputForm::Pcapng => packets(path, end).unwrap_or_default(),
+            OutputForm::Pcap { .. } => {
                 let (records, end) = records(path, end).unwrap_or_default();
                 let mut left = written.clone();
                 left.truncate(records);

@@ -1,6 +1,5 @@
 //! Sinks: destinations of the finished blocks of a capture.
 
-mod beside;
 mod direct;
 mod file;
 mod finished;
@@ -10,13 +9,14 @@ mod next_files;
 mod packed;
 mod series;
 mod series_plan;
+mod threaded;
 
-pub use beside::{Beside, Fate, Several};
 pub use direct::DirectFile;
 pub use file::{Pipe, PlainFile};
 pub use finished::{Finished, check_command, wait_for_commands};
-pub use form::Form;
+pub use form::OutputForm;
 pub use next_files::NextFiles;
 pub use packed::{COMPRESSION_LIMIT, Packed, compression_threads, is_nearly_full};
 pub use series::Series;
 pub use series_plan::SeriesPlan;
+pub use threaded::{OutputFate, Several, ThreadedOutput};

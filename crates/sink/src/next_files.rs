@@ -5,8 +5,8 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use trawl_sys::helper::{Answer, Duty, Helper};
-use trawl_sys::privilege::Kept;
+use trawl_sys::helper::{Duty, Helper, HelperAnswer};
+use trawl_sys::privilege::KeptPrivileges;
 use trawl_sys::warden::WholeBytes;
 use trawl_sys::{Error, Result, clock, events};
 
@@ -34,7 +34,7 @@ impl NextFiles {
         plan: SeriesPlan,
         make: Make,
         whole: WholeBytes,
-        kept: Option<&Kept>,
+        kept: Option<&KeptPrivileges>,
     ) -> Result<Self> {
         let mut maker = Maker {
             finished: Finished::of(plan.clone()),
@@ -74,7 +74,7 @@ impl NextFiles {
         let gone = |e: std::io::Error| {
             Error::failed("cannot reach the process that opens files", e.to_string())
         };
-        let Answer { bytes, file } = self.0.ask(request).map_err(gone)?;
+        let HelperAnswer { bytes, file } = self.0.ask(request).map_err(gone)?;
         let text = String::from_utf8_lossy(bytes.get(1..).unwrap_or_default()).into_owned();
         if bytes.first() == Some(&DONE) {
             return Ok((text, file));
@@ -110,7 +110,7 @@ struct Begun {
 }
 
 impl Duty for Maker {
-    fn answer(&mut self, request: &[u8]) -> Answer {
+    fn answer(&mut self, request: &[u8]) -> HelperAnswer {
         let done = match request {
             NEXT => self.begin(),
             FINISHED => self.finish().map(|()| (String::new(), None)),
@@ -127,7 +127,7 @@ impl Duty for Maker {
                 (FAILED, text, None)
             }
         };
-        Answer {
+        HelperAnswer {
             bytes: [&[mark], text.as_bytes()].concat(),
             file,
         }

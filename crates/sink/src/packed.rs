@@ -11,12 +11,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use trawl_pipeline::{Blocks, Counts, FileWriter, Loss, Outcome, Pressure, Writer};
+use trawl_pipeline::{Blocks, Counts, FileWriter, Loss, Pressure, WriteOutcome, Writer};
 use trawl_sys::warden::WholeBytes;
 use trawl_sys::{Error, Result};
 
 use crate::file::GrowingFile;
-use crate::form::{Encoder, Form};
+use crate::form::{Encoder, OutputForm};
 
 pub use frame::{COMPRESSION_LIMIT, compression_threads};
 use trawl_pipeline::plan::Compression;
@@ -49,7 +49,7 @@ struct Shared {
     state: Mutex<State>,
     less: Condvar,
     compression: Compression,
-    form: Form,
+    form: OutputForm,
 }
 
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Packed {
         name: String,
         whole: Option<WholeBytes>,
         compression: Compression,
-        form: Form,
+        form: OutputForm,
     ) -> Result<Self> {
         let state = State {
             file: GrowingFile::new(file, name, whole),
@@ -195,7 +195,7 @@ impl Writer for Packed {
         self.check()
     }
 
-    fn finish(&mut self) -> Outcome {
+    fn finish(&mut self) -> WriteOutcome {
         let lost = self.lost.clone();
         let mut state = self.packed();
         if !state.has_failed {
@@ -207,12 +207,12 @@ impl Writer for Packed {
             reason: frame::COMPRESSION_LIMIT,
             packets,
         };
-        Outcome {
+        WriteOutcome {
             lost: lost.iter().map(loss).collect(),
             unwritten: state.unwritten.clone(),
             left: state.left.clone(),
             error: state.failure.take(),
-            ..Outcome::default()
+            ..WriteOutcome::default()
         }
     }
 }

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use trawl_packet::pcapng::block::{self, blocks};
 use trawl_packet::pcapng::write::{InterfaceStatistics, interface_statistics};
-use trawl_pipeline::account::Account;
-use trawl_pipeline::{Blocks, Counts, FileWriter, Loss, Outcome, Pressure, Writer};
+use trawl_pipeline::account::PacketAccount;
+use trawl_pipeline::{Blocks, Counts, FileWriter, Loss, Pressure, WriteOutcome, Writer};
 use trawl_sys::{Error, Result, clock};
 
 use crate::next_files::NextFiles;
@@ -16,7 +16,7 @@ use crate::series_plan::SeriesPlan;
 /// Opens the writer of a file of the series, with its name.
 pub type Open = Box<dyn FnMut(File, String) -> Result<Box<dyn FileWriter>>>;
 /// Returns the counters so far, with the interface block of each.
-pub type Accounts = Box<dyn Fn() -> Vec<(u32, Account)>>;
+pub type Accounts = Box<dyn Fn() -> Vec<(u32, PacketAccount)>>;
 
 /// Reports the number of commands of `-z` that are waited for.
 pub type Tell = Box<dyn Fn(usize)>;
@@ -32,7 +32,7 @@ pub struct Series {
     current: Option<Current>,
     /// Last answer of its file.
     pressure: Pressure,
-    told: Vec<(u32, Account)>,
+    written: Vec<(u32, PacketAccount)>,
     unwritten: Counts,
     /// Losses of finished files.
     lost: Vec<Loss>,
@@ -81,7 +81,7 @@ impl Series {
             header: Vec::new(),
             current: None,
             pressure: Pressure::Idle,
-            told: Vec::new(),
+            written: Vec::new(),
             unwritten: Counts::default(),
             lost: Vec::new(),
             finished: Counts::default(),
@@ -123,7 +123,7 @@ impl Series {
     }
 
     /// Adds the outcome of an ended file, and returns its error.
-    fn take_in(&mut self, outcome: Outcome) -> Option<Error> {
+    fn take_in(&mut self, outcome: WriteOutcome) -> Option<Error> {
         self.lost.extend(outcome.lost);
         self.unwritten.add_all(&outcome.unwritten);
         if let Some(left) = outcome.left {
@@ -153,23 +153,23 @@ impl Series {
         let mut trailer = Vec::new();
         let now = clock::wall();
         let accounts = (self.accounts)();
-        let before = std::mem::replace(&mut self.told, accounts);
-        let interfaces = current.packets.interfaces().max(self.told.len() as u32);
+        let before = std::mem::replace(&mut self.written, accounts);
+        let interfaces = current.packets.interfaces().max(self.written.len() as u32);
         for id in 0..interfaces {
-            let find = |list: &[(u32, Account)]| {
+            let find = |list: &[(u32, PacketAccount)]| {
                 list.iter()
                     .find(|(one, _)| *one == id)
                     .map(|(_, account)| account.clone())
             };
-            let (then, so_far) = (find(&before).unwrap_or_default(), find(&self.told));
-            let since = |count: fn(&Account) -> u64| {
+            let (then, so_far) = (find(&before).unwrap_or_default(), find(&self.written));
+            let since = |count: fn(&PacketAccount) -> u64| {
                 so_far
                     .as_ref()
                     .map(|account| count(account).saturating_sub(count(&then)))
             };
             // The counters include packets still in memory, which belong to the next file.
             let written = current.packets.sum(&[id]);
-            let lost = since(Account::lost_total);
+            let lost = since(PacketAccount::lost_total);
             let accepted = lost.map(|lost| written + lost);
             let earliest = current.earliest.get(id as usize);
             let start = earliest.map_or(current.began_wall, |one| current.began_wall.min(*one));
@@ -204,7 +204,7 @@ impl Series {
         let Some(current) = &self.current else {
             return 0;
         };
-        let interfaces = (self.told.len() as u64).max(u64::from(current.packets.interfaces()));
+        let interfaces = (self.written.len() as u64).max(u64::from(current.packets.interfaces()));
         let trailer = TRAILER * interfaces.max(1);
         let limit = self.plan.largest().unwrap_or(u64::MAX);
         limit.saturating_sub(current.file.length() + trailer)
@@ -298,7 +298,7 @@ impl Series {
             None => Ok(()),
             Some(block::SECTION_HEADER) => {
                 self.header = bytes.to_vec();
-                self.told = (self.accounts)();
+                self.written = (self.accounts)();
                 match self.plan.by_event {
                     true => Ok(()),
                     false => self.begin(),
@@ -341,7 +341,7 @@ impl Writer for Series {
     }
 
     /// Finishes the file. After the trailer it waits for the commands of finished files.
-    fn finish(&mut self) -> Outcome {
+    fn finish(&mut self) -> WriteOutcome {
         let Some(current) = &mut self.current else {
             let error = self.files.wait(&self.tell).err();
             return self.outcome(Vec::new(), error);
@@ -361,13 +361,13 @@ impl Writer for Series {
 
 impl Series {
     /// Returns the outcome so far, with losses of the file at hand.
-    fn outcome(&self, lost: Vec<Loss>, error: Option<Error>) -> Outcome {
-        Outcome {
+    fn outcome(&self, lost: Vec<Loss>, error: Option<Error>) -> WriteOutcome {
+        WriteOutcome {
             lost: self.lost.iter().copied().chain(lost).collect(),
             unwritten: self.unwritten.clone(),
             left: self.left.clone(),
             error,
-            ..Outcome::default()
+            ..WriteOutcome::default()
         }
     }
 }

@@ -35,7 +35,7 @@ impl Fates {
         }
     }
 
-    pub fn add(&mut self, other: &trawl_pipeline::account::Account) {
+    pub fn add(&mut self, other: &trawl_pipeline::account::PacketAccount) {
         self.seen += other.seen;
         self.filtered_out += other.filtered_out;
         self.recorded += other.recorded;

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde::{Deserialize, Serialize};
-use trawl_sys::error::Kind;
+use trawl_sys::error::ErrorKind;
 use trawl_sys::{Error, Result, process};
 
 use crate::spool::Spool;
@@ -37,7 +37,7 @@ pub enum Report {
 impl Report {
     pub fn refused(error: &Error) -> Self {
         Self::Refused {
-            is_usage: error.kind() == Kind::Usage,
+            is_usage: error.kind() == ErrorKind::Usage,
             what: error.what().to_owned(),
             why: error.why().to_owned(),
             fix: error.how_to_fix().map(str::to_owned),

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
-use trawl_pipeline::account::Account;
+use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::plan::StorePlan;
-use trawl_pipeline::{Blocks, Counts, Outcome, Pressure, Writer};
+use trawl_pipeline::{Blocks, Counts, Pressure, WriteOutcome, Writer};
 use trawl_sys::privilege::{self, Capabilities};
 use trawl_sys::{Error, Result, clock, process};
 
@@ -163,7 +163,7 @@ impl std::fmt::Debug for Accounts {
 
 impl Accounts {
     /// Updates the accounts; an interface may have several, one for each hook point.
-    pub fn set<'a>(&self, accounts: impl Iterator<Item = (&'a str, &'a Account)>) {
+    pub fn set<'a>(&self, accounts: impl Iterator<Item = (&'a str, &'a PacketAccount)>) {
         let mut fates: HashMap<String, Fates> = HashMap::new();
         for (interface, account) in accounts {
             fates.entry(interface.to_owned()).or_default().add(account);
@@ -286,7 +286,7 @@ impl StoreWriter {
     /// Seals the open chunks, writes the record of the end, and waits for a limited time until all is stored.
     pub fn end<'a>(
         mut self,
-        accounts: impl Iterator<Item = (&'a str, &'a Account)> + Clone,
+        accounts: impl Iterator<Item = (&'a str, &'a PacketAccount)> + Clone,
         reason: &str,
     ) -> Result<StoredCapture> {
         self.accounts().set(accounts.clone());
@@ -400,10 +400,10 @@ impl Writer for StoreWriter {
     }
 
     /// Returns at once, since the blocks are on their way; `end` returns the result.
-    fn finish(&mut self) -> Outcome {
-        Outcome {
+    fn finish(&mut self) -> WriteOutcome {
+        WriteOutcome {
             unwritten: self.unwritten.clone(),
-            ..Outcome::default()
+            ..WriteOutcome::default()
         }
     }
 }

@@ -13,12 +13,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{Drops, Memory, MemorySize, Options, TapChoice};
+use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize, TapChoice};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
 use trawl_front::published::{self, Kind, RunningCapture};
 use trawl_front::terminal;
-use trawl_pipeline::account::Account;
+use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::plan::StorePlan;
 use trawl_sys::process::{self, own_binary, trawl_binary};
 use trawl_sys::{Error, Result};
@@ -187,7 +187,7 @@ impl Running {
         #[derive(Deserialize)]
         struct Summary {
             #[serde(flatten)]
-            total: Account,
+            total: PacketAccount,
         }
         let text = std::fs::read(&self.summary.0).ok()?;
         let Summary { total } = serde_json::from_slice(&text).ok()?;
@@ -267,8 +267,8 @@ fn plan(capture: &Capture, summary: &Path, spool: &Path) -> Result<CapturePlan> 
         at_first: None,
     };
     let expression = capture.filter.trim();
-    let usual = Options::new(tap, memory);
-    let options = Options {
+    let usual = CaptureOptions::new(tap, memory);
+    let options = CaptureOptions {
         with_tc,
         drops: with_drops.then(Drops::default),
         filter: (!expression.is_empty()).then(|| Filter::Expression(expression.to_owned())),

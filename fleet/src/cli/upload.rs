@@ -11,7 +11,7 @@ use trawl_front::{exit_code, json};
 use trawl_spool::Report;
 use trawl_sys::Result;
 use trawl_sys::events::Signals;
-use trawl_sys::privilege::{Capabilities, Kept, User};
+use trawl_sys::privilege::{Capabilities, KeptPrivileges, User};
 
 use crate::store::{self, Run, Store};
 
@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let open = || {
         let user = args.user.as_deref().map(User::find).transpose()?;
         let capabilities = Capabilities::empty();
-        Kept { user, capabilities }.give_up_others()?;
+        KeptPrivileges { user, capabilities }.give_up_others()?;
         let run = Run::open(&args.run)?;
         Ok((Store::open(&run.target.url, true)?, run))
     };

@@ -441,7 +441,10 @@ fn more_jumps_than_the_kernel_allows_are_refused() {
 #[test]
 fn program_without_rewritable_exits_goes_last() {
     let Some(lab) = Chained::open() else { return };
-    if trawl_bpf::probe::Feature::Freplace.probe().is_supported() {
+    if trawl_bpf::probe::KernelFeature::Freplace
+        .probe()
+        .is_supported()
+    {
         trawl_tests::skip("this kernel makes chains by a dispatcher");
         return;
     }

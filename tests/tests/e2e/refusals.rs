@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use trawl_bpf::map;
-use trawl_bpf::probe::Feature;
+use trawl_bpf::probe::KernelFeature;
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::witness::{nothing_attached, output, run, slots, xdp_on};
 use trawl_tests::{Capture, Lab, binary, frames, trawl};
@@ -309,7 +309,7 @@ fn unwritable_files_are_refused() {
 #[test]
 fn program_without_a_hook_is_refused() {
     // A kernel with tracing programs needs no hook.
-    if Feature::Fexit.probe().is_supported() {
+    if KernelFeature::Fexit.probe().is_supported() {
         return;
     }
     let Some(lab) = Lab::open() else { return };

@@ -7,7 +7,7 @@ mod jumps;
 mod redirects;
 mod several;
 
-use trawl_bpf::probe::Feature;
+use trawl_bpf::probe::KernelFeature;
 use trawl_tests::{Lab, tracing_or_skip, trawl};
 
 /// Opens a lab for a test that traces.
@@ -25,7 +25,7 @@ fn doctor_finds_tracing() {
         serde_json::from_slice(&output.stdout).expect("the doctor's report is JSON");
     let findings = report.as_array().or_else(|| report["findings"].as_array());
     let findings = findings.unwrap_or_else(|| panic!("{report}"));
-    for feature in [Feature::Fentry, Feature::Fexit] {
+    for feature in [KernelFeature::Fentry, KernelFeature::Fexit] {
         let found = findings
             .iter()
             .find(|one| one["subject"] == feature.name())

@@ -144,7 +144,9 @@ fn advice_names_the_dropping_object() {
         "{told}"
     );
     // A capture sees verdicts of a program without a hook only if the kernel allows tracing programs.
-    let is_traced = trawl_bpf::probe::Feature::Fexit.probe().is_supported();
+    let is_traced = trawl_bpf::probe::KernelFeature::Fexit
+        .probe()
+        .is_supported();
     assert_eq!(told.contains("--verdict drop,aborted"), is_traced, "{told}");
 }
 

@@ -99,7 +99,10 @@ fn first_program_of_a_chain_is_reloaded() {
         "{told}"
     );
     // Programs behind a dispatcher have no hooks, and captures need none.
-    if trawl_bpf::probe::Feature::Freplace.probe().is_supported() {
+    if trawl_bpf::probe::KernelFeature::Freplace
+        .probe()
+        .is_supported()
+    {
         return;
     }
     follow(&lab, &told);

@@ -321,7 +321,11 @@ fn program_arrays_reached_by_jumps_stay_filled() {
     for more in [&[][..], &["--tappable"]] {
         let load = ["xdp", "load", &place, &file, "--prog", "onwards"];
         // Behind a dispatcher, a jump to the program's replaced function is impossible.
-        if more.is_empty() && trawl_bpf::probe::Feature::Freplace.probe().is_supported() {
+        if more.is_empty()
+            && trawl_bpf::probe::KernelFeature::Freplace
+                .probe()
+                .is_supported()
+        {
             fails(&load, 1, &["onwards", "dispatcher", "--tappable"]);
             continue;
         }
@@ -351,7 +355,10 @@ fn leftovers_of_a_vanished_interface_are_removed() {
         &["-n", &station.name, "link", "del", &station.interface],
     );
     // A program on its own is recognised by its link, one behind a dispatcher only by the namespace.
-    if trawl_bpf::probe::Feature::Freplace.probe().is_supported() {
+    if trawl_bpf::probe::KernelFeature::Freplace
+        .probe()
+        .is_supported()
+    {
         return;
     }
     wait_until(

@@ -13,7 +13,7 @@ const ALONE: Newcomer = Newcomer {
     alone: true,
     ..PLAIN
 };
-const REPLACE: Request = Request {
+const REPLACE: AttachRequest = AttachRequest {
     mode: None,
     replace: true,
     maps: OldMaps::Drop,
@@ -23,25 +23,25 @@ const REPLACE: Request = Request {
     keep_guard: false,
 };
 
-fn other() -> Kind {
-    Kind::Other {
+fn other() -> ProgramOwner {
+    ProgramOwner::Other {
         name: Some("theirs".to_owned()),
     }
 }
 
-fn installed(chain: Option<Chain>) -> Kind {
-    Kind::Installed {
+fn installed(chain: Option<Chain>) -> ProgramOwner {
+    ProgramOwner::Installed {
         name: "filter".to_owned(),
         source: "filter.o".to_owned(),
         chain,
     }
 }
 
-fn chain(programs: usize, frags: bool) -> Kind {
+fn chain(programs: usize, frags: bool) -> ProgramOwner {
     installed(Some(Chain { programs, frags }))
 }
 
-fn present(mode: XdpMode, hold: Hold, kind: Kind) -> Present {
+fn present(mode: XdpMode, hold: Hold, kind: ProgramOwner) -> Present {
     Present {
         mode,
         program_id: 7,
@@ -57,15 +57,15 @@ fn with(present: Present) -> Snapshot {
     }
 }
 
-fn asks(mode: XdpMode) -> Request {
-    Request {
+fn asks(mode: XdpMode) -> AttachRequest {
+    AttachRequest {
         mode: Some(mode),
-        ..Request::default()
+        ..AttachRequest::default()
     }
 }
 
-fn attach(mode: XdpMode, means: Means) -> Step {
-    Step::Attach { mode, means }
+fn attach(mode: XdpMode, means: AttachMethod) -> AttachStep {
+    AttachStep::Attach { mode, means }
 }
 
 fn old(mode: XdpMode) -> XdpAttachment {
@@ -75,18 +75,18 @@ fn old(mode: XdpMode) -> XdpAttachment {
     }
 }
 
-fn remove(mode: XdpMode) -> Step {
-    Step::Remove { old: old(mode) }
+fn remove(mode: XdpMode) -> AttachStep {
+    AttachStep::Remove { old: old(mode) }
 }
 
-fn exchange(mode: XdpMode) -> Step {
-    Step::Exchange { old: old(mode) }
+fn exchange(mode: XdpMode) -> AttachStep {
+    AttachStep::Exchange { old: old(mode) }
 }
 
 /// Returns the plan of a program directly on the interface.
-fn alone(now: &Snapshot, request: &Request) -> AttachPlan {
+fn alone(now: &Snapshot, request: &AttachRequest) -> AttachPlan {
     match place(now, ALONE, request) {
-        Ok(Place::Alone(plan)) => plan,
+        Ok(AttachPosition::Alone(plan)) => plan,
         found => panic!("{found:?}"),
     }
 }
@@ -94,18 +94,18 @@ fn alone(now: &Snapshot, request: &Request) -> AttachPlan {
 #[test]
 fn empty_interface_gets_a_plain_attach() {
     let empty = Snapshot::default();
-    let plan = alone(&empty, &Request::default());
+    let plan = alone(&empty, &AttachRequest::default());
     assert_eq!(plan.mode, Native);
-    assert_eq!(plan.steps, [attach(Native, Means::Link)]);
+    assert_eq!(plan.steps, [attach(Native, AttachMethod::Link)]);
     assert_eq!(plan.fallback, Fallback::NoDriverSupport);
-    assert_eq!(plan.in_skb_mode, [attach(Skb, Means::Link)]);
+    assert_eq!(plan.in_skb_mode, [attach(Skb, AttachMethod::Link)]);
 }
 
 #[test]
 fn requested_mode_has_no_fallback() {
     for mode in [Native, Skb, Offload] {
         let plan = alone(&Snapshot::default(), &asks(mode));
-        assert_eq!(plan.steps, [attach(mode, Means::Link)]);
+        assert_eq!(plan.steps, [attach(mode, AttachMethod::Link)]);
         assert_eq!(
             (plan.fallback, plan.in_skb_mode.len()),
             (Fallback::Never, 0)
@@ -119,18 +119,21 @@ fn driver_with_native_xdp_gets_no_skb_program_unasked() {
         native: Some(true),
         ..Snapshot::default()
     };
-    assert_eq!(alone(&now, &Request::default()).fallback, Fallback::Never);
+    assert_eq!(
+        alone(&now, &AttachRequest::default()).fallback,
+        Fallback::Never
+    );
     // A capture accepts any mode.
-    let capture = steps(&now, None, Means::LinkOnly);
+    let capture = steps(&now, None, AttachMethod::LinkOnly);
     assert_eq!(capture.fallback, Fallback::Always);
-    assert_eq!(capture.in_skb_mode, [attach(Skb, Means::LinkOnly)]);
+    assert_eq!(capture.in_skb_mode, [attach(Skb, AttachMethod::LinkOnly)]);
 }
 
 #[test]
 fn attached_program_stays_unless_replace_is_requested() {
     for kind in [other(), installed(None)] {
         let by = present(Native, Hold::Netlink, kind);
-        let found = place(&with(by.clone()), PLAIN, &Request::default());
+        let found = place(&with(by.clone()), PLAIN, &AttachRequest::default());
         assert_eq!(found, Err(Conflict::Occupied { by }));
     }
     // In either mode: the kernel allows a program in one only.
@@ -144,12 +147,12 @@ fn card_holds_a_program_of_its_own() {
     let on_card = with(present(Offload, Hold::Netlink, other()));
     assert_eq!(
         alone(&on_card, &asks(Native)).steps,
-        [attach(Native, Means::Link)]
+        [attach(Native, AttachMethod::Link)]
     );
     let in_driver = with(present(Native, Hold::Netlink, other()));
     assert_eq!(
         alone(&in_driver, &asks(Offload)).steps,
-        [attach(Offload, Means::Link)]
+        [attach(Offload, AttachMethod::Link)]
     );
     assert!(place(&on_card, ALONE, &asks(Offload)).is_err());
 }
@@ -163,17 +166,17 @@ fn replacing_leaves_no_gap_where_none_is_needed() {
         (
             Hold::OtherLink,
             Native,
-            vec![remove(Native), attach(Native, Means::Link)],
+            vec![remove(Native), attach(Native, AttachMethod::Link)],
         ),
         (
             Hold::Netlink,
             Skb,
-            vec![remove(Skb), attach(Native, Means::Link)],
+            vec![remove(Skb), attach(Native, AttachMethod::Link)],
         ),
         (
             Hold::OwnLink,
             Skb,
-            vec![remove(Skb), attach(Native, Means::Link)],
+            vec![remove(Skb), attach(Native, AttachMethod::Link)],
         ),
     ] {
         let now = with(present(mode, hold, other()));
@@ -185,7 +188,10 @@ fn replacing_leaves_no_gap_where_none_is_needed() {
 fn skb_program_is_exchanged_if_native_mode_is_refused() {
     let now = with(present(Skb, Hold::OwnLink, installed(None)));
     let plan = alone(&now, &REPLACE);
-    assert_eq!(plan.steps, [remove(Skb), attach(Native, Means::Link)]);
+    assert_eq!(
+        plan.steps,
+        [remove(Skb), attach(Native, AttachMethod::Link)]
+    );
     assert_eq!(plan.in_skb_mode, [exchange(Skb)]);
 }
 
@@ -195,20 +201,24 @@ fn dispatcher_is_made_if_the_kernel_supports_it() {
         dispatchers: true,
         ..Snapshot::default()
     };
-    let Ok(Place::NewDispatcher(plan)) = place(&now, PLAIN, &Request::default()) else {
+    let Ok(AttachPosition::NewDispatcher(plan)) = place(&now, PLAIN, &AttachRequest::default())
+    else {
         panic!("a chain can begin here");
     };
-    assert_eq!(plan.steps, [attach(Native, Means::Netlink)]);
+    assert_eq!(plan.steps, [attach(Native, AttachMethod::Netlink)]);
     let hooks = Newcomer {
         hooks: true,
         ..PLAIN
     };
     for new in [hooks, ALONE] {
-        let found = place(&now, new, &Request::default());
-        assert!(matches!(found, Ok(Place::Alone(_))), "{new:?}: {found:?}");
+        let found = place(&now, new, &AttachRequest::default());
+        assert!(
+            matches!(found, Ok(AttachPosition::Alone(_))),
+            "{new:?}: {found:?}"
+        );
     }
     let found = place(&now, PLAIN, &asks(Offload));
-    assert!(matches!(found, Ok(Place::Alone(_))), "{found:?}");
+    assert!(matches!(found, Ok(AttachPosition::Alone(_))), "{found:?}");
 }
 
 #[test]
@@ -218,21 +228,28 @@ fn dispatcher_replaces_a_program() {
         ..with(present(Native, hold, installed(None)))
     };
     let steps = |hold| match place(&now(hold), PLAIN, &REPLACE) {
-        Ok(Place::NewDispatcher(plan)) => plan.steps,
+        Ok(AttachPosition::NewDispatcher(plan)) => plan.steps,
         found => panic!("{found:?}"),
     };
     assert_eq!(steps(Hold::Netlink), [exchange(Native)]);
     // Netlink cannot change the program of a link, not even of trawl's own.
     for hold in [Hold::OwnLink, Hold::OtherLink] {
-        let expected = [remove(Native), attach(Native, Means::Netlink)];
+        let expected = [remove(Native), attach(Native, AttachMethod::Netlink)];
         assert_eq!(steps(hold), expected);
     }
 }
 
 #[test]
 fn programs_join_a_dispatcher_in_its_mode() {
-    let now = |programs| with(present(Skb, Hold::Netlink, Kind::Dispatcher { programs }));
-    let Ok(Place::Dispatcher(plan)) = place(&now(2), PLAIN, &Request::default()) else {
+    let now = |programs| {
+        with(present(
+            Skb,
+            Hold::Netlink,
+            ProgramOwner::Dispatcher { programs },
+        ))
+    };
+    let Ok(AttachPosition::Dispatcher(plan)) = place(&now(2), PLAIN, &AttachRequest::default())
+    else {
         panic!("there is room");
     };
     assert_eq!((plan.mode, plan.steps), (Skb, vec![exchange(Skb)]));
@@ -242,16 +259,16 @@ fn programs_join_a_dispatcher_in_its_mode() {
         Err(Conflict::OtherMode { mode: Skb })
     );
     assert_eq!(
-        place(&now(10), PLAIN, &Request::default()),
+        place(&now(10), PLAIN, &AttachRequest::default()),
         Err(Conflict::ChainFull { programs: 10 })
     );
     let hooks = Newcomer {
         hooks: true,
         ..PLAIN
     };
-    let found = place(&now(2), hooks, &Request::default());
+    let found = place(&now(2), hooks, &AttachRequest::default());
     assert!(matches!(found, Err(Conflict::HooksInDispatcher { .. })));
-    let found = place(&now(2), ALONE, &Request::default());
+    let found = place(&now(2), ALONE, &AttachRequest::default());
     assert!(matches!(found, Err(Conflict::Occupied { .. })));
 }
 
@@ -263,12 +280,12 @@ fn programs_join_a_chain_of_jumps() {
         ..PLAIN
     };
     for (has, new, expected) in [
-        (false, PLAIN, Ok(Place::Jumps { linear: false })),
-        (true, frags, Ok(Place::Jumps { linear: false })),
-        (false, frags, Ok(Place::Jumps { linear: true })),
+        (false, PLAIN, Ok(AttachPosition::Jumps { linear: false })),
+        (true, frags, Ok(AttachPosition::Jumps { linear: false })),
+        (false, frags, Ok(AttachPosition::Jumps { linear: true })),
         (true, PLAIN, Err(Conflict::PacketsInPieces)),
     ] {
-        let found = place(&now(1, has), new, &Request::default());
+        let found = place(&now(1, has), new, &AttachRequest::default());
         assert_eq!(found, expected);
     }
     assert_eq!(
@@ -276,14 +293,14 @@ fn programs_join_a_chain_of_jumps() {
         Err(Conflict::OtherMode { mode: Native })
     );
     assert_eq!(
-        place(&now(LONGEST_CHAIN, false), PLAIN, &Request::default()),
+        place(&now(LONGEST_CHAIN, false), PLAIN, &AttachRequest::default()),
         Err(Conflict::ChainFull { programs: 10 })
     );
-    let found = place(&now(1, false), ALONE, &Request::default());
+    let found = place(&now(1, false), ALONE, &AttachRequest::default());
     assert!(matches!(found, Err(Conflict::Occupied { .. })));
     let found = place(&now(3, false), PLAIN, &REPLACE);
     assert!(
-        matches!(found, Ok(Place::Alone(_))),
+        matches!(found, Ok(AttachPosition::Alone(_))),
         "the whole chain's place"
     );
 }
@@ -294,7 +311,7 @@ fn guard_is_not_replaced_by_mistake() {
         guard: Some(7),
         ..with(present(Native, Hold::OwnLink, chain(1, true)))
     };
-    let careful = Request {
+    let careful = AttachRequest {
         keep_guard: true,
         ..REPLACE
     };
@@ -309,6 +326,6 @@ fn program_above_on_a_bridge_or_bond_is_a_conflict() {
         ..Snapshot::default()
     };
     let interface = "bond0".to_owned();
-    let found = place(&now, PLAIN, &Request::default());
+    let found = place(&now, PLAIN, &AttachRequest::default());
     assert_eq!(found, Err(Conflict::Above { interface }));
 }

@@ -11,10 +11,10 @@ use trawl_bpf::probe::attached::tcx;
 use trawl_bpf::{info, map, program};
 use trawl_program::reload;
 use trawl_sys::netlink::tc::Direction;
-use trawl_sys::netlink::{Link, Netlink, XdpAttachment};
+use trawl_sys::netlink::{LinkRecord, Netlink, XdpAttachment};
 use trawl_sys::netns::{Namespace, exec_prefix, run_maybe_in};
 
-use super::{Finding, State};
+use super::{CheckState, Finding};
 use crate::capture_chain;
 use trawl_bpf::owners::Owners;
 use trawl_program::reload::Reload;
@@ -47,7 +47,7 @@ pub struct AttachedTap {
     removals: Vec<String>,
 }
 
-pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> AttachedTap {
+pub fn look(area: &str, namespace: Option<&Namespace>, interface: &LinkRecord) -> AttachedTap {
     let (owners, pins) = (Owners::look(), bpffs::pinned());
     let mut attached = AttachedTap {
         findings: Vec::new(),
@@ -71,7 +71,7 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Atta
     if interface.xdp.is_empty() {
         attached
             .findings
-            .push(Finding::new(area, "XDP program", State::Ok, "none"));
+            .push(Finding::new(area, "XDP program", CheckState::Ok, "none"));
     }
     attached.hook_findings(area, &pins);
     for (ingress, name) in [(true, "tcx ingress"), (false, "tcx egress")] {
@@ -86,7 +86,7 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Atta
             }
             attached
                 .findings
-                .push(Finding::new(area, name, State::Info, text));
+                .push(Finding::new(area, name, CheckState::Info, text));
         }
     }
     let Ok(mut netlink) = Netlink::open(namespace) else {
@@ -109,7 +109,7 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &Link) -> Atta
             let subject = format!("clsact {}", direction.name());
             attached
                 .findings
-                .push(Finding::new(area, &subject, State::Info, text));
+                .push(Finding::new(area, &subject, CheckState::Info, text));
         }
     }
     attached
@@ -120,7 +120,7 @@ impl AttachedTap {
         &mut self,
         area: &str,
         present: &XdpAttachment,
-        interface: &Link,
+        interface: &LinkRecord,
         prefix: &str,
         owners: &Owners,
         pins: &[Pinned],
@@ -131,7 +131,7 @@ impl AttachedTap {
             describe_program(id, owners, pins),
             present.mode.name()
         );
-        let mut finding = Finding::new(area, "XDP program", State::Info, "");
+        let mut finding = Finding::new(area, "XDP program", CheckState::Info, "");
         let removal = (!self.removals.is_empty())
             .then(|| format!("to remove it: {}", self.removals.join("; ")));
         let link = snapshot::link_of(interface.index, *present);
@@ -196,7 +196,7 @@ impl AttachedTap {
                 hook.name, hook.id, hook.entries
             );
             self.findings
-                .push(Finding::new(area, "hook map", State::Ok, text));
+                .push(Finding::new(area, "hook map", CheckState::Ok, text));
         }
         let of_program: Vec<u32> = self.hooks.iter().map(|hook| hook.id).collect();
         // Maps pinned by trawl belong to the program of one interface: this interface's are listed above.
@@ -212,12 +212,13 @@ impl AttachedTap {
                 about.max_entries,
                 pin.path.display()
             );
-            self.findings.push(
-                Finding::new(area, "hook map", State::Info, text).fix(format!(
-                    "if a program here makes tail calls through it: --hook {}",
-                    pin.path.display()
-                )),
-            );
+            self.findings
+                .push(
+                    Finding::new(area, "hook map", CheckState::Info, text).fix(format!(
+                        "if a program here makes tail calls through it: --hook {}",
+                        pin.path.display()
+                    )),
+                );
         }
     }
 }

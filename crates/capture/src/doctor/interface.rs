@@ -1,14 +1,14 @@
 //! Findings about one interface: its driver, attached programs, offloads that change packets before capture, and usable taps.
 
-use trawl_bpf::probe::Feature;
+use trawl_bpf::probe::KernelFeature;
 use trawl_sys::ethtool::{Channels, Ethtool};
 use trawl_sys::interface::Interface;
-use trawl_sys::netlink::{Link, Netlink, XdpAbilities, xdp_abilities};
+use trawl_sys::netlink::{LinkRecord, Netlink, XdpAbilities, xdp_abilities};
 use trawl_sys::netns::{Namespace, exec_prefix};
 use trawl_sys::{Error, Result};
 
 use super::attached::{self, AttachedTap};
-use super::{Finding, State, offload, veth};
+use super::{CheckState, Finding, offload, veth};
 
 /// Bytes of a packet in a page in native XDP, less the headroom that the kernel reserves.
 const LINEAR_MTU: u32 = 3498;
@@ -71,12 +71,12 @@ struct Subject {
 }
 
 impl Subject {
-    fn finding(&self, subject: &str, state: State, text: impl Into<String>) -> Finding {
+    fn finding(&self, subject: &str, state: CheckState, text: impl Into<String>) -> Finding {
         Finding::new(&self.area, subject, state, text)
     }
 
     fn unknown(&self, subject: &str, error: &Error) -> Finding {
-        self.finding(subject, State::Warn, "unknown")
+        self.finding(subject, CheckState::Warn, "unknown")
             .why(error.to_string())
             .fix("run trawl as root")
     }
@@ -85,7 +85,7 @@ impl Subject {
         let about = &self.interface;
         if !about.up {
             return self
-                .finding("link", State::Warn, "down: no packets pass")
+                .finding("link", CheckState::Warn, "down: no packets pass")
                 .fix(format!("{}ip link set {} up", self.prefix, about.name));
         }
         let mac = about.mac.map(|mac| {
@@ -94,7 +94,7 @@ impl Subject {
         });
         self.finding(
             "link",
-            State::Ok,
+            CheckState::Ok,
             format!("up, MTU {}{}", about.mtu, mac.unwrap_or_default()),
         )
     }
@@ -104,7 +104,7 @@ impl Subject {
         if let Some(speed) = self.interface.speed_bits {
             text.push_str(&format!(", {} Mbit/s", speed / 1_000_000));
         }
-        self.finding("driver", State::Info, text)
+        self.finding("driver", CheckState::Info, text)
     }
 
     /// Checks native XDP. A veth's lack of it has its own findings.
@@ -123,13 +123,13 @@ impl Subject {
                     text.push_str(", ");
                     text.push_str(extra);
                 }
-                self.finding("native XDP", State::Ok, text)
+                self.finding("native XDP", CheckState::Ok, text)
             }
             Some(_) if self.driver == "veth" => return None,
             Some(_) => self
                 .finding(
                     "native XDP",
-                    State::Warn,
+                    CheckState::Warn,
                     "no: programs run in skb mode, after the driver",
                 )
                 .why(format!(
@@ -137,7 +137,7 @@ impl Subject {
                     self.interface.driver_name()
                 )),
             None => self
-                .finding("native XDP", State::Info, "unknown before it is tried")
+                .finding("native XDP", CheckState::Info, "unknown before it is tried")
                 .why("kernels before 6.3 cannot query a driver"),
         };
         Some(finding)
@@ -152,13 +152,13 @@ impl Subject {
         Some(if abilities.multi_buffer() {
             self.finding(
                 "MTU",
-                State::Info,
+                CheckState::Info,
                 format!("{mtu}: only XDP programs that know multi-buffer packets fit; trawl's do"),
             )
         } else {
             self.finding(
                 "MTU",
-                State::Warn,
+                CheckState::Warn,
                 format!("{mtu} is more than native XDP supports with this driver"),
             )
             .why("a packet has to fit into a page")
@@ -182,7 +182,7 @@ impl Subject {
         );
         let wanted = cpus.min(most);
         if receive > 1 || wanted <= 1 {
-            return Some(self.finding("queues", State::Ok, text));
+            return Some(self.finding("queues", CheckState::Ok, text));
         }
         let kind = if channels.max_combined > 0 {
             "combined"
@@ -190,7 +190,7 @@ impl Subject {
             "rx"
         };
         Some(
-            self.finding("queues", State::Warn, text)
+            self.finding("queues", CheckState::Warn, text)
                 .why(format!(
                     "one queue is served by one CPU of the {cpus} at a time"
                 ))
@@ -209,11 +209,11 @@ impl Subject {
             (false, true) => "the card stamps packets, but its driver does not hand that to XDP",
             (false, false) => "none: packets are stamped at the hook",
         };
-        self.finding("hardware time", State::Info, text)
+        self.finding("hardware time", CheckState::Info, text)
     }
 
     /// Returns a finding for each tap.
-    fn taps(&self, attached: &AttachedTap, link: &Link) -> Vec<Finding> {
+    fn taps(&self, attached: &AttachedTap, link: &LinkRecord) -> Vec<Finding> {
         vec![
             self.xdp_tap(attached, link),
             self.hook_tap(attached),
@@ -222,12 +222,12 @@ impl Subject {
         ]
     }
 
-    fn xdp_tap(&self, attached: &AttachedTap, link: &Link) -> Finding {
+    fn xdp_tap(&self, attached: &AttachedTap, link: &LinkRecord) -> Finding {
         let subject = "tap xdp";
-        if let Some(why) = Feature::Xdp.probe().why() {
-            return self.finding(subject, State::Warn, "no").why(why);
+        if let Some(why) = KernelFeature::Xdp.probe().why() {
+            return self.finding(subject, CheckState::Warn, "no").why(why);
         }
-        let tracing = [Feature::Fentry, Feature::Fexit]
+        let tracing = [KernelFeature::Fentry, KernelFeature::Fexit]
             .iter()
             .all(|feature| feature.probe().is_supported());
         match (&attached.xdp, self.abilities) {
@@ -235,17 +235,17 @@ impl Subject {
                 let mode = link.xdp.first().map_or("", |present| present.mode.name());
                 self.finding(
                     subject,
-                    State::Ok,
+                    CheckState::Ok,
                     format!("yes: a second capture joins the first ({name}, {mode} mode)"),
                 )
             }
             (Some(name), _) if tracing => self.finding(
                 subject,
-                State::Ok,
+                CheckState::Ok,
                 format!("yes: traces the attached program {name} at entry and exit"),
             ),
             (Some(name), _) => self
-                .finding(subject, State::Warn, "no")
+                .finding(subject, CheckState::Warn, "no")
                 .why(format!(
                     "the program {name} is attached, and this host refuses tracing programs"
                 ))
@@ -254,12 +254,12 @@ impl Subject {
                     true => "use --tap tc or --tap packet, which see what the program passes",
                 }),
             (None, Some(abilities)) if !abilities.native() => {
-                self.finding(subject, State::Ok, "yes, in skb mode")
+                self.finding(subject, CheckState::Ok, "yes, in skb mode")
             }
-            (None, Some(_)) => self.finding(subject, State::Ok, "yes, in native mode"),
+            (None, Some(_)) => self.finding(subject, CheckState::Ok, "yes, in native mode"),
             (None, None) => self.finding(
                 subject,
-                State::Ok,
+                CheckState::Ok,
                 "yes, in native mode if the driver can, else skb",
             ),
         }
@@ -268,15 +268,19 @@ impl Subject {
     fn hook_tap(&self, attached: &AttachedTap) -> Finding {
         let subject = "tap tailcall";
         match (attached.hooks.first(), &attached.xdp) {
-            (Some(hook), _) => {
-                self.finding(subject, State::Ok, format!("yes, through {}", hook.name))
-            }
-            (None, None) => self.finding(subject, State::Info, "no XDP program attached"),
-            (None, Some(_)) if attached.xdp_is_trawl => {
-                self.finding(subject, State::Info, "the program there is trawl's own")
-            }
+            (Some(hook), _) => self.finding(
+                subject,
+                CheckState::Ok,
+                format!("yes, through {}", hook.name),
+            ),
+            (None, None) => self.finding(subject, CheckState::Info, "no XDP program attached"),
+            (None, Some(_)) if attached.xdp_is_trawl => self.finding(
+                subject,
+                CheckState::Info,
+                "the program there is trawl's own",
+            ),
             (None, Some(name)) => {
-                let finding = self.finding(subject, State::Warn, "no").why(format!(
+                let finding = self.finding(subject, CheckState::Warn, "no").why(format!(
                     "{name} has no program array with an entry for each of the 5 XDP actions"
                 ));
                 match attached.with_hooks.clone() {
@@ -289,21 +293,21 @@ impl Subject {
 
     fn tc_tap(&self) -> Finding {
         let subject = "tap tc";
-        match Feature::Tcx.probe().why() {
-            None => self.finding(subject, State::Ok, "yes, by tcx"),
-            Some(why) if Feature::Bpf.probe().is_supported() => self
-                .finding(subject, State::Ok, "yes, by clsact")
+        match KernelFeature::Tcx.probe().why() {
+            None => self.finding(subject, CheckState::Ok, "yes, by tcx"),
+            Some(why) if KernelFeature::Bpf.probe().is_supported() => self
+                .finding(subject, CheckState::Ok, "yes, by clsact")
                 .why(format!("no tcx: {why}")),
-            Some(why) => self.finding(subject, State::Warn, "no").why(why),
+            Some(why) => self.finding(subject, CheckState::Warn, "no").why(why),
         }
     }
 
     fn packet_tap(&self) -> Finding {
         let subject = "tap packet";
-        match Feature::PacketV3.probe().why() {
-            None => self.finding(subject, State::Ok, "yes"),
+        match KernelFeature::PacketV3.probe().why() {
+            None => self.finding(subject, CheckState::Ok, "yes"),
             Some(why) => self
-                .finding(subject, State::Problem, "no")
+                .finding(subject, CheckState::Problem, "no")
                 .why(why)
                 .fix("run trawl as root"),
         }

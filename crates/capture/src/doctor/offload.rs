@@ -1,14 +1,14 @@
 //! Offloads: changes that an interface makes to packets before a tap sees them.
 
-use trawl_sys::ethtool::Feature;
+use trawl_sys::ethtool::EthtoolFeature;
 
-use super::{Finding, State};
+use super::{CheckState, Finding};
 
 /// An offload by the kernel's name and by ethtool's, and its effect on a capture while on.
 struct Offload {
     name: &'static str,
     ethtool: &'static str,
-    state: State,
+    state: CheckState,
     does: &'static str,
 }
 
@@ -16,49 +16,49 @@ const OFFLOADS: [Offload; 8] = [
     Offload {
         name: "rx-lro",
         ethtool: "lro",
-        state: State::Warn,
+        state: CheckState::Warn,
         does: "the card joins TCP segments before anything sees them; most drivers refuse XDP with it",
     },
     Offload {
         name: "rx-gro-hw",
         ethtool: "rx-gro-hw",
-        state: State::Warn,
+        state: CheckState::Warn,
         does: "the card joins TCP segments before anything sees them",
     },
     Offload {
         name: "rx-gro",
         ethtool: "gro",
-        state: State::Info,
+        state: CheckState::Info,
         does: "the tc and packet taps see joined segments, longer than the MTU; XDP sees them as they came",
     },
     Offload {
         name: "rx-gro-list",
         ethtool: "rx-gro-list",
-        state: State::Info,
+        state: CheckState::Info,
         does: "the tc and packet taps see chained packets as one",
     },
     Offload {
         name: "rx-udp-gro-forwarding",
         ethtool: "rx-udp-gro-forwarding",
-        state: State::Info,
+        state: CheckState::Info,
         does: "the tc and packet taps see joined UDP packets",
     },
     Offload {
         name: "rx-vlan-hw-parse",
         ethtool: "rxvlan",
-        state: State::Warn,
+        state: CheckState::Warn,
         does: "the card strips VLAN tags: XDP does not see them",
     },
     Offload {
         name: "tx-tcp-segmentation",
         ethtool: "tso",
-        state: State::Info,
+        state: CheckState::Info,
         does: "sent TCP packets are seen before they are cut to the MTU",
     },
     Offload {
         name: "tx-generic-segmentation",
         ethtool: "gso",
-        state: State::Info,
+        state: CheckState::Info,
         does: "sent packets are seen before they are cut to the MTU",
     },
 ];
@@ -69,7 +69,7 @@ pub fn examine(
     prefix: &str,
     interface: &str,
     driver: &str,
-    features: &[Feature],
+    features: &[EthtoolFeature],
 ) -> Vec<Finding> {
     OFFLOADS
         .iter()
@@ -97,8 +97,8 @@ pub fn examine(
 mod tests {
     use super::*;
 
-    fn feature(name: &str, on: bool, changeable: bool) -> Feature {
-        Feature {
+    fn feature(name: &str, on: bool, changeable: bool) -> EthtoolFeature {
+        EthtoolFeature {
             name: name.to_owned(),
             on,
             changeable,
@@ -113,7 +113,7 @@ mod tests {
         ];
         let findings = examine("eth0", "ip netns exec red ", "eth0", "ixgbe", &features);
         assert_eq!(findings.len(), 1);
-        assert_eq!(findings[0].state, State::Warn);
+        assert_eq!(findings[0].state, CheckState::Warn);
         let fix = findings[0].fix.as_deref().unwrap();
         assert!(
             fix.ends_with("ip netns exec red ethtool -K eth0 lro off"),

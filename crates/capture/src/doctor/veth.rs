@@ -2,10 +2,10 @@
 
 use trawl_sys::Result;
 use trawl_sys::ethtool::Ethtool;
-use trawl_sys::netlink::{Link, Peer, XdpAbilities, XdpMode, veth_peer};
+use trawl_sys::netlink::{LinkRecord, Peer, XdpAbilities, XdpMode, veth_peer};
 use trawl_sys::netns::{Namespace, exec_prefix};
 
-use super::{Finding, State};
+use super::{CheckState, Finding};
 
 const GRO: &str = "rx-gro";
 const TX_VLAN: &str = "tx-vlan-hw-insert";
@@ -14,14 +14,14 @@ const TX_VLAN: &str = "tx-vlan-hw-insert";
 pub fn examine(
     area: &str,
     namespace: Option<&Namespace>,
-    interface: &Link,
+    interface: &LinkRecord,
     abilities: Option<XdpAbilities>,
 ) -> Result<Vec<Finding>> {
     let prefix = exec_prefix(namespace);
     let own_gro = feature(namespace, &interface.name, GRO);
     let Some(peer) = veth_peer(namespace, interface)? else {
         let text = "the other end is in a namespace without a name, or without access";
-        return Ok(vec![Finding::new(area, "peer", State::Info, text)]);
+        return Ok(vec![Finding::new(area, "peer", CheckState::Info, text)]);
     };
     let mut findings = vec![link_of(area, &peer)];
     findings.extend(native(
@@ -36,12 +36,12 @@ pub fn examine(
 fn link_of(area: &str, peer: &Peer) -> Finding {
     let label = peer.label();
     if peer.link.is_up() {
-        return Finding::new(area, "peer", State::Ok, format!("{label}, up"));
+        return Finding::new(area, "peer", CheckState::Ok, format!("{label}, up"));
     }
     Finding::new(
         area,
         "peer",
-        State::Warn,
+        CheckState::Warn,
         format!("{label} is down: no packets pass in either direction"),
     )
     .fix(format!(
@@ -55,7 +55,7 @@ fn link_of(area: &str, peer: &Peer) -> Finding {
 fn native(
     area: &str,
     namespace: Option<&Namespace>,
-    interface: &Link,
+    interface: &LinkRecord,
     prefix: &str,
     peer: &Peer,
     abilities: Option<XdpAbilities>,
@@ -69,7 +69,7 @@ fn native(
     let finding = Finding::new(
         area,
         "native XDP",
-        State::Warn,
+        CheckState::Warn,
         "not with the present queues: programs run in skb mode",
     );
     if fits {
@@ -97,7 +97,7 @@ fn native(
 /// Checks XDP frames that the peer redirects or sends here.
 fn frames_in(
     area: &str,
-    interface: &Link,
+    interface: &LinkRecord,
     prefix: &str,
     own_gro: Option<bool>,
     peer: &Peer,
@@ -105,19 +105,19 @@ fn frames_in(
     let new = |state, text: String| Finding::new(area, "GRO", state, text);
     if own_gro == Some(true) {
         return new(
-            State::Ok,
+            CheckState::Ok,
             "on: XDP frames from the peer are accepted, with or without a program here".to_owned(),
         );
     }
     if has_native_program(interface) {
         return new(
-            State::Ok,
+            CheckState::Ok,
             "off, but the XDP program here replaces it".to_owned(),
         );
     }
     let text =
         "off: XDP frames from the peer (XDP_TX, redirects, live frames) are dropped".to_owned();
-    new(State::Warn, text)
+    new(CheckState::Warn, text)
         .why(format!(
             "{} drops them unless this end has GRO or an XDP program in native mode",
             peer.label()
@@ -128,7 +128,7 @@ fn frames_in(
 /// Checks XDP frames that a program here sends back, or that other programs redirect to this interface.
 fn frames_out(
     area: &str,
-    interface: &Link,
+    interface: &LinkRecord,
     peer: &Peer,
     abilities: Option<XdpAbilities>,
 ) -> Finding {
@@ -136,7 +136,7 @@ fn frames_out(
     let (label, prefix, name) = (peer.label(), peer.exec_prefix(), &peer.link.name);
     let peer_gro = feature(peer.namespace.as_ref(), name, GRO) == Some(true);
     if !peer_gro && !has_native_program(&peer.link) {
-        return new(State::Warn, "frames that XDP sends from here are dropped")
+        return new(CheckState::Warn, "frames that XDP sends from here are dropped")
             .why(format!(
                 "{label} has neither GRO nor a native XDP program, and needs one of them to accept XDP frames from {}",
                 interface.name
@@ -145,16 +145,19 @@ fn frames_out(
     }
     // The driver checks its peer's GRO only at certain moments, and may have missed that it is on.
     if abilities.is_some_and(|a| a.native() && !a.redirect_target()) {
-        return new(State::Warn, "frames that XDP redirects to here are refused")
-            .why(format!(
-                "{} went up before {label} had GRO, and did not notice the change",
-                interface.name
-            ))
-            .fix(format!(
-                "{prefix}ethtool -K {name} gro off; {prefix}ethtool -K {name} gro on"
-            ));
+        return new(
+            CheckState::Warn,
+            "frames that XDP redirects to here are refused",
+        )
+        .why(format!(
+            "{} went up before {label} had GRO, and did not notice the change",
+            interface.name
+        ))
+        .fix(format!(
+            "{prefix}ethtool -K {name} gro off; {prefix}ethtool -K {name} gro on"
+        ));
     }
-    new(State::Ok, "frames sent by XDP reach the peer")
+    new(CheckState::Ok, "frames sent by XDP reach the peer")
 }
 
 /// Checks whether the peer leaves VLAN tags out of the packet, where XDP does not look.
@@ -164,7 +167,7 @@ fn tags(area: &str, peer: &Peer) -> Option<Finding> {
         Finding::new(
             area,
             "VLAN tags",
-            State::Info,
+            CheckState::Info,
             "the peer's stack passes them outside the packet",
         )
         .why("XDP does not see them; tc and packet taps do")
@@ -176,7 +179,7 @@ fn tags(area: &str, peer: &Peer) -> Option<Finding> {
     })
 }
 
-fn has_native_program(link: &Link) -> bool {
+fn has_native_program(link: &LinkRecord) -> bool {
     link.xdp
         .iter()
         .any(|present| present.mode == XdpMode::Native)

@@ -27,7 +27,7 @@ impl Running<'_> {
         if self.joins.next.is_some_and(|next| began < next) {
             return Ok(());
         }
-        let there: Vec<CaptureSite> = self
+        let present: Vec<CaptureSite> = self
             .session
             .presence
             .sites()
@@ -39,7 +39,7 @@ impl Running<'_> {
             false => Vec::new(),
         };
         let mut is_full = false;
-        let appeared = self.observer.appeared(&there, &unchanged);
+        let appeared = self.observer.appeared(&present, &unchanged);
         let took = began.elapsed();
         for site in appeared {
             if self.joins.refused.contains(&identity(&site)) {

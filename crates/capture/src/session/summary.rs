@@ -1,12 +1,12 @@
 //! The summary of a capture, at its end and before.
 
 use trawl_packet::pcapng::write;
-use trawl_pipeline::account::Account;
-use trawl_pipeline::{Counts, Outcome};
+use trawl_pipeline::account::PacketAccount;
+use trawl_pipeline::{Counts, WriteOutcome};
 use trawl_sys::{clock, errno};
 
 use super::{Ended, Session};
-use crate::assembly::Host;
+use crate::assembly::HostFeatures;
 use crate::options::Stamps;
 use crate::point::Point;
 use crate::summary::{PointSummary, Summary};
@@ -18,7 +18,7 @@ impl Session {
     }
 
     /// Returns the summary at the end. Packets that were recorded and lost on output are taken back.
-    pub(super) fn final_summary(&mut self, outcome: &Outcome, ended: &Ended) -> Summary {
+    pub(super) fn final_summary(&mut self, outcome: &WriteOutcome, ended: &Ended) -> Summary {
         let points = &mut self.assembly.points;
         if let Some(point) = points.iter_mut().find(|point| point.site.is_none()) {
             point
@@ -55,7 +55,7 @@ impl Session {
             .iter()
             .map(|point| {
                 let ring = point.account();
-                let mut account = Account::from_ring(&ring);
+                let mut account = PacketAccount::from_ring(&ring);
                 let missing = unwritten.sum(&point.interfaces);
                 if let Some(fates) = &self.fates {
                     fates.borrow().correct(&mut account, &point.interfaces);
@@ -98,7 +98,7 @@ impl Session {
                 summary.account.add_unseen(reason, count);
             }
         }
-        let mut total = Account::default();
+        let mut total = PacketAccount::default();
         points.iter().for_each(|point| total.add(&point.account));
         Summary {
             total,
@@ -137,7 +137,7 @@ impl Session {
     /// Returns the beginning of a file: the section, and a block for each interface and hook point.
     pub(super) fn file_header(&self) -> Vec<u8> {
         let mut header = Vec::new();
-        let Host {
+        let HostFeatures {
             os,
             hardware,
             application,

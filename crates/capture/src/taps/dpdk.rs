@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use trawl_io::dpdk::{self, Cleaner, Helper, Line, PROGRAM, Request, VARIABLE};
+use trawl_io::dpdk::{self, Cleaner, DpdkLine, DpdkRequest, Helper, PROGRAM, VARIABLE};
 use trawl_io::packet_socket::Instruction;
 use trawl_ring::Geometry;
 use trawl_sys::privilege::Capabilities;
@@ -67,7 +67,7 @@ impl Tap for Dpdk {
             .transpose()?;
         let directions = directions(options.direction);
         let cleaner = Cleaner::start(&program, prefix)?;
-        let mut helper = Helper::start(&Request {
+        let mut helper = Helper::start(&DpdkRequest {
             program: &program,
             prefix,
             port: site.label.trim_start_matches("dpdk:").parse().ok(),
@@ -168,7 +168,7 @@ struct Dialogue<'a> {
     helper: &'a mut Helper,
     label: &'a str,
     prefix: &'a str,
-    cleared: Vec<Line>,
+    cleared: Vec<DpdkLine>,
     ports: Vec<Described>,
 }
 
@@ -291,7 +291,7 @@ pub fn fell_silent(label: &str, helper: &Helper) -> Error {
 }
 
 /// Explains why the helper does not capture.
-pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error {
+pub fn refused(label: &str, prefix: &str, line: &DpdkLine, helper: &Helper) -> Error {
     let what = format!("cannot capture on {label}");
     let log = || {
         helper
@@ -368,8 +368,8 @@ pub fn refused(label: &str, prefix: &str, line: &Line, helper: &Helper) -> Error
 }
 
 /// Returns events for the remains of killed captures that were removed.
-pub fn cleared_ports(label: &str, lines: &[Line]) -> Vec<Event> {
-    let of = |line: &Line| {
+pub fn cleared_ports(label: &str, lines: &[DpdkLine]) -> Vec<Event> {
+    let of = |line: &DpdkLine| {
         (line.word == "cleared").then(|| (line.field(1).to_owned(), line.field(0).to_owned()))
     };
     let found: BTreeSet<(String, String)> = lines.iter().filter_map(of).collect();

@@ -4,7 +4,7 @@
 mod follow;
 mod programs;
 pub mod reasons;
-mod words;
+mod text;
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -31,7 +31,7 @@ use crate::{AttachedTap, TapChoice};
 pub use follow::Along;
 use programs::{TRACEPOINT, load_at_drops};
 use reasons::{DONE, DONE_IF_EMPTY, FILTERED, MAY_BE_COPIED, Reasons, UNWANTED, UNWANTED_IN_GROUP};
-pub use words::{HOOK, Words, as_frame};
+pub use text::{DropConverter, HOOK, as_frame};
 
 /// Number of arguments: buffer, location and reason, since 5.17; the receiving socket is the fourth, since 6.11.
 const ARGUMENTS_WITH_REASON: usize = 3;
@@ -73,7 +73,7 @@ pub fn attach(
     at_xdp: &[&CaptureSite],
     asked: &Drops,
     assembly: &mut Assembly,
-) -> Result<(Box<dyn AttachedTap>, u32, Words)> {
+) -> Result<(Box<dyn AttachedTap>, u32, DropConverter)> {
     let along = asked.follow.then(|| Along::find(asked)).transpose()?;
     let sites = along.as_ref().map_or(sites, |along| &along.entries);
     match assembly.options.tap {
@@ -160,7 +160,7 @@ pub fn attach(
     Ok((
         Box::new(attached),
         ids.interface,
-        Words::new(reasons, symbols, asked.follow),
+        DropConverter::new(reasons, symbols, asked.follow),
     ))
 }
 
@@ -223,15 +223,15 @@ fn settings(
     }
     let mut only = sites
         .iter()
-        .map(|site| place(site.namespace.as_ref(), site.interface.index))
+        .map(|site| drop_place(site.namespace.as_ref(), site.interface.index))
         .collect::<Result<Vec<_>>>()?;
     if only.is_empty() {
-        let places = namespaces.iter().map(|one| place(Some(one), 0));
+        let places = namespaces.iter().map(|one| drop_place(Some(one), 0));
         only = places.collect::<Result<_>>()?;
     }
     let at_xdp = at_xdp
         .iter()
-        .map(|site| place(site.namespace.as_ref(), site.interface.index))
+        .map(|site| drop_place(site.namespace.as_ref(), site.interface.index))
         .collect::<Result<Vec<_>>>()?;
     settings.places = fill(&mut settings.only, &only)?;
     settings.xdp_places = fill(&mut settings.xdp, &at_xdp)?;
@@ -258,8 +258,8 @@ fn find(functions: &mut [DropFunction], symbols: &Symbols, names: &[&str]) -> u3
     found.len() as u32
 }
 
-fn fill(places: &mut [DropPlace], found: &[DropPlace]) -> Result<u32> {
-    let Some(room) = places.get_mut(..found.len()) else {
+fn fill(slots: &mut [DropPlace], found: &[DropPlace]) -> Result<u32> {
+    let Some(room) = slots.get_mut(..found.len()) else {
         let why = format!("{DROP_PLACES} is the limit");
         return Err(
             Error::failed("cannot look for drops at this many interfaces", why)
@@ -270,7 +270,7 @@ fn fill(places: &mut [DropPlace], found: &[DropPlace]) -> Result<u32> {
     Ok(found.len() as u32)
 }
 
-fn place(namespace: Option<&Namespace>, ifindex: u32) -> Result<DropPlace> {
+fn drop_place(namespace: Option<&Namespace>, ifindex: u32) -> Result<DropPlace> {
     let (_, inode) = match namespace {
         Some(namespace) => namespace.identity(),
         None => Namespace::current()?.identity(),

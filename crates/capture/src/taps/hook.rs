@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use trawl_bpf::layout::{ALL, HOLD_AT_ENTRY, HOLD_UNTIL_EXIT, TapConfig};
 use trawl_program::captures;
-use trawl_program::chain::{self, Looks};
+use trawl_program::chain::{self, CaptureCounts};
 use trawl_ring::Rings;
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::warden::{self, Warden};
@@ -20,7 +20,7 @@ use crate::assembly::Assembly;
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
 use crate::filter::XdpBlocks;
-use crate::options::{At, Options};
+use crate::options::{At, CaptureOptions};
 use crate::point::{Carries, PointIds};
 use crate::taps::table::{self, Facts};
 use crate::taps::watch::{BlindCause, Sight, attached_now};
@@ -56,10 +56,10 @@ impl Tap for Hook {
             None => None,
         };
         let mut points = Vec::new();
-        for (place, hook) in looked.hooks.iter().enumerate() {
+        for (position, hook) in looked.hooks.iter().enumerate() {
             let clock = config.clock_first;
             let mut add = |end| add_point(index, site, assembly, end, hook, &looked, clock);
-            let has_entry = hook.entry.is_some() && ends.looks_at_entry_of(place);
+            let has_entry = hook.entry.is_some() && ends.looks_at_entry_of(position);
             let entry = (has_entry && ends.entry).then(|| add("xdp entry"));
             let entry = entry.transpose()?;
             let exit = ends.exit.then(|| add("xdp exit")).transpose()?;
@@ -102,7 +102,7 @@ struct Points {
 #[derive(Debug)]
 struct HookPlan {
     site: CaptureSite,
-    options: Options,
+    options: CaptureOptions,
     ends: Ends,
     config: TapConfig,
     blocks: Option<XdpBlocks>,
@@ -113,15 +113,15 @@ struct HookPlan {
 impl HookPlan {
     fn occupy(&self, looked: &Looked, warden: &mut Warden) -> Result<Vec<Occupied>> {
         let (mut exits, mut entries) = (Vec::new(), Vec::new());
-        for (place, (hook, points)) in looked.hooks.iter().zip(&self.points).enumerate() {
+        for (position, (hook, points)) in looked.hooks.iter().zip(&self.points).enumerate() {
             if let Some(map) = &hook.entry
-                && self.ends.looks_at_entry_of(place)
+                && self.ends.looks_at_entry_of(position)
             {
                 entries.push(Stand {
                     what: format!("the entry of {}", hook.describe()),
                     map: warden::hold(map.as_fd())?,
                     onward: Some(warden::hold(map.as_fd())?),
-                    occupants: vec![self.ends.at_entry(&self.config, points.entry, place)],
+                    occupants: vec![self.ends.at_entry(&self.config, points.entry, position)],
                 });
             }
             if let Some(ids) = points.exit {
@@ -217,15 +217,15 @@ fn check_jumps(looked: &Looked, ends: &Ends, site: &CaptureSite) -> Result<()> {
 fn most_jumps(looked: &Looked, ends: &Ends) -> Result<u32> {
     // Programs without a hook first: their order does not matter.
     let without = (looked.programs as usize).saturating_sub(looked.hooks.len());
-    let mut looks = vec![Looks::default(); without];
-    for (place, hook) in looked.hooks.iter().enumerate() {
-        let mut one = Looks {
+    let mut looks = vec![CaptureCounts::default(); without];
+    for (position, hook) in looked.hooks.iter().enumerate() {
+        let mut one = CaptureCounts {
             tappable: hook.entry.is_some() || hook.next.is_some(),
             at_entry: 0,
             at_exit: captures::count_captures(hook.map.as_fd(), ACTIONS)? + u32::from(ends.exit),
         };
         if let Some(entry) = &hook.entry {
-            let more = u32::from(ends.looks_at_entry_of(place));
+            let more = u32::from(ends.looks_at_entry_of(position));
             one.at_entry = captures::count_captures(entry.as_fd(), 1)? + more;
         }
         looks.push(one);
@@ -342,7 +342,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    pub fn choose(options: &Options, looked: &Looked, site: &CaptureSite) -> Result<Self> {
+    pub fn choose(options: &CaptureOptions, looked: &Looked, site: &CaptureSite) -> Result<Self> {
         let at = options.at.unwrap_or(At::Exit);
         let filter_at_entry = options.filter_at == Some(At::Entry);
         let ends = Self {
@@ -382,12 +382,12 @@ impl Ends {
     }
 
     /// Returns true if a program is needed at the entry of the program at this index of the chain.
-    pub fn looks_at_entry_of(&self, place: usize) -> bool {
-        self.entry || (self.linked && place == 0)
+    pub fn looks_at_entry_of(&self, position: usize) -> bool {
+        self.entry || (self.linked && position == 0)
     }
 
     /// Returns the program for an entry; without a point it only decides.
-    pub fn at_entry(&self, config: &TapConfig, ids: Option<PointIds>, place: usize) -> Occupant {
+    pub fn at_entry(&self, config: &TapConfig, ids: Option<PointIds>, position: usize) -> Occupant {
         let mut config = *config;
         // Verdict if the XDP program itself is gone.
         config.verdict = XDP_ABORTED;
@@ -399,7 +399,7 @@ impl Ends {
                 config.hold = HOLD_AT_ENTRY as u32;
             }
         }
-        let first = place == 0;
+        let first = position == 0;
         Occupant {
             program: if first {
                 "trawl_xdp_first"
@@ -422,7 +422,7 @@ impl Ends {
         ids: PointIds,
         entry: Option<PointIds>,
         hook: &Found,
-        options: &Options,
+        options: &CaptureOptions,
     ) -> Vec<Occupant> {
         let wanted = |action: u32| {
             let verdicts = options.verdicts.as_ref();

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use trawl_filter::lower::Target;
 use trawl_io::packet_socket::{
-    self, Filter, Instruction, Opened, PacketSocket, Queue, Rejected, Request,
+    self, Filter, Instruction, Opened, PacketQueue, PacketRequest, PacketSocket, Rejected,
 };
 use trawl_packet::pcapng::block::{LINKTYPE_ETHERNET, LINKTYPE_RAW};
 use trawl_ring::producer::Producer;
@@ -23,7 +23,7 @@ use crate::capture_site::CaptureSite;
 use crate::event::{Event, GoneReason};
 use crate::filter::Block;
 use crate::many::{TableEntry, broadcast_netmask, new_table};
-use crate::options::{Direction, Options, TimeSource};
+use crate::options::{CaptureOptions, Direction, TimeSource};
 use crate::point::PointIds;
 use crate::sampling::Sampling;
 use crate::taps::table::{self, Facts};
@@ -69,7 +69,7 @@ impl Tap for Packet {
             refusal,
         } = packet_socket::open(
             site.namespace.as_ref(),
-            &Request {
+            &PacketRequest {
                 interface: site.interface.index,
                 name: &site.label,
                 network_layer: site.interface.link_type == LINKTYPE_RAW,
@@ -113,7 +113,7 @@ impl Tap for Packet {
     }
 }
 
-fn promiscuous_wanted(options: &Options, site: &CaptureSite) -> bool {
+fn promiscuous_wanted(options: &CaptureOptions, site: &CaptureSite) -> bool {
     let ethernet = site.interface.link_type == LINKTYPE_ETHERNET;
     options.promiscuous && ethernet && !site.interface.loopback
 }
@@ -237,7 +237,7 @@ fn serving_group(site: &CaptureSite, assembly: &mut Assembly) -> Result<Option<R
     let filter = Prepared::new(&options, site, snaplen)?;
     let opened = packet_socket::open(
         site.namespace.as_ref(),
-        &Request {
+        &PacketRequest {
             interface: 0,
             name: &site.label,
             network_layer: false,
@@ -357,7 +357,7 @@ impl AttachedTap for AttachedMember {
 /// The filter of a socket, prepared for the kernel.
 #[derive(Debug)]
 pub struct Prepared {
-    queue: Option<Queue>,
+    queue: Option<PacketQueue>,
     cpu: Option<u32>,
     /// `None` if the filter needs facts that a socket's program does not have.
     block: Option<Block>,
@@ -369,9 +369,9 @@ pub struct Prepared {
 
 impl Prepared {
     /// Prepares the filter; `None` if every packet is wanted.
-    pub fn new(options: &Options, site: &CaptureSite, snaplen: u32) -> Result<Option<Self>> {
+    pub fn new(options: &CaptureOptions, site: &CaptureSite, snaplen: u32) -> Result<Option<Self>> {
         let queue = options.queue.filter(|_| !site.has_one_queue());
-        let queue = queue.map(|number| Queue {
+        let queue = queue.map(|number| PacketQueue {
             number,
             received_offset: site.interface.received_queue_offset(),
         });

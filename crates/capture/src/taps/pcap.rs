@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use trawl_filter::Classic;
 use trawl_io::libpcap::{
-    CaptureDirection, Handle, Library, Opened, PcapFilter, Precision, Request,
+    CaptureDirection, Handle, Library, Opened, PcapFilter, PcapRequest, Precision,
 };
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 use trawl_sys::events::Wake;
@@ -69,7 +69,7 @@ impl Tap for Pcap {
         } = Handle::open(
             &library,
             site.namespace.as_ref(),
-            &Request {
+            &PcapRequest {
                 device: &site.interface.name,
                 snaplen: match filters_itself {
                     // A filter may read more bytes than are recorded.

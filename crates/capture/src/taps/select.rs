@@ -5,7 +5,7 @@ use trawl_sys::Result;
 
 use crate::capture_site::CaptureSite;
 use crate::event::TapReason;
-use crate::options::{At, Direction, Options};
+use crate::options::{At, CaptureOptions, Direction};
 use crate::taps::dpdk::Dpdk;
 use crate::taps::hook::{self, Hook};
 use crate::taps::packet::Packet;
@@ -23,7 +23,7 @@ pub struct Selection {
     pub why: Option<TapReason>,
 }
 
-pub fn select(site: &CaptureSite, options: &Options) -> Result<Selection> {
+pub fn select(site: &CaptureSite, options: &CaptureOptions) -> Result<Selection> {
     let chosen = |tap: Box<dyn Tap>| Selection {
         taps: vec![tap],
         why: None,
@@ -49,7 +49,7 @@ pub fn select(site: &CaptureSite, options: &Options) -> Result<Selection> {
 }
 
 /// Returns a tap for the XDP program of an interface on the path of followed packets, if possible.
-fn along_the_way(site: &CaptureSite, options: &Options) -> Result<Vec<Box<dyn Tap>>> {
+fn along_the_way(site: &CaptureSite, options: &CaptureOptions) -> Result<Vec<Box<dyn Tap>>> {
     if !options.follows() {
         return Ok(Vec::new());
     }
@@ -67,17 +67,17 @@ fn along_the_way(site: &CaptureSite, options: &Options) -> Result<Vec<Box<dyn Ta
 }
 
 /// Returns true if only taps at an XDP program can provide the requested data.
-fn wants_verdicts(options: &Options) -> bool {
+fn wants_verdicts(options: &CaptureOptions) -> bool {
     table::TC.check(options).is_err()
 }
 
 /// Returns true if the request exceeds most hook maps.
-fn wants_entry(options: &Options) -> bool {
+fn wants_entry(options: &CaptureOptions) -> bool {
     options.at.is_some_and(At::entry) || options.filter_at == Some(At::Entry)
 }
 
 /// Chooses taps for an interface without an XDP program: tc misses no packets, and leaves the device alone.
-fn without_program(site: &CaptureSite, options: &Options) -> Result<Selection> {
+fn without_program(site: &CaptureSite, options: &CaptureOptions) -> Result<Selection> {
     let tc = |taps| Selection { taps, why: None };
     // The kernel chooses a packet's send queue after tc.
     if options.queue.is_some() && options.direction != Some(Direction::In) {
@@ -97,7 +97,7 @@ fn without_program(site: &CaptureSite, options: &Options) -> Result<Selection> {
 }
 
 /// Adds tc for sent packets to a tap at XDP, which sees received ones. If trawl chose the tap, both directions are wanted.
-fn with_sent(tap: Box<dyn Tap>, options: &Options) -> Result<Selection> {
+fn with_sent(tap: Box<dyn Tap>, options: &CaptureOptions) -> Result<Selection> {
     match options.direction {
         _ if options.with_tc => Ok(Selection {
             taps: vec![tap, Box::new(Tc)],
@@ -123,7 +123,7 @@ fn with_sent(tap: Box<dyn Tap>, options: &Options) -> Result<Selection> {
     }
 }
 
-fn automatic(site: &CaptureSite, options: &Options) -> Result<Selection> {
+fn automatic(site: &CaptureSite, options: &CaptureOptions) -> Result<Selection> {
     let because = |mut selection: Selection, why: TapReason| {
         selection.why = Some(why);
         Ok(selection)
@@ -177,7 +177,7 @@ fn automatic(site: &CaptureSite, options: &Options) -> Result<Selection> {
 }
 
 /// Returns a tap with trawl's own program on an interface without one, else a tap at the attached program.
-fn xdp_tap(site: &CaptureSite, options: &Options) -> Result<Box<dyn Tap>> {
+fn xdp_tap(site: &CaptureSite, options: &CaptureOptions) -> Result<Box<dyn Tap>> {
     let present = site.interface.xdp_attached(site.namespace.as_ref())?;
     if present.is_some()
         && let Some(error) = site.may_not_look()

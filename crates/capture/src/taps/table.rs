@@ -2,12 +2,12 @@
 //! from it.
 
 use serde::Serialize;
-use trawl_bpf::probe::{Answer, Feature};
+use trawl_bpf::probe::{KernelFeature, ProbeAnswer};
 use trawl_io::dpdk::{self, Presence};
 use trawl_io::libpcap::Library;
 use trawl_sys::{Error, Result};
 
-use crate::options::{At, Direction, Options, Stamps, TimeSource};
+use crate::options::{At, CaptureOptions, Direction, Stamps, TimeSource};
 
 /// Requirement of the pcap tap besides the kernel.
 const LIBPCAP: &str = "libpcap";
@@ -74,7 +74,7 @@ pub struct Facts {
     pub needs: &'static str,
     /// Required kernel features.
     #[serde(skip)]
-    pub features: &'static [Feature],
+    pub features: &'static [KernelFeature],
 }
 
 pub const XDP: Facts = Facts {
@@ -90,7 +90,11 @@ pub const XDP: Facts = Facts {
         ..Gives::NOTHING
     },
     needs: "an interface without an XDP program",
-    features: &[Feature::Xdp, Feature::XdpLink, Feature::MmapableArray],
+    features: &[
+        KernelFeature::Xdp,
+        KernelFeature::XdpLink,
+        KernelFeature::MmapableArray,
+    ],
 };
 
 pub const TRACE: Facts = Facts {
@@ -104,10 +108,10 @@ pub const TRACE: Facts = Facts {
     },
     needs: "a kernel that allows tracing programs",
     features: &[
-        Feature::Xdp,
-        Feature::Fentry,
-        Feature::Fexit,
-        Feature::MmapableArray,
+        KernelFeature::Xdp,
+        KernelFeature::Fentry,
+        KernelFeature::Fexit,
+        KernelFeature::MmapableArray,
     ],
 };
 
@@ -120,7 +124,7 @@ pub const HOOK: Facts = Facts {
         ..TRACE.gives
     },
     needs: "a program that ends by a tail call through a map, as programs built for xdpcap do, or that `trawl xdp load --tappable` loaded (the latter for --at entry and both)",
-    features: &[Feature::Xdp, Feature::MmapableArray],
+    features: &[KernelFeature::Xdp, KernelFeature::MmapableArray],
 };
 
 pub const TC: Facts = Facts {
@@ -135,7 +139,7 @@ pub const TC: Facts = Facts {
         ..Gives::NOTHING
     },
     needs: "tcx, or clsact on kernels before 6.6",
-    features: &[Feature::Bpf, Feature::MmapableArray],
+    features: &[KernelFeature::Bpf, KernelFeature::MmapableArray],
 };
 
 pub const PACKET: Facts = Facts {
@@ -144,7 +148,7 @@ pub const PACKET: Facts = Facts {
     sees: "received and sent packets, as tcpdump sees them",
     gives: TC.gives,
     needs: "nothing",
-    features: &[Feature::PacketV3],
+    features: &[KernelFeature::PacketV3],
 };
 
 pub const PCAP: Facts = Facts {
@@ -186,7 +190,11 @@ pub const DROP: Facts = Facts {
         ..Gives::NOTHING
     },
     needs: "Linux 5.17 with BTF",
-    features: &[Feature::RawTracepoint, Feature::Btf, Feature::MmapableArray],
+    features: &[
+        KernelFeature::RawTracepoint,
+        KernelFeature::Btf,
+        KernelFeature::MmapableArray,
+    ],
 };
 
 /// All taps, in the order for display.
@@ -204,11 +212,11 @@ pub struct Missing {
 impl Facts {
     /// Returns the unmet requirements. An empty list: the tap works on this machine.
     pub fn missing(&self) -> Vec<Missing> {
-        let lack = |feature: &Feature| {
+        let lack = |feature: &KernelFeature| {
             let answer = feature.probe();
             answer.why().map(|why| Missing {
                 feature: feature.name(),
-                refused: matches!(answer, Answer::Refused { .. }),
+                refused: matches!(answer, ProbeAnswer::Refused { .. }),
                 why: why.to_owned(),
             })
         };
@@ -242,7 +250,7 @@ impl Facts {
     }
 
     /// Refuses options that the tap does not support.
-    pub(crate) fn check(&self, options: &Options) -> Result<()> {
+    pub(crate) fn check(&self, options: &CaptureOptions) -> Result<()> {
         let Self { name, gives, .. } = self;
         let without = |what: &str| format!("cannot {what} with the {name} tap");
         if options.direction == Some(Direction::Out) && !gives.sent {
@@ -294,7 +302,7 @@ impl Facts {
         self.check_queue(options)
     }
 
-    pub(crate) fn check_queue(&self, options: &Options) -> Result<()> {
+    pub(crate) fn check_queue(&self, options: &CaptureOptions) -> Result<()> {
         if options.queue.is_none() || self.gives.queue {
             return Ok(());
         }
@@ -382,7 +390,7 @@ mod tests {
     /// Each tap has a reason of its own.
     #[test]
     fn hardware_time_is_refused_for_the_taps_own_reason() {
-        let mut options = Options::new(TapChoice::Auto, Memory::default());
+        let mut options = CaptureOptions::new(TapChoice::Auto, Memory::default());
         options.time = TimeSource::Hardware;
         for facts in ALL {
             let refusal = facts.check(&options).err().map(|error| error.to_string());

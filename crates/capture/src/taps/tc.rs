@@ -21,7 +21,7 @@ use trawl_sys::{Error, Result, errno};
 
 use crate::assembly::{Assembly, program_maps};
 use crate::capture_site::CaptureSite;
-use crate::event::{Event, Left};
+use crate::event::{Event, LeftBehind};
 use crate::filter::Block;
 use crate::many::{Likeness, PacketStructure, TableEntry};
 use crate::options::{Direction, TimeSource};
@@ -57,7 +57,7 @@ impl Tap for Tc {
             site: site.clone(),
             sides: Vec::new(),
             clsact: Vec::new(),
-            places: Vec::new(),
+            entries: Vec::new(),
         };
         if direction.includes_in() {
             tap.add(Side::Ingress, index, site, assembly)?;
@@ -88,7 +88,7 @@ impl Tap for TcEgress {
             site: site.clone(),
             sides: Vec::new(),
             clsact: Vec::new(),
-            places: Vec::new(),
+            entries: Vec::new(),
         };
         tap.add(Side::Egress, index, site, assembly)?;
         Ok(Box::new(tap))
@@ -125,7 +125,7 @@ struct AttachedTc {
     sides: Vec<TcxSide>,
     clsact: Vec<ClsactFilter>,
     /// Table entries by which programs for many interfaces count packets here.
-    places: Vec<TableEntry>,
+    entries: Vec<TableEntry>,
 }
 
 /// Recipe for a side's program.
@@ -277,7 +277,7 @@ impl AttachedTc {
             let likeness =
                 assembly.for_many(name, &mut config, site, PacketStructure::SocketBuffer)?;
             if let Some(place) = assembly.add_to_table(hook, &likeness, site, &ids)? {
-                self.places.push(place);
+                self.entries.push(place);
                 recipe.name = name;
                 recipe.config = config;
                 recipe.likeness = Some(likeness);
@@ -340,7 +340,7 @@ impl AttachedTc {
 
 impl AttachedTap for AttachedTc {
     fn detach(&mut self) -> Vec<Event> {
-        self.places.clear();
+        self.entries.clear();
         self.sides.clear();
         // In reverse order: the qdisc came with the first filter.
         self.clsact
@@ -348,7 +348,7 @@ impl AttachedTap for AttachedTc {
             .rev()
             .filter_map(|filter| filter.remove().err())
             .map(|error| Event::NotUndone {
-                what: Left::TcFilter,
+                what: LeftBehind::TcFilter,
                 why: error.to_string(),
             })
             .collect()

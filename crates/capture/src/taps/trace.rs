@@ -7,7 +7,7 @@ mod slot;
 
 use std::os::fd::AsFd;
 
-use trawl_bpf::probe::{Answer, Feature};
+use trawl_bpf::probe::{KernelFeature, ProbeAnswer};
 use trawl_bpf::{functions, program};
 use trawl_sys::netlink::XdpAttachment;
 use trawl_sys::privilege::Capabilities;
@@ -30,15 +30,15 @@ use slot::{Follow, Slot, Slots};
 pub struct Trace;
 
 /// Returns the reason for which the kernel refuses tracing programs, if it does.
-pub fn refusal() -> Option<&'static Answer> {
-    [Feature::Fentry, Feature::Fexit]
+pub fn refusal() -> Option<&'static ProbeAnswer> {
+    [KernelFeature::Fentry, KernelFeature::Fexit]
         .into_iter()
-        .map(Feature::probe)
+        .map(KernelFeature::probe)
         .find(|answer| !answer.is_supported())
 }
 
 /// Explains that the interface's program can neither be traced nor has a hook.
-pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &Answer) -> Error {
+pub fn refused(site: &CaptureSite, present: &XdpAttachment, answer: &ProbeAnswer) -> Error {
     if let Some(error) = site.may_not_look() {
         return error;
     }

@@ -51,8 +51,8 @@ pub enum Sight {
 pub(crate) fn attached_now(site: &CaptureSite) -> Option<Option<XdpAttachment>> {
     let namespace = site.namespace.as_ref();
     let present = site.interface.xdp_attached(namespace).ok()?;
-    let there = present.is_some() || site.interface.is_there(namespace);
-    there.then_some(present)
+    let exists = present.is_some() || site.interface.is_there(namespace);
+    exists.then_some(present)
 }
 
 impl fmt::Display for BlindCause {

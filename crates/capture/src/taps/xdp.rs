@@ -22,9 +22,9 @@ use trawl_sys::{Error, Result, errno};
 use crate::assembly::{Assembly, program_maps};
 use crate::capture_chain::{self, CaptureSeat, Seated};
 use crate::capture_site::CaptureSite;
-use crate::event::{Event, Left};
+use crate::event::{Event, LeftBehind};
 use crate::many::{self, PacketStructure, TableEntry, ask_for_namespace};
-use crate::options::{At, Mode, Options, TimeSource};
+use crate::options::{At, CaptureOptions, Mode, TimeSource};
 use crate::point::{Carries, PointIds};
 use crate::taps::table::{self, Facts};
 use crate::taps::watch::{BlindCause, Sight, attached_now};
@@ -95,8 +95,8 @@ impl Tap for Xdp {
             false => None,
         };
         let is_shared = shared.is_some();
-        let (seated, place) = match shared {
-            Some((seated, place)) => (seated, Some(place)),
+        let (seated, entry) = match shared {
+            Some((seated, entry)) => (seated, Some(entry)),
             None => {
                 let seated = own_program(config, site, &rings, joined.as_ref(), &assembly.options)?;
                 (Rc::new(seated), None)
@@ -134,7 +134,7 @@ impl Tap for Xdp {
             seated,
             link: Some(link),
             known: None,
-            place,
+            entry,
         }))
     }
 }
@@ -145,7 +145,7 @@ fn own_program(
     site: &CaptureSite,
     rings: &Rings,
     joined: Option<&Joined>,
-    options: &Options,
+    options: &CaptureOptions,
 ) -> Result<Seated> {
     let seat = match joined {
         Some(joined) => CaptureSeat::after(joined.head, 1)?.ok_or_else(|| moved_on(site))?,
@@ -172,13 +172,13 @@ fn shared_program(
     assembly: &mut Assembly,
 ) -> Result<Option<(Rc<Seated>, TableEntry)>> {
     let likeness = assembly.for_many(HOOK, &mut config, site, PacketStructure::Xdp)?;
-    let Some(place) = assembly.add_to_table(HOOK, &likeness, site, &points[0])? else {
+    let Some(entry) = assembly.add_to_table(HOOK, &likeness, site, &points[0])? else {
         return Ok(None);
     };
     let known = assembly.many.xdp.iter().find(|(one, _)| *one == likeness);
     if let Some((_, seated)) = known {
         let serves = joined.is_none_or(|joined| seated.seat.borrow().is_of(joined.head));
-        return Ok(serves.then(|| (Rc::clone(seated), place)));
+        return Ok(serves.then(|| (Rc::clone(seated), entry)));
     }
     let seat = match joined {
         Some(joined) => CaptureSeat::after(joined.head, 1)?.ok_or_else(|| moved_on(site))?,
@@ -196,7 +196,7 @@ fn shared_program(
     }
     seated.sit(&site.label)?;
     assembly.many.xdp.push((likeness, Rc::clone(&seated)));
-    Ok(Some((seated, place)))
+    Ok(Some((seated, entry)))
 }
 
 /// Another trawl's attachment, held open by this capture too.
@@ -330,8 +330,8 @@ fn load(
     site: &CaptureSite,
     rings: &Rings,
     seat: &CaptureSeat,
-    places: Option<&Table>,
-    options: &Options,
+    interfaces: Option<&Table>,
+    options: &CaptureOptions,
 ) -> Result<OwnedFd> {
     let twice = if options.at == Some(At::Both) {
         "2"
@@ -344,16 +344,16 @@ fn load(
         .map(|filter| filter.xdp_blocks(&site.compiler_options(config.snaplen)?))
         .transpose()?;
     // The quick version decides before the interface is known.
-    let quickly = places.is_none();
+    let quickly = interfaces.is_none();
     let filtered = blocks.as_ref().map_or("", |blocks| blocks.suffix(quickly));
     let name = match (hardware, filtered) {
-        (_, filtered) if places.is_some() => format!("trawl_xdp{twice}_m{filtered}"),
+        (_, filtered) if interfaces.is_some() => format!("trawl_xdp{twice}_m{filtered}"),
         (false, "") => format!("trawl_xdp{twice}"),
         (false, filtered) => format!("trawl_xdp{twice}_{filtered}"),
         (true, filtered) => format!("trawl_xdp{twice}_h{filtered}"),
     };
     let mut maps = program_maps(rings, Some(seat.map()));
-    maps.extend(places.map(|table| (many::MAP_NAME, table.as_fd())));
+    maps.extend(interfaces.map(|table| (many::MAP_NAME, table.as_fd())));
     let mut ready = TapProgram::prepare(object::XDP, &name, config, &maps)?;
     if let Some(blocks) = &blocks {
         blocks.put_into(&mut ready, quickly)?;
@@ -383,7 +383,7 @@ struct AttachedXdp {
     /// Another capture's program at the head of the chain, at the last check.
     known: Option<u32>,
     /// Table entry, if the program serves many interfaces.
-    place: Option<TableEntry>,
+    entry: Option<TableEntry>,
 }
 
 impl AttachedTap for AttachedXdp {
@@ -402,9 +402,9 @@ impl AttachedTap for AttachedXdp {
             // Closing is not enough: the warden holds the link as well.
             None => link::detach(link.as_fd()),
         };
-        match self.place.take() {
+        match self.entry.take() {
             // The seat is shared with the other interfaces.
-            Some(place) => std::mem::drop(place),
+            Some(entry) => std::mem::drop(entry),
             None => seat.leave(),
         }
         match result {
@@ -414,7 +414,7 @@ impl AttachedTap for AttachedXdp {
                 Vec::new()
             }
             Err(error) => vec![Event::NotUndone {
-                what: Left::XdpHook,
+                what: LeftBehind::XdpHook,
                 why: error.to_string(),
             }],
         }

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use trawl_capture::TapChoice;
-use trawl_capture::assembly::Host;
+use trawl_capture::assembly::HostFeatures;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{Direction, Options};
+use trawl_capture::options::{CaptureOptions, Direction};
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Observer};
 use trawl_capture::summary::Summary;
@@ -15,7 +15,7 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::{Engine, Job, send};
 use trawl_lab::{Pair, PairOptions, Station};
 use trawl_packet::pcapng::block::blocks;
-use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
+use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 
 use crate::kernel::root_or_skip;
 use crate::long::options;
@@ -41,8 +41,8 @@ impl Writer for Collector {
         Ok(Pressure::Idle)
     }
 
-    fn finish(&mut self) -> Outcome {
-        Outcome::default()
+    fn finish(&mut self) -> WriteOutcome {
+        WriteOutcome::default()
     }
 }
 
@@ -74,12 +74,12 @@ fn capture(
     station: &Station,
     from: &Station,
     frames: &[Vec<u8>],
-    options: &Options,
+    options: &CaptureOptions,
 ) -> (Vec<Vec<u8>>, Summary) {
     let site =
         CaptureSite::find(&station.interface, Some(&station.name)).expect("the lab's interface");
     let mut traffic = Traffic(from, frames);
-    let host = Host {
+    let host = HostFeatures {
         os: "Linux".to_owned(),
         hardware: "test".to_owned(),
         application: "trawl".to_owned(),
@@ -131,7 +131,7 @@ fn filters_agree(tap: TapChoice, direction: Direction, station: &Station, from: 
             (2..sent.len()).contains(&wanted.len()),
             "{expression} matches all or none"
         );
-        let options = Options {
+        let options = CaptureOptions {
             direction: Some(direction),
             count: Some(wanted.len() as u64),
             // With a frame missing, the capture would not end.

@@ -1,10 +1,10 @@
 //! A thousand terms: compiled, lowered, spliced into a tap's program, accepted by the verifier and attached.
 
 use trawl_capture::TapChoice;
-use trawl_capture::assembly::Host;
+use trawl_capture::assembly::HostFeatures;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{Memory, Options};
+use trawl_capture::options::{CaptureOptions, Memory};
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Observer};
 use trawl_capture::summary::Summary;
@@ -26,11 +26,11 @@ impl Observer for Quiet {
 }
 
 /// Returns the usual options, with a filter.
-pub fn options(tap: TapChoice, filter: Filter) -> Options {
-    Options {
+pub fn options(tap: TapChoice, filter: Filter) -> CaptureOptions {
+    CaptureOptions {
         filter: Some(filter),
         promiscuous: true,
-        ..Options::new(tap, Memory::for_each_cpu(1 << 20))
+        ..CaptureOptions::new(tap, Memory::for_each_cpu(1 << 20))
     }
 }
 
@@ -265,7 +265,7 @@ fn a_thousand_terms_are_attached() {
     for (what, expression) in lists() {
         for tap in [TapChoice::Xdp, TapChoice::Tc] {
             let options = options(tap, Filter::Expression(expression.clone()));
-            let host = Host {
+            let host = HostFeatures {
                 os: "Linux".to_owned(),
                 hardware: "test".to_owned(),
                 application: "trawl".to_owned(),

@@ -4,7 +4,7 @@ use crate::agreement::Readers;
 use crate::kernel::root_or_skip;
 use crate::support::classic;
 use crate::support::oracle::oracle;
-use trawl_bpf::probe::Feature;
+use trawl_bpf::probe::KernelFeature;
 
 const TERMS: u32 = 1000;
 
@@ -181,7 +181,7 @@ fn each_of_a_thousand_hosts_of_both_versions_is_hit_and_missed_as_by_libpcap() {
     if !root_or_skip() {
         return;
     }
-    if let Some(reason) = Feature::FarJumps.reason_to_skip() {
+    if let Some(reason) = KernelFeature::FarJumps.reason_to_skip() {
         eprintln!("SKIPPED: {reason}");
         return;
     }

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, UdpSocket};
 
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{Direction, Options};
+use trawl_capture::options::{CaptureOptions, Direction};
 use trawl_packet::pcapng::Direction as Way;
 use trawl_sys::netns::run_in;
 
@@ -76,7 +76,7 @@ fn tcpdump_matches_the_same_and_the_rest_is_counted() {
         let end = format!("({text}) or ether[14:4] = 0xdeadbeef");
         let mut last = frame(0xdead_beef, 70);
         last[12..14].copy_from_slice(&[0x88, 0xb6]);
-        let options = Options {
+        let options = CaptureOptions {
             filter: expression(&end),
             ..until(matching + 1)
         };
@@ -109,7 +109,7 @@ fn packets_of_the_other_direction_are_not_seen() {
         (Some(Direction::Out), 30, 60, Some(Way::Out)),
         (None, 3 * 20 + 30, 9 * 20 + 60, None),
     ] {
-        let options = Options {
+        let options = CaptureOptions {
             direction,
             filter: expression("udp dst port 53 or (vlan 100 and udp dst port 53)"),
             ..at_once()
@@ -142,7 +142,7 @@ fn classic_programs_are_accepted() {
     let pair = pair(1500);
     // ether proto 0x88b5
     let program = "4,40 0 0 12,21 0 1 34997,6 0 0 262144,6 0 0 0";
-    let options = Options {
+    let options = CaptureOptions {
         filter: Some(Filter::Classic(program.to_owned())),
         ..until(40)
     };
@@ -160,7 +160,7 @@ fn facts_unknown_to_a_socket_program_use_the_classic_one() {
     let pair = pair(1500);
     // The device's hardware type, which is 1 for Ethernet.
     let program = "4,32 0 0 4294963228,21 0 1 1,6 0 0 262144,6 0 0 0";
-    let options = Options {
+    let options = CaptureOptions {
         filter: Some(Filter::Classic(program.to_owned())),
         ..until(9)
     };
@@ -182,7 +182,7 @@ fn packets_of_other_cpus_are_filtered_out() {
     let pair = pair(1500);
     for filter in [None, expression("ether proto 0x88b5")] {
         let matching = if filter.is_some() { 2 } else { 9 };
-        let options = Options {
+        let options = CaptureOptions {
             cpu: Some(1),
             filter,
             ..until(matching * 10)
@@ -203,7 +203,7 @@ fn samples_are_one_in_n_matching_packets() {
         return;
     }
     let pair = pair(1500);
-    let options = Options {
+    let options = CaptureOptions {
         filter: expression("ether proto 0x88b5"),
         sample: Some(trawl_capture::options::Sample::Every(10)),
         ..at_once()
@@ -224,7 +224,7 @@ fn packets_over_the_rate_are_lost_as_rate_limit() {
         return;
     }
     let pair = pair(1500);
-    let options = Options {
+    let options = CaptureOptions {
         filter: expression("ether proto 0x88b5"),
         rate_limit: Some(100),
         ..at_once()
@@ -261,7 +261,7 @@ fn every_kind_of_expression_passes_the_verifier() {
         "inbound and not broadcast and tcp[tcpflags] & tcp-syn != 0",
         &hosts.join(" or "),
     ] {
-        let options = Options {
+        let options = CaptureOptions {
             filter: expression(text),
             ..at_once()
         };

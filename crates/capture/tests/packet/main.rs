@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 
 use support::*;
 use trawl_capture::event::GoneReason;
-use trawl_capture::options::{Direction, Memory, Options};
+use trawl_capture::options::{CaptureOptions, Direction, Memory};
 use trawl_capture::session::{self, Ended};
 use trawl_lab::Station;
 use trawl_packet::pcapng::Direction as Way;
@@ -84,7 +84,7 @@ fn directions_are_recorded_and_can_be_chosen() {
     let ways = |direction, count| {
         let captured = capture(
             &[site(&pair.a)],
-            &Options {
+            &CaptureOptions {
                 direction,
                 ..until(count)
             },
@@ -151,7 +151,7 @@ fn vlan_tags_are_restored() {
 
     // Cut after the tag, in the middle of it, and before it.
     for snaplen in [20, 14, 9] {
-        let options = Options {
+        let options = CaptureOptions {
             snaplen,
             ..until(1)
         };
@@ -247,7 +247,7 @@ fn losses_are_counted_and_recorded() {
         return;
     }
     let pair = pair(1500);
-    let options = Options {
+    let options = CaptureOptions {
         memory: Memory::for_each_cpu(SHARE_MIN),
         recording: trawl_capture::options::Recording::default(),
         ..at_once()
@@ -344,7 +344,7 @@ fn hardware_time_falls_back_to_the_systems_with_a_notice() {
         return;
     }
     let pair = pair(1500);
-    let options = Options {
+    let options = CaptureOptions {
         time: trawl_capture::options::TimeSource::Hardware,
         ..until(5)
     };
@@ -373,7 +373,7 @@ fn a_session_that_never_runs_leaves_nothing() {
         fn figures(&mut self, _: &trawl_capture::summary::Summary) {}
     }
     let pair = pair(1500);
-    let host = trawl_capture::assembly::Host {
+    let host = trawl_capture::assembly::HostFeatures {
         os: String::new(),
         hardware: String::new(),
         application: String::new(),

@@ -4,11 +4,11 @@ use std::net::{Ipv4Addr, UdpSocket};
 
 use trawl_capture::TapChoice;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{Direction, Options};
+use trawl_capture::options::{CaptureOptions, Direction};
 use trawl_capture::session;
 use trawl_io::send::pin_to_cpu;
 use trawl_lab::{Pair, PairOptions, Station};
-use trawl_sys::error::Kind;
+use trawl_sys::error::ErrorKind;
 use trawl_sys::netns::run_in;
 
 use crate::support::*;
@@ -85,7 +85,7 @@ fn each_queues_packets_are_recorded_and_the_others_counted() {
         for queue in 0..QUEUES {
             let of_queue = |(_, its, count): &(usize, u32, u64)| (*its == queue).then_some(*count);
             let expected: u64 = TRAFFIC.iter().filter_map(of_queue).sum();
-            let options = Options {
+            let options = CaptureOptions {
                 tap,
                 direction: Some(direction),
                 queue: Some(queue),
@@ -117,7 +117,7 @@ fn a_queue_and_an_expression_hold_together() {
         ),
     ] {
         let counted = matches!(filter, Filter::Expression(_));
-        let options = Options {
+        let options = CaptureOptions {
             queue: Some(queue),
             filter: Some(filter),
             ..at_once()
@@ -143,14 +143,14 @@ fn missing_queues_are_refused_at_every_tap() {
     .expect("a lab for the test");
     for tap in [TapChoice::Packet, TapChoice::Tc, TapChoice::Xdp] {
         for queue in [QUEUES, u32::MAX] {
-            let options = Options {
+            let options = CaptureOptions {
                 tap,
                 queue: Some(queue),
                 ..options()
             };
             let sites = [site(&pair.b)];
             let error = session::attach(&sites, &options, host(), &mut Silent).unwrap_err();
-            assert_eq!(error.kind(), Kind::Usage, "{tap:?}: {error}");
+            assert_eq!(error.kind(), ErrorKind::Usage, "{tap:?}: {error}");
             assert!(error.to_string().contains("queues 0 to 3"), "{error}");
         }
     }
@@ -164,20 +164,20 @@ fn queues_of_sent_packets_are_unknown_at_tc() {
     let pair = pair_with_queues();
     let sites = [site(&pair.a)];
     for direction in [Some(Direction::Out), Some(Direction::Both), None] {
-        let options = Options {
+        let options = CaptureOptions {
             tap: TapChoice::Tc,
             direction,
             queue: Some(1),
             ..options()
         };
         let error = session::attach(&sites, &options, host(), &mut Silent).unwrap_err();
-        assert_eq!(error.kind(), Kind::Usage, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
         assert!(
             error.how_to_fix() == Some("use --tap packet, or -Q in for received packets"),
             "{error}"
         );
     }
-    let options = Options {
+    let options = CaptureOptions {
         tap: TapChoice::Tc,
         ..at_once()
     };
@@ -201,14 +201,14 @@ fn missing_cpus_are_refused_at_every_tap() {
     let pair = pair(1500);
     for tap in [TapChoice::Packet, TapChoice::Tc, TapChoice::Xdp] {
         for cpu in [trawl_sys::events::cpu_count() as u32, u32::MAX] {
-            let options = Options {
+            let options = CaptureOptions {
                 tap,
                 cpu: Some(cpu),
                 ..options()
             };
             let sites = [site(&pair.b)];
             let error = session::attach(&sites, &options, host(), &mut Silent).unwrap_err();
-            assert_eq!(error.kind(), Kind::Usage, "{tap:?}: {error}");
+            assert_eq!(error.kind(), ErrorKind::Usage, "{tap:?}: {error}");
         }
     }
 }

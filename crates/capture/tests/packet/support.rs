@@ -4,9 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use trawl_capture::TapChoice;
-use trawl_capture::assembly::Host;
+use trawl_capture::assembly::HostFeatures;
 use trawl_capture::capture_site::CaptureSite;
-use trawl_capture::options::{Memory, Options};
+use trawl_capture::options::{CaptureOptions, Memory};
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Ended, Observer};
 use trawl_capture::summary::Summary;
@@ -15,7 +15,7 @@ use trawl_lab::{Pair, PairOptions, Station};
 use trawl_packet::pcapng::Direction as Way;
 use trawl_packet::pcapng::block::blocks;
 use trawl_packet::pcapng::options::PacketOptions;
-use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
+use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 
 /// Time after which a stuck capture is given up.
 pub const STUCK: Duration = Duration::from_secs(20);
@@ -38,25 +38,25 @@ pub fn pair(mtu: u32) -> Pair {
 }
 
 /// Returns options with a large ring: the session moves no records while the traffic is sent.
-pub fn options() -> Options {
-    Options {
+pub fn options() -> CaptureOptions {
+    CaptureOptions {
         duration: Some(STUCK),
         promiscuous: true,
-        ..Options::new(TapChoice::Packet, Memory::for_each_cpu(16 << 20))
+        ..CaptureOptions::new(TapChoice::Packet, Memory::for_each_cpu(16 << 20))
     }
 }
 
 /// Ends after this many records.
-pub fn until(count: u64) -> Options {
-    Options {
+pub fn until(count: u64) -> CaptureOptions {
+    CaptureOptions {
         count: Some(count),
         ..options()
     }
 }
 
 /// Ends as soon as the traffic was sent.
-pub fn at_once() -> Options {
-    Options {
+pub fn at_once() -> CaptureOptions {
+    CaptureOptions {
         duration: Some(Duration::ZERO),
         ..options()
     }
@@ -119,8 +119,8 @@ impl Writer for Collector {
         Ok(Pressure::Idle)
     }
 
-    fn finish(&mut self) -> Outcome {
-        Outcome::default()
+    fn finish(&mut self) -> WriteOutcome {
+        WriteOutcome::default()
     }
 }
 
@@ -143,8 +143,8 @@ impl<F: FnOnce()> Observer for Traffic<F> {
     fn figures(&mut self, _summary: &Summary) {}
 }
 
-pub fn host() -> Host {
-    Host {
+pub fn host() -> HostFeatures {
+    HostFeatures {
         os: "Linux".to_owned(),
         hardware: "test".to_owned(),
         application: "trawl".to_owned(),
@@ -160,7 +160,11 @@ impl Observer for Silent {
     fn figures(&mut self, _: &Summary) {}
 }
 
-pub fn capture(sites: &[CaptureSite], options: &Options, traffic: impl FnOnce()) -> Captured {
+pub fn capture(
+    sites: &[CaptureSite],
+    options: &CaptureOptions,
+    traffic: impl FnOnce(),
+) -> Captured {
     let mut observer = Traffic {
         make: Some(traffic),
         notices: Vec::new(),
@@ -227,7 +231,7 @@ pub fn beside_tcpdump(
     pair: &Pair,
     count: u64,
     expression: &str,
-    options: &Options,
+    options: &CaptureOptions,
     traffic: impl FnOnce(),
 ) -> (Captured, Vec<Vec<u8>>) {
     let file = std::env::temp_dir().join(format!("{}-{}.pcap", pair.b.name, std::process::id()));

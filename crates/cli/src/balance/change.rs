@@ -7,8 +7,8 @@ use trawl_balance::balancer::Done;
 use trawl_balance::{Backend, Balancer, Table, Vip, file};
 use trawl_guard::state as guard;
 use trawl_program::Site;
-use trawl_program::safety::Care;
-use trawl_program::unload::Which;
+use trawl_program::safety::SessionCare;
+use trawl_program::unload::UnloadChoice;
 use trawl_sys::netlink::XdpMode;
 use trawl_sys::{Error, Result};
 
@@ -104,14 +104,14 @@ fn change(
     said: String,
     change: impl FnOnce(&mut Table) -> Result<()>,
 ) -> Result<()> {
-    let done = place.balancer()?.change(Care::Without, change)?;
+    let done = place.balancer()?.change(SessionCare::Without, change)?;
     tell(&done, place.json, said)
 }
 
 pub fn add_vip(args: &VipAdd) -> Result<()> {
     let care = match args.yes {
-        true => Care::Without,
-        false => Care::ForTheSession,
+        true => SessionCare::Without,
+        false => SessionCare::ForTheSession,
     };
     let done = args.place.balancer()?.change(care, |table| {
         let mut vip = Vip::new(args.vip, args.forward);
@@ -187,7 +187,7 @@ pub fn unload(args: &UnloadArgs) -> Result<()> {
     let mut found = Vec::new();
     for site in find_all(&interfaces.names(), netns)? {
         let is_named =
-            |one: &Balancer| one.site.is_beside(&site) && one.site.index() == site.index();
+            |one: &Balancer| one.site.shares_namespace(&site) && one.site.index() == site.index();
         if !found.iter().any(is_named) {
             found.push(Balancer::at(site)?);
         }
@@ -199,13 +199,15 @@ pub fn unload(args: &UnloadArgs) -> Result<()> {
             json: *json,
         };
         let name = |error: Error| match error.kind() {
-            trawl_sys::error::Kind::Usage => error.fix("name the interfaces to unload it from"),
-            trawl_sys::error::Kind::Failed => error,
+            trawl_sys::error::ErrorKind::Usage => {
+                error.fix("name the interfaces to unload it from")
+            }
+            trawl_sys::error::ErrorKind::Failed => error,
         };
         found.push(place.balancer().map_err(name)?);
     }
     for balancer in &found {
-        let which = Which::One(balancer.installed.id());
+        let which = UnloadChoice::One(balancer.installed.id());
         args.consent.check_unload(&balancer.site, which)?;
     }
     let (sites, programs): (Vec<Site>, Vec<_>) = found

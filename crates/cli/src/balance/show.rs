@@ -9,8 +9,8 @@ use trawl_balance::check::{Failure, Health, Probe};
 use trawl_balance::stats::VipCount;
 use trawl_balance::table::Forward;
 use trawl_balance::{Backend, Balancer, Protocol, Vip};
-use trawl_program::bundled::stats::Account;
-use trawl_program::safety::Care;
+use trawl_program::bundled::stats::ProgramAccount;
+use trawl_program::safety::SessionCare;
 use trawl_sys::{Error, Result};
 
 use super::{BalancerArgs, Check, Stats};
@@ -110,7 +110,7 @@ pub fn list(args: &BalancerArgs) -> Result<()> {
 struct StatsDocument<'a> {
     interface: &'a str,
     #[serde(flatten)]
-    account: Account,
+    account: ProgramAccount,
     vips: Vec<VipCount>,
 }
 
@@ -278,7 +278,7 @@ pub fn check(args: &Check) -> Result<ExitCode> {
 
 fn apply(balancer: Balancer, found: &[Health]) -> Result<usize> {
     let mut changed = 0;
-    balancer.change(Care::Without, |table| {
+    balancer.change(SessionCare::Without, |table| {
         for health in found {
             // The backend was removed during the check.
             let Ok(backend) = table.backend_mut(&health.service, health.backend) else {

@@ -8,8 +8,8 @@ use trawl_bpf::layout::RECORD_MAX_CAPTURED;
 use trawl_capture::TapChoice;
 use trawl_capture::filter::Filter;
 use trawl_capture::options::{
-    At, Direction, Drops, Memory, MemorySize, Mode, Options, Programs, Recording, Sample, Stamps,
-    TimeSource,
+    At, CaptureOptions, Direction, Drops, Memory, MemorySize, Mode, Programs, Recording, Sample,
+    Stamps, TimeSource,
 };
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
@@ -346,13 +346,13 @@ impl Taps {
 }
 
 /// Returns the default options of a capture with these taps.
-pub(crate) fn usual(taps: &Taps) -> Options {
-    Options {
+pub(crate) fn usual(taps: &Taps) -> CaptureOptions {
+    CaptureOptions {
         with_tc: taps.with_tc,
         drops: taps.with_drops.then(Drops::default),
         snaplen: RECORD_MAX_CAPTURED as u32,
         promiscuous: true,
-        ..Options::new(taps.tap, Memory::growing_to(MemorySize::Usual))
+        ..CaptureOptions::new(taps.tap, Memory::growing_to(MemorySize::Usual))
     }
 }
 
@@ -566,7 +566,7 @@ impl Args {
         })
     }
 
-    fn options(&self, environment: &Environment) -> Result<Options> {
+    fn options(&self, environment: &Environment) -> Result<CaptureOptions> {
         self.tcpdump.refuse()?;
         let taps = self.taps()?;
         let drops = match taps.with_drops {
@@ -588,7 +588,7 @@ impl Args {
         if let Some(plan) = &trigger {
             trigger::check(plan, verdicts.as_ref(), self.count)?;
         }
-        Ok(Options {
+        Ok(CaptureOptions {
             drops,
             direction: self.place.direction,
             programs: self.place.program.as_deref().map(Programs::parse),
@@ -720,7 +720,11 @@ mod tests {
             &["-i", "lo", "--trigger", "udp", "--trigger-memory", "2GiB"],
         ] {
             let error = plan(words).expect_err("refused");
-            assert_eq!(error.kind(), trawl_sys::error::Kind::Usage, "{words:?}");
+            assert_eq!(
+                error.kind(),
+                trawl_sys::error::ErrorKind::Usage,
+                "{words:?}"
+            );
         }
     }
 }

@@ -10,7 +10,7 @@ use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
 use trawl_capture::taps::select::select;
 use trawl_sys::Result;
-use trawl_sys::netlink::{Link, Netlink};
+use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::Namespace;
 
 use super::pod::{self, PodWatcher};
@@ -78,7 +78,7 @@ impl Joining {
     }
 }
 
-fn links_in(namespace: Option<&str>) -> Result<Vec<Link>> {
+fn links_in(namespace: Option<&str>) -> Result<Vec<LinkRecord>> {
     let namespace = namespace.map(Namespace::open).transpose()?;
     Netlink::open(namespace.as_ref())?.links()
 }

@@ -16,10 +16,10 @@ use trawl_io::disk::open_directly;
 use trawl_pipeline::plan::{Compression, FilePlan, Format, Io, OutputPlan, Rotation};
 use trawl_pipeline::{Counts, FileWriter, Writer};
 use trawl_sink::{
-    Beside, DirectFile, Fate, Form, NextFiles, Packed, Pipe, PlainFile, Series, SeriesPlan,
-    Several, compression_threads,
+    DirectFile, NextFiles, OutputFate, OutputForm, Packed, Pipe, PlainFile, Series, SeriesPlan,
+    Several, ThreadedOutput, compression_threads,
 };
-use trawl_sys::privilege::{Capabilities, Kept, User};
+use trawl_sys::privilege::{Capabilities, KeptPrivileges, User};
 use trawl_sys::warden::{self, CutFile, Undo, WholeBytes};
 use trawl_sys::{Error, Result, create};
 
@@ -416,7 +416,7 @@ fn of_series(
         Ok(file)
     };
     // A command is the user's own, and may need more rights than trawl; run as another user, it has that user's rights.
-    let kept = (user.is_some() || series.rotation.command.is_none()).then(|| Kept {
+    let kept = (user.is_some() || series.rotation.command.is_none()).then(|| KeptPrivileges {
         capabilities: match user {
             Some(_) => Capabilities::empty(),
             None => Capabilities::DAC_OVERRIDE | Capabilities::FOWNER,
@@ -495,24 +495,28 @@ fn beside(
     io: Io,
     session: &Session,
     shape: Option<&Shape>,
-) -> Result<Vec<Beside>> {
+) -> Result<Vec<ThreadedOutput>> {
     let mut all = Vec::new();
     for (plan, mut output) in opened {
         let whole = output.empty()?;
         output.keep();
         let Output { file, name, .. } = output;
         let writer = How::of(&plan, io, session).open_any(file, name.clone(), whole)?;
-        all.push(Beside::start(name, writer, plan.snaplen)?);
+        all.push(ThreadedOutput::start(name, writer, plan.snaplen)?);
     }
     if let Some(shape) = shape {
         let shown = Box::new(Shown::new(shape, packets(session))?);
-        all.push(Beside::start("standard output".to_owned(), shown, None)?);
+        all.push(ThreadedOutput::start(
+            "standard output".to_owned(),
+            shown,
+            None,
+        )?);
     }
     Ok(all)
 }
 
 /// Reports the losses of an output, and returns its summary.
-fn account_of(fate: Fate) -> OutputSummary {
+fn account_of(fate: OutputFate) -> OutputSummary {
     let output = OutputSummary {
         name: fate.name,
         recorded: fate.recorded,
@@ -533,7 +537,7 @@ fn account_of(fate: Fate) -> OutputSummary {
 /// Options for writing files.
 #[derive(Clone, Copy, Debug)]
 struct How {
-    form: Form,
+    form: OutputForm,
     io: Io,
     compression: Option<Compression>,
     /// Maximum size of a file, if known.
@@ -544,8 +548,8 @@ impl How {
     fn of(output: &OutputPlan, io: Io, session: &Session) -> Self {
         let first = session.interfaces().first().cloned().unwrap_or_default();
         let form = match output.format {
-            Format::Pcapng => Form::Pcapng,
-            Format::Pcap => Form::Pcap {
+            Format::Pcapng => OutputForm::Pcapng,
+            Format::Pcap => OutputForm::Pcap {
                 link_type: first.link_type,
                 snaplen: output.snaplen.unwrap_or(first.snaplen),
             },
@@ -582,7 +586,7 @@ impl How {
             let packed = Packed::new(file, name, whole, compression, self.form)?;
             return Ok(Box::new(packed.in_series(self.is_in_series())));
         }
-        if matches!(self.form, Form::Pcapng) && self.io != Io::Buffered {
+        if matches!(self.form, OutputForm::Pcapng) && self.io != Io::Buffered {
             let again = file.try_clone().map_err(|e| cannot_write(&name, e))?;
             match DirectFile::new(again, name.clone(), whole.clone()) {
                 Ok(direct) => return Ok(Box::new(direct.up_to(self.largest))),

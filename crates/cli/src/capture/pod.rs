@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use trawl_capture::sources::Sources;
-use trawl_sys::helper::{Answer, Duty, Helper};
-use trawl_sys::netlink::{Link, Netlink};
+use trawl_sys::helper::{Duty, Helper, HelperAnswer};
+use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::Namespace;
-use trawl_sys::privilege::{Capabilities, Kept};
+use trawl_sys::privilege::{Capabilities, KeptPrivileges};
 use trawl_sys::{Error, Result};
 
 /// The container runtime, and the pods to query it for.
@@ -175,7 +175,7 @@ const KEPT: Capabilities = Capabilities::SYS_ADMIN
 impl PodWatcher {
     /// Starts the process, before any thread; returns `None` without pods.
     pub(super) fn start(sources: &Sources) -> Option<Self> {
-        let kept = Kept {
+        let kept = KeptPrivileges {
             user: None,
             capabilities: KEPT,
         };
@@ -195,7 +195,7 @@ impl PodWatcher {
 struct Watched(Sources);
 
 impl Duty for Watched {
-    fn answer(&mut self, _request: &[u8]) -> Answer {
+    fn answer(&mut self, _request: &[u8]) -> HelperAnswer {
         let each = self.0.pods.iter().map(|pod| Sources {
             pods: vec![pod.clone()],
             ..self.0.clone()
@@ -205,7 +205,7 @@ impl Duty for Watched {
             .flatten()
             .collect();
         // An empty message would end the conversation.
-        Answer {
+        HelperAnswer {
             bytes: (found.join("\n") + "\n").into_bytes(),
             file: None,
         }
@@ -261,8 +261,8 @@ fn namespace_of(pod: &PodName, info: &Info) -> Result<Namespace> {
 fn host_ends(pod: &PodName, namespace: &Namespace) -> Result<Vec<String>> {
     let inside = Netlink::open(Some(namespace))?.links()?;
     let here = Netlink::open(None)?.links()?;
-    let is_veth = |link: &&Link| link.kind.as_deref() == Some("veth");
-    let is_pair = |one: &Link, other: &Link| {
+    let is_veth = |link: &&LinkRecord| link.kind.as_deref() == Some("veth");
+    let is_pair = |one: &LinkRecord, other: &LinkRecord| {
         one.peer_namespace_id.is_some()
             && one.peer_index == Some(other.index)
             && other.peer_index == Some(one.index)

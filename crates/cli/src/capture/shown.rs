@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use trawl_capture::session::Session;
-use trawl_pipeline::{Blocks, Outcome, Pressure, Stream, Unit, Writer};
+use trawl_pipeline::{Blocks, Pressure, Stream, Unit, WriteOutcome, Writer};
 use trawl_sys::{Error, Result};
 use trawl_view::Show;
 use trawl_view::record::{BlockOrigin, RingPackets};
@@ -66,7 +66,7 @@ impl Writer for Shown {
         self.stream.push()
     }
 
-    fn finish(&mut self) -> Outcome {
+    fn finish(&mut self) -> WriteOutcome {
         if !std::mem::replace(&mut self.is_ended, true) {
             self.form.end(&mut self.text);
         }
@@ -77,7 +77,7 @@ impl Writer for Shown {
         let put = self.stream.put(self.text.as_bytes(), || vec![rest]);
         self.text.clear();
         if let Err(error) = put {
-            return Outcome {
+            return WriteOutcome {
                 error: Some(error),
                 ..self.stream.finish()
             };

@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde_json::json;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_gen::receive::{
-    Latency, PERCENTILES, Progress, ReceiveReport, Receiver, ReceiverOptions, Verdict, flow_name,
+    Latency, PERCENTILES, Progress, ReceiveReport, ReceiveVerdict, Receiver, ReceiverOptions,
+    flow_name,
 };
 use trawl_sys::events::{self, Signal, Signals};
 use trawl_sys::{Error, Result};
@@ -62,9 +63,9 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
         namespace: site.namespace.as_ref(),
         interface: &site.interface.name,
         verdict: if args.pass {
-            Verdict::Pass
+            ReceiveVerdict::Pass
         } else {
-            Verdict::Drop
+            ReceiveVerdict::Drop
         },
         max_flows: args.max_flows,
     })?;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 use trawl_guard::file::RuleFile;
 use trawl_guard::rule::{On, TcpState};
-use trawl_guard::set::{self, Changed, Changes, Listed};
+use trawl_guard::set::{self, Changed, Listed, RuleChanges};
 use trawl_guard::{Action, Draft, Guard, Match, RuleSet, state};
 use trawl_program::Site;
 use trawl_sys::netlink::XdpMode;
@@ -43,7 +43,8 @@ pub fn load(args: &Load) -> Result<()> {
     let Some((first, others)) = sites.split_first() else {
         return Ok(());
     };
-    if attach.consent.confirm.is_some() && others.iter().any(|other| !other.is_beside(first)) {
+    if attach.consent.confirm.is_some() && others.iter().any(|other| !other.shares_namespace(first))
+    {
         return Err(Error::usage(
             "cannot revert a change of several network namespaces",
             "--confirm works in one namespace",
@@ -303,7 +304,7 @@ struct Applied {
 /// Changes that `guard apply --check` finds in the file.
 #[derive(Serialize)]
 struct Would {
-    changes: Changes,
+    changes: RuleChanges,
     /// Packets within a second that were decided by rules and defaults to be removed or changed.
     packets_affected_per_second: Option<u64>,
 }
@@ -336,7 +337,7 @@ impl Would {
 
     fn for_people(&self) -> String {
         const SHOWN: usize = 100;
-        let Changes {
+        let RuleChanges {
             added,
             removed,
             changed,

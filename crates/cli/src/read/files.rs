@@ -9,7 +9,7 @@ use trawl_capture::event::Event;
 use trawl_pipeline::plan::Compression;
 use trawl_pipeline::{Blocks, FileWriter, write_patiently};
 use trawl_sink::{
-    Finished, Form, Packed, Pipe, PlainFile, SeriesPlan, check_command, is_nearly_full,
+    Finished, OutputForm, Packed, Pipe, PlainFile, SeriesPlan, check_command, is_nearly_full,
     wait_for_commands,
 };
 use trawl_sys::{Error, Result, clock, errno};
@@ -160,7 +160,7 @@ impl Files {
             .plan
             .name(self.number, time_ns, &mut self.last, is_used);
         let (file, name) = open(&path, &self.inputs, self.plan.is_asked_for())?;
-        let form = Form::Encoded;
+        let form = OutputForm::Encoded;
         // Standard output may be a file that another program began.
         let is_own = path != Path::new("-") && file.metadata().is_ok_and(|about| about.is_file());
         let writer: Box<dyn FileWriter> = match self.compression {

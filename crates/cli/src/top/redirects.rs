@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use trawl_bpf::redirect_events::{Count, EventSource, Kind, RedirectEvents};
+use trawl_bpf::redirect_events::{Count, EventSource, RedirectEvent, RedirectEvents};
 use trawl_packet::pcapng::Verdict;
 use trawl_packet::verdict;
 use trawl_sys::{Result, errno};
@@ -129,11 +129,11 @@ fn rates(place: &EventSource, now: &[Count], before: &[Count], seconds: f64) -> 
         ),
     });
     let (event, detail) = match place.kind {
-        Kind::RedirectError(error) => (Event::RedirectError, error),
-        Kind::Exception(action) => (Event::Exception, action),
-        Kind::Devmap(error) => (Event::Devmap, error),
-        Kind::CpumapEnqueue(cpu) => (Event::CpumapEnqueue, cpu),
-        Kind::CpumapKthread(cpu) => (Event::CpumapKthread, cpu),
+        RedirectEvent::RedirectError(error) => (Event::RedirectError, error),
+        RedirectEvent::Exception(action) => (Event::Exception, action),
+        RedirectEvent::Devmap(error) => (Event::Devmap, error),
+        RedirectEvent::CpumapEnqueue(cpu) => (Event::CpumapEnqueue, cpu),
+        RedirectEvent::CpumapKthread(cpu) => (Event::CpumapKthread, cpu),
     };
     let on_cpu = matches!(event, Event::CpumapEnqueue | Event::CpumapKthread);
     let has_error = matches!(event, Event::RedirectError | Event::Devmap) && detail != 0;
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_look_counts_events_since_the_last_one() {
         let place = EventSource {
-            kind: Kind::RedirectError(100),
+            kind: RedirectEvent::RedirectError(100),
             map: 7,
             netns: 1,
             from: "eth0".to_owned(),

@@ -6,14 +6,14 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 use trawl_bpf::probe::attached::tcx;
-use trawl_bpf::xdp_events::What;
+use trawl_bpf::xdp_events::XdpOutcome;
 use trawl_bpf::{functions, program};
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::taps::{hook, trace};
 use trawl_guard::Guard;
 use trawl_guard::rule::{Action, Rule};
 use trawl_program::Site;
-use trawl_program::reload::{self, Again};
+use trawl_program::reload::{self, ReloadMethod};
 use trawl_sys::interface::Interface;
 use trawl_sys::netlink::Netlink;
 use trawl_sys::netlink::tc::Direction;
@@ -165,14 +165,14 @@ fn xdp(place: &DropKey, interface: &str) -> String {
     let program = ProgramName::of(present.program_id);
     let reload = Site::find(&at, None).map(|site| reload::with_hooks(&site, present.program_id));
     let counted = match reload.map(|reload| reload.how) {
-        Ok(Again::Guard) => {
+        Ok(ReloadMethod::Guard) => {
             let rule = guard_rule(namespace.as_ref()).unwrap_or_default();
             let netns = named(netns).map_or(String::new(), |name| format!(" --netns {name}"));
             format!("XDP {program}{rule}: trawl guard list{netns}")
         }
-        Ok(Again::Balance) => format!("XDP {program}: trawl balance stats --on {at}"),
-        Ok(Again::Route) => format!("XDP {program}: trawl route stats {at}"),
-        Ok(Again::Program { .. }) => format!("XDP {program}: trawl xdp stats {at}"),
+        Ok(ReloadMethod::Balance) => format!("XDP {program}: trawl balance stats --on {at}"),
+        Ok(ReloadMethod::Route) => format!("XDP {program}: trawl route stats {at}"),
+        Ok(ReloadMethod::Program { .. }) => format!("XDP {program}: trawl xdp stats {at}"),
         _ => format!("XDP {program}: trawl xdp status -i {at}"),
     };
     // A capture sees verdicts by a hook map, or if the kernel allows tracing programs.
@@ -229,7 +229,7 @@ fn shows_verdicts(interface: &str, netns: Option<&str>) -> bool {
 
 /// Returns advice for packets that XDP lost.
 pub fn of_event(
-    what: &What,
+    what: &XdpOutcome,
     program: Option<&ProgramName>,
     interface: Option<&str>,
     netns: Option<&str>,
@@ -241,20 +241,20 @@ pub fn of_event(
         false => format!("trawl xdp status -i {at}"),
     };
     Some(match what {
-        What::Exception { verdict: 0 } => look("aborted"),
-        What::Exception { .. } => {
+        XdpOutcome::Exception { verdict: 0 } => look("aborted"),
+        XdpOutcome::Exception { .. } => {
             let id = program?.id;
             format!("bpftool prog dump xlated id {id}; ethtool -k {interface}")
         }
-        What::Redirect { map: Some(map), .. } => {
+        XdpOutcome::Redirect { map: Some(map), .. } => {
             format!("bpftool map dump id {map}; {}", look("redirect"))
         }
-        What::Redirect { map: None, .. } => look("redirect"),
-        What::Devmap { .. } => {
+        XdpOutcome::Redirect { map: None, .. } => look("redirect"),
+        XdpOutcome::Devmap { .. } => {
             let prefix = netns_prefix(netns);
             format!("{prefix}ip -s link show {interface}; {prefix}ethtool -S {interface}")
         }
-        What::Cpumap { map, .. } => {
+        XdpOutcome::Cpumap { map, .. } => {
             format!("enlarge the queues of the cpumap: bpftool map dump id {map}")
         }
     })

@@ -5,15 +5,15 @@ use std::fmt;
 
 use serde::Serialize;
 use serde_json::json;
-use trawl_bpf::xdp_events::{Event, What, XdpEvents};
+use trawl_bpf::xdp_events::{Event, XdpEvents, XdpOutcome};
 use trawl_capture::capture_site::CaptureSite;
 use trawl_packet::pcapng::Verdict;
 use trawl_packet::verdict;
-use trawl_pipeline::account::Account;
+use trawl_pipeline::account::PacketAccount;
 use trawl_sys::Result;
-use trawl_sys::counters::{self, Counters, Key};
+use trawl_sys::counters::{self, CounterKey, Counters};
 use trawl_sys::netlink::Netlink;
-use trawl_sys::netns::{Look, Namespace};
+use trawl_sys::netns::{Namespace, NamespaceSearch};
 use trawl_view::why::{DropKey, REASON_XDP, Row, Tally};
 
 use super::advice;
@@ -102,7 +102,7 @@ impl LossReport {
     pub fn new(
         tally: &Tally,
         differences: &Differences,
-        account: &Account,
+        account: &PacketAccount,
         known: &mut Advice,
     ) -> Self {
         let no_losses: u64 = tally.no_losses.values().sum();
@@ -189,7 +189,7 @@ fn known_counters() -> impl Iterator<Item = KnownCounter> {
 }
 
 /// Finds the advice about packets that only a counter shows.
-fn advice_for_counter(key: &Key, reason: &str, known: &mut Advice) -> Option<String> {
+fn advice_for_counter(key: &CounterKey, reason: &str, known: &mut Advice) -> Option<String> {
     let place = DropKey {
         reason: reason.to_owned(),
         function: String::new(),
@@ -247,11 +247,11 @@ struct ToldOf {
 }
 
 impl Told {
-    fn at(&mut self, key: &Key, tally: &Tally, differences: &Differences) -> &mut ToldOf {
+    fn at(&mut self, key: &CounterKey, tally: &Tally, differences: &Differences) -> &mut ToldOf {
         let (netns, device) = (key.netns.as_deref(), key.device.as_deref());
         let place = (key.netns.clone(), key.device.clone());
         self.0.entry(place).or_insert_with(|| {
-            let lost = |is_meant: fn(&What) -> bool| {
+            let lost = |is_meant: fn(&XdpOutcome) -> bool| {
                 let places = differences.events.iter().filter(|place| {
                     !place.event.freed_buffer
                         && is_meant(&place.event.what)
@@ -262,8 +262,8 @@ impl Told {
             };
             ToldOf {
                 rows: tally.of_xdp(device, netns),
-                exceptions: lost(|what| matches!(what, What::Exception { .. })),
-                redirects: lost(|what| matches!(what, What::Redirect { .. })),
+                exceptions: lost(|what| matches!(what, XdpOutcome::Exception { .. })),
+                redirects: lost(|what| matches!(what, XdpOutcome::Redirect { .. })),
             }
         })
     }
@@ -276,7 +276,7 @@ fn take(from: &mut u64, at_most: u64) -> u64 {
 }
 
 impl Counter {
-    fn new(key: &Key, difference: u64, in_rows: u64) -> Self {
+    fn new(key: &CounterKey, difference: u64, in_rows: u64) -> Self {
         let in_rows = in_rows.min(difference);
         Self {
             name: key.name.clone(),
@@ -291,7 +291,7 @@ impl Counter {
 }
 
 /// Returns the line of a driver's counter, or of a devlink trap.
-fn of_device(key: &Key, difference: u64, told: &mut ToldOf, known: &mut Advice) -> Counter {
+fn of_device(key: &CounterKey, difference: u64, told: &mut ToldOf, known: &mut Advice) -> Counter {
     if !key.name.contains("xdp_drop") {
         let mut counter = Counter::new(key, difference, 0);
         // For a failed redirect, veth counts a drop of its own.
@@ -327,36 +327,41 @@ fn of_xdp(tally: &Tally, place: &CountedLoss) -> Counter {
         false => 0,
     };
     let verdict = match event.what {
-        What::Exception { verdict } => verdict::text(Verdict::Xdp(verdict.into())),
+        XdpOutcome::Exception { verdict } => verdict::text(Verdict::Xdp(verdict.into())),
         _ => "REDIRECT".to_owned(),
     };
     let (name, errno, what) = match event.what {
-        What::Exception { verdict: 0 } => ("exception", None, "the program failed".to_owned()),
-        What::Exception { .. } => {
+        XdpOutcome::Exception { verdict: 0 } => {
+            ("exception", None, "the program failed".to_owned())
+        }
+        XdpOutcome::Exception { .. } => {
             let what = "the verdict could not be carried out".to_owned();
             ("exception", None, what)
         }
-        What::Redirect { errno, map } => {
+        XdpOutcome::Redirect { errno, map } => {
             let through = map.map_or(String::new(), |map| format!(" through map {map}"));
             let what = format!("no redirect{through}: {}", error(errno));
             ("redirect_err", Some(errno), what)
         }
-        What::Devmap { errno: 0 } => {
+        XdpOutcome::Devmap { errno: 0 } => {
             let what = "the interface accepted no more packets".to_owned();
             ("devmap_xmit", None, what)
         }
-        What::Devmap { errno } => {
+        XdpOutcome::Devmap { errno } => {
             let why = error(errno);
             let what = format!("the interface did not take redirected packets: {why}");
             ("devmap_xmit", Some(errno), what)
         }
-        What::Cpumap { map, cpu } => {
+        XdpOutcome::Cpumap { map, cpu } => {
             let what = format!("the queue of CPU {cpu} in cpumap {map} was full");
             ("cpumap_enqueue", None, what)
         }
     };
     let program = (event.program != 0).then(|| advice::ProgramName::of(event.program));
-    let is_run = matches!(event.what, What::Exception { .. } | What::Redirect { .. });
+    let is_run = matches!(
+        event.what,
+        XdpOutcome::Exception { .. } | XdpOutcome::Redirect { .. }
+    );
     Counter {
         name: format!("xdp:xdp_{name}"),
         netns: place.netns.clone(),
@@ -514,7 +519,7 @@ impl Counted {
         if sites.is_empty() && !everywhere {
             namespaces = named;
         } else if everywhere {
-            Look::default().find(|one| {
+            NamespaceSearch::default().find(|one| {
                 namespaces.push(one.clone());
                 false
             });

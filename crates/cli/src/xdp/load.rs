@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use serde::Serialize;
-use trawl_attach::{OldMaps, Request};
+use trawl_attach::{AttachRequest, OldMaps};
 use trawl_guard::state as guard;
 use trawl_program::Site;
-use trawl_program::bundled::{Bundled, By, NAMES, Target, Then, Touch, Verdict};
+use trawl_program::bundled::{
+    Bundled, ExitVerdict, FarVerdict, NAMES, RedirectBy, RedirectTarget, Touch,
+};
 use trawl_program::chain::Actions;
 use trawl_program::install::{self, Put};
 use trawl_program::load::Source;
@@ -118,8 +120,8 @@ fn load(args: &Args, site: &Site, file: &Path) -> Result<()> {
     tell(args, site, &put)
 }
 
-fn request(args: &Args) -> Request {
-    args.consent.limits(Request {
+fn request(args: &Args) -> AttachRequest {
+    args.consent.limits(AttachRequest {
         mode: args.mode,
         replace: args.replace,
         priority: args.prio,
@@ -128,7 +130,7 @@ fn request(args: &Args) -> Request {
             true => OldMaps::Keep,
             false => OldMaps::Drop,
         },
-        ..Request::default()
+        ..AttachRequest::default()
     })
 }
 
@@ -229,9 +231,9 @@ const TOUCHES: [NamedValue<Touch>; 4] = [
     ),
     ("swap", "Swap the Ethernet addresses", Touch::Swap),
 ];
-const BY: [NamedValue<By>; 2] = [
-    ("helper", "bpf_redirect", By::Helper),
-    ("devmap", "bpf_redirect_map", By::Devmap),
+const BY: [NamedValue<RedirectBy>; 2] = [
+    ("helper", "bpf_redirect", RedirectBy::Helper),
+    ("devmap", "bpf_redirect_map", RedirectBy::Devmap),
 ];
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -254,7 +256,7 @@ struct Options {
     to: Vec<String>,
     /// redirect: the kernel's mechanism [default: helper; to several: devmap]
     #[arg(long, value_parser = choice(&BY), value_name = "WAY", hide_short_help = true)]
-    by: Option<By>,
+    by: Option<RedirectBy>,
     /// redirect to several: skip the interface that the packet arrived on
     #[arg(long, hide_short_help = true)]
     exclude_ingress: bool,
@@ -306,10 +308,10 @@ impl Options {
         };
         let touch = self.touch.unwrap_or_default();
         let verdict = match name {
-            "drop" => Verdict::Drop,
-            "pass" => Verdict::Pass,
-            "aborted" => Verdict::Aborted,
-            "tx" => Verdict::Tx,
+            "drop" => ExitVerdict::Drop,
+            "pass" => ExitVerdict::Pass,
+            "aborted" => ExitVerdict::Aborted,
+            "tx" => ExitVerdict::Tx,
             _ => return Ok(Some((Bundled::Redirect(self.target()?), touch))),
         };
         match self.given().filter(|option| *option != "--touch") {
@@ -333,22 +335,24 @@ impl Options {
         .find_map(|(given, name)| given.then_some(name))
     }
 
-    fn target(&self) -> Result<Target> {
+    fn target(&self) -> Result<RedirectTarget> {
         let wrong = |why: &str| Err(Error::usage("cannot redirect", why));
         if !self.to_cpu.is_empty() {
             if self.by.is_some() || self.exclude_ingress {
                 return wrong("--by and --exclude-ingress are for redirecting to interfaces only");
             }
             let then = match (self.then, self.to.as_slice()) {
-                (Some(ThenName::Drop), []) => Then::Drop,
-                (Some(ThenName::Pass) | None, []) => Then::Pass,
-                (Some(ThenName::Redirect) | None, [interface]) => Then::Redirect(interface.clone()),
+                (Some(ThenName::Drop), []) => FarVerdict::Drop,
+                (Some(ThenName::Pass) | None, []) => FarVerdict::Pass,
+                (Some(ThenName::Redirect) | None, [interface]) => {
+                    FarVerdict::Redirect(interface.clone())
+                }
                 (Some(ThenName::Redirect), _) => {
                     return wrong("--then redirect needs one interface: --to IF");
                 }
                 (_, _) => return wrong("--to is for --then redirect, with one interface"),
             };
-            return Ok(Target::Cpus {
+            return Ok(RedirectTarget::Cpus {
                 cpus: self.to_cpu.clone(),
                 queue: self.cpu_queue,
                 then,
@@ -359,9 +363,12 @@ impl Options {
             ([_], _) if self.exclude_ingress => {
                 wrong("--exclude-ingress is for redirecting to several interfaces")
             }
-            ([interface], by) => Ok(Target::One(interface.clone(), by.unwrap_or_default())),
-            (_, Some(By::Helper)) => wrong("the helper sends to one interface only"),
-            (interfaces, _) => Ok(Target::All {
+            ([interface], by) => Ok(RedirectTarget::One(
+                interface.clone(),
+                by.unwrap_or_default(),
+            )),
+            (_, Some(RedirectBy::Helper)) => wrong("the helper sends to one interface only"),
+            (interfaces, _) => Ok(RedirectTarget::All {
                 interfaces: interfaces.to_vec(),
                 exclude_ingress: self.exclude_ingress,
             }),

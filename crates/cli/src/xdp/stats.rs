@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::json;
-use trawl_program::bundled::stats::{Account, NamedCount, Rate};
+use trawl_program::bundled::stats::{NamedCount, ProgramAccount, Rate};
 use trawl_program::{Installed, Site};
 use trawl_sys::{Error, Result};
 
@@ -46,7 +46,7 @@ pub struct How {
 #[derive(Debug)]
 pub struct Counted {
     pub interface: String,
-    pub account: Account,
+    pub account: ProgramAccount,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -78,7 +78,7 @@ fn read(args: &Args, look: impl Fn(&Site, &Installed)) -> Result<Vec<Counted>> {
         let before = found.len();
         for installed in Installed::all(site)? {
             look(site, &installed);
-            if let Some(account) = Account::read(&installed)? {
+            if let Some(account) = ProgramAccount::read(&installed)? {
                 found.push(Counted {
                     interface: site.label().to_owned(),
                     account,
@@ -129,7 +129,7 @@ struct Document<'a> {
 struct OnInterface<'a> {
     interface: &'a str,
     #[serde(flatten)]
-    account: &'a Account,
+    account: &'a ProgramAccount,
     #[serde(
         serialize_with = "rounded_option",
         skip_serializing_if = "Option::is_none"

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use trawl_program::reload::removal;
-use trawl_program::status::{self, About, Attached, Kind, Runs, Status};
-use trawl_program::status::{Redirect, Target, To};
+use trawl_program::status::{self, About, Attached, ProgramOrigin, ProgramStatus, Runs};
+use trawl_program::status::{Redirect, RedirectEntry, RedirectExit};
 use trawl_sys::Result;
 
 use crate::json;
@@ -30,7 +30,7 @@ pub struct Args {
 /// The JSON output.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
-    interfaces: &'a [Status],
+    interfaces: &'a [ProgramStatus],
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> Result<()> {
     })
 }
 
-fn for_people(all: &[Status]) -> String {
+fn for_people(all: &[ProgramStatus]) -> String {
     if all.is_empty() {
         return "no XDP programs\n".to_owned();
     }
@@ -75,7 +75,9 @@ fn add_program(text: &mut String, attached: &Attached, interface: &str) {
     );
     let About { source, helps, .. } = &attached.program;
     let whose = match (attached.kind, source, helps) {
-        (Kind::Dispatcher, ..) => "libxdp's dispatcher, which runs the programs below".to_owned(),
+        (ProgramOrigin::Dispatcher, ..) => {
+            "libxdp's dispatcher, which runs the programs below".to_owned()
+        }
         (_, Some(source), _) => format!("loaded by trawl from {source}"),
         (_, _, Some(other)) => format!("put there by trawl for {other}"),
         _ => "not loaded by trawl".to_owned(),
@@ -158,14 +160,14 @@ fn redirect_in_words(redirect: &Redirect) -> String {
     let Some(targets) = &redirect.targets else {
         return format!("redirects by {by} to sockets, which the kernel does not list");
     };
-    let word = |target: &Target| {
+    let word = |target: &RedirectEntry| {
         let to = match &target.to {
-            To::Interface {
+            RedirectExit::Interface {
                 interface: Some(name),
                 ..
             } => name.clone(),
-            To::Interface { index, .. } => format!("interface number {index}"),
-            To::Cpu { cpu, queue } => format!("CPU {cpu} ({queue} may wait)"),
+            RedirectExit::Interface { index, .. } => format!("interface number {index}"),
+            RedirectExit::Cpu { cpu, queue } => format!("CPU {cpu} ({queue} may wait)"),
         };
         match target.program {
             Some(id) => format!("{to}, after program {id}"),

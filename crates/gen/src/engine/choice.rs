@@ -286,7 +286,7 @@ impl Auto {
 }
 
 fn sent_packets(interface: &str) -> Result<u64> {
-    Ok(Netlink::here()?.link(interface)?.statistics.tx_packets)
+    Ok(Netlink::current()?.link(interface)?.statistics.tx_packets)
 }
 
 fn counter_moved(interface: &str, before: u64) -> Result<bool> {
@@ -362,7 +362,7 @@ impl PeerProgram {
 
 /// Makes the other end of a veth accept XDP frames, if it does not; an error is the reason why it cannot.
 pub(super) fn make_peer_accept(interface: &str) -> Result<Option<PeerProgram>> {
-    let link = Netlink::here()?.link(interface)?;
+    let link = Netlink::current()?.link(interface)?;
     if link.kind.as_deref() != Some("veth") {
         return Ok(None);
     }

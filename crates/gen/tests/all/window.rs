@@ -9,7 +9,7 @@ use proptest::test_runner::{Config, TestRunner};
 use trawl_bpf::layout::receive::{RECEIVE_FIRST_ERA, RECEIVE_WINDOW};
 use trawl_bpf::probe::{Capability, missing_capabilities};
 use trawl_gen::stamp::{self, Stamp};
-use trawl_io::receive::{FlowKey, ReceiveFlow, ReceiveProgram, Verdict};
+use trawl_io::receive::{FlowKey, ReceiveFlow, ReceiveProgram, ReceiveVerdict};
 
 const WINDOW: u64 = RECEIVE_WINDOW as u64;
 /// Jump of the sequence number that the program treats as a restart.
@@ -20,7 +20,7 @@ fn program(flows: u32) -> Option<ReceiveProgram> {
         eprintln!("SKIPPED: requires root, to load programs");
         return None;
     }
-    Some(ReceiveProgram::load(Verdict::Drop, flows).unwrap_or_else(|e| panic!("{e}")))
+    Some(ReceiveProgram::load(ReceiveVerdict::Drop, flows).unwrap_or_else(|e| panic!("{e}")))
 }
 
 fn frame(key: FlowKey, sequence: u32, time: u64, length: usize) -> Vec<u8> {
@@ -134,7 +134,7 @@ fn program_counts_like_the_model() {
             let frame = frame(key, sequence as u32, time, 60);
             prop_assert_eq!(
                 program.show(&frame).expect("a test run"),
-                Verdict::Drop as u32
+                ReceiveVerdict::Drop as u32
             );
         }
         let flows = program.flows().expect("the flows");
@@ -175,7 +175,7 @@ fn packets_without_a_stamp_pass_and_are_counted_separately() {
     for frame in [vec![0; 14], vec![0xff; 60], spoiled, trailed] {
         assert_eq!(
             program.show(&frame).expect("a test run"),
-            Verdict::Pass as u32
+            ReceiveVerdict::Pass as u32
         );
     }
     let totals = program.totals().expect("totals");

@@ -25,7 +25,7 @@ pub const SHORT_LIST: usize = 8;
 
 /// A line to be found by the first bits of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
+pub struct PrefixLine {
     pub key: u128,
     pub length: u32,
     pub line: u32,
@@ -106,7 +106,7 @@ impl Pool {
     ///
     /// Bits that all entries share are skipped, and every key has a result: the entry that shares the most leading bits
     /// with it.
-    pub fn search(&mut self, entries: &[Entry]) -> u64 {
+    pub fn search(&mut self, entries: &[PrefixLine]) -> u64 {
         let (Some(head), Some(tail)) = (entries.first(), entries.last()) else {
             return 0;
         };
@@ -132,7 +132,7 @@ impl Pool {
             let key =
                 head.key & !(u128::MAX >> offset) | (slot as u128) << (BITS - offset - stride);
             let inside =
-                |entry: &Entry| common(entry.key, key) >= entry.length.min(offset + stride);
+                |entry: &PrefixLine| common(entry.key, key) >= entry.length.min(offset + stride);
             let (own, others) = rest.split_at(rest.partition_point(inside));
             self.words[at + slot] = match own {
                 [] => {
@@ -246,7 +246,7 @@ impl Pool {
 const ALL_SERVICES: Services = (0, 0xff_ffff);
 
 /// Returns the last slot that an entry fills.
-fn last_slot_of(entry: &Entry, offset: u32, stride: u32) -> usize {
+fn last_slot_of(entry: &PrefixLine, offset: u32, stride: u32) -> usize {
     let end = entry.key | u128::MAX.checked_shr(entry.length).unwrap_or(0);
     bits(end, offset, stride)
 }
@@ -283,11 +283,11 @@ mod tests {
         word
     }
 
-    fn entries(prefixes: &[(u128, u32)]) -> Vec<Entry> {
+    fn entries(prefixes: &[(u128, u32)]) -> Vec<PrefixLine> {
         let mask = |length: u32| u128::MAX.checked_shl(128 - length).unwrap_or(0);
-        let mut all: Vec<Entry> = prefixes
+        let mut all: Vec<PrefixLine> = prefixes
             .iter()
-            .map(|(key, length)| Entry {
+            .map(|(key, length)| PrefixLine {
                 key: key & mask(*length),
                 length: *length,
                 line: 0,
@@ -296,10 +296,10 @@ mod tests {
         all.sort();
         all.dedup();
         // No entry may be a prefix of another: the longer ones stay.
-        let begins = |one: &Entry, other: &Entry| {
+        let begins = |one: &PrefixLine, other: &PrefixLine| {
             one != other && one.length <= other.length && common(one.key, other.key) >= one.length
         };
-        let mut kept: Vec<Entry> = all
+        let mut kept: Vec<PrefixLine> = all
             .iter()
             .filter(|one| !all.iter().any(|other| begins(one, other)))
             .copied()
@@ -391,8 +391,8 @@ mod tests {
 
     #[test]
     fn dense_prefixes_take_few_steps() {
-        let all: Vec<Entry> = (0..100_000u32)
-            .map(|number| Entry {
+        let all: Vec<PrefixLine> = (0..100_000u32)
+            .map(|number| PrefixLine {
                 key: u128::from(0x0a00_0000 + number) << 96,
                 length: 32,
                 line: number + 1,

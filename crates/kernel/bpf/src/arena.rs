@@ -129,14 +129,14 @@ mod tests {
     use trawl_sys::testing::root_or_skip;
 
     use super::*;
-    use crate::probe::Feature;
+    use crate::probe::KernelFeature;
 
     #[test]
     fn written_data_remains_when_the_arena_is_mapped_again() {
         if !root_or_skip() {
             return;
         }
-        if let Some(reason) = Feature::Arena.reason_to_skip() {
+        if let Some(reason) = KernelFeature::Arena.reason_to_skip() {
             return eprintln!("SKIPPED: {reason}");
         }
         let arena = create("trawl_test", 4 * page_size() as u64, address_of(7)).unwrap();

@@ -452,12 +452,12 @@ impl<'a> Excerpt<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::Feature;
+    use crate::probe::KernelFeature;
 
     fn of_kernel() -> Option<KernelTypes> {
         let types = KernelTypes::read().ok();
         if types.is_none() {
-            let reason = Feature::Btf.reason_to_skip();
+            let reason = KernelFeature::Btf.reason_to_skip();
             eprintln!(
                 "SKIPPED: {}",
                 reason.expect("the kernel's types, which are there")

@@ -13,7 +13,7 @@ pub use attempt::kernel_function;
 
 /// Result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ProbeAnswer {
     Supported,
     /// The kernel does not have it.
     NotSupported {
@@ -26,7 +26,7 @@ pub enum Answer {
     },
 }
 
-impl Answer {
+impl ProbeAnswer {
     pub fn is_supported(&self) -> bool {
         *self == Self::Supported
     }
@@ -85,12 +85,12 @@ fn refusal() -> String {
 
 /// Returns true if XDP programs may read the wall clock: `bpf_ktime_get_tai_ns`, since 6.1.
 pub fn has_tai_helper() -> bool {
-    Feature::TaiClock.probe().is_supported()
+    KernelFeature::TaiClock.probe().is_supported()
 }
 
 /// Returns true if the kernel has jumps of 32 bits, since 6.6.
 pub fn has_far_jumps() -> bool {
-    !is_unwanted("far-jumps") && Feature::FarJumps.probe().is_supported()
+    !is_unwanted("far-jumps") && KernelFeature::FarJumps.probe().is_supported()
 }
 
 /// Returns true if the user disabled a feature that has a fallback: `TRAWL_WITHOUT=tcx`, several separated by commas.
@@ -123,11 +123,11 @@ macro_rules! features {
     ($($(#[$about:meta])* $variant:ident, $since:expr, $name:literal, $purpose:literal, $attempt:ident;)*) => {
         /// A feature of the kernel that trawl uses if it is present.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Feature {
+        pub enum KernelFeature {
             $($(#[$about])* $variant,)*
         }
 
-        impl Feature {
+        impl KernelFeature {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             pub fn name(self) -> &'static str {
@@ -151,10 +151,10 @@ macro_rules! features {
             }
 
             /// Tries it; the first answer is kept for the life of the process.
-            pub fn probe(self) -> &'static Answer {
+            pub fn probe(self) -> &'static ProbeAnswer {
                 match self {
                     $(Self::$variant => {
-                        static ANSWER: OnceLock<Answer> = OnceLock::new();
+                        static ANSWER: OnceLock<ProbeAnswer> = OnceLock::new();
                         ANSWER.get_or_init(attempt::$attempt)
                     })*
                 }
@@ -188,7 +188,7 @@ features! {
     PacketV3, (3, 2), "AF_PACKET TPACKET_V3", "the packet tap", packet_v3;
 }
 
-impl Feature {
+impl KernelFeature {
     /// Returns the reason why a test that needs it cannot run; `None` if it can. A feature that the running kernel is
     /// new enough for, and that no policy forbids, has to be present.
     ///
@@ -198,14 +198,14 @@ impl Feature {
     pub fn reason_to_skip(self) -> Option<String> {
         let (major, minor) = self.since();
         match self.probe() {
-            Answer::Supported => None,
-            Answer::Refused { why, .. } => Some(format!("{}: {why}", self.name())),
-            Answer::NotSupported { why } if kernel_is_at_least(major, minor) => panic!(
+            ProbeAnswer::Supported => None,
+            ProbeAnswer::Refused { why, .. } => Some(format!("{}: {why}", self.name())),
+            ProbeAnswer::NotSupported { why } if kernel_is_at_least(major, minor) => panic!(
                 "{} is missing from Linux {}, and {major}.{minor} has it: {why}",
                 self.name(),
                 kernel_release()
             ),
-            Answer::NotSupported { why } => Some(format!("{}: {why}", self.name())),
+            ProbeAnswer::NotSupported { why } => Some(format!("{}: {why}", self.name())),
         }
     }
 }
@@ -330,9 +330,9 @@ mod tests {
         if !root_or_skip() {
             return;
         }
-        for feature in Feature::ALL {
+        for feature in KernelFeature::ALL {
             if let Some(reason) = feature.reason_to_skip() {
-                let refused = matches!(feature.probe(), Answer::Refused { .. });
+                let refused = matches!(feature.probe(), ProbeAnswer::Refused { .. });
                 let (major, minor) = feature.since();
                 assert!(refused || !kernel_is_at_least(major, minor), "{reason}");
             }
@@ -344,12 +344,16 @@ mod tests {
         if !root_or_skip() {
             return;
         }
-        for feature in [Feature::Fentry, Feature::Fexit, Feature::Freplace] {
+        for feature in [
+            KernelFeature::Fentry,
+            KernelFeature::Fexit,
+            KernelFeature::Freplace,
+        ] {
             let answer = feature.probe();
             let sound = match answer {
-                Answer::Supported => true,
-                Answer::Refused { errno, .. } => *errno == libc::EPERM,
-                Answer::NotSupported { .. } => false,
+                ProbeAnswer::Supported => true,
+                ProbeAnswer::Refused { errno, .. } => *errno == libc::EPERM,
+                ProbeAnswer::NotSupported { .. } => false,
             };
             assert!(sound, "{feature:?}: {answer:?}");
         }
@@ -357,10 +361,10 @@ mod tests {
 
     #[test]
     fn feature_names_are_unique() {
-        let mut names: Vec<_> = Feature::ALL.iter().map(|f| f.name()).collect();
+        let mut names: Vec<_> = KernelFeature::ALL.iter().map(|f| f.name()).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), Feature::ALL.len());
+        assert_eq!(names.len(), KernelFeature::ALL.len());
     }
 
     #[test]

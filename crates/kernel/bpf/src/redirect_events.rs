@@ -28,7 +28,7 @@ const PROGRAMS: [(&str, &str); 6] = [
 
 /// Kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum RedirectEvent {
     /// A redirect failed with this error.
     RedirectError(u32),
     /// A packet was aborted, had no valid verdict, or could not be sent back: with this verdict.
@@ -44,7 +44,7 @@ pub enum Kind {
 /// Location of an event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventSource {
-    pub kind: Kind,
+    pub kind: RedirectEvent,
     /// Identifier of the map, if one was used.
     pub map: u32,
     /// Inode number of the namespace of the device that packets came from.
@@ -111,11 +111,11 @@ impl RedirectEvents {
 
 fn place(key: &XdpEventKey) -> Option<EventSource> {
     let kind = match key.kind as usize {
-        layout::XDP_EVENT_REDIRECT_ERROR => Kind::RedirectError(key.detail),
-        layout::XDP_EVENT_EXCEPTION => Kind::Exception(key.detail),
-        layout::XDP_EVENT_DEVMAP => Kind::Devmap(key.detail),
-        layout::XDP_EVENT_CPUMAP_ENQUEUE => Kind::CpumapEnqueue(key.detail),
-        layout::XDP_EVENT_CPUMAP_KTHREAD => Kind::CpumapKthread(key.detail),
+        layout::XDP_EVENT_REDIRECT_ERROR => RedirectEvent::RedirectError(key.detail),
+        layout::XDP_EVENT_EXCEPTION => RedirectEvent::Exception(key.detail),
+        layout::XDP_EVENT_DEVMAP => RedirectEvent::Devmap(key.detail),
+        layout::XDP_EVENT_CPUMAP_ENQUEUE => RedirectEvent::CpumapEnqueue(key.detail),
+        layout::XDP_EVENT_CPUMAP_KTHREAD => RedirectEvent::CpumapKthread(key.detail),
         _ => return None,
     };
     Some(EventSource {

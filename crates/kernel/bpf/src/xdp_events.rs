@@ -33,7 +33,7 @@ const OF_TRACEPOINT: [&str; 5] = [
 
 /// Outcome of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum What {
+pub enum XdpOutcome {
     /// The verdict was XDP_ABORTED, or unknown to the kernel.
     Exception { verdict: u32 },
     /// The redirect that the program requested failed.
@@ -47,7 +47,7 @@ pub enum What {
 /// Packets with the same outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Event {
-    pub what: What,
+    pub what: XdpOutcome,
     /// The inode number of the network namespace, and the interface; 0 if none is involved.
     pub netns: u32,
     pub ifindex: u32,
@@ -120,15 +120,15 @@ impl XdpEvents {
     fn event(&self, key: &[u8]) -> Option<Event> {
         let event = XdpEvent::from_bytes(key)?;
         let what = match event.what as usize {
-            XDP_EVENT_EXCEPTION => What::Exception {
+            XDP_EVENT_EXCEPTION => XdpOutcome::Exception {
                 verdict: event.code,
             },
-            XDP_EVENT_REDIRECT => What::Redirect {
+            XDP_EVENT_REDIRECT => XdpOutcome::Redirect {
                 errno: event.code,
                 map: (!NO_MAP.contains(&event.map)).then_some(event.map),
             },
-            XDP_EVENT_DEVMAP => What::Devmap { errno: event.code },
-            XDP_EVENT_CPUMAP => What::Cpumap {
+            XDP_EVENT_DEVMAP => XdpOutcome::Devmap { errno: event.code },
+            XDP_EVENT_CPUMAP => XdpOutcome::Cpumap {
                 map: event.map,
                 cpu: event.code,
             },
@@ -142,7 +142,7 @@ impl XdpEvents {
             .collect();
         let skb_mode = led_there.iter().any(|name| IN_SKB_MODE.contains(name));
         // For a failed redirect, veth frees only the memory.
-        let is_exception = matches!(what, What::Exception { .. });
+        let is_exception = matches!(what, XdpOutcome::Exception { .. });
         let by_veth = is_exception && led_there.contains(&VETH_ON_BUFFERS);
         Some(Event {
             what,

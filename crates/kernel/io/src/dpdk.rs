@@ -22,7 +22,7 @@ use trawl_bpf::layout::dpdk::{
     COMMAND_GO, COMMAND_STOP, EXCHANGE_ALIGN, EXCHANGE_ALL_QUEUES, EXCHANGE_FILTER_MAX,
     EXCHANGE_HEADER, EXCHANGE_PORTS, Exchange, ExchangeInstruction, ExchangePort,
 };
-use trawl_sys::helper::{self, Answer, Duty};
+use trawl_sys::helper::{self, Duty, HelperAnswer};
 use trawl_sys::memory::Mapping;
 use trawl_sys::process::companion;
 use trawl_sys::{Error, Result, events};
@@ -39,7 +39,7 @@ const LOG_BYTES: u64 = 4096;
 
 /// A capture that the helper is to run.
 #[derive(Debug)]
-pub struct Request<'a> {
+pub struct DpdkRequest<'a> {
     pub program: &'a Path,
     pub prefix: &'a str,
     /// Port of the application; `None` for all of its ports.
@@ -54,12 +54,12 @@ pub struct Request<'a> {
 
 /// A line of the helper's output: a keyword and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct DpdkLine {
     pub word: String,
     pub rest: Vec<String>,
 }
 
-impl Line {
+impl DpdkLine {
     fn parse(text: &str) -> Self {
         let mut words = text.split('\t').map(str::to_owned);
         Self {
@@ -84,7 +84,7 @@ pub struct Helper {
 }
 
 impl Helper {
-    pub fn start(request: &Request<'_>) -> Result<Self> {
+    pub fn start(request: &DpdkRequest<'_>) -> Result<Self> {
         let what = || format!("cannot run {}", request.program.display());
         let ring_bytes = request.ring_bytes.next_multiple_of(4096) as u64;
         let memory = shared_file("trawl-dpdk ring", length(ring_bytes))?;
@@ -120,7 +120,7 @@ impl Helper {
     }
 
     /// Returns the next line; `None` if the helper has ended or no line came in time.
-    pub fn next_line(&mut self, patience: Duration) -> Option<Line> {
+    pub fn next_line(&mut self, patience: Duration) -> Option<DpdkLine> {
         let began = Instant::now();
         loop {
             if let Some(line) = self.said.next() {
@@ -135,7 +135,7 @@ impl Helper {
     }
 
     /// Returns a line that has already come, without waiting.
-    pub fn line_at_hand(&mut self) -> Option<Line> {
+    pub fn line_at_hand(&mut self) -> Option<DpdkLine> {
         self.said.next()
     }
 
@@ -213,11 +213,11 @@ impl Cleaner {
     }
 
     /// Removes the remains now, and returns the helper's output.
-    pub fn clear(&self) -> Vec<Line> {
+    pub fn clear(&self) -> Vec<DpdkLine> {
         let said = self.0.ask(b"clear").map(|answer| answer.bytes);
         String::from_utf8_lossy(&said.unwrap_or_default())
             .lines()
-            .map(Line::parse)
+            .map(DpdkLine::parse)
             .collect()
     }
 }
@@ -228,14 +228,14 @@ struct Clear<'a> {
 }
 
 impl Duty for Clear<'_> {
-    fn answer(&mut self, _request: &[u8]) -> Answer {
+    fn answer(&mut self, _request: &[u8]) -> HelperAnswer {
         let output = Command::new(self.program)
             .args(["--file-prefix", self.prefix, "--clear"])
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .process_group(0)
             .output();
-        Answer {
+        HelperAnswer {
             bytes: output.map(|output| output.stdout).unwrap_or_default(),
             file: None,
         }
@@ -261,7 +261,7 @@ impl Said {
         })
     }
 
-    fn next(&mut self) -> Option<Line> {
+    fn next(&mut self) -> Option<DpdkLine> {
         let mut buffer = [0; 4096];
         while !self.ended && !self.bytes.contains(&b'\n') {
             match self.pipe.read(&mut buffer) {
@@ -274,7 +274,7 @@ impl Said {
         }
         let end = self.bytes.iter().position(|byte| *byte == b'\n')?;
         let line: Vec<u8> = self.bytes.drain(..=end).collect();
-        Some(Line::parse(String::from_utf8_lossy(&line).trim_end()))
+        Some(DpdkLine::parse(String::from_utf8_lossy(&line).trim_end()))
     }
 }
 
@@ -501,7 +501,7 @@ fn stop(exchange: &Mapping) {
 }
 
 /// Writes the request into the shared memory.
-fn fill(exchange: &mut Mapping, request: &Request<'_>, ring_bytes: u64) -> Result<()> {
+fn fill(exchange: &mut Mapping, request: &DpdkRequest<'_>, ring_bytes: u64) -> Result<()> {
     if request.filter.len() > EXCHANGE_FILTER_MAX {
         let why = format!(
             "it has {} instructions, and DPDK takes {EXCHANGE_FILTER_MAX}",

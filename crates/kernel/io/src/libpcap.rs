@@ -20,7 +20,7 @@ use trawl_sys::{Error, Result};
 pub use filters::{
     CompiledFilter, FilterRequest, choose_for_filters, compile_filter, compile_filters,
 };
-pub use handle::{CaptureDirection, Figures, Handle, Opened, PcapFilter, Request, Rest};
+pub use handle::{CaptureDirection, Handle, Opened, PcapFigures, PcapFilter, PcapRequest, Rest};
 pub use handle::{Packet, Precision};
 
 /// Names of the library on common systems: its own, and Debian's.
@@ -50,7 +50,7 @@ pub(crate) struct PacketHeader {
 /// libpcap's `struct pcap_stat`.
 #[repr(C)]
 #[derive(Default)]
-pub(crate) struct Statistics {
+pub(crate) struct PcapStatistics {
     received: c_uint,
     dropped: c_uint,
     dropped_by_interface: c_uint,
@@ -128,7 +128,7 @@ functions! {
         setnonblock: unsafe extern "C" fn(*mut PcapT, c_int, *mut c_char) -> c_int = pcap_setnonblock;
         get_selectable_fd: GetNumber = pcap_get_selectable_fd;
         dispatch: unsafe extern "C" fn(*mut PcapT, c_int, Callback, *mut c_void) -> c_int = pcap_dispatch;
-        stats: unsafe extern "C" fn(*mut PcapT, *mut Statistics) -> c_int = pcap_stats;
+        stats: unsafe extern "C" fn(*mut PcapT, *mut PcapStatistics) -> c_int = pcap_stats;
         compile: unsafe extern "C" fn(*mut PcapT, *mut BpfProgram, *const c_char, c_int, u32) -> c_int = pcap_compile;
         setfilter: unsafe extern "C" fn(*mut PcapT, *mut BpfProgram) -> c_int = pcap_setfilter;
         setdirection: SetNumber = pcap_setdirection;

@@ -24,7 +24,7 @@ use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::socket_option::{get, set};
 use trawl_sys::{Error, Result};
 
-pub use filter::{Filter, Instruction, Queue, Request};
+pub use filter::{Filter, Instruction, PacketQueue, PacketRequest};
 pub use program::Rejected;
 
 /// Holds the longest packet on Linux short of BIG TCP, and a few thousand short ones.
@@ -59,7 +59,7 @@ pub struct PacketSocket {
 
 /// State of the interface that is captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum PacketSource {
     There,
     /// The interface is gone from the namespace.
     Gone,
@@ -67,7 +67,7 @@ pub enum Source {
 
 /// Opens the sockets, which all begin to receive when the last one is ready. On an interface that is down, kernels before
 /// 6.12 allow one socket only, so the result may be shorter than requested.
-pub fn open(namespace: Option<&Namespace>, request: &Request<'_>) -> Result<Opened> {
+pub fn open(namespace: Option<&Namespace>, request: &PacketRequest<'_>) -> Result<Opened> {
     let fail = |e| explain(request.name, e);
     let (mut counting, mut refusal) = (None, None);
     let filter = request.filter.unwrap_or_default();
@@ -147,7 +147,7 @@ pub fn promiscuous_too(socket: &OwnedFd, interface: u32, on: bool) -> io::Result
 
 impl PacketSocket {
     /// Opens a bound socket that rejects all packets at first.
-    fn open(request: &Request<'_>) -> io::Result<Self> {
+    fn open(request: &PacketRequest<'_>) -> io::Result<Self> {
         let kind = if request.network_layer {
             libc::SOCK_DGRAM
         } else {
@@ -200,7 +200,7 @@ impl PacketSocket {
     }
 
     /// Waits until a block is handed over or the time is up.
-    pub fn wait(&self, at_most: Duration) -> Result<Source> {
+    pub fn wait(&self, at_most: Duration) -> Result<PacketSource> {
         let fail = |e| Error::os("cannot wait for packets", e);
         let mut set = [PollFd::new(&self.descriptor, PollFlags::IN)];
         let timeout = Timespec {
@@ -212,16 +212,20 @@ impl PacketSocket {
             Err(e) => return Err(fail(e.into())),
         }
         if !set[0].revents().contains(PollFlags::ERR) {
-            return Ok(Source::There);
+            return Ok(PacketSource::There);
         }
         match rustix::net::sockopt::socket_error(&self.descriptor).map_err(|e| fail(e.into()))? {
             // The interface went down. It may come up again, unless it was removed.
             Err(rustix::io::Errno::NETDOWN) => {
                 let gone = is_unbound(&self.descriptor).map_err(fail)?;
-                Ok(if gone { Source::Gone } else { Source::There })
+                Ok(if gone {
+                    PacketSource::Gone
+                } else {
+                    PacketSource::There
+                })
             }
             Err(e) => Err(fail(e.into())),
-            Ok(()) => Ok(Source::There),
+            Ok(()) => Ok(PacketSource::There),
         }
     }
 }
@@ -250,7 +254,7 @@ fn raw_socket(kind: i32) -> io::Result<OwnedFd> {
 }
 
 /// Returns the error of a filter that is too large: it counts against the socket's option memory.
-fn too_large(request: &Request<'_>) -> Option<Error> {
+fn too_large(request: &PacketRequest<'_>) -> Option<Error> {
     /// Memory for the socket's other options.
     const OTHER: usize = 4096;
     let block = request.filter.and_then(|filter| filter.block)?;
@@ -458,7 +462,7 @@ pub struct Block<'a> {
 
 /// A packet of a block.
 #[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
+pub struct RingFrame<'a> {
     /// Nanoseconds since 1970.
     pub time: u64,
     /// True if the time is the network card's.
@@ -577,9 +581,9 @@ pub struct Frames<'a> {
 }
 
 impl<'a> Iterator for Frames<'a> {
-    type Item = Frame<'a>;
+    type Item = RingFrame<'a>;
 
-    fn next(&mut self) -> Option<Frame<'a>> {
+    fn next(&mut self) -> Option<RingFrame<'a>> {
         self.left = self.left.checked_sub(1)?;
         let here = self.bytes.get(self.next..)?;
         let header: &[u8; FRAME_HEADER] = here.first_chunk()?;
@@ -601,7 +605,7 @@ impl<'a> Iterator for Frames<'a> {
             [a, b, c, d]
         });
         self.next += u32_at(offset_of!(tpacket3_hdr, tp_next_offset)) as usize;
-        Some(Frame {
+        Some(RingFrame {
             time: u64::from(seconds) * 1_000_000_000 + u64::from(nanoseconds),
             hardware_time: status & libc::TP_STATUS_TS_RAW_HARDWARE != 0,
             original: u32_at(offset_of!(tpacket3_hdr, tp_len)),

@@ -17,7 +17,7 @@ const PROGRAM: &str = "gen_receive";
 
 /// Fate of stamped packets once they are counted. Others always go on to the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ReceiveVerdict {
     Drop = 1,
     Pass = 2,
 }
@@ -48,7 +48,7 @@ impl std::fmt::Debug for ReceiveProgram {
 
 impl ReceiveProgram {
     /// Loads the program with room for this many flows.
-    pub fn load(verdict: Verdict, flows: u32) -> Result<Self> {
+    pub fn load(verdict: ReceiveVerdict, flows: u32) -> Result<Self> {
         let fail = |why: libbpf_rs::Error| {
             let error = Error::failed("cannot load the receiving program", &why);
             match why.kind() {
@@ -163,7 +163,7 @@ impl ReceiveProgram {
     }
 }
 
-fn configuration(verdict: Verdict) -> ReceiveConfig {
+fn configuration(verdict: ReceiveVerdict) -> ReceiveConfig {
     ReceiveConfig {
         verdict: verdict as u32,
         clock_is_tai: u32::from(has_tai_helper()),

@@ -58,7 +58,7 @@ pub fn passing_program() -> Result<OwnedFd> {
 
 /// Explains ENETDOWN: the interface is down, or it was deleted.
 pub(crate) fn down_or_gone(what: String, name: &str) -> Error {
-    match Netlink::here().and_then(|mut netlink| netlink.find_link(name)) {
+    match Netlink::current().and_then(|mut netlink| netlink.find_link(name)) {
         Ok(None) => Error::failed(what, "the interface is gone"),
         _ => Error::failed(what, "the interface is down").fix(format!("ip link set {name} up")),
     }
@@ -103,7 +103,7 @@ impl PacketSender {
 
     /// Opens a socket that sends through the queueing discipline, which is the default of the kernel.
     pub fn queued(name: &str) -> Result<Self> {
-        let index = Netlink::here()?.link(name)?.index;
+        let index = Netlink::current()?.link(name)?.index;
         Ok(Self {
             socket: bound(name, index)?,
             name: name.to_owned(),

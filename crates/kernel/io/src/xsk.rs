@@ -52,7 +52,7 @@ impl XskSender {
     /// Opens a socket on an interface of the calling thread's namespace: zero-copy if the driver supports it, otherwise
     /// copying.
     pub fn open(name: &str, queue: u32) -> Result<Self> {
-        let index = Netlink::here()?.link(name)?.index;
+        let index = Netlink::current()?.link(name)?.index;
         let fail = |e: std::io::Error| explain("send by AF_XDP out of", name, queue, e);
         let memory = Mapping::anonymous(ROOM * SLOTS as usize)?;
         let socket = open().map_err(fail)?;
@@ -479,7 +479,7 @@ pub struct XskReceiver {
 impl XskReceiver {
     /// Opens a socket for a queue of an interface of the calling thread's namespace.
     pub fn open(name: &str, queue: u32) -> Result<Self> {
-        let index = Netlink::here()?.link(name)?.index;
+        let index = Netlink::current()?.link(name)?.index;
         let fail = |e: std::io::Error| explain("receive by AF_XDP from", name, queue, e);
         let memory = Mapping::anonymous(ROOM * RECEIVE_SLOTS as usize)?;
         let socket = open().map_err(fail)?;

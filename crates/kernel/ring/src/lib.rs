@@ -112,7 +112,7 @@ impl Rings {
     }
 
     /// Makes rings for further programs, out of the same pool and under the same limits of records and rate.
-    pub fn beside(&self) -> Result<Arc<Self>> {
+    pub fn further(&self) -> Result<Arc<Self>> {
         let maps = self.maps().ok_or_else(|| {
             Error::failed(
                 "cannot make rings for more programs",
@@ -522,7 +522,7 @@ pub fn rejected_offset(point: u32) -> u32 {
 
 /// Fates of the packets that one hook point saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct RingAccount {
     pub seen: u64,
     pub filtered_out: u64,
     pub recorded: u64,
@@ -535,7 +535,7 @@ pub struct Account {
     pub truncated: u64,
 }
 
-impl Account {
+impl RingAccount {
     /// Returns the counts since an earlier state of the account.
     pub fn since(self, before: &Self) -> Self {
         Self {
@@ -563,8 +563,8 @@ impl Rings {
     }
 
     /// Returns the sum of one hook point's accounts over all rings.
-    pub fn account(&self, point: u32) -> Account {
-        let mut sum = Account::default();
+    pub fn account(&self, point: u32) -> RingAccount {
+        let mut sum = RingAccount::default();
         for ring in 0..self.count {
             let counters = self.control(ring).counters(point as usize);
             sum.filtered_out += counters.filtered_out;

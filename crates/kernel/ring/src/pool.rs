@@ -330,7 +330,7 @@ mod tests {
             (u64::MAX, 2),
         ] {
             let error = Geometry::for_total(bytes, cpus).expect_err("refused");
-            assert_eq!(error.kind(), trawl_sys::error::Kind::Usage);
+            assert_eq!(error.kind(), trawl_sys::error::ErrorKind::Usage);
         }
     }
 

@@ -231,13 +231,13 @@ fn stand_by(
     leave_terminal(c"trawl-confirm", &mut keep);
     confine(undo.takes());
     let mut word = [0u8];
-    let told = loop {
+    let polled = loop {
         match rustix::io::read(watched, &mut word) {
             Err(rustix::io::Errno::INTR) => {}
             result => break result,
         }
     };
-    match (told, word[0]) {
+    match (polled, word[0]) {
         (Ok(1), DROPPED) => return None,
         (Ok(1), _) => {
             let deadline = clock::monotonic().saturating_add(time.as_nanos() as u64);

@@ -16,7 +16,7 @@ const LOST: [&str; 7] = [
 
 /// The identity of a counter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
+pub struct CounterKey {
     /// The network namespace by its name, or by the number of its inode; `None` for counters of the whole machine.
     pub netns: Option<String>,
     /// The interface, or the device of devlink.
@@ -25,7 +25,7 @@ pub struct Key {
 }
 
 /// Counters at one point in time.
-pub type Counters = BTreeMap<Key, u64>;
+pub type Counters = BTreeMap<CounterKey, u64>;
 
 /// Returns the name of a namespace among counters.
 pub fn label(namespace: &Namespace) -> String {
@@ -53,7 +53,7 @@ pub fn of_protocols(namespace: &Namespace) -> Result<Counters> {
     let keyed = found.into_iter().map(|(name, value)| {
         let netns = Some(netns.clone());
         (
-            Key {
+            CounterKey {
                 netns,
                 device: None,
                 name,
@@ -82,9 +82,9 @@ pub fn of_cpus() -> Counters {
     .map(|(name, value)| {
         let name = name.to_owned();
         (
-            Key {
+            CounterKey {
                 name,
-                ..Key::default()
+                ..CounterKey::default()
             },
             value,
         )
@@ -108,7 +108,7 @@ pub fn of_devices(namespace: &Namespace, only: Option<&str>) -> Result<Counters>
         };
         for (name, value) in statistics {
             if LOST.iter().any(|part| name.contains(part)) {
-                let key = Key {
+                let key = CounterKey {
                     netns: Some(label(namespace)),
                     device: Some(link.name.clone()),
                     name,
@@ -124,7 +124,7 @@ pub fn of_devices(namespace: &Namespace, only: Option<&str>) -> Result<Counters>
 /// has none.
 pub fn of_traps(namespace: &Namespace) -> Result<Counters> {
     let traps = netlink::traps(namespace)?.into_iter().map(|trap| {
-        let key = Key {
+        let key = CounterKey {
             netns: Some(label(namespace)),
             device: Some(trap.device),
             name: trap.name,
@@ -136,7 +136,7 @@ pub fn of_traps(namespace: &Namespace) -> Result<Counters> {
 
 /// Returns the increases between two readings; counters missing from the first count from zero.
 pub fn differences(before: &Counters, after: &Counters) -> Counters {
-    let added = |(key, value): (&Key, &u64)| {
+    let added = |(key, value): (&CounterKey, &u64)| {
         let added = value.wrapping_sub(before.get(key).copied().unwrap_or(0));
         (added > 0 && added < u64::MAX / 2).then(|| (key.clone(), added))
     };
@@ -177,9 +177,9 @@ mod tests {
 
     #[test]
     fn counters_without_an_increase_are_no_difference() {
-        let key = |name: &str| Key {
+        let key = |name: &str| CounterKey {
             name: name.to_owned(),
-            ..Key::default()
+            ..CounterKey::default()
         };
         let before = Counters::from([(key("a"), 4), (key("b"), 7), (key("c"), 9)]);
         let after = Counters::from([(key("a"), 7), (key("b"), 7), (key("c"), 8), (key("d"), 1)]);

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// The origin of an error: the request or the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// The request itself is wrong: exit status 2.
     Usage,
     /// The request was valid, but carrying it out failed: exit status 1.
@@ -19,7 +19,7 @@ pub type Advice = Cow<'static, str>;
 /// `cannot attach to eth0 in native mode: the driver (r8169) has no XDP support; try --mode skb`.
 #[derive(Clone, Debug)]
 pub struct Error {
-    kind: Kind,
+    kind: ErrorKind,
     what: String,
     why: String,
     fix: Option<Advice>,
@@ -44,7 +44,7 @@ impl Error {
     /// Creates the error of a failed action.
     pub fn failed(what: impl Into<String>, why: impl fmt::Display) -> Self {
         Self {
-            kind: Kind::Failed,
+            kind: ErrorKind::Failed,
             what: what.into(),
             why: why.to_string(),
             fix: None,
@@ -69,7 +69,7 @@ impl Error {
     /// Creates the error of a request that can never work as it was given.
     pub fn usage(what: impl Into<String>, why: impl fmt::Display) -> Self {
         Self {
-            kind: Kind::Usage,
+            kind: ErrorKind::Usage,
             ..Self::failed(what, why)
         }
     }
@@ -107,7 +107,7 @@ impl Error {
         self.fix.as_deref()
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 

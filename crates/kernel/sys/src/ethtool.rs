@@ -63,7 +63,7 @@ pub struct Rings {
 
 /// One line of `ethtool -k`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Feature {
+pub struct EthtoolFeature {
     pub name: String,
     pub on: bool,
     /// True if the driver allows changes.
@@ -122,7 +122,7 @@ impl Ethtool {
     }
 
     /// Returns the offload features by the kernel's names (`rx-gro`, `rx-lro`, `tx-checksum-ip-generic`, …).
-    pub fn features(&self) -> Result<Vec<Feature>> {
+    pub fn features(&self) -> Result<Vec<EthtoolFeature>> {
         let names = self.strings(ETH_SS_FEATURES)?;
         let blocks = names.len().div_ceil(32);
         let mut block = Block::new(ETHTOOL_GFEATURES, 8 + blocks * 16);
@@ -131,12 +131,15 @@ impl Ethtool {
         let bit = |index: usize, word: usize| {
             block.get(2 + index / 32 * 4 + word) >> (index % 32) & 1 != 0
         };
-        let features = names.into_iter().enumerate().map(|(index, name)| Feature {
-            name,
-            on: bit(index, 2),
-            // Available to be changed, and not fixed.
-            changeable: bit(index, 0) && !bit(index, 3),
-        });
+        let features = names
+            .into_iter()
+            .enumerate()
+            .map(|(index, name)| EthtoolFeature {
+                name,
+                on: bit(index, 2),
+                // Available to be changed, and not fixed.
+                changeable: bit(index, 0) && !bit(index, 3),
+            });
         Ok(features.filter(|f| !f.name.is_empty()).collect())
     }
 

@@ -11,7 +11,7 @@ use rustix::net::{
 };
 use rustix::thread::set_name;
 
-use crate::privilege::Kept;
+use crate::privilege::KeptPrivileges;
 use crate::warden::close_all_but;
 use crate::{Error, Result};
 
@@ -20,14 +20,14 @@ const MOST: usize = 8192;
 
 /// An answer: some bytes, and a file if the request asked for one.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct HelperAnswer {
     pub bytes: Vec<u8>,
     pub file: Option<OwnedFd>,
 }
 
 /// The work of a helper.
 pub trait Duty {
-    fn answer(&mut self, request: &[u8]) -> Answer;
+    fn answer(&mut self, request: &[u8]) -> HelperAnswer;
 
     /// Called once the process that sends requests is gone, for any reason.
     fn end(&mut self) {}
@@ -42,14 +42,14 @@ pub struct Helper {
 impl Helper {
     /// Starts a helper with the privileges to keep, or with all of this process. It keeps the standard descriptors and no
     /// others; no other thread may be running.
-    pub fn start(name: &CStr, kept: Option<&Kept>, duty: &mut dyn Duty) -> Result<Self> {
+    pub fn start(name: &CStr, kept: Option<&KeptPrivileges>, duty: &mut dyn Duty) -> Result<Self> {
         Self::run(name, kept, &[], |socket| serve(socket, duty))
     }
 
     /// Starts a helper that sends files without requests. It keeps these descriptors too.
     pub fn run(
         name: &CStr,
-        kept: Option<&Kept>,
+        kept: Option<&KeptPrivileges>,
         descriptors: &[BorrowedFd<'_>],
         run: impl FnOnce(&OwnedFd),
     ) -> Result<Self> {
@@ -86,7 +86,7 @@ impl Helper {
     }
 
     /// Sends a request and waits for the answer.
-    pub fn ask(&self, request: &[u8]) -> io::Result<Answer> {
+    pub fn ask(&self, request: &[u8]) -> io::Result<HelperAnswer> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         send(socket, request, None)?;
         receive(socket)?.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))
@@ -137,7 +137,7 @@ pub fn send(socket: &OwnedFd, bytes: &[u8], file: Option<&OwnedFd>) -> io::Resul
 }
 
 /// Receives an answer; `None` once the other end is closed.
-fn receive(socket: &OwnedFd) -> io::Result<Option<Answer>> {
+fn receive(socket: &OwnedFd) -> io::Result<Option<HelperAnswer>> {
     let mut bytes = vec![0; MOST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
@@ -156,7 +156,7 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<Answer>> {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
-    Ok(Some(Answer { bytes, file }))
+    Ok(Some(HelperAnswer { bytes, file }))
 }
 
 #[cfg(test)]
@@ -168,13 +168,13 @@ mod tests {
     struct Opens;
 
     impl Duty for Opens {
-        fn answer(&mut self, request: &[u8]) -> Answer {
+        fn answer(&mut self, request: &[u8]) -> HelperAnswer {
             let file = rustix::fs::memfd_create("made", rustix::fs::MemfdFlags::empty());
             let file = file.ok().and_then(|file| {
                 rustix::io::write(&file, request).ok()?;
                 Some(file)
             });
-            Answer {
+            HelperAnswer {
                 bytes: b"made".to_vec(),
                 file,
             }

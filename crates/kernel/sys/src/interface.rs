@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::ethtool::{DriverInfo, Ethtool};
-use crate::netlink::{Link, Netlink, XdpAttachment};
+use crate::netlink::{LinkRecord, Netlink, XdpAttachment};
 use crate::netns::Namespace;
 
 const LINKTYPE_ETHERNET: u16 = 1;
@@ -72,7 +72,7 @@ impl Interface {
         }
     }
 
-    fn from_parts(link: Link, driver: DriverInfo, speed: Option<u64>) -> Self {
+    fn from_parts(link: LinkRecord, driver: DriverInfo, speed: Option<u64>) -> Self {
         let known = |text: String| Some(text).filter(|t| !t.is_empty() && t != "N/A");
         let loopback = link.is_loopback();
         Self {

@@ -12,9 +12,9 @@ pub mod tc;
 use std::net::{IpAddr, UdpSocket};
 
 use crate::error::Result;
-use crate::netns::{Look, Namespace, exec_prefix, run_maybe_in};
+use crate::netns::{Namespace, NamespaceSearch, exec_prefix, run_maybe_in};
 pub use generic::{XdpAbilities, traps, xdp_abilities};
-pub use link::{Link, Statistics, VlanTag, XdpAttachment, XdpExpected, XdpMode};
+pub use link::{LinkRecord, LinkStatistics, VlanTag, XdpAttachment, XdpExpected, XdpMode};
 pub use link::{VethEnd, create_veth};
 pub use monitor::{LinkEvent, LinkMonitor};
 pub use route::Route;
@@ -32,7 +32,7 @@ pub struct Netlink {
 
 impl Netlink {
     /// Opens a socket in the namespace of the calling thread.
-    pub fn here() -> Result<Self> {
+    pub fn current() -> Result<Self> {
         Self::open(None)
     }
 
@@ -74,7 +74,7 @@ fn ask(namespace: Option<&Namespace>, address: IpAddr) {
 /// The other end of a veth.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    pub link: Link,
+    pub link: LinkRecord,
     /// `None`: the namespace of the calling thread.
     pub namespace: Option<Namespace>,
 }
@@ -96,15 +96,15 @@ impl Peer {
 
 /// Finds the other end of a veth in the namespaces that can be found; `None` if it is in none of them, or the interface has
 /// no other end.
-pub fn veth_peer(namespace: Option<&Namespace>, interface: &Link) -> Result<Option<Peer>> {
-    veth_peer_in(&mut Look::default(), namespace, interface)
+pub fn veth_peer(namespace: Option<&Namespace>, interface: &LinkRecord) -> Result<Option<Peer>> {
+    veth_peer_in(&mut NamespaceSearch::default(), namespace, interface)
 }
 
 /// Finds the other end of a veth like [`veth_peer`], for callers that search for several.
 pub fn veth_peer_in(
-    look: &mut Look,
+    look: &mut NamespaceSearch,
     namespace: Option<&Namespace>,
-    interface: &Link,
+    interface: &LinkRecord,
 ) -> Result<Option<Peer>> {
     let Some(index) = interface.peer_index else {
         return Ok(None);

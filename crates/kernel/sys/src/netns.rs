@@ -317,7 +317,7 @@ fn on_a_thread<R: Send>(work: impl FnOnce() -> R + Send) -> R {
 /// open. A held inode's number is not reused, so the number identifies further links to the same namespace, which are
 /// skipped. Namespaces created during the search may be missed.
 #[derive(Debug)]
-pub struct Look {
+pub struct NamespaceSearch {
     found: Vec<Namespace>,
     numbers: HashSet<u64>,
     ways: vec::IntoIter<FoundBy>,
@@ -342,7 +342,7 @@ enum FoundBy {
     Process(u32),
 }
 
-impl Default for Look {
+impl Default for NamespaceSearch {
     fn default() -> Self {
         Self {
             found: Vec::new(),
@@ -354,7 +354,7 @@ impl Default for Look {
     }
 }
 
-impl Look {
+impl NamespaceSearch {
     /// Returns the first namespace that fits.
     pub fn find(&mut self, mut fits: impl FnMut(&Namespace) -> bool) -> Option<&Namespace> {
         let mut at = 0;
@@ -592,7 +592,7 @@ impl Mark {
     }
 
     /// Returns the namespace, if it can be found.
-    pub fn find(&self, look: &mut Look) -> Option<Namespace> {
+    pub fn find(&self, look: &mut NamespaceSearch) -> Option<Namespace> {
         let one = look.numbered(self.inode)?;
         self.is_of(one).then(|| one.clone())
     }
@@ -600,7 +600,7 @@ impl Mark {
     /// Returns true if the namespace certainly no longer exists: it is none of those that can be found, and nothing hides
     /// others. A container may see notes about namespaces that it does not see. The look must have begun after the note was
     /// made.
-    pub fn is_gone(&self, look: &mut Look) -> bool {
+    pub fn is_gone(&self, look: &mut NamespaceSearch) -> bool {
         if let Some(one) = look.numbered(self.inode) {
             return cookie(Some(one)).is_ok_and(|cookie| cookie != self.cookie);
         }
@@ -721,7 +721,7 @@ mod tests {
         );
         for expected in [&scratch.namespace, &before] {
             let mut found = Vec::new();
-            Look::default().find(|one| {
+            NamespaceSearch::default().find(|one| {
                 found.push(one.clone());
                 false
             });
@@ -742,18 +742,18 @@ mod tests {
         mount_bind(Path::new(NAMED).join(&scratch.name), &file).unwrap();
         delete(&scratch.name).unwrap();
         let is_found = || {
-            Look::default()
+            NamespaceSearch::default()
                 .find(|one| *one == scratch.namespace)
                 .is_some()
         };
         let was_found = is_found();
         let there = Mark::of(Some(&scratch.namespace)).unwrap();
-        assert!(!there.is_gone(&mut Look::default()));
+        assert!(!there.is_gone(&mut NamespaceSearch::default()));
         unmount(&file, UnmountFlags::DETACH).unwrap();
         fs::remove_file(&file).unwrap();
         assert!(was_found);
         assert!(!is_found());
-        assert!(there.is_gone(&mut Look::default()));
+        assert!(there.is_gone(&mut NamespaceSearch::default()));
     }
 
     #[test]

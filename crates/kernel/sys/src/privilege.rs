@@ -62,13 +62,13 @@ impl User {
 
 /// The privileges that a process keeps after its setup.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct KeptPrivileges {
     /// The user that it becomes; `None` to stay the same.
     pub user: Option<User>,
     pub capabilities: Capabilities,
 }
 
-impl Kept {
+impl KeptPrivileges {
     /// Gives up all other privileges for good, for this thread and all threads it starts later. From now on the process
     /// executes no programs, and makes no system call that a capture does not need.
     pub fn confine(&self) -> Result<()> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::memory::Mapping;
-use crate::privilege::{Capabilities, Kept};
+use crate::privilege::{Capabilities, KeptPrivileges};
 use crate::{Error, Result};
 
 /// A task for the warden, defined by the owner of the state that it restores.
@@ -203,13 +203,13 @@ fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Box<dyn Undo>]) {
         confine(tasks.iter().map(|task| task.takes()).collect());
     }
     let mut byte = [0u8];
-    let told = loop {
+    let polled = loop {
         match rustix::io::read(watched, &mut byte) {
             Err(rustix::io::Errno::INTR) => {}
             result => break result,
         }
     };
-    if told == Ok(0) {
+    if polled == Ok(0) {
         // The last task is undone first. No process is left to read a failure.
         for task in tasks.iter().rev() {
             let _ = task.undo();
@@ -219,7 +219,7 @@ fn stand_by(watched: &OwnedFd, keep: &mut [RawFd], tasks: &[Box<dyn Undo>]) {
 
 /// Gives up privileges that a waiting process does not need. On failure it keeps them.
 pub fn confine(capabilities: Capabilities) {
-    let kept = Kept {
+    let kept = KeptPrivileges {
         user: None,
         capabilities,
     };

@@ -3,10 +3,10 @@
 use std::os::fd::AsFd;
 use std::process::Command;
 
-use trawl_bpf::probe::Feature;
+use trawl_bpf::probe::KernelFeature;
 use trawl_bpf::program::{ATTACH_TCX_INGRESS, ATTACH_XDP, LoadOptions, SCHED_CLS, XDP, returning};
 use trawl_bpf::{link, map, program};
-use trawl_capture::doctor::{self, Finding, State};
+use trawl_capture::doctor::{self, CheckState, Finding};
 use trawl_lab::{Pair, PairOptions, Station};
 use trawl_sys::netlink::tc::{Direction, FilterHandle};
 use trawl_sys::netns;
@@ -33,12 +33,16 @@ fn find<'a>(findings: &'a [Finding], subject: &str) -> &'a Finding {
 fn fixes(station: &Station, subject: &str) {
     let before = examine(station);
     let finding = find(&before, subject);
-    assert_eq!(finding.state, State::Warn, "{finding:?}");
+    assert_eq!(finding.state, CheckState::Warn, "{finding:?}");
     let command = finding.fix.as_deref().unwrap();
     let status = Command::new("sh").args(["-c", command]).status().unwrap();
     assert!(status.success(), "{command}");
     let after = examine(station);
-    assert_eq!(find(&after, subject).state, State::Ok, "after {command}");
+    assert_eq!(
+        find(&after, subject).state,
+        CheckState::Ok,
+        "after {command}"
+    );
 }
 
 #[test]
@@ -51,7 +55,7 @@ fn fresh_lab_has_nothing_to_fix() {
         let findings = examine(station);
         let bad: Vec<_> = findings
             .iter()
-            .filter(|f| matches!(f.state, State::Warn | State::Problem))
+            .filter(|f| matches!(f.state, CheckState::Warn | CheckState::Problem))
             .collect();
         assert!(bad.is_empty(), "{bad:#?}");
         assert!(
@@ -133,7 +137,7 @@ fn too_few_receive_queues_are_found_and_fixed() {
     let expected = format!("ip netns exec {} ethtool -L veth0 rx 2", pair.a.name);
     assert_eq!(
         (finding.state, finding.fix.as_deref()),
-        (State::Warn, Some(expected.as_str()))
+        (CheckState::Warn, Some(expected.as_str()))
     );
     assert!(
         find(&findings, "tap xdp").text.contains("skb"),
@@ -149,7 +153,7 @@ fn interface_that_is_down_is_found_and_fixed() {
     }
     let pair = Pair::new(&PairOptions::default()).unwrap();
     pair.a.netlink().unwrap().set_down(pair.a.index).unwrap();
-    assert_eq!(find(&examine(&pair.b), "peer").state, State::Warn);
+    assert_eq!(find(&examine(&pair.b), "peer").state, CheckState::Warn);
     fixes(&pair.a, "link");
 }
 
@@ -178,7 +182,7 @@ fn attached_program_is_listed_with_its_holder_and_its_hook() {
     let _link = attached.unwrap().unwrap();
     let next = returning(-1);
     let tc = LoadOptions::new("red_tc", SCHED_CLS).load(&next).unwrap();
-    let _tcx = Feature::Tcx.probe().is_supported().then(|| {
+    let _tcx = KernelFeature::Tcx.probe().is_supported().then(|| {
         let last = link::TcxPlace::Last;
         netns::run_in(&pair.a.namespace, || {
             link::attach_tcx(tc.as_fd(), pair.a.index, ATTACH_TCX_INGRESS, last)
@@ -212,8 +216,8 @@ fn attached_program_is_listed_with_its_holder_and_its_hook() {
         find(&findings, "hook map").text.contains("red_hook"),
         "{findings:#?}"
     );
-    assert_eq!(find(&findings, "tap tailcall").state, State::Ok);
-    assert_eq!(find(&findings, "tap xdp").state, State::Warn);
+    assert_eq!(find(&findings, "tap tailcall").state, CheckState::Ok);
+    assert_eq!(find(&findings, "tap xdp").state, CheckState::Warn);
     if _tcx.is_some() {
         assert!(
             find(&findings, "tcx ingress").text.contains("red_tc"),

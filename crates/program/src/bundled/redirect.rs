@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use trawl_attach::Request;
+use trawl_attach::AttachRequest;
 use trawl_attach::site::Site;
 use trawl_bpf::layout::bundled::{REDIRECT_MAX_CPUS, REDIRECT_MAX_TARGETS};
 use trawl_bpf::probe;
@@ -22,7 +22,7 @@ pub(super) const CPUS: &str = "cpus";
 
 /// The kernel mechanism that redirects to a single interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum By {
+pub enum RedirectBy {
     #[default]
     Helper,
     Devmap,
@@ -30,7 +30,7 @@ pub enum By {
 
 /// The verdict on the other CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Then {
+pub enum FarVerdict {
     Drop,
     #[default]
     Pass,
@@ -40,8 +40,8 @@ pub enum Then {
 
 /// Target of a redirection. Interfaces are in the namespace that the packets arrive in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    One(String, By),
+pub enum RedirectTarget {
+    One(String, RedirectBy),
     /// A copy to each.
     All {
         interfaces: Vec<String>,
@@ -53,18 +53,18 @@ pub enum Target {
         cpus: Vec<u32>,
         /// Maximum number of packets queued for each CPU.
         queue: u32,
-        then: Then,
+        then: FarVerdict,
     },
 }
 
-impl Target {
+impl RedirectTarget {
     /// Returns the interfaces that packets leave by.
     pub(super) fn interfaces(&self, site: &Site) -> Result<Vec<Site>> {
         let names: Vec<&String> = match self {
             Self::One(name, _) => vec![name],
             Self::All { interfaces, .. } => interfaces.iter().collect(),
             Self::Cpus {
-                then: Then::Redirect(name),
+                then: FarVerdict::Redirect(name),
                 ..
             } => vec![name],
             Self::Cpus { .. } => Vec::new(),
@@ -75,7 +75,7 @@ impl Target {
                 format!("the maximum is {REDIRECT_MAX_TARGETS}"),
             ));
         }
-        names.into_iter().map(|name| site.beside(name)).collect()
+        names.into_iter().map(|name| site.sibling(name)).collect()
     }
 
     /// Returns the interfaces by which a packet that arrived on this one may leave.
@@ -97,7 +97,7 @@ impl Target {
 
     /// Returns true if packets of several buffers would be lost. No kernel copies them for XDP, and newer ones then
     /// send none at all. In native mode the driver has to send them; in skb mode the stack does.
-    pub(super) fn sends_whole_only(&self, site: &Site, request: &Request) -> Result<bool> {
+    pub(super) fn sends_whole_only(&self, site: &Site, request: &AttachRequest) -> Result<bool> {
         let copies = self.makes_copies(site)?;
         if is_in_stack(site, request)? {
             // In a chain, the chain decides whether it accepts such packets.
@@ -107,7 +107,7 @@ impl Target {
     }
 
     /// Returns limitations of the running kernel that a user may not expect.
-    pub(super) fn caveats(&self, site: &Site, request: &Request) -> Result<Vec<String>> {
+    pub(super) fn caveats(&self, site: &Site, request: &AttachRequest) -> Result<Vec<String>> {
         let mut caveats = Vec::new();
         let mode = request.mode;
         let mtu = site.link()?.mtu;
@@ -139,7 +139,7 @@ impl Target {
             }
         }
         if let Self::Cpus { then, .. } = self
-            && *then != Then::Pass
+            && *then != FarVerdict::Pass
             && mode == Some(XdpMode::Skb)
             && !probe::kernel_is_at_least(6, 15)
         {
@@ -162,16 +162,16 @@ impl Target {
 }
 
 /// Returns true if the program will run in generic mode, in which the driver does not send.
-pub(super) fn is_in_stack(site: &Site, request: &Request) -> Result<bool> {
+pub(super) fn is_in_stack(site: &Site, request: &AttachRequest) -> Result<bool> {
     let able = xdp_abilities(site.namespace(), site.index())?;
     Ok(request.mode == Some(XdpMode::Skb) || able.is_some_and(|able| !able.native()))
 }
 
-pub(super) fn far_function(then: &Then) -> &'static str {
+pub(super) fn far_function(then: &FarVerdict) -> &'static str {
     match then {
-        Then::Drop => "trawl_far_drop",
-        Then::Pass => "trawl_far_pass",
-        Then::Redirect(_) => "trawl_far_redir",
+        FarVerdict::Drop => "trawl_far_drop",
+        FarVerdict::Pass => "trawl_far_pass",
+        FarVerdict::Redirect(_) => "trawl_far_redir",
     }
 }
 
@@ -238,7 +238,7 @@ fn fill_targets(program: &Program, site: &Site, interfaces: &[Site]) -> Result<(
     put_interfaces(&devices, site, entries)
 }
 
-fn fill_cpus(program: &Program, cpus: &[u32], queue: u32, then: &Then) -> Result<()> {
+fn fill_cpus(program: &Program, cpus: &[u32], queue: u32, then: &FarVerdict) -> Result<()> {
     let function = far_function(then);
     let what = || format!("cannot use {function} on the other CPUs");
     let far = program

@@ -4,7 +4,7 @@
 //! destinations. The maps are filled when ports are added or the router is refreshed; frames for any other destination
 //! go to the stack.
 
-use trawl_attach::Request;
+use trawl_attach::AttachRequest;
 use trawl_attach::site::Site;
 use trawl_bpf::layout::Shared;
 use trawl_bpf::layout::bundled::{
@@ -16,11 +16,11 @@ use trawl_bpf::layout::bundled::{
 };
 use trawl_bpf::object;
 use trawl_bpf::table::{self, Table};
-use trawl_sys::netlink::{Link, Netlink, VlanTag, XdpMode};
+use trawl_sys::netlink::{LinkRecord, Netlink, VlanTag, XdpMode};
 use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::{Error, Result};
 
-use crate::bundled::stats::{Account, Layout};
+use crate::bundled::stats::{Layout, ProgramAccount};
 use crate::bundled::{open_table, put_interfaces};
 use crate::counters;
 use crate::hooks::HOOK;
@@ -85,8 +85,8 @@ impl Port {
         }
     }
 
-    pub fn account(&self) -> Result<Account> {
-        Account::with_layout(&self.installed, LAYOUT)
+    pub fn account(&self) -> Result<ProgramAccount> {
+        ProgramAccount::with_layout(&self.installed, LAYOUT)
     }
 }
 
@@ -98,7 +98,7 @@ pub struct Loaded {
     /// VLAN interfaces that are routed with them.
     pub vlans: Vec<String>,
     /// Changes made to other interfaces.
-    pub told: Vec<String>,
+    pub notices: Vec<String>,
     /// Settings that keep the router from forwarding as expected.
     pub warnings: Vec<String>,
 }
@@ -121,7 +121,7 @@ pub fn ports(namespace: Option<&Namespace>) -> Result<Vec<Port>> {
 
 /// Adds ports to the router of their namespace, and brings it up to date with the addresses and VLANs of all its
 /// ports.
-pub fn load(sites: &[Site], request: &Request) -> Result<Loaded> {
+pub fn load(sites: &[Site], request: &AttachRequest) -> Result<Loaded> {
     let Some(first) = sites.first() else {
         return Err(Error::usage("cannot route", "no interface is named"));
     };
@@ -187,7 +187,7 @@ pub fn load(sites: &[Site], request: &Request) -> Result<Loaded> {
         }
     }
     let vlans = refresh(&all, &links)?;
-    let told = ready.told();
+    let notices = ready.notices();
     ready.keep();
     let warnings = all
         .iter()
@@ -197,7 +197,7 @@ pub fn load(sites: &[Site], request: &Request) -> Result<Loaded> {
     Ok(Loaded {
         vlans: vlans.names(),
         ports: all,
-        told,
+        notices,
         warnings,
     })
 }
@@ -224,7 +224,7 @@ pub fn unload(sites: &[Site]) -> Result<()> {
 }
 
 /// Refuses interfaces whose packets belong to another one.
-fn check_port(site: &Site, links: &[Link]) -> Result<()> {
+fn check_port(site: &Site, links: &[LinkRecord]) -> Result<()> {
     let what = || format!("cannot route on {}", site.label());
     let named = |index: Option<u32>| links.iter().find(|link| Some(link.index) == index);
     let Some(link) = named(Some(site.index())) else {
@@ -272,7 +272,7 @@ fn source(others: &[Port]) -> Result<Source> {
 }
 
 /// Updates the maps to match the interfaces.
-fn refresh(ports: &[Port], links: &[Link]) -> Result<Vlans> {
+fn refresh(ports: &[Port], links: &[LinkRecord]) -> Result<Vlans> {
     let Some(first) = ports.first() else {
         return Ok(Vlans::default());
     };
@@ -382,7 +382,7 @@ pub struct Mac {
 }
 
 impl Mac {
-    pub fn of(link: &Link) -> Self {
+    pub fn of(link: &LinkRecord) -> Self {
         let byte = |at: usize| link.mac.get(at).copied().unwrap_or(0);
         Self {
             first: u32::from_ne_bytes([byte(0), byte(1), byte(2), byte(3)]),
@@ -407,17 +407,17 @@ pub struct Vlans(Vec<Vlan>);
 
 impl Vlans {
     /// Returns the VLAN interfaces on these ports that are up and enslaved to no bridge or other master.
-    pub fn on(ports: &[u32], links: &[Link]) -> Self {
+    pub fn on(ports: &[u32], links: &[LinkRecord]) -> Self {
         let by_index = |index: u32| links.iter().find(|link| link.index == index);
-        let below = |link: &Link| match link.peer_namespace_id {
+        let below = |link: &LinkRecord| match link.peer_namespace_id {
             None => link.peer_index,
             Some(_) => None,
         };
-        let is_routed = |link: &&Link| {
+        let is_routed = |link: &&LinkRecord| {
             let master = link.master.and_then(by_index);
             link.is_up() && master.is_none_or(|one| one.kind.as_deref() == Some("vrf"))
         };
-        let find = |link: &Link| {
+        let find = |link: &LinkRecord| {
             let tag = link.vlan?;
             let under = below(link)?;
             let (port, outer, inner) = match ports.contains(&under) {
@@ -489,18 +489,18 @@ mod tests {
 
     const UP: u32 = 1;
 
-    fn link(index: u32, name: &str) -> Link {
-        Link {
+    fn link(index: u32, name: &str) -> LinkRecord {
+        LinkRecord {
             index,
             name: name.to_owned(),
             flags: UP,
             mac: vec![2, 0, 0, 0, 0, index as u8],
-            ..Link::default()
+            ..LinkRecord::default()
         }
     }
 
-    fn vlan(index: u32, name: &str, below: u32, protocol: u16, id: u16) -> Link {
-        Link {
+    fn vlan(index: u32, name: &str, below: u32, protocol: u16, id: u16) -> LinkRecord {
+        LinkRecord {
             vlan: Some(VlanTag { protocol, id }),
             peer_index: Some(below),
             kind: Some("vlan".to_owned()),
@@ -517,15 +517,15 @@ mod tests {
             vlan(4, "double", 3, 0x8100, 9),
             vlan(5, "triple", 4, 0x8100, 10),
             vlan(6, "elsewhere", 99, 0x8100, 11),
-            Link {
+            LinkRecord {
                 flags: 0,
                 ..vlan(7, "down", 1, 0x8100, 12)
             },
-            Link {
+            LinkRecord {
                 master: Some(9),
                 ..vlan(8, "bridged", 1, 0x8100, 13)
             },
-            Link {
+            LinkRecord {
                 kind: Some("bridge".to_owned()),
                 ..link(9, "bridge")
             },
@@ -549,9 +549,9 @@ mod tests {
 
     #[test]
     fn address_is_in_the_order_of_the_frame() {
-        let mac = Mac::of(&Link {
+        let mac = Mac::of(&LinkRecord {
             mac: vec![1, 2, 3, 4, 5, 6],
-            ..Link::default()
+            ..LinkRecord::default()
         });
         assert_eq!(mac.first.to_ne_bytes(), [1, 2, 3, 4]);
         assert_eq!((mac.last as u16).to_ne_bytes(), [5, 6]);

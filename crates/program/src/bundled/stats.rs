@@ -113,7 +113,7 @@ pub struct QueueCount {
 
 /// Statistics of a program since it was loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Account {
+pub struct ProgramAccount {
     pub program: String,
     pub id: u32,
     pub mode: &'static str,
@@ -134,7 +134,7 @@ pub struct Account {
     pub not_there: Option<u64>,
 }
 
-impl Account {
+impl ProgramAccount {
     /// Reads the counters of a bundled program; `None` for any other program.
     pub fn read(installed: &Installed) -> Result<Option<Self>> {
         match layout_of(installed.name()) {
@@ -146,10 +146,10 @@ impl Account {
     pub fn with_layout(installed: &Installed, layout: Layout) -> Result<Self> {
         let what = || format!("cannot read the counters of {}", installed.name());
         let table = Table::new(installed.map(COUNTERS)?).map_err(|e| Error::os(what(), e))?;
-        let places = Places::new(&table, layout.of_queue);
+        let columns = QueueColumns::new(&table, layout.of_queue);
         let read = |named: &[Named]| -> Result<Vec<NamedCount>> {
             let one = |(index, name, text): &Named| {
-                let counter = sum(&table, places.of(*index)).map_err(|e| Error::os(what(), e))?;
+                let counter = sum(&table, columns.of(*index)).map_err(|e| Error::os(what(), e))?;
                 Ok(NamedCount {
                     name,
                     text,
@@ -168,13 +168,13 @@ impl Account {
         let not_there = (!layout.again.is_empty()).then(|| {
             let sent: u64 = outcomes.iter().map(|one| one.packets).sum();
             let dropped = |one: &&NamedCount| [TARGET_GONE, IN_PIECES].contains(&one.name);
-            let here: u64 = outcomes.iter().filter(dropped).map(|one| one.packets).sum();
-            let there: u64 = far.iter().map(|one| one.packets).sum();
-            (sent - here).saturating_sub(there)
+            let dropped_before: u64 = outcomes.iter().filter(dropped).map(|one| one.packets).sum();
+            let seen_after: u64 = far.iter().map(|one| one.packets).sum();
+            (sent - dropped_before).saturating_sub(seen_after)
         });
         let fail = |e| Error::os(what(), e);
-        let cpus = by_cpu(&table, &places, layout.outcomes).map_err(fail)?;
-        let queues = by_queue(&table, &places, layout.outcomes).map_err(fail)?;
+        let cpus = by_cpu(&table, &columns, layout.outcomes).map_err(fail)?;
+        let queues = by_queue(&table, &columns, layout.outcomes).map_err(fail)?;
         outcomes.retain(|one| one.packets > 0);
         far.retain(|one| one.packets > 0);
         Ok(Self {
@@ -212,12 +212,12 @@ pub struct Rate {
 }
 
 /// Positions of a counter in the map: one for each queue.
-struct Places {
+struct QueueColumns {
     of_queue: usize,
     queues: usize,
 }
 
-impl Places {
+impl QueueColumns {
     fn new(table: &Table, of_queue: usize) -> Self {
         // A program of an earlier trawl has one set of counters.
         let queues = (table.about().max_entries as usize).checked_div(of_queue);
@@ -254,17 +254,17 @@ fn sum(table: &Table, indices: impl IntoIterator<Item = usize>) -> std::io::Resu
 /// Adds up all outcomes for each queue that received packets; returns nothing if the program does not count by queue.
 fn by_queue(
     table: &Table,
-    places: &Places,
+    columns: &QueueColumns,
     outcomes: &[Named],
 ) -> std::io::Result<Vec<QueueCount>> {
     let mut queues = Vec::new();
-    if places.queues == 1 {
+    if columns.queues == 1 {
         return Ok(queues);
     }
-    for queue in 0..places.queues {
+    for queue in 0..columns.queues {
         let indices = outcomes
             .iter()
-            .map(|(index, ..)| places.of_index(*index, queue));
+            .map(|(index, ..)| columns.of_index(*index, queue));
         let Counter { packets, bytes } = sum(table, indices)?;
         if packets > 0 {
             queues.push(QueueCount {
@@ -287,9 +287,13 @@ fn each_cpu(table: &Table, index: usize) -> std::io::Result<Vec<Counter>> {
 }
 
 /// Adds up all outcomes for each CPU that counted any.
-fn by_cpu(table: &Table, places: &Places, outcomes: &[Named]) -> std::io::Result<Vec<CpuCount>> {
+fn by_cpu(
+    table: &Table,
+    columns: &QueueColumns,
+    outcomes: &[Named],
+) -> std::io::Result<Vec<CpuCount>> {
     let mut cpus: Vec<CpuCount> = Vec::new();
-    for index in outcomes.iter().flat_map(|(index, ..)| places.of(*index)) {
+    for index in outcomes.iter().flat_map(|(index, ..)| columns.of(*index)) {
         for (cpu, counter) in each_cpu(table, index)?.into_iter().enumerate() {
             if cpus.len() <= cpu {
                 cpus.push(CpuCount {
@@ -310,8 +314,8 @@ fn by_cpu(table: &Table, places: &Places, outcomes: &[Named]) -> std::io::Result
 mod tests {
     use super::*;
 
-    fn account(id: u32, packets: u64) -> Account {
-        Account {
+    fn account(id: u32, packets: u64) -> ProgramAccount {
+        ProgramAccount {
             program: "drop".to_owned(),
             id,
             mode: "native",

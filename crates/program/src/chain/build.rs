@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use trawl_attach::site::make_directory;
-use trawl_attach::{AttachPlan, Owner, Refused, Site, apply};
+use trawl_attach::{AttachPlan, AttachRefusal, Owner, Site, apply};
 use trawl_bpf::loader::ObjectFile;
 use trawl_bpf::{bpffs, functions, info, link, object, program};
 use trawl_sys::lock::{self, Rank};
@@ -15,7 +15,8 @@ use trawl_sys::netlink::{XdpAttachment, XdpMode};
 use trawl_sys::{Error, Result};
 
 use crate::chain::dispatcher::{
-    Config, Dispatcher, Member, NAME, SLOTS, Slot, VERSION, function_of,
+    Dispatcher, DispatcherConfig, DispatcherMember, DispatcherSlot, NAME, SLOTS, VERSION,
+    function_of,
 };
 use crate::explain;
 use crate::load::{Program, Role, Source};
@@ -29,16 +30,19 @@ const DIRECTORY: &str = "xdp";
 #[derive(Debug)]
 pub enum Part {
     /// In the chain already, loaded by any tool.
-    Present { program: OwnedFd, slot: Slot },
+    Present {
+        program: OwnedFd,
+        slot: DispatcherSlot,
+    },
     New {
         name: String,
         source: Box<Source>,
-        slot: Slot,
+        slot: DispatcherSlot,
     },
 }
 
 impl Part {
-    fn slot(&self) -> Slot {
+    fn slot(&self) -> DispatcherSlot {
         match self {
             Self::Present { slot, .. } | Self::New { slot, .. } => *slot,
         }
@@ -81,7 +85,7 @@ pub fn parts_of(dispatcher: &Dispatcher) -> Result<Vec<Part>> {
             ),
         ));
     }
-    let part = |member: &Member| {
+    let part = |member: &DispatcherMember| {
         let program = program::open_by_id(member.program)
             .map_err(|e| Error::os(format!("cannot open program {}", member.program), e))?;
         Ok(Part::Present {
@@ -114,7 +118,7 @@ impl Built {
         plan: &AttachPlan,
         old_dispatcher: Option<u32>,
         lock: &DispatcherLock,
-    ) -> Result<XdpMode, Refused> {
+    ) -> Result<XdpMode, AttachRefusal> {
         let attached = apply(site, self.dispatcher.as_fd(), plan, &Owner::default())?;
         self.pins.keep();
         if let Some(old) = old_dispatcher {
@@ -127,7 +131,7 @@ impl Built {
 /// Builds a dispatcher from these parts.
 pub fn build(site: &Site, mut parts: Vec<Part>, lock: &DispatcherLock) -> Result<Built> {
     parts.sort_by_cached_key(Part::order);
-    let config = Config {
+    let config = DispatcherConfig {
         version: VERSION,
         frags: parts
             .iter()
@@ -186,7 +190,7 @@ pub fn remove(site: &Site, attachment: XdpAttachment, lock: &DispatcherLock) -> 
     Ok(())
 }
 
-fn load(config: &Config) -> Result<OwnedFd> {
+fn load(config: &DispatcherConfig) -> Result<OwnedFd> {
     let mut file =
         ObjectFile::open(NAME, object::DISPATCHER).map_err(|e| explain::cannot_open(NAME, &e))?;
     file.want(&[NAME]);

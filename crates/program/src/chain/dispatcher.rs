@@ -24,13 +24,13 @@ pub(crate) fn function_of(slot: usize, programs: usize) -> String {
 #[derive(Debug)]
 pub struct Dispatcher {
     pub id: u32,
-    pub config: Config,
-    pub members: Vec<Member>,
+    pub config: DispatcherConfig,
+    pub members: Vec<DispatcherMember>,
 }
 
 /// A program behind a dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct DispatcherMember {
     /// Position in the order.
     pub slot: usize,
     pub program: u32,
@@ -60,17 +60,17 @@ impl Dispatcher {
     }
 }
 
-fn read_config(map: u32) -> Option<Config> {
+fn read_config(map: u32) -> Option<DispatcherConfig> {
     let table = Table::open_by_id(map).ok()?;
     if table.about().max_entries != 1 || table.about().key_size != 4 {
         return None;
     }
-    Config::parse(&table.lookup(&[0; 4]).ok()??)
+    DispatcherConfig::parse(&table.lookup(&[0; 4]).ok()??)
 }
 
 /// Finds the programs that replace the dispatcher's functions by their links. libxdp's pins of them are not needed for
 /// it: another mount namespace may hide them.
-fn members(id: u32, dispatcher: BorrowedFd<'_>, slots: usize) -> Vec<Member> {
+fn members(id: u32, dispatcher: BorrowedFd<'_>, slots: usize) -> Vec<DispatcherMember> {
     let functions = functions::of(dispatcher).unwrap_or_default();
     let slot_of = |type_id: u32| {
         let function = functions.iter().find(|one| one.type_id == type_id)?;
@@ -94,7 +94,7 @@ fn members(id: u32, dispatcher: BorrowedFd<'_>, slots: usize) -> Vec<Member> {
             return None;
         }
         let (slot, whole) = slot_of(function)?;
-        Some(Member {
+        Some(DispatcherMember {
             slot,
             program: about.program,
             whole,
@@ -102,7 +102,7 @@ fn members(id: u32, dispatcher: BorrowedFd<'_>, slots: usize) -> Vec<Member> {
     };
     let links = link::all_ids();
     let open = links.into_iter().filter_map(|id| link::open_by_id(id).ok());
-    let mut found: Vec<Member> = open.filter_map(member).collect();
+    let mut found: Vec<DispatcherMember> = open.filter_map(member).collect();
     found.sort_by_key(|one| one.slot);
     found
 }
@@ -118,7 +118,7 @@ const LENGTH_1: usize = 4 + 2 * 4 * SLOTS;
 
 /// One slot's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct DispatcherSlot {
     /// Verdicts after which the next program runs.
     pub actions: Actions,
     /// Lower ones run first.
@@ -128,14 +128,14 @@ pub struct Slot {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct DispatcherConfig {
     pub version: u8,
     /// Set if the dispatcher accepts packets in several pieces.
     pub frags: bool,
-    pub slots: Vec<Slot>,
+    pub slots: Vec<DispatcherSlot>,
 }
 
-impl Config {
+impl DispatcherConfig {
     /// Parses the configuration that a dispatcher was loaded with; `None` if it is not a dispatcher's.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| -> Option<u32> {
@@ -151,7 +151,7 @@ impl Config {
         }
         let slot = |index: usize| {
             let row = |number: usize| word(4 + (number * SLOTS + index) * 4);
-            Some(Slot {
+            Some(DispatcherSlot {
                 actions: Actions::from_bits(row(0)?),
                 priority: row(1)?,
                 flags: if version > 1 { row(2)? } else { 0 },
@@ -187,13 +187,13 @@ impl Config {
 mod tests {
     use super::*;
 
-    fn config() -> Config {
-        let slot = |priority| Slot {
+    fn config() -> DispatcherConfig {
+        let slot = |priority| DispatcherSlot {
             actions: Actions::DEFAULT,
             priority,
             flags: 32,
         };
-        Config {
+        DispatcherConfig {
             version: VERSION,
             frags: true,
             slots: vec![slot(10), slot(50)],
@@ -205,7 +205,7 @@ mod tests {
         let bytes = config().bytes();
         assert_eq!(bytes.len(), 124);
         assert_eq!(&bytes[..4], [236, 2, 2, 1]);
-        assert_eq!(Config::parse(&bytes), Some(config()));
+        assert_eq!(DispatcherConfig::parse(&bytes), Some(config()));
     }
 
     #[test]
@@ -215,20 +215,20 @@ mod tests {
         bytes.resize(4 + 40, 0);
         bytes.extend(7u32.to_ne_bytes());
         bytes.resize(84, 0);
-        let read = Config::parse(&bytes).unwrap();
+        let read = DispatcherConfig::parse(&bytes).unwrap();
         assert_eq!((read.version, read.slots.len()), (1, 1));
         assert_eq!(read.slots[0].priority, 7);
     }
 
     #[test]
     fn other_bytes_are_refused() {
-        assert_eq!(Config::parse(&[]), None);
-        assert_eq!(Config::parse(&[1; 124]), None);
+        assert_eq!(DispatcherConfig::parse(&[]), None);
+        assert_eq!(DispatcherConfig::parse(&[1; 124]), None);
         let mut bytes = config().bytes();
         bytes[2] = 11;
-        assert_eq!(Config::parse(&bytes), None);
+        assert_eq!(DispatcherConfig::parse(&bytes), None);
         bytes.push(0);
-        assert_eq!(Config::parse(&bytes), None);
+        assert_eq!(DispatcherConfig::parse(&bytes), None);
     }
 
     proptest::proptest! {
@@ -239,10 +239,10 @@ mod tests {
                 bytes.resize(LENGTH, 0);
                 bytes[..2].copy_from_slice(&[MAGIC, VERSION]);
             }
-            if let Some(config) = Config::parse(&bytes) {
+            if let Some(config) = DispatcherConfig::parse(&bytes) {
                 assert!(config.slots.len() <= SLOTS);
                 if config.version == VERSION {
-                    assert_eq!(Config::parse(&config.bytes()), Some(config));
+                    assert_eq!(DispatcherConfig::parse(&config.bytes()), Some(config));
                 }
             }
         }

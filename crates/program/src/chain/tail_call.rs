@@ -11,13 +11,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use trawl_attach::site::Lock;
-use trawl_attach::{Request, Site, apply};
+use trawl_attach::{AttachRequest, Site, apply};
 use trawl_bpf::{map, program};
 use trawl_sys::netlink::XdpAttachment;
 use trawl_sys::{Error, Result, events};
 
 use crate::captures::count_captures;
-use crate::chain::{Looks, MOST_JUMPS, after, most_jumps, next_map};
+use crate::chain::{CaptureCounts, MOST_JUMPS, after, most_jumps, next_map};
 use crate::hooks::{ACTIONS, ENTRY, HOOK};
 use crate::load::Program;
 use crate::pins::Installed;
@@ -54,15 +54,15 @@ pub(crate) fn join(
     lock: &Lock,
     mut program: Program,
     chain: Vec<Installed>,
-    request: &Request,
+    request: &AttachRequest,
 ) -> Result<Installed> {
     let what = || format!("cannot join the chain on {}", site.label());
     let (Some(mode), Some(seat)) = (chain.first().and_then(Installed::mode), program.seat()) else {
         return Err(Error::failed(what(), "it is gone"));
     };
-    let mut looks = vec![Looks {
+    let mut looks = vec![CaptureCounts {
         tappable: program.is_tappable(),
-        ..Looks::default()
+        ..CaptureCounts::default()
     }];
     for one in &chain {
         looks.push(looks_at(one)?);
@@ -133,8 +133,8 @@ pub(crate) fn join(
 }
 
 /// Counts the captures in a program's hooks.
-fn looks_at(installed: &Installed) -> Result<Looks> {
-    let mut looks = Looks::default();
+fn looks_at(installed: &Installed) -> Result<CaptureCounts> {
+    let mut looks = CaptureCounts::default();
     if let Ok(hook) = installed.map(HOOK) {
         looks.tappable = true;
         looks.at_exit = count_captures(hook.as_fd(), ACTIONS)?;

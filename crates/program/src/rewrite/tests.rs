@@ -102,7 +102,7 @@ fn run(code: &[Insn]) -> Option<Trace> {
     None
 }
 
-fn through(map: i32, slots: Slots) -> Through {
+fn through(map: i32, slots: ExitSlots) -> Through {
     Through { map, slots }
 }
 
@@ -123,11 +123,11 @@ fn same(code: &[Insn], plan: &Rewriting, keep: Keep) {
     for Through { map, slots } in &plan.exits {
         let verdict = expected.result;
         match slots {
-            Slots::Verdict => jumps.push((CONTEXT, *map as u64, verdict)),
-            Slots::Only(some) if some.contains(&(verdict as u32)) => {
+            ExitSlots::Verdict => jumps.push((CONTEXT, *map as u64, verdict)),
+            ExitSlots::Only(some) if some.contains(&(verdict as u32)) => {
                 jumps.push((CONTEXT, *map as u64, verdict));
             }
-            Slots::Only(_) => {}
+            ExitSlots::Only(_) => {}
         }
     }
     assert_eq!(std::mem::take(&mut found.jumps), jumps);
@@ -147,10 +147,10 @@ fn set(register: u8, value: i32) -> Insn {
 
 fn full_plan() -> Rewriting {
     Rewriting {
-        entry: Some(Entry { map: 22, slot: 0 }),
+        entry: Some(EntrySlot { map: 22, slot: 0 }),
         exits: vec![
-            through(HOOK, Slots::Verdict),
-            through(NEXT, Slots::Only(vec![2, 1])),
+            through(HOOK, ExitSlots::Verdict),
+            through(NEXT, ExitSlots::Only(vec![2, 1])),
         ],
     }
 }
@@ -158,7 +158,7 @@ fn full_plan() -> Rewriting {
 fn chain_only() -> Rewriting {
     Rewriting {
         entry: None,
-        exits: vec![through(NEXT, Slots::Only(vec![2, 1]))],
+        exits: vec![through(NEXT, ExitSlots::Only(vec![2, 1]))],
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use serde::Serialize;
 use trawl_attach::site::Site;
 use trawl_attach::snapshot::excludes;
-use trawl_attach::{Conflict, OldMaps, Request};
+use trawl_attach::{AttachRequest, Conflict, OldMaps};
 use trawl_bpf::info::{self, MapInfo};
 use trawl_bpf::loader::variables_of;
 use trawl_bpf::table::Table;
@@ -58,7 +58,7 @@ struct Running {
 /// The programs to be replaced, and the treatment of their maps.
 #[derive(Debug)]
 pub(crate) struct Succession {
-    request: Request,
+    request: AttachRequest,
     site: Site,
     /// The program whose maps are kept.
     inherits_from: Option<Running>,
@@ -69,7 +69,7 @@ pub(crate) struct Succession {
 
 impl Succession {
     /// Reads the running programs, and gives the source their maps if these are to be kept.
-    pub fn plan(site: &Site, request: &Request, source: &mut Source) -> Result<Option<Self>> {
+    pub fn plan(site: &Site, request: &AttachRequest, source: &mut Source) -> Result<Option<Self>> {
         if request.maps == OldMaps::Drop || !(request.replace || request.maps == OldMaps::Keep) {
             return Ok(None);
         }
@@ -450,7 +450,7 @@ pub fn same_name(source: &str, kernel: &str) -> bool {
 pub fn predecessor(
     running: &[&str],
     name: &str,
-    request: &Request,
+    request: &AttachRequest,
 ) -> Result<Option<usize>, Conflict> {
     if request.maps != OldMaps::Keep || running.is_empty() {
         return Ok(None);
@@ -466,7 +466,7 @@ pub fn predecessor(
 
 /// Refuses to lose contents without consent.
 pub fn check_contents(
-    request: &Request,
+    request: &AttachRequest,
     replaced: &[String],
     maps: &[OldMap<'_>],
 ) -> Result<(), Conflict> {
@@ -493,11 +493,11 @@ mod tests {
         max_entries: 16,
     };
 
-    fn keeps(replace: bool) -> Request {
-        Request {
+    fn keeps(replace: bool) -> AttachRequest {
+        AttachRequest {
             replace,
             maps: OldMaps::Keep,
-            ..Request::default()
+            ..AttachRequest::default()
         }
     }
 
@@ -575,7 +575,10 @@ mod tests {
         let running = vec!["old".to_owned()];
         let nobody = Err(Conflict::NoPredecessor { running });
         assert_eq!(predecessor(&["old"], "new", &keeps(false)), nobody);
-        assert_eq!(predecessor(&["old"], "new", &Request::default()), Ok(None));
+        assert_eq!(
+            predecessor(&["old"], "new", &AttachRequest::default()),
+            Ok(None)
+        );
     }
 
     #[test]
@@ -586,9 +589,9 @@ mod tests {
             has_contents: true,
         };
         let old = ["filter (id 7)".to_owned()];
-        let ask = Request {
+        let ask = AttachRequest {
             maps: OldMaps::Ask,
-            ..Request::default()
+            ..AttachRequest::default()
         };
         let lost = Conflict::ContentsLost {
             programs: old.to_vec(),
@@ -604,6 +607,9 @@ mod tests {
             ..map
         };
         assert_eq!(check_contents(&ask, &old, &[shared, empty]), Ok(()));
-        assert_eq!(check_contents(&Request::default(), &old, &[map]), Ok(()));
+        assert_eq!(
+            check_contents(&AttachRequest::default(), &old, &[map]),
+            Ok(())
+        );
     }
 }

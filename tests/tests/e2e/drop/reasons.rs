@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 
 use trawl_bpf::link::{self, TcxPlace};
-use trawl_bpf::probe::Feature;
+use trawl_bpf::probe::KernelFeature;
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_ebpf::op;
 use trawl_lab::{PairOptions, Station};
@@ -235,7 +235,7 @@ fn traffic_control() {
 
 /// Attaches a tcx program that drops everything; `None` on a kernel without tcx.
 pub fn shoots(station: &Station, side: u32) -> Option<OwnedFd> {
-    if !Feature::Tcx.probe().is_supported() {
+    if !KernelFeature::Tcx.probe().is_supported() {
         skip("the kernel has no tcx");
         return None;
     }

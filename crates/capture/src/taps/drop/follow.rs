@@ -14,7 +14,7 @@ use trawl_bpf::{kernel_types, map, object};
 use trawl_ebpf::Insn;
 use trawl_sys::interface::Interface;
 use trawl_sys::netlink::Netlink;
-use trawl_sys::netns::{self, Look, Namespace, run_in, run_maybe_in};
+use trawl_sys::netns::{self, Namespace, NamespaceSearch, run_in, run_maybe_in};
 use trawl_sys::{Error, Result, errno};
 
 use super::programs::{Loaded, prepare_program, program_options};
@@ -52,7 +52,7 @@ impl Along {
         let entries = asked.entries.iter().map(entry).collect::<Result<_>>()?;
         let mut namespaces = Vec::new();
         if asked.within.is_empty() {
-            Look::default().find(|one| {
+            NamespaceSearch::default().find(|one| {
                 namespaces.push(one.clone());
                 false
             });
@@ -184,9 +184,9 @@ pub fn attach(
     let at_tracepoints = steps.shared("trawl_steps", program::RAW_TRACEPOINT, 0)?;
     let mut attached = Vec::new();
     for step in &STEPS {
-        let there = kernel_types::tracepoint(step.tracepoint)
+        let signature = kernel_types::tracepoint(step.tracepoint)
             .map_err(|e| Error::os("cannot read the kernel's type information", e))?;
-        if there.is_none() {
+        if signature.is_none() {
             assembly.event(Event::NoTracepoint {
                 name: step.tracepoint.to_owned(),
             });
@@ -274,8 +274,8 @@ fn netfilter(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>) -> Re
                 Ok(links)
             })?;
             let made = made.map_err(|e| {
-                let place = namespace.label();
-                Error::os(format!("no steps at netfilter's hooks of {place}"), e)
+                let label = namespace.label();
+                Error::os(format!("no steps at netfilter's hooks of {label}"), e)
             })?;
             links.extend(made);
         }

@@ -76,9 +76,9 @@ fn by_path(site: &CaptureSite, path: &Path) -> Result<Looked> {
     let wanted = id_of(&found.map);
     if let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())?
         && let Ok(mut chain) = chain_of(present.program_id)
-        && let Some(place) = chain.hooks.iter().position(|one| id_of(&one.map) == wanted)
+        && let Some(position) = chain.hooks.iter().position(|one| id_of(&one.map) == wanted)
     {
-        let mut hook = chain.hooks.swap_remove(place);
+        let mut hook = chain.hooks.swap_remove(position);
         hook.path = found.path;
         chain.hooks = vec![hook];
         return Ok(chain);

@@ -17,7 +17,7 @@ use trawl_sys::{Error, Result, errno};
 use crate::assembly::program_maps;
 use crate::capture_chain::{self, CaptureSeat, Successor, TO_EXCHANGE_PROGRAMS};
 use crate::capture_site::CaptureSite;
-use crate::event::{Event, Left};
+use crate::event::{Event, LeftBehind};
 use crate::filter::XdpBlocks;
 use crate::taps::watch::{BlindCause, Sight};
 
@@ -336,7 +336,7 @@ impl Occupied {
         for (slot, before) in (0u32..).zip(std::mem::take(&mut self.before)) {
             if let Err(error) = self.leave_slot(slot, before) {
                 notices.push(Event::NotUndone {
-                    what: Left::HookSlot { slot },
+                    what: LeftBehind::HookSlot { slot },
                     why: error.to_string(),
                 });
             }

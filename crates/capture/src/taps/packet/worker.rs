@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
-use trawl_io::packet_socket::{Block, Frame, PacketSocket, PacketType, Source};
+use trawl_io::packet_socket::{Block, PacketSocket, PacketSource, PacketType, RingFrame};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 use trawl_ring::producer::{Noted, Producer, Sighting};
 use trawl_sys::{Result, clock, events};
@@ -85,7 +85,7 @@ pub(super) enum PacketPoints {
 
 impl PacketPoints {
     /// Returns `None` for an interface outside the capture.
-    fn of(&mut self, frame: &Frame<'_>) -> Option<PacketPoint> {
+    fn of(&mut self, frame: &RingFrame<'_>) -> Option<PacketPoint> {
         let (members, last) = match self {
             Self::One(member) => return Some(member.point),
             Self::Many { members, last } => (members, last),
@@ -163,7 +163,7 @@ impl Worker {
 
     fn record_until_stopped(&mut self) -> Result<()> {
         while !self.recorder.producer.is_stopped() {
-            if self.take_block()? || self.rest()? == Source::There {
+            if self.take_block()? || self.rest()? == PacketSource::There {
                 continue;
             }
             if let Some(member) = self.recorder.points.last() {
@@ -207,7 +207,7 @@ impl Worker {
         Ok(false)
     }
 
-    fn rest(&self) -> Result<Source> {
+    fn rest(&self) -> Result<PacketSource> {
         self.socket.wait(NAP)
     }
 }
@@ -239,7 +239,7 @@ impl Recorder {
     }
 
     /// Records a packet, if wanted; returns true if more are.
-    fn take_one(&mut self, frame: &Frame<'_>) -> bool {
+    fn take_one(&mut self, frame: &RingFrame<'_>) -> bool {
         let Some(point) = self.points.of(frame) else {
             return true;
         };
@@ -256,7 +256,7 @@ impl Recorder {
         self.record(point, frame) != Noted::LimitReached
     }
 
-    fn record(&mut self, point: PacketPoint, frame: &Frame<'_>) -> Noted {
+    fn record(&mut self, point: PacketPoint, frame: &RingFrame<'_>) -> Noted {
         let PacketPoint {
             ids,
             snaplen,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use trawl_filter::Classic;
-use trawl_io::libpcap::{Figures, Handle, Packet, Rest};
+use trawl_io::libpcap::{Handle, Packet, PcapFigures, Rest};
 use trawl_packet::pcapng::block::{DIRECTION_INBOUND, DIRECTION_OUTBOUND};
 use trawl_ring::producer::{Noted, Producer, Sighting};
 use trawl_sys::events::{self, Wake};
@@ -86,7 +86,7 @@ impl Directions {
 pub struct LibraryCounts {
     dropped: AtomicU64,
     untimely: AtomicU64,
-    figures: Mutex<Option<Figures>>,
+    figures: Mutex<Option<PcapFigures>>,
 }
 
 impl LibraryCounts {
@@ -94,7 +94,7 @@ impl LibraryCounts {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    pub fn figures(&self) -> Option<Figures> {
+    pub fn figures(&self) -> Option<PcapFigures> {
         *self.figures.lock()
     }
 

@@ -33,7 +33,7 @@ impl ClsactFilter {
         warden: &mut Warden,
     ) -> Result<Self> {
         let namespace = &site.namespace;
-        Self::place(site, side, program, name, |place, made_qdisc| {
+        Self::install(site, side, program, name, |place, made_qdisc| {
             let qdisc = made_qdisc.then(|| remove_later(namespace, Kept::Qdisc(place.interface)));
             let filter = remove_later(namespace, Kept::Filter(place));
             warden.watch(qdisc.into_iter().chain([filter]))
@@ -47,10 +47,10 @@ impl ClsactFilter {
         program: &OwnedFd,
         name: &str,
     ) -> Result<Self> {
-        Self::place(site, side, program, name, |_, _| Ok(()))
+        Self::install(site, side, program, name, |_, _| Ok(()))
     }
 
-    fn place(
+    fn install(
         site: &CaptureSite,
         side: Side,
         program: &OwnedFd,
@@ -206,18 +206,18 @@ fn free_priority(netlink: &mut Netlink, interface: u32, side: Side) -> Result<u1
 #[derive(Debug)]
 struct FiltersOf {
     program: u32,
-    place: Whereabouts,
+    namespace: FilterNamespace,
 }
 
 /// Reference to a namespace. A named namespace is not held open, so that it ends once it is deleted.
 #[derive(Debug)]
-enum Whereabouts {
+enum FilterNamespace {
     Here,
     Named(String),
     Held(Namespace),
 }
 
-impl Whereabouts {
+impl FilterNamespace {
     fn of(namespace: Option<&Namespace>) -> Self {
         match namespace {
             None => Self::Here,
@@ -230,7 +230,7 @@ impl Whereabouts {
 
     fn netlink(&self) -> Result<Netlink> {
         match self {
-            Self::Here => Netlink::here(),
+            Self::Here => Netlink::current(),
             Self::Named(name) => Netlink::inside(&Namespace::by_name(name)?),
             Self::Held(namespace) => Netlink::inside(namespace),
         }
@@ -239,7 +239,7 @@ impl Whereabouts {
 
 impl FiltersOf {
     fn delete(&self) -> Result<()> {
-        let mut netlink = self.place.netlink()?;
+        let mut netlink = self.namespace.netlink()?;
         for link in netlink.links()? {
             let mut came_with_qdisc = false;
             for side in [Side::Ingress, Side::Egress] {
@@ -266,9 +266,9 @@ impl Undo for FiltersOf {
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
-        match &self.place {
-            Whereabouts::Held(namespace) => vec![namespace.as_fd().as_raw_fd()],
-            Whereabouts::Here | Whereabouts::Named(_) => Vec::new(),
+        match &self.namespace {
+            FilterNamespace::Held(namespace) => vec![namespace.as_fd().as_raw_fd()],
+            FilterNamespace::Here | FilterNamespace::Named(_) => Vec::new(),
         }
     }
 }
@@ -287,8 +287,8 @@ impl Assembly {
         for namespace in known.iter().chain([&site.namespace]) {
             let number = crate::capture_site::number_of(namespace.as_ref())?;
             if self.many.watched.insert((program, number)) {
-                let place = Whereabouts::of(namespace.as_ref());
-                tasks.push(Box::new(FiltersOf { program, place }));
+                let namespace = FilterNamespace::of(namespace.as_ref());
+                tasks.push(Box::new(FiltersOf { program, namespace }));
             }
         }
         self.many.known = known;

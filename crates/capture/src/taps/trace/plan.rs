@@ -19,7 +19,7 @@ use super::programs::Traceable;
 use crate::assembly::{Assembly, program_maps};
 use crate::capture_site::CaptureSite;
 use crate::filter::Block;
-use crate::options::{At, Options};
+use crate::options::{At, CaptureOptions};
 use crate::point::{Carries, PointIds};
 
 const DIRECTION_INBOUND: u32 = 1;
@@ -215,7 +215,7 @@ fn explain_attach(error: std::io::Error, name: &str, site: &CaptureSite) -> Erro
 }
 
 /// Returns the wanted verdicts as a bit for each action.
-fn wanted_verdicts(options: &Options) -> u32 {
+fn wanted_verdicts(options: &CaptureOptions) -> u32 {
     let Some(set) = &options.verdicts else {
         return u32::MAX;
     };
@@ -227,16 +227,16 @@ fn wanted_verdicts(options: &Options) -> u32 {
 mod tests {
     use super::*;
     use crate::TapChoice;
-    use crate::assembly::Host;
+    use crate::assembly::HostFeatures;
     use crate::filter::Filter;
     use crate::options::Memory;
     use trawl_packet::verdict;
 
-    fn options(filter: Option<&str>) -> Options {
-        Options {
+    fn options(filter: Option<&str>) -> CaptureOptions {
+        CaptureOptions {
             at: Some(At::Both),
             filter: filter.map(|text| Filter::Expression(text.to_owned())),
-            ..Options::new(TapChoice::Xdp, Memory::for_each_cpu(1 << 20))
+            ..CaptureOptions::new(TapChoice::Xdp, Memory::for_each_cpu(1 << 20))
         }
     }
 
@@ -248,7 +248,7 @@ mod tests {
             eprintln!("SKIPPED: requires root");
             return;
         }
-        let host = Host {
+        let host = HostFeatures {
             os: String::new(),
             hardware: String::new(),
             application: String::new(),

@@ -117,7 +117,7 @@ impl Present {
                 return Err(Error::failed(what(), why)
                     .fix("use the hooks of the chain's programs: --tap tailcall"));
             }
-            let there: Vec<String> = self.all().map(Traceable::describe).collect();
+            let present: Vec<String> = self.all().map(Traceable::describe).collect();
             let wanted = match programs {
                 Programs::Id(id) => format!("the id {id}"),
                 Programs::Named(name) => format!("the name {name}"),
@@ -127,7 +127,7 @@ impl Present {
                 what(),
                 format!(
                     "no attached program has {wanted} (attached: {})",
-                    there.join(", ")
+                    present.join(", ")
                 ),
             )
             .fix("name one of these with --program, or use --program all"));

@@ -5,7 +5,7 @@ use trawl_sys::interface::Interface;
 use crate::TapChoice;
 use crate::capture_site::CaptureSite;
 use crate::event::Event;
-use crate::options::{Mode, Options};
+use crate::options::{CaptureOptions, Mode};
 
 /// A driver, and its actions on attaching an XDP program, from the sources of the kernel module.
 const DRIVERS: [(&str, &str); 16] = [
@@ -74,7 +74,7 @@ const DRIVERS: [(&str, &str); 16] = [
 const OTHERS: &str = "the driver may take the link down, change its queues and switch off LRO";
 
 /// Returns the event to report before a program is attached to a physical interface whose link is up.
-pub fn effects(site: &CaptureSite, options: &Options) -> Option<Event> {
+pub fn effects(site: &CaptureSite, options: &CaptureOptions) -> Option<Event> {
     let is_asked = options.tap == TapChoice::Xdp && options.mode != Mode::Skb;
     let interface = &site.interface;
     if !is_asked || !is_card(interface) || !interface.up {

@@ -5,7 +5,7 @@ use std::io::Write;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trawl_capture::event::Event;
-use trawl_pipeline::account::Account;
+use trawl_pipeline::account::PacketAccount;
 use trawl_sys::{Error, Result};
 
 use super::File;
@@ -45,7 +45,7 @@ pub(super) struct HostReport {
     host: String,
     /// Absent if the host's summary did not arrive; its packets are then unknown.
     #[serde(flatten)]
-    counts: Option<Account>,
+    counts: Option<PacketAccount>,
     /// Packets received here; `None` if the host keeps them in a store.
     received: Option<u64>,
     clock: Option<Clock>,
@@ -68,7 +68,7 @@ impl HostReport {
     ) -> Self {
         let mut counts = summary
             .as_ref()
-            .and_then(|summary| Account::deserialize(summary).ok());
+            .and_then(|summary| PacketAccount::deserialize(summary).ok());
         if let (Some(counts), Some((received, unwanted))) = (&mut counts, packets) {
             let missing = counts.recorded.saturating_sub(received + unwanted);
             for (reason, count) in [("after_the_last_wanted", unwanted), ("on_the_way", missing)] {
@@ -114,7 +114,7 @@ impl HostReport {
 #[derive(Debug, Serialize)]
 struct All<'a> {
     #[serde(flatten)]
-    total: Account,
+    total: PacketAccount,
     /// Number of hosts whose summary did not arrive.
     unknown_hosts: usize,
     hosts: &'a [HostReport],
@@ -122,7 +122,7 @@ struct All<'a> {
 
 /// Prints the summary of each host and of all; returns true if every host ended without errors.
 pub(super) fn tell(reports: &[HostReport], summary: Option<File>) -> Result<bool> {
-    let mut total = Account::default();
+    let mut total = PacketAccount::default();
     reports
         .iter()
         .filter_map(|report| report.counts.as_ref())

@@ -8,7 +8,7 @@ use std::path::Path;
 use trawl_ebpf::{Insn, helper, op};
 use trawl_sys::{netns, socket_option};
 
-use super::Answer;
+use super::ProbeAnswer;
 use crate::link::{TcxPlace, attach_raw_tracepoint, attach_tcx, attach_tracing, attach_xdp};
 use crate::program::{
     EXTENSION, LoadOptions, RAW_TRACEPOINT, SCHED_CLS, TRACING, Traced, Types, XDP, returning,
@@ -37,32 +37,36 @@ fn xdp(code: &[Insn], flags: u32) -> io::Result<OwnedFd> {
     .load(code)
 }
 
-pub fn bpf() -> Answer {
-    Answer::from_result(map(libbpf_sys::BPF_MAP_TYPE_ARRAY, 4, 4, 1, 0))
+pub fn bpf() -> ProbeAnswer {
+    ProbeAnswer::from_result(map(libbpf_sys::BPF_MAP_TYPE_ARRAY, 4, 4, 1, 0))
 }
 
-pub fn btf_in_kernel() -> Answer {
+pub fn btf_in_kernel() -> ProbeAnswer {
     match in_kernel() {
-        true => Answer::Supported,
-        false => Answer::lacking("/sys/kernel/btf/vmlinux does not exist (CONFIG_DEBUG_INFO_BTF)"),
+        true => ProbeAnswer::Supported,
+        false => {
+            ProbeAnswer::lacking("/sys/kernel/btf/vmlinux does not exist (CONFIG_DEBUG_INFO_BTF)")
+        }
     }
 }
 
 /// Tests the JIT. Its switch is hidden in all network namespaces but the first: there a program of trawl's shows the
 /// answer.
-pub fn jit() -> Answer {
+pub fn jit() -> ProbeAnswer {
     if fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").is_ok_and(|text| text.trim() == "0")
     {
-        return Answer::lacking("it is off (net.core.bpf_jit_enable is 0)");
+        return ProbeAnswer::lacking("it is off (net.core.bpf_jit_enable is 0)");
     }
     match xdp(&returning(XDP_PASS), 0).and_then(|program| info::program(program.as_fd())) {
-        Ok(about) if about.jited_bytes == 0 => Answer::lacking("the kernel interprets programs"),
-        Ok(_) => Answer::Supported,
-        Err(e) => Answer::from_error(&e),
+        Ok(about) if about.jited_bytes == 0 => {
+            ProbeAnswer::lacking("the kernel interprets programs")
+        }
+        Ok(_) => ProbeAnswer::Supported,
+        Err(e) => ProbeAnswer::from_error(&e),
     }
 }
 
-pub fn mmapable_array() -> Answer {
+pub fn mmapable_array() -> ProbeAnswer {
     let flags = libbpf_sys::BPF_F_MMAPABLE;
     let mapped = map(libbpf_sys::BPF_MAP_TYPE_ARRAY, 4, 4096, 1, flags).and_then(|fd| {
         // SAFETY: a fresh mapping of a descriptor that is open; it is unmapped right below.
@@ -83,32 +87,32 @@ pub fn mmapable_array() -> Answer {
         unsafe { libc::munmap(memory, 4096) };
         Ok(())
     });
-    Answer::from_result(mapped)
+    ProbeAnswer::from_result(mapped)
 }
 
 /// Tries memory for a ring. Kernels before 5.11 count it against RLIMIT_MEMLOCK.
-pub fn large_map() -> Answer {
+pub fn large_map() -> ProbeAnswer {
     match map(libbpf_sys::BPF_MAP_TYPE_ARRAY, 4, LARGE_MAP, 1, 0) {
         Err(e) if e.raw_os_error() == Some(libc::EPERM) && bpf().is_supported() => {
-            Answer::Refused {
+            ProbeAnswer::Refused {
                 errno: libc::EPERM,
                 why: "the limit on locked memory is too low for a ring of 16 MiB".to_owned(),
             }
         }
-        result => Answer::from_result(result),
+        result => ProbeAnswer::from_result(result),
     }
 }
 
-pub fn xdp_program() -> Answer {
-    Answer::from_result(xdp(&returning(XDP_PASS), 0))
+pub fn xdp_program() -> ProbeAnswer {
+    ProbeAnswer::from_result(xdp(&returning(XDP_PASS), 0))
 }
 
-pub fn xdp_frags() -> Answer {
-    Answer::from_result(xdp(&returning(XDP_PASS), libbpf_sys::BPF_F_XDP_HAS_FRAGS))
+pub fn xdp_frags() -> ProbeAnswer {
+    ProbeAnswer::from_result(xdp(&returning(XDP_PASS), libbpf_sys::BPF_F_XDP_HAS_FRAGS))
 }
 
 /// Tries an arena that a program may write to, and that CPUs can share for counters (kernel 6.10).
-pub fn arena() -> Answer {
+pub fn arena() -> ProbeAnswer {
     let used = arena::create(NAME, 1, arena::address_of(0)).and_then(|map| {
         let [first, second] = op::load_immediate(op::MAP, 1, map.as_raw_fd());
         let code = [
@@ -124,24 +128,24 @@ pub fn arena() -> Answer {
         ];
         xdp(&code, 0)
     });
-    Answer::from_result(used)
+    ProbeAnswer::from_result(used)
 }
 
 /// Tries a link on the loopback interface of a temporary namespace.
-pub fn xdp_link() -> Answer {
+pub fn xdp_link() -> ProbeAnswer {
     let program = match xdp(&returning(XDP_PASS), 0) {
         Ok(program) => program,
-        Err(e) => return Answer::from_error(&e),
+        Err(e) => return ProbeAnswer::from_error(&e),
     };
     // Generic mode, the only one that loopback has.
     in_scratch_namespace(|| attach_xdp(program.as_fd(), LOOPBACK, trawl_sys::netlink::XdpMode::Skb))
 }
 
-pub fn tcx_link() -> Answer {
+pub fn tcx_link() -> ProbeAnswer {
     let code = returning(TC_NEXT);
     let program = match LoadOptions::new(NAME, SCHED_CLS).load(&code) {
         Ok(program) => program,
-        Err(e) => return Answer::from_error(&e),
+        Err(e) => return ProbeAnswer::from_error(&e),
     };
     in_scratch_namespace(|| {
         attach_tcx(
@@ -153,24 +157,24 @@ pub fn tcx_link() -> Answer {
     })
 }
 
-fn in_scratch_namespace(attach: impl FnOnce() -> io::Result<OwnedFd> + Send) -> Answer {
+fn in_scratch_namespace(attach: impl FnOnce() -> io::Result<OwnedFd> + Send) -> ProbeAnswer {
     match netns::run_in_scratch(attach) {
-        Ok(result) => Answer::from_result(result),
-        Err(e) => Answer::from_error(&e),
+        Ok(result) => ProbeAnswer::from_result(result),
+        Err(e) => ProbeAnswer::from_error(&e),
     }
 }
 
-pub fn fentry() -> Answer {
+pub fn fentry() -> ProbeAnswer {
     tracing(libbpf_sys::BPF_TRACE_FENTRY)
 }
 
-pub fn fexit() -> Answer {
+pub fn fexit() -> ProbeAnswer {
     tracing(libbpf_sys::BPF_TRACE_FEXIT)
 }
 
 /// Attaches to a BPF program, as the xdp tap does, or to a kernel function if that fails for lack of a program to
 /// attach to.
-fn tracing(attach_type: u32) -> Answer {
+fn tracing(attach_type: u32) -> ProbeAnswer {
     let code = returning(0);
     let attempt = |program: Option<BorrowedFd<'_>>, function| {
         LoadOptions {
@@ -181,13 +185,13 @@ fn tracing(attach_type: u32) -> Answer {
         .load(&code)
         .and_then(|program| attach_tracing(program.as_fd()))
     };
-    Answer::from_result(match Target::load() {
+    ProbeAnswer::from_result(match Target::load() {
         Ok(target) => attempt(Some(target.program()), TARGET_FUNCTION),
         Err(_) => kernel_function(TRACEABLE).and_then(|function| attempt(None, function)),
     })
 }
 
-pub fn freplace() -> Answer {
+pub fn freplace() -> ProbeAnswer {
     let code = returning(XDP_PASS);
     let loaded = Target::load().and_then(|target| {
         LoadOptions {
@@ -200,24 +204,24 @@ pub fn freplace() -> Answer {
         }
         .load(&code)
     });
-    Answer::from_result(loaded)
+    ProbeAnswer::from_result(loaded)
 }
 
-pub fn raw_tracepoint() -> Answer {
+pub fn raw_tracepoint() -> ProbeAnswer {
     let code = returning(0);
     let attached = LoadOptions::new(NAME, RAW_TRACEPOINT)
         .load(&code)
         .and_then(|program| attach_raw_tracepoint(program.as_fd(), "xdp_exception"));
-    Answer::from_result(attached)
+    ProbeAnswer::from_result(attached)
 }
 
-pub fn ring_buffer() -> Answer {
+pub fn ring_buffer() -> ProbeAnswer {
     let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
-    Answer::from_result(map(libbpf_sys::BPF_MAP_TYPE_RINGBUF, 0, 0, page, 0))
+    ProbeAnswer::from_result(map(libbpf_sys::BPF_MAP_TYPE_RINGBUF, 0, 0, page, 0))
 }
 
 /// Sends one live frame, dropped by the program that makes it.
-pub fn live_frames() -> Answer {
+pub fn live_frames() -> ProbeAnswer {
     let frame = [0u8; 64];
     let run = xdp(&returning(XDP_DROP), 0).and_then(|program| {
         let mut options = libbpf_sys::bpf_test_run_opts {
@@ -237,7 +241,7 @@ pub fn live_frames() -> Answer {
             Ok(())
         }
     });
-    Answer::from_result(run)
+    ProbeAnswer::from_result(run)
 }
 
 fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
@@ -251,9 +255,9 @@ fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
 }
 
 /// Interprets a socket's refusal, which is about CAP_NET_RAW, not about BPF.
-fn from_socket<T>(result: io::Result<T>) -> Answer {
-    match Answer::from_result(result) {
-        Answer::Refused { errno, .. } => Answer::Refused {
+fn from_socket<T>(result: io::Result<T>) -> ProbeAnswer {
+    match ProbeAnswer::from_result(result) {
+        ProbeAnswer::Refused { errno, .. } => ProbeAnswer::Refused {
             errno,
             why: "not permitted: CAP_NET_RAW missing".to_owned(),
         },
@@ -261,45 +265,45 @@ fn from_socket<T>(result: io::Result<T>) -> Answer {
     }
 }
 
-pub fn xdp_socket() -> Answer {
+pub fn xdp_socket() -> ProbeAnswer {
     from_socket(socket(libc::AF_XDP))
 }
 
-pub fn packet_v3() -> Answer {
+pub fn packet_v3() -> ProbeAnswer {
     let version: libc::c_int = libc::tpacket_versions::TPACKET_V3 as libc::c_int;
     from_socket(socket(libc::AF_PACKET).and_then(|socket| {
         socket_option::set(&socket, libc::SOL_PACKET, libc::PACKET_VERSION, &version)
     }))
 }
 
-pub fn xdp_metadata() -> Answer {
+pub fn xdp_metadata() -> ProbeAnswer {
     match kernel_function("bpf_xdp_metadata_rx_timestamp") {
-        Ok(_) => Answer::Supported,
+        Ok(_) => ProbeAnswer::Supported,
         Err(_) if !in_kernel() => btf_in_kernel(),
-        Err(_) => Answer::lacking("the kernel has no such function (before 6.3)"),
+        Err(_) => ProbeAnswer::lacking("the kernel has no such function (before 6.3)"),
     }
 }
 
-pub fn tai_clock() -> Answer {
+pub fn tai_clock() -> ProbeAnswer {
     let code = [
         op::call(helper::KTIME_GET_TAI_NS),
         op::alu_imm(op::MOV, 0, XDP_PASS),
         op::exit(),
     ];
-    Answer::from_result(xdp(&code, 0))
+    ProbeAnswer::from_result(xdp(&code, 0))
 }
 
-pub fn far_jumps() -> Answer {
+pub fn far_jumps() -> ProbeAnswer {
     // A jump to the next instruction: only its acceptance by the verifier matters.
     let code = [
         op::alu_imm(op::MOV, 0, XDP_PASS),
         op::goto_far(0),
         op::exit(),
     ];
-    Answer::from_result(xdp(&code, 0))
+    ProbeAnswer::from_result(xdp(&code, 0))
 }
 
-pub fn xdp_load_bytes() -> Answer {
+pub fn xdp_load_bytes() -> ProbeAnswer {
     // bpf_xdp_load_bytes(ctx, 0, stack, 8); r1 holds the context from the start.
     let code = [
         op::store_imm(op::DW, 10, -8, 0),
@@ -311,7 +315,7 @@ pub fn xdp_load_bytes() -> Answer {
         op::alu_imm(op::MOV, 0, XDP_PASS),
         op::exit(),
     ];
-    Answer::from_result(xdp(&code, 0))
+    ProbeAnswer::from_result(xdp(&code, 0))
 }
 
 // Type information for the probes: looked up in the kernel's own, and built by hand for a small program, because

@@ -11,7 +11,7 @@ use trawl_sys::error::Advice;
 use trawl_sys::netns::{Namespace, run_maybe_in};
 use trawl_sys::{Error, Result};
 
-use super::{BpfProgram, Library, PacketHeader, PcapT, Statistics, text};
+use super::{BpfProgram, Library, PacketHeader, PcapStatistics, PcapT, text};
 
 pub(super) const ERROR_BUFFER: usize = 256;
 const NANOSECONDS: c_int = 1;
@@ -30,7 +30,7 @@ const WARNING_STAMP_TYPE: c_int = 3;
 
 /// A device to open, and its settings.
 #[derive(Clone, Debug)]
-pub struct Request<'a> {
+pub struct PcapRequest<'a> {
     /// Device name in the library's notation.
     pub device: &'a str,
     pub snaplen: u32,
@@ -72,7 +72,7 @@ pub struct Opened {
 
 /// The library's counts, since the device was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct PcapFigures {
     pub received: u64,
     pub dropped: u64,
     pub dropped_by_interface: u64,
@@ -98,7 +98,7 @@ pub struct Handle {
     link_type: c_int,
     /// Counts of the last reading: the library's counters have 32 bits.
     last: [u32; 3],
-    figures: Figures,
+    figures: PcapFigures,
 }
 
 // SAFETY: a pcap_t may be used by any thread, but only by one at a time: the methods that use it borrow it mutably, and the
@@ -118,12 +118,12 @@ impl Handle {
     pub fn open(
         library: &Arc<Library>,
         namespace: Option<&Namespace>,
-        request: &Request<'_>,
+        request: &PcapRequest<'_>,
     ) -> Result<Opened> {
         run_maybe_in(namespace, || Self::open_here(library, request))?
     }
 
-    fn open_here(library: &Arc<Library>, request: &Request<'_>) -> Result<Opened> {
+    fn open_here(library: &Arc<Library>, request: &PcapRequest<'_>) -> Result<Opened> {
         let what = || format!("cannot open {} with {}", request.device, library.version());
         let Ok(device) = CString::new(request.device) else {
             return Err(Error::usage(what(), "its name has a zero byte"));
@@ -148,7 +148,7 @@ impl Handle {
             precision: Precision::Microseconds,
             link_type: 0,
             last: [0; 3],
-            figures: Figures::default(),
+            figures: PcapFigures::default(),
         };
         let mut opened_with = Vec::new();
         let hardware = handle.configure(request);
@@ -172,7 +172,7 @@ impl Handle {
     }
 
     /// Configures a handle before its activation; returns whether the card's clock could be requested.
-    fn configure(&mut self, request: &Request<'_>) -> bool {
+    fn configure(&mut self, request: &PcapRequest<'_>) -> bool {
         let of = &self.library.functions;
         let buffer = c_int::try_from(request.buffer).unwrap_or(c_int::MAX);
         let snaplen = c_int::try_from(request.snaplen.max(1)).unwrap_or(c_int::MAX);
@@ -335,8 +335,8 @@ impl Handle {
     }
 
     /// Returns the library's counts; `None` if it has none.
-    pub fn figures(&mut self) -> Option<Figures> {
-        let mut now = Statistics::default();
+    pub fn figures(&mut self) -> Option<PcapFigures> {
+        let mut now = PcapStatistics::default();
         // SAFETY: an activated handle, and a whole structure to fill.
         let status = unsafe { (self.library.functions.stats)(self.pcap, &mut now) };
         if status < 0 {

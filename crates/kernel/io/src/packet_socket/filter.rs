@@ -6,7 +6,7 @@ pub use trawl_filter::Instruction;
 
 /// An interface to capture on, and the settings of its sockets.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct PacketRequest<'a> {
     /// Index of the interface.
     pub interface: u32,
     /// Name of the interface, for messages.
@@ -30,7 +30,7 @@ pub struct Request<'a> {
 
 /// A queue that receives or sends the wanted packets.
 #[derive(Clone, Copy, Debug)]
-pub struct Queue {
+pub struct PacketQueue {
     pub number: u32,
     /// Offset that the kernel adds to the queue number of a received packet. A packet without a number counts for queue 0,
     /// as it does for the kernel's generic XDP.
@@ -41,7 +41,7 @@ pub struct Queue {
 /// the kernel refuses it, by a classic one that does not.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Filter<'a> {
-    pub queue: Option<Queue>,
+    pub queue: Option<PacketQueue>,
     /// CPU that handles the packets.
     pub cpu: Option<u32>,
     /// Instructions as crates/filter lowers them for a socket, which describes the registers at their start. None at all:
@@ -81,7 +81,7 @@ const fn skip_if_is(value: u32, if_so: u8, if_not: u8) -> Instruction {
 
 /// Returns the program: the direction, the queue, the CPU and then the given filter. Jumps are relative, so the parts can be
 /// concatenated.
-pub fn program(request: &Request<'_>) -> Vec<Instruction> {
+pub fn program(request: &PacketRequest<'_>) -> Vec<Instruction> {
     let mut program = Vec::new();
     if !(request.received && request.sent) {
         let (if_sent, if_received) = if request.sent { (1, 0) } else { (0, 1) };
@@ -107,7 +107,7 @@ pub fn program(request: &Request<'_>) -> Vec<Instruction> {
 }
 
 /// Loads the packet's queue into the accumulator.
-fn queue_of_packet(queue: Queue) -> [Instruction; 7] {
+fn queue_of_packet(queue: PacketQueue) -> [Instruction; 7] {
     let subtract = libc::BPF_ALU | libc::BPF_SUB | libc::BPF_K;
     [
         load(libc::SKF_AD_PKTTYPE),

@@ -11,7 +11,7 @@ use trawl_ebpf::{Insn, helper, op};
 use trawl_sys::Result;
 use trawl_sys::memory::Mapping;
 
-use super::filter::{Filter, Queue, Request};
+use super::filter::{Filter, PacketQueue, PacketRequest};
 
 /// Stack space of the filter's block: SCRATCH_SIZE of crates/filter.
 const SCRATCH: i32 = 256;
@@ -66,7 +66,7 @@ impl Rejected {
 
 /// Loads the program for all sockets of a request, and its counters.
 pub fn load(
-    request: &Request<'_>,
+    request: &PacketRequest<'_>,
     filter: &Filter<'_>,
     block: &[Insn],
 ) -> Result<(OwnedFd, Rejected)> {
@@ -101,7 +101,12 @@ fn read(to: u8, offset: i16) -> Insn {
 
 /// Returns the program. The direction comes first: packets of the other direction are not counted. The queue, the CPU and
 /// the filter follow.
-fn instructions(request: &Request<'_>, filter: &Filter<'_>, block: &[Insn], map: i32) -> Vec<Insn> {
+fn instructions(
+    request: &PacketRequest<'_>,
+    filter: &Filter<'_>,
+    block: &[Insn],
+    map: i32,
+) -> Vec<Insn> {
     let mut program = vec![op::mov(CONTEXT, R1)];
     if !(request.received && request.sent) {
         let is_wanted = if request.sent { op::JEQ } else { op::JNE };
@@ -146,7 +151,7 @@ fn instructions(request: &Request<'_>, filter: &Filter<'_>, block: &[Insn], map:
 }
 
 /// Loads the packet's queue into R0.
-fn queue_of_packet(queue: Queue) -> [Insn; 5] {
+fn queue_of_packet(queue: PacketQueue) -> [Insn; 5] {
     [
         read(R0, skb::QUEUE_MAPPING),
         read(R1, skb::PACKET_TYPE),

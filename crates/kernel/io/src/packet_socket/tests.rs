@@ -55,7 +55,7 @@ impl Veth {
     }
 
     fn open_with(&self, sockets: usize, filter: Option<Filter<'_>>) -> Opened {
-        let request = Request {
+        let request = PacketRequest {
             sockets,
             filter,
             ..request(self.index)
@@ -76,8 +76,8 @@ impl Veth {
     }
 }
 
-fn request(interface: u32) -> Request<'static> {
-    Request {
+fn request(interface: u32) -> PacketRequest<'static> {
+    PacketRequest {
         interface,
         name: "in",
         network_layer: false,
@@ -233,7 +233,7 @@ fn packets_of_the_other_direction_are_not_counted() {
         block: Some(&block),
         ..Filter::default()
     };
-    let only_sent = Request {
+    let only_sent = PacketRequest {
         received: false,
         filter: Some(filter),
         ..request(veth.index)
@@ -263,7 +263,7 @@ fn refused_filter_is_replaced_by_the_classic_one() {
     veth.send(&frame(1), 10);
     assert_eq!(read_all(&mut opened.sockets[0]), (vec![], 0));
 
-    let request = Request {
+    let request = PacketRequest {
         filter: Some(Filter {
             classic: None,
             ..both
@@ -340,11 +340,11 @@ fn interface_that_is_down_differs_from_a_removed_one() {
     let veth = Veth::new();
     let mut socket = veth.open(1, None).remove(0);
     veth.netlink().set_down(veth.index).unwrap();
-    assert_eq!(socket.wait(TURN).unwrap(), Source::There);
+    assert_eq!(socket.wait(TURN).unwrap(), PacketSource::There);
     veth.netlink().set_up(veth.index).unwrap();
     veth.send(&frame(5), 3);
     veth.netlink().delete_link(veth.index).unwrap();
-    assert_eq!(socket.wait(TURN).unwrap(), Source::Gone);
+    assert_eq!(socket.wait(TURN).unwrap(), PacketSource::Gone);
     assert_eq!(read_all(&mut socket), (vec![5; 3], 0));
 }
 
@@ -380,7 +380,7 @@ fn packets_without_a_link_layer_begin_at_the_network_header() {
     netlink
         .add_address(index, "10.1.0.1".parse().unwrap(), 24)
         .unwrap();
-    let wanted = Request {
+    let wanted = PacketRequest {
         network_layer: true,
         filter: None,
         ..request(index)
@@ -451,7 +451,7 @@ fn errors_say_what_fixes_them() {
     let error = explain("eth0", io::Error::from_raw_os_error(libc::EPERM));
     let advice = error.how_to_fix().expect("advice");
     assert!(advice.contains("CAP_NET_RAW"), "{advice}");
-    let too_large = Request {
+    let too_large = PacketRequest {
         ring_size: 1 << 42,
         ..request(veth.index)
     };

@@ -15,7 +15,7 @@ use trawl_bpf::{link, object};
 use trawl_sys::error::{Error, Result};
 use trawl_sys::ethtool::Ethtool;
 use trawl_sys::netlink::XdpMode;
-use trawl_sys::netlink::{Link, Netlink, veth_peer};
+use trawl_sys::netlink::{LinkRecord, Netlink, veth_peer};
 use trawl_sys::netns::{Namespace, run_in_scratch};
 
 use super::{Burst, check_frame};
@@ -99,7 +99,7 @@ impl LiveSender {
     }
 
     fn with_program(name: &str, program: OwnedFd) -> Result<Self> {
-        let link = Netlink::here()?.link(name)?;
+        let link = Netlink::current()?.link(name)?;
         let counters = Ethtool::open(None, name)?;
         Ok(Self {
             _ready: Ready::make(program.as_fd()),
@@ -209,7 +209,7 @@ impl LiveSender {
 impl OwnQueue {
     /// Finds the queue. A veth hands a frame to the queue of its other end that the CPU's number leads to, and counts it at
     /// its own queue of that number, if it has as many.
-    fn find(link: &Link, counters: &Ethtool) -> Option<Self> {
+    fn find(link: &LinkRecord, counters: &Ethtool) -> Option<Self> {
         let allowed = sched_getaffinity(None).ok()?;
         let cpu = (0..CpuSet::MAX_CPU).find(|cpu| stays_on(&allowed, *cpu))?;
         let peer = veth_peer(None, link).ok()??;

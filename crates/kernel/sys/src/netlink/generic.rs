@@ -1,6 +1,6 @@
 //! Generic netlink: the XDP abilities that drivers report (the `netdev` family, since 6.3).
 
-use super::socket::{Refusal, Request, Socket, find, read_text, read_u16, read_u64};
+use super::socket::{NetlinkRequest, Refusal, Socket, find, read_text, read_u16, read_u64};
 use crate::error::Result;
 use crate::netns::Namespace;
 
@@ -66,7 +66,7 @@ pub fn xdp_abilities(namespace: Option<&Namespace>, index: u32) -> Result<Option
         Ok(None) => return Ok(None),
         Err(refusal) => return Err(refusal.about("cannot look up the netdev netlink family")),
     };
-    let mut request = Request::new(family, 0).family_header(&[NETDEV_CMD_DEV_GET, 1, 0, 0]);
+    let mut request = NetlinkRequest::new(family, 0).family_header(&[NETDEV_CMD_DEV_GET, 1, 0, 0]);
     request.u32(NETDEV_A_DEV_IFINDEX, index);
     let reply = socket.get(request).map_err(|r| {
         r.about(format!(
@@ -86,8 +86,12 @@ pub fn xdp_abilities(namespace: Option<&Namespace>, index: u32) -> Result<Option
 }
 
 fn family_id(socket: &mut Socket, name: &str) -> Result<Option<u16>, Refusal> {
-    let mut request =
-        Request::new(libc::GENL_ID_CTRL as u16, 0).family_header(&[CTRL_CMD_GETFAMILY, 1, 0, 0]);
+    let mut request = NetlinkRequest::new(libc::GENL_ID_CTRL as u16, 0).family_header(&[
+        CTRL_CMD_GETFAMILY,
+        1,
+        0,
+        0,
+    ]);
     request.text(CTRL_ATTR_FAMILY_NAME, name);
     match socket.get(request) {
         Ok(reply) => {
@@ -134,7 +138,7 @@ pub fn traps(namespace: &Namespace) -> Result<Vec<Trap>> {
         Err(refusal) => return Err(refusal.about("cannot look up the devlink netlink family")),
     };
     let replies = socket
-        .dump(|| Request::new(family, 0).family_header(&[CMD_TRAP_GET, VERSION, 0, 0]))
+        .dump(|| NetlinkRequest::new(family, 0).family_header(&[CMD_TRAP_GET, VERSION, 0, 0]))
         .map_err(|refusal| refusal.about("cannot read the traps of devlink"))?;
     let found = replies.iter().filter_map(|reply| trap(&reply.payload));
     Ok(found.collect())
@@ -162,7 +166,7 @@ mod tests {
     const NETLINK_HEADER: usize = 16;
 
     fn reply(kind: u8) -> Vec<u8> {
-        let mut request = Request::new(0, 0).family_header(&[63, VERSION, 0, 0]);
+        let mut request = NetlinkRequest::new(0, 0).family_header(&[63, VERSION, 0, 0]);
         request.text(ATTR_BUS_NAME, "pci");
         request.text(ATTR_DEV_NAME, "0000:01:00.0");
         request.nest(ATTR_STATS, |statistics| {

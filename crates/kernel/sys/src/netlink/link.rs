@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::Netlink;
 use super::socket::{
-    Refusal, Reply, Request, attributes, find, read_i32, read_text, read_u16, read_u32, read_u64,
+    NetlinkRequest, Refusal, Reply, attributes, find, read_i32, read_text, read_u16, read_u32,
+    read_u64,
 };
 use crate::error::{Error, Result};
 use crate::netns::Namespace;
@@ -97,7 +98,7 @@ pub struct XdpAttachment {
 
 /// The counters of `ip -s link`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct LinkStatistics {
     pub rx_packets: u64,
     pub tx_packets: u64,
     pub rx_bytes: u64,
@@ -118,7 +119,7 @@ pub struct VlanTag {
 
 /// An interface as the kernel describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Link {
+pub struct LinkRecord {
     pub index: u32,
     pub name: String,
     /// `IFF_…`
@@ -141,10 +142,10 @@ pub struct Link {
     pub master: Option<u32>,
     pub vlan: Option<VlanTag>,
     pub xdp: Vec<XdpAttachment>,
-    pub statistics: Statistics,
+    pub statistics: LinkStatistics,
 }
 
-impl Link {
+impl LinkRecord {
     pub fn is_up(&self) -> bool {
         self.flags & libc::IFF_UP as u32 != 0
     }
@@ -196,9 +197,9 @@ fn parse_vlan(value: &[u8]) -> Option<VlanTag> {
     })
 }
 
-fn parse_statistics(value: &[u8]) -> Statistics {
+fn parse_statistics(value: &[u8]) -> LinkStatistics {
     let at = |index: usize| read_u64(value, index * 8).unwrap_or(0);
-    Statistics {
+    LinkStatistics {
         rx_packets: at(0),
         tx_packets: at(1),
         rx_bytes: at(2),
@@ -253,8 +254,8 @@ pub(super) fn link_header(index: u32, flags: u32, change: u32) -> [u8; LINK_HEAD
     header
 }
 
-fn link_request(kind: u16, index: u32) -> Request {
-    Request::new(kind, 0).family_header(&link_header(index, 0, 0))
+fn link_request(kind: u16, index: u32) -> NetlinkRequest {
+    NetlinkRequest::new(kind, 0).family_header(&link_header(index, 0, 0))
 }
 
 /// An interface's own name has at most 15 bytes, its other names (altname) up to 127.
@@ -281,7 +282,7 @@ const NAMES_SHOWN: usize = 20;
 
 impl Netlink {
     /// Returns all interfaces of the namespace, by index.
-    pub fn links(&mut self) -> Result<Vec<Link>> {
+    pub fn links(&mut self) -> Result<Vec<LinkRecord>> {
         let replies = self
             .socket
             .dump(|| link_request(libc::RTM_GETLINK, 0))
@@ -290,7 +291,7 @@ impl Netlink {
     }
 
     /// Returns the interface of that name; the error lists the existing ones.
-    pub fn link(&mut self, name: &str) -> Result<Link> {
+    pub fn link(&mut self, name: &str) -> Result<LinkRecord> {
         match self.find_link(name)? {
             Some(link) => Ok(link),
             None => Err(self.no_such_interface(name)),
@@ -298,7 +299,7 @@ impl Netlink {
     }
 
     /// Finds the interface of that name, or of that alternative name (`ip link property add altname`).
-    pub fn find_link(&mut self, name: &str) -> Result<Option<Link>> {
+    pub fn find_link(&mut self, name: &str) -> Result<Option<LinkRecord>> {
         check_name(name)?;
         let mut request = link_request(libc::RTM_GETLINK, 0);
         match name.len() > LONGEST_NAME {
@@ -308,15 +309,19 @@ impl Netlink {
         self.one_link(request, || format!("interface {name}"))
     }
 
-    pub fn find_link_by_index(&mut self, index: u32) -> Result<Option<Link>> {
+    pub fn find_link_by_index(&mut self, index: u32) -> Result<Option<LinkRecord>> {
         self.one_link(link_request(libc::RTM_GETLINK, index), || {
             format!("interface number {index}")
         })
     }
 
-    fn one_link(&mut self, request: Request, what: impl Fn() -> String) -> Result<Option<Link>> {
+    fn one_link(
+        &mut self,
+        request: NetlinkRequest,
+        what: impl Fn() -> String,
+    ) -> Result<Option<LinkRecord>> {
         match self.socket.get(request) {
-            Ok(reply) => Ok(Link::parse(&reply.payload)),
+            Ok(reply) => Ok(LinkRecord::parse(&reply.payload)),
             Err(Refusal {
                 errno: libc::ENODEV,
                 ..
@@ -366,8 +371,8 @@ impl Netlink {
 
     /// Sets the `IFF_…` bits of `flags` that are in `mask`.
     fn set_flags(&mut self, index: u32, flags: u32, mask: u32) -> Result<()> {
-        let request =
-            Request::new(libc::RTM_NEWLINK, 0).family_header(&link_header(index, flags, mask));
+        let request = NetlinkRequest::new(libc::RTM_NEWLINK, 0)
+            .family_header(&link_header(index, flags, mask));
         self.change_link(request, index, "change the flags of")
     }
 
@@ -415,7 +420,7 @@ impl Netlink {
         self.change_link(link_request(libc::RTM_DELLINK, index), index, "delete")
     }
 
-    fn change_link(&mut self, request: Request, index: u32, verb: &str) -> Result<()> {
+    fn change_link(&mut self, request: NetlinkRequest, index: u32, verb: &str) -> Result<()> {
         self.socket.change(request).map_err(|r| {
             r.about(format!(
                 "cannot {verb} interface number {index}{}",
@@ -424,9 +429,9 @@ impl Netlink {
         })
     }
 
-    /// Returns the number by which this namespace knows another one, as in [`Link::peer_namespace_id`].
+    /// Returns the number by which this namespace knows another one, as in [`LinkRecord::peer_namespace_id`].
     pub fn namespace_id(&mut self, other: &Namespace) -> Result<Option<i32>> {
-        let mut request = Request::new(RTM_GETNSID, 0).family_header(&[0; 4]);
+        let mut request = NetlinkRequest::new(RTM_GETNSID, 0).family_header(&[0; 4]);
         request.u32(NETNSA_FD, other.as_fd().as_raw_fd() as u32);
         let reply = self
             .socket
@@ -438,11 +443,11 @@ impl Netlink {
     }
 }
 
-fn parse_links(replies: &[Reply]) -> Vec<Link> {
+fn parse_links(replies: &[Reply]) -> Vec<LinkRecord> {
     replies
         .iter()
         .filter(|r| r.kind == libc::RTM_NEWLINK)
-        .filter_map(|r| Link::parse(&r.payload))
+        .filter_map(|r| LinkRecord::parse(&r.payload))
         .collect()
 }
 
@@ -467,7 +472,7 @@ pub struct VethEnd<'a> {
 }
 
 impl VethEnd<'_> {
-    fn write(&self, request: &mut Request) {
+    fn write(&self, request: &mut NetlinkRequest) {
         request.text(IFLA_IFNAME, self.name);
         request
             .u32(IFLA_NUM_TX_QUEUES, self.queues)
@@ -487,7 +492,8 @@ impl VethEnd<'_> {
 /// Creates a veth pair; both ends are down.
 pub fn create_veth(a: &VethEnd<'_>, b: &VethEnd<'_>) -> Result<()> {
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-    let mut request = Request::new(libc::RTM_NEWLINK, flags).family_header(&link_header(0, 0, 0));
+    let mut request =
+        NetlinkRequest::new(libc::RTM_NEWLINK, flags).family_header(&link_header(0, 0, 0));
     a.write(&mut request);
     request.nest(IFLA_LINKINFO, |info| {
         info.text(IFLA_INFO_KIND, "veth")
@@ -498,7 +504,7 @@ pub fn create_veth(a: &VethEnd<'_>, b: &VethEnd<'_>) -> Result<()> {
                 });
             });
     });
-    let mut here = Netlink::here()?;
+    let mut here = Netlink::current()?;
     here.socket.change(request).map_err(|r| {
         r.about(format!(
             "cannot make the veth pair {} and {}",
@@ -517,7 +523,7 @@ impl Netlink {
     /// Keeps IPv6 from creating a link-local address; must be set before the interface goes up.
     fn forbid_link_local(&mut self, index: u32) -> Result<()> {
         let mut request =
-            Request::new(libc::RTM_NEWLINK, 0).family_header(&link_header(index, 0, 0));
+            NetlinkRequest::new(libc::RTM_NEWLINK, 0).family_header(&link_header(index, 0, 0));
         request.nest(IFLA_AF_SPEC, |families| {
             families.nest(libc::AF_INET6 as u16, |inet6| {
                 inet6.attribute(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]);
@@ -545,7 +551,7 @@ impl Netlink {
     pub fn create_ipip(&mut self, name: &str, local: Ipv4Addr) -> Result<bool> {
         let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
         let mut request =
-            Request::new(libc::RTM_NEWLINK, flags).family_header(&link_header(0, 0, 0));
+            NetlinkRequest::new(libc::RTM_NEWLINK, flags).family_header(&link_header(0, 0, 0));
         request.text(IFLA_IFNAME, name);
         request.nest(IFLA_LINKINFO, |info| {
             info.text(IFLA_INFO_KIND, "ipip")
@@ -567,7 +573,7 @@ mod tests {
 
     #[test]
     fn a_vlan_interface_is_read_with_its_tag() {
-        let mut request = Request::new(libc::RTM_NEWLINK, 0);
+        let mut request = NetlinkRequest::new(libc::RTM_NEWLINK, 0);
         request.u32(IFLA_LINK, 3).nest(IFLA_LINKINFO, |info| {
             info.text(IFLA_INFO_KIND, "vlan")
                 .nest(IFLA_INFO_DATA, |data| {
@@ -577,7 +583,7 @@ mod tests {
         });
         let attributes = &request.finish(0)[16..];
         let payload = [&[0; LINK_HEADER][..], attributes].concat();
-        let link = Link::parse(&payload).unwrap();
+        let link = LinkRecord::parse(&payload).unwrap();
         let tag = VlanTag {
             protocol: 0x88a8,
             id: 7,

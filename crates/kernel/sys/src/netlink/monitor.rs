@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::Netlink;
-use super::link::{IFLA_NEW_NETNSID, Link};
+use super::link::{IFLA_NEW_NETNSID, LinkRecord};
 use super::socket::{Reply, Socket};
 use super::socket::{find, read_u32};
 use crate::error::{Error, Result};
@@ -31,7 +31,7 @@ pub struct LinkMonitor {
     events: Socket,
     namespace: Option<Namespace>,
     /// Last known state of the interfaces, by number.
-    links: HashMap<u32, Link>,
+    links: HashMap<u32, LinkRecord>,
     /// Set by news of other interfaces, or by a lost message.
     heard_of_others: bool,
     /// Set after lost messages, until the current state was read again.
@@ -72,7 +72,7 @@ impl LinkMonitor {
     }
 
     /// Returns the last known state of an interface.
-    pub fn link(&self, index: u32) -> Option<&Link> {
+    pub fn link(&self, index: u32) -> Option<&LinkRecord> {
         self.links.get(&index)
     }
 
@@ -129,7 +129,7 @@ impl LinkMonitor {
                 seen.push((index, event));
             }
             libc::RTM_NEWLINK => {
-                if let Some(link) = Link::parse(&reply.payload) {
+                if let Some(link) = LinkRecord::parse(&reply.payload) {
                     self.compare(link, seen);
                 }
             }
@@ -137,7 +137,7 @@ impl LinkMonitor {
         }
     }
 
-    fn compare(&mut self, now: Link, seen: &mut Vec<(u32, LinkEvent)>) {
+    fn compare(&mut self, now: LinkRecord, seen: &mut Vec<(u32, LinkEvent)>) {
         let Some(last) = self.links.get_mut(&now.index) else {
             return;
         };

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::socket::{Refusal, Reply, Request, Socket, attributes, find, read_u16, read_u32};
-use super::{Link, Netlink};
+use super::socket::{NetlinkRequest, Refusal, Reply, Socket, attributes, find, read_u16, read_u32};
+use super::{LinkRecord, Netlink};
 use crate::error::{Error, Result};
 
 const NDA_DST: u16 = 1;
@@ -75,7 +75,7 @@ fn next_hops(mut value: &[u8]) -> Vec<u32> {
 
 /// Returns these interfaces, and all that carry their packets: ports of a bridge or a bond, and lower devices. A veth names
 /// its peer in the field in which others name their lower device.
-pub fn carriers(mut found: HashSet<u32>, links: &[Link]) -> HashSet<u32> {
+pub fn carriers(mut found: HashSet<u32>, links: &[LinkRecord]) -> HashSet<u32> {
     loop {
         let before = found.len();
         for link in links {
@@ -100,7 +100,7 @@ impl Netlink {
         let mut header = [0; ROUTE_HEADER];
         header[0] = family(address);
         header[1] = bytes.len() as u8 * 8;
-        let mut request = Request::new(libc::RTM_GETROUTE, 0).family_header(&header);
+        let mut request = NetlinkRequest::new(libc::RTM_GETROUTE, 0).family_header(&header);
         request.attribute(RTA_DST, &bytes);
         if let Some(index) = interface {
             request.u32(RTA_OIF, index);
@@ -138,7 +138,9 @@ impl Netlink {
     pub fn neighbours(&mut self, interface: u32) -> Result<Vec<Neighbour>> {
         let replies = self
             .socket
-            .dump(|| Request::new(libc::RTM_GETNEIGH, 0).family_header(&[0; NEIGHBOUR_HEADER]))
+            .dump(|| {
+                NetlinkRequest::new(libc::RTM_GETNEIGH, 0).family_header(&[0; NEIGHBOUR_HEADER])
+            })
             .map_err(|refusal| refusal.about("cannot list the neighbours"))?;
         let parse = |payload: &[u8]| {
             let state = read_u16(payload, 8)?;
@@ -173,7 +175,7 @@ impl Netlink {
             header[0] = family as u8;
             let replies = self
                 .socket
-                .dump(|| Request::new(libc::RTM_GETROUTE, 0).family_header(&header));
+                .dump(|| NetlinkRequest::new(libc::RTM_GETROUTE, 0).family_header(&header));
             let replies = match replies {
                 Ok(replies) => replies,
                 // A kernel without IPv6 has no such routes.
@@ -203,7 +205,7 @@ impl Netlink {
     pub fn addresses(&mut self, interface: u32) -> Result<Vec<IpAddr>> {
         let replies = self
             .socket
-            .dump(|| Request::new(libc::RTM_GETADDR, 0).family_header(&[0; ADDRESS_HEADER]))
+            .dump(|| NetlinkRequest::new(libc::RTM_GETADDR, 0).family_header(&[0; ADDRESS_HEADER]))
             .map_err(|refusal| refusal.about("cannot list the addresses"))?;
         let parse = |payload: &[u8]| {
             if read_u32(payload, 4)? != interface {
@@ -287,7 +289,7 @@ impl Netlink {
         let flags = if address.is_ipv6() { IFA_F_NODAD } else { 0 };
         let [a, b, c, d] = index.to_ne_bytes();
         let header = [family(address), prefix, flags, SCOPE_UNIVERSE, a, b, c, d];
-        let mut request = Request::new(libc::RTM_NEWADDR, PUT).family_header(&header);
+        let mut request = NetlinkRequest::new(libc::RTM_NEWADDR, PUT).family_header(&header);
         let bytes = octets(address);
         request
             .attribute(IFA_LOCAL, &bytes)
@@ -303,7 +305,7 @@ impl Netlink {
         header[0] = family(address);
         header[4..8].copy_from_slice(&index.to_ne_bytes());
         header[8..10].copy_from_slice(&libc::NUD_PERMANENT.to_ne_bytes());
-        let mut request = Request::new(libc::RTM_NEWNEIGH, PUT).family_header(&header);
+        let mut request = NetlinkRequest::new(libc::RTM_NEWNEIGH, PUT).family_header(&header);
         request
             .attribute(NDA_DST, &octets(address))
             .attribute(NDA_LLADDR, &mac);
@@ -317,7 +319,7 @@ impl Netlink {
         header[4..8].copy_from_slice(&index.to_ne_bytes());
         header[10] = NTF_USE;
         let create = libc::NLM_F_CREATE as u16;
-        let mut request = Request::new(libc::RTM_NEWNEIGH, create).family_header(&header);
+        let mut request = NetlinkRequest::new(libc::RTM_NEWNEIGH, create).family_header(&header);
         request.attribute(NDA_DST, &octets(address));
         self.put(request, || {
             format!("cannot ask for the neighbour {address}")
@@ -350,7 +352,7 @@ impl Netlink {
             0,
             0,
         ];
-        let mut request = Request::new(libc::RTM_NEWROUTE, PUT).family_header(&header);
+        let mut request = NetlinkRequest::new(libc::RTM_NEWROUTE, PUT).family_header(&header);
         request
             .attribute(RTA_DST, &octets(destination))
             .u32(RTA_OIF, interface);
@@ -407,7 +409,7 @@ impl Netlink {
         let header = [0; ADDRESS_HEADER];
         let replies = self
             .socket
-            .dump(|| Request::new(libc::RTM_GETADDR, 0).family_header(&header))
+            .dump(|| NetlinkRequest::new(libc::RTM_GETADDR, 0).family_header(&header))
             .map_err(|r| r.about(format!("cannot list addresses{}", self.place)))?;
         let wanted = octets(address);
         let has_it = |payload: &[u8]| {
@@ -426,7 +428,7 @@ impl Netlink {
         let mut header = [0; ROUTE_HEADER];
         header[0] = family(address);
         header[1] = bytes.len() as u8 * 8;
-        let mut request = Request::new(libc::RTM_GETROUTE, 0).family_header(&header);
+        let mut request = NetlinkRequest::new(libc::RTM_GETROUTE, 0).family_header(&header);
         request.attribute(RTA_DST, &bytes);
         match self.socket.get(request) {
             Ok(reply) => Ok(Some(reply)),
@@ -445,7 +447,7 @@ impl Netlink {
         }
     }
 
-    fn put(&mut self, request: Request, what: impl Fn() -> String) -> Result<()> {
+    fn put(&mut self, request: NetlinkRequest, what: impl Fn() -> String) -> Result<()> {
         self.socket
             .change(request)
             .map_err(|r| r.about(format!("{}{}", what(), self.place)))
@@ -474,12 +476,12 @@ mod tests {
 
     #[test]
     fn carriers_of_an_interface_are_found() {
-        let link = |index, kind: &str, master, peer_index| Link {
+        let link = |index, kind: &str, master, peer_index| LinkRecord {
             index,
             kind: Some(kind.to_owned()),
             master,
             peer_index,
-            ..Link::default()
+            ..LinkRecord::default()
         };
         let links = [
             link(1, "veth", Some(3), Some(9)),

@@ -117,12 +117,12 @@ impl Socket {
     }
 
     /// Sends a change and waits for the kernel's answer.
-    pub fn change(&mut self, request: Request) -> Result<(), Refusal> {
+    pub fn change(&mut self, request: NetlinkRequest) -> Result<(), Refusal> {
         self.transact(request, libc::NLM_F_ACK as u16).map(|_| ())
     }
 
     /// Asks for one object.
-    pub fn get(&mut self, request: Request) -> Result<Reply, Refusal> {
+    pub fn get(&mut self, request: NetlinkRequest) -> Result<Reply, Refusal> {
         let replies = self.transact(request, libc::NLM_F_ACK as u16)?;
         let nothing = Refusal {
             errno: libc::ENOENT,
@@ -132,7 +132,10 @@ impl Socket {
     }
 
     /// Asks for all objects of a kind.
-    pub fn dump(&mut self, mut make: impl FnMut() -> Request) -> Result<Vec<Reply>, Refusal> {
+    pub fn dump(
+        &mut self,
+        mut make: impl FnMut() -> NetlinkRequest,
+    ) -> Result<Vec<Reply>, Refusal> {
         // The kernel marks a dump that a change interrupted; asking again gets a whole one.
         for _ in 0..8 {
             match self.transact(make(), libc::NLM_F_DUMP as u16) {
@@ -146,7 +149,7 @@ impl Socket {
         })
     }
 
-    fn transact(&mut self, mut request: Request, flags: u16) -> Result<Vec<Reply>, Refusal> {
+    fn transact(&mut self, mut request: NetlinkRequest, flags: u16) -> Result<Vec<Reply>, Refusal> {
         request.add_flags(flags);
         self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
@@ -239,7 +242,7 @@ fn done(payload: &[u8], replies: Vec<Reply>) -> Result<Vec<Reply>, Refusal> {
     }
 }
 
-fn acknowledged(message: &Message<'_>, replies: Vec<Reply>) -> Result<Vec<Reply>, Refusal> {
+fn acknowledged(message: &NetlinkMessage<'_>, replies: Vec<Reply>) -> Result<Vec<Reply>, Refusal> {
     let code = read_i32(message.payload, 0).unwrap_or(-libc::EPROTO);
     if code == 0 {
         return Ok(replies);
@@ -282,11 +285,11 @@ const TYPE_MASK: u16 = 0x3fff;
 
 /// A request under construction: netlink header, family header, attributes.
 #[derive(Debug)]
-pub struct Request {
+pub struct NetlinkRequest {
     bytes: Vec<u8>,
 }
 
-impl Request {
+impl NetlinkRequest {
     pub fn new(kind: u16, flags: u16) -> Self {
         let mut bytes = vec![0; HEADER];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -353,7 +356,7 @@ impl Request {
 
 /// One message of a datagram that the kernel sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Message<'a> {
+pub struct NetlinkMessage<'a> {
     pub kind: u16,
     pub flags: u16,
     pub sequence: u32,
@@ -361,11 +364,11 @@ pub struct Message<'a> {
 }
 
 /// Iterates over the messages of a datagram; ends at the first one that does not fit into it.
-pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = NetlinkMessage<'_>> {
     std::iter::from_fn(move || {
         let length = read_u32(datagram, 0)? as usize;
         let payload = datagram.get(HEADER..length)?;
-        let message = Message {
+        let message = NetlinkMessage {
             kind: read_u16(datagram, 4)?,
             flags: read_u16(datagram, 6)?,
             sequence: read_u32(datagram, 8)?,
@@ -422,7 +425,7 @@ mod tests {
 
     #[test]
     fn written_attributes_are_read_back() {
-        let mut request = Request::new(16, 0).family_header(&[7; 16]);
+        let mut request = NetlinkRequest::new(16, 0).family_header(&[7; 16]);
         request.text(3, "veth0").u32(4, 1500).nest(18, |inner| {
             inner.text(1, "veth");
         });
@@ -442,7 +445,7 @@ mod tests {
         assert_eq!(attributes(&[0, 0, 1, 0]).count(), 0);
         assert_eq!(attributes(&[200, 0, 1, 0, 1, 2]).count(), 0);
         assert_eq!(attributes(&[5, 0, 1]).count(), 0);
-        let mut bytes = Request::new(1, 0).finish(1);
+        let mut bytes = NetlinkRequest::new(1, 0).finish(1);
         bytes[0] = 15;
         assert_eq!(messages(&bytes).count(), 0);
         bytes[0] = 200;

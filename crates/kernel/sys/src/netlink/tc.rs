@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::Netlink;
 use super::socket::Reply;
-use super::socket::{Request, find, read_text, read_u32};
+use super::socket::{NetlinkRequest, find, read_text, read_u32};
 use crate::error::{Error, Result};
 
 const TC_H_CLSACT: u32 = 0xffff_fff1;
@@ -93,7 +93,7 @@ impl Netlink {
             };
         }
         let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-        let mut request = Request::new(libc::RTM_NEWQDISC, flags).family_header(&header(
+        let mut request = NetlinkRequest::new(libc::RTM_NEWQDISC, flags).family_header(&header(
             interface,
             CLSACT_HANDLE,
             TC_H_CLSACT,
@@ -112,7 +112,7 @@ impl Netlink {
     }
 
     pub fn del_clsact(&mut self, interface: u32) -> Result<()> {
-        let mut request = Request::new(libc::RTM_DELQDISC, 0).family_header(&header(
+        let mut request = NetlinkRequest::new(libc::RTM_DELQDISC, 0).family_header(&header(
             interface,
             CLSACT_HANDLE,
             TC_H_CLSACT,
@@ -146,7 +146,7 @@ impl Netlink {
     fn ingress_qdisc(&mut self, interface: u32) -> Result<Option<String>> {
         // Kernels before 6.7 answer only requests for an echo.
         let echo = libc::NLM_F_ECHO as u16;
-        let request = Request::new(libc::RTM_GETQDISC, echo).family_header(&header(
+        let request = NetlinkRequest::new(libc::RTM_GETQDISC, echo).family_header(&header(
             interface,
             0,
             TC_H_CLSACT,
@@ -179,7 +179,7 @@ impl Netlink {
             handle,
         } = place;
         let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-        let mut request = Request::new(libc::RTM_NEWTFILTER, flags).family_header(&header(
+        let mut request = NetlinkRequest::new(libc::RTM_NEWTFILTER, flags).family_header(&header(
             interface,
             handle,
             direction.parent(),
@@ -207,7 +207,7 @@ impl Netlink {
             priority,
             handle,
         } = place;
-        let mut request = Request::new(libc::RTM_DELTFILTER, 0).family_header(&header(
+        let mut request = NetlinkRequest::new(libc::RTM_DELTFILTER, 0).family_header(&header(
             interface,
             handle,
             direction.parent(),
@@ -228,7 +228,7 @@ impl Netlink {
         let replies = self
             .socket
             .dump(|| {
-                Request::new(libc::RTM_GETTFILTER, 0).family_header(&header(
+                NetlinkRequest::new(libc::RTM_GETTFILTER, 0).family_header(&header(
                     interface,
                     0,
                     direction.parent(),

@@ -16,10 +16,10 @@ use trawl_bpf::layout::drop::{
 use trawl_packet::pcapng::block::{Block, EnhancedPacket, blocks};
 use trawl_packet::pcapng::options::PacketOptions;
 use trawl_packet::pcapng::{Direction, Interface, Verdict, write};
-use trawl_pipeline::{Blocks, Outcome, Pressure, Stage, Writer};
+use trawl_pipeline::{Blocks, Pressure, Stage, WriteOutcome, Writer};
 use trawl_sys::Result;
 use trawl_sys::netlink::Netlink;
-use trawl_sys::netns::{self, Look, Namespace};
+use trawl_sys::netns::{self, Namespace, NamespaceSearch};
 use trawl_sys::socket_owners::{self, Process};
 
 use super::reasons::Reasons;
@@ -108,13 +108,13 @@ enum More {
 
 /// Converter of notes to text.
 #[derive(Debug)]
-pub struct Words {
+pub struct DropConverter {
     follows: bool,
     /// Interface block of the kernel's records, for packets without a known device.
     point: u32,
     /// Number of the next new interface block.
     next: u32,
-    places: HashMap<BlockKey, Numbered>,
+    blocks: HashMap<BlockKey, Numbered>,
     /// Template of new interface blocks.
     like: Interface,
     reasons: Reasons,
@@ -126,14 +126,14 @@ pub struct Words {
     comment: String,
 }
 
-impl Words {
+impl DropConverter {
     /// Creates the converter. `follows`: records are steps of packets, not drops alone.
     pub fn new(reasons: Reasons, symbols: Symbols, follows: bool) -> Self {
         Self {
             follows,
             point: 0,
             next: 0,
-            places: HashMap::new(),
+            blocks: HashMap::new(),
             like: Interface::default(),
             reasons,
             symbols,
@@ -156,9 +156,9 @@ impl Words {
     /// Returns the added interface blocks, with the number of records in each.
     fn added(&self) -> Vec<(u32, u64)> {
         let mut added: Vec<_> = self
-            .places
+            .blocks
             .values()
-            .map(|place| (place.id, place.records))
+            .map(|key| (key.id, key.records))
             .filter(|(id, _)| *id != self.point)
             .collect();
         added.sort_unstable();
@@ -238,13 +238,13 @@ impl Words {
         for (at, byte) in device.unwrap_or_default().bytes().take(16).enumerate() {
             name[at / 4] |= u32::from(byte) << (at % 4 * 8);
         }
-        let place = BlockKey {
+        let key = BlockKey {
             netns: if device.is_some() { note.netns } else { 0 },
             ifindex: if device.is_some() { note.ifindex } else { 0 },
             name,
             link: note.link,
         };
-        if let Some(block) = self.places.get_mut(&place) {
+        if let Some(block) = self.blocks.get_mut(&key) {
             block.records += 1;
             return block.id;
         }
@@ -262,7 +262,7 @@ impl Words {
             };
             write::interface_description(&mut self.out, &interface);
         }
-        self.places.insert(place, Numbered { id, records: 1 });
+        self.blocks.insert(key, Numbered { id, records: 1 });
         id
     }
 
@@ -399,7 +399,7 @@ fn protocol(number: u32) -> String {
     }
 }
 
-impl Stage for Words {
+impl Stage for DropConverter {
     fn push(&mut self, pushed: Blocks<'_>, next: &mut dyn Writer) -> Result<Pressure> {
         self.out.clear();
         for block in blocks(pushed.bytes()) {
@@ -408,7 +408,7 @@ impl Stage for Words {
         next.write(Blocks::Bytes(&self.out))
     }
 
-    fn account(&mut self, outcome: &mut Outcome) {
+    fn account(&mut self, outcome: &mut WriteOutcome) {
         outcome.added.extend(self.added());
     }
 }
@@ -467,7 +467,7 @@ fn is_due(read: &mut Option<Instant>) -> bool {
 }
 
 fn find_device(namespace: u32, index: u32) -> Option<String> {
-    let mut look = Look::default();
+    let mut look = NamespaceSearch::default();
     let namespace = look.numbered(u64::from(namespace))?;
     let link = Netlink::open(Some(namespace))
         .ok()?

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use trawl_packet::pcapng::block::{blocks, push_cut};
-use trawl_pipeline::{Blocks, Counts, Outcome, Patience, Pressure, Writer};
+use trawl_pipeline::{Blocks, Counts, Patience, Pressure, WriteOutcome, Writer};
 use trawl_sys::{Error, Result, errno};
 
 /// Maximum size of an output's queue.
@@ -19,11 +19,11 @@ const FLUSH_EVERY: Duration = Duration::from_millis(20);
 
 /// An output with a thread of its own.
 #[derive(Debug)]
-pub struct Beside {
+pub struct ThreadedOutput {
     name: String,
     jobs: Option<Sender<Arc<[u8]>>>,
     queue: Arc<Queue>,
-    thread: Option<JoinHandle<Outcome>>,
+    thread: Option<JoinHandle<WriteOutcome>>,
     lost: u64,
 }
 
@@ -38,7 +38,7 @@ struct Queue {
 
 /// Outcome of an output.
 #[derive(Debug)]
-pub struct Fate {
+pub struct OutputFate {
     pub name: String,
     pub recorded: u64,
     pub lost: u64,
@@ -49,8 +49,8 @@ pub struct Fate {
     pub compresses_too_slowly: bool,
 }
 
-impl Fate {
-    fn new(name: &str, handed: u64, lost_before: u64, outcome: Outcome) -> Self {
+impl OutputFate {
+    fn new(name: &str, handed: u64, lost_before: u64, outcome: WriteOutcome) -> Self {
         let compressing: u64 = outcome.lost.iter().map(|loss| loss.packets).sum();
         let lost = match &outcome.left {
             Some(left) => handed - left.total().min(handed),
@@ -73,7 +73,7 @@ impl Fate {
     }
 }
 
-impl Beside {
+impl ThreadedOutput {
     /// Starts an output; packets are cut to `snaplen` bytes, if given.
     pub fn start(
         name: String,
@@ -128,18 +128,18 @@ impl Beside {
     }
 
     /// Ends the output once all is written. `handed` is the number of packets that it received.
-    fn end(mut self, handed: u64) -> Fate {
+    fn end(mut self, handed: u64) -> OutputFate {
         self.jobs = None;
         // A crashed thread has written nothing reliable.
         let outcome = match self.thread.take().map(JoinHandle::join) {
             Some(Ok(outcome)) => outcome,
-            _ => Outcome {
+            _ => WriteOutcome {
                 left: Some(Counts::default()),
                 error: Some(Error::failed("cannot write", "the output's thread crashed")),
-                ..Outcome::default()
+                ..WriteOutcome::default()
             },
         };
-        Fate::new(&self.name, handed, self.lost, outcome)
+        OutputFate::new(&self.name, handed, self.lost, outcome)
     }
 }
 
@@ -214,11 +214,11 @@ pub struct Several {
     first: Box<dyn Writer>,
     /// Snap length of the first output.
     snaplen: Option<u32>,
-    beside: Vec<Beside>,
+    beside: Vec<ThreadedOutput>,
     /// Number of packets handed to the first output.
     handed: u64,
     /// Failure of the first output, which receives nothing from then on.
-    failure: Option<Fate>,
+    failure: Option<OutputFate>,
 }
 
 impl std::fmt::Debug for Several {
@@ -234,7 +234,7 @@ impl Several {
         name: String,
         first: Box<dyn Writer>,
         snaplen: Option<u32>,
-        beside: Vec<Beside>,
+        beside: Vec<ThreadedOutput>,
     ) -> Self {
         Self {
             name,
@@ -247,7 +247,7 @@ impl Several {
     }
 
     /// Ends the others, and returns their outcomes, and the first one's if it failed.
-    pub fn end(self) -> Vec<Fate> {
+    pub fn end(self) -> Vec<OutputFate> {
         let handed = self.handed;
         let others = self.beside.into_iter().map(|one| one.end(handed));
         self.failure.into_iter().chain(others).collect()
@@ -281,7 +281,7 @@ impl Several {
             answered if self.snaplen.is_some() => answered?.without_segments(),
             answered => answered?,
         };
-        let is_full = |one: &Beside| one.waiting() > WAITING_MAX / 2;
+        let is_full = |one: &ThreadedOutput| one.waiting() > WAITING_MAX / 2;
         let wants_segments = matches!(pressure, Pressure::WantsSegments);
         Ok(match pressure {
             Pressure::Idle | Pressure::WantsSegments if self.beside.iter().any(is_full) => {
@@ -291,10 +291,10 @@ impl Several {
         })
     }
 
-    fn fail(&mut self, outcome: Outcome) {
-        self.failure = Some(Fate {
+    fn fail(&mut self, outcome: WriteOutcome) {
+        self.failure = Some(OutputFate {
             failed: true,
-            ..Fate::new(&self.name, self.handed, 0, outcome)
+            ..OutputFate::new(&self.name, self.handed, 0, outcome)
         });
     }
 }
@@ -317,20 +317,20 @@ impl Writer for Several {
         self.answer(answered)
     }
 
-    fn finish(&mut self) -> Outcome {
+    fn finish(&mut self) -> WriteOutcome {
         for one in &self.beside {
             one.queue.is_ending.store(true, Ordering::Release);
         }
-        while self.beside.iter().any(Beside::is_busy) {
+        while self.beside.iter().any(ThreadedOutput::is_busy) {
             std::thread::sleep(LOOK_EVERY);
         }
         if self.failure.is_some() {
-            return Outcome::default();
+            return WriteOutcome::default();
         }
         let outcome = self.first.finish();
         if outcome.error.is_some() && !self.beside.is_empty() {
             self.fail(outcome);
-            return Outcome::default();
+            return WriteOutcome::default();
         }
         outcome
     }
