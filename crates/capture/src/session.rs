@@ -456,8 +456,8 @@ fn attach_at(
 ) -> Result<bool> {
     let options = Rc::clone(&assembly.options);
     site.check_queue(&options)?;
-    let selection = select(site, &options)?;
-    for tap in &selection.taps {
+    let (chosen, why) = select(site, &options)?;
+    for tap in &chosen {
         let attached = match tap.attach(index, site, assembly) {
             Ok(attached) => attached,
             // The packet's path is shown without the steps there.
@@ -472,15 +472,12 @@ fn attach_at(
         taps.push(AtSite::new(index, tap.name(), attached));
     }
     let own_sockets = ["packet", pcap::NAME, dpdk::NAME];
-    let sees_without_socket = selection
-        .taps
-        .iter()
-        .any(|tap| !own_sockets.contains(&tap.name()));
+    let sees_without_socket = chosen.iter().any(|tap| !own_sockets.contains(&tap.name()));
     // Taps with sockets of their own set promiscuous mode themselves.
     if options.promiscuous && sees_without_socket && !site.interface.loopback {
         promiscuous.add(site)?;
     }
-    if options.follows() && selection.taps.is_empty() {
+    if options.follows() && chosen.is_empty() {
         let present = site.interface.xdp_attached(site.namespace.as_ref());
         let program = present
             .ok()
@@ -491,15 +488,15 @@ fn attach_at(
             reload: site.with_hooks(program),
         });
     }
-    if let Some(reason) = selection.why {
-        let names = selection.taps.iter().map(|tap| tap.name().to_owned());
+    if let Some(reason) = why {
+        let names = chosen.iter().map(|tap| tap.name().to_owned());
         assembly.event(Event::UsingTaps {
             interface: site.label.clone(),
             taps: names.collect(),
             reason,
         });
     }
-    Ok(selection.taps.iter().any(|tap| tap.facts().gives.verdict))
+    Ok(chosen.iter().any(|tap| tap.facts().gives.verdict))
 }
 
 /// Reports the events of attaching.

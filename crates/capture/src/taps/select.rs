@@ -1,4 +1,4 @@
-//! TapChoice of the taps for a request at a site, with the reason.
+//! Choice of the taps for a request at a site, with the reason.
 
 use trawl_packet::pcapng::block::LINKTYPE_ETHERNET;
 use trawl_sys::Result;
@@ -11,59 +11,55 @@ use crate::taps::hook::{self, Hook};
 use crate::taps::packet::Packet;
 use crate::taps::pcap::Pcap;
 use crate::taps::table;
-use crate::taps::tc::{Tc, TcEgress};
+use crate::taps::tc::Tc;
 use crate::taps::trace::{self, Trace};
 use crate::taps::xdp::{self, Xdp};
 use crate::{Tap, TapChoice};
 
-/// The taps to attach, and the reason if trawl chose.
-#[derive(Debug)]
-pub struct Selection {
-    pub taps: Vec<Box<dyn Tap>>,
-    pub why: Option<TapReason>,
-}
+/// The taps to attach.
+type Taps = Vec<Box<dyn Tap>>;
 
-pub fn select(site: &CaptureSite, options: &CaptureOptions) -> Result<Selection> {
-    let chosen = |tap: Box<dyn Tap>| Selection {
-        taps: vec![tap],
-        why: None,
-    };
-    let selection = match options.tap {
-        TapChoice::Xdp => with_sent(xdp_tap(site, options)?, options),
-        TapChoice::Tailcall => with_sent(Box::new(Hook), options),
-        TapChoice::Tc => Ok(chosen(Box::new(Tc))),
-        TapChoice::Packet => Ok(chosen(Box::new(Packet))),
-        TapChoice::Pcap => Ok(chosen(Box::new(Pcap))),
-        TapChoice::Dpdk => Ok(chosen(Box::new(Dpdk))),
-        TapChoice::Auto => automatic(site, options),
+/// Returns the taps to attach, and the reason if trawl chose.
+pub fn select(site: &CaptureSite, options: &CaptureOptions) -> Result<(Taps, Option<TapReason>)> {
+    let (taps, why) = match options.tap {
+        TapChoice::Xdp => (with_sent(xdp_tap(site, options)?, options), None),
+        TapChoice::Tailcall => (with_sent(Box::new(Hook), options), None),
+        TapChoice::Tc => (tap(Tc::Asked), None),
+        TapChoice::Packet => (tap(Packet), None),
+        TapChoice::Pcap => (tap(Pcap), None),
+        TapChoice::Dpdk => (tap(Dpdk), None),
+        TapChoice::Auto => {
+            let (taps, why) = automatic(site, options)?;
+            (taps, Some(why))
+        }
         // The drop tap is attached once for the whole capture.
-        TapChoice::Drop => Ok(Selection {
-            taps: along_the_way(site, options)?,
-            why: None,
-        }),
-    }?;
-    if let Some(tap) = selection.taps.first() {
+        TapChoice::Drop => (along_the_way(site, options), None),
+    };
+    if let Some(tap) = taps.first() {
         tap.facts().check(options)?;
     }
-    Ok(selection)
+    Ok((taps, why))
+}
+
+fn tap(tap: impl Tap + 'static) -> Taps {
+    vec![Box::new(tap)]
 }
 
 /// Returns a tap for the XDP program of an interface on the path of followed packets, if possible.
-fn along_the_way(site: &CaptureSite, options: &CaptureOptions) -> Result<Vec<Box<dyn Tap>>> {
+fn along_the_way(site: &CaptureSite, options: &CaptureOptions) -> Taps {
     if !options.follows() {
-        return Ok(Vec::new());
+        return Vec::new();
     }
     // The program may be gone by now.
     let present = site.interface.xdp_attached(site.namespace.as_ref());
     let Some(present) = present.ok().flatten() else {
-        return Ok(Vec::new());
+        return Vec::new();
     };
-    let tap: Box<dyn Tap> = match trace::refusal() {
-        None => Box::new(Trace),
-        Some(_) if hook::is_there(&present) => Box::new(Hook),
-        Some(_) => return Ok(Vec::new()),
-    };
-    Ok(vec![tap])
+    match trace::refusal() {
+        None => tap(Trace),
+        Some(_) if hook::is_there(&present) => tap(Hook),
+        Some(_) => Vec::new(),
+    }
 }
 
 /// Returns true if only taps at an XDP program can provide the requested data.
@@ -77,18 +73,17 @@ fn wants_entry(options: &CaptureOptions) -> bool {
 }
 
 /// Chooses taps for an interface without an XDP program: tc misses no packets, and leaves the device alone.
-fn without_program(site: &CaptureSite, options: &CaptureOptions) -> Result<Selection> {
-    let tc = |taps| Selection { taps, why: None };
+fn without_program(site: &CaptureSite, options: &CaptureOptions) -> Result<Taps> {
     // The kernel chooses a packet's send queue after tc.
     if options.queue.is_some() && options.direction != Some(Direction::In) {
-        return Ok(tc(vec![Box::new(Packet)]));
+        return Ok(tap(Packet));
     }
     let Err(error) = table::TC.check(options) else {
-        return Ok(tc(vec![Box::new(Tc)]));
+        return Ok(tap(Tc::Asked));
     };
     match table::XDP.check(options) {
         // No packet at this one of many interfaces has the requested data.
-        Ok(()) if site.one_of_any => Ok(tc(Vec::new())),
+        Ok(()) if site.one_of_any => Ok(Vec::new()),
         Ok(()) => {
             Err(error.fix("--tap xdp attaches an XDP program of trawl's own, which sees them"))
         }
@@ -97,81 +92,47 @@ fn without_program(site: &CaptureSite, options: &CaptureOptions) -> Result<Selec
 }
 
 /// Adds tc for sent packets to a tap at XDP, which sees received ones. If trawl chose the tap, both directions are wanted.
-fn with_sent(tap: Box<dyn Tap>, options: &CaptureOptions) -> Result<Selection> {
-    match options.direction {
-        _ if options.with_tc => Ok(Selection {
-            taps: vec![tap, Box::new(Tc)],
-            why: None,
-        }),
-        None if options.tap == TapChoice::Auto && !wants_verdicts(options) => Ok(Selection {
-            taps: vec![tap, Box::new(TcEgress)],
-            why: None,
-        }),
-        None | Some(Direction::In) => Ok(Selection {
-            taps: vec![tap],
-            why: None,
-        }),
-        Some(Direction::Both) => Ok(Selection {
-            taps: vec![tap, Box::new(TcEgress)],
-            why: None,
-        }),
-        // The table refuses this.
-        Some(Direction::Out) => Ok(Selection {
-            taps: vec![tap],
-            why: None,
-        }),
-    }
+fn with_sent(tap: Box<dyn Tap>, options: &CaptureOptions) -> Taps {
+    let sent: Option<Box<dyn Tap>> = match options.direction {
+        _ if options.with_tc => Some(Box::new(Tc::Asked)),
+        None if options.tap == TapChoice::Auto && !wants_verdicts(options) => {
+            Some(Box::new(Tc::Sent))
+        }
+        Some(Direction::Both) => Some(Box::new(Tc::Sent)),
+        // The table refuses sent packets alone.
+        None | Some(Direction::In | Direction::Out) => None,
+    };
+    std::iter::once(tap).chain(sent).collect()
 }
 
-fn automatic(site: &CaptureSite, options: &CaptureOptions) -> Result<Selection> {
-    let because = |mut selection: Selection, why: TapReason| {
-        selection.why = Some(why);
-        Ok(selection)
-    };
+fn automatic(site: &CaptureSite, options: &CaptureOptions) -> Result<(Taps, TapReason)> {
     if site.interface.link_type != LINKTYPE_ETHERNET {
-        let packet = Selection {
-            taps: vec![Box::new(Packet)],
-            why: None,
-        };
-        return because(packet, TapReason::NotEthernet);
+        return Ok((tap(Packet), TapReason::NotEthernet));
     }
     if options.direction == Some(Direction::Out) {
-        let tc = Selection {
-            taps: vec![Box::new(Tc)],
-            why: None,
-        };
-        return because(tc, TapReason::SentOnly);
+        return Ok((tap(Tc::Asked), TapReason::SentOnly));
     }
     if options.hook.is_some() {
-        return because(with_sent(Box::new(Hook), options)?, TapReason::HookNamed);
+        return Ok((with_sent(Box::new(Hook), options), TapReason::HookNamed));
     }
     if options.programs.is_some() {
-        return because(
-            with_sent(Box::new(Trace), options)?,
-            TapReason::ProgramNamed,
-        );
+        return Ok((with_sent(Box::new(Trace), options), TapReason::ProgramNamed));
     }
     let Some(present) = site.interface.xdp_attached(site.namespace.as_ref())? else {
-        return because(without_program(site, options)?, TapReason::NoProgram);
+        return Ok((without_program(site, options)?, TapReason::NoProgram));
     };
     if let Some(error) = site.may_not_look() {
         return Err(error);
     }
     if xdp::is_trawls(&present) {
-        return because(without_program(site, options)?, TapReason::OtherCapture);
+        return Ok((without_program(site, options)?, TapReason::OtherCapture));
     }
     if hook::is_there(&present) && !(wants_entry(options) && trace::refusal().is_none()) {
-        return because(with_sent(Box::new(Hook), options)?, TapReason::HasHookMap);
+        return Ok((with_sent(Box::new(Hook), options), TapReason::HasHookMap));
     }
     match trace::refusal() {
-        None => because(with_sent(Box::new(Trace), options)?, TapReason::CanBeTraced),
-        Some(_) if site.one_of_any => because(
-            Selection {
-                taps: vec![Box::new(Packet)],
-                why: None,
-            },
-            TapReason::CannotBeTraced,
-        ),
+        None => Ok((with_sent(Box::new(Trace), options), TapReason::CanBeTraced)),
+        Some(_) if site.one_of_any => Ok((tap(Packet), TapReason::CannotBeTraced)),
         Some(answer) => Err(trace::refused(site, &present, answer)),
     }
 }

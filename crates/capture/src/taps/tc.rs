@@ -35,7 +35,12 @@ use clsact::ClsactFilter;
 const TC_ACT_UNSPEC: i32 = -1;
 
 #[derive(Debug)]
-pub struct Tc;
+pub enum Tc {
+    /// For the directions asked for.
+    Asked,
+    /// For sent packets alone, next to an XDP tap, which sees received ones.
+    Sent,
+}
 
 impl Tap for Tc {
     fn facts(&self) -> &'static Facts {
@@ -48,10 +53,11 @@ impl Tap for Tc {
         site: &CaptureSite,
         assembly: &mut Assembly,
     ) -> Result<Box<dyn AttachedTap>> {
-        // Packets sent on the loopback interface are received there too, and would be recorded twice.
-        let direction = match assembly.options.direction {
-            None if site.interface.loopback => Direction::In,
-            direction => direction.unwrap_or(Direction::Both),
+        let direction = match (self, assembly.options.direction) {
+            (Self::Sent, _) => Direction::Out,
+            // Packets sent on the loopback interface are received there too, and would be recorded twice.
+            (Self::Asked, None) if site.interface.loopback => Direction::In,
+            (Self::Asked, direction) => direction.unwrap_or(Direction::Both),
         };
         let mut tap = AttachedTc {
             site: site.clone(),
@@ -65,32 +71,6 @@ impl Tap for Tc {
         if direction.includes_out() {
             tap.add(Side::Egress, index, site, assembly)?;
         }
-        Ok(Box::new(tap))
-    }
-}
-
-/// The tc tap for sent packets only, next to an XDP tap, which sees received packets.
-#[derive(Debug)]
-pub struct TcEgress;
-
-impl Tap for TcEgress {
-    fn facts(&self) -> &'static Facts {
-        &table::TC
-    }
-
-    fn attach(
-        &self,
-        index: usize,
-        site: &CaptureSite,
-        assembly: &mut Assembly,
-    ) -> Result<Box<dyn AttachedTap>> {
-        let mut tap = AttachedTc {
-            site: site.clone(),
-            sides: Vec::new(),
-            clsact: Vec::new(),
-            entries: Vec::new(),
-        };
-        tap.add(Side::Egress, index, site, assembly)?;
         Ok(Box::new(tap))
     }
 }
@@ -269,10 +249,9 @@ impl AttachedTc {
             hook,
         };
         if assembly.serves_many() {
-            let name = if filtered {
-                "trawl_tc_mf"
-            } else {
-                "trawl_tc_m"
+            let name = match filtered {
+                true => "trawl_tc_mf",
+                false => "trawl_tc_m",
             };
             let likeness =
                 assembly.for_many(name, &mut config, site, PacketStructure::SocketBuffer)?;

@@ -12,6 +12,7 @@ use trawl_bpf::object::{self, TapProgram};
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_bpf::table::Table;
 use trawl_bpf::{info, link};
+use trawl_packet::pcapng::block::DIRECTION_INBOUND;
 use trawl_ring::Rings;
 use trawl_sys::netlink::{XdpAttachment, XdpMode};
 use trawl_sys::netns::{self, run_maybe_in};
@@ -35,7 +36,6 @@ const NAME: &str = "the capture's program";
 /// Name of the hook in the tables of interfaces.
 const HOOK: &str = "xdp";
 const XDP_PASS: u32 = 2;
-const DIRECTION_INBOUND: u32 = 1;
 
 #[derive(Debug)]
 pub struct Xdp;

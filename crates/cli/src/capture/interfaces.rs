@@ -108,9 +108,8 @@ pub(crate) fn list(plan: &CapturePlan, as_json: bool) -> Result<ExitCode> {
         let Ok(site) = CaptureSite::find(&link.name, netns) else {
             continue;
         };
-        let selection = select(&site, options);
-        let (taps, refusal) = match selection {
-            Ok(selection) => (selection.taps.iter().map(|tap| tap.name()).collect(), None),
+        let (taps, refusal) = match select(&site, options) {
+            Ok((taps, _)) => (taps.iter().map(|tap| tap.name()).collect(), None),
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
         rows.push(Row {

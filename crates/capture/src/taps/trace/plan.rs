@@ -12,6 +12,7 @@ use trawl_bpf::object::{self, TapProgram};
 use trawl_bpf::program::{self, LoadOptions, Traced};
 use trawl_bpf::{link, map};
 use trawl_filter::lower::Target;
+use trawl_packet::pcapng::block::DIRECTION_INBOUND;
 use trawl_ring::Rings;
 use trawl_sys::{Error, Result, errno, events};
 
@@ -22,7 +23,6 @@ use crate::filter::Block;
 use crate::options::{At, CaptureOptions};
 use crate::point::{Carries, PointIds};
 
-const DIRECTION_INBOUND: u32 = 1;
 const ACTIONS: u32 = 5;
 /// Map in bpf/tap_trace.bpf.c.
 const SCRATCH: &str = "trace_scratch";
