@@ -1,7 +1,7 @@
 //! Arenas: memory that programs and user space share, at one address in every process.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::param::page_size;
 use trawl_sys::memory::Mapping;
@@ -106,11 +106,7 @@ impl AsFd for SharedArray {
 
 /// Creates a map with one slot for a map like this one.
 pub fn create_slot(name: &str, like: BorrowedFd<'_>) -> Result<OwnedFd> {
-    let kind = libbpf_sys::BPF_MAP_TYPE_ARRAY_OF_MAPS;
-    map::create_with(name, kind, (4, 4), 1, |opts| {
-        opts.inner_map_fd = like.as_raw_fd() as u32;
-    })
-    .map_err(|e| Error::os(format!("cannot make the map {name}"), e))
+    map::create_array_of_maps(name, like, 1)
 }
 
 /// Puts a map into the slot. When this returns, no program uses the previous one.

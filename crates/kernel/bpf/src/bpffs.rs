@@ -245,6 +245,10 @@ fn open_kind(path: &Path, kind: &str, word: &str) -> Result<OwnedFd> {
     let fd = open(path).map_err(|e| explain(what(), path, e))?;
     match kind_of(&fd) {
         Some(found) if found == kind => Ok(fd),
+        Some(PROGRAM) => Err(Error::failed(
+            what(),
+            format!("a program is pinned there, not a {word}"),
+        )),
         _ => Err(Error::failed(
             what(),
             format!("the pinned object is not a {word}"),
@@ -254,16 +258,7 @@ fn open_kind(path: &Path, kind: &str, word: &str) -> Result<OwnedFd> {
 
 /// Opens a pinned map.
 pub fn open_map(path: &Path) -> Result<OwnedFd> {
-    let what = || format!("cannot open the map {}", path.display());
-    let fd = open(path).map_err(|e| explain(what(), path, e))?;
-    match kind_of(&fd) {
-        Some(MAP) => Ok(fd),
-        Some(PROGRAM) => Err(Error::failed(
-            what(),
-            "a program is pinned there, not a map",
-        )),
-        _ => Err(Error::failed(what(), "the pinned object is not a map")),
-    }
+    open_kind(path, MAP, "map")
 }
 
 /// Returns the path at which a map is pinned, if it is.

@@ -59,9 +59,11 @@ fn words(name: &[std::os::raw::c_char]) -> String {
         .unwrap_or_default()
 }
 
-fn fill<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
+/// Fills one of the structures with which the kernel describes maps, programs and links. Arrays that it points to must
+/// have room for as many records as it says.
+pub(crate) fn fill<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
     let mut length = size_of::<T>() as u32;
-    // SAFETY: the kernel writes at most `length` bytes into `info`, which is that large.
+    // SAFETY: the kernel writes at most `length` bytes into `info`, which is that large, and as many records as fit.
     let result = unsafe {
         libbpf_sys::bpf_obj_get_info_by_fd(fd.as_raw_fd(), (&raw mut *info).cast(), &mut length)
     };

@@ -4,6 +4,7 @@ pub mod arena;
 pub mod bpffs;
 pub mod classic_check;
 pub mod deadline;
+mod entry;
 pub mod functions;
 pub mod info;
 pub mod kallsyms;

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use trawl_sys::{Error, Result};
 
-use super::{c_name, check, opts, owned};
+use super::{c_name, entry, opts, owned};
 use crate::layout::Shared;
 
 pub const PROG_ARRAY: u32 = libbpf_sys::BPF_MAP_TYPE_PROG_ARRAY;
@@ -100,7 +100,7 @@ pub fn create_prog_array(name: &str, entries: u32) -> Result<OwnedFd> {
 }
 
 /// Creates an array of maps like this one.
-pub fn create_array_of_maps(name: &str, like: &OwnedFd, entries: u32) -> Result<OwnedFd> {
+pub fn create_array_of_maps(name: &str, like: BorrowedFd<'_>, entries: u32) -> Result<OwnedFd> {
     let kind = libbpf_sys::BPF_MAP_TYPE_ARRAY_OF_MAPS;
     create_with(name, kind, (4, 4), entries, |opts| {
         opts.inner_map_fd = like.as_raw_fd() as u32;
@@ -112,15 +112,7 @@ pub fn create_array_of_maps(name: &str, like: &OwnedFd, entries: u32) -> Result<
 pub fn set_program(map: BorrowedFd<'_>, slot: u32, program: BorrowedFd<'_>) -> io::Result<()> {
     let fd = program.as_raw_fd();
     // SAFETY: key and value are four bytes each, as program arrays have them.
-    let result = unsafe {
-        libbpf_sys::bpf_map_update_elem(
-            map.as_raw_fd(),
-            (&raw const slot).cast(),
-            (&raw const fd).cast(),
-            0,
-        )
-    };
-    check(result).map(drop)
+    unsafe { entry::update(map, &raw const slot, &raw const fd, entry::ANY) }
 }
 
 /// Assigns a socket to a queue of a map of AF_XDP sockets.
@@ -132,12 +124,7 @@ pub fn set_socket(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>) -> io
 /// Empties a slot; succeeds if it is empty already.
 pub fn clear_program(map: BorrowedFd<'_>, slot: u32) -> io::Result<()> {
     // SAFETY: the key is four bytes.
-    let result =
-        unsafe { libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), (&raw const slot).cast()) };
-    match check(result) {
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        other => other.map(drop),
-    }
+    unsafe { entry::delete(map, &raw const slot) }.map(drop)
 }
 
 /// Puts a program into a slot, or empties it.
@@ -156,18 +143,8 @@ pub fn put_program(
 pub fn program_in(map: BorrowedFd<'_>, slot: u32) -> io::Result<Option<u32>> {
     let mut id = 0u32;
     // SAFETY: key and value are four bytes each.
-    let result = unsafe {
-        libbpf_sys::bpf_map_lookup_elem(
-            map.as_raw_fd(),
-            (&raw const slot).cast(),
-            (&raw mut id).cast(),
-        )
-    };
-    match check(result) {
-        Ok(_) => Ok(Some(id)),
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-        Err(e) => Err(e),
-    }
+    let found = unsafe { entry::lookup(map, &raw const slot, &raw mut id) }?;
+    Ok(found.then_some(id))
 }
 
 /// Replaces a program wherever it is in an array, or removes it.
@@ -191,15 +168,7 @@ pub fn write<T: Shared>(map: BorrowedFd<'_>, slot: u32, value: &T) -> io::Result
         return Err(io::ErrorKind::InvalidInput.into());
     }
     // SAFETY: the key is four bytes, and the value as long as the map's, as was just checked.
-    let result = unsafe {
-        libbpf_sys::bpf_map_update_elem(
-            map.as_raw_fd(),
-            (&raw const slot).cast(),
-            std::ptr::from_ref(value).cast(),
-            0,
-        )
-    };
-    check(result).map(drop)
+    unsafe { entry::update(map, &raw const slot, value, entry::ANY) }
 }
 
 /// Returns the bytes of an array's entry.
@@ -207,14 +176,10 @@ pub fn read(map: BorrowedFd<'_>, slot: u32) -> io::Result<Vec<u8>> {
     // The kernel rounds values of arrays up to eight bytes, and copies as many as the map was made with.
     let mut value = vec![0; (info(map)?.value_size as usize).next_multiple_of(8)];
     // SAFETY: the key is four bytes, and there is room for a whole value.
-    let result = unsafe {
-        libbpf_sys::bpf_map_lookup_elem(
-            map.as_raw_fd(),
-            (&raw const slot).cast(),
-            value.as_mut_ptr().cast(),
-        )
-    };
-    check(result).map(|_| value)
+    match unsafe { entry::lookup(map, &raw const slot, value.as_mut_ptr()) }? {
+        true => Ok(value),
+        false => Err(io::Error::from_raw_os_error(libc::ENOENT)),
+    }
 }
 
 /// Opens an existing map.

@@ -2,7 +2,6 @@
 //! relocated, and trawl itself loads them, so that it controls the flags and can splice in instructions.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use libbpf_rs::AsRawLibbpf as _;
@@ -97,7 +96,7 @@ pub use list::ALL;
 /// One tap program, ready to be loaded with different flags.
 #[derive(Debug)]
 pub struct TapProgram {
-    object: NonNull<libbpf_sys::bpf_object>,
+    object: OpenObject,
     instructions: Vec<Insn>,
     /// Insertion points for filters that no packet reaches with this configuration, for example because none of its
     /// verdicts is wanted.
@@ -136,7 +135,7 @@ impl TapProgram {
             }
         }
         for mut one in open.progs_mut() {
-            let wanted = one.name().to_string_lossy() == program;
+            let wanted = one.name() == program;
             one.set_autoload(wanted);
         }
         let mut prepared = Self::relocate(open, program)?;
@@ -157,31 +156,22 @@ impl TapProgram {
     }
 
     fn relocate(open: OpenObject, program: &str) -> Result<Self> {
-        let object = open.take_ptr();
-        let mut prepared = Self {
-            object,
-            instructions: Vec::new(),
+        let what = || format!("cannot prepare the program {program}");
+        // SAFETY: the object is live and not loaded.
+        let result = unsafe { libbpf_sys::bpf_object__prepare(open.as_libbpf_object().as_ptr()) };
+        super::check(result).map_err(|e| Error::os(what(), e))?;
+        let prepared = open.progs().find(|one| one.name() == program);
+        let Some(prepared) = prepared.map(|one| one.insns()) else {
+            return Err(Error::failed(what(), "it is not in the object"));
+        };
+        // SAFETY: both types of an instruction have the kernel's layout.
+        let instructions =
+            unsafe { std::slice::from_raw_parts(prepared.as_ptr().cast(), prepared.len()) };
+        Ok(Self {
+            instructions: instructions.to_vec(),
+            object: open,
             unreachable: Vec::new(),
-        };
-        // SAFETY: `object` is a live object that only `prepared` owns now.
-        let result = unsafe { libbpf_sys::bpf_object__prepare(object.as_ptr()) };
-        super::check(result)
-            .map_err(|e| Error::os(format!("cannot prepare the program {program}"), e))?;
-        let name = std::ffi::CString::new(program).unwrap_or_default();
-        // SAFETY: the object is live, the name ends with a zero; the returned instructions belong to the object and
-        // are copied before anything else is done to it.
-        prepared.instructions = unsafe {
-            let one = libbpf_sys::bpf_object__find_program_by_name(object.as_ptr(), name.as_ptr());
-            if one.is_null() {
-                return Err(Error::failed(
-                    format!("cannot prepare the program {program}"),
-                    "it is not in the object",
-                ));
-            }
-            let count = libbpf_sys::bpf_program__insn_cnt(one) as usize;
-            std::slice::from_raw_parts(libbpf_sys::bpf_program__insns(one).cast(), count).to_vec()
-        };
-        Ok(prepared)
+        })
     }
 
     /// Inserts a filter into the program.
@@ -217,17 +207,10 @@ impl TapProgram {
         let name = std::ffi::CString::new(name).ok()?;
         // SAFETY: the object is live; the descriptor stays open while it is, which the returned borrow ensures.
         unsafe {
-            let fd =
-                libbpf_sys::bpf_object__find_map_fd_by_name(self.object.as_ptr(), name.as_ptr());
+            let object = self.object.as_libbpf_object().as_ptr();
+            let fd = libbpf_sys::bpf_object__find_map_fd_by_name(object, name.as_ptr());
             (fd >= 0).then(|| BorrowedFd::borrow_raw(fd))
         }
-    }
-}
-
-impl Drop for TapProgram {
-    fn drop(&mut self) {
-        // SAFETY: the object is ours alone and is not used after this.
-        unsafe { libbpf_sys::bpf_object__close(self.object.as_ptr()) };
     }
 }
 
@@ -381,7 +364,7 @@ impl Plain {
         quiet_libbpf();
         let mut open = ObjectBuilder::default().open_memory(object).map_err(fail)?;
         for mut one in open.progs_mut() {
-            let wanted = one.name().to_string_lossy() == program;
+            let wanted = one.name() == program;
             one.set_autoload(wanted);
             if wanted && program.ends_with(WITHOUT_ATTACH_TYPE) {
                 // SAFETY: the program belongs to `open`, which is alive and not loaded yet.
@@ -396,7 +379,7 @@ impl Plain {
         let object = open.load().map_err(fail)?;
         let program = object
             .progs()
-            .find(|one| one.name().to_string_lossy() == program)
+            .find(|one| one.name() == program)
             .ok_or_else(|| {
                 Error::failed(
                     format!("cannot load the program {program}"),
@@ -414,10 +397,7 @@ impl Plain {
     }
 
     pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
-        let map = self
-            .object
-            .maps()
-            .find(|map| map.name().to_string_lossy() == name)?;
+        let map = self.object.maps().find(|map| map.name() == name)?;
         // SAFETY: the descriptor belongs to the object, which the returned borrow keeps alive.
         Some(unsafe { BorrowedFd::borrow_raw(map.as_fd().as_raw_fd()) })
     }

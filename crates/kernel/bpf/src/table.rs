@@ -4,11 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::check;
+pub use super::entry::{ANY, NEW_ONLY};
+use super::entry::{delete, exists, lookup, update};
 use super::info::{self, MapInfo};
-
-/// `BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`.
-pub const ANY: u64 = libbpf_sys::BPF_ANY as u64;
-pub const NEW_ONLY: u64 = libbpf_sys::BPF_NOEXIST as u64;
 
 /// An open map with its key and value sizes.
 #[derive(Debug)]
@@ -65,15 +63,7 @@ impl Table {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         // SAFETY: key and value are as long as the kernel expects, which has just been checked.
-        let result = unsafe {
-            libbpf_sys::bpf_map_update_elem(
-                self.fd.as_raw_fd(),
-                key.as_ptr().cast(),
-                value.as_ptr().cast(),
-                flags,
-            )
-        };
-        check(result).map(drop)
+        unsafe { update(self.as_fd(), key.as_ptr(), value.as_ptr(), flags) }
     }
 
     /// Returns the value under a key, if it has one; from per-CPU maps all values, each padded to eight bytes.
@@ -81,73 +71,47 @@ impl Table {
         self.check_key(key)?;
         let mut value = vec![0u8; self.value_length];
         // SAFETY: the key is as long as the kernel reads, the value as long as it writes.
-        let result = unsafe {
-            libbpf_sys::bpf_map_lookup_elem(
-                self.fd.as_raw_fd(),
-                key.as_ptr().cast(),
-                value.as_mut_ptr().cast(),
-            )
-        };
-        match check(result) {
-            Ok(_) => Ok(Some(value)),
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-            Err(e) => Err(e),
-        }
+        let found = unsafe { lookup(self.as_fd(), key.as_ptr(), value.as_mut_ptr()) }?;
+        Ok(found.then_some(value))
     }
 
     /// Removes an entry; returns true if it existed.
     pub fn delete(&self, key: &[u8]) -> io::Result<bool> {
         self.check_key(key)?;
         // SAFETY: the key is as long as the kernel reads.
-        let result =
-            unsafe { libbpf_sys::bpf_map_delete_elem(self.fd.as_raw_fd(), key.as_ptr().cast()) };
-        match check(result) {
-            Ok(_) => Ok(true),
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-            Err(e) => Err(e),
-        }
+        unsafe { delete(self.as_fd(), key.as_ptr()) }
     }
 
     /// Returns all keys; entries that are added or removed meanwhile may be missing.
     pub fn keys(&self) -> io::Result<Vec<Vec<u8>>> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
-        loop {
-            let mut next = vec![0u8; self.about.key_size as usize];
-            let last = keys.last().map_or(std::ptr::null(), |key| key.as_ptr());
-            // SAFETY: the last key is null or of full length, and the next one has room for it.
-            let result = unsafe {
-                libbpf_sys::bpf_map_get_next_key(
-                    self.fd.as_raw_fd(),
-                    last.cast(),
-                    next.as_mut_ptr().cast(),
-                )
-            };
-            match check(result) {
-                // A key that was removed meanwhile sends the kernel back to the first one.
-                Ok(_) if keys.len() > self.about.max_entries as usize => return Ok(keys),
-                Ok(_) => keys.push(next),
-                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(keys),
-                Err(e) => return Err(e),
-            }
+        // A key that was removed meanwhile sends the kernel back to the first one.
+        while keys.len() <= self.about.max_entries as usize
+            && let Some(next) = self.key_after(keys.last())?
+        {
+            keys.push(next);
         }
+        Ok(keys)
     }
 
     /// Returns true if the map has any entry; arrays always have all of theirs.
     pub fn has_entries(&self) -> io::Result<bool> {
-        let mut first = vec![0u8; self.about.key_size as usize];
-        // SAFETY: without a key the kernel gives the first one, for which there is room.
+        Ok(self.key_after(None)?.is_some())
+    }
+
+    /// Returns the key after this one of the map's, or the first key.
+    fn key_after(&self, last: Option<&Vec<u8>>) -> io::Result<Option<Vec<u8>>> {
+        let mut next = vec![0u8; self.about.key_size as usize];
+        let last = last.map_or(std::ptr::null(), |key| key.as_ptr());
+        // SAFETY: the last key is null or of full length, and the next one has room for it.
         let result = unsafe {
             libbpf_sys::bpf_map_get_next_key(
                 self.fd.as_raw_fd(),
-                std::ptr::null(),
-                first.as_mut_ptr().cast(),
+                last.cast(),
+                next.as_mut_ptr().cast(),
             )
         };
-        match check(result) {
-            Ok(_) => Ok(true),
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-            Err(e) => Err(e),
-        }
+        Ok(exists(result)?.then_some(next))
     }
 
     fn check_key(&self, key: &[u8]) -> io::Result<()> {

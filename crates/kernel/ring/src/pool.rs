@@ -65,7 +65,11 @@ impl Pool {
             true => {
                 let memory = Mapping::reserved(geometry.stride() * geometry.banks())?;
                 let first = new_bank(geometry)?;
-                let map = map::create_array_of_maps("trawl_pool", &first, geometry.banks() as u32)?;
+                let map = map::create_array_of_maps(
+                    "trawl_pool",
+                    first.as_fd(),
+                    geometry.banks() as u32,
+                )?;
                 let rest = (1..banks).map(|_| new_bank(geometry));
                 for (bank, made) in std::iter::once(Ok(first)).chain(rest).enumerate() {
                     let made = made?;
