@@ -86,7 +86,7 @@ impl OpenChunk {
     }
 
     /// Returns the bytes of pcapng so far.
-    pub fn len(&self) -> u64 {
+    pub fn uncompressed(&self) -> u64 {
         self.writer.taken()
     }
 

@@ -158,7 +158,7 @@ impl Chunker {
             None => self.put(row, |chunk| chunk.other(&bytes)),
         }
         let open = self.rows[row].open.as_ref();
-        if open.is_some_and(|chunk| chunk.len() >= self.bounds.chunk_bytes) {
+        if open.is_some_and(|chunk| chunk.uncompressed() >= self.bounds.chunk_bytes) {
             self.seal(row);
             self.open(row);
         }

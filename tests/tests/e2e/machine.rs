@@ -62,7 +62,7 @@ impl Place {
         for directory in [
             machine.join("kernel/boot"),
             machine.join("busybox/bin"),
-            self.target().join("vm"),
+            self.target().join("debug"),
             modules.clone(),
         ] {
             fs::create_dir_all(directory).expect("a directory");
@@ -75,7 +75,8 @@ impl Place {
             machine.join("busybox.ready"),
             machine.join("kernel/boot/vmlinuz-6.1"),
             modules.join("modules.dep"),
-            self.target().join("vm/trawl"),
+            self.target().join("debug/trawl"),
+            self.target().join("debug/trawl-bench"),
         ] {
             fs::write(file, "").expect("a file");
         }
