@@ -7,12 +7,12 @@
 //! use std::time::Duration;
 //!
 //! use trawl_sys::Result;
-//! use trawl_pipeline::{Blocks, Outcome, Pressure, Writer};
+//! use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 //! use trawl_capture::TapChoice;
 //! use trawl_capture::summary::Summary;
-//! use trawl_capture::assembly::Host;
+//! use trawl_capture::assembly::HostFeatures;
 //! use trawl_capture::event::Event;
-//! use trawl_capture::options::{Memory, Options};
+//! use trawl_capture::options::{CaptureOptions, Memory};
 //! use trawl_capture::point::Point;
 //! use trawl_capture::session::{self, Observer};
 //! use trawl_capture::capture_site::CaptureSite;
@@ -30,8 +30,8 @@
 //!         Ok(Pressure::Idle)
 //!     }
 //!
-//!     fn finish(&mut self) -> Outcome {
-//!         Outcome::default()
+//!     fn finish(&mut self) -> WriteOutcome {
+//!         WriteOutcome::default()
 //!     }
 //! }
 //!
@@ -45,10 +45,10 @@
 //!
 //! fn capture() -> Result<()> {
 //!     let sites = [CaptureSite::find("lo", None)?];
-//!     let mut options = Options::new(TapChoice::Packet, Memory::total(16 << 20));
+//!     let mut options = CaptureOptions::new(TapChoice::Packet, Memory::total(16 << 20));
 //!     options.duration = Some(Duration::from_millis(50));
 //!     let mut file = Kept(Vec::new());
-//!     let attached = session::attach(&sites, &options, Host::this(), &mut Quiet)?;
+//!     let attached = session::attach(&sites, &options, HostFeatures::this(), &mut Quiet)?;
 //!     let (summary, _) = attached.keep_rights().run(&mut file, &mut Quiet)?;
 //!     assert_eq!(file.0[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
 //!     let total = summary.total;

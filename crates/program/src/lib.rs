@@ -3,7 +3,7 @@
 //! Example of attaching a program that stays on an interface after the command has ended:
 //!
 //! ```no_run
-//! use trawl_attach::{Request, Site};
+//! use trawl_attach::{AttachRequest, Site};
 //! use trawl_program::{Installed, install, load::Source};
 //! # fn main() -> trawl_sys::Result<()> {
 //! let site = Site::find("red:veth0", None)?;             // an interface in a namespace
@@ -11,7 +11,7 @@
 //! source.choose(Some("filter"))?;                        // by name; None where there is only one
 //! source.set_variable("limit", &1000u32.to_ne_bytes())?; // const volatile __u32 limit
 //! source.set_entries("rules", 100_000)?;
-//! let put = install::put_alone(&site, source, &Request::default(), |program| {
+//! let put = install::put_alone(&site, source, &AttachRequest::default(), |program| {
 //!     let rules = program.map("rules");                  // the verifier has seen it; maps can be filled
 //!     Ok(())
 //! })?;

@@ -1,4 +1,4 @@
-//! Commands beside tcpdump, tshark and capinfos.
+//! Commands compared with tcpdump, tshark and capinfos.
 
 mod demo;
 mod filter;

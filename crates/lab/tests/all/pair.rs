@@ -276,7 +276,7 @@ fn leftovers_are_cleaned_and_labs_in_use_are_kept() {
         return;
     }
     let pair = Pair::new(&PairOptions::default()).unwrap();
-    let name = "leftovers_are_cleaned_and_labs_in_use_are_kept";
+    let name = "pair::leftovers_are_cleaned_and_labs_in_use_are_kept";
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
         .env(CHILD, "1")

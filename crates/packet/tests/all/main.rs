@@ -1,4 +1,4 @@
-//! Written, built and read files beside Wireshark's tools.
+//! Written, built and read files compared with Wireshark's tools.
 
 mod build;
 mod common;

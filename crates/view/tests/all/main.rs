@@ -1,4 +1,4 @@
-//! The printer beside tcpdump, and on any bytes.
+//! The printer compared with tcpdump, and on any bytes.
 
 #[path = "../../../packet/tests/all/common/mod.rs"]
 mod common;
