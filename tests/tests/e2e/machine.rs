@@ -62,7 +62,7 @@ impl Place {
         for directory in [
             machine.join("kernel/boot"),
             machine.join("busybox/bin"),
-            self.target().join("debug"),
+            self.target().join("vm"),
             modules.clone(),
         ] {
             fs::create_dir_all(directory).expect("a directory");
@@ -75,8 +75,8 @@ impl Place {
             machine.join("busybox.ready"),
             machine.join("kernel/boot/vmlinuz-6.1"),
             modules.join("modules.dep"),
-            self.target().join("debug/trawl"),
-            self.target().join("debug/trawl-bench"),
+            self.target().join("vm/trawl"),
+            self.target().join("vm/trawl-bench"),
         ] {
             fs::write(file, "").expect("a file");
         }
