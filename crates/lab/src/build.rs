@@ -99,6 +99,10 @@ pub(crate) fn build(id: &str, topology: &Topology) -> Result<Guard> {
         }
     }
     for (node, inside) in topology.nodes.iter().zip(&made) {
+        // After the links: an interface made in a namespace that forwards joins groups of routers, and reports that.
+        if node.forward {
+            forward(inside)?;
+        }
         routes(topology, node, inside)?;
         if let (true, Some((number, _, side))) = (node.ipip, topology.links_of(&node.name).next()) {
             let mut netlink = Netlink::inside(inside)?;
@@ -298,18 +302,21 @@ fn run(command: &mut Command) -> Result<()> {
     Err(Error::failed(what, said.trim().to_owned()))
 }
 
+fn forward(inside: &Namespace) -> Result<()> {
+    let families = ["ipv4", "ipv6"];
+    let settings = families.map(|family| (format!("net/{family}/conf/all/forwarding"), "1"));
+    set(&settings, inside)
+}
+
 fn sysctls(node: &Node, inside: &Namespace) -> Result<()> {
-    let mut settings: Vec<(String, &str)> = Vec::new();
-    if node.forward {
-        settings.extend(
-            ["ipv4", "ipv6"].map(|family| (format!("net/{family}/conf/all/forwarding"), "1")),
-        );
-    }
-    settings.extend(
-        node.sysctl
-            .iter()
-            .map(|(key, value)| (key.replace('.', "/"), value.as_str())),
-    );
+    let settings = node.sysctl.iter();
+    let settings: Vec<(String, &str)> = settings
+        .map(|(key, value)| (key.replace('.', "/"), value.as_str()))
+        .collect();
+    set(&settings, inside)
+}
+
+fn set(settings: &[(String, &str)], inside: &Namespace) -> Result<()> {
     if settings.is_empty() {
         return Ok(());
     }
