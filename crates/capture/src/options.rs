@@ -51,6 +51,55 @@ impl fmt::Display for TapChoice {
     }
 }
 
+/// The taps of a capture: one, and the two that may be added to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taps {
+    pub tap: TapChoice,
+    /// The tc tap next to one at XDP.
+    pub with_tc: bool,
+    pub with_drops: bool,
+}
+
+impl Taps {
+    /// Combines taps; without a choice, the tap is chosen by what is attached.
+    pub fn of(choices: &[TapChoice]) -> Result<Self> {
+        let at_xdp =
+            |tap: &TapChoice| matches!(tap, TapChoice::Auto | TapChoice::Xdp | TapChoice::Tailcall);
+        let with_tc = choices.contains(&TapChoice::Tc) && choices.iter().any(at_xdp);
+        let with_drops = choices.contains(&TapChoice::Drop);
+        let is_added =
+            |tap: &TapChoice| *tap == TapChoice::Drop || (*tap == TapChoice::Tc && with_tc);
+        let mut others = choices.iter().copied().filter(|tap| !is_added(tap));
+        let tap = match (others.next(), with_drops) {
+            (Some(tap), _) => tap,
+            (None, true) => TapChoice::Drop,
+            (None, false) => TapChoice::Auto,
+        };
+        if others.next().is_some() {
+            return Err(Error::usage(
+                "cannot use these taps together",
+                "only tc can be combined with xdp or tailcall, and drop with any other tap",
+            )
+            .fix("name one tap, or some of --tap xdp,tc,drop"));
+        }
+        Ok(Self {
+            tap,
+            with_tc,
+            with_drops,
+        })
+    }
+
+    /// Returns the default options of a capture with these taps.
+    pub fn usual(self) -> CaptureOptions {
+        CaptureOptions {
+            with_tc: self.with_tc,
+            drops: self.with_drops.then(Drops::default),
+            promiscuous: true,
+            ..CaptureOptions::new(self.tap, Memory::growing_to(MemorySize::Usual))
+        }
+    }
+}
+
 /// Direction of the wanted packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use trawl_attach::snapshot;
 use trawl_capture::capture_site::CaptureSite;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{At, CaptureOptions, Direction, Programs, Sample};
+use trawl_capture::options::{At, CaptureOptions, Direction, Programs, Sample, Taps};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
 use trawl_capture::taps::table::{self, Facts};
@@ -28,7 +28,7 @@ use trawl_sys::process::own_binary;
 use trawl_sys::{Error, Result, create, errno};
 
 use crate::args::choice;
-use crate::capture::args::{self, DIRECTIONS, ENDS, TapName, Taps};
+use crate::capture::args::{DIRECTIONS, ENDS, TapName};
 use crate::capture::recording;
 use crate::terminal::{say, write_out};
 use crate::{live, units};
@@ -347,7 +347,7 @@ fn run_into_fifo(interface: &str, args: &Args) -> Result<ExitCode> {
 
 /// Returns the plan for the settings of Wireshark's dialog. Fields that the chosen tap lacks are ignored.
 fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
-    let usual = args::usual(&Taps::of(&[asked.tap])?);
+    let usual = Taps::of(&[asked.tap.choice()])?.usual();
     let has_ends = matches!(asked.tap, TapName::Xdp | TapName::Tailcall);
     let has_both = matches!(asked.tap, TapName::Tc | TapName::Packet);
     let at = asked.at.filter(|at| has_ends || *at != At::Exit);

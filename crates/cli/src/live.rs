@@ -6,7 +6,7 @@ use trawl_capture::TapChoice;
 use trawl_capture::assembly::HostFeatures;
 use trawl_capture::event::Event;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize};
+use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize, Taps};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::point::Point;
 use trawl_capture::session::{self, Attached, Ended, Observer};
@@ -19,7 +19,6 @@ use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, events};
 use trawl_view::record::{PacketView, RingPackets};
 
-use crate::capture::args::{self, Taps};
 use crate::{capture, json, terminal};
 
 /// Bytes of each packet that contain its headers.
@@ -87,7 +86,7 @@ impl Wanted {
             with_tc: false,
             with_drops: self.drops && table::DROP.missing().is_empty(),
         };
-        let usual = args::usual(&taps);
+        let usual = taps.usual();
         let expression = self.filter.join(" ");
         let options = CaptureOptions {
             drops: usual.drops.clone().map(|drops| Drops {

@@ -8,8 +8,8 @@ use trawl_bpf::layout::RECORD_MAX_CAPTURED;
 use trawl_capture::TapChoice;
 use trawl_capture::filter::Filter;
 use trawl_capture::options::{
-    At, CaptureOptions, Direction, Drops, Memory, MemorySize, Mode, Programs, Recording, Sample,
-    Stamps, TimeSource,
+    At, CaptureOptions, Direction, Memory, Mode, Programs, Recording, Sample, Stamps, Taps,
+    TimeSource,
 };
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
@@ -305,54 +305,18 @@ impl Environment {
     }
 }
 
-/// The taps of a capture.
-pub(crate) struct Taps {
-    pub(crate) tap: TapChoice,
-    /// The tc tap next to one at XDP.
-    pub(crate) with_tc: bool,
-    pub(crate) with_drops: bool,
-}
-
-impl Taps {
-    pub(crate) fn of(names: &[TapName]) -> Result<Self> {
-        let at_xdp =
-            |tap: &TapName| matches!(tap, TapName::Auto | TapName::Xdp | TapName::Tailcall);
-        let with_tc = names.contains(&TapName::Tc) && names.iter().any(at_xdp);
-        let is_added = |tap: &TapName| *tap == TapName::Drop || (*tap == TapName::Tc && with_tc);
-        let mut others = names.iter().filter(|tap| !is_added(tap));
-        let tap = match others.next() {
-            Some(TapName::Auto) => TapChoice::Auto,
-            Some(TapName::Xdp) => TapChoice::Xdp,
-            Some(TapName::Tailcall) => TapChoice::Tailcall,
-            Some(TapName::Tc) => TapChoice::Tc,
-            Some(TapName::Packet) => TapChoice::Packet,
-            Some(TapName::Pcap) => TapChoice::Pcap,
-            Some(TapName::Dpdk) => TapChoice::Dpdk,
-            Some(TapName::Drop) | None => TapChoice::Drop,
-        };
-        if others.next().is_some() {
-            return Err(Error::usage(
-                "cannot use these taps together",
-                "only tc can be combined with xdp or tailcall, and drop with any other tap",
-            )
-            .fix("name one tap, or some of --tap xdp,tc,drop"));
+impl TapName {
+    pub(crate) fn choice(self) -> TapChoice {
+        match self {
+            Self::Auto => TapChoice::Auto,
+            Self::Xdp => TapChoice::Xdp,
+            Self::Tailcall => TapChoice::Tailcall,
+            Self::Tc => TapChoice::Tc,
+            Self::Packet => TapChoice::Packet,
+            Self::Pcap => TapChoice::Pcap,
+            Self::Dpdk => TapChoice::Dpdk,
+            Self::Drop => TapChoice::Drop,
         }
-        Ok(Self {
-            tap,
-            with_tc,
-            with_drops: names.contains(&TapName::Drop),
-        })
-    }
-}
-
-/// Returns the default options of a capture with these taps.
-pub(crate) fn usual(taps: &Taps) -> CaptureOptions {
-    CaptureOptions {
-        with_tc: taps.with_tc,
-        drops: taps.with_drops.then(Drops::default),
-        snaplen: RECORD_MAX_CAPTURED as u32,
-        promiscuous: true,
-        ..CaptureOptions::new(taps.tap, Memory::growing_to(MemorySize::Usual))
     }
 }
 
@@ -464,7 +428,8 @@ impl Args {
     }
 
     fn taps(&self) -> Result<Taps> {
-        let mut taps = Taps::of(&self.place.tap)?;
+        let choices: Vec<TapChoice> = self.place.tap.iter().map(|name| name.choice()).collect();
+        let mut taps = Taps::of(&choices)?;
         if taps.tap == TapChoice::Auto && self.place.tappable.is_some() {
             taps.tap = TapChoice::Tailcall;
         }
@@ -624,7 +589,7 @@ impl Args {
             trigger,
             promiscuous: !self.place.no_promiscuous,
             peers: self.peers.resolve(),
-            ..usual(&taps)
+            ..taps.usual()
         })
     }
 
