@@ -1,7 +1,5 @@
 //! A running capture, as its agent sees it: a process of `trawl capture` that follows a plan.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
@@ -11,14 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde::Deserialize;
 use trawl_capture::filter::Filter;
-use trawl_capture::options::{CaptureOptions, Drops, Memory, MemorySize, TapChoice};
+use trawl_capture::options::{CaptureOptions, Memory, MemorySize, TapChoice, Taps};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
-use trawl_front::published::{self, Kind, RunningCapture};
+use trawl_front::published::{self, Kind};
 use trawl_front::terminal;
-use trawl_pipeline::account::PacketAccount;
 use trawl_pipeline::plan::StorePlan;
 use trawl_sys::process::{self, own_binary, trawl_binary};
 use trawl_sys::{Error, Result};
@@ -137,13 +133,11 @@ impl Running {
     /// Returns true when the capture first reports that it is attached.
     pub fn became_ready(&mut self) -> bool {
         let mut message = [0; 4096];
-        let mut told = false;
+        let was_ready = self.is_ready;
         while let Ok(length) = self.notices.recv(&mut message) {
-            told |= message[..length].starts_with(READY);
+            self.is_ready |= message[..length].starts_with(READY);
         }
-        let news = told && !self.is_ready;
-        self.is_ready |= told;
-        news
+        self.is_ready && !was_ready
     }
 
     pub fn stop(&self, force: bool) {
@@ -155,13 +149,7 @@ impl Running {
     }
 
     pub fn counts(&self) -> Option<Counts> {
-        let told: RunningCapture = published::of(Kind::Capture, self.child.id())?;
-        Some(counts(
-            told.seen,
-            told.filtered_out,
-            told.recorded,
-            told.lost,
-        ))
+        published::of(Kind::Capture, self.child.id()).map(with_losses)
     }
 
     /// Returns the outcome, once the capture has ended.
@@ -184,37 +172,15 @@ impl Running {
     }
 
     fn counted_at_end(&self) -> Option<Counts> {
-        #[derive(Deserialize)]
-        struct Summary {
-            #[serde(flatten)]
-            total: PacketAccount,
-        }
         let text = std::fs::read(&self.summary.0).ok()?;
-        let Summary { total } = serde_json::from_slice(&text).ok()?;
-        Some(counts(
-            total.seen,
-            total.filtered_out,
-            total.recorded,
-            total.lost,
-        ))
+        serde_json::from_slice(&text).ok().map(with_losses)
     }
 }
 
-fn counts(
-    seen: u64,
-    filtered_out: u64,
-    recorded: u64,
-    lost: BTreeMap<Cow<'static, str>, u64>,
-) -> Counts {
-    let lost = lost.into_iter().filter(|(_, count)| *count > 0);
-    Counts {
-        seen,
-        filtered_out,
-        recorded,
-        lost: lost
-            .map(|(reason, count)| (reason.into_owned(), count))
-            .collect(),
-    }
+/// Leaves out the reasons of no loss.
+fn with_losses(mut counts: Counts) -> Counts {
+    counts.lost.retain(|_, count| *count > 0);
+    counts
 }
 
 /// Passes the capture's messages on to the agent's own output, with the capture's name before them.
@@ -226,40 +192,18 @@ fn relay(name: &str, from: impl BufRead, last: &Mutex<String>) {
     }
 }
 
-/// Returns the taps of these names, as `--tap` has them: the tap, and whether sent and dropped packets are seen too.
-fn taps(names: &[String]) -> Result<(TapChoice, bool, bool)> {
+/// Returns the taps of these names, as `--tap` has them.
+fn taps(names: &[String]) -> Result<Taps> {
     let named = |name: &String| {
         serde_json::from_value::<TapChoice>(name.as_str().into())
             .map_err(|why| Error::usage(format!("cannot use the tap '{name}'"), why))
     };
-    let taps = names.iter().map(named).collect::<Result<Vec<_>>>()?;
-    let at_xdp = |tap: &TapChoice| {
-        !matches!(
-            tap,
-            TapChoice::Tc | TapChoice::Drop | TapChoice::Packet | TapChoice::Pcap | TapChoice::Dpdk
-        )
-    };
-    let with_tc = taps.contains(&TapChoice::Tc) && taps.iter().any(at_xdp);
-    let is_added = |tap: &TapChoice| *tap == TapChoice::Drop || (*tap == TapChoice::Tc && with_tc);
-    let mut others = taps.iter().copied().filter(|tap| !is_added(tap));
-    let with_drops = taps.contains(&TapChoice::Drop);
-    let tap = match (others.next(), with_drops) {
-        (Some(tap), _) => tap,
-        (None, true) => TapChoice::Drop,
-        (None, false) => TapChoice::Auto,
-    };
-    match others.next() {
-        None => Ok((tap, with_tc, with_drops)),
-        Some(_) => Err(Error::usage(
-            format!("cannot use the taps {}", names.join(", ")),
-            "only tc and drop can be added to another one",
-        )),
-    }
+    Taps::of(&names.iter().map(named).collect::<Result<Vec<_>>>()?)
 }
 
 /// Makes the plan of a desired capture.
 fn plan(capture: &Capture, summary: &Path, spool: &Path) -> Result<CapturePlan> {
-    let (tap, with_tc, with_drops) = taps(&capture.taps)?;
+    let usual = taps(&capture.taps)?.usual();
     let memory = Memory {
         size: capture
             .memory_bytes
@@ -267,17 +211,14 @@ fn plan(capture: &Capture, summary: &Path, spool: &Path) -> Result<CapturePlan> 
         at_first: None,
     };
     let expression = capture.filter.trim();
-    let usual = CaptureOptions::new(tap, memory);
     let options = CaptureOptions {
-        with_tc,
-        drops: with_drops.then(Drops::default),
+        memory,
         filter: (!expression.is_empty()).then(|| Filter::Expression(expression.to_owned())),
         snaplen: capture
             .snaplen
             .map_or(usual.snaplen, |most| most.min(usual.snaplen)),
         count: capture.packets,
         duration: capture.duration_seconds.map(Duration::from_secs),
-        promiscuous: true,
         ..usual
     };
     let store = StorePlan {
