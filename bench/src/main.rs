@@ -18,7 +18,7 @@ mod xsk;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::env::CompleteEnv;
 use trawl_front::help;
 
@@ -66,10 +66,9 @@ const EXAMPLES: &str = include_str!("examples.txt");
 fn main() -> ExitCode {
     CompleteEnv::with_factory(Cli::command).complete();
     let command = help::with_examples(Cli::command(), EXAMPLES);
-    let parsed = command.clone().try_get_matches();
-    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let cli: Cli = match trawl_front::parse(command.clone()) {
         Ok(cli) => cli,
-        Err(error) => return trawl_front::refuse(&error),
+        Err(status) => return status,
     };
     trawl_front::end(match cli.command {
         None => commands::run(&cli.run, true),
@@ -79,7 +78,9 @@ fn main() -> ExitCode {
         Some(Command::Peers(args)) => commands::peers(&args),
         Some(Command::Report(args)) => report::command::run(&args),
         Some(Command::ReceiveXsk(args)) => commands::receive_xsk(&args),
-        Some(Command::Man { directory }) => help::write_pages(&directory, command, &[]),
+        Some(Command::Man { directory }) => {
+            help::write_pages(&directory, help::pages(command, &[]))
+        }
     })
 }
 

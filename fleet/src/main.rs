@@ -8,10 +8,10 @@ mod query;
 mod store;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::env::CompleteEnv;
 use cli::{fleet, store as stores, upload};
 use trawl_front::help;
@@ -41,38 +41,31 @@ enum Command {
 const EXAMPLES: &str = include_str!("examples.txt");
 
 /// Returns the names and contents of the manual pages. `trawl` itself writes the one of the command above these.
-fn pages(command: clap::Command) -> io::Result<Vec<(String, Vec<u8>)>> {
+fn pages(command: clap::Command) -> io::Result<help::Pages> {
     let mut pages = help::pages(command, &[])?;
     pages.retain(|(name, _)| name != "trawl.1");
     Ok(pages)
 }
 
-fn write_pages(directory: &Path, command: clap::Command) -> trawl_sys::Result<ExitCode> {
-    let fail = |e| trawl_sys::Error::os(format!("cannot write {}", directory.display()), e);
-    for (name, text) in pages(command).map_err(fail)? {
-        std::fs::write(directory.join(name), text).map_err(fail)?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
 fn main() -> ExitCode {
     CompleteEnv::with_factory(Cli::command).complete();
     let command = help::with_examples(Cli::command(), EXAMPLES);
-    let parsed = command.clone().try_get_matches();
-    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let cli: Cli = match trawl_front::parse(command.clone()) {
         Ok(cli) => cli,
-        Err(error) => return trawl_front::refuse(&error),
+        Err(status) => return status,
     };
     trawl_front::end(match cli.command {
         Command::Store(args) => stores::run(args),
         Command::Fleet(args) => fleet::run(args),
         Command::Upload(args) => upload::run(&args),
-        Command::Man { directory } => write_pages(&directory, command),
+        Command::Man { directory } => help::write_pages(&directory, pages(command)),
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]

@@ -7,14 +7,13 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{ArgAction, ValueEnum};
 use trawl_bpf::verifier_log;
 use trawl_io::libpcap::choose_for_filters;
 use trawl_pipeline::plan::Compression;
 use trawl_sys::netns::{CURRENT, Namespace};
-use trawl_sys::{Error, Result, clock};
-use trawl_view::print::{Dump, DumpForm, Precision, PrintOptions, Timestamp};
+use trawl_sys::{Error, Result};
 
 use crate::{completion, outfile, terminal, units};
 
@@ -322,129 +321,6 @@ pub fn filter_in_file(path: &Path) -> Result<String> {
         .lines()
         .map(|line| line.split('#').next().unwrap_or_default().trim());
     Ok(without_comments.collect::<Vec<_>>().join(" "))
-}
-
-/// Options for packets that are printed.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Printing")]
-pub struct LineArgs {
-    /// Show the link layer's header
-    #[arg(short = 'e', hide_short_help = true)]
-    link_header: bool,
-    /// Show numbers instead of names; trawl always does
-    #[arg(short = 'n', action = ArgAction::Count, hide_short_help = true)]
-    numeric: u8,
-    /// Show names without their domain; trawl shows numbers
-    #[arg(short = 'N', hide_short_help = true)]
-    without_domain: bool,
-    /// -t no time, -tt seconds since 1970, -ttt since the last packet, -tttt with the date, -ttttt since the first
-    #[arg(short = 't', action = ArgAction::Count, hide_short_help = true)]
-    time: u8,
-    /// Show the packet's bytes in hex; -xx with the link layer's header
-    #[arg(short = 'x', action = ArgAction::Count, hide_short_help = true)]
-    hex: u8,
-    /// Show the packet's bytes in hex and ASCII; -XX with the link layer's header
-    #[arg(short = 'X', action = ArgAction::Count, hide_short_help = true)]
-    hex_ascii: u8,
-    /// Show the packet's bytes in ASCII
-    #[arg(short = 'A', action = ArgAction::Count, hide_short_help = true)]
-    ascii: u8,
-    /// Show more of each header; more with -vv
-    #[arg(short = 'v', action = ArgAction::Count)]
-    verbosity: u8,
-    /// Show TCP sequence numbers as they are, not from the start of the conversation
-    #[arg(
-        short = 'S',
-        long = "absolute-tcp-sequence-numbers",
-        hide_short_help = true
-    )]
-    absolute_sequence: bool,
-    /// Do not verify checksums: for packets whose checksums the sending card makes
-    #[arg(short = 'K', long = "dont-verify-checksums", hide_short_help = true)]
-    trust_checksums: bool,
-    /// Show a number in front of each packet
-    #[arg(short = '#', long, hide_short_help = true)]
-    number: bool,
-    /// Show times with six digits after the second
-    #[arg(long, conflicts_with = "nano", hide_short_help = true)]
-    micro: bool,
-    /// Show times with nine digits after the second
-    #[arg(long, hide_short_help = true)]
-    nano: bool,
-    /// tcpdump's name for --micro and --nano
-    #[arg(long, value_enum, value_name = "PRECISION", conflicts_with_all = ["micro", "nano"], hide_short_help = true)]
-    time_stamp_precision: Option<PrecisionName>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum PrecisionName {
-    Micro,
-    Nano,
-}
-
-impl LineArgs {
-    /// Returns true for -v.
-    pub(crate) fn is_verbose(&self) -> bool {
-        self.verbosity > 0
-    }
-
-    /// Returns the number of digits of times, if it was given.
-    pub(crate) fn precision(&self) -> Option<Precision> {
-        match (self.micro, self.nano, self.time_stamp_precision) {
-            (true, ..) | (_, _, Some(PrecisionName::Micro)) => Some(Precision::Micro),
-            (_, true, _) | (_, _, Some(PrecisionName::Nano)) => Some(Precision::Nano),
-            _ => None,
-        }
-    }
-
-    pub fn options(&self, quick: bool) -> PrintOptions {
-        let Self {
-            link_header,
-            numeric: _,
-            without_domain: _,
-            time,
-            hex,
-            hex_ascii,
-            ascii,
-            verbosity,
-            absolute_sequence,
-            trust_checksums,
-            number,
-            micro: _,
-            nano: _,
-            time_stamp_precision: _,
-        } = *self;
-        let dump = |count: u8, form| {
-            (count > 0).then_some(Dump {
-                form,
-                link_header: count > 1,
-            })
-        };
-        PrintOptions {
-            link_header,
-            timestamp: match time {
-                0 => Timestamp::Default,
-                1 => Timestamp::None,
-                2 => Timestamp::Epoch,
-                3 => Timestamp::DeltaPrevious,
-                4 => Timestamp::Date,
-                _ => Timestamp::DeltaFirst,
-            },
-            utc_offset: Some(clock::local_offset()),
-            verbosity,
-            dump: dump(hex_ascii, DumpForm::HexAscii)
-                .or_else(|| dump(hex, DumpForm::Hex))
-                .or_else(|| dump(ascii, DumpForm::Ascii)),
-            number,
-            quick,
-            absolute_sequence,
-            trust_checksums,
-            id: false,
-            colour: false,
-            datagrams: None,
-            precision: self.precision().unwrap_or(Precision::Nano),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -47,7 +47,10 @@ pub struct Man {
 }
 
 pub fn man(args: Man) -> Result<ExitCode> {
-    help::write_pages(&args.directory, with_examples(Cli::command()), GROUPS)
+    help::write_pages(
+        &args.directory,
+        help::pages(with_examples(Cli::command()), GROUPS),
+    )
 }
 
 #[cfg(test)]

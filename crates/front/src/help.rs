@@ -97,19 +97,22 @@ pub fn examples_of<'a>(text: &'a str, path: &str) -> Vec<Example<'a>> {
     examples
 }
 
+/// Names and contents of manual pages.
+pub type Pages = Vec<(String, Vec<u8>)>;
+
 /// Writes the manual pages of a program into a directory.
-pub fn write_pages(directory: &Path, command: Command, groups: Groups<'_>) -> Result<ExitCode> {
+pub fn write_pages(directory: &Path, pages: io::Result<Pages>) -> Result<ExitCode> {
     let fail = |path: &Path, e| Error::os(format!("cannot write {}", path.display()), e);
     std::fs::create_dir_all(directory).map_err(|e| fail(directory, e))?;
-    for (name, text) in pages(command, groups).map_err(|e| fail(directory, e))? {
+    for (name, text) in pages.map_err(|e| fail(directory, e))? {
         let path = directory.join(name);
         std::fs::write(&path, text).map_err(|e| fail(&path, e))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns names and contents of the files: a page for the program, and one for each subcommand that is not hidden.
-pub fn pages(command: Command, groups: Groups<'_>) -> io::Result<Vec<(String, Vec<u8>)>> {
+/// Returns a page for the program, and one for each subcommand that is not hidden.
+pub fn pages(command: Command, groups: Groups<'_>) -> io::Result<Pages> {
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let mut pages = Vec::new();
@@ -117,11 +120,7 @@ pub fn pages(command: Command, groups: Groups<'_>) -> io::Result<Vec<(String, Ve
     Ok(pages)
 }
 
-fn add_pages(
-    command: &Command,
-    groups: Groups<'_>,
-    pages: &mut Vec<(String, Vec<u8>)>,
-) -> io::Result<()> {
+fn add_pages(command: &Command, groups: Groups<'_>, pages: &mut Pages) -> io::Result<()> {
     // A page has the contents of `--help`, with the options that `-h` omits.
     let command = &command
         .clone()

@@ -3,12 +3,14 @@
 pub mod bound;
 pub mod help;
 pub mod json;
+pub mod lines;
 pub mod outfile;
 pub mod published;
 pub mod terminal;
 
 use std::process::ExitCode;
 
+use clap::{Command, FromArgMatches};
 use trawl_sys::error::ErrorKind;
 
 /// Returns the exit status of a command that completed, by its result.
@@ -26,6 +28,13 @@ pub fn refuse(error: &clap::Error) -> ExitCode {
         return ExitCode::from(2);
     }
     error.exit()
+}
+
+/// Parses a program's command line; the exit status if it is wrong, or asks for help.
+pub fn parse<C: FromArgMatches>(command: Command) -> Result<C, ExitCode> {
+    let matches = command.try_get_matches();
+    let parsed = matches.and_then(|matches| C::from_arg_matches(&matches));
+    parsed.map_err(|error| refuse(&error))
 }
 
 /// Reports the error of a command, if it has one, and returns the exit status.

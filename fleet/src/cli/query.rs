@@ -4,11 +4,11 @@ use std::io::{self, BufReader, ErrorKind};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
-use clap::ArgAction;
 use serde::Serialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 use trawl_front::bound::{Bound, parse_bound};
+use trawl_front::lines::LineArgs;
 use trawl_front::{json, terminal};
 use trawl_spool::default_spool;
 use trawl_sys::{Error, Result, clock, process};
@@ -118,98 +118,6 @@ impl PartArgs {
     }
 }
 
-/// Options of `trawl read` for packets that are printed, which it explains.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Printing (see trawl read)")]
-struct LineArgs {
-    /// Show the link layer's header
-    #[arg(short = 'e')]
-    link_header: bool,
-    /// Show numbers instead of names; trawl always does
-    #[arg(short = 'n', action = ArgAction::Count)]
-    numeric: u8,
-    /// Show names without their domain; trawl shows numbers
-    #[arg(short = 'N')]
-    without_domain: bool,
-    /// Form of times, by the number of letters
-    #[arg(short = 't', action = ArgAction::Count)]
-    time: u8,
-    /// Show the packet's bytes in hex
-    #[arg(short = 'x', action = ArgAction::Count)]
-    hex: u8,
-    /// Show the packet's bytes in hex and ASCII
-    #[arg(short = 'X', action = ArgAction::Count)]
-    hex_ascii: u8,
-    /// Show the packet's bytes in ASCII
-    #[arg(short = 'A', action = ArgAction::Count)]
-    ascii: u8,
-    /// Show more of each header
-    #[arg(short = 'v', action = ArgAction::Count)]
-    verbosity: u8,
-    /// Show TCP sequence numbers as they are
-    #[arg(short = 'S', long = "absolute-tcp-sequence-numbers")]
-    absolute_sequence: bool,
-    /// Do not verify checksums
-    #[arg(short = 'K', long = "dont-verify-checksums")]
-    trust_checksums: bool,
-    /// Show a number in front of each packet
-    #[arg(short = '#', long)]
-    number: bool,
-    /// Show times with six digits after the second
-    #[arg(long, conflicts_with = "nano")]
-    micro: bool,
-    /// Show times with nine digits after the second
-    #[arg(long)]
-    nano: bool,
-    /// tcpdump's name for --micro and --nano
-    #[arg(long, value_name = "PRECISION", conflicts_with_all = ["micro", "nano"])]
-    time_stamp_precision: Option<String>,
-}
-
-impl LineArgs {
-    /// Returns the options as they were given.
-    fn options(&self) -> Vec<String> {
-        let Self {
-            link_header,
-            numeric,
-            without_domain,
-            time,
-            hex,
-            hex_ascii,
-            ascii,
-            verbosity,
-            absolute_sequence,
-            trust_checksums,
-            number,
-            micro,
-            nano,
-            time_stamp_precision,
-        } = self;
-        let letters = [
-            ("e", u8::from(*link_header)),
-            ("n", *numeric),
-            ("N", u8::from(*without_domain)),
-            ("t", *time),
-            ("x", *hex),
-            ("X", *hex_ascii),
-            ("A", *ascii),
-            ("v", *verbosity),
-            ("S", u8::from(*absolute_sequence)),
-            ("K", u8::from(*trust_checksums)),
-            ("#", u8::from(*number)),
-            ("-micro", u8::from(*micro)),
-            ("-nano", u8::from(*nano)),
-        ];
-        let given = letters.into_iter().filter(|(_, count)| *count > 0);
-        let mut options: Vec<String> = given
-            .map(|(letter, count)| format!("-{}", letter.repeat(count.into())))
-            .collect();
-        let precision = time_stamp_precision.iter();
-        options.extend(precision.map(|name| format!("--time-stamp-precision={name}")));
-        options
-    }
-}
-
 pub fn run(args: &Args) -> Result<ExitCode> {
     let (store, inventory) = args.place.open()?;
     match (&args.sql, &args.filter) {
@@ -302,7 +210,7 @@ fn read(args: &Args, filter: Option<&str>, packets: impl io::Read) -> Result<Exi
     let trawl = process::trawl_binary()?;
     let what = format!("cannot run {}", trawl.display());
     let mut command = Command::new(trawl);
-    command.args(["read", "-r", "-"]).args(args.lines.options());
+    command.args(["read", "-r", "-"]).args(args.lines.typed());
     if let Some(file) = &args.packets {
         command.arg("-w").arg(file);
     }

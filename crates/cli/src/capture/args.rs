@@ -13,6 +13,7 @@ use trawl_capture::options::{
 };
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
+use trawl_front::lines::LineArgs;
 use trawl_packet::verdict;
 use trawl_pipeline::plan::{FilePlan, Format, OutputPlan};
 use trawl_sys::privilege::User;
@@ -30,7 +31,7 @@ use super::remote::HostArgs;
 use super::stored::StoreArgs;
 use super::tcpdump::{StampType, TcpdumpArgs};
 use super::trigger::{self, TriggerArgs};
-use crate::args::{JsonForm, LineArgs, NamedValue, NetnsArg, VerifierLog, choice, filter_in_file};
+use crate::args::{JsonForm, NamedValue, NetnsArg, VerifierLog, choice, filter_in_file};
 use crate::{completion, habits, terminal, units};
 
 /// Typical size of a record, in bytes.

@@ -9,6 +9,7 @@ use trawl_capture::options;
 use trawl_filter::CompilerOptions;
 use trawl_filter::select::options_for;
 use trawl_front::bound::{Bound, parse_bound};
+use trawl_front::lines::LineArgs;
 use trawl_packet::pcapng::Direction;
 use trawl_pipeline::plan::{Compression, Rotation};
 use trawl_sink::SeriesPlan;
@@ -18,9 +19,7 @@ use trawl_view::rewrite;
 
 use super::input::Input;
 use super::selection::{End, Selection, Verdicts};
-use crate::args::{
-    JsonForm, LibpcapArg, LineArgs, Packing, choice, compression, file_size, filter_in_file,
-};
+use crate::args::{JsonForm, LibpcapArg, Packing, choice, compression, file_size, filter_in_file};
 use crate::capture::args::DIRECTIONS;
 use crate::terminal::write_out;
 
