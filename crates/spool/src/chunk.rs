@@ -7,8 +7,10 @@ use std::time::Instant;
 
 use sha2::{Digest, Sha256};
 use trawl_packet::seekable;
+use trawl_sys::clock;
 
-use crate::manifest::hex;
+use crate::key::Epoch;
+use crate::manifest::{Clock, FORMAT, Fates, Manifest, Origin, State, hex};
 
 const LEVEL: i32 = 1;
 
@@ -50,6 +52,42 @@ pub struct SealedChunk {
     pub recorded: u64,
     pub first_ns: Option<u64>,
     pub last_ns: Option<u64>,
+}
+
+impl SealedChunk {
+    /// Makes the manifest of this chunk, sealed now. Its counts are the chunk's own.
+    pub fn manifest(
+        self,
+        epoch: Epoch,
+        interface: &str,
+        sequence: u64,
+        origin: Origin,
+    ) -> Manifest {
+        let fates = Fates {
+            recorded: self.recorded,
+            ..Fates::default()
+        };
+        Manifest {
+            format: FORMAT,
+            epoch,
+            interface: interface.to_owned(),
+            sequence,
+            state: State::Stored,
+            sha256: self.sha256,
+            bytes: self.bytes,
+            uncompressed_bytes: self.uncompressed_bytes,
+            first_ns: self.first_ns,
+            last_ns: self.last_ns,
+            sealed_ns: clock::wall(),
+            recorded: self.recorded,
+            since_last: fates.clone(),
+            in_all: fates,
+            clock: Clock::now(),
+            origin,
+            recovered: false,
+            seal: String::new(),
+        }
+    }
 }
 
 impl OpenChunk {

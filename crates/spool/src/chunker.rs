@@ -10,11 +10,10 @@ use trawl_packet::pcapng::block::{
     blocks,
 };
 use trawl_packet::pcapng::options::Options;
-use trawl_sys::clock;
 
 use crate::chunk::{OpenChunk, SealedChunk};
 use crate::key::Epoch;
-use crate::manifest::{Clock, FORMAT, Fates, InterfaceEnd, Manifest, Origin, State};
+use crate::manifest::{Fates, InterfaceEnd, Manifest, Origin, State};
 use crate::spool::Spool;
 use trawl_pipeline::plan::FullSpool;
 
@@ -255,25 +254,18 @@ impl Chunker {
             recorded: at.recorded,
             ..at.counted.clone()
         };
-        let manifest = Manifest {
-            format: FORMAT,
-            epoch: self.epoch.clone(),
-            interface: at.interface.clone(),
+        let of_chunk = sealed.manifest(
+            self.epoch.clone(),
+            &at.interface,
             sequence,
+            self.origin.clone(),
+        );
+        let manifest = Manifest {
             state,
-            sha256: sealed.sha256,
-            bytes: sealed.bytes,
-            uncompressed_bytes: sealed.uncompressed_bytes,
-            first_ns: sealed.first_ns,
-            last_ns: sealed.last_ns,
-            sealed_ns: clock::wall(),
             recorded,
             since_last: in_all.since(&at.told),
             in_all: in_all.clone(),
-            clock: Clock::now(),
-            origin: self.origin.clone(),
-            recovered: false,
-            seal: String::new(),
+            ..of_chunk
         };
         at.told = in_all;
         at.sequence += 1;

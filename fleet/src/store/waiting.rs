@@ -10,11 +10,11 @@ use trawl_packet::read::compressed;
 use trawl_spool::Target;
 use trawl_spool::chunk::OpenChunk;
 use trawl_spool::key::escaped;
-use trawl_spool::manifest::{Begin, Clock, End, FORMAT, Fates, Manifest, Sealed, State};
+use trawl_spool::manifest::{Begin, End, Manifest, Sealed};
 use trawl_spool::spool::{
     BEGIN, CHUNK, END, LOCK, MANIFEST, PART, TARGET, UPLOAD_LOCK, chunk_name, failed, write_whole,
 };
-use trawl_sys::{Error, Result, beneath, clock, run};
+use trawl_sys::{Error, Result, beneath, run};
 
 use super::remote::canonical;
 
@@ -212,28 +212,11 @@ impl Run {
             .map(|before| before.in_all.clone())
             .unwrap_or_default();
         in_all.recorded += sealed.recorded;
+        let (epoch, origin) = (self.target.epoch.clone(), begin.origin.clone());
         let manifest = Manifest {
-            format: FORMAT,
-            epoch: self.target.epoch.clone(),
-            interface: interface.to_owned(),
-            sequence,
-            state: State::Stored,
-            sha256: sealed.sha256,
-            bytes: sealed.bytes,
-            uncompressed_bytes: sealed.uncompressed_bytes,
-            first_ns: sealed.first_ns,
-            last_ns: sealed.last_ns,
-            sealed_ns: clock::wall(),
-            recorded: sealed.recorded,
-            since_last: Fates {
-                recorded: sealed.recorded,
-                ..Fates::default()
-            },
             in_all,
-            clock: Clock::now(),
-            origin: begin.origin.clone(),
             recovered: true,
-            seal: String::new(),
+            ..sealed.manifest(epoch, interface, sequence, origin)
         };
         write_whole(&at(MANIFEST), &manifest.to_bytes())
     }
