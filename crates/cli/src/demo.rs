@@ -59,7 +59,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(exit_code(good))
 }
 
-/// Has the lab removed, and these processes ended, if the demo is killed.
+/// Removes the lab and ends these processes if the demo is killed.
 fn watch(warden: &mut Warden, lab: &str, processes: Vec<u32>) -> Result<()> {
     let lab = lab.to_owned();
     warden.watch([Box::new(Removal { lab, processes }) as Box<dyn Undo>])

@@ -98,8 +98,8 @@ fn load(args: &Load) -> Result<()> {
         guard::around(&sites, || route::load(&sites, &request))
     })?;
     if !attach.json {
-        let told = loaded.notices.iter().chain(&loaded.warnings);
-        told.for_each(|text| terminal::say(text));
+        let messages = loaded.notices.iter().chain(&loaded.warnings);
+        messages.for_each(|text| terminal::say(text));
     }
     let document = LoadDocument {
         ports: loaded.ports.iter().map(PortDocument::new).collect(),

@@ -317,15 +317,15 @@ impl Entry {
             return;
         }
         self.spent.add(counts);
-        let was_told = run.stopping.is_some();
+        let was_stopped = run.stopping.is_some();
         match end {
             End::Held => {
                 self.starts -= 1;
                 self.not_before = now.monotonic + SECOND / 4;
             }
-            End::Well if was_told => {}
+            End::Well if was_stopped => {}
             End::Well => self.finished = true,
-            End::Failed(why) if was_told => self.error = Some(why),
+            End::Failed(why) if was_stopped => self.error = Some(why),
             End::Failed(why) => {
                 self.error = Some(why);
                 if run.ready && now.monotonic.saturating_sub(run.since) >= HEALTHY {

@@ -47,8 +47,8 @@ impl Conditions {
 
     /// Adds the conditions that every packet of an expression meets, as far as the index has them.
     pub fn narrow(&mut self, expression: &str) {
-        if let Some(told) = parse(expression) {
-            self.0.extend(told.wide);
+        if let Some(parsed) = parse(expression) {
+            self.0.extend(parsed.wide);
         }
     }
 
@@ -57,10 +57,10 @@ impl Conditions {
         if expression.trim().is_empty() {
             return true;
         }
-        let exact = parse(expression).and_then(|told| told.exact);
-        let is_told = exact.is_some();
+        let exact = parse(expression).and_then(|parsed| parsed.exact);
+        let is_exact = exact.is_some();
         self.0.extend(exact);
-        is_told
+        is_exact
     }
 
     pub fn and(&mut self, condition: String) {
@@ -102,31 +102,31 @@ fn parse(expression: &str) -> Option<Told> {
         return None;
     }
     let mut left = words.as_slice();
-    let told = all(&mut left)?;
-    left.is_empty().then_some(told)
+    let parsed = all(&mut left)?;
+    left.is_empty().then_some(parsed)
 }
 
 /// Parses terms joined by `and` and `or`, to the end or a closing parenthesis.
 fn all(left: &mut &[&str]) -> Option<Told> {
-    let mut told = term(left)?;
+    let mut parsed = term(left)?;
     while let [joint @ ("and" | "or"), rest @ ..] = *left {
         *left = rest;
         let next = term(left)?;
-        told = match *joint {
+        parsed = match *joint {
             "and" => Told {
-                wide: match (told.wide, next.wide) {
+                wide: match (parsed.wide, next.wide) {
                     (Some(one), Some(other)) => Some(format!("({one}) AND ({other})")),
                     (one, other) => one.or(other),
                 },
-                exact: joined(told.exact, "AND", next.exact),
+                exact: joined(parsed.exact, "AND", next.exact),
             },
             _ => Told {
-                wide: joined(told.wide, "OR", next.wide),
-                exact: joined(told.exact, "OR", next.exact),
+                wide: joined(parsed.wide, "OR", next.wide),
+                exact: joined(parsed.exact, "OR", next.exact),
             },
         };
     }
-    Some(told)
+    Some(parsed)
 }
 
 fn joined(one: Option<String>, by: &str, other: Option<String>) -> Option<String> {
@@ -145,12 +145,12 @@ fn term(left: &mut &[&str]) -> Option<Told> {
         }
         ["(", rest @ ..] => {
             *left = rest;
-            let told = all(left)?;
+            let parsed = all(left)?;
             let [")", rest @ ..] = *left else {
                 return None;
             };
             *left = rest;
-            Some(told)
+            Some(parsed)
         }
         words => {
             let is_end = |word: &&str| ["and", "or", "not", "(", ")"].contains(word);

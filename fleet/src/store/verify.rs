@@ -91,7 +91,7 @@ pub fn verify(
                 verified.chunks += 1;
                 verified.bytes += bytes.len() as u64;
                 verified.packets += manifest.recorded;
-                if !is_as_told(&bytes, manifest) {
+                if !agrees_with(&bytes, manifest) {
                     findings.push(of_chunk(Problem::ChunkMismatch));
                 }
             }
@@ -130,9 +130,9 @@ pub fn verify(
 }
 
 /// Returns whether a chunk is readable and has the packets and times of its manifest.
-fn is_as_told(bytes: &[u8], manifest: &Manifest) -> bool {
-    let told = (manifest.recorded, manifest.first_ns, manifest.last_ns);
-    holds(bytes) == Some(told) && bytes.len() as u64 == manifest.bytes
+fn agrees_with(bytes: &[u8], manifest: &Manifest) -> bool {
+    let expected = (manifest.recorded, manifest.first_ns, manifest.last_ns);
+    holds(bytes) == Some(expected) && bytes.len() as u64 == manifest.bytes
 }
 
 /// Returns a chunk's number of packets, and their first and last time; `None` if it is unreadable.

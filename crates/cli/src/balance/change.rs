@@ -38,8 +38,8 @@ fn tell(done: &Done, as_json: bool, said: String) -> Result<()> {
         warnings,
     } = done;
     if !as_json {
-        let told = notices.iter().chain(warnings);
-        told.for_each(|text| terminal::say(text));
+        let messages = notices.iter().chain(warnings);
+        messages.for_each(|text| terminal::say(text));
     }
     let document = DoneDocument {
         interface: balancer.site.label(),

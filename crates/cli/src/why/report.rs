@@ -224,11 +224,11 @@ fn counters(tally: &Tally, differences: &Differences, known: &mut Advice) -> Vec
             });
         }
     }
-    let mut told = Told::default();
+    let mut explained = Explained::default();
     let devices = differences.counters.iter();
     for (key, difference) in devices.filter(|(key, _)| key.device.is_some()) {
-        let told = told.at(key, tally, differences);
-        all.push(of_device(key, *difference, told, known));
+        let explained = explained.at(key, tally, differences);
+        all.push(of_device(key, *difference, explained, known));
     }
     all.extend(differences.events.iter().map(|place| of_xdp(tally, place)));
     all
@@ -236,9 +236,9 @@ fn counters(tally: &Tally, differences: &Differences, known: &mut Advice) -> Vec
 
 /// Parts of a device's counters that other lines already show. Drivers count by queue: each counter subtracts its share.
 #[derive(Default)]
-struct Told(HashMap<(Option<String>, Option<String>), ToldOf>);
+struct Explained(HashMap<(Option<String>, Option<String>), ExplainedLosses>);
 
-struct ToldOf {
+struct ExplainedLosses {
     /// Socket buffers that XDP programs dropped.
     rows: u64,
     /// Losses by XDP without a socket buffer: exceptions, and failed redirects.
@@ -246,8 +246,13 @@ struct ToldOf {
     redirects: u64,
 }
 
-impl Told {
-    fn at(&mut self, key: &CounterKey, tally: &Tally, differences: &Differences) -> &mut ToldOf {
+impl Explained {
+    fn at(
+        &mut self,
+        key: &CounterKey,
+        tally: &Tally,
+        differences: &Differences,
+    ) -> &mut ExplainedLosses {
         let (netns, device) = (key.netns.as_deref(), key.device.as_deref());
         let place = (key.netns.clone(), key.device.clone());
         self.0.entry(place).or_insert_with(|| {
@@ -260,7 +265,7 @@ impl Told {
                 });
                 places.map(|place| place.packets).sum()
             };
-            ToldOf {
+            ExplainedLosses {
                 rows: tally.of_xdp(device, netns),
                 exceptions: lost(|what| matches!(what, XdpOutcome::Exception { .. })),
                 redirects: lost(|what| matches!(what, XdpOutcome::Redirect { .. })),
@@ -291,17 +296,22 @@ impl Counter {
 }
 
 /// Returns the line of a driver's counter, or of a devlink trap.
-fn of_device(key: &CounterKey, difference: u64, told: &mut ToldOf, known: &mut Advice) -> Counter {
+fn of_device(
+    key: &CounterKey,
+    difference: u64,
+    explained: &mut ExplainedLosses,
+    known: &mut Advice,
+) -> Counter {
     if !key.name.contains("xdp_drop") {
         let mut counter = Counter::new(key, difference, 0);
         // For a failed redirect, veth counts a drop of its own.
         if key.name.ends_with("_drops") {
-            counter.counter_only -= take(&mut told.redirects, counter.counter_only);
+            counter.counter_only -= take(&mut explained.redirects, counter.counter_only);
         }
         return counter;
     }
-    let mut counter = Counter::new(key, difference, take(&mut told.rows, difference));
-    counter.counter_only -= take(&mut told.exceptions, counter.counter_only);
+    let mut counter = Counter::new(key, difference, take(&mut explained.rows, difference));
+    counter.counter_only -= take(&mut explained.exceptions, counter.counter_only);
     Counter {
         mode: Some("native"),
         verdict: Some("DROP".to_owned()),
