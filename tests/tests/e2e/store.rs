@@ -515,10 +515,10 @@ fn store_is_private_and_follows_no_planted_links() {
     }
 }
 
-/// Returns a spool with the chunks of a capture whose store is unreachable.
+/// Returns a spool with one unfinished chunk of a killed capture.
 fn left_in_spool(lab: &Lab, places: &Places) -> PathBuf {
     fs::create_dir_all(&places.store).expect("a directory");
-    let capture = places.start(lab, &["--chunk-size", "4KiB", "--duration", "1h"]);
+    let capture = places.start(lab, &["--duration", "1h"]);
     lab.send(&[frames::silent(64)], 100);
     capture.wait_recorded(100);
     wait_until("a chunk is open", || {
