@@ -2,6 +2,8 @@
 //! killed commands.
 
 use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use trawl_attach::plan::{self, AttachMethod};
 use trawl_attach::site::{self, Lock};
@@ -18,8 +20,11 @@ use crate::chain::{after, tail_call};
 use crate::pins::{Installed, helped_by, programs_on, read_all};
 use crate::{readiness, safety};
 
-/// Number of attempts while other commands keep loading programs.
+/// Number of attempts while other commands keep loading programs or clearing away.
 const MOST_ROUNDS: u32 = 20;
+
+/// Time in which other commands finish their work on an interface.
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(50);
 
 /// A dispatcher on an interface.
 #[derive(Debug)]
@@ -255,7 +260,12 @@ fn programs_of(attached: &[XdpAttachment]) -> Vec<u32> {
 
 /// Clears leftovers away, except on interfaces that another command is working on.
 pub fn clear_away() {
-    sweep_everywhere();
+    for _ in 0..MOST_ROUNDS {
+        if sweep_everywhere() {
+            return;
+        }
+        std::thread::sleep(BETWEEN_ROUNDS);
+    }
 }
 
 /// Like [`clear_away`], and on the interfaces of this namespace and of all named ones also clears up after programs
@@ -314,22 +324,23 @@ fn sweep_here(lock: &Lock, site: &Site) -> Result<()> {
     Ok(())
 }
 
-/// Sweeps all interfaces that no other command is working on.
-pub(crate) fn sweep_everywhere() {
+/// Sweeps all interfaces that no other command is working on. Returns false if another command held members of an ended
+/// chain, which is left for the next sweep then: only its first program leads to them.
+fn sweep_everywhere() -> bool {
     readiness::sweep();
     let directories = site::all_directories();
     let mut look = NamespaceSearch::default();
-    let mut after_ended = Vec::new();
-    for directory in directories {
+    let mut complete = true;
+    for directory in &directories {
         // On an interface in use by another command, seeming leftovers may be about to be attached.
-        let Some(lock) = site::try_lock(&directory, Rank::Interface) else {
+        let Some(lock) = site::try_lock(directory, Rank::Interface) else {
             continue;
         };
         let left = read_all(lock.path(), &[]);
         let mut has_ended = |one: &Installed| match one.pinned_link() {
             Some(link) => info::link(link).is_ok_and(|about| about.ifindex == 0),
             // Attached by netlink, or behind a dispatcher: alive as long as its namespace.
-            None => site::namespace_of(&directory).is_some_and(|mark| mark.is_gone(&mut look)),
+            None => site::namespace_of(directory).is_some_and(|mark| mark.is_gone(&mut look)),
         };
         let (ended, others): (Vec<_>, Vec<_>) = left.iter().partition(|one| has_ended(one));
         // A chain ends with its first program, which alone has a link.
@@ -345,26 +356,32 @@ pub(crate) fn sweep_everywhere() {
                 && !alive.contains(&one.id())
         };
         let heads = ended.iter().filter(|one| one.pinned_link().is_some());
-        after_ended.extend(heads.flat_map(|head| after(head.id())));
+        let members: Vec<u32> = heads.flat_map(|head| after(head.id())).collect();
+        if !forget_members(&members, directories.iter().filter(|one| *one != directory)) {
+            complete = false;
+            continue;
+        }
         for one in ended.iter().chain(others.iter().filter(orphaned)) {
             one.forget();
         }
     }
-    forget_orphans(&after_ended);
+    complete
 }
 
-/// Removes pins of chain members whose first program was installed in another namespace, before the interface moved.
-fn forget_orphans(after_ended: &[u32]) {
-    let ids: Vec<String> = after_ended.iter().map(u32::to_string).collect();
-    let mut directories = site::all_directories();
-    directories.retain(|one| ids.iter().any(|id| one.join(id).exists()));
-    for lock in directories
-        .iter()
-        .filter_map(|one| site::try_lock(one, Rank::Interface))
-    {
+/// Removes pins of an ended chain's members that were installed in other namespaces, before the interface moved. Returns
+/// false if another command is working there.
+fn forget_members<'a>(members: &[u32], elsewhere: impl Iterator<Item = &'a PathBuf>) -> bool {
+    let ids: Vec<String> = members.iter().map(u32::to_string).collect();
+    let mut complete = true;
+    for directory in elsewhere.filter(|one| ids.iter().any(|id| one.join(id).exists())) {
+        let Some(lock) = site::try_lock(directory, Rank::Interface) else {
+            complete = false;
+            continue;
+        };
         let left = read_all(lock.path(), &[]);
         let orphaned =
-            |one: &&Installed| one.pinned_link().is_none() && after_ended.contains(&one.id());
+            |one: &&Installed| one.pinned_link().is_none() && members.contains(&one.id());
         left.iter().filter(orphaned).for_each(Installed::forget);
     }
+    complete
 }
