@@ -17,10 +17,10 @@ static __always_inline bool is_seen_at_xdp(const struct drop_settings *settings,
 {
 	bool by_xdp = settings->reason_xdp && note->reason == settings->reason_xdp;
 
-	if (!settings->xdp_places)
+	if (!settings->xdp_sites)
 		return false;
 	by_xdp |= is_in(settings->runs_xdp, settings->functions, note->location);
-	return by_xdp && is_among(settings->xdp, settings->xdp_places, note);
+	return by_xdp && is_among(settings->xdp, settings->xdp_sites, note);
 }
 
 static __always_inline bool reason_wanted(const struct drop_settings *settings, const struct drop_note *note)
@@ -57,7 +57,7 @@ static __always_inline void capture(__u64 *arguments, struct scratch *scratch, c
 	device = find_place(buffer, receiver_of(arguments, typed), typed, typed, note, &kind);
 	if (device)
 		note_name(device, typed, note);
-	if (settings->places && !is_among(settings->only, settings->places, note))
+	if (settings->sites && !is_among(settings->only, settings->sites, note))
 		return;
 	if (!find_bytes(buffer, typed, kind, &packet, note)) {
 		reject(false);

@@ -38,7 +38,7 @@ pub struct Traffic {
     /// Further arguments of `trawl gen udp`.
     pub more: Vec<String>,
     /// Set to lower the sender's priority below all other work on its CPU.
-    pub gives_way: bool,
+    pub low_priority: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,7 @@ impl Traffic {
             amount: Amount::Time(Duration::from_secs_f64(seconds)),
             cpus: cpus.to_vec(),
             more: Vec::new(),
-            gives_way: false,
+            low_priority: false,
         }
     }
 
@@ -126,8 +126,8 @@ impl Traffic {
 
     pub fn send_to(&self, bench: &Bench, from: &Station, destination: &str) -> Result<Sent> {
         let mut trawl = process::command(&bench.trawl);
-        if self.gives_way {
-            trawl_sys::process::give_way(&mut trawl);
+        if self.low_priority {
+            trawl_sys::process::lower_priority(&mut trawl);
         }
         sent_by(trawl.args(self.arguments(&label(from), destination)), from)
     }

@@ -368,12 +368,12 @@ static __always_inline __u32 tag_of(struct sk_buff *buffer, bool typed)
 	return (__u32)bpf_htons(GET(typed, buffer, vlan_tci)) << 16 | kind;
 }
 
-static __always_inline bool is_among(const struct drop_place *places, __u32 count, const struct drop_note *note)
+static __always_inline bool is_among(const struct drop_site *sites, __u32 count, const struct drop_note *note)
 {
-	for (__u32 i = 0; i < DROP_PLACES; i++) {
+	for (__u32 i = 0; i < DROP_SITES; i++) {
 		if (i >= count)
 			break;
-		if (places[i].netns == note->netns && (!places[i].ifindex || places[i].ifindex == note->ifindex))
+		if (sites[i].netns == note->netns && (!sites[i].ifindex || sites[i].ifindex == note->ifindex))
 			return true;
 	}
 	return false;
@@ -381,7 +381,7 @@ static __always_inline bool is_among(const struct drop_place *places, __u32 coun
 
 static __always_inline bool is_among_or_all(const struct drop_settings *settings, const struct drop_note *note)
 {
-	return !settings->places || is_among(settings->only, settings->places, note);
+	return !settings->sites || is_among(settings->only, settings->sites, note);
 }
 
 /* A filter sees an Ethernet frame in any case: in front of bare IP goes a header without addresses. Of a list of socket

@@ -58,7 +58,7 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 				   struct sighting *sight, enum which which, bool use_hardware_time)
 {
 	struct point_counters *account = account_at(control, sight->place, which);
-	__u64 position, size, time, stamp, untold;
+	__u64 position, size, time, stamp, unreported;
 	__u32 interface;
 	char *block;
 
@@ -69,7 +69,7 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 		if (limit_reached())
 			return false;
 		account->lost_ring_full++;
-		account->losses_untold++;
+		account->losses_unreported++;
 		return true;
 	}
 	if (!take_ticket()) {
@@ -80,14 +80,14 @@ static __always_inline bool record(struct tap_context *context, struct ring_cont
 	if (unlikely(copy_packet(context, block + HEADER_LENGTH, sight))) {
 		cancel(control, position);
 		account->lost_copy_failed++;
-		account->losses_untold++;
+		account->losses_unreported++;
 		return true;
 	}
-	untold = READ_ONCE(account->losses_untold);
-	size = write_options(block, sight, size, untold, which);
+	unreported = READ_ONCE(account->losses_unreported);
+	size = write_options(block, sight, size, unreported, which);
 	write_header(block, sight, size);
-	if (unlikely(untold))
-		account->losses_untold = 0;
+	if (unlikely(unreported))
+		account->losses_unreported = 0;
 	if (sight->captured < sight->original)
 		account->truncated++;
 	account->recorded++;

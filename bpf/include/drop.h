@@ -13,7 +13,7 @@
 /* Socket buffers with a reason below this are chosen one by one; those of subsystems all or none. */
 #define DROP_REASONS 512
 #define DROP_REASON_WORDS 8
-#define DROP_PLACES 64
+#define DROP_SITES 64
 /* A packet that is lost; one that no socket wants, such as the queue of a closing one; one of which a socket got a copy;
  * one that has done its work, or brought only what was there already. */
 #define DROP_LOSS_YES 0
@@ -139,7 +139,7 @@ struct drop_stack {
 };
 
 /* A device, or a whole namespace where the number is 0. */
-struct drop_place {
+struct drop_site {
 	__u32 netns;
 	__u32 ifindex;
 };
@@ -169,8 +169,8 @@ struct drop_settings {
 	/* The number of the reason XDP; 0 if the kernel has none. */
 	__u32 reason_xdp;
 	/* How many places and functions there are. */
-	__u32 places;
-	__u32 xdp_places;
+	__u32 sites;
+	__u32 xdp_sites;
 	__u32 functions;
 	/* The same of functions that empty queues, and the number of the reason that stands for none: before 6.5 the kernel
 	 * has no reason for that. */
@@ -180,9 +180,9 @@ struct drop_settings {
 	__u32 raws;
 	__u32 tcps;
 	/* Only what happens there. */
-	struct drop_place only[DROP_PLACES];
+	struct drop_site only[DROP_SITES];
 	/* There another tap sees what XDP programs drop. */
-	struct drop_place xdp[DROP_PLACES];
+	struct drop_site xdp[DROP_SITES];
 	/* The functions that run XDP programs on socket buffers. */
 	struct drop_function runs_xdp[DROP_FUNCTIONS];
 	/* The functions that throw away what waits in the queues of a closing socket. */

@@ -11,7 +11,7 @@
 static __always_inline void hold(struct tap_context *context, struct ring_control *control, struct sighting *sight)
 {
 	struct point_counters *account = account_of(control, FIRST);
-	__u64 position, size, untold = READ_ONCE(account->losses_untold);
+	__u64 position, size, unreported = READ_ONCE(account->losses_unreported);
 	char *block;
 
 	sight->captured = bounded(REACHABLE(context, sight->original));
@@ -27,12 +27,12 @@ static __always_inline void hold(struct tap_context *context, struct ring_contro
 		control->held = HELD_NOT_COPIED;
 		return;
 	}
-	size = write_options(block, sight, size, untold, FIRST);
+	size = write_options(block, sight, size, unreported, FIRST);
 	write_header(block, sight, size);
 	control->held = HELD_WAITS;
 	control->held_size = size;
 	control->held_position = position;
-	control->held_untold = untold;
+	control->held_unreported = unreported;
 	control->held_truncated = sight->captured < sight->original;
 	control->held_time = time_of_record(control);
 	write_time(block, CONFIG(first.interface), control->held_time);
@@ -61,15 +61,15 @@ static __always_inline bool publish_held(struct ring_control *control, __u32 hel
 			account->lost_ring_full++;
 		else
 			account->lost_copy_failed++;
-		account->losses_untold++;
+		account->losses_unreported++;
 		return true;
 	}
 	if (!take_ticket()) {
 		cancel(control, control->held_position);
 		return false;
 	}
-	if (unlikely(control->held_untold))
-		account->losses_untold = 0;
+	if (unlikely(control->held_unreported))
+		account->losses_unreported = 0;
 	account->truncated += control->held_truncated;
 	account->recorded++;
 	commit(control, control->held_position, control->held_size, control->held_time);

@@ -40,7 +40,7 @@ struct point_counters {
 	__u64 lost_copy_failed;
 	__u64 lost_rate_limit;
 	/* Losses since the last record: what its drop count will tell. */
-	__u64 losses_untold;
+	__u64 losses_unreported;
 	/* Of the recorded ones: stamped by the hardware, and cut by the snap length. */
 	__u64 hardware_stamped;
 	__u64 truncated;
@@ -95,7 +95,7 @@ struct ring_control {
 	__u32 held_size;
 	__u64 held_position;
 	__u64 held_time;
-	__u64 held_untold;
+	__u64 held_unreported;
 	__u64 held_truncated;
 	/* Always zero: the key of a map that has one entry. */
 	__u64 zero;

@@ -160,7 +160,7 @@ static __always_inline char *put_count(char *at, __u32 option, __u64 count)
 
 /* The options after the packet's bytes and the closing length. Returns the record's size, which is larger where there are losses
  * to tell: `reserve` leaves room for that. */
-static __always_inline __u64 write_options(char *block, const struct sighting *sight, __u64 size, __u64 untold,
+static __always_inline __u64 write_options(char *block, const struct sighting *sight, __u64 size, __u64 unreported,
 					   enum which which)
 {
 	char *at = block + HEADER_LENGTH + padded(sight->captured);
@@ -197,8 +197,8 @@ static __always_inline __u64 write_options(char *block, const struct sighting *s
 	at = write_comment(at, sight);
 	if (NOTE_LENGTH)
 		at = write_note(at, sight);
-	if (unlikely(untold)) {
-		at = put_count(at, OPTION_DROPCOUNT, untold);
+	if (unlikely(unreported)) {
+		at = put_count(at, OPTION_DROPCOUNT, unreported);
 		size += COUNT_LENGTH + (any ? 0 : END_OF_OPTIONS_LENGTH);
 		any = true;
 	}

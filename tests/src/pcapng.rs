@@ -10,9 +10,9 @@ const FILLING: u32 = 0x8054_524c;
 
 /// The options of a block: code and value, without padding.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Options(Vec<(u16, Vec<u8>)>);
+pub struct OptionList(Vec<(u16, Vec<u8>)>);
 
-impl Options {
+impl OptionList {
     pub fn bytes(&self, code: u16) -> Option<&[u8]> {
         let mut found = self.0.iter().filter(|(one, _)| *one == code);
         let value = found.next().map(|(_, value)| value.as_slice());
@@ -46,7 +46,7 @@ impl Options {
 pub struct Interface {
     pub link_type: u16,
     pub snaplen: u32,
-    pub options: Options,
+    pub options: OptionList,
 }
 
 impl Interface {
@@ -65,7 +65,7 @@ pub struct Packet {
     pub time: u64,
     pub bytes: Vec<u8>,
     pub original: u32,
-    pub options: Options,
+    pub options: OptionList,
 }
 
 impl Packet {
@@ -99,7 +99,7 @@ impl Packet {
 pub struct Statistics {
     pub interface: u32,
     pub time: u64,
-    pub options: Options,
+    pub options: OptionList,
 }
 
 impl Statistics {
@@ -113,7 +113,7 @@ impl Statistics {
 /// A whole file.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
-    pub section: Options,
+    pub section: OptionList,
     pub interfaces: Vec<Interface>,
     pub packets: Vec<Packet>,
     pub statistics: Vec<Statistics>,
@@ -235,7 +235,7 @@ impl Contents {
     }
 }
 
-fn options(mut bytes: &[u8]) -> Options {
+fn options(mut bytes: &[u8]) -> OptionList {
     let mut all = Vec::new();
     while !bytes.is_empty() {
         let (code, length) = (word(bytes, 0) as u16, (word(bytes, 0) >> 16) as usize);
@@ -250,7 +250,7 @@ fn options(mut bytes: &[u8]) -> Options {
         all.push((code, bytes[4..4 + length].to_vec()));
         bytes = &bytes[4 + length.next_multiple_of(4)..];
     }
-    Options(all)
+    OptionList(all)
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {

@@ -105,7 +105,7 @@ fn transact(bench: &Bench, lab: &Pair, rate: f64, seconds: f64) -> Result<Measur
             let traffic = Traffic {
                 amount: Amount::Time(Duration::from_secs_f64(seconds + 0.5)),
                 // The client shares its CPU, and would otherwise be held up by the sender rather than by the attack.
-                gives_way: true,
+                low_priority: true,
                 ..Traffic::at(64, rate, seconds)
             };
             scope.spawn(move || traffic.send(bench, &lab.a, &lab.b))

@@ -74,10 +74,10 @@ impl<'a> Attempt<'a> {
         Error::failed(self.what.clone(), format!("{why}{}", self.quoted))
     }
 
-    fn says(&self, words: &[&str]) -> bool {
+    fn says(&self, phrases: &[&str]) -> bool {
         let says = self.refusal.says.as_deref().unwrap_or_default();
         let says = says.to_ascii_lowercase();
-        words.iter().any(|word| says.contains(word))
+        phrases.iter().any(|phrase| says.contains(phrase))
     }
 
     fn is_veth(&self) -> bool {
@@ -111,7 +111,7 @@ impl<'a> Attempt<'a> {
             "hds",
         ];
         if self.mode != XdpMode::Offload && self.says(&offloads) {
-            return self.offload_in_the_way();
+            return self.offload_conflict();
         }
         if self.says(&["upper device"]) {
             return self.occupied_above();
@@ -217,7 +217,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    fn offload_in_the_way(self) -> Error {
+    fn offload_conflict(self) -> Error {
         let (prefix, name) = (self.site.prefix(), self.site.name());
         let features = Ethtool::open(self.site.namespace(), name)
             .and_then(|ethtool| ethtool.features())
@@ -323,9 +323,9 @@ mod tests {
                 errno,
                 says: Some(says.to_owned()),
             };
-            let told = cannot_attach(&site, "filter", XdpMode::Native, refusal).to_string();
-            assert!(told.contains(expected), "{says}: {told}");
-            assert!(told.contains(says), "the driver's own words: {told}");
+            let message = cannot_attach(&site, "filter", XdpMode::Native, refusal).to_string();
+            assert!(message.contains(expected), "{says}: {message}");
+            assert!(message.contains(says), "the driver's own words: {message}");
         }
     }
 }

@@ -131,7 +131,7 @@ pub enum Conflict {
 }
 
 /// Returns the target of a new program.
-pub fn place(
+pub fn position(
     now: &Snapshot,
     new: Newcomer,
     request: &AttachRequest,
@@ -218,12 +218,12 @@ fn towards(met: Option<&Present>, mode: XdpMode, means: AttachMethod) -> Vec<Att
         return vec![AttachStep::Attach { mode, means }];
     };
     let old = met.attachment();
-    let in_place = match (met.hold, means) {
+    let update = match (met.hold, means) {
         (Hold::Netlink, _) | (Hold::OwnLink, AttachMethod::Link) => true,
         // Another process's link would take the new program along when it ends; netlink changes no link's program.
         _ => false,
     };
-    match in_place && met.mode == mode {
+    match update && met.mode == mode {
         true => vec![AttachStep::Exchange { old }],
         // The kernel allows a program in one mode only.
         false => vec![

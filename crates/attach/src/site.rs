@@ -31,7 +31,7 @@ pub struct Site {
 impl Site {
     /// Finds `NAME` in the given (or the current) namespace, or `NAMESPACE:NAME`.
     pub fn find(text: &str, default_namespace: Option<&str>) -> Result<Self> {
-        let (namespace, name) = netns::split_place(text, default_namespace);
+        let (namespace, name) = netns::split_namespace(text, default_namespace);
         if name.is_empty() {
             return Err(Error::usage(
                 format!("cannot use the interface '{text}'"),

@@ -130,7 +130,7 @@ impl Balancer {
         let before = slot.read()?;
         let mut table = before.clone();
         change(&mut table)?;
-        let ways = check(&self.site, &mut table, &before)?;
+        let next_hops = check(&self.site, &mut table, &before)?;
         if care == SessionCare::ForTheSession {
             check_session(&self.site, &before, &table)?;
         }
@@ -140,7 +140,7 @@ impl Balancer {
         }
         drop(lock);
         let needs_more = self
-            .needs_more(&ways)
+            .needs_more(&next_hops)
             .inspect_err(|_| self.put_back(&before))?;
         if needs_more {
             let request = AttachRequest {
@@ -151,7 +151,7 @@ impl Balancer {
             return load_new(&site, table, &request, None, Some(installed))
                 .inspect_err(|_| put_back(&site, &slot, &before));
         }
-        ask_for_neighbours(&self.site, &ways)?;
+        ask_for_neighbours(&self.site, &next_hops)?;
         let warnings = warnings(&self.site, &table)?;
         Ok(Done {
             balancer: self,
@@ -168,12 +168,12 @@ impl Balancer {
     }
 
     /// Returns whether a new outgoing interface has to be prepared, and recorded by the program.
-    fn needs_more(&self, ways: &Ways) -> Result<bool> {
+    fn needs_more(&self, next_hops: &NextHops) -> Result<bool> {
         if self.installed.mode() == Some(XdpMode::Skb) {
             return Ok(false);
         }
         let mut ready = Readiness::default();
-        for other in others(&self.site, ways)? {
+        for other in others(&self.site, next_hops)? {
             ready.for_sending(&other)?;
         }
         Ok(!ready.notices().is_empty())
@@ -227,12 +227,12 @@ fn load_new(
         Some(old) => Slot::of(old.map(TABLE)?).read()?,
         None => Table::default(),
     };
-    let ways = check(site, &mut table, &before)?;
+    let next_hops = check(site, &mut table, &before)?;
     let mut ready = Readiness::default();
     if request.mode != Some(XdpMode::Skb) {
         ready.for_sending_on(site)?;
         ready.for_sending_back(site)?;
-        for other in others(site, &ways)? {
+        for other in others(site, &next_hops)? {
             ready.for_sending(&other)?;
         }
     }
@@ -273,7 +273,7 @@ fn load_new(
     };
     let notices = [notices, ready.notices()].concat();
     ready.keep();
-    ask_for_neighbours(site, &ways)?;
+    ask_for_neighbours(site, &next_hops)?;
     Ok(Done {
         balancer: Balancer {
             site: site.clone(),
@@ -286,37 +286,37 @@ fn load_new(
 }
 
 /// Routes to the backends: interface and next hop.
-type Ways = HashMap<IpAddr, (u32, IpAddr)>;
+type NextHops = HashMap<IpAddr, (u32, IpAddr)>;
 
 /// Numbers a table, and refuses it if it cannot be in force.
-fn check(site: &Site, table: &mut Table, before: &Table) -> Result<Ways> {
+fn check(site: &Site, table: &mut Table, before: &Table) -> Result<NextHops> {
     table.check()?;
     table.number_after(before)?;
     let mut netlink = Netlink::open(site.namespace())?;
-    let mut ways = Ways::new();
+    let mut next_hops = NextHops::new();
     for vip in &table.vips {
         for one in vip.backends.iter().filter(|one| one.mac.is_none()) {
-            let way = match ways.get(&one.address) {
-                Some(way) => *way,
+            let hop = match next_hops.get(&one.address) {
+                Some(hop) => *hop,
                 None => {
-                    let way = way_to(&mut netlink, site, vip, one.address)?;
-                    ways.insert(one.address, way);
-                    way
+                    let hop = next_hop(&mut netlink, site, vip, one.address)?;
+                    next_hops.insert(one.address, hop);
+                    hop
                 }
             };
-            if vip.forward == Forward::Direct && way.1 != one.address {
+            if vip.forward == Forward::Direct && hop.1 != one.address {
                 return Err(refused(
                     vip,
                     format!(
                         "the backend {} is behind {}, not on a link of this host's",
-                        one.address, way.1
+                        one.address, hop.1
                     ),
                 )
                 .fix("forward by ipip or gue"));
             }
         }
     }
-    Ok(ways)
+    Ok(next_hops)
 }
 
 fn refused(vip: &Vip, why: impl std::fmt::Display) -> Error {
@@ -326,25 +326,30 @@ fn refused(vip: &Vip, why: impl std::fmt::Display) -> Error {
     )
 }
 
-fn way_to(netlink: &mut Netlink, site: &Site, vip: &Vip, address: IpAddr) -> Result<(u32, IpAddr)> {
-    match netlink.way_to(address, None)? {
+fn next_hop(
+    netlink: &mut Netlink,
+    site: &Site,
+    vip: &Vip,
+    address: IpAddr,
+) -> Result<(u32, IpAddr)> {
+    match netlink.next_hop(address, None)? {
         None => Err(
             refused(vip, format!("no route to the backend {address}")).fix(format!(
                 "{}ip route add {address} via GATEWAY",
                 site.prefix()
             )),
         ),
-        Some(way) if way.local => Err(refused(
+        Some(hop) if hop.local => Err(refused(
             vip,
             format!("the backend {address} is this host itself"),
         )),
-        Some(way) => Ok((way.interface, way.gateway.unwrap_or(address))),
+        Some(hop) => Ok((hop.interface, hop.gateway.unwrap_or(address))),
     }
 }
 
 /// Returns the outgoing interfaces to backends other than the balancer's own.
-fn others(site: &Site, ways: &Ways) -> Result<Vec<Site>> {
-    let indices: HashSet<u32> = ways.values().map(|way| way.0).collect();
+fn others(site: &Site, next_hops: &NextHops) -> Result<Vec<Site>> {
+    let indices: HashSet<u32> = next_hops.values().map(|hop| hop.0).collect();
     let all = Site::all_in(site.namespace())?;
     Ok(all
         .into_iter()
@@ -353,8 +358,8 @@ fn others(site: &Site, ways: &Ways) -> Result<Vec<Site>> {
 }
 
 /// Asks the kernel to resolve next hops: it learns addresses when it sends packets itself, and XDP's do not count.
-fn ask_for_neighbours(site: &Site, ways: &Ways) -> Result<()> {
-    let hops: HashSet<(u32, IpAddr)> = ways.values().copied().collect();
+fn ask_for_neighbours(site: &Site, next_hops: &NextHops) -> Result<()> {
+    let hops: HashSet<(u32, IpAddr)> = next_hops.values().copied().collect();
     let mut netlink = Netlink::open(site.namespace())?;
     let mut known = HashSet::new();
     for interface in hops.iter().map(|hop| hop.0).collect::<HashSet<u32>>() {

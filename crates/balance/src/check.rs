@@ -210,11 +210,11 @@ fn ask_http(
 fn status_of(answer: &[u8]) -> Option<u16> {
     let line = answer.split(|byte| *byte == b'\n').next()?;
     let line = std::str::from_utf8(line).ok()?;
-    let mut words = line.split_ascii_whitespace();
-    words
+    let mut fields = line.split_ascii_whitespace();
+    fields
         .next()
         .filter(|version| version.starts_with("HTTP/"))?;
-    words.next()?.parse().ok()
+    fields.next()?.parse().ok()
 }
 
 const LINKTYPE_ETHERNET: u16 = 1;
@@ -377,7 +377,7 @@ fn prepare(
     let (interface, hop) = match backend.mac {
         Some(mac) => (site.index(), mac),
         None => {
-            let route = netlink.way_to(backend.address, None)?.ok_or_else(|| {
+            let route = netlink.next_hop(backend.address, None)?.ok_or_else(|| {
                 Error::failed(
                     format!("cannot reach {}", backend.address),
                     "no route leads to it",
@@ -537,7 +537,7 @@ fn listen(site: &Site) -> Result<PacketSocket> {
             classic: Some(&program),
             ..Filter::default()
         }),
-        places: None,
+        interfaces: None,
     };
     let opened = packet_socket::open(site.namespace(), &request)?;
     opened.sockets.into_iter().next().ok_or_else(|| {

@@ -122,7 +122,7 @@ fn entries_of(table: &Table) -> Vec<BalanceEntry> {
 }
 
 /// Returns the position of an entry's first line.
-fn place_of(entry: &BalanceEntry, seed: u32) -> u32 {
+fn slot_of(entry: &BalanceEntry, seed: u32) -> u32 {
     let [a, b, c, d] = entry.address;
     mix(&[a, b, c, d, entry.service, entry.kind], seed.into())
 }
@@ -135,15 +135,15 @@ fn hash(entries: &[BalanceEntry]) -> (Vec<BalanceEntry>, u32) {
         'seeds: for seed in 1..=SEED_TRIES {
             let mut table = vec![none; lines * ENTRIES_PER_LINE];
             for one in entries {
-                let first = place_of(one, seed) as usize;
-                let places = (0..BALANCE_PROBES)
+                let first = slot_of(one, seed) as usize;
+                let free = (0..BALANCE_PROBES)
                     .flat_map(|probe| {
                         let line = first.wrapping_add(probe) & (lines - 1);
                         [line * ENTRIES_PER_LINE, line * ENTRIES_PER_LINE + 1]
                     })
-                    .find(|place| table[*place].kind == BALANCE_ENTRY_NONE as u32);
-                match places {
-                    Some(place) => table[place] = *one,
+                    .find(|slot| table[*slot].kind == BALANCE_ENTRY_NONE as u32);
+                match free {
+                    Some(slot) => table[slot] = *one,
                     None => continue 'seeds,
                 }
             }
@@ -182,12 +182,12 @@ fn backend_line(one: &Backend, vip: u32) -> BalanceBackend {
 
 /// Compiles a numbered table into lines.
 pub fn compile(table: &Table) -> Result<Vec<u8>> {
-    let places = |numbers: &mut dyn Iterator<Item = u32>| {
+    let lines = |numbers: &mut dyn Iterator<Item = u32>| {
         numbers.map(|number| number as usize + 1).max().unwrap_or(0)
     };
-    let vips = places(&mut table.vips.iter().map(|vip| vip.number));
+    let vips = lines(&mut table.vips.iter().map(|vip| vip.number));
     let all = table.vips.iter().flat_map(|vip| &vip.backends);
-    let backends = places(&mut all.map(|one| one.number));
+    let backends = lines(&mut all.map(|one| one.number));
     let (entries, seed) = hash(&entries_of(table));
     let vips_at = 1;
     let backends_at = vips_at + vips;
@@ -256,11 +256,11 @@ pub fn compile(table: &Table) -> Result<Vec<u8>> {
             let line = backend_line(one, vip.number);
             put(backends_at + one.number as usize, &line.to_bytes());
         }
-        let places: Vec<u8> = ring
+        let numbers: Vec<u8> = ring
             .iter()
             .flat_map(|number| number.to_ne_bytes())
             .collect();
-        put(ring_at, &places);
+        put(ring_at, &numbers);
         ring_at += lines_of(vip);
     }
     Ok(bytes)

@@ -86,20 +86,20 @@ mod tests {
         let permutation = |name: u64| -> Vec<u32> {
             let offset = mix(name ^ 0x5bd1_e995) % u64::from(size);
             let skip = mix(name ^ 0x27d4_eb2f_1656_67c5) % u64::from(size - 1) + 1;
-            let place = |j: u64| ((offset + j * skip) % u64::from(size)) as u32;
-            (0..u64::from(size)).map(place).collect()
+            let slot = |j: u64| ((offset + j * skip) % u64::from(size)) as u32;
+            (0..u64::from(size)).map(slot).collect()
         };
         let permutations: Vec<Vec<u32>> = members.iter().map(|one| permutation(one.name)).collect();
         let mut entry = vec![None; size as usize];
         let mut next = vec![0; members.len()];
         for turn in 0.. {
             let i = turn % members.len();
-            let mut place = permutations[i][next[i]];
-            while entry[place as usize].is_some() {
+            let mut slot = permutations[i][next[i]];
+            while entry[slot as usize].is_some() {
                 next[i] += 1;
-                place = permutations[i][next[i]];
+                slot = permutations[i][next[i]];
             }
-            entry[place as usize] = Some(members[i].number);
+            entry[slot as usize] = Some(members[i].number);
             next[i] += 1;
             if turn + 1 == size as usize {
                 break;

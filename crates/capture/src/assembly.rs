@@ -431,7 +431,7 @@ impl Assembly {
                 "{}{how}, time stamps from the {} clock{}{}",
                 point.hook,
                 seed.clock,
-                point.stamps.in_words(),
+                point.stamps.describe(),
                 point
                     .note
                     .as_ref()

@@ -29,7 +29,7 @@ pub struct CaptureSite {
 impl CaptureSite {
     /// Finds `NAME` in the given namespace (or the present one), or `NAMESPACE:NAME`.
     pub fn find(text: &str, default_namespace: Option<&str>) -> Result<Self> {
-        let (namespace, name) = netns::split_place(text, default_namespace);
+        let (namespace, name) = netns::split_namespace(text, default_namespace);
         if name.is_empty() {
             return Err(Error::usage(
                 format!("interface '{text}'"),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use trawl_packet::verdict::Kind;
+use trawl_packet::verdict::VerdictKind;
 use trawl_pipeline::account::PacketAccount;
 use trawl_program::reload::{Reload, ReloadMethod};
 use trawl_sys::clock;
@@ -612,7 +612,7 @@ impl fmt::Display for Event {
             } => format!(
                 "{interface}: using tap {}: {}",
                 taps.join(" and "),
-                reason.words()
+                reason.sentence()
             ),
             Self::UsingHookMap { interface, path } => {
                 format!("{interface}: using the hook map {}", path.display())
@@ -926,7 +926,7 @@ impl Event {
             ring_bytes,
             expression: plan.expression.clone(),
             verdicts: verdicts
-                .filter_map(|action| Kind::Xdp.name(action))
+                .filter_map(|action| VerdictKind::Xdp.name(action))
                 .map(str::to_owned)
                 .collect(),
             signal_pid: plan.signal.then(std::process::id),
@@ -935,7 +935,7 @@ impl Event {
 }
 
 impl TapReason {
-    fn words(self) -> &'static str {
+    fn sentence(self) -> &'static str {
         match self {
             Self::NotEthernet => "its frames are not Ethernet",
             Self::SentOnly => "sent packets pass no XDP hook",

@@ -182,10 +182,10 @@ impl Filter {
             Self::Expression(text) | Self::Inner(text) => error.caret(text),
             Self::Classic(_) => None,
         };
-        let place = caret.map_or(String::new(), |lines| {
+        let marked = caret.map_or(String::new(), |lines| {
             format!("\n  {}", lines.replace('\n', "\n  "))
         });
-        let said = Error::usage("cannot use this filter", format!("{error}{place}"));
+        let said = Error::usage("cannot use this filter", format!("{error}{marked}"));
         match error {
             FilterError::TooLong { .. } => said
                 .refused(Refusal::TooLong)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use trawl_bpf::layout::TapConfig;
-use trawl_packet::verdict;
+use trawl_packet::verdict::VerdictSet;
 use trawl_pipeline::plan::nanoseconds;
 use trawl_ring::Geometry;
 use trawl_sys::netlink::XdpMode;
@@ -255,7 +255,7 @@ impl Stamps {
         })
     }
 
-    pub(crate) fn in_words(self) -> String {
+    pub(crate) fn describe(self) -> String {
         match self {
             Self::Auto => format!(
                 ", read for the first {AUTO_FIRST} packets of each poll and every 1 to 2 µs after them, every {AUTO_EVERY}th at least"
@@ -392,7 +392,7 @@ pub struct CaptureOptions {
     pub programs: Option<Programs>,
     pub at: Option<At>,
     /// Record only packets that met one of these verdicts.
-    pub verdicts: Option<verdict::Set>,
+    pub verdicts: Option<VerdictSet>,
     pub mode: Mode,
     pub hook: Option<PathBuf>,
     pub time: TimeSource,
@@ -440,7 +440,7 @@ pub struct TriggerPlan {
     /// Matching packets are events.
     pub expression: Option<String>,
     /// Packets with such a verdict are events.
-    pub verdicts: Option<verdict::Set>,
+    pub verdicts: Option<VerdictSet>,
     /// SIGUSR2 is an event.
     pub signal: bool,
     /// Bytes for packets that may precede an event.
@@ -555,6 +555,8 @@ impl CaptureOptions {
 
 #[cfg(test)]
 mod tests {
+    use trawl_packet::verdict::VerdictKind;
+
     use super::*;
 
     #[test]
@@ -569,7 +571,7 @@ mod tests {
             direction: Some(Direction::Both),
             programs: Some(Programs::Named("filter".to_owned())),
             at: Some(At::Both),
-            verdicts: Some(verdict::Set::parse(verdict::Kind::Xdp, "drop,pass").unwrap()),
+            verdicts: Some(VerdictSet::parse(VerdictKind::Xdp, "drop,pass").unwrap()),
             mode: Mode::Skb,
             hook: Some("/sys/fs/bpf/hook".into()),
             time: TimeSource::Hardware,
@@ -624,7 +626,7 @@ mod tests {
     #[test]
     fn json_uses_the_names_of_the_command_line() {
         let mut options = CaptureOptions::new(TapChoice::Auto, Memory::total(2 << 20));
-        options.verdicts = verdict::Set::parse(verdict::Kind::Xdp, "tx").ok();
+        options.verdicts = VerdictSet::parse(VerdictKind::Xdp, "tx").ok();
         options.sample = Some(Sample::Every(5));
         options.duration = Some(Duration::from_secs(1));
         let value = serde_json::to_value(options).unwrap();

@@ -186,7 +186,7 @@ impl Tenancy {
     pub fn new(slot: u32, is_used_again: bool, rings: &Rings) -> Self {
         let before = match is_used_again {
             true => {
-                rings.forget_untold_losses(slot);
+                rings.forget_unreported_losses(slot);
                 rings.account(slot)
             }
             false => RingAccount::default(),

@@ -358,11 +358,11 @@ impl Session {
         }
         assembly.settle()?;
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
-        let mut words = None;
+        let mut converter = None;
         if let Some(drops) = &options.drops {
             let (tap, point, found) = drop::attach(sites, &at_xdp, drops, &mut assembly)?;
             taps.push(AtSite::new(0, drop::HOOK, tap));
-            words = Some((point, found));
+            converter = Some((point, found));
         }
         let mut presence = Presence::default();
         // Interfaces on the path of followed packets may come and go.
@@ -373,9 +373,9 @@ impl Session {
         }
         tell(&mut assembly, observer);
         let interfaces = assembly.interface_blocks(sites, 0);
-        if let Some((point, mut words)) = words {
-            words.begin(point, &interfaces);
-            stages.push(Box::new(words));
+        if let Some((point, mut converter)) = converter {
+            converter.begin(point, &interfaces);
+            stages.push(Box::new(converter));
         }
         let foreign_clock = options.time == TimeSource::Hardware;
         let trigger = options

@@ -113,7 +113,7 @@ const IFF_UP: u32 = 1;
 
 /// Returns the interface with this number in the list of -D, like tcpdump, unless an interface has the number as its name.
 fn by_number(text: &str, netns: Option<&str>) -> Result<Option<String>> {
-    let (namespace, name) = netns::split_place(text, netns);
+    let (namespace, name) = netns::split_namespace(text, netns);
     let Ok(index) = name.parse::<u32>() else {
         return Ok(None);
     };
@@ -137,7 +137,7 @@ struct Pattern {
 
 impl Pattern {
     fn of(text: &str, netns: Option<&str>) -> Option<Self> {
-        let (namespace, name) = netns::split_place(text, netns);
+        let (namespace, name) = netns::split_namespace(text, netns);
         let is_one = name == ANY || is_pattern(name) || namespace.is_some_and(is_pattern);
         is_one.then(|| Self {
             namespace: namespace.map(str::to_owned),

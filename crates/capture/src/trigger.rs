@@ -13,7 +13,7 @@ use trawl_packet::pcapng::block::{
     VERDICT_EBPF_XDP, blocks,
 };
 use trawl_packet::pcapng::write;
-use trawl_packet::verdict::Kind;
+use trawl_packet::verdict::VerdictKind;
 use trawl_pipeline::{Blocks, Counts, Pressure, Stage, WriteOutcome, Writer};
 use trawl_sys::{Error, Result, clock};
 
@@ -179,7 +179,7 @@ impl Trigger {
             && let Some(action) = verdict_of(packet)
             && wanted.contains(action)
         {
-            let verdict = Kind::Xdp.name(action).unwrap_or("unknown");
+            let verdict = VerdictKind::Xdp.name(action).unwrap_or("unknown");
             let verdict = verdict.into();
             return Ok(Some(TriggerCause::Verdict { verdict }));
         }

@@ -153,7 +153,7 @@ struct VipAdd {
     #[arg(long, value_name = "PORT", default_value_t = trawl_balance::table::GUE_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     gue_port: u16,
     #[command(flatten)]
-    place: BalancerArgs,
+    target: BalancerArgs,
     /// Apply even if it cuts off the client that SSH_CONNECTION names
     #[arg(long)]
     yes: bool,
@@ -166,7 +166,7 @@ struct VipRemove {
     #[arg(value_name = "VIP")]
     vip: Service,
     #[command(flatten)]
-    place: BalancerArgs,
+    target: BalancerArgs,
 }
 
 /// Adds a backend to a virtual address
@@ -195,7 +195,7 @@ struct BackendArgs {
     #[arg(value_name = "ADDRESS")]
     backend: IpAddr,
     #[command(flatten)]
-    place: BalancerArgs,
+    target: BalancerArgs,
 }
 
 /// Stops new flows to a backend; its existing flows stay
@@ -224,7 +224,7 @@ struct Stats {
     #[command(flatten)]
     watch: WatchArg,
     #[command(flatten)]
-    place: BalancerArgs,
+    target: BalancerArgs,
 }
 
 /// Checks the health of the backends by TCP connection or HTTP
@@ -249,7 +249,7 @@ struct Check {
     #[arg(long)]
     apply: bool,
     #[command(flatten)]
-    place: BalancerArgs,
+    target: BalancerArgs,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -258,7 +258,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Stats(_) | Command::List(_) | Command::Vip(VipCommand::List(_))
     );
     if !only_looks {
-        unload::clear_away();
+        unload::clear_leftovers();
     }
     match args.command {
         Command::Load(args) => change::load(&args),

@@ -36,7 +36,7 @@ pub fn run(all: bool, as_json: bool) -> Result<ExitCode> {
         pinned.into_iter().map(|pin| pin.path).collect()
     };
     let before = pins();
-    unload::clear_away_all();
+    unload::clear_all_leftovers();
     trawl_guard::state::sweep();
     let labs = trawl_lab::clean(all)?;
     let after = pins();

@@ -52,7 +52,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut findings = Vec::new();
     // Look-ups that can fail come first: a wrong name is reported at once, and alone.
     for text in &args.interface {
-        let (namespace, name) = netns::split_place(text, args.netns.as_deref());
+        let (namespace, name) = netns::split_namespace(text, args.netns.as_deref());
         let namespace = namespace.map(Namespace::open).transpose()?;
         findings.extend(doctor::interface(namespace.as_ref(), name)?);
     }

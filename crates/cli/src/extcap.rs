@@ -20,7 +20,7 @@ use trawl_capture::taps::table::{self, Facts};
 use trawl_filter::compile;
 use trawl_filter::select::{Question, Selector};
 use trawl_packet::pcapng::block::{ByteOrder, blocks};
-use trawl_packet::verdict;
+use trawl_packet::verdict::{VerdictKind, VerdictSet};
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 use trawl_sys::netlink::{LinkRecord, Netlink};
 use trawl_sys::netns::{self, Namespace};
@@ -353,10 +353,10 @@ fn plan(interface: &str, asked: &Args) -> Result<CapturePlan> {
     let at = asked.at.filter(|at| has_ends || *at != At::Exit);
     let direction = asked
         .direction
-        .filter(|way| has_both || *way != Direction::In);
+        .filter(|direction| has_both || *direction != Direction::In);
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let verdicts = given(&asked.verdict)
-        .map(|list| verdict::Set::parse(verdict::Kind::Xdp, &list))
+        .map(|list| VerdictSet::parse(VerdictKind::Xdp, &list))
         .transpose()
         .map_err(|e| Error::usage("cannot understand --verdict", e))?;
     let sample = match asked.sample.as_str() {
@@ -522,14 +522,14 @@ struct InstallArgs {
     profiles: Option<PathBuf>,
 }
 
-struct Places {
+struct InstallPaths {
     /// Candidates for the script's path: the first that this user may write to is used.
     scripts: Vec<PathBuf>,
     profile: PathBuf,
 }
 
 impl InstallArgs {
-    fn places(&self) -> Result<Places> {
+    fn paths(&self) -> Result<InstallPaths> {
         let extcap = match &self.dir {
             Some(dir) => vec![dir.clone()],
             None => default_extcap()?,
@@ -538,7 +538,7 @@ impl InstallArgs {
             Some(dir) => dir.clone(),
             None => configuration()?.join("profiles"),
         };
-        Ok(Places {
+        Ok(InstallPaths {
             scripts: extcap.iter().map(|dir| dir.join("trawl")).collect(),
             profile: profiles.join("trawl"),
         })
@@ -582,12 +582,12 @@ fn default_extcap() -> Result<Vec<PathBuf>> {
 }
 
 fn install(args: &InstallArgs) -> Result<()> {
-    let places = args.places()?;
+    let paths = args.paths()?;
     let program = own_binary()?;
     let quoted = program.display().to_string().replace('\'', "'\\''");
     let text = format!("#!/bin/sh\n{MARK}\nexec '{quoted}' extcap \"$@\"\n");
     let mut written = None;
-    for (index, script) in places.scripts.iter().enumerate() {
+    for (index, script) in paths.scripts.iter().enumerate() {
         refuse_others(script, "install")?;
         match write(script, &text)
             .and_then(|()| std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)))
@@ -596,12 +596,12 @@ fn install(args: &InstallArgs) -> Result<()> {
                 written = Some((index, script));
                 break;
             }
-            Err(e) if is_denied(&e) && index + 1 < places.scripts.len() => {}
+            Err(e) if is_denied(&e) && index + 1 < paths.scripts.len() => {}
             Err(e) => return Err(cannot_write(script, e)),
         }
     }
     for (name, text) in [("preferences", PREFERENCES), ("colorfilters", COLOURS)] {
-        let file = places.profile.join(name);
+        let file = paths.profile.join(name);
         write(&file, text).map_err(|e| cannot_write(&file, e))?;
     }
     let Some((index, script)) = written else {
@@ -610,7 +610,7 @@ fn install(args: &InstallArgs) -> Result<()> {
     write_out(&format!(
         "installed {} and the profile {}\n",
         script.display(),
-        places.profile.display()
+        paths.profile.display()
     ))?;
     if let (true, Some(folder)) = (index > 0, script.parent()) {
         say(&format!(
@@ -622,14 +622,14 @@ fn install(args: &InstallArgs) -> Result<()> {
 }
 
 fn remove(args: &InstallArgs) -> Result<()> {
-    let places = args.places()?;
-    for script in &places.scripts {
+    let paths = args.paths()?;
+    for script in &paths.scripts {
         refuse_others(script, "remove")?;
     }
     let mut removed = Vec::new();
-    let files = ["preferences", "colorfilters"].map(|name| places.profile.join(name));
+    let files = ["preferences", "colorfilters"].map(|name| paths.profile.join(name));
     // The user's own folder is cleaned before an error reports that the machine's is root's.
-    for path in files.iter().chain(places.scripts.iter().rev()) {
+    for path in files.iter().chain(paths.scripts.iter().rev()) {
         match std::fs::remove_file(path) {
             Ok(()) => removed.push(path.display().to_string()),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -638,7 +638,7 @@ fn remove(args: &InstallArgs) -> Result<()> {
         }
     }
     // Other files in the profile stay, and its folder with them.
-    let _ = std::fs::remove_dir(&places.profile);
+    let _ = std::fs::remove_dir(&paths.profile);
     write_out(&match removed.is_empty() {
         true => "nothing is installed\n".to_owned(),
         false => format!("removed {}\n", removed.join(", ")),

@@ -129,13 +129,13 @@ pub const TAKES: Capabilities = Capabilities::BPF
 
 /// A namespace, and its selected interfaces: names and patterns, or all.
 #[derive(Debug)]
-pub struct Place {
+pub struct NamespaceInterfaces {
     pub netns: String,
     pub namespace: Option<Namespace>,
     pub only: Vec<String>,
 }
 
-impl Place {
+impl NamespaceInterfaces {
     /// Finds the namespaces of interfaces given as for `-i`, or the namespace that was asked for.
     pub fn of(interfaces: &[String], netns: Option<&str>) -> Result<Vec<Self>> {
         let own = netns.unwrap_or_default();
@@ -147,7 +147,7 @@ impl Place {
         if only.is_empty() {
             only.insert(own, Vec::new());
         }
-        let mut places = Vec::new();
+        let mut selected = Vec::new();
         for (netns, mut only) in only {
             if only.iter().any(|name| name == "any") {
                 only.clear();
@@ -159,23 +159,23 @@ impl Place {
             }
             for netns in named {
                 let is_own = netns.is_empty();
-                places.push(Self {
+                selected.push(Self {
                     namespace: (!is_own).then(|| Namespace::open(&netns)).transpose()?,
                     netns,
                     only: only.clone(),
                 });
             }
         }
-        Ok(places)
+        Ok(selected)
     }
 }
 
 impl Counters {
     /// Reads the counters of several namespaces.
-    pub fn read_all(places: &[Place]) -> Result<Self> {
+    pub fn read_all(selected: &[NamespaceInterfaces]) -> Result<Self> {
         let mut all = Self::default();
-        for place in places {
-            let here = Self::read(place)?;
+        for interfaces in selected {
+            let here = Self::read(interfaces)?;
             all.softnet = here.softnet;
             all.interfaces.extend(here.interfaces);
             all.xdp_programs.extend(here.xdp_programs);
@@ -185,12 +185,12 @@ impl Counters {
         Ok(all)
     }
 
-    fn read(place: &Place) -> Result<Self> {
-        let Place {
+    fn read(interfaces: &NamespaceInterfaces) -> Result<Self> {
+        let NamespaceInterfaces {
             netns,
             namespace,
             only,
-        } = place;
+        } = interfaces;
         let namespace = namespace.as_ref();
         let mut counters = Self {
             softnet: softnet(),

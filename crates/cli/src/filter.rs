@@ -107,7 +107,7 @@ impl HookName {
         Target { gotol, ..target }
     }
 
-    fn word(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Xdp => "xdp",
             Self::Tc => "tc",
@@ -318,7 +318,7 @@ fn for_people(report: &Report) -> String {
         let _ = writeln!(
             text,
             "\neBPF at {}: {}, {} of them for packets in one piece, {}",
-            block.hook.word(),
+            block.hook.name(),
             count(block.instructions, "instruction"),
             block.fast,
             count(block.bounds_checks, "bounds check"),
@@ -327,7 +327,7 @@ fn for_people(report: &Report) -> String {
     }
     for block in &report.ebpf {
         if let Some(check) = &block.check {
-            let _ = writeln!(text, "\n{}: {}", block.hook.word(), check.words());
+            let _ = writeln!(text, "\n{}: {}", block.hook.name(), check.sentence());
         }
     }
     if let Some(read) = &report.read {
@@ -382,7 +382,7 @@ impl Acceptance {
         }
     }
 
-    pub fn words(&self) -> String {
+    pub fn sentence(&self) -> String {
         let reason = self.reason.as_deref().unwrap_or_default();
         let milliseconds = self.seconds * 1e3;
         match (self.accepted, self.processed) {

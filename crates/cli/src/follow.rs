@@ -14,7 +14,7 @@ use trawl_capture::options::{At, CaptureOptions, Drops, Memory, MemorySize};
 use trawl_capture::session::{self, Ended};
 use trawl_capture::taps::drop::Along;
 use trawl_packet::decode::{Transport, summary};
-use trawl_packet::verdict;
+use trawl_packet::verdict::VerdictKind;
 use trawl_pipeline::{Blocks, Pressure, WriteOutcome, Writer};
 use trawl_sys::privilege::Capabilities;
 use trawl_sys::{Error, Result, clock, process};
@@ -154,15 +154,15 @@ impl Following {
             return Ok(());
         };
         self.joined.note(id, &seen);
-        let way = self
+        let path = self
             .open
             .entry(id)
             .or_insert_with(|| PacketPath::new(id, packet, &seen));
-        way.go_on(packet, seen);
-        if way.is_over()
-            && let Some(way) = self.open.remove(&id)
+        path.go_on(packet, seen);
+        if path.is_over()
+            && let Some(path) = self.open.remove(&id)
         {
-            self.tell(&way)?;
+            self.tell(&path)?;
         }
         Ok(())
     }
@@ -179,20 +179,20 @@ impl Following {
         }
         let now = self.now;
         let joined = &self.joined;
-        let is_old = |way: &PacketPath| {
-            let idle = now.saturating_sub(way.last_time());
-            let comes_no_more = way.may_be_over() || joined.has(way).is_some();
+        let is_old = |path: &PacketPath| {
+            let idle = now.saturating_sub(path.last_time());
+            let comes_no_more = path.may_be_over() || joined.has(path).is_some();
             idle > AGE_NS || idle > PATIENCE_NS && comes_no_more
         };
         let old: Vec<u64> = self
             .open
             .iter()
-            .filter(|(_, way)| is_old(way))
+            .filter(|(_, path)| is_old(path))
             .map(|(id, _)| *id)
             .collect();
         for id in old {
-            if let Some(way) = self.open.remove(&id) {
-                self.close(way)?;
+            if let Some(path) = self.open.remove(&id) {
+                self.close(path)?;
             }
         }
         self.joined.forget_before(now.saturating_sub(AGE_NS));
@@ -200,23 +200,23 @@ impl Following {
     }
 
     fn end_all(&mut self) -> Result<()> {
-        for way in std::mem::take(&mut self.open).into_values() {
-            self.close(way)?;
+        for path in std::mem::take(&mut self.open).into_values() {
+            self.close(path)?;
         }
         Ok(())
     }
 
-    fn close(&mut self, mut way: PacketPath) -> Result<()> {
-        if matches!(way.end, End::Gap | End::Consumed)
-            && let Some(into) = self.joined.has(&way)
+    fn close(&mut self, mut path: PacketPath) -> Result<()> {
+        if matches!(path.end, End::Gap | End::Consumed)
+            && let Some(into) = self.joined.has(&path)
         {
-            way.end = End::Joined;
-            way.joined_into = Some(into);
+            path.end = End::Joined;
+            path.joined_into = Some(into);
         }
-        self.tell(&way)
+        self.tell(&path)
     }
 
-    fn tell(&mut self, way: &PacketPath) -> Result<()> {
+    fn tell(&mut self, path: &PacketPath) -> Result<()> {
         if self.left == 0 {
             return Ok(());
         }
@@ -225,8 +225,8 @@ impl Following {
             process::interrupt(std::process::id())?;
         }
         let text = match self.json {
-            true => json::line(way)?,
-            false => way.to_string(),
+            true => json::line(path)?,
+            false => path.to_string(),
         };
         terminal::write_out(&text)
     }
@@ -338,7 +338,7 @@ impl Seen {
     pub fn new(packet: &PacketView<'_>) -> Option<Self> {
         let (step, side, number) = match packet.comment.and_then(|text| text.strip_prefix("step="))
         {
-            Some(words) => of_stack(packet, words),
+            Some(comment) => of_stack(packet, comment),
             None => {
                 let (step, side) = at_xdp(packet)?;
                 (step, side, None)
@@ -355,9 +355,9 @@ impl Seen {
     }
 }
 
-fn of_stack(packet: &PacketView<'_>, words: &str) -> (Step, Side, Option<u32>) {
+fn of_stack(packet: &PacketView<'_>, comment: &str) -> (Step, Side, Option<u32>) {
     let word = |key: &str| {
-        let mut pairs = words.split(' ').filter_map(|word| word.split_once('='));
+        let mut pairs = comment.split(' ').filter_map(|word| word.split_once('='));
         let found = pairs.find(|(one, _)| *one == key);
         found.map(|(_, value)| value.to_owned())
     };
@@ -366,7 +366,7 @@ fn of_stack(packet: &PacketView<'_>, words: &str) -> (Step, Side, Option<u32>) {
         Some("last") => Side::Last,
         _ => Side::Only,
     };
-    let name = words.split(' ').next().unwrap_or_default();
+    let name = comment.split(' ').next().unwrap_or_default();
     let at_socket = |key: &str| (name == SOCKET).then(|| word(key)).flatten();
     let owner = at_socket("comm").zip(at_socket("pid"));
     let step = Step {
@@ -403,7 +403,7 @@ fn at_xdp(packet: &PacketView<'_>) -> Option<(Step, Side)> {
         None => (None, packet.interface?),
     };
     let verdict = match packet.verdict {
-        Some(trawl_packet::pcapng::Verdict::Xdp(action)) => verdict::Kind::Xdp.name(action),
+        Some(trawl_packet::pcapng::Verdict::Xdp(action)) => VerdictKind::Xdp.name(action),
         _ => None,
     };
     let step = Step {
@@ -684,7 +684,7 @@ impl fmt::Display for PacketPath {
                 "done" => "(no loss: it has done its work)",
                 _ => "(no loss: no socket wanted it)",
             });
-            let text = |words: &str| Some(words.to_owned());
+            let text = |text: &str| Some(text.to_owned());
             let named = |before: &str, value: &Option<String>, after: &str| {
                 let value = value.as_ref()?;
                 Some(format!("{before}{value}{after}"))
@@ -745,16 +745,16 @@ impl Joined {
     }
 
     /// Returns the joined packet that contains this one, which was last seen at receive offload.
-    pub fn has(&self, way: &PacketPath) -> Option<u64> {
-        let mut last = way.steps.iter().rev();
+    pub fn has(&self, path: &PacketPath) -> Option<u64> {
+        let mut last = path.steps.iter().rev();
         let last = last.find(|step| step.step != CONSUMED)?;
         if last.step != OFFLOAD {
             return None;
         }
-        let own = way.segment.as_ref()?;
+        let own = path.segment.as_ref()?;
         let has = |(id, time, segment): &&(u64, u64, Segment)| {
             let into = own.sequence.wrapping_sub(segment.sequence);
-            *id != way.packet_id
+            *id != path.packet_id
                 && (last.time_ns..=last.time_ns + OFFLOAD_NS).contains(time)
                 && segment.flow == own.flow
                 && own.length > 0

@@ -248,7 +248,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         args.command,
         Command::List(_) | Command::Stats(_) | Command::Save(_)
     ) {
-        unload::clear_away();
+        unload::clear_leftovers();
         state::sweep();
     }
     match args.command {

@@ -58,8 +58,8 @@ pub fn improve(error: &mut clap::Error, command: &Command, words: &[OsString]) {
             let text = error.render().to_string();
             let plain = INTERNAL
                 .iter()
-                .fold(text.clone(), |text, (words, instead)| {
-                    text.replace(words, instead)
+                .fold(text.clone(), |text, (phrase, instead)| {
+                    text.replace(phrase, instead)
                 });
             if plain != text {
                 let plain = plain.strip_prefix("error: ").unwrap_or(&plain).to_owned();

@@ -159,7 +159,7 @@ pub fn run(args: LabArgs) -> Result<ExitCode> {
         Command::Show { name, json } => show(&name, json)?,
         Command::Down { name, json } => {
             let lab = trawl_lab::remove(&name)?;
-            clear_away();
+            clear_leftovers();
             match json {
                 true => json::line(&lab)?,
                 false => format!("removed {}: {}\n", lab.id, lab.namespaces.join(", ")),
@@ -293,14 +293,14 @@ fn show(id: &str, as_json: bool) -> Result<String> {
 }
 
 /// Removes leftovers, outside a lab, of programs and rules loaded in it.
-fn clear_away() {
-    trawl_program::unload::clear_away();
+fn clear_leftovers() {
+    trawl_program::unload::clear_leftovers();
     trawl_guard::state::sweep();
 }
 
 fn clean(all: bool, as_json: bool) -> Result<String> {
     let cleaned = trawl_lab::clean(all)?;
-    clear_away();
+    clear_leftovers();
     if as_json {
         return json::line(&cleaned);
     }

@@ -25,10 +25,10 @@ use trawl_view::record::PacketView;
 use trawl_view::stat::{Counted, Flow, Statistics};
 
 use crate::args::NetnsArg;
-use crate::figures::{self, Counters, Place};
+use crate::figures::{self, Counters, NamespaceInterfaces};
 use crate::json;
 use crate::live::{self, Viewer, Wanted};
-use crate::published::{self, Kind, RunningCapture, RunningGenerator};
+use crate::published::{self, Publisher, RunningCapture, RunningGenerator};
 use crate::terminal;
 
 /// Serves Prometheus metrics, JSON, and a page with live plots
@@ -116,7 +116,7 @@ const FLOWS: usize = 20;
 const RENEW: Duration = Duration::from_secs(60);
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    let places = Place::of(&args.interfaces, args.netns.as_deref())?;
+    let selected = NamespaceInterfaces::of(&args.interfaces, args.netns.as_deref())?;
     let listener = TcpListener::bind(args.listen).map_err(|e| cannot_listen(args.listen, e))?;
     let address = listener
         .local_addr()
@@ -141,12 +141,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
             return;
         }
         let figures = || {
-            Counters::read_all(&places).map(|counters| Figures {
+            Counters::read_all(&selected).map(|counters| Figures {
                 host: host::name(),
                 counters,
                 capture: locked(&served).clone(),
-                captures: published::all(Kind::Capture),
-                generators: published::all(Kind::Generator),
+                captures: published::all(Publisher::Capture),
+                generators: published::all(Publisher::Generator),
             })
         };
         let history = Mutex::new(History::default());
@@ -265,15 +265,15 @@ impl Viewer for Watching {
         if packet.verdict.is_some() || reason.is_some() {
             let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
             let verdict = packet.verdict.map(verdict::text).unwrap_or_default();
-            let mut place = text(packet.interface);
+            let mut label = text(packet.interface);
             // A drop names its namespace separately from the device.
             if let Some(netns) = dropped
                 .and_then(|drop| drop.netns)
-                .filter(|_| !place.contains(':'))
+                .filter(|_| !label.contains(':'))
             {
-                place = figures::label(netns, &place);
+                label = figures::label(netns, &label);
             }
-            let key = (place, text(packet.hook), verdict, reason);
+            let key = (label, text(packet.hook), verdict, reason);
             if self.verdicts.len() < MOST_VERDICTS || self.verdicts.contains_key(&key) {
                 *self.verdicts.entry(key).or_default() += 1;
             }
@@ -298,8 +298,8 @@ impl Viewer for Watching {
             self.since = std::time::Instant::now();
             self.statistics = Statistics::of_a_view();
         }
-        let verdict = |((place, hook, verdict, reason), packets): (&Judged, &u64)| {
-            let (netns, interface) = place.split_once(':').unwrap_or((&self.netns, place));
+        let verdict = |((label, hook, verdict, reason), packets): (&Judged, &u64)| {
+            let (netns, interface) = label.split_once(':').unwrap_or((&self.netns, label));
             Verdict {
                 interface: interface.to_owned(),
                 netns: netns.to_owned(),
@@ -338,7 +338,7 @@ impl Watching {
             ..flow.clone()
         };
         NamedFlow {
-            name: named.words(),
+            name: named.label(),
             flow,
         }
     }
@@ -391,10 +391,11 @@ fn sample(figures: &Figures) -> Sample {
     };
     for one in &figures.counters.interfaces {
         let name = one.label();
-        for (way, [packets, bytes, dropped, _]) in ["in", "out"].into_iter().zip(one.sides()) {
-            add(PACKETS, format!("{name} {way}"), packets);
-            add(BITS, format!("{name} {way}"), bytes);
-            add(DROPS, format!("{name} {way}: device"), dropped);
+        for (direction, [packets, bytes, dropped, _]) in ["in", "out"].into_iter().zip(one.sides())
+        {
+            add(PACKETS, format!("{name} {direction}"), packets);
+            add(BITS, format!("{name} {direction}"), bytes);
+            add(DROPS, format!("{name} {direction}: device"), dropped);
         }
     }
     for verdict in figures.capture.iter().flat_map(|capture| &capture.verdicts) {

@@ -20,7 +20,7 @@ use trawl_view::stat::{Count, Counted, Flow, FlowKey, Interface, Statistics};
 use view::{Page, Screen};
 
 use crate::args::{LibpcapArg, NetnsArg};
-use crate::figures::{self, Counters, Place, RuleCounters, Softnet};
+use crate::figures::{self, Counters, NamespaceInterfaces, RuleCounters, Softnet};
 use crate::json;
 use crate::live::{self, Viewer, Wanted};
 use crate::{terminal, units};
@@ -133,7 +133,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     args.libpcap.choose();
     // Without the privilege, run times stay zero.
     let _run_times = info::enable_statistics().ok();
-    let places = Place::of(&args.interfaces, args.netns.as_deref())?;
+    let selected = NamespaceInterfaces::of(&args.interfaces, args.netns.as_deref())?;
     // Without the privilege, the page is empty and says so.
     let redirects = Redirects::watch();
     if args.page == Page::Redirects
@@ -143,7 +143,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     let wants_screen = !args.once && !args.json && terminal::stdout_is_terminal();
     let mut top = Top {
-        places,
+        selected,
         before: Counters::default(),
         since: Instant::now(),
         statistics: Statistics::of_a_view(),
@@ -157,7 +157,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         redirects: redirects.ok(),
         args: &args,
     };
-    top.before = Counters::read_all(&top.places)?;
+    top.before = Counters::read_all(&top.selected)?;
     // If /sys hides it, it is found through other processes, which may not be inspected later.
     let _ = bpffs::hold();
     if args.interfaces.is_empty() {
@@ -195,7 +195,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
 /// State between two frames.
 struct Top<'a> {
     args: &'a Args,
-    places: Vec<Place>,
+    selected: Vec<NamespaceInterfaces>,
     before: Counters,
     since: Instant,
     statistics: Statistics,
@@ -253,7 +253,7 @@ impl Top<'_> {
 
     /// Shows the changes since the last frame; returns false once the reader has closed the pipe.
     fn look(&mut self) -> Result<bool> {
-        let now = Counters::read_all(&self.places)?;
+        let now = Counters::read_all(&self.selected)?;
         let seconds = self.since.elapsed().as_secs_f64().max(1e-9);
         let order = match &self.screen {
             Some(screen) => screen.order(),
@@ -296,7 +296,7 @@ impl Top<'_> {
 
     fn difference(&self, now: &Counters, seconds: f64) -> Look {
         // A single namespace is not named.
-        let named = |netns: &str, interface: &str| match self.places.len() {
+        let named = |netns: &str, interface: &str| match self.selected.len() {
             1 => interface.to_owned(),
             _ => figures::label(netns, interface),
         };
@@ -386,7 +386,7 @@ impl Order {
         Self { key, ..self }
     }
 
-    pub fn word(self) -> String {
+    pub fn name(self) -> String {
         let word = match self.key {
             Key::Rate => "rate",
             Key::Bits => "bits",
@@ -459,7 +459,7 @@ impl Order {
                     Key::Drops => row.rates.drops as f64,
                     _ => row.rates.packets as f64,
                 },
-                RedirectRates::place,
+                RedirectRates::label,
             );
         }
         if let Some(captured) = &mut look.captured {
@@ -475,7 +475,7 @@ impl Order {
             self.sort(
                 &mut captured.flows,
                 |one| number(one.packets, one.bytes),
-                trawl_view::stat::Flow::words,
+                trawl_view::stat::Flow::label,
             );
         }
     }
@@ -525,7 +525,7 @@ mod tests {
         let words: Vec<String> = (0..4)
             .map(|_| {
                 order = order.next();
-                order.word()
+                order.name()
             })
             .collect();
         assert_eq!(words, ["bits", "drops", "name", "rate"]);

@@ -16,7 +16,7 @@ const MOVE_NUMBER_32: u8 = ALU | MOV;
 pub(crate) const RESULT: u8 = 0;
 
 /// Returns the indices of instructions, without the second halves of 64-bit loads.
-pub fn places(program: &[Insn]) -> impl Iterator<Item = usize> {
+pub fn starts(program: &[Insn]) -> impl Iterator<Item = usize> {
     let next = |at: &usize| Some(at + program.get(*at)?.length());
     std::iter::successors(Some(0), next).take_while(|at| *at < program.len())
 }

@@ -9,7 +9,7 @@ mod simplify;
 pub mod splice;
 mod text;
 
-pub use flow::{places, target};
+pub use flow::{starts, target};
 pub use insn::Insn;
 pub use simplify::simplify;
 pub use text::disassemble;

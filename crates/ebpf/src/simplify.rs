@@ -2,7 +2,7 @@
 //! code. The verifier removes unreachable code too, but only after it has verified everything; and the instructions present
 //! at load time already decide how the kernel sets the program up, above all tail calls.
 
-use crate::flow::{RESULT, places, target};
+use crate::flow::{RESULT, starts, target};
 use crate::{Insn, op};
 
 /// Simplifies a program; jumps keep their targets.
@@ -20,7 +20,7 @@ pub fn simplify(program: &mut Vec<Insn>) {
 /// Replaces a comparison of a constant that was just loaded by a jump to its target or to the next instruction.
 fn decide(program: &mut [Insn]) {
     let reached_by_jump = jump_targets(program);
-    for at in places(program).collect::<Vec<_>>() {
+    for at in starts(program).collect::<Vec<_>>() {
         let after = at + 1;
         if let Some(value) = program[at].number()
             && let Some(next) = program.get(after).copied()
@@ -35,7 +35,7 @@ fn decide(program: &mut [Insn]) {
 
 fn jump_targets(program: &[Insn]) -> Vec<bool> {
     let mut targets = vec![false; program.len() + 1];
-    for at in places(program) {
+    for at in starts(program) {
         if let Some(to) = target(program, at)
             && let Some(reached) = targets.get_mut(to)
         {
@@ -93,7 +93,7 @@ fn remove(program: &mut Vec<Insn>, gone: &[bool]) {
         kept += usize::from(!gone);
     }
     moved.push(kept);
-    for at in places(program).collect::<Vec<_>>() {
+    for at in starts(program).collect::<Vec<_>>() {
         if gone[at] {
             continue;
         }

@@ -1,7 +1,7 @@
 //! Inserts a filter's instructions at a program's placeholder.
 
 use crate::Insn;
-use crate::flow::{places, target};
+use crate::flow::{starts, target};
 use crate::op::{self, LOAD_IMMEDIATE};
 
 /// Both halves of the placeholder load for a filter: FILTER_MARK in bpf/include/filter.h.
@@ -14,21 +14,21 @@ const MARK_LENGTH: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
     /// The program has no placeholder.
-    NoPlace,
+    NoMark,
     /// The block is longer than a jump's maximum distance.
     TooLong { instructions: usize },
 }
 
 /// Returns the position of a placeholder in a program.
-fn place(program: &[Insn], mark: i32) -> Option<usize> {
+fn position(program: &[Insn], mark: i32) -> Option<usize> {
     program.windows(MARK_LENGTH).position(|pair| {
         pair[0].code == LOAD_IMMEDIATE && pair[0].imm == mark && pair[1].imm == mark
     })
 }
 
 /// Returns true if a program has a placeholder.
-pub fn has_place(program: &[Insn], mark: i32) -> bool {
-    place(program, mark).is_some()
+pub fn has_mark(program: &[Insn], mark: i32) -> bool {
+    position(program, mark).is_some()
 }
 
 /// Returns the program with the block at the placeholder: control enters the block at its top and leaves it at its end. If
@@ -39,7 +39,7 @@ pub fn splice(
     block: &[Insn],
     far_jumps: bool,
 ) -> Result<Vec<Insn>, Unfit> {
-    let at = place(program, mark).ok_or(Unfit::NoPlace)?;
+    let at = position(program, mark).ok_or(Unfit::NoMark)?;
     let after = at + MARK_LENGTH;
     match with_replaced(program, at..after, block) {
         Err(_) if far_jumps => {}
@@ -95,7 +95,7 @@ fn with_replaced(
 
 /// Returns the end of the first function: the others are called.
 fn end_of_first_function(program: &[Insn]) -> usize {
-    places(program)
+    starts(program)
         .filter(|at| program[*at].names_function())
         .filter_map(|at| target(program, at))
         .min()

@@ -101,7 +101,7 @@ pub fn compile(expression: &str, options: &CompilerOptions) -> Result<Classic, F
     match compiler.compile(expression, options) {
         Ok(instructions) => Classic::from_compiler(instructions),
         Err(message) => {
-            let at = place(expression, &message, compiler, options);
+            let at = located(expression, &message, compiler, options);
             Err(FilterError::Expression { message, at })
         }
     }
@@ -116,7 +116,7 @@ pub fn compiles_whole(expression: &str) -> bool {
     ready().is_ok_and(|compiler| compiler.compile(expression, &options).is_ok())
 }
 
-fn place(
+fn located(
     expression: &str,
     message: &str,
     compiler: &dyn Compiler,
@@ -137,7 +137,7 @@ fn refused_piece(
     compiler: &dyn Compiler,
     options: &CompilerOptions,
 ) -> FilterError {
-    let at = place(&refused.piece, &refused.message, compiler, options)
+    let at = located(&refused.piece, &refused.message, compiler, options)
         .filter(|at| at.start >= refused.inherited)
         .map(|at| {
             let shift = |offset: usize| offset - refused.inherited + refused.start;
@@ -234,13 +234,13 @@ mod tests {
     fn locating_an_error_uses_a_bounded_amount_of_text() {
         const MOST: usize = 32 << 10;
         let terms = |count: usize| "host 10.0.0.1 or ".repeat(count) + "and udp";
-        for (count, has_place) in [(3, true), (300, false), (3000, false)] {
+        for (count, has_mark) in [(3, true), (300, false), (3000, false)] {
             let (text, asked) = (terms(count), Counting::default());
             let message = "can't parse filter expression: syntax error";
-            let found = place(&text, message, &asked, &CompilerOptions::default());
+            let found = located(&text, message, &asked, &CompilerOptions::default());
             assert_eq!(
                 found.map(|at| &text[at]),
-                has_place.then_some("and"),
+                has_mark.then_some("and"),
                 "{count}"
             );
             assert!(asked.0.load(Ordering::Relaxed) <= MOST, "{count} terms");
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn errors_are_located() {
-        for (expression, message, place) in [
+        for (expression, message, expected) in [
             ("ip &&& tcp", "syntax error", Some("&")),
             ("tcp port", "syntax error", Some("")),
             ("port 53]", "syntax error", Some("]")),
@@ -294,7 +294,7 @@ mod tests {
         ] {
             let (found, at) = error(expression);
             assert!(found.contains(message), "{expression}: {found}");
-            assert_eq!(at, place, "{expression}: {found}");
+            assert_eq!(at, expected, "{expression}: {found}");
         }
     }
 

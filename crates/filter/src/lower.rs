@@ -81,7 +81,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    fn words(self) -> &'static str {
+    fn description(self) -> &'static str {
         match self {
             Hook::Xdp => "the XDP hook",
             Hook::Tc => "the tc hook",

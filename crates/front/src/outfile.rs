@@ -51,7 +51,7 @@ fn followed(path: &Path) -> Result<PathBuf> {
         };
         Error::failed(what, why).fix("name the file that it leads to")
     };
-    let mut place = match path.is_absolute() {
+    let mut resolved = match path.is_absolute() {
         true => PathBuf::new(),
         false => PathBuf::from("."),
     };
@@ -62,11 +62,11 @@ fn followed(path: &Path) -> Result<PathBuf> {
     let mut left = parts(path);
     let mut links = 0;
     while let Some(part) = left.pop() {
-        let next = place.join(part);
+        let next = resolved.join(part);
         let target = match next.symlink_metadata() {
             Ok(about) if about.is_symlink() => about,
             _ => {
-                place = next;
+                resolved = next;
                 continue;
             }
         };
@@ -78,18 +78,18 @@ fn followed(path: &Path) -> Result<PathBuf> {
         match std::fs::read_link(&next) {
             Ok(to) if links <= MOST_LINKS && !next.starts_with("/proc") => {
                 left.extend(parts(&to));
-                place = if to.is_absolute() {
+                resolved = if to.is_absolute() {
                     PathBuf::new()
                 } else {
-                    place
+                    resolved
                 };
             }
             _ => return Ok(path.to_owned()),
         }
     }
-    Ok(match place.strip_prefix(".") {
+    Ok(match resolved.strip_prefix(".") {
         Ok(relative) => relative.to_owned(),
-        Err(_) => place,
+        Err(_) => resolved,
     })
 }
 

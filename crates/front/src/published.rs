@@ -49,12 +49,12 @@ pub struct RunningGenerator {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Publisher {
     Capture,
     Generator,
 }
 
-impl Kind {
+impl Publisher {
     fn directory(self) -> Option<PathBuf> {
         let name = match self {
             Self::Capture => "captures",
@@ -76,12 +76,12 @@ const MOST: u64 = 65_536;
 pub struct Published {
     file: File,
     path: PathBuf,
-    told: Option<Instant>,
+    updated: Option<Instant>,
 }
 
 impl Published {
     /// Begins to publish; returns `None` if only root may.
-    pub fn begin(kind: Kind) -> Option<Self> {
+    pub fn begin(kind: Publisher) -> Option<Self> {
         let directory = kind.directory()?;
         remove_stale(&directory);
         let path = directory.join(std::process::id().to_string());
@@ -91,17 +91,18 @@ impl Published {
         Some(Self {
             file,
             path,
-            told: None,
+            updated: None,
         })
     }
 
     /// Returns true once the published statistics are old.
     pub fn is_due(&self) -> bool {
-        self.told.is_none_or(|told| told.elapsed() >= EVERY)
+        self.updated
+            .is_none_or(|updated| updated.elapsed() >= EVERY)
     }
 
     pub fn tell(&mut self, figures: &impl Serialize) {
-        self.told = Some(Instant::now());
+        self.updated = Some(Instant::now());
         let Ok(text) = serde_json::to_vec(figures) else {
             return;
         };
@@ -140,7 +141,7 @@ fn remove_stale(directory: &Path) {
 }
 
 /// Returns the statistics of all running commands, ordered by process.
-pub fn all<T: DeserializeOwned>(kind: Kind) -> Vec<T> {
+pub fn all<T: DeserializeOwned>(kind: Publisher) -> Vec<T> {
     let Some(directory) = kind.directory() else {
         return Vec::new();
     };
@@ -154,7 +155,7 @@ pub fn all<T: DeserializeOwned>(kind: Kind) -> Vec<T> {
 }
 
 /// Returns the statistics of a running command.
-pub fn of<T: DeserializeOwned>(kind: Kind, process: u32) -> Option<T> {
+pub fn of<T: DeserializeOwned>(kind: Publisher, process: u32) -> Option<T> {
     read(&kind.directory()?.join(process.to_string()))
 }
 

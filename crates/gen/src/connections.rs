@@ -200,11 +200,11 @@ impl<'a> Run<'a> {
     }
 
     fn account_now(&self) -> ConnectionAccount {
-        let under_way = self.connections.iter().map(Connection::acknowledged);
+        let acknowledged = self.connections.iter().map(Connection::acknowledged);
         ConnectionAccount {
             seconds: self.start.elapsed().as_secs_f64(),
             open: self.open_now(),
-            bytes_sent: self.account.bytes_sent + under_way.sum::<u64>(),
+            bytes_sent: self.account.bytes_sent + acknowledged.sum::<u64>(),
             ..self.account.clone()
         }
     }

@@ -27,10 +27,10 @@ pub fn interface_for(spec: &Spec, namespace: Option<&Namespace>) -> Result<Strin
         .fix("give -i IF or --dst ADDRESS"));
     };
     let mut netlink = Netlink::open(namespace)?;
-    let way = netlink
-        .way_to(destination, None)?
+    let hop = netlink
+        .next_hop(destination, None)?
         .ok_or_else(|| no_route(destination))?;
-    let link = netlink.find_link_by_index(way.interface)?;
+    let link = netlink.find_link_by_index(hop.interface)?;
     link.map(|link| link.name)
         .ok_or_else(|| no_route(destination))
 }
@@ -103,9 +103,9 @@ pub fn complete(
         }
         return Ok(());
     }
-    let way = netlink.way_to(destination, Some(interface.index))?;
+    let hop = netlink.next_hop(destination, Some(interface.index))?;
     if spec.get(src).is_none() {
-        let source = match way.and_then(|way| way.source) {
+        let source = match hop.and_then(|hop| hop.source) {
             Some(source) => source,
             None => own_address(&mut netlink, interface, destination)?,
         };
@@ -119,8 +119,8 @@ pub fn complete(
             Some(mac) => mac,
             None if interface.loopback => [0; 6],
             None => {
-                let way = way.ok_or_else(|| no_route(destination))?;
-                netlink.mac_of(interface.index, way.gateway.unwrap_or(destination))?
+                let hop = hop.ok_or_else(|| no_route(destination))?;
+                netlink.mac_of(interface.index, hop.gateway.unwrap_or(destination))?
             }
         };
         spec.set_default(dst_mac, text(mac));
@@ -239,8 +239,8 @@ fn sessions() -> Vec<(IpAddr, IpAddr)> {
 
 /// Parses one line of /proc/net/tcp.
 fn ssh_session(line: &str) -> Option<(IpAddr, IpAddr)> {
-    let mut words = line.split_whitespace().skip(1);
-    let (local, remote, state) = (words.next()?, words.next()?, words.next()?);
+    let mut fields = line.split_whitespace().skip(1);
+    let (local, remote, state) = (fields.next()?, fields.next()?, fields.next()?);
     let (address, port) = local.split_once(':')?;
     let is_ssh = state == ESTABLISHED && u16::from_str_radix(port, 16) == Ok(SSH);
     let remote = remote.split_once(':')?.0;

@@ -418,7 +418,7 @@ pause = "500ms"
 
     #[test]
     fn mistakes_are_shown_at_their_position() {
-        for (text, place, words) in [
+        for (text, position, words) in [
             (
                 "[[frame]]\nkind = \"udp\"\ndst-prot = 5\n",
                 "x.toml:3:1",
@@ -454,7 +454,7 @@ pause = "500ms"
                 .unwrap_err()
                 .to_string();
             assert!(
-                error.starts_with(place) && error.contains(words),
+                error.starts_with(position) && error.contains(words),
                 "{text}: {error}"
             );
         }

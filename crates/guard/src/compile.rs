@@ -145,7 +145,7 @@ pub fn definitions_in(bytes: &[u8]) -> usize {
 /// Returns the rules that can apply to packets of one IP version, by source and destination.
 fn sources(rules: &[Rule], ipv6: bool) -> BTreeMap<Key, SourceRules> {
     let mut all: BTreeMap<Key, SourceRules> = BTreeMap::new();
-    for (place, rule) in rules.iter().enumerate() {
+    for (index, rule) in rules.iter().enumerate() {
         let Match {
             source,
             destination,
@@ -159,12 +159,12 @@ fn sources(rules: &[Rule], ipv6: bool) -> BTreeMap<Key, SourceRules> {
         }
         let source = all.entry(key(source)).or_default();
         match key(destination) {
-            ANY => source.own.push(place),
+            ANY => source.own.push(index),
             destination => source
                 .destinations
                 .entry(destination)
                 .or_default()
-                .push(place),
+                .push(index),
         }
     }
     all
@@ -206,11 +206,11 @@ impl Compiler<'_> {
             return 0;
         }
         let lines = self.reserve(destinations.len());
-        for (mut prefix, places) in nested(destinations.keys(), lines)
+        for (mut prefix, indices) in nested(destinations.keys(), lines)
             .into_iter()
             .zip(destinations.values())
         {
-            prefix.services = self.services(places, SHORT_LIST);
+            prefix.services = self.services(indices, SHORT_LIST);
             self.prefixes.extend(prefix.to_bytes());
         }
         self.pool.search(&innermost(destinations.keys(), lines))
@@ -222,12 +222,12 @@ impl Compiler<'_> {
         first
     }
 
-    fn services(&mut self, places: &[usize], listed: usize) -> u64 {
-        let mut places = places.to_vec();
-        places.sort_by_key(|place| self.rules[*place].rank());
-        let candidates: Vec<Candidate> = places
+    fn services(&mut self, indices: &[usize], listed: usize) -> u64 {
+        let mut indices = indices.to_vec();
+        indices.sort_by_key(|index| self.rules[*index].rank());
+        let candidates: Vec<Candidate> = indices
             .iter()
-            .map(|place| candidate(&self.rules[*place], (self.first_rule + place) as u32))
+            .map(|index| candidate(&self.rules[*index], (self.first_rule + index) as u32))
             .collect();
         self.pool.services(&candidates, listed)
     }

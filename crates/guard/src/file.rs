@@ -36,7 +36,7 @@ pub struct FileRule {
     /// Set if it is meant to match every packet.
     pub all: bool,
     /// Its position in the file, for messages.
-    pub place: String,
+    pub position: String,
 }
 
 impl RuleFile {
@@ -57,7 +57,7 @@ impl RuleFile {
         let is_one = |rule: &&FileRule| rule.draft.denies_everything() && !rule.all;
         match self.rules.iter().find(is_one) {
             Some(rule) => Err(Error::failed(
-                format!("the rule at {} would deny every packet", rule.place),
+                format!("the rule at {} would deny every packet", rule.position),
                 "it names no address, protocol or port",
             )
             .fix("name what to deny, write all = true in it, or --all")),
@@ -81,9 +81,9 @@ impl RuleFile {
         let lines = Lines::of(text);
         // An error is one line, with the position.
         let content: Content = toml::from_str(text).map_err(|e: toml::de::Error| {
-            let place = e.span().map(|span| lines.place(span.start) + ": ");
+            let position = e.span().map(|span| lines.position(span.start) + ": ");
             let why = e.message().trim().replace('\n', ", ");
-            Error::failed(what(), place.unwrap_or_default() + &why)
+            Error::failed(what(), position.unwrap_or_default() + &why)
         })?;
         let interfaces = content.interface.into_iter();
         let mut file = Self {
@@ -92,23 +92,23 @@ impl RuleFile {
             rules: Vec::new(),
         };
         for entry in content.preset {
-            let place = lines.place(entry.span().start);
-            file.rules.extend(entry.into_inner().rules(&place));
+            let position = lines.position(entry.span().start);
+            file.rules.extend(entry.into_inner().rules(&position));
         }
         for entry in content.rule {
-            let place = lines.place(entry.span().start);
+            let position = lines.position(entry.span().start);
             let room = MOST_RULES - file.rules.len().min(MOST_RULES);
-            let rules = entry.into_inner().rules(&place, &read_list, room);
+            let rules = entry.into_inner().rules(&position, &read_list, room);
             file.rules
-                .extend(rules.map_err(|why| Error::failed(what(), format!("{place}: {why}")))?);
+                .extend(rules.map_err(|why| Error::failed(what(), format!("{position}: {why}")))?);
         }
         let mut known = HashMap::new();
         for rule in &file.rules {
             let key = (&rule.draft.what, &rule.on, rule.draft.is_limit());
-            if let Some(other) = known.insert(key, &rule.place) {
+            if let Some(other) = known.insert(key, &rule.position) {
                 let why = format!(
                     "the rules at {other} and {} are about the same packets:{}",
-                    rule.place, rule.draft.what
+                    rule.position, rule.draft.what
                 );
                 return Err(Error::failed(what(), why).fix("leave one of them out"));
             }
@@ -128,14 +128,14 @@ fn read(path: &Path) -> Result<String> {
 }
 
 impl PresetEntry {
-    fn rules(self, place: &str) -> Vec<FileRule> {
+    fn rules(self, position: &str) -> Vec<FileRule> {
         let drafts = self.name.0.drafts(self.rate.map(|rate| rate.0.0));
         let rule = |draft| FileRule {
             draft,
             on: self.on.as_ref().map(|on| on.0.clone()),
             lasts: None,
             all: false,
-            place: place.to_owned(),
+            position: position.to_owned(),
         };
         drafts.into_iter().map(rule).collect()
     }
@@ -145,7 +145,7 @@ impl RuleEntry {
     /// Returns a rule for each combination of prefixes and ports.
     fn rules(
         self,
-        place: &str,
+        position: &str,
         read_list: impl Fn(&str) -> Result<String>,
         room: usize,
     ) -> Result<Vec<FileRule>, String> {
@@ -194,7 +194,7 @@ impl RuleEntry {
                     on: self.on.as_ref().map(|on| on.0.clone()),
                     lasts: self.lasts.as_ref().map(|lasts| lasts.0.0),
                     all: self.all,
-                    place: place.to_owned(),
+                    position: position.to_owned(),
                 })
             })
             .collect()
@@ -494,7 +494,7 @@ impl<'t> Lines<'t> {
     }
 
     /// Returns a position by line and column, from one.
-    fn place(&self, offset: usize) -> String {
+    fn position(&self, offset: usize) -> String {
         let line = self.begins.partition_point(|begin| *begin <= offset);
         let begin = self.begins[line.saturating_sub(1)];
         let before = self.text.get(begin..offset).unwrap_or_default();

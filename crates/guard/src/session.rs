@@ -26,7 +26,7 @@ pub fn check(namespace: Option<&Namespace>, before: &RuleSet, after: &RuleSet) -
     if !is_of(&session, namespace)? {
         return Ok(());
     }
-    let ways = ways_of(&session, namespace)?;
+    let interfaces = interfaces_of(&session, namespace)?;
     let macs = macs_of(&session, namespace)?;
     let (before, after) = match macs {
         Some(_) => (Cow::Borrowed(before), Cow::Borrowed(after)),
@@ -34,7 +34,10 @@ pub fn check(namespace: Option<&Namespace>, before: &RuleSet, after: &RuleSet) -
     };
     for default in &after.defaults {
         let on = default.on.index;
-        if ways.as_ref().is_some_and(|ways| !ways.contains(&on)) {
+        if interfaces
+            .as_ref()
+            .is_some_and(|interfaces| !interfaces.contains(&on))
+        {
             continue;
         }
         let packet = packet_of(&session, macs, on);
@@ -202,7 +205,7 @@ fn is_of(session: &Session, namespace: Option<&Namespace>) -> Result<bool> {
 
 /// Returns the interfaces that the session may arrive by: those that its answers leave by or that have the server's
 /// address, and the interfaces below and above them. `None` if unknown.
-fn ways_of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<HashSet<u32>>> {
+fn interfaces_of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<HashSet<u32>>> {
     let mut netlink = Netlink::open(namespace)?;
     let ends = safety::ends_of(session, &mut netlink)?;
     let links = netlink.links()?;
@@ -217,13 +220,13 @@ fn ways_of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<Ha
 fn macs_of(session: &Session, namespace: Option<&Namespace>) -> Result<Option<Macs>> {
     let mut netlink = Netlink::open(namespace)?;
     let client = session.client.ip();
-    let Some(way) = netlink.way_to(client, None)? else {
+    let Some(hop) = netlink.next_hop(client, None)? else {
         return Ok(None);
     };
-    let next = way.gateway.unwrap_or(client);
-    let neighbours = netlink.neighbours(way.interface)?;
+    let next = hop.gateway.unwrap_or(client);
+    let neighbours = netlink.neighbours(hop.interface)?;
     let source = neighbours.iter().find(|one| one.address == next);
-    let own = netlink.find_link_by_index(way.interface)?;
+    let own = netlink.find_link_by_index(hop.interface)?;
     let destination = own.and_then(|link| link.mac.try_into().ok());
     Ok(source.zip(destination).map(|(one, destination)| Macs {
         source: one.mac,

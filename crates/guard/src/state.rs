@@ -174,7 +174,7 @@ impl Guard {
             let rules = directory(&mount, self.namespace()).ok()?.join(SET);
             map::info(bpffs::open_map(&rules).ok()?.as_fd()).ok()
         });
-        let (place, fix) = match outside.any(|rules| program.map_ids.contains(&rules.id)) {
+        let (where_they_are, fix) = match outside.any(|rules| program.map_ids.contains(&rules.id)) {
             true => (
                 "are in the BPF file system outside: another one is mounted at /sys/fs/bpf here",
                 format!(
@@ -194,7 +194,7 @@ impl Guard {
         Ok(Error::failed(
             "the rules stay as they are",
             format!(
-                "the guard on {} (program {}) uses rules that {place}",
+                "the guard on {} (program {}) uses rules that {where_they_are}",
                 site.label(),
                 program.id
             ),

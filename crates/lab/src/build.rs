@@ -65,7 +65,7 @@ pub(crate) fn build(id: &str, topology: &Topology) -> Result<Guard> {
         .iter()
         .map(|name| netns::create(name))
         .collect::<Result<Vec<_>>>()?;
-    let place = |node: &str| {
+    let namespace_of = |node: &str| {
         let at = topology
             .nodes
             .iter()
@@ -84,12 +84,15 @@ pub(crate) fn build(id: &str, topology: &Topology) -> Result<Guard> {
     }
     let has_routers = topology.nodes.iter().any(|node| node.forward);
     for (number, link) in topology.numbered() {
-        let ends = [place(link.end(0).node), place(link.end(1).node)];
+        let ends = [
+            namespace_of(link.end(0).node),
+            namespace_of(link.end(1).node),
+        ];
         connect(number, link, ends, has_routers)?;
     }
     for (number, link) in topology.numbered() {
         for side in [0, 1] {
-            let inside = place(link.end(side).node);
+            let inside = namespace_of(link.end(side).node);
             let mut netlink = Netlink::inside(inside)?;
             let index = netlink.link(link.end(side).interface)?.index;
             netlink.wait_until_operational(index, PATIENCE)?;

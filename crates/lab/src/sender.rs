@@ -125,8 +125,8 @@ fn varied(frame: &[u8], variation: Variation) -> Pattern {
     let with = |field: [u8; 2]| {
         let mut frame = frame.to_vec();
         let at = usize::from(variation.offset);
-        if let Some(place) = frame.get_mut(at..at + 2) {
-            place.copy_from_slice(&field);
+        if let Some(bytes) = frame.get_mut(at..at + 2) {
+            bytes.copy_from_slice(&field);
         }
         Variant::new(frame, Vec::new(), &[])
     };

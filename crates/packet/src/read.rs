@@ -387,7 +387,7 @@ impl<R: Read> CaptureReader<R> {
         } = found.clone();
         let bytes = self.input.buffered();
         let list = |at, order| {
-            Some(pcapng::options::Options::new(
+            Some(pcapng::options::OptionList::new(
                 bytes.get::<Range<_>>(at)?,
                 order,
             ))

@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::pcapng::Verdict;
 
-/// Kind of program that gives a verdict.
+/// VerdictKind of program that gives a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum VerdictKind {
     Xdp,
     Tc,
 }
@@ -41,7 +41,7 @@ const TC_ALIASES: [(&str, u64); 3] = [("PASS", 0), ("DROP", 2), ("NEXT", u64::MA
 /// UNSPEC as returned by a program: 32 bits of -1, however it was widened.
 const TC_UNSPEC_NARROW: u64 = u32::MAX as u64;
 
-impl Kind {
+impl VerdictKind {
     fn names(self) -> &'static [(&'static str, u64)] {
         match self {
             Self::Xdp => &XDP,
@@ -80,8 +80,8 @@ impl Kind {
 /// Returns the displayed form of a verdict: the action's name, or its number if it has none.
 pub fn text(verdict: Verdict<'_>) -> String {
     let (kind, action) = match verdict {
-        Verdict::Xdp(action) => (Kind::Xdp, action),
-        Verdict::Tc(action) => (Kind::Tc, action),
+        Verdict::Xdp(action) => (VerdictKind::Xdp, action),
+        Verdict::Tc(action) => (VerdictKind::Tc, action),
         Verdict::Other { kind, value } => {
             return format!("verdict type {kind}, {} bytes", value.len());
         }
@@ -93,8 +93,8 @@ pub fn text(verdict: Verdict<'_>) -> String {
 /// A `--verdict` list: the actions that a packet may have met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Names", try_from = "Names")]
-pub struct Set {
-    kind: Kind,
+pub struct VerdictSet {
+    kind: VerdictKind,
     /// One bit an action, in the order of the kind's names.
     bits: u16,
 }
@@ -103,17 +103,17 @@ pub struct Set {
 #[error("{name:?} is not a verdict of an {} program: use {}", kind_name(*kind), names_of(*kind))]
 pub struct UnknownVerdict {
     pub name: String,
-    pub kind: Kind,
+    pub kind: VerdictKind,
 }
 
-fn kind_name(kind: Kind) -> &'static str {
+fn kind_name(kind: VerdictKind) -> &'static str {
     match kind {
-        Kind::Xdp => "XDP",
-        Kind::Tc => "tc",
+        VerdictKind::Xdp => "XDP",
+        VerdictKind::Tc => "tc",
     }
 }
 
-fn names_of(kind: Kind) -> String {
+fn names_of(kind: VerdictKind) -> String {
     let names: Vec<_> = kind
         .names()
         .iter()
@@ -126,12 +126,12 @@ fn names_of(kind: Kind) -> String {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Names {
-    kind: Kind,
+    kind: VerdictKind,
     actions: Vec<String>,
 }
 
-impl From<Set> for Names {
-    fn from(set: Set) -> Self {
+impl From<VerdictSet> for Names {
+    fn from(set: VerdictSet) -> Self {
         let names = set.actions().filter_map(|action| set.kind.name(action));
         Self {
             kind: set.kind,
@@ -140,7 +140,7 @@ impl From<Set> for Names {
     }
 }
 
-impl TryFrom<Names> for Set {
+impl TryFrom<Names> for VerdictSet {
     type Error = UnknownVerdict;
 
     fn try_from(names: Names) -> Result<Self, UnknownVerdict> {
@@ -148,9 +148,9 @@ impl TryFrom<Names> for Set {
     }
 }
 
-impl Set {
+impl VerdictSet {
     /// Parses a list such as `drop,pass`.
-    pub fn parse(kind: Kind, list: &str) -> Result<Self, UnknownVerdict> {
+    pub fn parse(kind: VerdictKind, list: &str) -> Result<Self, UnknownVerdict> {
         let mut set = Self { kind, bits: 0 };
         for name in list.split(',').map(str::trim) {
             let unknown = || UnknownVerdict {
@@ -194,20 +194,20 @@ mod tests {
 
     #[test]
     fn names_and_actions_agree() {
-        for kind in [Kind::Xdp, Kind::Tc] {
+        for kind in [VerdictKind::Xdp, VerdictKind::Tc] {
             for (name, action) in kind.names() {
                 assert_eq!(kind.name(*action), Some(*name));
                 assert_eq!(kind.action(&name.to_lowercase()), Some(*action));
             }
         }
-        assert_eq!(Kind::Tc.name(u64::from(u32::MAX)), Some("UNSPEC"));
-        assert_eq!(Kind::Tc.action("drop"), Some(2));
-        assert_eq!(Kind::Xdp.name(5), None);
+        assert_eq!(VerdictKind::Tc.name(u64::from(u32::MAX)), Some("UNSPEC"));
+        assert_eq!(VerdictKind::Tc.action("drop"), Some(2));
+        assert_eq!(VerdictKind::Xdp.name(5), None);
     }
 
     #[test]
     fn list_holds_the_named_actions() {
-        let set = Set::parse(Kind::Xdp, "drop, PASS").unwrap();
+        let set = VerdictSet::parse(VerdictKind::Xdp, "drop, PASS").unwrap();
         assert!(set.contains(1) && set.contains(2));
         assert!(!set.contains(0) && !set.contains(3) && !set.contains(99));
         assert_eq!(set.actions().collect::<Vec<_>>(), [1, 2]);
@@ -215,14 +215,18 @@ mod tests {
 
     #[test]
     fn error_for_an_unknown_name_lists_the_known_ones() {
-        let error = Set::parse(Kind::Xdp, "drop,shot").unwrap_err();
+        let error = VerdictSet::parse(VerdictKind::Xdp, "drop,shot").unwrap_err();
         let text = error.to_string();
         assert!(
             text.contains("\"shot\"") && text.contains("redirect"),
             "{text}"
         );
-        assert!(Set::parse(Kind::Xdp, "").is_err());
-        assert!(Set::parse(Kind::Tc, "shot").unwrap().contains(2));
+        assert!(VerdictSet::parse(VerdictKind::Xdp, "").is_err());
+        assert!(
+            VerdictSet::parse(VerdictKind::Tc, "shot")
+                .unwrap()
+                .contains(2)
+        );
     }
 
     #[test]

@@ -214,9 +214,9 @@ fn trimmed(bytes: &[u8], len: usize) -> &[u8] {
 fn ipv4<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     let header_len = usize::from(bytes.first()? & 0xf) * 4;
     let total = usize::from(half(bytes, 2)?);
-    let place = half(bytes, 6)?;
+    let fragmentation = half(bytes, 6)?;
     let address = |at| Some(Ipv4Addr::from(word(bytes, at)?));
-    let offset = place & 0x1fff;
+    let offset = fragmentation & 0x1fff;
     if header_len < 20 {
         return None;
     }
@@ -226,7 +226,7 @@ fn ipv4<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
         protocol: *bytes.get(9)?,
         ttl: *bytes.get(8)?,
         tos: *bytes.get(1)?,
-        fragment: place & 0x3fff != 0,
+        fragment: fragmentation & 0x3fff != 0,
         routed_on: false,
     });
     // A length of zero marks a segment that the card is still to split.
@@ -280,9 +280,9 @@ fn ipv6<'a>(headers: &mut Headers<'a>, bytes: &'a [u8]) -> Option<()> {
     loop {
         let header_len = match next {
             FRAGMENT => {
-                let place = half(rest, 2)?;
-                fragment |= place & 0xfff9 != 0;
-                first &= place & 0xfff8 == 0;
+                let fragmentation = half(rest, 2)?;
+                fragment |= fragmentation & 0xfff9 != 0;
+                first &= fragmentation & 0xfff8 == 0;
                 8
             }
             AUTHENTICATION => (usize::from(*rest.get(1)?) + 2) * 4,

@@ -263,7 +263,7 @@ pub fn cannot_load(label: &str, program: &str, failure: &LoadFailure) -> Error {
 fn says_libbpf(what: String, says: &str) -> Error {
     let mut pins = PINNED_OTHERWISE
         .iter()
-        .filter_map(|words| says.split_once(words));
+        .filter_map(|phrase| says.split_once(phrase));
     if let Some((_, path)) = pins.next()
         && let Some((path, _)) = path.split_once('\'')
     {

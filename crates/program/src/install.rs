@@ -131,7 +131,7 @@ fn install(
     sweep(&lock, site)?;
     let mut now = Now::read(site, mode)?;
     now.snapshot.dispatchers = dispatchers;
-    let place = plan::place(&now.snapshot, new, request)
+    let position = plan::position(&now.snapshot, new, request)
         .map_err(|conflict| conflict_of(site, &mut source, conflict))?;
     let succession = Succession::plan(site, request, &mut source)?;
     let task = Task {
@@ -145,7 +145,7 @@ fn install(
         let inherited = succession.map_or(Ok(None), |one| one.settle(program))?;
         fill(program).map(|()| inherited)
     };
-    match place {
+    match position {
         AttachPosition::NewDispatcher(plan) => {
             task.behind_dispatcher(source, Vec::new(), &plan, &now, fill)
         }

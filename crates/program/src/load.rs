@@ -351,7 +351,7 @@ impl Source {
                     .map_err(|e| Error::os(format!("cannot load {target} into a dispatcher"), e))?;
             }
         }
-        let mut pins = MapPins::place(&mut self.object, self.pin_maps.as_deref())?;
+        let mut pins = MapPins::set(&mut self.object, self.pin_maps.as_deref())?;
         let (mut fitted, plain_tag) = self.fit_hooks(&name, &targets)?;
         // Hooks for a chain were tried before, and are inserted only if the program works with them.
         let with_hooks = self.hooks.tappable;

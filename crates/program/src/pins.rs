@@ -506,7 +506,7 @@ impl Undo for Unpin {
 
 impl MapPins {
     /// Sets the paths at which libbpf pins maps, and notes the paths that did not exist.
-    pub fn place(object: &mut ObjectFile, directory: Option<&Path>) -> Result<Self> {
+    pub fn set(object: &mut ObjectFile, directory: Option<&Path>) -> Result<Self> {
         let mut pins = Self::default();
         let maps = object.maps();
         let mut missing = Vec::new();

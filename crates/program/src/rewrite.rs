@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use trawl_ebpf::{Insn, helper, op, places, target};
+use trawl_ebpf::{Insn, helper, op, starts, target};
 
 /// A jump to an address in a register, whose target cannot be determined.
 const JUMP_INDIRECT: u8 = op::GOTO | op::X;
@@ -177,7 +177,7 @@ impl Code {
 
 /// Returns the instructions and their positions, without the second halves of 64-bit loads.
 fn whole(instructions: &[Insn]) -> impl Iterator<Item = (usize, Insn)> {
-    places(instructions).map(|at| (at, instructions[at]))
+    starts(instructions).map(|at| (at, instructions[at]))
 }
 
 const RESULT: u8 = 0;
@@ -207,7 +207,7 @@ fn lay_out(program: &Code, plan: &Rewriting, keep: Keep) -> Result<Rewritten, Re
     let Code { instructions, main } = program;
     let begin = beginning(plan.entry, keep);
     let end = ending(&plan.exits, keep);
-    let exits = place_ends(program);
+    let exits = assign_ends(program);
     let mut exits = exits.iter().copied().peekable();
 
     let mut out: Vec<Insn> = begin;
@@ -258,13 +258,13 @@ fn lay_out(program: &Code, plan: &Rewriting, keep: Keep) -> Result<Rewritten, Re
 }
 
 /// Plans the replacement of the main program's exits backwards from its end: each jumps to the nearest end after it.
-fn place_ends(program: &Code) -> Vec<(usize, Becomes)> {
+fn assign_ends(program: &Code) -> Vec<(usize, Becomes)> {
     let exits: Vec<usize> = whole(program.main())
         .filter(|(_, instruction)| instruction.code == op::EXIT_CODE)
         .map(|(index, _)| index)
         .collect();
     let mut nearest = program.main;
-    let mut placed: Vec<(usize, Becomes)> = exits
+    let mut ends: Vec<(usize, Becomes)> = exits
         .into_iter()
         .rev()
         .map(|exit| {
@@ -275,8 +275,8 @@ fn place_ends(program: &Code) -> Vec<(usize, Becomes)> {
             (exit, Becomes::End)
         })
         .collect();
-    placed.reverse();
-    placed
+    ends.reverse();
+    ends
 }
 
 /// Sets the distance of an instruction's target; an unconditional jump may become one with a longer range.

@@ -136,7 +136,7 @@ pub fn check_unload(site: &Site, which: UnloadChoice, careful: bool) -> Result<(
 /// numbers of the removed programs.
 pub fn unload(site: &Site, which: UnloadChoice) -> Result<Vec<u32>> {
     let what = || format!("cannot unload from {}", site.label());
-    clear_away_at(site);
+    clear_leftovers_at(site);
     let present = site.link()?.xdp;
     let everything = programs_on(site)?;
     let programs = programs_of(&everything);
@@ -182,7 +182,7 @@ pub fn unload(site: &Site, which: UnloadChoice) -> Result<Vec<u32>> {
         },
     };
     // Also clears up after programs that other tools removed.
-    clear_away_at(site);
+    clear_leftovers_at(site);
     sweep_everywhere();
     Ok(gone)
 }
@@ -259,7 +259,7 @@ fn programs_of(attached: &[XdpAttachment]) -> Vec<u32> {
 }
 
 /// Clears leftovers away, except on interfaces that another command is working on.
-pub fn clear_away() {
+pub fn clear_leftovers() {
     for _ in 0..MOST_ROUNDS {
         if sweep_everywhere() {
             return;
@@ -268,24 +268,24 @@ pub fn clear_away() {
     }
 }
 
-/// Like [`clear_away`], and on the interfaces of this namespace and of all named ones also clears up after programs
+/// Like [`clear_leftovers`], and on the interfaces of this namespace and of all named ones also clears up after programs
 /// that another tool removed, and after chains that a killed command changed in part.
-pub fn clear_away_all() {
+pub fn clear_all_leftovers() {
     let named = netns::list();
     let named = named.iter().filter_map(|name| Namespace::open(name).ok());
     for namespace in std::iter::once(None).chain(named.map(Some)) {
         // A namespace that vanishes meanwhile has nothing to clear away.
         let sites = Site::all_in(namespace.as_ref()).unwrap_or_default();
-        sites.iter().for_each(clear_away_if_free);
+        sites.iter().for_each(clear_leftovers_if_free);
     }
-    clear_away();
+    clear_leftovers();
 }
 
 /// Like [`sweep`], at this interface alone, if it has leftovers and this process may remove them.
 ///
 /// A check that nothing is left must not leave something itself: it creates no directory, unless programs that came
 /// with the interface from another namespace have theirs there.
-pub(crate) fn clear_away_at(site: &Site) {
+pub(crate) fn clear_leftovers_at(site: &Site) {
     let lock = match site.directory() {
         Some(directory) if directory.exists() => site::lock_existing(&directory, Rank::Interface),
         Some(_) if Installed::all(site).is_ok_and(|all| !all.is_empty()) => site.lock().map(Some),
@@ -296,8 +296,8 @@ pub(crate) fn clear_away_at(site: &Site) {
     }
 }
 
-/// Like [`clear_away_at`], unless another command works on the interface at this moment.
-fn clear_away_if_free(site: &Site) {
+/// Like [`clear_leftovers_at`], unless another command works on the interface at this moment.
+fn clear_leftovers_if_free(site: &Site) {
     let directory = site.directory().filter(|directory| directory.exists());
     if let Some(lock) = directory.and_then(|found| site::try_lock(&found, Rank::Interface)) {
         let _ = sweep_here(&lock, site);

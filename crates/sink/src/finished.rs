@@ -133,15 +133,15 @@ pub fn wait_for_commands(
     tell: impl Fn(usize),
 ) -> Result<()> {
     let began = Instant::now();
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         let count = running()?;
         if count == 0 {
             return Ok(());
         }
-        if !is_told && began.elapsed() >= SAID_AFTER {
+        if !is_reported && began.elapsed() >= SAID_AFTER {
             tell(count);
-            is_told = true;
+            is_reported = true;
         }
         std::thread::sleep(LOOK_EVERY);
     }

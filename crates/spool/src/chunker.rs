@@ -9,7 +9,7 @@ use trawl_packet::pcapng::block::{
     self, ByteOrder, ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, SECTION_HEADER,
     blocks,
 };
-use trawl_packet::pcapng::options::Options;
+use trawl_packet::pcapng::options::OptionList;
 
 use crate::chunk::{OpenChunk, SealedChunk};
 use crate::key::Epoch;
@@ -36,7 +36,7 @@ struct Row {
     open: Option<OpenChunk>,
     /// Packets counted by the tap, and the part of them that manifests have reported.
     counted: Fates,
-    told: Fates,
+    reported: Fates,
     recorded: u64,
     /// Packets that the spool's disk refused.
     untaken: u64,
@@ -51,7 +51,7 @@ pub struct Chunker {
     section: Vec<u8>,
     rows: Vec<Row>,
     /// Row and number of each interface block of the capture.
-    places: Vec<(usize, u32)>,
+    interfaces: Vec<(usize, u32)>,
     /// Error that broke the spool.
     broken: Option<io::Error>,
 }
@@ -65,7 +65,7 @@ impl Chunker {
             bounds,
             section: Vec::new(),
             rows: Vec::new(),
-            places: Vec::new(),
+            interfaces: Vec::new(),
             broken: None,
         }
     }
@@ -106,7 +106,7 @@ impl Chunker {
 
     fn describe(&mut self, block: &block::Block<'_>) {
         let options = block.body.get(8..).unwrap_or_default();
-        let name = Options::new(options, ByteOrder::Little)
+        let name = OptionList::new(options, ByteOrder::Little)
             .find(|option| option.code == block::IF_NAME)
             .map_or_else(
                 || "unnamed".to_owned(),
@@ -122,7 +122,7 @@ impl Chunker {
                     blocks: 0,
                     open: None,
                     counted: Fates::default(),
-                    told: Fates::default(),
+                    reported: Fates::default(),
                     recorded: 0,
                     untaken: 0,
                 });
@@ -134,7 +134,7 @@ impl Chunker {
             self.put(row, |chunk| chunk.other(block.bytes));
         }
         let at = &mut self.rows[row];
-        self.places.push((row, at.blocks));
+        self.interfaces.push((row, at.blocks));
         at.blocks += 1;
         at.described.extend_from_slice(block.bytes);
         if at.open.is_none() {
@@ -145,8 +145,10 @@ impl Chunker {
     /// Adds a block that begins with its interface's number, which differs in a chunk.
     fn of_interface(&mut self, block: &block::Block<'_>) {
         let number = block.body.first_chunk().map(|n| u32::from_le_bytes(*n));
-        let place = number.and_then(|number| self.places.get(number as usize).copied());
-        let Some((row, number)) = place else { return };
+        let interface_of = number.and_then(|number| self.interfaces.get(number as usize).copied());
+        let Some((row, number)) = interface_of else {
+            return;
+        };
         let mut bytes = block.bytes.to_vec();
         bytes[block::HEADER_LEN..][..4].copy_from_slice(&number.to_le_bytes());
         match block.enhanced_packet() {
@@ -230,7 +232,7 @@ impl Chunker {
     fn seal(&mut self, row: usize) {
         let at = &mut self.rows[row];
         let sequence = at.sequence;
-        let before = at.told.recorded;
+        let before = at.reported.recorded;
         let sealed = at
             .open
             .take()
@@ -263,11 +265,11 @@ impl Chunker {
         let manifest = Manifest {
             state,
             recorded,
-            since_last: in_all.since(&at.told),
+            since_last: in_all.since(&at.reported),
             in_all: in_all.clone(),
             ..of_chunk
         };
-        at.told = in_all;
+        at.reported = in_all;
         at.sequence += 1;
         if let Err(error) = self.spool.add(manifest) {
             self.broken.get_or_insert(error);
@@ -281,7 +283,7 @@ impl Chunker {
     pub fn finish(&mut self) -> Vec<InterfaceEnd> {
         for row in 0..self.rows.len() {
             let at = &self.rows[row];
-            if at.open.is_some() || at.recorded > at.told.recorded {
+            if at.open.is_some() || at.recorded > at.reported.recorded {
                 self.seal(row);
             }
         }

@@ -48,8 +48,8 @@ impl<'a> Drop<'a> {
             reason,
             ..Self::default()
         };
-        let words = comment.split(' ').filter_map(|word| word.split_once('='));
-        for (key, value) in words.skip(1) {
+        let fields = comment.split(' ').filter_map(|word| word.split_once('='));
+        for (key, value) in fields.skip(1) {
             match key {
                 "at" => drop.at = value,
                 "netns" => drop.netns = Some(value),

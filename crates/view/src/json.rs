@@ -46,7 +46,7 @@ impl<'a> PacketJson<'a> {
             ),
             interface: packet.interface,
             hook: packet.hook,
-            direction: packet.direction.map(|way| match way {
+            direction: packet.direction.map(|direction| match direction {
                 Direction::In => "in",
                 Direction::Out => "out",
             }),

@@ -174,7 +174,7 @@ impl Printer {
             len: packet.captured.len().max(packet.original_len as usize),
         };
         let link_header_len = link::print(&mut line, packet.link_type, data);
-        place(out, packet, self.options.colour);
+        hook_point(out, packet, self.options.colour);
         if let Some(id) = packet.packet_id.filter(|_| self.options.id) {
             let _ = write!(out, " id {}", ShortId(id));
         }
@@ -236,7 +236,7 @@ fn printable(name: &str) -> String {
 }
 
 /// Appends the bracket at a line's end with the hook, the verdict, or both.
-fn place(out: &mut String, packet: &PacketView<'_>, colour: bool) {
+fn hook_point(out: &mut String, packet: &PacketView<'_>, colour: bool) {
     let drop = packet.comment.and_then(Drop::parse);
     if let Some(drop) = &drop {
         // The reason already implies the verdict.
@@ -322,14 +322,14 @@ mod tests {
             ..PacketView::default()
         };
         let text = "IP 10.0.0.1.1234 > 10.0.0.2.5678: UDP, length 18";
-        let place = PacketView {
+        let packet = PacketView {
             interface: Some("veth0"),
             direction: Some(Direction::In),
             hook: Some("xdp exit"),
             verdict: Some(Verdict::Xdp(1)),
             ..view
         };
-        assert_eq!(line(place), format!("veth0 In  {text} [xdp exit: DROP]\n"));
+        assert_eq!(line(packet), format!("veth0 In  {text} [xdp exit: DROP]\n"));
         let entry = PacketView {
             hook: Some("xdp entry"),
             ..view

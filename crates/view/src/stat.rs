@@ -164,8 +164,8 @@ impl Statistics {
             .add(length);
         if packet.interface.is_some() || packet.hook.is_some() {
             let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
-            let place = (text(packet.interface), text(packet.hook));
-            self.interfaces.entry(place).or_default().add(length);
+            let key = (text(packet.interface), text(packet.hook));
+            self.interfaces.entry(key).or_default().add(length);
         }
         let drop = packet.comment.and_then(Drop::parse);
         if packet.verdict.is_some() || drop.is_some() {

@@ -133,7 +133,7 @@ impl Tally {
         let function = drop.function();
         let by_xdp = RUN_XDP.contains(&function);
         let reason = if by_xdp { REASON_XDP } else { drop.reason };
-        let place = DropKey {
+        let key = DropKey {
             reason: reason.to_owned(),
             function: function.to_owned(),
             hook: hook(&drop),
@@ -153,7 +153,7 @@ impl Tally {
                     None => socket.to_owned(),
                 }),
         };
-        let row = self.rows.entry(place).or_default();
+        let row = self.rows.entry(key).or_default();
         row.packets += 1;
         if let (Some(command), Some(pid)) = (drop.command, drop.pid) {
             row.process.get_or_insert_with(|| (command.to_owned(), pid));
@@ -186,9 +186,9 @@ impl Tally {
 
     /// Returns the packets dropped for one of these reasons, of this protocol and in this namespace if one is named.
     pub fn of_reasons(&self, reasons: &[&str], protocol: Option<&str>, netns: Option<&str>) -> u64 {
-        let rows = self.rows.iter().filter(|(place, _)| {
-            reasons.contains(&place.reason.as_str())
-                && (netns.is_none() || place.netns.as_deref() == netns)
+        let rows = self.rows.iter().filter(|(key, _)| {
+            reasons.contains(&key.reason.as_str())
+                && (netns.is_none() || key.netns.as_deref() == netns)
         });
         rows.map(|(_, row)| match protocol {
             None => row.packets,
@@ -199,18 +199,18 @@ impl Tally {
 
     /// Returns the packets that were freed for one of these reasons in this namespace and are no losses.
     pub fn no_losses_of(&self, reasons: &[&str], netns: Option<&str>) -> u64 {
-        let places = self.no_losses_in.iter().filter(|((reason, place), _)| {
-            reasons.contains(&reason.as_str()) && (netns.is_none() || place.as_deref() == netns)
+        let counts = self.no_losses_in.iter().filter(|((reason, of), _)| {
+            reasons.contains(&reason.as_str()) && (netns.is_none() || of.as_deref() == netns)
         });
-        places.map(|(_, packets)| packets).sum()
+        counts.map(|(_, packets)| packets).sum()
     }
 
     /// Returns the packets that XDP programs dropped as socket buffers on an interface.
     pub fn of_xdp(&self, interface: Option<&str>, netns: Option<&str>) -> u64 {
-        let rows = self.rows.iter().filter(|(place, _)| {
-            place.reason == REASON_XDP
-                && place.interface.as_deref() == interface
-                && place.netns.as_deref() == netns
+        let rows = self.rows.iter().filter(|(key, _)| {
+            key.reason == REASON_XDP
+                && key.interface.as_deref() == interface
+                && key.netns.as_deref() == netns
         });
         rows.map(|(_, row)| row.packets).sum()
     }

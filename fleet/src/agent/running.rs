@@ -13,7 +13,7 @@ use trawl_capture::filter::Filter;
 use trawl_capture::options::{CaptureOptions, Memory, MemorySize, TapChoice, Taps};
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
-use trawl_front::published::{self, Kind};
+use trawl_front::published::{self, Publisher};
 use trawl_front::terminal;
 use trawl_pipeline::plan::StorePlan;
 use trawl_sys::process::{self, own_binary, trawl_binary};
@@ -33,7 +33,7 @@ pub struct Running {
     is_ready: bool,
     summary: OwnFile,
     _plan: OwnFile,
-    last_words: Arc<Mutex<String>>,
+    last_message: Arc<Mutex<String>>,
 }
 
 /// A file of one start, which is removed after it.
@@ -113,9 +113,9 @@ impl Running {
         process::with_signals(&mut command);
         process::ends_with_parent(&mut command);
         let mut child = command.spawn().map_err(|e| Error::os(what(), e))?;
-        let last_words = Arc::default();
+        let last_message = Arc::default();
         if let Some(stderr) = child.stderr.take() {
-            let (name, last) = (capture.name.clone(), Arc::clone(&last_words));
+            let (name, last) = (capture.name.clone(), Arc::clone(&last_message));
             std::thread::spawn(move || relay(&name, BufReader::new(stderr), &last));
         }
         Ok(Self {
@@ -126,7 +126,7 @@ impl Running {
             is_ready: false,
             summary,
             _plan: plan_file,
-            last_words,
+            last_message,
         })
     }
 
@@ -149,7 +149,7 @@ impl Running {
     }
 
     pub fn counts(&self) -> Option<Counts> {
-        published::of(Kind::Capture, self.child.id()).map(with_losses)
+        published::of(Publisher::Capture, self.child.id()).map(with_losses)
     }
 
     /// Returns the outcome, once the capture has ended.
@@ -164,10 +164,10 @@ impl Running {
     }
 
     fn why(&self, status: ExitStatus) -> String {
-        let words = self.last_words.lock().clone();
-        match words.is_empty() || status.code().is_none() {
+        let message = self.last_message.lock().clone();
+        match message.is_empty() || status.code().is_none() {
             true => format!("the capture ended: {status}"),
-            false => words,
+            false => message,
         }
     }
 

@@ -205,10 +205,10 @@ impl OnBus {
     }
 
     /// Prints a message, unless it repeats the last one.
-    fn say(&mut self, words: String) {
-        if self.said.as_ref() != Some(&words) {
-            terminal::say(&words);
-            self.said = Some(words);
+    fn say(&mut self, message: String) {
+        if self.said.as_ref() != Some(&message) {
+            terminal::say(&message);
+            self.said = Some(message);
         }
     }
 }

@@ -95,7 +95,7 @@ struct Start {
     #[arg(long)]
     index: bool,
     #[command(flatten)]
-    place: ServerArgs,
+    server: ServerArgs,
 }
 
 /// Stops a capture; without --name all of them
@@ -108,7 +108,7 @@ struct Stop {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     #[command(flatten)]
-    place: ServerArgs,
+    server: ServerArgs,
 }
 
 /// Shows hosts, their desired captures, and the state of these
@@ -118,7 +118,7 @@ struct Status {
     #[arg(value_name = "SELECTOR", default_value = "*")]
     selector: String,
     #[command(flatten)]
-    place: ServerArgs,
+    server: ServerArgs,
 }
 
 /// Shows the public key of an operator, for `operators` in the policies of agents
@@ -188,23 +188,23 @@ fn start(args: &Start) -> Result<ExitCode> {
     };
     let text = serde_json::to_string(&alone);
     Desired::parse(&text.map_err(|e| Error::failed("cannot write JSON", e))?)?;
-    change(&args.place, &args.selector, |desired| {
+    change(&args.server, &args.selector, |desired| {
         desired.captures.retain(|one| one.name != capture.name);
         desired.captures.push(capture.clone());
     })
 }
 
 fn stop(args: &Stop) -> Result<ExitCode> {
-    change(&args.place, &args.selector, |desired| {
+    change(&args.server, &args.selector, |desired| {
         let is_meant = |one: &Capture| args.name.as_ref().is_none_or(|name| *name == one.name);
         desired.captures.retain(|one| !is_meant(one));
     })
 }
 
-fn change(place: &ServerArgs, selector: &str, change: impl Fn(&mut Desired)) -> Result<ExitCode> {
+fn change(server: &ServerArgs, selector: &str, change: impl Fn(&mut Desired)) -> Result<ExitCode> {
     let wake = Wake::new()?;
     let wanted = Selector::parse(selector)?;
-    let mut operator = place.open(&wake)?;
+    let mut operator = server.open(&wake)?;
     let mut hosts = operator.hosts(&wanted);
     // A host may get its desired state before its agent first runs.
     if hosts.is_empty() && wanted.is_name() {
@@ -229,7 +229,7 @@ fn change(place: &ServerArgs, selector: &str, change: impl Fn(&mut Desired)) -> 
     }
     operator.end();
     let failed = changes.iter().any(|one| one.error.is_some());
-    if place.json {
+    if server.json {
         json::print(&Changes { hosts: changes })?;
     } else {
         for one in &changes {
@@ -248,10 +248,10 @@ fn change(place: &ServerArgs, selector: &str, change: impl Fn(&mut Desired)) -> 
 fn status(args: &Status) -> Result<ExitCode> {
     let wake = Wake::new()?;
     let wanted = Selector::parse(&args.selector)?;
-    let operator = args.place.open(&wake)?;
+    let operator = args.server.open(&wake)?;
     let fleet = operator.fleet(&wanted);
     operator.end();
-    json::print_as(args.place.json, &fleet, || table(&fleet))?;
+    json::print_as(args.server.json, &fleet, || table(&fleet))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -263,14 +263,14 @@ fn watch(args: &Status) -> Result<ExitCode> {
     let signals = Signals::watch()?;
     let wake = Wake::new()?;
     let wanted = Selector::parse(&args.selector)?;
-    let mut operator = args.place.open(&wake)?;
+    let mut operator = args.server.open(&wake)?;
     let mut shown = None;
     loop {
         wake.hush();
         operator.listen()?;
         let fleet = operator.fleet(&wanted);
         if shown.as_ref() != Some(&fleet) {
-            let goes_on = match args.place.json {
+            let goes_on = match args.server.json {
                 true => terminal::write_to_reader(&json::line(&fleet)?)?,
                 false => {
                     let text = terminal::frame(SHOW_EVERY, &table(&fleet));

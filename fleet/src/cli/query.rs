@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long, value_name = "EXPRESSION")]
     filter: Option<String>,
     #[command(flatten)]
-    place: PlaceArgs,
+    store: StoreArgs,
     #[command(flatten)]
     part: PartArgs,
     /// Write the packets to this file, or to standard output with '-'; the SQL must select chunk, frame, "offset" and
@@ -53,7 +53,7 @@ pub struct Args {
 
 /// Arguments that select a store.
 #[derive(Debug, clap::Args)]
-pub struct PlaceArgs {
+pub struct StoreArgs {
     /// The store: file:///DIR, s3://BUCKET/PREFIX, gs:// or az:// [default: $TRAWL_STORE, or file:///var/lib/trawl/store]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
@@ -62,7 +62,7 @@ pub struct PlaceArgs {
     spool: PathBuf,
 }
 
-impl PlaceArgs {
+impl StoreArgs {
     pub fn url(&self) -> String {
         let named = self
             .store
@@ -119,7 +119,7 @@ impl PartArgs {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let (store, inventory) = args.place.open()?;
+    let (store, inventory) = args.store.open()?;
     match (&args.sql, &args.filter) {
         (Some(sql), _) if args.packets.is_none() => {
             table(args, &inventory, sql)?;
@@ -131,9 +131,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 fn table(args: &Args, inventory: &Inventory, sql: &str) -> Result<()> {
     let covered = coverage(inventory, &Scope::default());
-    let answer = Answer::to(&args.place.url(), sql)?;
+    let answer = Answer::to(&args.store.url(), sql)?;
     if !args.json {
-        say_coverage(&covered, &args.place.url());
+        say_coverage(&covered, &args.store.url());
         return match args.csv {
             true => answer.csv(terminal::write_to_reader),
             false => terminal::write_control(&answer.table()?),
@@ -176,7 +176,7 @@ fn packets(
         }
     };
     let covered = coverage(inventory, &scope);
-    let url = args.place.url();
+    let url = args.store.url();
     let answer = Answer::to(&url, &query).map_err(|error| {
         match sql.is_some() && error.to_string().contains("No field named") {
             true => {
@@ -251,7 +251,7 @@ fn read(args: &Args, filter: Option<&str>, packets: impl io::Read) -> Result<Exi
 
 pub fn say_coverage(rows: &[Coverage], url: &str) {
     for row in rows.iter().filter(|row| !row.is_whole()) {
-        let text = format!("not covered: {}", words(row, url));
+        let text = format!("not covered: {}", sentence(row, url));
         json::say("not_covered", json!(row), &text);
     }
     if rows.is_empty() {
@@ -260,11 +260,11 @@ pub fn say_coverage(rows: &[Coverage], url: &str) {
     }
 }
 
-fn words(row: &Coverage, url: &str) -> String {
+fn sentence(row: &Coverage, url: &str) -> String {
     let mut parts = Vec::new();
-    let mut count = |number: u64, words: &str| {
+    let mut count = |number: u64, text: &str| {
         if number > 0 {
-            parts.push(format!("{number} {words}"));
+            parts.push(format!("{number} {text}"));
         }
     };
     count(row.unknown, "packets unknown");
@@ -301,7 +301,7 @@ mod tests {
         };
         assert!(!row.is_whole());
         assert_eq!(
-            words(&row, "file:///s"),
+            sentence(&row, "file:///s"),
             "host a: 3 packets unknown, 7 packets in 2 chunks not indexed (trawl store index file:///s)"
         );
     }

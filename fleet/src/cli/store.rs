@@ -61,7 +61,7 @@ impl StoreArgs {
 #[command(group = clap::ArgGroup::new("limits").args(["keep", "max"]).required(true).multiple(true))]
 struct Prune {
     #[command(flatten)]
-    place: StoreArgs,
+    store: StoreArgs,
     /// Remove chunks whose last packet is older than this, for example 7d
     #[arg(long, value_name = "TIME", value_parser = age)]
     keep: Option<Duration>,
@@ -227,7 +227,7 @@ fn verify(args: &StoreArgs) -> Result<ExitCode> {
     let mut out: String = verified
         .findings
         .iter()
-        .map(|one| words(one) + "\n")
+        .map(|one| sentence(one) + "\n")
         .collect();
     let _ = writeln!(
         out,
@@ -242,7 +242,7 @@ fn verify(args: &StoreArgs) -> Result<ExitCode> {
     Ok(exit_code(verified.findings.is_empty()))
 }
 
-fn words(finding: &Finding) -> String {
+fn sentence(finding: &Finding) -> String {
     let packets = match finding.packets {
         Some(packets) => format!(" ({})", count(packets, "packet")),
         None => String::new(),
@@ -267,7 +267,7 @@ fn words(finding: &Finding) -> String {
 }
 
 fn prune(args: &Prune) -> Result<ExitCode> {
-    let (objects, inventory) = args.place.open()?;
+    let (objects, inventory) = args.store.open()?;
     let limits = Limits {
         keep: args.keep,
         max_bytes: args.max,
@@ -285,7 +285,7 @@ fn prune(args: &Prune) -> Result<ExitCode> {
         count(pruned.kept_chunks, "chunk"),
         count(pruned.kept_bytes, "byte")
     );
-    json::print_as(args.place.json, &pruned, || text)?;
+    json::print_as(args.store.json, &pruned, || text)?;
     Ok(ExitCode::SUCCESS)
 }
 

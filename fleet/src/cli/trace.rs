@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use trawl_front::{json, terminal};
 use trawl_sys::{Error, Result, units};
 
-use super::query::{PartArgs, PlaceArgs, say_coverage};
+use super::query::{PartArgs, StoreArgs, say_coverage};
 use crate::query::Answer;
 use crate::store::{Coverage, Inventory, coverage};
 
@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(value_name = "EXPRESSION")]
     expression: Vec<String>,
     #[command(flatten)]
-    place: PlaceArgs,
+    store: StoreArgs,
     #[command(flatten)]
     part: PartArgs,
     /// The packets, by a condition in SQL on the index's columns: "src = '10.0.0.1' AND length > 1000"
@@ -68,7 +68,7 @@ impl Row {
 /// One packet seen at one interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sighting {
-    place: HostInterface,
+    interface: HostInterface,
     ns: i64,
     bound_ns: Option<u64>,
 }
@@ -95,11 +95,11 @@ struct Step {
     is_ordered: bool,
 }
 
-fn steps(way: &[Sighting]) -> Vec<Step> {
+fn steps(path: &[Sighting]) -> Vec<Step> {
     let step = |pair: &[Sighting]| {
         let ns = pair[1].ns - pair[0].ns;
         // One host has one clock, whatever its error.
-        let bound = match pair[0].place.host == pair[1].place.host {
+        let bound = match pair[0].interface.host == pair[1].interface.host {
             true => Some(0),
             false => pair[0].bound_ns.zip(pair[1].bound_ns).map(|(a, b)| a + b),
         };
@@ -109,7 +109,7 @@ fn steps(way: &[Sighting]) -> Vec<Step> {
             is_ordered: bound.is_some_and(|bound| ns.unsigned_abs() > bound),
         }
     };
-    way.windows(2).map(step).collect()
+    path.windows(2).map(step).collect()
 }
 
 /// Classification of one packet's sightings.
@@ -124,14 +124,16 @@ enum Found {
 
 fn found(mut sightings: Vec<Sighting>) -> Found {
     sightings.sort_by_key(|sighting| sighting.ns);
-    let mut places: Vec<&HostInterface> =
-        sightings.iter().map(|sighting| &sighting.place).collect();
-    places.sort();
-    if places.windows(2).any(|pair| pair[0] == pair[1]) {
+    let mut interfaces: Vec<&HostInterface> = sightings
+        .iter()
+        .map(|sighting| &sighting.interface)
+        .collect();
+    interfaces.sort();
+    if interfaces.windows(2).any(|pair| pair[0] == pair[1]) {
         return Found::Ambiguous;
     }
     match sightings.as_slice() {
-        [only] => Found::Once(only.place.clone()),
+        [only] => Found::Once(only.interface.clone()),
         _ => Found::FlowPath(sightings),
     }
 }
@@ -140,7 +142,8 @@ fn found(mut sightings: Vec<Sighting>) -> Found {
 struct Trace<'a> {
     coverage: &'a [Coverage],
     window_ns: u64,
-    ways: Vec<FlowPath>,
+    #[serde(rename = "ways")]
+    paths: Vec<FlowPath>,
     seen_once: Vec<Once>,
     /// Packets that were seen more than once at one interface.
     ambiguous: u64,
@@ -150,7 +153,8 @@ struct Trace<'a> {
 
 #[derive(Debug, Serialize)]
 struct FlowPath {
-    places: Vec<HostInterface>,
+    #[serde(rename = "places")]
+    interfaces: Vec<HostInterface>,
     packets: u64,
     delays: Vec<Delay>,
 }
@@ -170,14 +174,14 @@ struct Delay {
 #[derive(Debug, Serialize)]
 struct Once {
     #[serde(flatten)]
-    place: HostInterface,
+    interface: HostInterface,
     packets: u64,
 }
 
 const LIMITS: [&str; 3] = ["nat", "tunnels", "joined_packets"];
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let (_, inventory) = args.place.open()?;
+    let (_, inventory) = args.store.open()?;
     let scope = args.part.scope()?;
     let mut conditions = args.part.conditions(&scope);
     let expression = args.expression.join(" ");
@@ -197,14 +201,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
          FROM packets{} ORDER BY hash, src, dst, sport, dport, protocol, ns",
         conditions.to_sql()
     );
-    let url = args.place.url();
+    let url = args.store.url();
     let covered = coverage(&inventory, &scope);
     let answer = Answer::to(&url, &query)?;
     say_coverage(&covered, &url);
     let mut trace = Tracing {
         bounds: bounds(&inventory),
         window: args.window,
-        ways: BTreeMap::new(),
+        paths: BTreeMap::new(),
         once: BTreeMap::new(),
         ambiguous: 0,
         each: args.each && !args.json,
@@ -227,7 +231,7 @@ struct Tracing {
     bounds: BTreeMap<String, Option<u64>>,
     window: Duration,
     /// The steps of all packets along one path, from each of its interfaces to the next.
-    ways: BTreeMap<Vec<HostInterface>, Vec<Vec<Step>>>,
+    paths: BTreeMap<Vec<HostInterface>, Vec<Vec<Step>>>,
     once: BTreeMap<HostInterface, u64>,
     ambiguous: u64,
     each: bool,
@@ -240,7 +244,7 @@ impl Tracing {
         for row in rows {
             let row = row.map_err(|e| Error::failed("cannot read the index", e))?;
             let sighting = Sighting {
-                place: HostInterface {
+                interface: HostInterface {
                     host: row.host.clone(),
                     interface: row.interface.clone(),
                 },
@@ -269,11 +273,14 @@ impl Tracing {
         }
         match found {
             Found::Ambiguous => self.ambiguous += 1,
-            Found::Once(place) => *self.once.entry(place).or_default() += 1,
-            Found::FlowPath(way) => {
-                let steps = steps(&way);
-                let places = way.into_iter().map(|sighting| sighting.place).collect();
-                let all = self.ways.entry(places).or_default();
+            Found::Once(interface) => *self.once.entry(interface).or_default() += 1,
+            Found::FlowPath(path) => {
+                let steps = steps(&path);
+                let interfaces = path
+                    .into_iter()
+                    .map(|sighting| sighting.interface)
+                    .collect();
+                let all = self.paths.entry(interfaces).or_default();
                 all.resize(steps.len(), Vec::new());
                 all.iter_mut()
                     .zip(steps)
@@ -284,19 +291,19 @@ impl Tracing {
     }
 
     fn into_trace(self, coverage: &[Coverage], window: Duration) -> Trace<'_> {
-        let ways = self.ways.into_iter().map(|(places, ways)| FlowPath {
-            places,
-            packets: ways.first().map_or(0, Vec::len) as u64,
-            delays: ways.into_iter().map(delay).collect(),
+        let paths = self.paths.into_iter().map(|(interfaces, paths)| FlowPath {
+            interfaces,
+            packets: paths.first().map_or(0, Vec::len) as u64,
+            delays: paths.into_iter().map(delay).collect(),
         });
         Trace {
             coverage,
             window_ns: window.as_nanos() as u64,
-            ways: ways.collect(),
+            paths: paths.collect(),
             seen_once: self
                 .once
                 .into_iter()
-                .map(|(place, packets)| Once { place, packets })
+                .map(|(interface, packets)| Once { interface, packets })
                 .collect(),
             ambiguous: self.ambiguous,
             limits: LIMITS,
@@ -307,7 +314,7 @@ impl Tracing {
 fn delay(mut steps: Vec<Step>) -> Delay {
     steps.sort_by_key(|step| step.ns);
     let bounds: Option<Vec<u64>> = steps.iter().map(|step| step.error_bound_ns).collect();
-    let at = |place: usize| steps.get(place).map_or(0, |step| step.ns);
+    let at = |index: usize| steps.get(index).map_or(0, |step| step.ns);
     Delay {
         min_ns: at(0),
         p50_ns: at(steps.len() / 2),
@@ -330,36 +337,38 @@ fn line(row: &Row, found: &Found) -> String {
         row.dst,
         port(row.dport)
     );
-    let places = match found {
-        Found::Once(place) => format!("{place} only"),
+    let route = match found {
+        Found::Once(interface) => format!("{interface} only"),
         Found::Ambiguous => "several like it at one place".to_owned(),
-        Found::FlowPath(way) => {
-            let mut text = way[0].place.to_string();
-            for (sighting, step) in way[1..].iter().zip(steps(way)) {
+        Found::FlowPath(path) => {
+            let mut text = path[0].interface.to_string();
+            for (sighting, step) in path[1..].iter().zip(steps(path)) {
                 let _ = match step {
                     Step {
                         error_bound_ns: None,
                         ..
-                    } => write!(text, " and {} (clock error unknown)", sighting.place),
+                    } => write!(text, " and {} (clock error unknown)", sighting.interface),
                     Step {
                         is_ordered: false, ..
-                    } => write!(text, " and {} (order unknown)", sighting.place),
-                    Step { ns, .. } => write!(text, " +{} {}", microseconds(ns), sighting.place),
+                    } => write!(text, " and {} (order unknown)", sighting.interface),
+                    Step { ns, .. } => {
+                        write!(text, " +{} {}", microseconds(ns), sighting.interface)
+                    }
                 };
             }
             text
         }
     };
-    format!("{flow} {:08x}: {places}\n", row.hash)
+    format!("{flow} {:08x}: {route}\n", row.hash)
 }
 
 fn text(trace: &Trace<'_>) -> String {
     let mut out = String::new();
-    for way in &trace.ways {
-        let _ = write!(out, "{:>8}  {}", way.packets, way.places[0]);
-        for (place, delay) in way.places[1..].iter().zip(&way.delays) {
-            let certain = delay.ordered == way.packets;
-            let _ = write!(out, "{} {place}", if certain { " ->" } else { " and" });
+    for path in &trace.paths {
+        let _ = write!(out, "{:>8}  {}", path.packets, path.interfaces[0]);
+        for (interface, delay) in path.interfaces[1..].iter().zip(&path.delays) {
+            let certain = delay.ordered == path.packets;
+            let _ = write!(out, "{} {interface}", if certain { " ->" } else { " and" });
             let _ = match delay.error_bound_ns {
                 None => write!(out, " (delay unknown: a clock's error is not known)"),
                 Some(bound) => write!(
@@ -380,7 +389,7 @@ fn text(trace: &Trace<'_>) -> String {
         out.push('\n');
     }
     for once in &trace.seen_once {
-        let _ = writeln!(out, "{:>8}  {} only", once.packets, once.place);
+        let _ = writeln!(out, "{:>8}  {} only", once.packets, once.interface);
     }
     if trace.ambiguous > 0 {
         let _ = writeln!(out, "{:>8}  several like it at one place", trace.ambiguous);
@@ -398,7 +407,7 @@ mod tests {
 
     fn at(host: &str, ns: i64, bound_ns: Option<u64>) -> Sighting {
         Sighting {
-            place: HostInterface {
+            interface: HostInterface {
                 host: host.to_owned(),
                 interface: "eth0".to_owned(),
             },
@@ -409,12 +418,12 @@ mod tests {
 
     #[test]
     fn an_order_is_claimed_only_beyond_the_clocks_error() {
-        let way = [
+        let path = [
             at("a", 0, Some(10)),
             at("b", 21, Some(10)),
             at("c", 31, Some(10)),
         ];
-        let ordered: Vec<bool> = steps(&way).iter().map(|step| step.is_ordered).collect();
+        let ordered: Vec<bool> = steps(&path).iter().map(|step| step.is_ordered).collect();
         assert_eq!(ordered, [true, false]);
         let unknown = [at("a", 0, None), at("b", 1_000_000, Some(1))];
         assert_eq!(steps(&unknown)[0].error_bound_ns, None);
@@ -425,15 +434,15 @@ mod tests {
     fn none_one_and_many_are_distinguished() {
         assert_eq!(
             found(vec![at("a", 5, None)]),
-            Found::Once(at("a", 5, None).place)
+            Found::Once(at("a", 5, None).interface)
         );
         assert_eq!(
             found(vec![at("a", 5, None), at("a", 6, None)]),
             Found::Ambiguous
         );
-        let Found::FlowPath(way) = found(vec![at("b", 9, None), at("a", 5, None)]) else {
+        let Found::FlowPath(path) = found(vec![at("b", 9, None), at("a", 5, None)]) else {
             panic!("seen at two places");
         };
-        assert_eq!(way, [at("a", 5, None), at("b", 9, None)]);
+        assert_eq!(path, [at("a", 5, None), at("b", 9, None)]);
     }
 }

@@ -78,7 +78,7 @@ impl Conditions {
 
 /// SQL conditions for an expression.
 #[derive(Debug, Default)]
-struct Told {
+struct SqlConditions {
     /// Condition that all its packets meet; absent if any packet may match.
     wide: Option<String>,
     /// Condition that exactly its packets meet; absent if only their bytes decide.
@@ -90,7 +90,7 @@ const OTHER_HEADERS: [&str; 6] = ["vlan", "mpls", "pppoes", "pppoed", "geneve", 
 
 /// Parses an expression as tcpdump does: `and` and `or` have equal precedence, from left to right. Returns `None` for unknown
 /// syntax.
-fn parse(expression: &str) -> Option<Told> {
+fn parse(expression: &str) -> Option<SqlConditions> {
     let mut spaced = expression.to_owned();
     for (sign, word) in [("&&", " and "), ("||", " or "), ("(", " ( "), (")", " ) ")] {
         spaced = spaced.replace(sign, word);
@@ -107,20 +107,20 @@ fn parse(expression: &str) -> Option<Told> {
 }
 
 /// Parses terms joined by `and` and `or`, to the end or a closing parenthesis.
-fn all(left: &mut &[&str]) -> Option<Told> {
+fn all(left: &mut &[&str]) -> Option<SqlConditions> {
     let mut parsed = term(left)?;
     while let [joint @ ("and" | "or"), rest @ ..] = *left {
         *left = rest;
         let next = term(left)?;
         parsed = match *joint {
-            "and" => Told {
+            "and" => SqlConditions {
                 wide: match (parsed.wide, next.wide) {
                     (Some(one), Some(other)) => Some(format!("({one}) AND ({other})")),
                     (one, other) => one.or(other),
                 },
                 exact: joined(parsed.exact, "AND", next.exact),
             },
-            _ => Told {
+            _ => SqlConditions {
                 wide: joined(parsed.wide, "OR", next.wide),
                 exact: joined(parsed.exact, "OR", next.exact),
             },
@@ -133,12 +133,12 @@ fn joined(one: Option<String>, by: &str, other: Option<String>) -> Option<String
     Some(format!("({}) {by} ({})", one?, other?))
 }
 
-fn term(left: &mut &[&str]) -> Option<Told> {
+fn term(left: &mut &[&str]) -> Option<SqlConditions> {
     match *left {
         ["not", rest @ ..] => {
             *left = rest;
             let exact = term(left)?.exact;
-            Some(Told {
+            Some(SqlConditions {
                 wide: None,
                 exact: exact.map(|sql| format!("({sql}) IS NOT TRUE")),
             })
@@ -169,9 +169,9 @@ fn term(left: &mut &[&str]) -> Option<Told> {
 /// Packets whose headers the index could not read: of an unknown link, broken ones, RARP, and all of older indexes.
 const UNREAD: &str = "ethertype IS NULL";
 
-fn primitive(words: &[&str]) -> Told {
+fn primitive(words: &[&str]) -> SqlConditions {
     let Some((sql, has_ports)) = read(words) else {
-        return Told::default();
+        return SqlConditions::default();
     };
     // Fragments and truncated packets have no ports in the index.
     let portless = "sport IS NULL AND protocol IN (6, 17, 132)";
@@ -179,7 +179,7 @@ fn primitive(words: &[&str]) -> Told {
         true => format!("{sql} OR {portless} OR {UNREAD}"),
         false => format!("{sql} OR {UNREAD}"),
     };
-    Told {
+    SqlConditions {
         wide: Some(wide),
         exact: Some(sql),
     }

@@ -135,10 +135,10 @@ impl Look {
         let (mut names, mut ranges) = (Vec::new(), Vec::new());
         for column in rows.columns() {
             let name = column.column_path().string();
-            let place = column
+            let range = column
                 .bloom_filter_offset()
                 .zip(column.bloom_filter_length());
-            if let Some((offset, length)) = place.filter(|_| wanted.contains(name.as_str())) {
+            if let Some((offset, length)) = range.filter(|_| wanted.contains(name.as_str())) {
                 names.push(name);
                 ranges.push(offset as u64..offset as u64 + length as u64);
             }

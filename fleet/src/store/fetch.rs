@@ -44,12 +44,12 @@ struct Chunk {
     next: usize,
 }
 
-/// A pcapng stream of the packets at `places`, in that order.
+/// A pcapng stream of the packets at `locations`, in that order.
 pub struct Packets<I> {
     store: Store,
     /// Host and length of each chunk in the store.
     known: HashMap<String, (String, u64)>,
-    places: I,
+    locations: I,
     ahead: VecDeque<(usize, PacketLocation)>,
     numbers: HashMap<String, usize>,
     /// `None` for a chunk that no longer exists.
@@ -87,7 +87,7 @@ fn damaged(chunk: &str, why: impl std::fmt::Display) -> io::Error {
 }
 
 impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
-    pub fn new(store: Store, inventory: &Inventory, places: I) -> Self {
+    pub fn new(store: Store, inventory: &Inventory, locations: I) -> Self {
         let known = inventory.manifests.iter().filter_map(|(key, manifest)| {
             let bytes = *inventory.packets.get(key)?;
             Some((key.packets(), (manifest.epoch.host.clone(), bytes)))
@@ -101,7 +101,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         Self {
             store,
             known: known.collect(),
-            places,
+            locations,
             ahead: VecDeque::new(),
             numbers: HashMap::new(),
             chunks: Vec::new(),
@@ -164,12 +164,12 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
 
     fn look_ahead(&mut self) -> io::Result<()> {
         while self.ahead.len() < AHEAD {
-            let Some(place) = self.places.next() else {
+            let Some(location) = self.locations.next() else {
                 break;
             };
-            let place = place?;
-            let number = self.number(&place.chunk)?;
-            self.ahead.push_back((number, place));
+            let location = location?;
+            let number = self.number(&location.chunk)?;
+            self.ahead.push_back((number, location));
         }
         Ok(())
     }
@@ -184,7 +184,7 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         let at = |frame: usize| chunk.frames.get(frame).copied();
         let first = at(frame).ok_or_else(|| damaged(&chunk.key, "has no such frame"))?;
         let soon = self.ahead.iter().filter(|(of, _)| *of == number);
-        let soon: BTreeSet<usize> = soon.map(|(_, place)| place.frame).collect();
+        let soon: BTreeSet<usize> = soon.map(|(_, location)| location.frame).collect();
         let mut wanted = vec![(frame, first)];
         let mut end = first.offset + u64::from(first.compressed);
         for next in soon.range(frame + 1..) {
@@ -262,19 +262,19 @@ impl<I: Iterator<Item = io::Result<PacketLocation>>> Packets<I> {
         if self.ahead.is_empty() {
             self.look_ahead()?;
         }
-        let Some((number, place)) = self.ahead.pop_front() else {
+        let Some((number, location)) = self.ahead.pop_front() else {
             return Ok(false);
         };
         if self.chunks[number].is_none() {
             self.counts.borrow_mut().missing += 1;
             return Ok(true);
         }
-        let content = self.frame(number, place.frame)?;
+        let content = self.frame(number, location.frame)?;
         let block = content
-            .get(place.offset..)
+            .get(location.offset..)
             .and_then(|bytes| blocks(bytes).next())
             .filter(|block| block.kind == ENHANCED_PACKET && block.body.len() >= 4)
-            .ok_or_else(|| damaged(&place.chunk, "has no packet where its index says"))?;
+            .ok_or_else(|| damaged(&location.chunk, "has no packet where its index says"))?;
         let id = block
             .body
             .first_chunk()

@@ -134,7 +134,7 @@ struct Rows {
 struct Texts {
     addresses: HashMap<IpAddr, ByteArray>,
     /// Verdicts and reasons: few different ones.
-    words: HashMap<String, ByteArray>,
+    known: HashMap<String, ByteArray>,
 }
 
 impl Texts {
@@ -143,18 +143,18 @@ impl Texts {
         self.addresses.entry(address).or_insert_with(text).clone()
     }
 
-    fn word(&mut self, words: &str) -> ByteArray {
-        if let Some(known) = self.words.get(words) {
+    fn shared(&mut self, value: &str) -> ByteArray {
+        if let Some(known) = self.known.get(value) {
             return known.clone();
         }
-        let new = text(words);
-        self.words.insert(words.to_owned(), new.clone());
+        let new = text(value);
+        self.known.insert(value.to_owned(), new.clone());
         new
     }
 }
 
-fn text(words: &str) -> ByteArray {
-    ByteArray::from(words.as_bytes().to_vec())
+fn text(value: &str) -> ByteArray {
+    ByteArray::from(value.as_bytes().to_vec())
 }
 
 /// Payload bytes included in the hash.
@@ -242,13 +242,13 @@ fn rows(chunk: &[u8], manifest: &Manifest) -> io::Result<Rows> {
                     links.push(link.ok_or_else(|| damaged("an interface block is too short"))?);
                 }
                 ENHANCED_PACKET => {
-                    let place = (
+                    let location = (
                         interface.clone(),
                         name.clone(),
                         number as i32,
                         offset as i32,
                     );
-                    rows.packet(&block, &links, place)
+                    rows.packet(&block, &links, location)
                         .ok_or_else(|| damaged("a packet block is too short"))?;
                 }
                 _ => {}
@@ -263,12 +263,12 @@ fn rows(chunk: &[u8], manifest: &Manifest) -> io::Result<Rows> {
 }
 
 impl Rows {
-    /// Adds a packet's row. `place` is interface, chunk, frame and offset.
+    /// Adds a packet's row. `location` is interface, chunk, frame and offset.
     fn packet(
         &mut self,
         block: &Block<'_>,
         links: &[u16],
-        place: (ByteArray, ByteArray, i32, i32),
+        location: (ByteArray, ByteArray, i32, i32),
     ) -> Option<()> {
         let packet = block.enhanced_packet()?;
         let link = *links.get(packet.interface_id as usize)?;
@@ -280,11 +280,11 @@ impl Rows {
             .find_map(|comment| comment.strip_prefix("drop=")?.split(' ').next());
         let texts = &mut self.texts;
         let verdict = options.verdict.map(verdict::text);
-        let verdict = verdict.map(|word| texts.word(&word));
-        let reason = reason.map(|word| texts.word(word));
+        let verdict = verdict.map(|name| texts.shared(&name));
+        let reason = reason.map(|name| texts.shared(name));
         let [src, dst] = addresses(&headers).map(|one| one.map(|one| texts.address(one)));
         let hash = invariant_hash(&headers, packet.captured).cast_signed();
-        let (interface, chunk, frame, offset) = place;
+        let (interface, chunk, frame, offset) = location;
         let row = [
             Some(Value::Int64(packet.timestamp as i64)),
             Some(Value::Text(interface)),

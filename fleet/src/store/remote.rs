@@ -53,16 +53,16 @@ impl From<object_store::Error> for Failure {
             object_store::Error::AlreadyExists { .. }
             | object_store::Error::Precondition { .. } => Self::AlreadyExists,
             other => {
-                let mut words = other.to_string();
+                let mut text = other.to_string();
                 let mut source = std::error::Error::source(&other);
                 while let Some(cause) = source {
-                    let cause_words = cause.to_string();
-                    if !words.contains(&cause_words) {
-                        words = format!("{words}: {cause_words}");
+                    let cause_text = cause.to_string();
+                    if !text.contains(&cause_text) {
+                        text = format!("{text}: {cause_text}");
                     }
                     source = cause.source();
                 }
-                Self::Other(plain(&words))
+                Self::Other(plain(&text))
             }
         }
     }
@@ -75,8 +75,8 @@ const CALLS: usize = 64;
 const ROLE: &str = "169.254.169.254";
 
 /// Returns a server's message on one line, without its XML or JSON document.
-fn plain(words: &str) -> String {
-    if words.contains(ROLE) {
+fn plain(message: &str) -> String {
+    if message.contains(ROLE) {
         return "no credentials: none in the environment, and no role of this machine".to_owned();
     }
     let of = |text: &str, name: &str| {
@@ -84,13 +84,13 @@ fn plain(words: &str) -> String {
         let (inner, _) = rest.split_once("</")?;
         inner.lines().next().map(str::to_owned)
     };
-    let text = match words.split_once("<?xml") {
+    let text = match message.split_once("<?xml") {
         Some((before, document)) => {
             let said = ["Code", "Message"].map(|name| of(document, name));
             let said: Vec<String> = said.into_iter().flatten().collect();
             format!("{before}{}", said.join(": "))
         }
-        None => words.to_owned(),
+        None => message.to_owned(),
     };
     let on_a_line: Vec<&str> = text.split_whitespace().collect();
     on_a_line.join(" ")

@@ -85,7 +85,7 @@ fn exchange(mode: XdpMode) -> AttachStep {
 
 /// Returns the plan of a program directly on the interface.
 fn alone(now: &Snapshot, request: &AttachRequest) -> AttachPlan {
-    match place(now, ALONE, request) {
+    match position(now, ALONE, request) {
         Ok(AttachPosition::Alone(plan)) => plan,
         found => panic!("{found:?}"),
     }
@@ -133,12 +133,12 @@ fn driver_with_native_xdp_gets_no_skb_program_unasked() {
 fn attached_program_stays_unless_replace_is_requested() {
     for kind in [other(), installed(None)] {
         let by = present(Native, Hold::Netlink, kind);
-        let found = place(&with(by.clone()), PLAIN, &AttachRequest::default());
+        let found = position(&with(by.clone()), PLAIN, &AttachRequest::default());
         assert_eq!(found, Err(Conflict::Occupied { by }));
     }
     // In either mode: the kernel allows a program in one only.
     let by = present(Skb, Hold::Netlink, other());
-    let found = place(&with(by.clone()), PLAIN, &asks(Native));
+    let found = position(&with(by.clone()), PLAIN, &asks(Native));
     assert_eq!(found, Err(Conflict::Occupied { by }));
 }
 
@@ -154,7 +154,7 @@ fn card_holds_a_program_of_its_own() {
         alone(&in_driver, &asks(Offload)).steps,
         [attach(Offload, AttachMethod::Link)]
     );
-    assert!(place(&on_card, ALONE, &asks(Offload)).is_err());
+    assert!(position(&on_card, ALONE, &asks(Offload)).is_err());
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn dispatcher_is_made_if_the_kernel_supports_it() {
         dispatchers: true,
         ..Snapshot::default()
     };
-    let Ok(AttachPosition::NewDispatcher(plan)) = place(&now, PLAIN, &AttachRequest::default())
+    let Ok(AttachPosition::NewDispatcher(plan)) = position(&now, PLAIN, &AttachRequest::default())
     else {
         panic!("a chain can begin here");
     };
@@ -211,13 +211,13 @@ fn dispatcher_is_made_if_the_kernel_supports_it() {
         ..PLAIN
     };
     for new in [hooks, ALONE] {
-        let found = place(&now, new, &AttachRequest::default());
+        let found = position(&now, new, &AttachRequest::default());
         assert!(
             matches!(found, Ok(AttachPosition::Alone(_))),
             "{new:?}: {found:?}"
         );
     }
-    let found = place(&now, PLAIN, &asks(Offload));
+    let found = position(&now, PLAIN, &asks(Offload));
     assert!(matches!(found, Ok(AttachPosition::Alone(_))), "{found:?}");
 }
 
@@ -227,7 +227,7 @@ fn dispatcher_replaces_a_program() {
         dispatchers: true,
         ..with(present(Native, hold, installed(None)))
     };
-    let steps = |hold| match place(&now(hold), PLAIN, &REPLACE) {
+    let steps = |hold| match position(&now(hold), PLAIN, &REPLACE) {
         Ok(AttachPosition::NewDispatcher(plan)) => plan.steps,
         found => panic!("{found:?}"),
     };
@@ -248,27 +248,27 @@ fn programs_join_a_dispatcher_in_its_mode() {
             ProgramOwner::Dispatcher { programs },
         ))
     };
-    let Ok(AttachPosition::Dispatcher(plan)) = place(&now(2), PLAIN, &AttachRequest::default())
+    let Ok(AttachPosition::Dispatcher(plan)) = position(&now(2), PLAIN, &AttachRequest::default())
     else {
         panic!("there is room");
     };
     assert_eq!((plan.mode, plan.steps), (Skb, vec![exchange(Skb)]));
     assert_eq!(plan.fallback, Fallback::Never);
     assert_eq!(
-        place(&now(2), PLAIN, &asks(Native)),
+        position(&now(2), PLAIN, &asks(Native)),
         Err(Conflict::OtherMode { mode: Skb })
     );
     assert_eq!(
-        place(&now(10), PLAIN, &AttachRequest::default()),
+        position(&now(10), PLAIN, &AttachRequest::default()),
         Err(Conflict::ChainFull { programs: 10 })
     );
     let hooks = Newcomer {
         hooks: true,
         ..PLAIN
     };
-    let found = place(&now(2), hooks, &AttachRequest::default());
+    let found = position(&now(2), hooks, &AttachRequest::default());
     assert!(matches!(found, Err(Conflict::HooksInDispatcher { .. })));
-    let found = place(&now(2), ALONE, &AttachRequest::default());
+    let found = position(&now(2), ALONE, &AttachRequest::default());
     assert!(matches!(found, Err(Conflict::Occupied { .. })));
 }
 
@@ -285,20 +285,20 @@ fn programs_join_a_chain_of_jumps() {
         (false, frags, Ok(AttachPosition::Jumps { linear: true })),
         (true, PLAIN, Err(Conflict::PacketsInPieces)),
     ] {
-        let found = place(&now(1, has), new, &AttachRequest::default());
+        let found = position(&now(1, has), new, &AttachRequest::default());
         assert_eq!(found, expected);
     }
     assert_eq!(
-        place(&now(1, false), PLAIN, &asks(Skb)),
+        position(&now(1, false), PLAIN, &asks(Skb)),
         Err(Conflict::OtherMode { mode: Native })
     );
     assert_eq!(
-        place(&now(LONGEST_CHAIN, false), PLAIN, &AttachRequest::default()),
+        position(&now(LONGEST_CHAIN, false), PLAIN, &AttachRequest::default()),
         Err(Conflict::ChainFull { programs: 10 })
     );
-    let found = place(&now(1, false), ALONE, &AttachRequest::default());
+    let found = position(&now(1, false), ALONE, &AttachRequest::default());
     assert!(matches!(found, Err(Conflict::Occupied { .. })));
-    let found = place(&now(3, false), PLAIN, &REPLACE);
+    let found = position(&now(3, false), PLAIN, &REPLACE);
     assert!(
         matches!(found, Ok(AttachPosition::Alone(_))),
         "the whole chain's place"
@@ -315,8 +315,11 @@ fn guard_is_not_replaced_by_mistake() {
         keep_guard: true,
         ..REPLACE
     };
-    assert_eq!(place(&now, PLAIN, &careful), Err(Conflict::Guard { id: 7 }));
-    assert!(place(&now, PLAIN, &REPLACE).is_ok(), "--yes");
+    assert_eq!(
+        position(&now, PLAIN, &careful),
+        Err(Conflict::Guard { id: 7 })
+    );
+    assert!(position(&now, PLAIN, &REPLACE).is_ok(), "--yes");
 }
 
 #[test]
@@ -326,6 +329,6 @@ fn program_above_on_a_bridge_or_bond_is_a_conflict() {
         ..Snapshot::default()
     };
     let interface = "bond0".to_owned();
-    let found = place(&now, PLAIN, &AttachRequest::default());
+    let found = position(&now, PLAIN, &AttachRequest::default());
     assert_eq!(found, Err(Conflict::Above { interface }));
 }

@@ -99,8 +99,8 @@ impl Model {
             if ring.is_empty() {
                 return None;
             }
-            let place = (u64::from(hash(packet, seed)) * ring.len() as u64) >> 32;
-            let number = ring[place as usize];
+            let slot = (u64::from(hash(packet, seed)) * ring.len() as u64) >> 32;
+            let number = ring[slot as usize];
             vip.backends.iter().find(|one| one.number == number)
         };
         let Some(one) = by_server().or_else(by_flow).or_else(by_ring) else {

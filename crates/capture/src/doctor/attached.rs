@@ -103,7 +103,7 @@ pub fn look(area: &str, namespace: Option<&Namespace>, interface: &LinkRecord) -
             let text = format!(
                 "{}, priority {}, {}",
                 filter.name,
-                filter.place.priority,
+                filter.handle.priority,
                 program.unwrap_or_else(|| "unknown program".to_owned())
             );
             let subject = format!("clsact {}", direction.name());
@@ -187,12 +187,12 @@ impl AttachedTap {
 
     fn hook_findings(&mut self, area: &str, pins: &[Pinned]) {
         for hook in &self.hooks {
-            let place = match &hook.path {
+            let pin = match &hook.path {
                 Some(path) => format!("pinned at {}", path.display()),
                 None => "not pinned".to_owned(),
             };
             let text = format!(
-                "{} (map {}, {} entries), {place}",
+                "{} (map {}, {} entries), {pin}",
                 hook.name, hook.id, hook.entries
             );
             self.findings

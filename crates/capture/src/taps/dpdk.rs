@@ -282,7 +282,7 @@ pub fn other_build(theirs: &str) -> Error {
 
 pub fn fell_silent(label: &str, helper: &Helper) -> Error {
     let said = helper
-        .last_words()
+        .last_message()
         .unwrap_or_else(|| "it printed nothing".to_owned());
     Error::failed(
         format!("cannot capture on {label}"),
@@ -295,7 +295,7 @@ pub fn refused(label: &str, prefix: &str, line: &DpdkLine, helper: &Helper) -> E
     let what = format!("cannot capture on {label}");
     let log = || {
         helper
-            .last_words()
+            .last_message()
             .map_or(String::new(), |said| format!(" ({said})"))
     };
     let [first, second, third, fourth] = [1, 2, 3, 4].map(|number| line.field(number));

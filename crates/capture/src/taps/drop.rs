@@ -12,8 +12,8 @@ use trawl_bpf::kallsyms::Symbols;
 use trawl_bpf::kallsyms::kernel_addresses;
 use trawl_bpf::kernel_types::{self, Tracepoint};
 use trawl_bpf::layout::drop::{
-    DROP_FUNCTIONS, DROP_PLACES, DROP_REASON_WORDS, DROP_SCRATCH_SIZE, DropFunction, DropPlace,
-    DropSettings, DropState, LINKS_FOLLOWED,
+    DROP_FUNCTIONS, DROP_REASON_WORDS, DROP_SCRATCH_SIZE, DROP_SITES, DropFunction, DropSettings,
+    DropSite, DropState, LINKS_FOLLOWED,
 };
 use trawl_bpf::layout::{Shared, TRACE_COPY};
 use trawl_bpf::{info, map, probe};
@@ -122,8 +122,9 @@ pub fn attach(
         DROP_SCRATCH_SIZE as u32,
         events::cpu_count() as u32,
     )?;
-    let told = map::create_mmapable_array("trawl_drop", size_of::<DropSettings>() as u32, 1)?;
-    map::write(told.as_fd(), 0, &settings)
+    let settings_map =
+        map::create_mmapable_array("trawl_drop", size_of::<DropSettings>() as u32, 1)?;
+    map::write(settings_map.as_fd(), 0, &settings)
         .map_err(|e| Error::os("cannot configure the program", e))?;
     let block = match &assembly.options.filter {
         Some(filter) => Some(filter.copy_block(config.snaplen, TRACE_COPY as u16)?),
@@ -131,7 +132,7 @@ pub fn attach(
     };
     let mut maps = program_maps(&rings, None);
     maps.push(("drop_scratch", scratch.as_fd()));
-    maps.push(("drop_settings", told.as_fd()));
+    maps.push(("drop_settings", settings_map.as_fd()));
     let drops = |typed: bool| load_at_drops(typed, &config, &maps, block.as_deref());
     let (mode, attached) = match (&along, probe::is_unwanted("tp_btf")) {
         (Some(along), _) => {
@@ -195,8 +196,8 @@ fn settings(
         wanted_of_subsystems: 1,
         no_losses_too: u32::from(asked.no_losses || asked.reasons.is_some()),
         reason_xdp: reasons.xdp(),
-        places: 0,
-        xdp_places: 0,
+        sites: 0,
+        xdp_sites: 0,
         functions: 0,
         purges: 0,
         raws: 0,
@@ -205,14 +206,14 @@ fn settings(
         purge: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
         raw: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
         tcp: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
-        only: [DropPlace {
+        only: [DropSite {
             netns: 0,
             ifindex: 0,
-        }; DROP_PLACES],
-        xdp: [DropPlace {
+        }; DROP_SITES],
+        xdp: [DropSite {
             netns: 0,
             ifindex: 0,
-        }; DROP_PLACES],
+        }; DROP_SITES],
         runs_xdp: [DropFunction { from: 0, to: 0 }; DROP_FUNCTIONS],
     };
     if let Some(list) = &asked.reasons {
@@ -223,18 +224,18 @@ fn settings(
     }
     let mut only = sites
         .iter()
-        .map(|site| drop_place(site.namespace.as_ref(), site.interface.index))
+        .map(|site| drop_site(site.namespace.as_ref(), site.interface.index))
         .collect::<Result<Vec<_>>>()?;
     if only.is_empty() {
-        let places = namespaces.iter().map(|one| drop_place(Some(one), 0));
-        only = places.collect::<Result<_>>()?;
+        let sites = namespaces.iter().map(|one| drop_site(Some(one), 0));
+        only = sites.collect::<Result<_>>()?;
     }
     let at_xdp = at_xdp
         .iter()
-        .map(|site| drop_place(site.namespace.as_ref(), site.interface.index))
+        .map(|site| drop_site(site.namespace.as_ref(), site.interface.index))
         .collect::<Result<Vec<_>>>()?;
-    settings.places = fill(&mut settings.only, &only)?;
-    settings.xdp_places = fill(&mut settings.xdp, &at_xdp)?;
+    settings.sites = fill(&mut settings.only, &only)?;
+    settings.xdp_sites = fill(&mut settings.xdp, &at_xdp)?;
     settings.functions = find(&mut settings.runs_xdp, symbols, &RUN_XDP);
     settings.purges = find(&mut settings.purge, symbols, &PURGE);
     settings.raws = find(&mut settings.raw, symbols, &RAW);
@@ -258,9 +259,9 @@ fn find(functions: &mut [DropFunction], symbols: &Symbols, names: &[&str]) -> u3
     found.len() as u32
 }
 
-fn fill(slots: &mut [DropPlace], found: &[DropPlace]) -> Result<u32> {
+fn fill(slots: &mut [DropSite], found: &[DropSite]) -> Result<u32> {
     let Some(room) = slots.get_mut(..found.len()) else {
-        let why = format!("{DROP_PLACES} is the limit");
+        let why = format!("{DROP_SITES} is the limit");
         return Err(
             Error::failed("cannot look for drops at this many interfaces", why)
                 .fix("leave out -i to look at all"),
@@ -270,12 +271,12 @@ fn fill(slots: &mut [DropPlace], found: &[DropPlace]) -> Result<u32> {
     Ok(found.len() as u32)
 }
 
-fn drop_place(namespace: Option<&Namespace>, ifindex: u32) -> Result<DropPlace> {
+fn drop_site(namespace: Option<&Namespace>, ifindex: u32) -> Result<DropSite> {
     let (_, inode) = match namespace {
         Some(namespace) => namespace.identity(),
         None => Namespace::current()?.identity(),
     };
-    Ok(DropPlace {
+    Ok(DropSite {
         netns: inode as u32,
         ifindex,
     })

@@ -80,7 +80,7 @@ impl Tap for Packet {
                 sent,
                 hardware_time: options.time == TimeSource::Hardware,
                 filter: filter.as_ref().map(Prepared::for_socket),
-                places: None,
+                interfaces: None,
             },
         )?;
         if let Some(why) = filter.and_then(|filter| filter.refusal).or(refusal) {
@@ -219,7 +219,7 @@ fn serving_group(site: &CaptureSite, assembly: &mut Assembly) -> Result<Option<R
     }
     let kind = GroupKey {
         namespace: site.namespace_number()?,
-        ways: wanted(options.direction, site.interface.loopback),
+        directions: wanted(options.direction, site.interface.loopback),
         netmask: broadcast_netmask(&options, site),
     };
     let known = assembly.many.packet.iter().filter(|(one, _)| *one == kind);
@@ -244,11 +244,11 @@ fn serving_group(site: &CaptureSite, assembly: &mut Assembly) -> Result<Option<R
             sockets: sharing.sockets,
             ring_size: sharing.kernel,
             snaplen,
-            received: kind.ways.0,
-            sent: kind.ways.1,
+            received: kind.directions.0,
+            sent: kind.directions.1,
             hardware_time: false,
             filter: filter.as_ref().map(Prepared::for_socket),
-            places: Some(table.as_fd()),
+            interfaces: Some(table.as_fd()),
         },
     );
     // If the kernel refuses such a program, each interface has sockets of its own.

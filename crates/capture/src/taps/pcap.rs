@@ -80,7 +80,7 @@ impl Tap for Pcap {
                 buffer: sharing.kernel,
                 timeout_ms: TIMEOUT_MS,
                 hardware_time: options.time == TimeSource::Hardware,
-                direction: way(options.direction),
+                direction: direction_of(options.direction),
             },
         )?;
         let label = &site.label;
@@ -109,7 +109,7 @@ impl Tap for Pcap {
             }
             None => None,
         };
-        if takes_away(&site.interface.name) {
+        if steals(&site.interface.name) {
             assembly.event(Event::TakenFromStack {
                 interface: label.clone(),
             });
@@ -166,7 +166,7 @@ fn no_link_type(label: &str, number: i32) -> Error {
     )
 }
 
-fn way(direction: Option<Direction>) -> CaptureDirection {
+fn direction_of(direction: Option<Direction>) -> CaptureDirection {
     match direction {
         None | Some(Direction::Both) => CaptureDirection::Both,
         Some(Direction::In) => CaptureDirection::In,
@@ -278,7 +278,7 @@ const DLT_RAW_OPENBSD: i32 = 14;
 const LINKTYPE_RAW: u16 = 101;
 
 /// Returns true if reading such a device removes its packets from the network stack.
-pub fn takes_away(device: &str) -> bool {
+pub fn steals(device: &str) -> bool {
     device.starts_with("netmap:") || device.starts_with("zc:")
 }
 
@@ -295,7 +295,7 @@ pub fn waits_for_packets(device: &str) -> bool {
 
 /// Refuses to withhold packets from an interface's network stack by mistake.
 pub fn refuse_stealing(device: &str, steal: bool) -> Result<()> {
-    if !takes_away(device) || steal {
+    if !steals(device) || steal {
         return Ok(());
     }
     let (framework, name) = device.split_once(':').unwrap_or(("netmap", device));

@@ -33,7 +33,7 @@ pub fn select(site: &CaptureSite, options: &CaptureOptions) -> Result<(Taps, Opt
             (taps, Some(why))
         }
         // The drop tap is attached once for the whole capture.
-        TapChoice::Drop => (along_the_way(site, options), None),
+        TapChoice::Drop => (drop_taps(site, options), None),
     };
     if let Some(tap) = taps.first() {
         tap.facts().check(options)?;
@@ -46,7 +46,7 @@ fn tap(tap: impl Tap + 'static) -> Taps {
 }
 
 /// Returns a tap for the XDP program of an interface on the path of followed packets, if possible.
-fn along_the_way(site: &CaptureSite, options: &CaptureOptions) -> Taps {
+fn drop_taps(site: &CaptureSite, options: &CaptureOptions) -> Taps {
     if !options.follows() {
         return Vec::new();
     }

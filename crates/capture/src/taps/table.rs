@@ -29,7 +29,7 @@ pub struct Gives {
     /// Reason for which the kernel dropped the packet.
     pub drop_reason: bool,
     /// The packet does not reach its destination.
-    pub takes_packets_away: bool,
+    pub steals_packets: bool,
 }
 
 impl Gives {
@@ -42,7 +42,7 @@ impl Gives {
         queue: false,
         hardware_time: false,
         drop_reason: false,
-        takes_packets_away: false,
+        steals_packets: false,
     };
 
     /// Returns each property with its name in JSON.
@@ -56,7 +56,7 @@ impl Gives {
             ("queue", self.queue),
             ("hardware_time", self.hardware_time),
             ("drop_reason", self.drop_reason),
-            ("takes_packets_away", self.takes_packets_away),
+            ("takes_packets_away", self.steals_packets),
         ]
     }
 }
@@ -395,10 +395,10 @@ mod tests {
         for facts in ALL {
             let refusal = facts.check(&options).err().map(|error| error.to_string());
             assert_eq!(refusal.is_some(), !facts.gives.hardware_time);
-            if let Some(words) = refusal {
+            if let Some(message) = refusal {
                 let named = format!("with the {} tap", facts.name);
-                assert!(words.contains(&named), "{words}");
-                assert_eq!(words.contains("processor's counter"), *facts == DPDK);
+                assert!(message.contains(&named), "{message}");
+                assert_eq!(message.contains("processor's counter"), *facts == DPDK);
             }
         }
     }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use trawl_bpf::layout::TapConfig;
-use trawl_bpf::link::{self, TcxPlace};
+use trawl_bpf::link::{self, TcxPosition};
 use trawl_bpf::object::{self, TapProgram};
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_bpf::{info, probe};
@@ -165,7 +165,7 @@ struct TcxSide {
     link: OwnedFd,
     program: Arc<OwnedFd>,
     attach_type: u32,
-    place: TcxPlace,
+    position: TcxPosition,
 }
 
 impl TcxSide {
@@ -181,10 +181,10 @@ fn attach_tcx(
     site: &CaptureSite,
     program: &OwnedFd,
     attach_type: u32,
-    place: TcxPlace,
+    position: TcxPosition,
 ) -> Result<std::io::Result<OwnedFd>> {
     run_maybe_in(site.namespace.as_ref(), || {
-        link::attach_tcx(program.as_fd(), site.interface.index, attach_type, place)
+        link::attach_tcx(program.as_fd(), site.interface.index, attach_type, position)
     })
 }
 
@@ -210,15 +210,20 @@ impl AttachedTc {
             .fix("use --tap packet, or -Q in for received packets"));
         }
         let rings = assembly.program_rings()?;
-        let (hook, flags, attach_type, place) = match side {
+        let (hook, flags, attach_type, position) = match side {
             // First on ingress and last on egress: nearest to the wire.
             Side::Ingress => (
                 "tc ingress",
                 1,
                 program::ATTACH_TCX_INGRESS,
-                TcxPlace::First,
+                TcxPosition::First,
             ),
-            Side::Egress => ("tc egress", 2, program::ATTACH_TCX_EGRESS, TcxPlace::Last),
+            Side::Egress => (
+                "tc egress",
+                2,
+                program::ATTACH_TCX_EGRESS,
+                TcxPosition::Last,
+            ),
         };
         let ids = assembly.add_point(index, site, &rings, "tc", hook)?;
         let mut config = assembly.config(&rings);
@@ -255,8 +260,8 @@ impl AttachedTc {
             };
             let likeness =
                 assembly.for_many(name, &mut config, site, PacketStructure::SocketBuffer)?;
-            if let Some(place) = assembly.add_to_table(hook, &likeness, site, &ids)? {
-                self.entries.push(place);
+            if let Some(entry) = assembly.add_to_table(hook, &likeness, site, &ids)? {
+                self.entries.push(entry);
                 recipe.name = name;
                 recipe.config = config;
                 recipe.likeness = Some(likeness);
@@ -277,14 +282,14 @@ impl AttachedTc {
                 .load(attach_type, site, assembly)
                 .map_err(|e| (e.errno(), e))
                 .and_then(|program| {
-                    let link = attach_tcx(site, &program, attach_type, place)
+                    let link = attach_tcx(site, &program, attach_type, position)
                         .map_err(|e| (None, e))?
                         .map_err(|e| (e.raw_os_error(), Error::os(what(), e)))?;
                     Ok(TcxSide {
                         link,
                         program,
                         attach_type,
-                        place,
+                        position,
                     })
                 }),
         };
@@ -345,7 +350,7 @@ impl AttachedTap for AttachedTc {
         let mut sight = Sight::Clear;
         for side in self.sides.iter_mut().filter(|side| !side.is_attached()) {
             let cause = BlindCause::LinkDetached;
-            sight = match attach_tcx(&self.site, &side.program, side.attach_type, side.place) {
+            sight = match attach_tcx(&self.site, &side.program, side.attach_type, side.position) {
                 Ok(Ok(link)) => {
                     side.link = link;
                     Sight::Restored(cause)

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use trawl_attach::snapshot;
-use trawl_packet::verdict::Kind;
+use trawl_packet::verdict::VerdictKind;
 use trawl_sys::netlink::XdpAttachment;
 
 use crate::capture_site::CaptureSite;
@@ -58,7 +58,7 @@ pub(crate) fn attached_now(site: &CaptureSite) -> Option<Option<XdpAttachment>> 
 impl fmt::Display for BlindCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Slots of a hook map are numbered like the actions of an XDP program.
-        let slot_name = |slot: u32| Kind::Xdp.name(slot.into()).unwrap_or("?");
+        let slot_name = |slot: u32| VerdictKind::Xdp.name(slot.into()).unwrap_or("?");
         let text = match self {
             Self::LinkDetached => "its link was detached".to_owned(),
             Self::ProgramReplaced { id, name } => {

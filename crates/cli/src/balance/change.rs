@@ -100,12 +100,12 @@ pub fn load(args: &Load) -> Result<()> {
 }
 
 fn change(
-    place: &BalancerArgs,
+    target: &BalancerArgs,
     said: String,
     change: impl FnOnce(&mut Table) -> Result<()>,
 ) -> Result<()> {
-    let done = place.balancer()?.change(SessionCare::Without, change)?;
-    tell(&done, place.json, said)
+    let done = target.balancer()?.change(SessionCare::Without, change)?;
+    tell(&done, target.json, said)
 }
 
 pub fn add_vip(args: &VipAdd) -> Result<()> {
@@ -113,17 +113,17 @@ pub fn add_vip(args: &VipAdd) -> Result<()> {
         true => SessionCare::Without,
         false => SessionCare::ForTheSession,
     };
-    let done = args.place.balancer()?.change(care, |table| {
+    let done = args.target.balancer()?.change(care, |table| {
         let mut vip = Vip::new(args.vip, args.forward);
         vip.gue_port = args.gue_port;
         table.add_vip(vip);
         Ok(())
     })?;
-    tell(&done, args.place.json, format!("added {}\n", args.vip))
+    tell(&done, args.target.json, format!("added {}\n", args.vip))
 }
 
 pub fn remove_vip(args: &VipRemove) -> Result<()> {
-    change(&args.place, format!("removed {}\n", args.vip), |table| {
+    change(&args.target, format!("removed {}\n", args.vip), |table| {
         table.remove_vip(&args.vip).map(drop)
     })
 }
@@ -132,7 +132,7 @@ pub fn add_backend(args: &BackendAdd) -> Result<()> {
     let BackendArgs {
         vip,
         backend,
-        place,
+        target,
     } = &args.which;
     let new = Backend {
         weight: args.weight,
@@ -141,24 +141,24 @@ pub fn add_backend(args: &BackendAdd) -> Result<()> {
         ..Backend::new(backend.to_canonical())
     };
     let said = format!("added the backend {backend} to {vip}\n");
-    change(place, said, |table| table.add_backend(vip, new))
+    change(target, said, |table| table.add_backend(vip, new))
 }
 
 pub fn remove_backend(args: &BackendArgs) -> Result<()> {
     let BackendArgs {
         vip,
         backend,
-        place,
+        target,
     } = args;
     let said = format!("removed the backend {backend} from {vip}\n");
-    change(place, said, |table| {
+    change(target, said, |table| {
         table.remove_backend(vip, *backend).map(drop)
     })
 }
 
 /// Changes a backend of the table.
 fn set(which: &BackendArgs, said: String, set: impl FnOnce(&mut Backend)) -> Result<()> {
-    change(&which.place, said, |table| {
+    change(&which.target, said, |table| {
         table.backend_mut(&which.vip, which.backend).map(set)
     })
 }
@@ -193,7 +193,7 @@ pub fn unload(args: &UnloadArgs) -> Result<()> {
         }
     }
     if found.is_empty() {
-        let place = BalancerArgs {
+        let target = BalancerArgs {
             on: None,
             netns: netns.clone(),
             json: *json,
@@ -204,7 +204,7 @@ pub fn unload(args: &UnloadArgs) -> Result<()> {
             }
             trawl_sys::error::ErrorKind::Failed => error,
         };
-        found.push(place.balancer().map_err(name)?);
+        found.push(target.balancer().map_err(name)?);
     }
     for balancer in &found {
         let which = UnloadChoice::One(balancer.installed.id());

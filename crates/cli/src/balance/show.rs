@@ -115,8 +115,8 @@ struct StatsDocument<'a> {
 }
 
 pub fn stats(args: &Stats) -> Result<()> {
-    let balancer = args.place.balancer()?;
-    args.watch.show(args.place.json, || {
+    let balancer = args.target.balancer()?;
+    args.watch.show(args.target.json, || {
         // Packets that arrive between the two readings are counted at least in the total.
         let vips = balancer.by_vip()?;
         let document = StatsDocument {
@@ -124,7 +124,7 @@ pub fn stats(args: &Stats) -> Result<()> {
             account: balancer.account()?,
             vips,
         };
-        match args.place.json {
+        match args.target.json {
             true => json::line(&document),
             false => Ok(for_people(&document)),
         }
@@ -198,7 +198,7 @@ fn name_of(failure: &Failure) -> &'static str {
     }
 }
 
-fn words(health: &Health, failure: &Failure) -> String {
+fn describe(health: &Health, failure: &Failure) -> String {
     match failure {
         Failure::TimedOut => "no answer in time".to_owned(),
         Failure::NoPath {
@@ -244,7 +244,7 @@ pub fn check(args: &Check) -> Result<ExitCode> {
         timeout: args.timeout,
     };
     loop {
-        let balancer = args.place.balancer()?;
+        let balancer = args.target.balancer()?;
         let found = probe.ask_all(&balancer.site, &balancer.table()?)?;
         let label = balancer.site.label().to_owned();
         let changed = if args.apply {
@@ -252,12 +252,12 @@ pub fn check(args: &Check) -> Result<ExitCode> {
         } else {
             0
         };
-        let text = match args.place.json {
+        let text = match args.target.json {
             true => json::line(&health_document(&label, changed, &found))?,
             false => health_for_people(&found),
         };
         let is_read = write_to_reader(&terminal::printable(&text))?;
-        if changed != 0 && !args.place.json {
+        if changed != 0 && !args.target.json {
             terminal::say(&format!(
                 "{label}: {changed} backends changed between up and down"
             ));
@@ -331,7 +331,7 @@ fn health_for_people(found: &[Health]) -> String {
                 let (took, through) = (took.as_secs_f64() * 1000.0, through(health.forward));
                 format!("healthy, {took:.1} ms, {through}{own}")
             }
-            Err(failure) => format!("not healthy: {}", words(health, failure)),
+            Err(failure) => format!("not healthy: {}", describe(health, failure)),
         };
         let _ = writeln!(text, "{}  {}  {said}", health.service, health.backend);
     }

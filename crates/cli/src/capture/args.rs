@@ -14,7 +14,7 @@ use trawl_capture::options::{
 use trawl_capture::plan::CapturePlan;
 use trawl_capture::sources::Sources;
 use trawl_front::lines::LineArgs;
-use trawl_packet::verdict;
+use trawl_packet::verdict::{VerdictKind, VerdictSet};
 use trawl_pipeline::plan::{FilePlan, Format, OutputPlan};
 use trawl_sys::privilege::User;
 use trawl_sys::{Error, Result, host};
@@ -47,7 +47,7 @@ const USUAL_RECORD: u64 = 2048;
 )]
 pub struct Args {
     #[command(flatten)]
-    place: PlaceArgs,
+    source: SourceArgs,
     #[command(flatten)]
     filtering: FilterArgs,
     #[command(flatten)]
@@ -97,7 +97,7 @@ pub struct Args {
 /// Options that say where packets are seen.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Where")]
-struct PlaceArgs {
+struct SourceArgs {
     /// Interface to capture on; 'veth*' names several
     ///
     /// NAME or NAMESPACE:NAME; may be given several times. any: all interfaces that are up. Patterns name those that match:
@@ -330,7 +330,7 @@ struct Bare {
 
 impl Args {
     pub(super) fn lists_interfaces(&self) -> bool {
-        self.place.list_interfaces
+        self.source.list_interfaces
     }
 
     /// Reads a plan from a file. Options that would change it are refused.
@@ -384,7 +384,7 @@ impl Args {
                 io: self.recording.io(),
             },
             store: self.store.plan()?,
-            tappable: self.place.tappable.clone(),
+            tappable: self.source.tappable.clone(),
             summary: self.output.summary.clone(),
             link_type: self.tcpdump.link_type.clone(),
             verifier_log: self.verifier_log.path(),
@@ -394,8 +394,8 @@ impl Args {
 
     fn sources(&self) -> Sources {
         Sources {
-            names: self.place.interfaces.clone(),
-            netns: (*self.place.netns).clone(),
+            names: self.source.interfaces.clone(),
+            netns: (*self.source.netns).clone(),
             pods: self.pod.pods.iter().map(ToString::to_string).collect(),
             cri_socket: self.pod.cri_socket.clone(),
         }
@@ -429,17 +429,17 @@ impl Args {
     }
 
     fn taps(&self) -> Result<Taps> {
-        let choices: Vec<TapChoice> = self.place.tap.iter().map(|name| name.choice()).collect();
+        let choices: Vec<TapChoice> = self.source.tap.iter().map(|name| name.choice()).collect();
         let mut taps = Taps::of(&choices)?;
-        if taps.tap == TapChoice::Auto && self.place.tappable.is_some() {
+        if taps.tap == TapChoice::Auto && self.source.tappable.is_some() {
             taps.tap = TapChoice::Tailcall;
         }
         Ok(taps)
     }
 
     fn refuse_without_interface(&self, tap: TapChoice) -> Result<()> {
-        let is_named = !self.place.interfaces.is_empty() || !self.pod.pods.is_empty();
-        if is_named || tap == TapChoice::Drop || self.place.list_interfaces {
+        let is_named = !self.source.interfaces.is_empty() || !self.pod.pods.is_empty();
+        if is_named || tap == TapChoice::Drop || self.source.list_interfaces {
             return Ok(());
         }
         let first = self
@@ -536,16 +536,16 @@ impl Args {
         self.tcpdump.refuse()?;
         let taps = self.taps()?;
         let drops = match taps.with_drops {
-            true => Some(self.drops.chosen(self.place.netns.as_deref())),
+            true => Some(self.drops.chosen(self.source.netns.as_deref())),
             false => self.drops.refuse().map(|()| None)?,
         };
         self.peers.check(taps.tap)?;
-        let kind = verdict::Kind::Xdp;
+        let kind = VerdictKind::Xdp;
         let verdicts = self
             .filtering
             .verdict
             .as_deref()
-            .map(|list| verdict::Set::parse(kind, list))
+            .map(|list| VerdictSet::parse(kind, list))
             .transpose();
         let verdicts = verdicts.map_err(|e| Error::usage("cannot understand --verdict", e))?;
         let meta = self.recording.meta()?;
@@ -556,12 +556,12 @@ impl Args {
         }
         Ok(CaptureOptions {
             drops,
-            direction: self.place.direction,
-            programs: self.place.program.as_deref().map(Programs::parse),
-            at: self.place.at,
+            direction: self.source.direction,
+            programs: self.source.program.as_deref().map(Programs::parse),
+            at: self.source.at,
             verdicts,
-            mode: self.place.mode.unwrap_or_default(),
-            hook: self.place.hook.clone(),
+            mode: self.source.mode.unwrap_or_default(),
+            hook: self.source.hook.clone(),
             time: match self.wants_hardware_time() {
                 false => TimeSource::System,
                 true => TimeSource::Hardware,
@@ -588,7 +588,7 @@ impl Args {
                 },
             },
             trigger,
-            promiscuous: !self.place.no_promiscuous,
+            promiscuous: !self.source.no_promiscuous,
             peers: self.peers.resolve(),
             ..taps.usual()
         })

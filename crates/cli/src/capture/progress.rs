@@ -14,7 +14,7 @@ use trawl_sys::netns::Namespace;
 
 use super::display::Display;
 use super::interfaces::Joining;
-use crate::published::{Kind, Published, RunningCapture};
+use crate::published::{Published, Publisher, RunningCapture};
 use crate::{json, published, terminal};
 
 /// Interval between updates of the live line.
@@ -56,7 +56,7 @@ impl Terminal {
             said: Vec::new(),
             previous: None,
             joining: Joining::new(&plan.sources, plan.options.tap),
-            published: Published::begin(Kind::Capture),
+            published: Published::begin(Publisher::Capture),
             accounts: None,
         }
     }
@@ -101,8 +101,8 @@ impl Observer for Terminal {
         for point in points {
             self.event(&point.capturing());
         }
-        let places: Vec<&str> = points.iter().map(|point| point.label.as_str()).collect();
-        published::ready(&format!("capturing on {}", places.join(", ")));
+        let labels: Vec<&str> = points.iter().map(|point| point.label.as_str()).collect();
+        published::ready(&format!("capturing on {}", labels.join(", ")));
     }
 
     fn appeared(

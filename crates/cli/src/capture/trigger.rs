@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use trawl_capture::options::{TRIGGER_MEMORY_DEFAULT, TRIGGER_MEMORY_MIN, TriggerPlan};
-use trawl_packet::verdict::{Kind, Set};
+use trawl_packet::verdict::{VerdictKind, VerdictSet};
 use trawl_sys::{Error, Result};
 
 use crate::{completion, units};
@@ -97,7 +97,7 @@ impl TriggerArgs {
         }
         let verdicts = on_verdict
             .as_deref()
-            .map(|list| Set::parse(Kind::Xdp, list))
+            .map(|list| VerdictSet::parse(VerdictKind::Xdp, list))
             .transpose()
             .map_err(|e| Error::usage("cannot understand --on-verdict", e))?;
         let memory = trigger_memory.unwrap_or(TRIGGER_MEMORY_DEFAULT);
@@ -126,7 +126,11 @@ impl TriggerArgs {
 }
 
 /// Refuses other options that mean nothing around events, or prevent them.
-pub(super) fn check(plan: &TriggerPlan, kept: Option<&Set>, count: Option<u64>) -> Result<()> {
+pub(super) fn check(
+    plan: &TriggerPlan,
+    kept: Option<&VerdictSet>,
+    count: Option<u64>,
+) -> Result<()> {
     if count.is_some() {
         let why = "packets are written around events";
         return Err(Error::usage("cannot use -c", why).fix("--trigger-count N ends after N events"));

@@ -13,7 +13,7 @@ use trawl_sys::Result;
 use trawl_sys::events::{Signal, Signals};
 
 use crate::json::rounded;
-use crate::published::{Kind, Published, RunningGenerator};
+use crate::published::{Published, Publisher, RunningGenerator};
 use crate::{json, terminal};
 
 const SHOW_EVERY: Duration = Duration::from_millis(500);
@@ -41,7 +41,7 @@ impl Watch {
             shown: Instant::now(),
             before: Figures::default(),
             line: false,
-            published: Published::begin(Kind::Generator),
+            published: Published::begin(Publisher::Generator),
         })
     }
 
@@ -51,11 +51,11 @@ impl Watch {
     }
 
     /// Shows the statistics; returns true until a signal ends the run.
-    pub fn look(&mut self, place: &str, figures: &Figures) -> bool {
+    pub fn look(&mut self, interface: &str, figures: &Figures) -> bool {
         if let Some(published) = self.published.as_mut().filter(|one| one.is_due()) {
             published.tell(&RunningGenerator {
                 pid: std::process::id(),
-                interface: place.to_owned(),
+                interface: interface.to_owned(),
                 frames: figures.frames,
                 bytes: figures.bytes,
                 refused: figures.refused,
@@ -122,10 +122,10 @@ fn line(all: &Figures, of_late: &Figures) -> String {
 }
 
 /// Formats the summary of a run.
-pub fn summary(place: &str, report: &RunReport) -> String {
+pub fn summary(interface: &str, report: &RunReport) -> String {
     let figures = &report.figures;
     let mut text = format!(
-        "{place}: {} frames, {} bytes in {:.3} s by the {} engine: {}, {} ({} on a wire)\n",
+        "{interface}: {} frames, {} bytes in {:.3} s by the {} engine: {}, {} ({} on a wire)\n",
         figures.frames,
         figures.bytes,
         figures.elapsed.as_secs_f64(),

@@ -166,10 +166,10 @@ fn line(start: Instant, progress: &Progress, before: &(Instant, Progress)) -> St
     )
 }
 
-fn summary(place: &str, took: Duration, report: &ReceiveReport, args: &ReceiveArgs) -> String {
+fn summary(interface: &str, took: Duration, report: &ReceiveReport, args: &ReceiveArgs) -> String {
     let (packets, bytes) = (report.received, report.received_bytes);
     let mut text = format!(
-        "{place}: {packets} stamped packets, {bytes} bytes in {:.3} s",
+        "{interface}: {packets} stamped packets, {bytes} bytes in {:.3} s",
         took.as_secs_f64()
     );
     if let Some(speed) = report.packets_per_second {

@@ -135,9 +135,9 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
 
 fn remarks(outcome: &ReplayAccount, mtu: u32) -> String {
     let mut text = String::new();
-    let mut remark = |count: u64, words: &str| {
+    let mut remark = |count: u64, text_of: &str| {
         if count > 0 {
-            let _ = writeln!(text, "{count} {words}");
+            let _ = writeln!(text, "{count} {text_of}");
         }
     };
     let too_long = format!("frames were left out: the interface's MTU is {mtu}");

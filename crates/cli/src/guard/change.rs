@@ -277,8 +277,8 @@ fn drafts(file: &RuleFile, path: &Path, namespace: Option<&Namespace>) -> Result
                 Some(on) => on.clone(),
                 None => {
                     let found = state::on(namespace, name).map_err(|why| {
-                        let place = format!("{}, {}", path.display(), rule.place);
-                        Error::failed(format!("cannot apply the rule at {place}"), why)
+                        let position = format!("{}, {}", path.display(), rule.position);
+                        Error::failed(format!("cannot apply the rule at {position}"), why)
                     })?;
                     known.insert(name, found.clone());
                     found

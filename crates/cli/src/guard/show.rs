@@ -223,11 +223,11 @@ pub fn stats(args: &TargetArgs) -> Result<()> {
         );
         let mut fates = BTreeMap::new();
         for (which, of) in [("passed", PASSED), ("dropped", DROPPED)] {
-            for (at, name, words) in of {
+            for (at, name, remark) in of {
                 let count = totals.0[*at];
                 fates.insert(*name, count);
                 if count > 0 {
-                    let _ = writeln!(text, "  {count:>12}  {which}: {words}");
+                    let _ = writeln!(text, "  {count:>12}  {which}: {remark}");
                 }
             }
         }

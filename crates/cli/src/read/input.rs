@@ -49,7 +49,7 @@ struct Following {
     /// between the last read and the beginning of the next file.
     ends: bool,
     /// Set once its removal or truncation was reported.
-    told: bool,
+    reported: bool,
 }
 
 /// A ring of files: all in this directory, or those whose names differ from the first one's by digits only.
@@ -88,11 +88,11 @@ impl Input {
             } else if metadata.is_file() {
                 Box::new(file)
             } else {
-                let tells = Rc::clone(&opened);
+                let pauses = Rc::clone(&opened);
                 Box::new(Pipe {
                     file,
-                    tells,
-                    told: false,
+                    pauses,
+                    reported: false,
                 })
             };
             let (reader, compression) = reader(source).map_err(|e| unreadable(&name, e))?;
@@ -121,7 +121,7 @@ impl Input {
                 name_without_digits: (!is_dir).then(|| without_digits(path)),
             }),
             ends: false,
-            told: false,
+            reported: false,
         };
         loop {
             if is_dir {
@@ -263,7 +263,7 @@ impl Following {
             reader = CaptureReader::new(Box::new(growing) as Box<dyn Read>)?;
         }
         self.file = Some(file);
-        (self.ends, self.told) = (false, false);
+        (self.ends, self.reported) = (false, false);
         Ok((reader, identity))
     }
 
@@ -322,7 +322,7 @@ impl Following {
 
     /// Reports once what happened to the current file.
     fn tell(&mut self, what: &str) {
-        if !std::mem::replace(&mut self.told, true) {
+        if !std::mem::replace(&mut self.reported, true) {
             let file = self.path.display().to_string();
             let text = format!("{file} {what}");
             json::say("followed_file", json!({ "file": file }), &text);
@@ -412,14 +412,14 @@ fn pause(signals: &Signals) -> bool {
 struct Pipe {
     file: File,
     /// False while the file's header is read.
-    tells: Rc<Cell<bool>>,
-    told: bool,
+    pauses: Rc<Cell<bool>>,
+    reported: bool,
 }
 
 impl Read for Pipe {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.told = !self.told && self.tells.get();
-        if self.told {
+        self.reported = !self.reported && self.pauses.get();
+        if self.reported {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         self.file.read(buffer)

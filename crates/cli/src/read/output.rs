@@ -297,13 +297,13 @@ impl Rewritten {
                     .fix("write pcapng (--format pcapng)")
             })?;
         match self.is_series {
-            true => self.place(from, PacketSource::time_ns(&input.reader)),
+            true => self.assign(from, PacketSource::time_ns(&input.reader)),
             false => Ok(Written::Taken),
         }
     }
 
-    /// Puts the packet that was appended into the current file or the next one.
-    fn place(&mut self, from: usize, time_ns: u64) -> Result<Written> {
+    /// Assigns the packet that was appended to the current file or the next one.
+    fn assign(&mut self, from: usize, time_ns: u64) -> Result<Written> {
         let mut written = Written::Taken;
         if self.files.is_due(time_ns, self.buffer.len())? {
             let is_first = !self.files.has_begun();

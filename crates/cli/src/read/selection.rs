@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use trawl_front::bound::Bound;
 use trawl_packet::pcapng::{Direction, Verdict};
-use trawl_packet::verdict::{Kind, Set};
+use trawl_packet::verdict::{VerdictKind, VerdictSet};
 use trawl_sys::{Error, Result, clock, names};
 use trawl_view::record::PacketView;
 
@@ -31,18 +31,18 @@ impl End {
 /// The verdicts of a list, by the names of XDP programs and tc programs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Verdicts {
-    xdp: Option<Set>,
-    tc: Option<Set>,
+    xdp: Option<VerdictSet>,
+    tc: Option<VerdictSet>,
 }
 
 impl Verdicts {
     pub fn parse(list: &str) -> Result<Self> {
         let mut named: [Vec<&str>; 2] = [Vec::new(), Vec::new()];
         for name in list.split(',').map(str::trim) {
-            let kinds = [Kind::Xdp, Kind::Tc];
+            let kinds = [VerdictKind::Xdp, VerdictKind::Tc];
             let known = kinds.map(|kind| kind.action(name).is_some());
             if known == [false, false] {
-                let error = Set::parse(Kind::Xdp, name).err();
+                let error = VerdictSet::parse(VerdictKind::Xdp, name).err();
                 let why = error.map_or_else(String::new, |error| error.to_string());
                 return Err(Error::usage("cannot understand --verdict", why));
             }
@@ -52,8 +52,8 @@ impl Verdicts {
         }
         let [xdp, tc] = named;
         Ok(Self {
-            xdp: Set::parse(Kind::Xdp, &xdp.join(",")).ok(),
-            tc: Set::parse(Kind::Tc, &tc.join(",")).ok(),
+            xdp: VerdictSet::parse(VerdictKind::Xdp, &xdp.join(",")).ok(),
+            tc: VerdictSet::parse(VerdictKind::Tc, &tc.join(",")).ok(),
         })
     }
 

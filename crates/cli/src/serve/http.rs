@@ -137,7 +137,7 @@ fn answer_to(
     if host.is_some_and(|host| !is_address(host)) {
         return plain("403 Forbidden", "name this machine by its address\n");
     }
-    let told = |make: fn(&Figures) -> Option<String>, kind| match figures() {
+    let answer = |make: fn(&Figures) -> Option<String>, kind| match figures() {
         Ok(figures) => match make(&figures) {
             Some(body) => Answer {
                 status: "200 OK",
@@ -154,11 +154,11 @@ fn answer_to(
             kind: "text/html",
             body: PAGE.to_owned(),
         },
-        "/metrics" => told(
+        "/metrics" => answer(
             |figures| Some(metrics::text(figures)),
             "text/plain; version=0.0.4",
         ),
-        "/figures.json" => told(
+        "/figures.json" => answer(
             |figures| serde_json::to_string(figures).ok(),
             "application/json",
         ),

@@ -63,11 +63,11 @@ fn escaped(value: &str) -> String {
 
 fn machine(figures: &Figures, out: &mut Text) {
     let counters = &figures.counters;
-    let of_side = |one: &InterfaceCounters, way: &str, count: u64| {
+    let of_side = |one: &InterfaceCounters, direction: &str, count: u64| {
         let labels = vec![
             ("interface", one.interface.clone()),
             ("netns", one.netns.clone()),
-            ("direction", way.to_owned()),
+            ("direction", direction.to_owned()),
         ];
         (labels, count as f64)
     };

@@ -96,9 +96,9 @@ impl Redirects {
     pub fn look(&mut self, seconds: f64) -> Vec<RedirectRates> {
         // Counts that cannot be read now may be readable in the next frame.
         let now = self.events.read().unwrap_or_default();
-        let rows = now.iter().map(|(place, counts)| {
-            let before = self.before.get(place).map_or(&[][..], Vec::as_slice);
-            rates(place, counts, before, seconds)
+        let rows = now.iter().map(|(source, counts)| {
+            let before = self.before.get(source).map_or(&[][..], Vec::as_slice);
+            rates(source, counts, before, seconds)
         });
         let rows = rows.collect();
         self.before.extend(now);
@@ -106,7 +106,7 @@ impl Redirects {
     }
 }
 
-fn rates(place: &EventSource, now: &[Count], before: &[Count], seconds: f64) -> RedirectRates {
+fn rates(source: &EventSource, now: &[Count], before: &[Count], seconds: f64) -> RedirectRates {
     let old = |cpu: usize, field: fn(&Count) -> u64| before.get(cpu).map_or(0, field);
     let sum = |field: fn(&Count) -> u64| -> u64 {
         let each = now.iter().enumerate();
@@ -128,7 +128,7 @@ fn rates(place: &EventSource, now: &[Count], before: &[Count], seconds: f64) -> 
             count.drops.saturating_sub(old(cpu, |count| count.drops)),
         ),
     });
-    let (event, detail) = match place.kind {
+    let (event, detail) = match source.kind {
         RedirectEvent::RedirectError(error) => (Event::RedirectError, error),
         RedirectEvent::Exception(action) => (Event::Exception, action),
         RedirectEvent::Devmap(error) => (Event::Devmap, error),
@@ -140,11 +140,11 @@ fn rates(place: &EventSource, now: &[Count], before: &[Count], seconds: f64) -> 
     let named = |name: &str| (!name.is_empty()).then(|| name.to_owned());
     RedirectRates {
         event,
-        interface: named(&place.from),
-        netns: (place.netns != 0).then_some(place.netns),
-        target_interface: named(&place.to),
+        interface: named(&source.from),
+        netns: (source.netns != 0).then_some(source.netns),
+        target_interface: named(&source.to),
         target_cpu: on_cpu.then_some(detail),
-        map_id: (on_cpu || place.map != 0).then_some(place.map),
+        map_id: (on_cpu || source.map != 0).then_some(source.map),
         error: has_error.then(|| errno::name(detail)),
         verdict: (event == Event::Exception)
             .then(|| verdict::text(Verdict::Xdp(u64::from(detail)))),
@@ -165,7 +165,7 @@ fn rates(place: &EventSource, now: &[Count], before: &[Count], seconds: f64) -> 
 
 impl RedirectRates {
     /// Describes the source.
-    pub fn place(&self) -> String {
+    pub fn label(&self) -> String {
         let interface = self.interface.as_deref().unwrap_or("?");
         let map = self.map_id.unwrap_or_default();
         let cpu = self.target_cpu.unwrap_or_default();
@@ -203,7 +203,7 @@ pub(super) fn text(rows: &[RedirectRates], filter: &str) -> String {
         let _ = writeln!(out, "\n{title}");
         let mut rows = rows
             .iter()
-            .filter(|row| row.event == event && row.place().contains(filter))
+            .filter(|row| row.event == event && row.label().contains(filter))
             .peekable();
         if rows.peek().is_none() {
             out.push_str("  none\n");
@@ -216,7 +216,7 @@ pub(super) fn text(rows: &[RedirectRates], filter: &str) -> String {
                     rates.packets_per_second, rates.drops_per_second
                 );
             };
-            line(&format!("  {}", row.place()), &row.rates);
+            line(&format!("  {}", row.label()), &row.rates);
             for cpu in &row.cpus {
                 line(&format!("    on CPU {}", cpu.cpu), &cpu.rates);
             }
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_look_counts_events_since_the_last_one() {
-        let place = EventSource {
+        let source = EventSource {
             kind: RedirectEvent::RedirectError(100),
             map: 7,
             netns: 1,
@@ -265,7 +265,7 @@ mod tests {
             redirect: 0,
             times: 0,
         };
-        let row = rates(&place, &[count(30), count(4)], &[count(10), count(4)], 2.0);
+        let row = rates(&source, &[count(30), count(4)], &[count(10), count(4)], 2.0);
         assert_eq!(row.error.as_deref(), Some("ENETDOWN"));
         assert_eq!(
             (row.rates.packets, row.rates.packets_per_second),

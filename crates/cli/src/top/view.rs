@@ -129,7 +129,7 @@ fn captured_text(out: &mut String, captured: &Captured, wanted: &dyn Fn(&str) ->
     let protocols = protocols.take(PROTOCOLS);
     let protocols = protocols.map(|one| (one.packets, one.bytes, one.name.clone()));
     let flows = captured.flows.iter();
-    let flows = flows.map(|flow| (flow.packets, flow.bytes, flow.words()));
+    let flows = flows.map(|flow| (flow.packets, flow.bytes, flow.label()));
     let mut table = |title: &str, rows: &mut dyn Iterator<Item = (u64, u64, String)>| {
         let mut rows = rows.peekable();
         if rows.peek().is_some() {
@@ -153,7 +153,7 @@ fn drops(look: &Look) -> String {
         let there = events.filter(|row| wanted.contains(&row.event));
         there.map(|row| row.rates.drops).sum()
     };
-    let mut places = vec![
+    let mut parts = vec![
         format!("device {}", look.interfaces.iter().map(device).sum::<u64>()),
         format!("softnet {}", look.softnet.dropped),
         format!("redirect {}", at(&[Event::RedirectError, Event::Exception])),
@@ -162,17 +162,17 @@ fn drops(look: &Look) -> String {
         ("devmap", at(&[Event::Devmap])),
         ("cpumap", at(&[Event::CpumapEnqueue, Event::CpumapKthread])),
     ] {
-        places.extend((packets > 0).then(|| format!("{name} {packets}")));
+        parts.extend((packets > 0).then(|| format!("{name} {packets}")));
     }
     if let Some(captured) = &look.captured {
         let verdicts = captured.verdicts.iter();
-        places.extend(verdicts.filter_map(|verdict| {
+        parts.extend(verdicts.filter_map(|verdict| {
             let name = verdict.verdict.as_deref()?;
             matches!(name, "DROP" | "ABORTED").then(|| format!("XDP {name} {}", verdict.packets))
         }));
-        places.push(format!("ring {}", captured.lost));
+        parts.push(format!("ring {}", captured.lost));
     }
-    places.join(", ")
+    parts.join(", ")
 }
 
 const HELP: &str = "keys
@@ -381,7 +381,7 @@ impl Screen {
                 format!("  lines {}-{last} of {all}", above + 1)
             }
         };
-        let order = self.shown.order.word();
+        let order = self.shown.order.name();
         let head = format!("trawl top  {state}  sorted by {order}{filter}");
         let keys =
             "s sort, r reverse, x redirects, / filter, p pause, arrows scroll, h help, q end";

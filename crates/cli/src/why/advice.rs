@@ -35,20 +35,20 @@ const FORWARDING: [&str; 2] = ["ip_forward", "ip6_forward"];
 /// Returns the advice. `destination` belongs to one of the packets; `versions` and `protocols` are their versions of IP and
 /// protocol names.
 pub fn of(
-    place: &DropKey,
+    key: &DropKey,
     destination: Option<&str>,
     versions: &[u8],
     protocols: &[&str],
 ) -> Option<String> {
-    let interface = place.interface.as_deref().unwrap_or("IF");
-    let prefix = netns_prefix(place.netns.as_deref());
+    let interface = key.interface.as_deref().unwrap_or("IF");
+    let prefix = netns_prefix(key.netns.as_deref());
     let destination = destination.unwrap_or("ADDRESS");
-    let function = place.function.as_str();
-    let reason = match place.reason.as_str() {
-        "NETFILTER_DROP" => return Some(netfilter(place, versions, &prefix)),
-        "TC_INGRESS" => return Some(tc(place, interface, Direction::Ingress)),
-        "TC_EGRESS" => return Some(tc(place, interface, Direction::Egress)),
-        "XDP" => return Some(xdp(place, interface)),
+    let function = key.function.as_str();
+    let reason = match key.reason.as_str() {
+        "NETFILTER_DROP" => return Some(netfilter(key, versions, &prefix)),
+        "TC_INGRESS" => return Some(tc(key, interface, Direction::Ingress)),
+        "TC_EGRESS" => return Some(tc(key, interface, Direction::Egress)),
+        "XDP" => return Some(xdp(key, interface)),
         "IP_NOPROTO" => return Some(no_protocol(&prefix, protocols)),
         // A loaded tunnel module receives the tunnels' packets before it looks for a device.
         "NOT_SPECIFIED" if TUNNEL_RECEIVERS.contains(&function) => {
@@ -81,10 +81,10 @@ fn netns_prefix(netns: Option<&str>) -> String {
 
 /// Returns the programs that may have dropped the packets, the command that lists all filters, and the one that shows passing
 /// packets.
-fn tc(place: &DropKey, interface: &str, direction: Direction) -> String {
-    let prefix = netns_prefix(place.netns.as_deref());
+fn tc(key: &DropKey, interface: &str, direction: Direction) -> String {
+    let prefix = netns_prefix(key.netns.as_deref());
     let side = direction.name();
-    let found = namespace(place).and_then(|namespace| {
+    let found = namespace(key).and_then(|namespace| {
         let index = Interface::find(namespace.as_ref(), interface).ok()?.index;
         let ingress = direction == Direction::Ingress;
         let by_link = run_maybe_in(namespace.as_ref(), || tcx(index, ingress));
@@ -107,12 +107,12 @@ fn tc(place: &DropKey, interface: &str, direction: Direction) -> String {
             programs.join(", ")
         ),
     };
-    let label = label(interface, place.netns.as_deref());
-    let way = match direction {
+    let label = label(interface, key.netns.as_deref());
+    let side = match direction {
         Direction::Ingress => "in",
         Direction::Egress => "out",
     };
-    format!("{list}; trawl capture --tap tc -i {label} -Q {way}")
+    format!("{list}; trawl capture --tap tc -i {label} -Q {side}")
 }
 
 /// An XDP program by number and name.
@@ -151,10 +151,10 @@ fn label(interface: &str, netns: Option<&str>) -> String {
 }
 
 /// Returns the program that dropped the packets, and the command that shows the packets or the program's counts.
-fn xdp(place: &DropKey, interface: &str) -> String {
-    let netns = place.netns.as_deref();
+fn xdp(key: &DropKey, interface: &str) -> String {
+    let netns = key.netns.as_deref();
     let at = label(interface, netns);
-    let found = namespace(place).and_then(|namespace| {
+    let found = namespace(key).and_then(|namespace| {
         let found = Interface::find(namespace.as_ref(), interface).ok()?;
         let present = found.xdp_attached(namespace.as_ref()).ok()??;
         Some((namespace, present))
@@ -305,9 +305,9 @@ struct Chain {
 }
 
 /// Returns the commands that list the chains at the hook, each after `prefix`. `versions` are the packets' versions of IP.
-fn netfilter(place: &DropKey, versions: &[u8], prefix: &str) -> String {
-    let found = namespace(place)
-        .and_then(|namespace| run_maybe_in(namespace.as_ref(), || commands(place, versions)).ok())
+fn netfilter(key: &DropKey, versions: &[u8], prefix: &str) -> String {
+    let found = namespace(key)
+        .and_then(|namespace| run_maybe_in(namespace.as_ref(), || commands(key, versions)).ok())
         .unwrap_or_default();
     if found.is_empty() {
         return format!("{prefix}nft list ruleset");
@@ -316,19 +316,19 @@ fn netfilter(place: &DropKey, versions: &[u8], prefix: &str) -> String {
 }
 
 /// Returns the commands for the namespace of the calling thread.
-fn commands(place: &DropKey, versions: &[u8]) -> Vec<String> {
+fn commands(key: &DropKey, versions: &[u8]) -> Vec<String> {
     let mut commands: Vec<String> = chains()
         .unwrap_or_default()
         .iter()
-        .filter(|chain| chain.is_at(place.hook) && chain.takes(versions))
+        .filter(|chain| chain.is_at(key.hook) && chain.takes(versions))
         .map(Chain::command)
         .collect();
     // On newer kernels nftables frees the packets that it drops.
-    if !place.function.starts_with("nft_") {
+    if !key.function.starts_with("nft_") {
         for (version, names, command) in LEGACY {
             if versions.contains(&version) {
                 let names = std::fs::read_to_string(names).unwrap_or_default();
-                commands.extend(legacy(&names, place.hook, command));
+                commands.extend(legacy(&names, key.hook, command));
             }
         }
     }
@@ -409,8 +409,8 @@ fn chains() -> Option<Vec<Chain>> {
 }
 
 /// Returns the namespace of a drop, if it can be found; the inner `None` is the current one.
-fn namespace(place: &DropKey) -> Option<Option<Namespace>> {
-    match &place.netns {
+fn namespace(key: &DropKey) -> Option<Option<Namespace>> {
+    match &key.netns {
         None => Some(None),
         Some(name) => match Namespace::by_name(name) {
             Ok(namespace) => Some(Some(namespace)),

@@ -34,7 +34,7 @@ pub struct LossReport {
 struct ReportRow {
     packets: u64,
     #[serde(flatten)]
-    place: DropKey,
+    key: DropKey,
     #[serde(skip_serializing_if = "Option::is_none")]
     process: Option<Process>,
     /// Size of the receive buffer that was full, in bytes.
@@ -109,7 +109,7 @@ impl LossReport {
         let rows = tally.sorted().into_iter();
         Self {
             rows: rows
-                .map(|(place, row)| ReportRow::new(place, row, known))
+                .map(|(key, row)| ReportRow::new(key, row, known))
                 .collect(),
             counters: counters(tally, differences, known),
             no_losses: tally.no_losses.clone(),
@@ -138,23 +138,18 @@ impl LossReport {
 }
 
 impl ReportRow {
-    fn new(place: &DropKey, row: &Row, known: &mut Advice) -> Self {
+    fn new(key: &DropKey, row: &Row, known: &mut Advice) -> Self {
         let flow = |(flow, packets): (&str, u64)| Flow {
             flow: flow.to_owned(),
             packets,
         };
-        let advice = known.entry(place.clone()).or_insert_with(|| {
+        let advice = known.entry(key.clone()).or_insert_with(|| {
             let protocols: Vec<&str> = row.protocols.keys().map(String::as_str).collect();
-            advice::of(
-                place,
-                row.destination.as_deref(),
-                &row.versions(),
-                &protocols,
-            )
+            advice::of(key, row.destination.as_deref(), &row.versions(), &protocols)
         });
         Self {
             packets: row.packets,
-            place: place.clone(),
+            key: key.clone(),
             receive_buffer: row.receive_buffer,
             process: row.process.clone().map(|(name, pid)| Process { name, pid }),
             flows: row.most_concerned(FLOWS).into_iter().map(flow).collect(),
@@ -190,7 +185,7 @@ fn known_counters() -> impl Iterator<Item = KnownCounter> {
 
 /// Finds the advice about packets that only a counter shows.
 fn advice_for_counter(key: &CounterKey, reason: &str, known: &mut Advice) -> Option<String> {
-    let place = DropKey {
+    let drop_key = DropKey {
         reason: reason.to_owned(),
         function: String::new(),
         hook: None,
@@ -198,9 +193,9 @@ fn advice_for_counter(key: &CounterKey, reason: &str, known: &mut Advice) -> Opt
         netns: key.netns.clone(),
         socket: None,
     };
-    let advice = known.entry(place.clone());
+    let advice = known.entry(drop_key.clone());
     advice
-        .or_insert_with(|| advice::of(&place, None, &[4, 6], &[]))
+        .or_insert_with(|| advice::of(&drop_key, None, &[4, 6], &[]))
         .clone()
 }
 
@@ -230,7 +225,7 @@ fn counters(tally: &Tally, differences: &Differences, known: &mut Advice) -> Vec
         let explained = explained.at(key, tally, differences);
         all.push(of_device(key, *difference, explained, known));
     }
-    all.extend(differences.events.iter().map(|place| of_xdp(tally, place)));
+    all.extend(differences.events.iter().map(|loss| of_xdp(tally, loss)));
     all
 }
 
@@ -254,16 +249,16 @@ impl Explained {
         differences: &Differences,
     ) -> &mut ExplainedLosses {
         let (netns, device) = (key.netns.as_deref(), key.device.as_deref());
-        let place = (key.netns.clone(), key.device.clone());
-        self.0.entry(place).or_insert_with(|| {
+        let device_key = (key.netns.clone(), key.device.clone());
+        self.0.entry(device_key).or_insert_with(|| {
             let lost = |is_meant: fn(&XdpOutcome) -> bool| {
-                let places = differences.events.iter().filter(|place| {
-                    !place.event.freed_buffer
-                        && is_meant(&place.event.what)
-                        && place.netns.as_deref() == netns
-                        && place.interface.as_deref() == device
+                let losses = differences.events.iter().filter(|loss| {
+                    !loss.event.freed_buffer
+                        && is_meant(&loss.event.what)
+                        && loss.netns.as_deref() == netns
+                        && loss.interface.as_deref() == device
                 });
-                places.map(|place| place.packets).sum()
+                losses.map(|loss| loss.packets).sum()
             };
             ExplainedLosses {
                 rows: tally.of_xdp(device, netns),
@@ -322,9 +317,9 @@ fn of_device(
 }
 
 /// Returns the line of a loss that an XDP tracepoint counted.
-fn of_xdp(tally: &Tally, place: &CountedLoss) -> Counter {
-    let (netns, interface) = (place.netns.as_deref(), place.interface.as_deref());
-    let event = &place.event;
+fn of_xdp(tally: &Tally, loss: &CountedLoss) -> Counter {
+    let (netns, interface) = (loss.netns.as_deref(), loss.interface.as_deref());
+    let event = &loss.event;
     let error = |errno: u32| {
         let text = std::io::Error::from_raw_os_error(errno as i32).to_string();
         text.split(" (os error")
@@ -333,7 +328,7 @@ fn of_xdp(tally: &Tally, place: &CountedLoss) -> Counter {
             .to_owned()
     };
     let in_rows = match event.freed_buffer {
-        true => tally.of_xdp(interface, netns).min(place.packets),
+        true => tally.of_xdp(interface, netns).min(loss.packets),
         false => 0,
     };
     let verdict = match event.what {
@@ -374,30 +369,30 @@ fn of_xdp(tally: &Tally, place: &CountedLoss) -> Counter {
     );
     Counter {
         name: format!("xdp:xdp_{name}"),
-        netns: place.netns.clone(),
-        interface: place.interface.clone(),
+        netns: loss.netns.clone(),
+        interface: loss.interface.clone(),
         advice: advice::of_event(&event.what, program.as_ref(), interface, netns),
         program,
         verdict: Some(verdict),
         errno,
         mode: is_run.then_some(if event.skb_mode { "skb" } else { "native" }),
         function: event.function.clone(),
-        difference: place.packets,
+        difference: loss.packets,
         in_rows,
-        counter_only: place.packets - in_rows,
+        counter_only: loss.packets - in_rows,
         what,
     }
 }
 
 impl ReportRow {
     /// Returns the location of the drops, and the owner of the packets.
-    fn words(&self) -> (String, String) {
-        let place = &self.place;
-        let hook = place.hook.map(str::to_owned);
-        let mut at = vec![hook.unwrap_or_else(|| place.function.clone())];
-        at.extend(place.interface.clone());
-        at.extend(place.netns.as_ref().map(|netns| format!("({netns})")));
-        let mut who: Vec<String> = place.socket.iter().cloned().collect();
+    fn columns(&self) -> (String, String) {
+        let key = &self.key;
+        let hook = key.hook.map(str::to_owned);
+        let mut at = vec![hook.unwrap_or_else(|| key.function.clone())];
+        at.extend(key.interface.clone());
+        at.extend(key.netns.as_ref().map(|netns| format!("({netns})")));
+        let mut who: Vec<String> = key.socket.iter().cloned().collect();
         let process = self.process.as_ref();
         who.extend(process.map(|process| format!("{}[{}]", process.name, process.pid)));
         who.extend(self.receive_buffer.map(|bytes| match bytes % 1024 {
@@ -419,14 +414,14 @@ impl ReportRow {
 }
 
 impl Counter {
-    fn place(&self) -> String {
+    fn label(&self) -> String {
         let mut at = vec![self.name.clone()];
         at.extend(self.interface.clone());
         at.extend(self.netns.as_ref().map(|netns| format!("({netns})")));
         at.join(" ")
     }
 
-    fn words(&self) -> String {
+    fn columns(&self) -> String {
         let mut words = vec![self.what.clone()];
         // A driver's counter is described by its name.
         words.extend(self.program.as_ref().map(advice::ProgramName::to_string));
@@ -448,19 +443,13 @@ impl fmt::Display for LossReport {
             }
         };
         for row in &self.rows {
-            let (at, who) = row.words();
-            line(
-                row.packets,
-                &row.place.reason,
-                &at,
-                &who,
-                row.advice.as_ref(),
-            )?;
+            let (at, who) = row.columns();
+            line(row.packets, &row.key.reason, &at, &who, row.advice.as_ref())?;
         }
         let counters = self.counters.iter();
         for counter in counters.filter(|counter| counter.counter_only > 0) {
             let advice = counter.advice.as_ref();
-            let (at, what) = (counter.place(), counter.words());
+            let (at, what) = (counter.label(), counter.columns());
             line(counter.counter_only, "counter only", &at, &what, advice)?;
         }
         let total: u64 = self.no_losses.values().sum();
@@ -591,25 +580,25 @@ impl Counted {
         let events = self.events.as_ref().map(XdpEvents::counts).transpose()?;
         Ok(Differences {
             counters: counters::differences(&self.before, &self.look()),
-            events: self.places(events.unwrap_or_default()),
+            events: self.losses(events.unwrap_or_default()),
         })
     }
 
-    fn places(&self, events: Vec<(Event, u64)>) -> Vec<CountedLoss> {
+    fn losses(&self, events: Vec<(Event, u64)>) -> Vec<CountedLoss> {
         let mut names = BTreeMap::new();
-        let mut places = Vec::new();
+        let mut losses = Vec::new();
         for (event, packets) in events {
             let Some((netns, interface)) = self.find(&event, &mut names) else {
                 continue;
             };
-            places.push(CountedLoss {
+            losses.push(CountedLoss {
                 event,
                 packets,
                 netns,
                 interface,
             });
         }
-        places
+        losses
     }
 
     /// Returns the names of namespace and interface; `None` if the event is outside the selection.

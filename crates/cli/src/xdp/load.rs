@@ -73,7 +73,7 @@ pub struct Args {
 
 impl Args {
     /// Returns the interface, and the file or the bundled program's name.
-    fn place_and_file(&self) -> Result<(String, &Path)> {
+    fn interface_and_file(&self) -> Result<(String, &Path)> {
         let option = self.interface.as_deref();
         let (interface, rest) = interface_and_rest(option, &self.words, "xdp load")?;
         let (why, usage) = match (rest, option) {
@@ -92,7 +92,7 @@ impl Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let (interface, file) = args.place_and_file()?;
+    let (interface, file) = args.interface_and_file()?;
     args.verifier_log.begin()?;
     let site = Site::find(&interface, args.netns.as_deref())?;
     let sites = std::slice::from_ref(&site);
@@ -182,7 +182,7 @@ fn tell(args: &Args, site: &Site, put: &Put) -> Result<()> {
         return json::print(&report);
     }
     if let Some(inherited) = inherited {
-        let (_, file) = args.place_and_file()?;
+        let (_, file) = args.interface_and_file()?;
         let lines = about_maps(&file.display().to_string(), inherited);
         lines.iter().for_each(|line| terminal::say(line));
     }

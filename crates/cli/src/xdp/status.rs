@@ -82,7 +82,7 @@ fn add_program(text: &mut String, attached: &Attached, interface: &str) {
         (_, _, Some(other)) => format!("put there by trawl for {other}"),
         _ => "not loaded by trawl".to_owned(),
     };
-    let way = match (attached.link, attached.one_of_links.as_slice()) {
+    let attachment = match (attached.link, attached.one_of_links.as_slice()) {
         (Some(link), _) => format!("attached by link {link}"),
         (None, []) => "attached by netlink".to_owned(),
         (None, links) => {
@@ -90,7 +90,7 @@ fn add_program(text: &mut String, attached: &Attached, interface: &str) {
             format!("attached by one of the links {}", links.join(", "))
         }
     };
-    let _ = writeln!(text, "          {whose}; {way}");
+    let _ = writeln!(text, "          {whose}; {attachment}");
     add_removal(text, &attached.program, interface);
     add_details(text, &attached.program);
     for member in &attached.chain {
@@ -136,10 +136,10 @@ fn add_details(text: &mut String, program: &About) {
         let _ = writeln!(text, "          pinned at {}", pin.display());
     }
     if let Some(runs) = &program.runs {
-        let _ = writeln!(text, "          {}", runs_in_words(runs));
+        let _ = writeln!(text, "          {}", describe_runs(runs));
     }
     for redirect in &program.redirects {
-        let _ = writeln!(text, "          {}", redirect_in_words(redirect));
+        let _ = writeln!(text, "          {}", describe_redirect(redirect));
     }
     for lost in &program.lost {
         let _ = writeln!(
@@ -152,7 +152,7 @@ fn add_details(text: &mut String, program: &About) {
 /// Maximum number of a map's targets that are listed.
 const SHOWN: usize = 16;
 
-fn redirect_in_words(redirect: &Redirect) -> String {
+fn describe_redirect(redirect: &Redirect) -> String {
     let by = match (&redirect.map, redirect.map_id) {
         (Some(map), Some(id)) => format!("{} {map} (map {id})", redirect.kind),
         _ => "bpf_redirect()".to_owned(),
@@ -174,26 +174,26 @@ fn redirect_in_words(redirect: &Redirect) -> String {
             None => to,
         }
     };
-    let mut words: Vec<String> = targets.iter().take(SHOWN).map(word).collect();
+    let mut named: Vec<String> = targets.iter().take(SHOWN).map(word).collect();
     match targets.len() {
-        0 => words.push("nothing: the map is empty".to_owned()),
-        count if count > SHOWN => words.push(format!("{} more", count - SHOWN)),
+        0 => named.push("nothing: the map is empty".to_owned()),
+        count if count > SHOWN => named.push(format!("{} more", count - SHOWN)),
         _ => {}
     }
-    format!("redirects by {by} to {}", words.join("; "))
+    format!("redirects by {by} to {}", named.join("; "))
 }
 
-fn runs_in_words(runs: &Runs) -> String {
-    let mut words = format!("{} packets", runs.count);
+fn describe_runs(runs: &Runs) -> String {
+    let mut text = format!("{} packets", runs.count);
     if let Some(seconds) = runs.seconds {
         let _ = write!(
-            words,
+            text,
             " in {seconds} s ({:.0} a second)",
             runs.count as f64 / seconds
         );
     }
     if let Some(each) = runs.ns_per_packet {
-        let _ = write!(words, ", {each:.1} ns each");
+        let _ = write!(text, ", {each:.1} ns each");
     }
-    words
+    text
 }

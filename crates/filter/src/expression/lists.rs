@@ -277,11 +277,11 @@ impl List {
     ) -> Result<Program, String> {
         let [(text, words), (other_text, other_words)] = [false, true].map(|second| {
             let (mut texts, mut words) = (Vec::new(), Vec::new());
-            for (place, part) in parts.iter().enumerate() {
+            for (index, part) in parts.iter().enumerate() {
                 texts.push(match part {
                     Part::Same(text) => text.clone(),
                     Part::Member(family) => {
-                        let (number, of_number) = family.kind.stand_in(place, second);
+                        let (number, of_number) = family.kind.stand_in(index, second);
                         words.extend(of_number);
                         format!("{} {number}", family.qualifiers)
                     }

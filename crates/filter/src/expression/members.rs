@@ -60,8 +60,8 @@ impl MemberKind {
     }
 
     /// Returns a representative member in libpcap's syntax, and its words. Each position in an operand has two of its own.
-    pub(super) fn stand_in(self, place: usize, second: bool) -> (String, Words) {
-        let own = 2 * place as u32 + u32::from(second);
+    pub(super) fn stand_in(self, index: usize, second: bool) -> (String, Words) {
+        let own = 2 * index as u32 + u32::from(second);
         match self {
             MemberKind::Ipv4 => {
                 let word = 0x0908_0706 + (own << 16);

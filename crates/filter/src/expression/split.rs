@@ -81,7 +81,7 @@ pub(super) fn compile(
         run: &run,
         before: &before,
         code: Vec::new(),
-        places: Vec::new(),
+        positions: Vec::new(),
         finds: Vec::new(),
         tables: Vec::new(),
     };
@@ -99,13 +99,13 @@ pub(super) fn compile(
                 });
             }
         }
-        joiner.place(inside);
+        joiner.bind(inside);
     }
     if let Err(refused) = joiner.node(&node, yes, no) {
         return Split::Refused(refused);
     }
     for (label, value) in [(yes, snaplen), (no, 0)] {
-        joiner.place(label);
+        joiner.bind(label);
         let end = Instruction::new(op::RET | op::K, 0, 0, value);
         joiner.code.push(Item::Plain(end));
     }
@@ -166,19 +166,19 @@ struct Joiner<'a, F> {
     /// A context and a bracket, which precede each piece given to libpcap.
     before: &'a str,
     code: Vec<Item>,
-    places: Vec<usize>,
+    positions: Vec<usize>,
     finds: Vec<(usize, usize)>,
     tables: Vec<Table>,
 }
 
 impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
     fn label(&mut self) -> Label {
-        self.places.push(0);
-        Label(self.places.len() - 1)
+        self.positions.push(0);
+        Label(self.positions.len() - 1)
     }
 
-    fn place(&mut self, label: Label) {
-        self.places[label.0] = self.code.len();
+    fn bind(&mut self, label: Label) {
+        self.positions[label.0] = self.code.len();
     }
 
     fn node(&mut self, node: &Node, yes: Label, no: Label) -> Result<(), Refused> {
@@ -204,7 +204,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
                         _ => self.leaves(&group.nodes, group.or, yes, no)?,
                     }
                     if let Some(next) = next {
-                        self.place(next);
+                        self.bind(next);
                     }
                 }
                 Ok(())
@@ -249,7 +249,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
                 Some(_) => {
                     let next = self.label();
                     self.append(&code, yes, next);
-                    self.place(next);
+                    self.bind(next);
                 }
                 None => self.append(&code, yes, no),
             }
@@ -296,7 +296,7 @@ impl<F: Fn(&str, bool) -> Result<Vec<Instruction>, String>> Joiner<'_, F> {
     }
 
     fn link(self) -> Compiled {
-        let distance = |from: usize, to: Label| (self.places[to.0] - from - 1) as u32;
+        let distance = |from: usize, to: Label| (self.positions[to.0] - from - 1) as u32;
         let code = self.code.iter().enumerate().map(|(at, item)| match *item {
             Item::Plain(instruction) => instruction,
             Item::Goto(to) => Instruction::new(op::JMP | op::JA, 0, 0, distance(at, to)),

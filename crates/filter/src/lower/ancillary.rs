@@ -87,7 +87,7 @@ impl Ancillary {
         let refuse = |part, instead| {
             Err(FilterError::NotAtHook {
                 part,
-                hook: target.hook.words(),
+                hook: target.hook.description(),
                 instead,
             })
         };
@@ -140,7 +140,7 @@ impl Ancillary {
     pub(crate) fn packet_type_refusal(target: &Target) -> FilterError {
         FilterError::NotAtHook {
             part: "the packet's type (to this host, to another, broadcast)",
-            hook: target.hook.words(),
+            hook: target.hook.description(),
             instead: Instead::InboundOrTap,
         }
     }

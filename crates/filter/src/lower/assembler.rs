@@ -18,24 +18,24 @@ enum Item {
 pub(super) struct Assembler {
     items: Vec<Item>,
     /// For each label the index of its item, once placed.
-    places: Vec<Option<usize>>,
+    positions: Vec<Option<usize>>,
     /// True for labels that are jump targets.
     used: Vec<bool>,
 }
 
 impl Assembler {
     pub(super) fn label(&mut self) -> Label {
-        self.places.push(None);
+        self.positions.push(None);
         self.used.push(false);
-        Label(self.places.len() - 1)
+        Label(self.positions.len() - 1)
     }
 
-    pub(super) fn place(&mut self, label: Label) {
-        self.places[label.0] = Some(self.items.len());
+    pub(super) fn bind(&mut self, label: Label) {
+        self.positions[label.0] = Some(self.items.len());
     }
 
     pub(super) fn is_placed(&self, label: Label) -> bool {
-        self.places[label.0].is_some()
+        self.positions[label.0].is_some()
     }
 
     pub(super) fn is_used(&self, label: Label) -> bool {
@@ -116,7 +116,7 @@ impl Assembler {
     }
 
     fn distance(&self, starts: &[usize], index: usize, width: usize, to: Label) -> i64 {
-        let target = self.places[to.0].map_or(0, |item| starts[item]);
+        let target = self.positions[to.0].map_or(0, |item| starts[item]);
         target as i64 - (starts[index] + width) as i64
     }
 
@@ -150,22 +150,22 @@ impl Assembler {
     fn tidy(&mut self) {
         loop {
             let mut labelled = vec![false; self.items.len() + 1];
-            for place in self.places.iter().flatten() {
-                labelled[*place] = true;
+            for position in self.positions.iter().flatten() {
+                labelled[*position] = true;
             }
             let mut drop = vec![false; self.items.len()];
             for index in 0..self.items.len() {
                 let Item::Jump(insn, to) = self.items[index] else {
                     continue;
                 };
-                let target = self.places[to.0];
+                let target = self.positions[to.0];
                 if is_always(insn) {
                     drop[index] |= target == Some(index + 1);
                 } else if let Some(&Item::Jump(next, other)) = self.items.get(index + 1)
                     && is_always(next)
                     && !labelled[index + 1]
                     && target == Some(index + 2)
-                    && self.places[other.0] != Some(index + 2)
+                    && self.positions[other.0] != Some(index + 2)
                     && let Some(inverse) = invert(insn)
                 {
                     self.items[index] = Item::Jump(inverse, other);
@@ -192,8 +192,8 @@ impl Assembler {
             index += 1;
             !drop[index - 1]
         });
-        for place in self.places.iter_mut().flatten() {
-            *place = moved[*place];
+        for position in self.positions.iter_mut().flatten() {
+            *position = moved[*position];
         }
     }
 }
@@ -255,10 +255,10 @@ mod tests {
         let (next, end) = (asm.label(), asm.label());
         asm.jump_if32(op::JEQ, 7, 1, next);
         asm.goto(end);
-        asm.place(next);
+        asm.bind(next);
         asm.emit(op::mov32_imm(0, 1));
         asm.goto(end);
-        asm.place(end);
+        asm.bind(end);
         let block = asm.link(false).unwrap();
         assert_eq!(
             block,
@@ -280,7 +280,7 @@ mod tests {
             for _ in 0..40_000 {
                 asm.emit(op::mov32_imm(0, 1));
             }
-            asm.place(end);
+            asm.bind(end);
             asm.link(gotol)
         };
         assert_eq!(

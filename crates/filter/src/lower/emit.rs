@@ -114,7 +114,7 @@ pub(super) fn program(classic: &Classic, target: &Target) -> Result<Lowered, Fil
         let tagged = emitter.version(&graph, View::Tagged, None, Returns::Result)?;
         let to_tagged = emitter.go_if_tagged();
         emitter.begin(plain);
-        emitter.asm.place(to_tagged);
+        emitter.asm.bind(to_tagged);
         emitter.store_tag();
         emitter.begin(tagged);
     } else {
@@ -279,7 +279,7 @@ impl<'a> Emitter<'a> {
         if self.tail_of(version, Mode::Fast, block).is_some() && block != 0 {
             return true;
         }
-        self.asm.place(self.versions[version].fast[block]);
+        self.asm.bind(self.versions[version].fast[block]);
         let plan = self.versions[version].plan.blocks[block].clone();
         if let Some(check) = plan.start {
             let leave = self.leave(version, block, 0, check.needed);
@@ -298,12 +298,12 @@ impl<'a> Emitter<'a> {
                     return false;
                 }
             }
-            let place = EmitPoint {
+            let point = EmitPoint {
                 version,
                 block,
                 op: index,
             };
-            self.operation(place, Mode::Fast, operation);
+            self.operation(point, Mode::Fast, operation);
         }
         self.block_end(version, Mode::Fast, block);
         true
@@ -429,7 +429,7 @@ impl<'a> Emitter<'a> {
         tails.extend(self.tails.iter().map(|(&k, &label)| (k, label)));
         for (k, label) in tails {
             if self.asm.is_used(label) && !self.asm.is_placed(label) {
-                self.asm.place(label);
+                self.asm.bind(label);
                 self.emit(op::mov32_imm(reg::TMP, k));
                 self.asm.goto(self.end);
             }
@@ -439,7 +439,7 @@ impl<'a> Emitter<'a> {
     /// Links everything.
     pub(super) fn finish(mut self, fast: usize, classic: usize) -> Result<Lowered, FilterError> {
         self.emit_tails();
-        self.asm.place(self.end);
+        self.asm.bind(self.end);
         let (checks, gotol) = (self.checks, self.target.gotol);
         let tables = std::mem::take(&mut self.tables);
         let insns = self.asm.link(gotol)?;
@@ -468,12 +468,12 @@ impl<'a> Emitter<'a> {
                 continue;
             }
             for label in labels {
-                self.asm.place(label);
+                self.asm.bind(label);
             }
             self.emit(op::mov32_imm(reg::TMP, outcome as u32));
             self.asm.goto(self.end);
         }
-        self.asm.place(self.end);
+        self.asm.bind(self.end);
         self.asm.link(self.target.gotol)
     }
 
@@ -497,7 +497,7 @@ pub(super) struct EmitPoint {
 // Single operations as instructions: arithmetic, scratch memory, facts from the context.
 
 impl Emitter<'_> {
-    pub(super) fn operation(&mut self, place: EmitPoint, mode: Mode, operation: &Op) {
+    pub(super) fn operation(&mut self, point: EmitPoint, mode: Mode, operation: &Op) {
         let scratch = mode.scratch();
         let memory = |cell: u8| slot::MEMORY + 8 * i16::from(cell);
         let register = |r| match r {
@@ -505,10 +505,10 @@ impl Emitter<'_> {
             Reg::X => reg::X,
         };
         match *operation {
-            Op::Load { width, at, raw } => self.load(place, mode, at, width, raw),
-            Op::Touch { width, at } => self.touch(place.version, mode, at, width),
+            Op::Load { width, at, raw } => self.load(point, mode, at, width, raw),
+            Op::Touch { width, at } => self.touch(point.version, mode, at, width),
             Op::HeaderLength(k) => {
-                self.fixed(place.version, mode, reg::X, k, 1, false);
+                self.fixed(point.version, mode, reg::X, k, 1, false);
                 self.emit(op::alu32_imm(op::AND, reg::X, 0xf));
                 self.emit(op::alu32_imm(op::LSH, reg::X, 2));
             }
@@ -530,7 +530,7 @@ impl Emitter<'_> {
                 self.emit(op::store(op::DW, scratch, memory(cell), register(r)));
             }
             Op::Alu(operation, value) => self.alu(operation, value),
-            Op::Find(table) => self.find(place.version, mode, table),
+            Op::Find(table) => self.find(point.version, mode, table),
             Op::Neg => self.emit(Insn::new(op::ALU | op::NEG, reg::A, 0, 0, 0)),
             Op::Tax => self.emit(op::mov32(reg::X, reg::A)),
             Op::Txa => self.emit(op::mov32(reg::A, reg::X)),
@@ -552,9 +552,9 @@ impl Emitter<'_> {
                 self.asm.jump_if32(op::JLT, reg::X, 32, within);
                 self.emit(op::mov32_imm(reg::A, 0));
                 self.asm.goto(done);
-                self.asm.place(within);
+                self.asm.bind(within);
                 self.emit(op::alu32(operation, reg::A, reg::X));
-                self.asm.place(done);
+                self.asm.bind(done);
             }
             (_, Value::X) => self.emit(op::alu32(operation, reg::A, reg::X)),
         }

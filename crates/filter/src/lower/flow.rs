@@ -95,7 +95,7 @@ impl Need {
         least: 0,
         greatest: 0,
     };
-    const NO_WAY: Need = Need {
+    const NO_PATH: Need = Need {
         least: NEVER,
         greatest: 0,
     };
@@ -109,9 +109,9 @@ impl Need {
 
     fn of_end(block: &Block, needs: &[Need]) -> Need {
         match block.end {
-            NO_MATCH => Need::NO_WAY,
+            NO_MATCH => Need::NO_PATH,
             End::Return(Return::K(_) | Return::A) => Need::NONE,
-            _ => block.successors().fold(Need::NO_WAY, |need, next| Need {
+            _ => block.successors().fold(Need::NO_PATH, |need, next| Need {
                 least: need.least.min(needs[next].least),
                 greatest: need.greatest.max(needs[next].greatest),
             }),
@@ -121,7 +121,7 @@ impl Need {
 
 /// Solves a need for all blocks, from the last to the first, until nothing changes.
 fn solve(graph: &Graph, through: impl Fn(&Block, Need) -> Need) -> Vec<Need> {
-    let mut needs = vec![Need::NO_WAY; graph.blocks.len()];
+    let mut needs = vec![Need::NO_PATH; graph.blocks.len()];
     loop {
         let mut changed = false;
         for (index, block) in graph.blocks.iter().enumerate().rev() {

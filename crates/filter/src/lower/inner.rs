@@ -79,7 +79,7 @@ pub fn lower_inner(inner: &Inner, target: &Target) -> Result<Lowered, FilterErro
     let mut emitter = Emitter::new(target);
     emitter.keeps_length = !emitter.is_slow_only();
     let locating = emitter.graph(&locator)?;
-    let mut ways = Vec::new();
+    let mut entries = Vec::new();
     let views = if target.puts_tag_back() {
         &[View::Plain, View::Tagged][..]
     } else {
@@ -88,7 +88,7 @@ pub fn lower_inner(inner: &Inner, target: &Target) -> Result<Lowered, FilterErro
     for &view in views {
         let (fast, slow) = (emitter.asm.label(), emitter.asm.label());
         let version = emitter.version(&locating, view, None, Returns::To { fast, slow })?;
-        ways.push((view, version, fast, slow));
+        entries.push((view, version, fast, slow));
     }
     let ethernet = emitter.graph(&inner.ethernet)?;
     let ethernet = emitter.version(&ethernet, View::Plain, Some(greatest), Returns::Result)?;
@@ -97,29 +97,29 @@ pub fn lower_inner(inner: &Inner, target: &Target) -> Result<Lowered, FilterErro
     let (to_ethernet, to_raw) = (emitter.asm.label(), emitter.asm.label());
 
     let to_tagged = target.puts_tag_back().then(|| emitter.go_if_tagged());
-    for &(view, version, fast, _) in &ways {
+    for &(view, version, fast, _) in &entries {
         if let (View::Tagged, Some(to_tagged)) = (view, to_tagged) {
-            emitter.asm.place(to_tagged);
+            emitter.asm.bind(to_tagged);
             emitter.store_tag();
         }
         emitter.begin(version);
         if !emitter.is_slow_only() {
-            emitter.asm.place(fast);
+            emitter.asm.bind(fast);
             emitter.enter(Mode::Fast, view, greatest, to_ethernet, to_raw);
         }
     }
     if !emitter.is_slow_only() {
-        emitter.asm.place(to_ethernet);
+        emitter.asm.bind(to_ethernet);
         emitter.fast(ethernet);
-        emitter.asm.place(to_raw);
+        emitter.asm.bind(to_raw);
         emitter.fast(raw);
     }
 
     let fast = emitter.finish_fast();
-    for &(view, version, _, slow) in &ways {
+    for &(view, version, _, slow) in &entries {
         emitter.slow(version);
         if emitter.asm.is_used(slow) {
-            emitter.asm.place(slow);
+            emitter.asm.bind(slow);
             let to_ethernet = emitter.slow_start(ethernet);
             let to_raw = emitter.slow_start(raw);
             emitter.enter(Mode::Slow, view, greatest, to_ethernet, to_raw);
@@ -194,12 +194,12 @@ const IPV6: u32 = 0x86dd;
 #[derive(Default)]
 struct Builder {
     code: Vec<(Instruction, &'static str, &'static str)>,
-    places: HashMap<&'static str, usize>,
+    positions: HashMap<&'static str, usize>,
 }
 
 impl Builder {
-    fn place(&mut self, name: &'static str) {
-        self.places.insert(name, self.code.len());
+    fn bind(&mut self, name: &'static str) {
+        self.positions.insert(name, self.code.len());
     }
 
     fn add(&mut self, code: u16, k: u32) {
@@ -220,8 +220,8 @@ impl Builder {
     }
 
     fn finish(self) -> Result<Classic, FilterError> {
-        let distance = |from: usize, to: &str| match self.places.get(to) {
-            Some(place) => (place - from - 1) as u32,
+        let distance = |from: usize, to: &str| match self.positions.get(to) {
+            Some(position) => (position - from - 1) as u32,
             None => 0,
         };
         let program = self.code.iter().enumerate().map(|(at, &(mut i, yes, no))| {
@@ -244,13 +244,13 @@ fn program() -> Result<Classic, FilterError> {
     network(&mut b);
     transport(&mut b);
     gre(&mut b);
-    b.place("ethernet");
+    b.bind("ethernet");
     b.add(ALU | OR, ETHERNET);
     b.add(RET | A, 0);
-    b.place("raw");
+    b.bind("raw");
     b.add(ALU | OR, RAW);
     b.add(RET | A, 0);
-    b.place("none");
+    b.bind("none");
     b.add(RET | K, 0);
     b.finish()
 }
@@ -260,7 +260,7 @@ fn link(b: &mut Builder) {
     let after_tag = ["tag 1", "tag 2"];
     for tag in 0..=TAGS {
         if tag > 0 {
-            b.place(after_tag[tag as usize - 1]);
+            b.bind(after_tag[tag as usize - 1]);
         }
         b.add(LDX | IMM, 14 + 4 * tag);
         b.add(LD | H | ABS, 12 + 4 * tag);
@@ -282,7 +282,7 @@ fn link(b: &mut Builder) {
 
 /// Skips IP: X is the transport header's offset, A its protocol.
 fn network(b: &mut Builder) {
-    b.place("v4");
+    b.bind("v4");
     b.add(LD | B | IND, 9);
     b.add(ST, PROTOCOL);
     // Later fragments have no header.
@@ -296,7 +296,7 @@ fn network(b: &mut Builder) {
     b.add(LD | MEM, PROTOCOL);
     b.jump(JA, 0, "transport", "");
 
-    b.place("v6");
+    b.bind("v6");
     b.add(LD | B | IND, 6);
     b.add(ST, PROTOCOL);
     b.add(MISC | TXA, 0);
@@ -309,7 +309,7 @@ fn network(b: &mut Builder) {
             &[(0, extension), (43, extension), (60, extension)],
             "transport",
         );
-        b.place(extension);
+        b.bind(extension);
         b.add(LD | B | IND, 0);
         b.add(ST, PROTOCOL);
         b.add(LD | B | IND, 1);
@@ -322,18 +322,18 @@ fn network(b: &mut Builder) {
 }
 
 fn transport(b: &mut Builder) {
-    b.place("transport");
+    b.bind("transport");
     b.jump_equal(&[(17, "udp"), (47, "gre"), (4, "ip"), (41, "ip")], "none");
 
-    b.place("ip");
+    b.bind("ip");
     b.add(MISC | TXA, 0);
     b.jump(JA, 0, "raw", "");
 
-    b.place("udp");
+    b.bind("udp");
     b.add(LD | H | IND, 2);
     b.jump_equal(&[(4789, "vxlan"), (6081, "geneve")], "none");
 
-    b.place("vxlan");
+    b.bind("vxlan");
     // Without this flag the header has no network identifier and is not VXLAN.
     b.add(LD | B | IND, 8);
     b.jump(JSET, 0x08, "", "none");
@@ -341,7 +341,7 @@ fn transport(b: &mut Builder) {
     b.add(ALU | ADD, 16);
     b.jump(JA, 0, "ethernet", "");
 
-    b.place("geneve");
+    b.bind("geneve");
     b.add(LD | B | IND, 8);
     b.jump(JSET, 0xc0, "none", "");
     b.add(ALU | AND, 0x3f);
@@ -354,7 +354,7 @@ fn transport(b: &mut Builder) {
 }
 
 fn gre(b: &mut Builder) {
-    b.place("gre");
+    b.bind("gre");
     b.add(LD | H | IND, 0);
     b.add(ST, FLAGS);
     // Source routing and version 1 (PPTP) carry something else.
@@ -370,14 +370,14 @@ fn gre(b: &mut Builder) {
     ] {
         b.add(LD | MEM, FLAGS);
         b.jump(JSET, flag, then, name);
-        b.place(then);
+        b.bind(then);
         b.add(LD | MEM, END);
         b.add(ALU | ADD, 4);
         b.add(ST, END);
-        b.place(name);
+        b.bind(name);
     }
     b.add(LD | H | IND, 2);
-    b.place("payload");
+    b.bind("payload");
     for (kind, name) in [
         (TEB, "carries ethernet"),
         (IPV4, "carries ip"),
@@ -386,10 +386,10 @@ fn gre(b: &mut Builder) {
         b.jump(JEQ, kind, name, "");
     }
     b.jump(JA, 0, "none", "");
-    b.place("carries ethernet");
+    b.bind("carries ethernet");
     b.add(LD | MEM, END);
     b.jump(JA, 0, "ethernet", "");
-    b.place("carries ip");
+    b.bind("carries ip");
     b.add(LD | MEM, END);
     b.jump(JA, 0, "raw", "");
 }

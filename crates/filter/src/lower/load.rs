@@ -36,7 +36,7 @@ fn size(width: u8) -> u8 {
 
 /// Divides a field into contiguous pieces of 1, 2 or 4 bytes.
 fn pieces(view: View, offset: u32, width: u8) -> Vec<(Piece, u8)> {
-    let place = |at: u32| match view {
+    let piece = |at: u32| match view {
         View::Plain => Piece::Packet(at),
         View::Tagged if at < TAG => Piece::Packet(at),
         View::Tagged if at < AFTER_TAG => Piece::Tag(at - TAG),
@@ -51,13 +51,13 @@ fn pieces(view: View, offset: u32, width: u8) -> Vec<(Piece, u8)> {
             _ => end,
         };
         // The verifier requires aligned accesses to the stack, which contains the tag.
-        let is_tag = matches!(place(at), Piece::Tag(_));
+        let is_tag = matches!(piece(at), Piece::Tag(_));
         let width = match border - at {
             length if is_tag && at % 2 == 1 => length.min(1),
             length @ (1 | 2 | 4) => length,
             length => length - 1,
         };
-        pieces.push((place(at), width as u8));
+        pieces.push((piece(at), width as u8));
         at += width;
     }
     pieces
@@ -166,25 +166,25 @@ impl Emitter<'_> {
     }
 
     /// Emits a load of a field into A.
-    pub(super) fn load(&mut self, place: EmitPoint, mode: Mode, at: At, width: u8, raw: bool) {
+    pub(super) fn load(&mut self, point: EmitPoint, mode: Mode, at: At, width: u8, raw: bool) {
         match (at, mode) {
-            (At::Abs(k), _) => self.fixed(place.version, mode, reg::A, k, width, raw),
+            (At::Abs(k), _) => self.fixed(point.version, mode, reg::A, k, width, raw),
             (At::Ind(k), Mode::Fast) => {
-                if self.view(place.version) == View::Plain {
+                if self.view(point.version) == View::Plain {
                     self.emit(op::load(size(width), reg::A, reg::POINTER, k as i16));
                 } else if k >= AFTER_TAG {
                     self.emit(op::load(size(width), reg::A, reg::POINTER, (k - 4) as i16));
                 } else {
-                    self.after_tag_or_leave(place, k, width);
+                    self.after_tag_or_leave(point, k, width);
                 }
                 self.order(reg::A, width, raw);
             }
             (At::Wrap(k), Mode::Fast) => {
-                self.wrapped_or_leave(place, k, width);
+                self.wrapped_or_leave(point, k, width);
                 self.order(reg::A, width, raw);
             }
             (At::Ind(_) | At::Wrap(_), Mode::Slow) => {
-                self.slow_indirect(place.version, at, width);
+                self.slow_indirect(point.version, at, width);
                 self.order(reg::A, width, raw);
             }
         }
@@ -277,8 +277,8 @@ impl Emitter<'_> {
 
     /// Emits a load after X in the fast version of a tagged frame, which may touch the tag or bytes before it. Such loads are
     /// rare, so only loads after the tag are done here.
-    fn after_tag_or_leave(&mut self, place: EmitPoint, k: u32, width: u8) {
-        let leave = self.leave(place.version, place.block, place.op, 0);
+    fn after_tag_or_leave(&mut self, point: EmitPoint, k: u32, width: u8) {
+        let leave = self.leave(point.version, point.block, point.op, 0);
         let least = AFTER_TAG - k;
         self.asm.jump_if(op::JLT, reg::X, least, leave);
         let most = FARTHEST_VARIABLE - AFTER_TAG - u32::from(width);
@@ -293,11 +293,11 @@ impl Emitter<'_> {
     }
 
     /// Emits a load at X plus `k` in 32 bits in the fast version, with a check of its own.
-    fn wrapped_or_leave(&mut self, place: EmitPoint, k: u32, width: u8) {
-        let leave = self.leave(place.version, place.block, place.op, 0);
+    fn wrapped_or_leave(&mut self, point: EmitPoint, k: u32, width: u8) {
+        let leave = self.leave(point.version, point.block, point.op, 0);
         let room = match self.is_copy() {
-            true => self.buffer(place.version),
-            false => FARTHEST_VARIABLE - self.versions[place.version].greatest_base.unwrap_or(0),
+            true => self.buffer(point.version),
+            false => FARTHEST_VARIABLE - self.versions[point.version].greatest_base.unwrap_or(0),
         };
         // X is the second operand: kernels from 6.10 on treat a sum that began as a copy of X as X at a distance, and refuse
         // a large distance in a pointer.
@@ -306,7 +306,7 @@ impl Emitter<'_> {
         // The first offset beyond the range.
         let end = (room + 1).saturating_sub(u32::from(width));
         self.asm.jump_if(op::JGE, reg::TMP, end, leave);
-        if self.view(place.version) == View::Tagged {
+        if self.view(point.version) == View::Tagged {
             self.asm.jump_if(op::JLT, reg::TMP, AFTER_TAG, leave);
             self.emit(op::alu_imm(op::ADD, reg::TMP, -4));
         }
@@ -345,10 +345,10 @@ impl Emitter<'_> {
             if least < AFTER_TAG {
                 self.asm.jump_if(op::JLT, 2, AFTER_TAG, image);
                 self.asm.goto(after);
-                self.asm.place(image);
+                self.asm.bind(image);
                 self.load_from_image(width);
                 self.asm.goto(done);
-                self.asm.place(after);
+                self.asm.bind(after);
             }
             self.emit(op::alu_imm(op::ADD, 2, -4));
         }
@@ -360,7 +360,7 @@ impl Emitter<'_> {
             reg::SLOW_SCRATCH,
             slot::STAGING,
         ));
-        self.asm.place(done);
+        self.asm.bind(done);
     }
 
     /// Emits a load of a field that begins before the tag's end, at the offset in r2: the frame's beginning is assembled with
@@ -378,10 +378,10 @@ impl Emitter<'_> {
         self.emit(op::alu_imm(op::ADD, 4, -(AFTER_TAG as i32)));
         self.asm.jump_if(op::JLE, 4, 4, few);
         self.emit(op::mov32_imm(4, 4));
-        self.asm.place(few);
+        self.asm.bind(few);
         self.emit(op::mov32_imm(2, TAG));
         self.call_load_sized(slot::IMAGE + 16);
-        self.asm.place(filled);
+        self.asm.bind(filled);
         self.emit(op::load(op::DW, 2, scratch, slot::KEPT));
         self.emit(op::load(op::DW, 3, scratch, slot::LENGTH));
         self.emit(op::mov(reg::TMP, 2));

@@ -236,7 +236,7 @@ impl Emitter<'_> {
         self.asm.jump_if32(op::JGE, reg::A, upper[0].0, in_upper);
         self.search(lower, yes, no);
         self.asm.goto(no);
-        self.asm.place(in_upper);
+        self.asm.bind(in_upper);
         self.search(upper, yes, no);
     }
 }
@@ -292,7 +292,7 @@ impl Emitter<'_> {
         // Keys of another state are farther away than any span.
         self.asm.jump_if_reg(op::JLE, reg::A, found, within);
         self.emit(op::mov32_imm(reg::TMP, 0));
-        self.asm.place(within);
+        self.asm.bind(within);
         self.emit(op::mov(reg::A, reg::TMP));
         if !is_last {
             self.emit(op::alu_imm(op::LSH, reg::TMP, 32));

@@ -112,7 +112,7 @@ impl Emitter<'_> {
 
     pub(super) fn emit_stubs(&mut self) {
         if let Some(label) = self.end_of_copy {
-            self.asm.place(label);
+            self.asm.bind(label);
             // The packet continues after the copy's end.
             let unfinished = self.unfinished();
             self.asm
@@ -124,7 +124,7 @@ impl Emitter<'_> {
             if !self.asm.is_used(stub.label) {
                 continue;
             }
-            self.asm.place(stub.label);
+            self.asm.bind(stub.label);
             let length = self.go_slow(stub.version);
             if stub.needed > 0 {
                 self.asm
@@ -174,32 +174,32 @@ impl Emitter<'_> {
         }
         let slow_start = self.versions[version].slow_start;
         if self.asm.is_used(slow_start) {
-            self.asm.place(slow_start);
+            self.asm.bind(slow_start);
             self.initialise(version, Mode::Slow);
             let first = self.slow_label(version, 0, 0);
             self.asm.goto(first);
         }
         for block in seen {
-            let places: BTreeMap<usize, Label> = self.versions[version]
+            let labels: BTreeMap<usize, Label> = self.versions[version]
                 .slow
                 .range((block, 0)..=(block, usize::MAX))
                 .map(|(&(_, at), &label)| (at, label))
                 .collect();
-            let Some(&first) = places.keys().next() else {
+            let Some(&first) = labels.keys().next() else {
                 continue;
             };
             let ops = self.versions[version].graph.blocks[block].ops.clone();
             for index in first..=ops.len() {
-                if let Some(&label) = places.get(&index) {
-                    self.asm.place(label);
+                if let Some(&label) = labels.get(&index) {
+                    self.asm.bind(label);
                 }
                 if let Some(operation) = ops.get(index) {
-                    let place = EmitPoint {
+                    let point = EmitPoint {
                         version,
                         block,
                         op: index,
                     };
-                    self.operation(place, Mode::Slow, operation);
+                    self.operation(point, Mode::Slow, operation);
                 }
             }
             self.block_end(version, Mode::Slow, block);

@@ -106,7 +106,7 @@ impl Tables {
 }
 
 /// Length that holds Ethernet with a tag, IPv6 and UDP; IPv4 and the part of TCP that routers rewrite fit as well.
-const REWRITTEN_ON_THE_WAY: usize = 64;
+const REWRITTEN_IN_TRANSIT: usize = 64;
 
 /// Bytes written to the beginning of each frame, so that it is right whatever the page contained before.
 struct Header {
@@ -128,7 +128,7 @@ impl Header {
                 .map_or(0, |last| last + 1)
         };
         let differing = pattern.variants.iter().map(differing).max().unwrap_or(0);
-        let differing = differing.max(frame.len().min(REWRITTEN_ON_THE_WAY));
+        let differing = differing.max(frame.len().min(REWRITTEN_IN_TRANSIT));
         let (words, whole) = (differing.div_ceil(8), frame.len() / 8);
         Self {
             words: words.min(whole),
@@ -146,7 +146,7 @@ struct Lists {
 
 impl Lists {
     /// Returns the rule of an edit, with the position of its list.
-    fn place(&mut self, edit: &Edit) -> SendEdit {
+    fn add(&mut self, edit: &Edit) -> SendEdit {
         let known = self
             .known
             .iter()
@@ -187,7 +187,7 @@ fn in_kernel(variant: &Variant, frame: &[u8], header: &Header, lists: &mut Lists
     }
     made.sum[..variant.sums.len()].copy_from_slice(&variant.sums);
     for (to, edit) in made.edit.iter_mut().zip(&variant.edits) {
-        *to = lists.place(edit);
+        *to = lists.add(edit);
     }
     made
 }

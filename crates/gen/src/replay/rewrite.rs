@@ -338,7 +338,7 @@ impl Rewrite {
         };
         let by_prefix = || {
             let (_, to) = self.prefixes.iter().find(|(from, _)| from.holds(now))?;
-            to.in_place_of(now)
+            to.substitute(now)
         };
         fixed.or_else(by_prefix)
     }
@@ -369,7 +369,7 @@ impl Prefix {
     }
 
     /// Returns an address with this prefix and the rest of the given address.
-    fn in_place_of(&self, address: IpAddr) -> Option<IpAddr> {
+    fn substitute(&self, address: IpAddr) -> Option<IpAddr> {
         let rest = |bits: u32| u128::MAX.checked_shr(128 - bits + u32::from(self.length));
         match (self.address, address) {
             (IpAddr::V4(new), IpAddr::V4(old)) => {

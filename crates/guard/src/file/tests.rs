@@ -89,10 +89,10 @@ fn byte_order_mark_is_ignored() {
 
 /// Checks that a file is refused in one line, with the position and the reason.
 #[track_caller]
-fn refused(text: &str, place: &str, reason: &str) {
+fn refused(text: &str, position: &str, reason: &str) {
     let error = parse(text).unwrap_err().to_string();
     assert!(
-        error.contains("rules in x") && error.contains(place) && error.contains(reason),
+        error.contains("rules in x") && error.contains(position) && error.contains(reason),
         "{text}: {error}"
     );
     assert!(!error.contains('\n'), "{error}");
@@ -114,7 +114,7 @@ fn bare_string_entry_names_the_expected_form() {
 
 #[test]
 fn errors_name_their_position() {
-    for (text, place, words) in [
+    for (text, position, words) in [
         ("default = \"maybe\"", "line 1, column 11", "maybe"),
         ("x = 1", "line 1, column 1", "x"),
         (
@@ -167,7 +167,7 @@ fn errors_name_their_position() {
             "same packets",
         ),
     ] {
-        refused(text, place, words);
+        refused(text, position, words);
     }
 }
 

@@ -54,7 +54,7 @@ pub struct Pinned {
 /// Returns the mount points of BPF file systems that this process sees, the usual one first.
 pub fn mounts() -> Vec<PathBuf> {
     let all = mounts::of_kind("bpf", "self").into_iter();
-    let mut found: Vec<PathBuf> = all.map(|mount| mount.place).collect();
+    let mut found: Vec<PathBuf> = all.map(|mount| mount.mount_point).collect();
     found.sort_by_key(|path| path != Path::new(USUAL));
     found
 }
@@ -102,8 +102,8 @@ pub fn outside() -> Vec<PathBuf> {
 /// it. The descriptor must stay open in the child; `None` if the usual path leads there.
 pub fn hold() -> Option<RawFd> {
     if HELD.get().is_none() {
-        let place = lasting().filter(|place| place != Path::new(USUAL))?;
-        let directory = fs::File::open(place).ok()?;
+        let path = lasting().filter(|path| path != Path::new(USUAL))?;
+        let directory = fs::File::open(path).ok()?;
         let _ = HELD.set(directory.into());
     }
     HELD.get().map(AsRawFd::as_raw_fd)
@@ -272,10 +272,10 @@ pub fn path_of_map(id: u32) -> Option<PathBuf> {
 /// Returns all objects pinned in the BPF file systems, by path; those that cannot be opened are left out.
 pub fn pinned() -> Vec<Pinned> {
     let mut files = Vec::new();
-    let mut places = mounts();
+    let mut paths = mounts();
     // Hidden by the /sys of `ip netns exec`, but mounted.
-    places.extend(lasting().filter(|path| !places.contains(path)));
-    for mount in places {
+    paths.extend(lasting().filter(|path| !paths.contains(path)));
+    for mount in paths {
         walk(&mount, 0, &mut files);
     }
     files.sort();

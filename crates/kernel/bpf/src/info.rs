@@ -52,7 +52,7 @@ pub struct LinkInfo {
     pub function: Option<(u32, u32)>,
 }
 
-fn words(name: &[std::os::raw::c_char]) -> String {
+fn text(name: &[std::os::raw::c_char]) -> String {
     let bytes: Vec<u8> = name.iter().map(|&c| c as u8).chain([0]).collect();
     CStr::from_bytes_until_nul(&bytes)
         .map(|c| c.to_string_lossy().into_owned())
@@ -81,7 +81,7 @@ pub fn map(fd: BorrowedFd<'_>) -> io::Result<MapInfo> {
         max_entries: raw.max_entries,
         flags: raw.map_flags,
         extra: raw.map_extra,
-        name: words(&raw.name),
+        name: text(&raw.name),
     })
 }
 
@@ -101,7 +101,7 @@ pub fn program(fd: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
     Ok(ProgramInfo {
         id: raw.id,
         kind: raw.type_,
-        name: words(&raw.name),
+        name: text(&raw.name),
         tag: raw.tag.iter().map(|b| format!("{b:02x}")).collect(),
         map_ids,
         btf_id: raw.btf_id,

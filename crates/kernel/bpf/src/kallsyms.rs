@@ -47,10 +47,10 @@ impl Symbols {
 
     fn parse(text: &str) -> Self {
         let symbol = |line| {
-            let mut words = str::split_ascii_whitespace(line);
-            let address = u64::from_str_radix(words.next()?, 16).ok()?;
-            let kind = words.next()?;
-            let name = words.next()?;
+            let mut fields = str::split_ascii_whitespace(line);
+            let address = u64::from_str_radix(fields.next()?, 16).ok()?;
+            let kind = fields.next()?;
+            let name = fields.next()?;
             let is_code = matches!(kind, "t" | "T" | "w" | "W") && !name.starts_with(PREFIX);
             (is_code && address > 0).then_some((address, name))
         };

@@ -120,13 +120,13 @@ fn of_kernel() -> io::Result<&'static KernelTypes> {
 }
 
 /// Returns the value, computed until it succeeds once: a failure may be temporary.
-fn once<T>(place: &OnceLock<T>, find: impl FnOnce() -> io::Result<T>) -> io::Result<&T> {
-    if let Some(found) = place.get() {
+fn once<T>(cell: &OnceLock<T>, find: impl FnOnce() -> io::Result<T>) -> io::Result<&T> {
+    if let Some(found) = cell.get() {
         return Ok(found);
     }
     let found = find()?;
     // Concurrent callers find the same value.
-    Ok(place.get_or_init(|| found))
+    Ok(cell.get_or_init(|| found))
 }
 
 impl ForPrograms {
@@ -191,9 +191,9 @@ impl KernelTypes {
 
     /// Returns the number of the type of this kind and name.
     fn find(&self, kind: u8, name: &str) -> Option<u32> {
-        self.places()
-            .find(|place| self.kind(*place) == kind && self.is_called(*place, name))
-            .map(|place| place.id)
+        self.entries()
+            .find(|entry| self.kind(*entry) == kind && self.is_called(*entry, name))
+            .map(|entry| entry.id)
     }
 
     /// Returns the values of enumerations with this suffix. A module's names are numbered on from the kernel's, `base`.
@@ -203,31 +203,31 @@ impl KernelTypes {
             Some(own) => self.string(own as u32),
             None => base?.string(offset),
         };
-        let is_meant = |place: &TypeOffset| {
-            self.kind(*place) == ENUM
-                && name(self.word(place.at)).is_some_and(|name| name.ends_with(suffix.as_bytes()))
+        let is_meant = |entry: &TypeOffset| {
+            self.kind(*entry) == ENUM
+                && name(self.word(entry.at)).is_some_and(|name| name.ends_with(suffix.as_bytes()))
         };
-        let values = |place: TypeOffset| {
-            (0..self.count(place)).filter_map(move |number| {
-                let at = place.at + TYPE_LENGTH + number * 2 * WORD;
+        let values = |entry: TypeOffset| {
+            (0..self.count(entry)).filter_map(move |number| {
+                let at = entry.at + TYPE_LENGTH + number * 2 * WORD;
                 let name = String::from_utf8_lossy(name(self.word(at))?).into_owned();
                 Some((name, i64::from(self.word(at + WORD) as i32)))
             })
         };
-        self.places().filter(is_meant).flat_map(values).collect()
+        self.entries().filter(is_meant).flat_map(values).collect()
     }
 
     /// Returns a member's byte offset. Members without a name are structures and unions whose members count as this
     /// one's.
     fn offset(&self, structure: &str, member: &str) -> Option<u32> {
-        let all: Vec<TypeOffset> = self.places().collect();
-        let is_meant = |place: &&TypeOffset| {
-            self.kind(**place) == STRUCTURE && self.is_called(**place, structure)
+        let all: Vec<TypeOffset> = self.entries().collect();
+        let is_meant = |entry: &&TypeOffset| {
+            self.kind(**entry) == STRUCTURE && self.is_called(**entry, structure)
         };
         let mut open = vec![(*all.iter().find(is_meant)?, 0)];
-        while let Some((place, begin)) = open.pop() {
-            for number in 0..self.count(place) {
-                let at = place.at + TYPE_LENGTH + number * MEMBER_LENGTH;
+        while let Some((entry, begin)) = open.pop() {
+            for number in 0..self.count(entry) {
+                let at = entry.at + TYPE_LENGTH + number * MEMBER_LENGTH;
                 // In structures with bit fields, the upper byte holds their width.
                 let bits = begin + (self.word(at + 2 * WORD) & 0x00ff_ffff);
                 let name = self.string(self.word(at))?;
@@ -250,14 +250,14 @@ impl KernelTypes {
     /// callback's own.
     fn tracepoint(&self, name: &str) -> Option<Tracepoint> {
         let name = format!("btf_trace_{name}");
-        let all: Vec<TypeOffset> = self.places().collect();
-        let leads_to = |place: &TypeOffset| {
-            let id = self.word(place.at + 2 * WORD);
+        let all: Vec<TypeOffset> = self.entries().collect();
+        let leads_to = |entry: &TypeOffset| {
+            let id = self.word(entry.at + 2 * WORD);
             all.get((id as usize).checked_sub(1)?).copied()
         };
         let found = all
             .iter()
-            .find(|place| self.kind(**place) == TYPEDEF && self.is_called(**place, &name))?;
+            .find(|entry| self.kind(**entry) == TYPEDEF && self.is_called(**entry, &name))?;
         let prototype = leads_to(&leads_to(found)?)?;
         Some(Tracepoint {
             type_id: found.id,
@@ -268,28 +268,28 @@ impl KernelTypes {
     /// Returns the existing ones of these structures, with all types inside them, as separate type information. Targets of
     /// pointers are left out, since the offsets of fields do not depend on them.
     fn excerpt(&self, structures: &[&str]) -> Option<Vec<u8>> {
-        let all: Vec<usize> = self.places().map(|place| place.at).collect();
+        let all: Vec<usize> = self.entries().map(|entry| entry.at).collect();
         let mut excerpt = Excerpt::new(self, &all);
-        for place in self.places() {
-            if self.kind(place) == STRUCTURE
-                && structures.iter().any(|name| self.is_called(place, name))
+        for entry in self.entries() {
+            if self.kind(entry) == STRUCTURE
+                && structures.iter().any(|name| self.is_called(entry, name))
             {
-                excerpt.add(place.id)?;
+                excerpt.add(entry.id)?;
             }
         }
         excerpt.finish()
     }
 
-    fn places(&self) -> impl Iterator<Item = TypeOffset> {
+    fn entries(&self) -> impl Iterator<Item = TypeOffset> {
         let first = TypeOffset {
             id: 1,
             at: self.types.start,
         };
-        let is_inside = |place: &TypeOffset| place.at + TYPE_LENGTH <= self.types.end;
-        std::iter::successors(Some(first).filter(is_inside), move |place| {
+        let is_inside = |entry: &TypeOffset| entry.at + TYPE_LENGTH <= self.types.end;
+        std::iter::successors(Some(first).filter(is_inside), move |entry| {
             let next = TypeOffset {
-                id: place.id + 1,
-                at: place.at + self.length(*place)?,
+                id: entry.id + 1,
+                at: entry.at + self.length(*entry)?,
             };
             Some(next).filter(is_inside)
         })
@@ -299,18 +299,18 @@ impl KernelTypes {
         word_at(&self.bytes, at).unwrap_or(0)
     }
 
-    fn kind(&self, place: TypeOffset) -> u8 {
-        (self.word(place.at + WORD) >> 24 & 0x1f) as u8
+    fn kind(&self, entry: TypeOffset) -> u8 {
+        (self.word(entry.at + WORD) >> 24 & 0x1f) as u8
     }
 
-    fn count(&self, place: TypeOffset) -> usize {
-        (self.word(place.at + WORD) & 0xffff) as usize
+    fn count(&self, entry: TypeOffset) -> usize {
+        (self.word(entry.at + WORD) & 0xffff) as usize
     }
 
     /// Returns a type's length in bytes; `None` for an unknown kind.
-    fn length(&self, place: TypeOffset) -> Option<usize> {
-        let count = self.count(place);
-        let after = match self.kind(place) {
+    fn length(&self, entry: TypeOffset) -> Option<usize> {
+        let count = self.count(entry);
+        let after = match self.kind(entry) {
             POINTER | FORWARD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNCTION | FLOAT
             | TYPE_TAG => 0,
             INT | VARIABLE | DECLARATION_TAG => WORD,
@@ -322,8 +322,8 @@ impl KernelTypes {
         Some(TYPE_LENGTH + after)
     }
 
-    fn is_called(&self, place: TypeOffset, name: &str) -> bool {
-        let begin = self.strings.start + self.word(place.at) as usize;
+    fn is_called(&self, entry: TypeOffset, name: &str) -> bool {
+        let begin = self.strings.start + self.word(entry.at) as usize;
         let text = self.bytes.get(begin..self.strings.end);
         text.and_then(|text| text.strip_prefix(name.as_bytes()))
             .is_some_and(|after| after.first() == Some(&0))
@@ -394,9 +394,9 @@ impl<'a> Excerpt<'a> {
     fn write(&mut self, id: u32) -> Option<()> {
         let from = self.from;
         let at = *self.all.get(id as usize - 1)?;
-        let place = TypeOffset { id, at };
-        let kind = from.kind(place);
-        let words = from.length(place)? / WORD;
+        let entry = TypeOffset { id, at };
+        let kind = from.kind(entry);
+        let words = from.length(entry)? / WORD;
         let mut words: Vec<u32> = (0..words).map(|word| from.word(at + word * WORD)).collect();
         words[0] = self.name(words[0])?;
         match kind {
@@ -467,20 +467,20 @@ mod tests {
     }
 
     impl KernelTypes {
-        fn place(&self, kind: u8, name: &str) -> Option<TypeOffset> {
-            self.places()
-                .find(|place| self.kind(*place) == kind && self.is_called(*place, name))
+        fn entry(&self, kind: u8, name: &str) -> Option<TypeOffset> {
+            self.entries()
+                .find(|entry| self.kind(*entry) == kind && self.is_called(*entry, name))
         }
 
         /// Returns a structure's size, and the offsets of its members.
-        fn outline(&self, place: TypeOffset) -> (u32, Vec<(Vec<u8>, u32)>) {
+        fn outline(&self, entry: TypeOffset) -> (u32, Vec<(Vec<u8>, u32)>) {
             let member = |number: usize| {
-                let at = place.at + TYPE_LENGTH + number * MEMBER_LENGTH;
+                let at = entry.at + TYPE_LENGTH + number * MEMBER_LENGTH;
                 let name = self.string(self.word(at)).expect("a name");
                 (name.to_vec(), self.word(at + 2 * WORD))
             };
-            let members = (0..self.count(place)).map(member).collect();
-            (self.word(place.at + 2 * WORD), members)
+            let members = (0..self.count(entry)).map(member).collect();
+            (self.word(entry.at + 2 * WORD), members)
         }
     }
 
@@ -493,13 +493,13 @@ mod tests {
         assert!(bytes.len() < types.bytes.len() / 20, "{}", bytes.len());
         let excerpt = KernelTypes::parse(bytes).expect("a valid excerpt");
         for name in list::STRUCTURES {
-            let (there, here) = (types.place(STRUCTURE, name), excerpt.place(STRUCTURE, name));
+            let (there, here) = (types.entry(STRUCTURE, name), excerpt.entry(STRUCTURE, name));
             assert_eq!(there.is_some(), here.is_some(), "{name}");
             if let Some((there, here)) = there.zip(here) {
                 assert_eq!(types.outline(there), excerpt.outline(here), "{name}");
             }
         }
-        assert!(excerpt.place(STRUCTURE, "xdp_buff").is_some());
+        assert!(excerpt.entry(STRUCTURE, "xdp_buff").is_some());
     }
 
     #[test]

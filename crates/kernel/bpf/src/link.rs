@@ -9,7 +9,7 @@ use super::{check, opts, owned};
 
 /// Position among the programs on a tcx hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TcxPlace {
+pub enum TcxPosition {
     First,
     Last,
 }
@@ -26,13 +26,13 @@ pub fn attach_tcx(
     program: BorrowedFd<'_>,
     ifindex: u32,
     attach_type: u32,
-    place: TcxPlace,
+    position: TcxPosition,
 ) -> io::Result<OwnedFd> {
     let mut opts = opts!(libbpf_sys::bpf_link_create_opts);
     // BEFORE or AFTER without naming another program means the very first or the very last.
-    opts.flags = match place {
-        TcxPlace::First => libbpf_sys::BPF_F_BEFORE,
-        TcxPlace::Last => libbpf_sys::BPF_F_AFTER,
+    opts.flags = match position {
+        TcxPosition::First => libbpf_sys::BPF_F_BEFORE,
+        TcxPosition::Last => libbpf_sys::BPF_F_AFTER,
     };
     create(program, ifindex, attach_type, &opts)
 }

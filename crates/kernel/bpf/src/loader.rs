@@ -405,11 +405,11 @@ impl ObjectFile {
         for mut map in self.open.maps_mut() {
             let is_section = map.name().to_string_lossy().ends_with(&section);
             if is_section
-                && let Some(place) = map
+                && let Some(bytes) = map
                     .initial_value_mut()
                     .and_then(|all| all.get_mut(offset..offset + size))
             {
-                place.copy_from_slice(value);
+                bytes.copy_from_slice(value);
                 return Ok(());
             }
         }
@@ -432,8 +432,8 @@ impl ObjectFile {
         let variable = sections
             .iter()
             .flat_map(|one| one.iter())
-            .find_map(|place| {
-                let found: Var<'_> = types.type_by_id(place.ty)?;
+            .find_map(|entry| {
+                let found: Var<'_> = types.type_by_id(entry.ty)?;
                 (found.name()? == wanted.as_str()).then_some(found)
             });
         let Some(numbers) = variable.and_then(|one| Struct::try_from(one.referenced_type()).ok())
@@ -468,12 +468,12 @@ impl ObjectFile {
             return false;
         };
         let sections: Vec<DataSec<'_>> = types.type_by_kind().collect();
-        let mut places = sections
+        let mut entries = sections
             .iter()
             .filter(|one| one.name().is_some_and(|name| name == MAPS))
             .flat_map(|one| one.iter());
-        places.any(|place| {
-            let variable: Option<Var<'_>> = types.type_by_id(place.ty);
+        entries.any(|entry| {
+            let variable: Option<Var<'_>> = types.type_by_id(entry.ty);
             variable
                 .filter(|found| found.name().is_some_and(|name| name == map))
                 .and_then(|found| Struct::try_from(found.referenced_type()).ok())
@@ -491,12 +491,12 @@ impl ObjectFile {
         let types = Btf::from_bpf_object(object).ok()??;
         let sections: Vec<DataSec<'_>> = types.type_by_kind().collect();
         sections.iter().find_map(|section| {
-            let place = section.iter().find(|place| {
-                let variable: Option<Var<'_>> = types.type_by_id(place.ty);
+            let entry = section.iter().find(|entry| {
+                let variable: Option<Var<'_>> = types.type_by_id(entry.ty);
                 variable.is_some_and(|variable| variable.name().is_some_and(|n| n == name))
             })?;
             let section = section.name()?.to_string_lossy().into_owned();
-            Some((section, place.offset as usize, place.size))
+            Some((section, entry.offset as usize, entry.size))
         })
     }
 }
@@ -511,12 +511,12 @@ fn variables_in(types: &Btf<'_>, section: &str) -> Option<Vec<Variable>> {
     let mut sections = types.type_by_kind();
     let found =
         sections.find(|one: &DataSec<'_>| one.name().is_some_and(|name| name == section))?;
-    let places = found.iter().filter_map(|place| {
-        let variable: Var<'_> = types.type_by_id(place.ty)?;
+    let entries = found.iter().filter_map(|entry| {
+        let variable: Var<'_> = types.type_by_id(entry.ty)?;
         let name = variable.name()?.to_string_lossy().into_owned();
-        Some((name, u64::from(place.offset), place.size))
+        Some((name, u64::from(entry.offset), entry.size))
     });
-    Some(places.collect())
+    Some(entries.collect())
 }
 
 // Messages of libbpf.

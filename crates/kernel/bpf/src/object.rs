@@ -9,7 +9,7 @@ use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
 
 use trawl_ebpf::op::{self, LOAD_IMMEDIATE};
 use trawl_ebpf::splice::{self, Unfit};
-use trawl_ebpf::{Insn, places, simplify};
+use trawl_ebpf::{Insn, simplify, starts};
 use trawl_sys::error::Refusal;
 use trawl_sys::{Error, Result};
 
@@ -140,11 +140,11 @@ impl TapProgram {
         }
         let mut prepared = Self::relocate(open, program)?;
         write_config(&mut prepared.instructions, config);
-        let mut places = vec![splice::FILTER, splice::QUICK_FILTER];
-        places.retain(|mark| splice::has_place(&prepared.instructions, *mark));
+        let mut marks = vec![splice::FILTER, splice::QUICK_FILTER];
+        marks.retain(|mark| splice::has_mark(&prepared.instructions, *mark));
         simplify(&mut prepared.instructions);
-        places.retain(|mark| !splice::has_place(&prepared.instructions, *mark));
-        prepared.unreachable = places;
+        marks.retain(|mark| !splice::has_mark(&prepared.instructions, *mark));
+        prepared.unreachable = marks;
         if let Some((_, fd)) = maps.iter().find(|(name, _)| *name == REJECTIONS) {
             write_address(&mut prepared.instructions, *fd);
         }
@@ -222,7 +222,7 @@ const MOVE_IMMEDIATE: u8 = op::ALU | op::MOV | op::K;
 fn unfit(why: Unfit) -> Error {
     let fail = |why: String| Error::failed("cannot insert the filter into the program", why);
     match why {
-        Unfit::NoPlace => fail("it has no insertion point for one".to_owned()),
+        Unfit::NoMark => fail("it has no insertion point for one".to_owned()),
         Unfit::TooLong { instructions } => fail(format!(
             "its {instructions} instructions are more than a jump can pass over"
         ))
@@ -329,7 +329,7 @@ const REDIRECT_INFO_MARK: i32 = 0x7477_fffa;
 
 /// Writes the number of a kernel variable, which the kernel turns into its address; or zero if it has none.
 fn write_variable(instructions: &mut [Insn], variable: Option<u32>) {
-    for at in places(instructions).collect::<Vec<_>>() {
+    for at in starts(instructions).collect::<Vec<_>>() {
         let first = &mut instructions[at];
         if first.code != LOAD_IMMEDIATE || first.src() != 0 || first.imm != REDIRECT_INFO_MARK {
             continue;

@@ -362,7 +362,7 @@ mod tests {
         };
         let mut records = Records(vec![record(0), record(2), record(3)]);
         records.move_by(&[4, 5, 6, 20, 21]);
-        let places: Vec<u32> = records.0.iter().map(|record| record.insn_off).collect();
-        assert_eq!(places, [0, 6, 20]);
+        let offsets: Vec<u32> = records.0.iter().map(|record| record.insn_off).collect();
+        assert_eq!(offsets, [0, 6, 20]);
     }
 }

@@ -53,7 +53,10 @@ impl ProbeAnswer {
             },
             libc::ENOSYS => Self::lacking("the kernel has no such system call"),
             libc::EAFNOSUPPORT => Self::lacking("the kernel has no such sockets"),
-            _ => Self::lacking(format!("the kernel does not support it ({})", words(errno))),
+            _ => Self::lacking(format!(
+                "the kernel does not support it ({})",
+                error_text(errno)
+            )),
         }
     }
 
@@ -62,7 +65,7 @@ impl ProbeAnswer {
     }
 }
 
-fn words(errno: i32) -> String {
+fn error_text(errno: i32) -> String {
     let text = io::Error::from_raw_os_error(errno).to_string();
     text.split(" (os error")
         .next()

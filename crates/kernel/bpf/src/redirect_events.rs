@@ -102,14 +102,14 @@ impl RedirectEvents {
             };
             let counts = values.chunks_exact(size_of::<Count>());
             let counts = counts.filter_map(Count::from_bytes).collect();
-            found.extend(place(&key).map(|place| (place, counts)));
+            found.extend(source(&key).map(|source| (source, counts)));
         }
         found.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok(found)
     }
 }
 
-fn place(key: &XdpEventKey) -> Option<EventSource> {
+fn source(key: &XdpEventKey) -> Option<EventSource> {
     let kind = match key.kind as usize {
         layout::XDP_EVENT_REDIRECT_ERROR => RedirectEvent::RedirectError(key.detail),
         layout::XDP_EVENT_EXCEPTION => RedirectEvent::Exception(key.detail),

@@ -208,18 +208,20 @@ fn clsact_is_added_once_and_filters_come_and_go() {
         .load(&returning(-1))
         .unwrap();
     for direction in [Direction::Ingress, Direction::Egress] {
-        let place = FilterHandle {
+        let handle = FilterHandle {
             interface: index,
             direction,
             priority: 49_000,
             handle: 1,
         };
-        netlink.add_filter(place, program.as_fd(), "trawl").unwrap();
+        netlink
+            .add_filter(handle, program.as_fd(), "trawl")
+            .unwrap();
         let found = netlink.filters(index, direction).unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!((found[0].place, found[0].name.as_str()), (place, "trawl"));
+        assert_eq!((found[0].handle, found[0].name.as_str()), (handle, "trawl"));
         assert!(found[0].direct_action && found[0].program_id.is_some());
-        netlink.del_filter(place).unwrap();
+        netlink.del_filter(handle).unwrap();
         assert_eq!(netlink.filters(index, direction).unwrap(), []);
     }
     netlink.del_clsact(index).unwrap();

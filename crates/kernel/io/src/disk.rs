@@ -163,8 +163,8 @@ pub fn open_directly(file: BorrowedFd<'_>) -> io::Result<File> {
         .open(path)?;
     let about = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
     let is_refused = |about: Statx| {
-        let is_told = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::DIOALIGN);
-        is_told && about.stx_dio_offset_align == 0
+        let is_known = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::DIOALIGN);
+        is_known && about.stx_dio_offset_align == 0
     };
     match about.is_ok_and(is_refused) {
         true => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),

@@ -61,10 +61,10 @@ pub struct DpdkLine {
 
 impl DpdkLine {
     fn parse(text: &str) -> Self {
-        let mut words = text.split('\t').map(str::to_owned);
+        let mut fields = text.split('\t').map(str::to_owned);
         Self {
-            word: words.next().unwrap_or_default(),
-            rest: words.collect(),
+            word: fields.next().unwrap_or_default(),
+            rest: fields.collect(),
         }
     }
 
@@ -145,7 +145,7 @@ impl Helper {
     }
 
     /// Returns the last lines of DPDK's own log, for people.
-    pub fn last_words(&self) -> Option<String> {
+    pub fn last_message(&self) -> Option<String> {
         let length = self.log.metadata().ok()?.len();
         let mut bytes = vec![0; length.min(LOG_BYTES) as usize];
         let from = length.saturating_sub(LOG_BYTES);
@@ -154,7 +154,7 @@ impl Helper {
         // DPDK lists the machine's devices that the application does not use at each start.
         let tells = |line: &&str| {
             let of_others = ["not driven by the primary process", "EAL: Requested device"];
-            !line.is_empty() && !of_others.iter().any(|words| line.contains(words))
+            !line.is_empty() && !of_others.iter().any(|text| line.contains(text))
         };
         let lines: Vec<&str> = text.lines().map(str::trim).filter(tells).collect();
         let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
@@ -458,14 +458,14 @@ impl Blocks {
     /// Returns the length of the block at this offset, of which `finished` bytes are written; 0 if the rest of the ring is
     /// left empty.
     fn length(&self, at: u64, finished: u64) -> Result<u64, Broken> {
-        let place = EXCHANGE_HEADER + at as usize;
+        let offset = EXCHANGE_HEADER + at as usize;
         if finished < EXCHANGE_ALIGN as u64 {
             return Err(Broken);
         }
-        match self.exchange.short(place).load(Ordering::Relaxed) {
+        match self.exchange.short(offset).load(Ordering::Relaxed) {
             0 => Ok(0),
             BLOCK_ENHANCED_PACKET => {
-                let length = u64::from(self.exchange.short(place + 4).load(Ordering::Relaxed));
+                let length = u64::from(self.exchange.short(offset + 4).load(Ordering::Relaxed));
                 (length >= BLOCK_LEAST && length.is_multiple_of(4) && length <= finished)
                     .then_some(length)
                     .ok_or(Broken)
@@ -524,12 +524,12 @@ fn fill(exchange: &mut Mapping, request: &DpdkRequest<'_>, ring_bytes: u64) -> R
         offset_of!(Exchange, filter_length),
         request.filter.len() as u32,
     );
-    for (place, one) in request.filter.iter().enumerate() {
+    for (index, one) in request.filter.iter().enumerate() {
         let instruction = ExchangeInstruction {
             operation: u32::from(one.code) | u32::from(one.jt) << 16 | u32::from(one.jf) << 24,
             k: one.k,
         };
-        let at = offset_of!(Exchange, filter) + size_of::<ExchangeInstruction>() * place;
+        let at = offset_of!(Exchange, filter) + size_of::<ExchangeInstruction>() * index;
         exchange.write(at, &instruction.to_bytes());
     }
     Ok(())

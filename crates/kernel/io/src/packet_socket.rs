@@ -71,11 +71,11 @@ pub fn open(namespace: Option<&Namespace>, request: &PacketRequest<'_>) -> Resul
     let fail = |e| explain(request.name, e);
     let (mut counting, mut refusal) = (None, None);
     let filter = request.filter.unwrap_or_default();
-    let everything = request.places.map(|_| &[][..]);
+    let everything = request.interfaces.map(|_| &[][..]);
     if let Some(block) = filter.block.or(everything) {
         match program::load(request, &filter, block) {
             Ok(loaded) => counting = Some(loaded),
-            Err(error) if filter.classic.is_none() || request.places.is_some() => {
+            Err(error) if filter.classic.is_none() || request.interfaces.is_some() => {
                 return Err(error);
             }
             Err(error) => refusal = Some(error),
@@ -472,7 +472,7 @@ pub struct RingFrame<'a> {
     pub bytes: &'a [u8],
     /// VLAN tag that the kernel removed from the bytes, in its original form.
     pub tag: Option<[u8; 4]>,
-    pub way: PacketType,
+    pub packet_type: PacketType,
     /// Index of the interface, for a socket of several interfaces.
     pub interface: u32,
 }
@@ -611,7 +611,7 @@ impl<'a> Iterator for Frames<'a> {
             original: u32_at(offset_of!(tpacket3_hdr, tp_len)),
             bytes: here.get(start..start + length)?,
             tag,
-            way: PacketType::of(header[PACKET_TYPE]),
+            packet_type: PacketType::of(header[PACKET_TYPE]),
             interface: u32_at(INTERFACE),
         })
     }

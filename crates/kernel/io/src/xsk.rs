@@ -94,23 +94,23 @@ impl XskSender {
         if !self.transmit.has_room() {
             return Ok(None);
         }
-        let Some(place) = self.free.pop() else {
+        let Some(frame) = self.free.pop() else {
             return Ok(None);
         };
-        let start = self.memory.at(place as usize);
+        let start = self.memory.at(frame as usize);
         // SAFETY: the slot lies within the memory and belongs to user space: the kernel gave it back, or never had it.
         let room = unsafe { std::slice::from_raw_parts_mut(start, ROOM) };
         match write(room) {
             Ok(Some(length)) => {
                 self.transmit.put(libc::xdp_desc {
-                    addr: place,
+                    addr: frame,
                     len: length as u32,
                     options: 0,
                 });
                 Ok(Some(length))
             }
             other => {
-                self.free.push(place);
+                self.free.push(frame);
                 other
             }
         }
@@ -504,9 +504,9 @@ impl XskReceiver {
     pub fn drain<E>(&mut self, mut see: impl FnMut(&[u8]) -> Result<(), E>) -> Result<u64, E> {
         let mut count = 0;
         while let Some(frame) = self.received.take() {
-            let (place, length) = (frame.addr as usize, frame.len as usize);
-            if place + length <= self.memory.length() {
-                let start = self.memory.at(place);
+            let (offset, length) = (frame.addr as usize, frame.len as usize);
+            if offset + length <= self.memory.length() {
+                let start = self.memory.at(offset);
                 // SAFETY: the frame lies within the memory, as was just checked, and the kernel does not touch its slot
                 // before it is put into the fill ring again.
                 see(unsafe { std::slice::from_raw_parts(start, length) })?;

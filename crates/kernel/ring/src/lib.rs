@@ -417,8 +417,8 @@ impl Control {
         self.0.wrapping_add(at).cast()
     }
 
-    fn losses_untold<'a>(self, point: usize) -> &'a AtomicU64 {
-        let within = std::mem::offset_of!(PointCounters, losses_untold);
+    fn losses_unreported<'a>(self, point: usize) -> &'a AtomicU64 {
+        let within = std::mem::offset_of!(PointCounters, losses_unreported);
         atomic64(self.point(point).cast::<u8>().wrapping_add(within))
     }
 
@@ -554,10 +554,10 @@ impl RingAccount {
 
 impl Rings {
     /// Clears the unreported losses of a hook point that takes over the counts of another.
-    pub fn forget_untold_losses(&self, point: u32) {
+    pub fn forget_unreported_losses(&self, point: u32) {
         for ring in 0..self.count {
             self.control(ring)
-                .losses_untold(point as usize)
+                .losses_unreported(point as usize)
                 .store(0, Ordering::Relaxed);
         }
     }

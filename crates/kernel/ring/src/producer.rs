@@ -120,7 +120,7 @@ pub struct Producer {
     /// Lower bound of the times of later records.
     horizon: u64,
     /// Losses outside the ring that the next record's drop count has to report.
-    untold: u64,
+    unreported: u64,
 }
 
 impl Producer {
@@ -135,7 +135,7 @@ impl Producer {
                 position: rings.geometry().segment_room() as u64,
                 segment: None,
                 horizon: now,
-                untold: 0,
+                unreported: 0,
             };
             control
                 .last_packet_id()
@@ -173,14 +173,14 @@ impl Producer {
 
     /// Adds packets lost outside the ring to the next record's drop count.
     pub fn tell_lost(&mut self, packets: u64) {
-        self.untold += packets;
+        self.unreported += packets;
     }
 
     /// Counts a packet that was seen but whose bytes could not be read.
     pub fn unreadable(&mut self, point: u32) {
         let account = Counters::of(self.rings.control(self.ring), point);
         account.lost_copy_failed.add(1);
-        account.losses_untold.add(1);
+        account.losses_unreported.add(1);
     }
 
     /// Counts a packet that was seen and is not wanted.
@@ -208,7 +208,7 @@ impl Producer {
             .min(sight.snaplen as usize)
             .min(self.rings.geometry().max_captured() as usize);
         let account = Counters::of(self.rings.control(self.ring), sight.point);
-        let drop_count = account.losses_untold.get() + self.untold;
+        let drop_count = account.losses_unreported.get() + self.unreported;
         let options = options_length(sight, drop_count);
         let size = HEADER + captured.next_multiple_of(4) + options + END;
         if !self.make_room(size) {
@@ -216,14 +216,14 @@ impl Producer {
                 return Noted::LimitReached;
             }
             account.lost_ring_full.add(1);
-            account.losses_untold.add(1);
+            account.losses_unreported.add(1);
             return Noted::Lost;
         }
         if !self.tickets.take() {
             return Noted::LimitReached;
         }
         account.tell_losses();
-        self.untold = 0;
+        self.unreported = 0;
         let words = Words {
             drop_count,
             packet_id: self.next_packet_id(),
@@ -384,8 +384,8 @@ fn put_count(to: &mut [u8], option: u32, count: u64) -> &mut [u8] {
 /// Writes u32 values in the file's byte order, and returns the rest.
 fn put<const N: usize>(to: &mut [u8], words: [u32; N]) -> &mut [u8] {
     let (now, later) = to.split_at_mut(4 * N);
-    for (place, word) in now.chunks_exact_mut(4).zip(words) {
-        place.copy_from_slice(&word.to_le_bytes());
+    for (bytes, word) in now.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
     }
     later
 }
@@ -411,7 +411,7 @@ struct Counters<'a> {
     recorded: Counter<'a>,
     lost_ring_full: Counter<'a>,
     lost_copy_failed: Counter<'a>,
-    losses_untold: Counter<'a>,
+    losses_unreported: Counter<'a>,
     hardware_stamped: Counter<'a>,
     truncated: Counter<'a>,
 }
@@ -431,7 +431,7 @@ impl Counters<'_> {
             recorded: counter(offset_of!(PointCounters, recorded)),
             lost_ring_full: counter(offset_of!(PointCounters, lost_ring_full)),
             lost_copy_failed: counter(offset_of!(PointCounters, lost_copy_failed)),
-            losses_untold: counter(offset_of!(PointCounters, losses_untold)),
+            losses_unreported: counter(offset_of!(PointCounters, losses_unreported)),
             hardware_stamped: counter(offset_of!(PointCounters, hardware_stamped)),
             truncated: counter(offset_of!(PointCounters, truncated)),
         }
@@ -439,8 +439,8 @@ impl Counters<'_> {
 
     /// Marks the unreported losses as reported.
     fn tell_losses(&self) {
-        if self.losses_untold.get() > 0 {
-            self.losses_untold.0.store(0, Ordering::Relaxed);
+        if self.losses_unreported.get() > 0 {
+            self.losses_unreported.0.store(0, Ordering::Relaxed);
         }
     }
 }

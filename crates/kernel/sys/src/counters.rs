@@ -45,8 +45,8 @@ pub fn of_protocols(namespace: &Namespace) -> Result<Counters> {
         }
         let text = fs::read_to_string("/proc/thread-self/net/snmp6").unwrap_or_default();
         counters.extend(text.lines().filter_map(|line| {
-            let mut words = line.split_whitespace();
-            Some((words.next()?.to_owned(), words.next()?.parse().ok()?))
+            let mut fields = line.split_whitespace();
+            Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
         }));
         counters
     })?;

@@ -56,13 +56,13 @@ impl Error {
     /// Creates the error of a failed system call, with the text of its errno as the reason.
     pub fn os(what: impl Into<String>, source: std::io::Error) -> Self {
         let errno = source.raw_os_error();
-        let mut words = source.to_string();
-        if let Some(cut) = words.find(" (os error") {
-            words.truncate(cut);
+        let mut text = source.to_string();
+        if let Some(cut) = text.find(" (os error") {
+            text.truncate(cut);
         }
         Self {
             errno,
-            ..Self::failed(what, words)
+            ..Self::failed(what, text)
         }
     }
 

@@ -166,7 +166,7 @@ fn cannot_lock(path: &Path, error: io::Error) -> Error {
 /// Waits until the lock of an opened file is free; reports its holder after a while, and ends on a signal.
 fn wait_for(file: &File, path: &Path) -> Result<()> {
     let began = Instant::now();
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(()),
@@ -179,8 +179,8 @@ fn wait_for(file: &File, path: &Path) -> Result<()> {
                 format!("interrupted while {}", holder(file)),
             ));
         }
-        if !is_told && began.elapsed() >= SILENCE {
-            is_told = true;
+        if !is_reported && began.elapsed() >= SILENCE {
+            is_reported = true;
             let _ = writeln!(
                 io::stderr().lock(),
                 "trawl: waiting for the lock {}: {}",
@@ -188,7 +188,7 @@ fn wait_for(file: &File, path: &Path) -> Result<()> {
                 holder(file)
             );
         }
-        std::thread::sleep(if is_told { LONG_PAUSE } else { PAUSE });
+        std::thread::sleep(if is_reported { LONG_PAUSE } else { PAUSE });
     }
 }
 
@@ -215,15 +215,15 @@ fn holder(file: &File) -> String {
         return "another process holds it".to_owned();
     };
     let command = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-    let words: Vec<String> = command
+    let arguments: Vec<String> = command
         .split(|byte| *byte == 0)
         .filter(|word| !word.is_empty())
         .map(|word| String::from_utf8_lossy(word).escape_debug().to_string())
         .collect();
-    match words.is_empty() {
+    match arguments.is_empty() {
         // The process has ended, and a child of it still holds the lock.
         true => format!("process {process}, or a child of it, holds it"),
-        false => format!("process {process} ({}) holds it", words.join(" ")),
+        false => format!("process {process} ({}) holds it", arguments.join(" ")),
     }
 }
 
@@ -231,10 +231,10 @@ fn holder(file: &File) -> String {
 fn holder_in(locks: &str, device: u64, inode: u64) -> Option<u32> {
     locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let [_, "FLOCK", _, _, process, place, ..] = fields.as_slice() else {
+        let [_, "FLOCK", _, _, process, file_id, ..] = fields.as_slice() else {
             return None;
         };
-        let mut parts = place.split(':');
+        let mut parts = file_id.split(':');
         let major = u64::from_str_radix(parts.next()?, 16).ok()?;
         let minor = u64::from_str_radix(parts.next()?, 16).ok()?;
         let is_it = (major, minor)
@@ -271,10 +271,10 @@ mod tests {
         let path = path_of(&name).unwrap().expect("root has one");
         let held = Lock::take(Rank::Guard, &name).unwrap();
         assert!(Lock::try_take(Rank::Guard, &name).is_none());
-        let words = holder(held.file.as_ref().unwrap());
+        let text = holder(held.file.as_ref().unwrap());
         assert!(
-            words.starts_with(&format!("process {} (", std::process::id())),
-            "{words}"
+            text.starts_with(&format!("process {} (", std::process::id())),
+            "{text}"
         );
         drop(held);
         assert!(!path.exists());

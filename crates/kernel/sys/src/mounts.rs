@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// A mounted file system, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    pub place: PathBuf,
+    pub mount_point: PathBuf,
     /// Part of the file system that is mounted, as the kernel writes it: `/`, or `net:[4026531840]`.
     pub part: String,
 }
@@ -20,10 +20,10 @@ pub fn of_kind(kind: &str, process: &str) -> Vec<Mount> {
 fn parse(table: &str, kind: &str) -> Vec<Mount> {
     let one = |line: &str| {
         let (before, after) = line.split_once(" - ")?;
-        let mut words = before.split(' ').skip(3);
+        let mut fields = before.split(' ').skip(3);
         let mount = Mount {
-            part: unescape(words.next()?),
-            place: PathBuf::from(unescape(words.next()?)),
+            part: unescape(fields.next()?),
+            mount_point: PathBuf::from(unescape(fields.next()?)),
         };
         (after.split(' ').next()? == kind).then_some(mount)
     };
@@ -55,9 +55,9 @@ mod tests {
                      32 24 0:29 / /mnt/a\\040b rw shared:1 - bpf none rw\n\
                      33 24 0:4 net:[4026532199] /run/netns/red rw shared:2 - nsfs nsfs rw\n\
                      garbage\n";
-        let mount = |part: &str, place: &str| Mount {
+        let mount = |part: &str, mount_point: &str| Mount {
             part: part.to_owned(),
-            place: place.into(),
+            mount_point: mount_point.into(),
         };
         let bpf = [mount("/", "/sys/fs/bpf"), mount("/", "/mnt/a b")];
         assert_eq!(parse(table, "bpf"), bpf);

@@ -27,7 +27,7 @@ pub struct Netlink {
     socket: Socket,
     namespace: Option<Namespace>,
     /// The namespace's name for messages, with a leading blank and brackets; empty for the current one.
-    place: String,
+    scope: String,
 }
 
 impl Netlink {
@@ -41,14 +41,14 @@ impl Netlink {
     }
 
     pub fn open(namespace: Option<&Namespace>) -> Result<Self> {
-        let place = match namespace {
+        let scope = match namespace {
             Some(namespace) => format!(" (namespace {})", namespace.label()),
             None => String::new(),
         };
         Ok(Self {
             socket: Socket::route(namespace)?,
             namespace: namespace.cloned(),
-            place,
+            scope,
         })
     }
 }

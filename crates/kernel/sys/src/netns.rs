@@ -268,7 +268,7 @@ pub fn run_in_scratch<R: Send>(work: impl FnOnce() -> R + Send) -> std::io::Resu
 
 /// Splits `NAMESPACE:NAME`, or `NAME` in the default namespace. Alias interfaces have a colon too (eth0:1), and only a
 /// look-up can distinguish them.
-pub fn split_place<'t>(text: &'t str, default: Option<&'t str>) -> (Option<&'t str>, &'t str) {
+pub fn split_namespace<'t>(text: &'t str, default: Option<&'t str>) -> (Option<&'t str>, &'t str) {
     match text.split_once(':') {
         Some((namespace, name)) => (Some(namespace), name),
         None => (default, text),
@@ -320,7 +320,7 @@ fn on_a_thread<R: Send>(work: impl FnOnce() -> R + Send) -> R {
 pub struct NamespaceSearch {
     found: Vec<Namespace>,
     numbers: HashSet<u64>,
-    ways: vec::IntoIter<FoundBy>,
+    finders: vec::IntoIter<FoundBy>,
     later: array::IntoIter<Among, 4>,
     is_cut_short: bool,
 }
@@ -347,7 +347,7 @@ impl Default for NamespaceSearch {
         Self {
             found: Vec::new(),
             numbers: HashSet::new(),
-            ways: Vec::new().into_iter(),
+            finders: Vec::new().into_iter(),
             later: [Among::Names, Among::Own, Among::Mounts, Among::Processes].into_iter(),
             is_cut_short: false,
         }
@@ -380,18 +380,18 @@ impl NamespaceSearch {
     /// Finds one more; returns false at the end.
     fn goes_on(&mut self) -> bool {
         loop {
-            let Some(way) = self.ways.next() else {
+            let Some(finder) = self.finders.next() else {
                 let Some(among) = self.later.next() else {
                     return false;
                 };
-                self.ways = self
-                    .unless_cut(among.ways())
+                self.finders = self
+                    .unless_cut(among.finders())
                     .unwrap_or_default()
                     .into_iter();
                 continue;
             };
             let is_known = |number| self.numbers.contains(&number);
-            let found = way.go(is_known);
+            let found = finder.go(is_known);
             if let Some(new) = self.unless_cut(found).flatten()
                 && self.numbers.insert(new.identity().1)
             {
@@ -411,7 +411,7 @@ impl NamespaceSearch {
 }
 
 impl Among {
-    fn ways(self) -> Result<Vec<FoundBy>> {
+    fn finders(self) -> Result<Vec<FoundBy>> {
         Ok(match self {
             Self::Names => list().into_iter().map(FoundBy::Name).collect(),
             Self::Own => vec![FoundBy::Own],
@@ -438,7 +438,9 @@ impl FoundBy {
             Self::Name(name) => Namespace::by_name(&name).map(Some),
             Self::Own => Namespace::current().map(Some),
             Self::Mount(mount) => match number(&mount.part) {
-                Some(number) if !is_known(number) => Namespace::from_path(&mount.place).map(Some),
+                Some(number) if !is_known(number) => {
+                    Namespace::from_path(&mount.mount_point).map(Some)
+                }
                 _ => Ok(None),
             },
             Self::Process(id) => {

@@ -45,7 +45,7 @@ pub fn companion(name: &str) -> Result<Option<PathBuf>> {
     // The directory of test programs is one level further down, helpers are in libexec/trawl.
     let found = ["", "../libexec/trawl", "../../bin", ".."]
         .into_iter()
-        .map(|place| directory.join(place).join(name))
+        .map(|relative| directory.join(relative).join(name))
         .find_map(|path| path.canonicalize().ok().filter(|path| path.is_file()));
     if let Some(path) = &found
         && rustix::process::geteuid().is_root()
@@ -146,9 +146,9 @@ fn ticks(process: u32, index: usize) -> f64 {
 
 /// Returns the possible paths of a program, by PATH.
 pub fn in_path(name: &str) -> Vec<std::path::PathBuf> {
-    let places = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&places);
-    places.map(|place| place.join(name)).collect()
+    let directories = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&directories);
+    directories.map(|directory| directory.join(name)).collect()
 }
 
 /// Unblocks all signals in the program that a command starts. A signal that this thread blocks stays blocked in its children,
@@ -213,7 +213,7 @@ pub fn prefer_thread() -> Result<()> {
 }
 
 /// Runs the program that a command starts only while its CPU is idle (SCHED_IDLE): any other process goes first.
-pub fn give_way(command: &mut std::process::Command) -> &mut std::process::Command {
+pub fn lower_priority(command: &mut std::process::Command) -> &mut std::process::Command {
     use std::os::unix::process::CommandExt;
     let idle = || {
         let none = libc::sched_param { sched_priority: 0 };

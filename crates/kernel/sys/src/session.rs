@@ -33,13 +33,13 @@ impl std::str::FromStr for Session {
 
     /// Parses client and server, each an address and a port.
     fn from_str(text: &str) -> Result<Self, ()> {
-        let words: Vec<&str> = text.split_ascii_whitespace().collect();
+        let fields: Vec<&str> = text.split_ascii_whitespace().collect();
         let end = |address: &str, port: &str| {
             // A link-local address is followed by its interface.
             let address: IpAddr = address.split('%').next()?.parse().ok()?;
             Some(SocketAddr::new(address.to_canonical(), port.parse().ok()?))
         };
-        let session = match words[..] {
+        let session = match fields[..] {
             [client, its_port, server, port] => end(client, its_port).zip(end(server, port)),
             _ => None,
         };

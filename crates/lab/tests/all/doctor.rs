@@ -183,7 +183,7 @@ fn attached_program_is_listed_with_its_holder_and_its_hook() {
     let next = returning(-1);
     let tc = LoadOptions::new("red_tc", SCHED_CLS).load(&next).unwrap();
     let _tcx = KernelFeature::Tcx.probe().is_supported().then(|| {
-        let last = link::TcxPlace::Last;
+        let last = link::TcxPosition::Last;
         netns::run_in(&pair.a.namespace, || {
             link::attach_tcx(tc.as_fd(), pair.a.index, ATTACH_TCX_INGRESS, last)
         })

@@ -1,6 +1,6 @@
 //! Block types, option codes and a cheap walk over finished little-endian blocks in a buffer.
 
-use super::options::Options;
+use super::options::OptionList;
 
 pub const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 pub const INTERFACE_DESCRIPTION: u32 = 1;
@@ -259,8 +259,8 @@ impl<'a> EnhancedPacket<'a> {
         self.captured.len()
     }
 
-    pub fn options(&self) -> Options<'a> {
-        Options::new(self.options, self.order)
+    pub fn options(&self) -> OptionList<'a> {
+        OptionList::new(self.options, self.order)
     }
 }
 

@@ -17,12 +17,12 @@ pub struct RawOption<'a> {
 /// Iterator over an option list. It ends at the end mark, at the end of the bytes, or before an option whose length does not fit:
 /// readers differ on those, and the packet itself is intact.
 #[derive(Debug, Clone)]
-pub struct Options<'a> {
+pub struct OptionList<'a> {
     rest: &'a [u8],
     order: ByteOrder,
 }
 
-impl<'a> Options<'a> {
+impl<'a> OptionList<'a> {
     pub fn new(bytes: &'a [u8], order: ByteOrder) -> Self {
         Self { rest: bytes, order }
     }
@@ -33,7 +33,7 @@ impl<'a> Options<'a> {
     }
 }
 
-impl<'a> Iterator for Options<'a> {
+impl<'a> Iterator for OptionList<'a> {
     type Item = RawOption<'a>;
 
     fn next(&mut self) -> Option<RawOption<'a>> {
@@ -55,14 +55,14 @@ pub struct PacketOptions<'a> {
     pub queue: Option<u32>,
     pub packet_id: Option<u64>,
     pub drop_count: Option<u64>,
-    /// First verdict; a file may hold several, see [`Options`] for the others.
+    /// First verdict; a file may hold several, see [`OptionList`] for the others.
     pub verdict: Option<Verdict<'a>>,
     pub comments: Vec<Cow<'a, str>>,
 }
 
 impl<'a> PacketOptions<'a> {
     /// Parses options. Unknown codes and values of a wrong length are skipped.
-    pub fn parse(options: Options<'a>) -> Self {
+    pub fn parse(options: OptionList<'a>) -> Self {
         let order = options.byte_order();
         let number = |value: &[u8]| value.try_into().ok().map(|bytes| order.u32(bytes));
         let long = |value: &[u8]| value.try_into().ok().map(|bytes| order.u64(bytes));
@@ -133,7 +133,7 @@ impl Section {
         const FIXED_LEN: usize = 16;
         let mut section = Self::default();
         let list = body(block).get(FIXED_LEN..).unwrap_or_default();
-        for RawOption { code, value } in Options::new(list, order) {
+        for RawOption { code, value } in OptionList::new(list, order) {
             let text = String::from_utf8_lossy(value).into_owned();
             match code {
                 block::OPT_COMMENT => section.comments.push(text),
@@ -151,7 +151,7 @@ impl Names {
     /// Parses a whole Name Resolution Block, whose records are laid out like options.
     pub fn parse(block: &[u8], order: ByteOrder) -> Self {
         let mut names = Self::default();
-        for RawOption { code, value } in Options::new(body(block), order) {
+        for RawOption { code, value } in OptionList::new(body(block), order) {
             match code {
                 block::NRB_IPV4 if value.len() > 4 => names.ipv4 += 1,
                 block::NRB_IPV6 if value.len() > 16 => names.ipv6 += 1,
@@ -171,7 +171,7 @@ impl InterfaceCounts {
             interface: order.u32_at(body, 0)?,
             ..Self::default()
         };
-        for RawOption { code, value } in Options::new(body.get(FIXED_LEN..)?, order) {
+        for RawOption { code, value } in OptionList::new(body.get(FIXED_LEN..)?, order) {
             let count = value.try_into().ok().map(|bytes| order.u64(bytes));
             match code {
                 block::ISB_IFRECV => counts.received = count,
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn list_may_end_without_a_mark_and_stops_before_a_bad_length() {
         let bytes = [2, 0, 4, 0, 1, 0, 0, 0, 6, 0, 200, 0, 1, 2, 3, 4];
-        let options: Vec<_> = Options::new(&bytes, ByteOrder::Little).collect();
+        let options: Vec<_> = OptionList::new(&bytes, ByteOrder::Little).collect();
         assert_eq!(
             options,
             [RawOption {
@@ -207,7 +207,7 @@ mod tests {
         let bytes = [
             0, 6, 0, 4, 0, 0, 0, 9, 0, 7, 0, 9, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,
         ];
-        let parsed = PacketOptions::parse(Options::new(&bytes, ByteOrder::Big));
+        let parsed = PacketOptions::parse(OptionList::new(&bytes, ByteOrder::Big));
         assert_eq!(parsed.queue, Some(9));
         assert_eq!(parsed.verdict, Some(Verdict::Xdp(1)));
     }
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn value_of_a_wrong_length_is_skipped() {
         let bytes = [6, 0, 2, 0, 9, 9, 0, 0, 7, 0, 2, 0, 2, 1, 0, 0];
-        let parsed = PacketOptions::parse(Options::new(&bytes, ByteOrder::Little));
+        let parsed = PacketOptions::parse(OptionList::new(&bytes, ByteOrder::Little));
         assert_eq!(parsed.queue, None);
         assert_eq!(
             parsed.verdict,

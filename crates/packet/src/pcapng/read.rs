@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::Interface;
 use super::block::{self, ByteOrder, HEADER_LEN, MIN_BLOCK_LEN, TRAILER_LEN, padded};
-use super::options::{Options, RawOption};
+use super::options::{OptionList, RawOption};
 use crate::read::{Found, Input, OptionsAt, ReadError, TimeFlaw};
 
 const SECTION_HEADER_MIN_LEN: usize = MIN_BLOCK_LEN + 16;
@@ -269,7 +269,7 @@ impl Body<'_> {
         };
         let text = |value| Some(String::from_utf8_lossy(value).into_owned());
         let list = self.bytes.get(FIXED_LEN..).unwrap_or_default();
-        for RawOption { code, value } in Options::new(list, self.order) {
+        for RawOption { code, value } in OptionList::new(list, self.order) {
             let long = || value.try_into().ok().map(|bytes| self.order.u64(bytes));
             match code {
                 block::OPT_COMMENT => interface.comments.extend(text(value)),

@@ -398,7 +398,7 @@ mod tests {
         );
         let block = block::blocks(&out).next().unwrap();
         let options =
-            super::super::options::Options::new(&block.body[16..], block::ByteOrder::Little);
+            super::super::options::OptionList::new(&block.body[16..], block::ByteOrder::Little);
         let value = options.last().unwrap().value;
         assert_eq!(value.len(), 65_534);
         assert!(std::str::from_utf8(value).is_ok());

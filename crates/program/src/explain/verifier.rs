@@ -76,7 +76,7 @@ fn end_of_jump(line: &str) -> Option<usize> {
 fn source_line(line: &str) -> Option<String> {
     let line = line.strip_prefix("; ")?;
     Some(match line.rsplit_once(" @ ") {
-        Some((code, place)) => format!("{place} '{}'", code.trim()),
+        Some((code, position)) => format!("{position} '{}'", code.trim()),
         None => format!("the line '{}'", line.trim()),
     })
 }
@@ -103,7 +103,7 @@ fn is_state(line: &str) -> bool {
             !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
         })
     };
-    let begins = |words: &[&str]| words.iter().any(|word| line.starts_with(word));
+    let begins = |phrases: &[&str]| phrases.iter().any(|phrase| line.starts_with(phrase));
     line.starts_with("; ")
         || begins_with_number()
         || begins(&[
@@ -142,7 +142,7 @@ fn is_register_dump(line: &str) -> bool {
 
 /// Returns true for statistics at the log's end.
 fn is_bookkeeping(line: &str) -> bool {
-    let begins = |words: &[&str]| words.iter().any(|word| line.starts_with(word));
+    let begins = |phrases: &[&str]| phrases.iter().any(|phrase| line.starts_with(phrase));
     line.trim().is_empty()
         || begins(&[
             "processed ",
@@ -309,8 +309,8 @@ const MAP: &[(&str, &str)] = &[
 
 /// Returns advice on a message of the verifier.
 pub fn on_verifier(reason: &str) -> Option<&'static str> {
-    let fits = |words: &&[&str]| words.iter().any(|word| reason.contains(word));
-    let found = VERIFIER.iter().find(|(words, _)| fits(words));
+    let fits = |phrases: &&[&str]| phrases.iter().any(|phrase| reason.contains(phrase));
+    let found = VERIFIER.iter().find(|(phrases, _)| fits(phrases));
     found.map(|(_, advice)| *advice)
 }
 

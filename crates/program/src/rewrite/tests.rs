@@ -47,12 +47,12 @@ fn run(code: &[Insn]) -> Option<Trace> {
                 registers[dst] = registers[dst].wrapping_add(one.imm as i64 as u64);
             }
             c if c == op::STX | op::MEM | op::DW => {
-                let place = frames.len() as i64 * 1000 + i64::from(one.off);
-                stack.insert(place, registers[src]);
+                let slot = frames.len() as i64 * 1000 + i64::from(one.off);
+                stack.insert(slot, registers[src]);
             }
             c if c == op::LDX | op::MEM | op::DW => {
-                let place = frames.len() as i64 * 1000 + i64::from(one.off);
-                registers[dst] = *stack.get(&place)?;
+                let slot = frames.len() as i64 * 1000 + i64::from(one.off);
+                registers[dst] = *stack.get(&slot)?;
             }
             CALL if one.src() == PSEUDO_CALL => {
                 let saved = [registers[6], registers[7], registers[8], registers[9]];

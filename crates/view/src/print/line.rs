@@ -79,10 +79,10 @@ impl<'a> Line<'a> {
     }
 
     fn field(&mut self, data: Data<'_>, field: &str) -> Printed {
-        let (form, place) = split(field, b' ');
-        let (place, table) = split(place, b' ');
-        let (place, mask) = split(place, b'&');
-        let (at, shift) = split(place, b'>');
+        let (form, operand) = split(field, b' ');
+        let (operand, table) = split(operand, b' ');
+        let (operand, mask) = split(operand, b'&');
+        let (at, shift) = split(operand, b'>');
         let at = decimal(at);
         match form {
             "ip4" => return data.ip4(at).map(|address| put!(self, "{address}")),

@@ -250,9 +250,9 @@ mod tests {
         });
         let in_templates = text.split("{n").chain(text.split("{f")).filter_map(|rest| {
             let field = rest.split('}').next()?;
-            let mut words = field.split(' ');
-            let is_form = words.next()?.parse::<u8>().is_ok();
-            words.nth(1).filter(|_| is_form).map(str::to_owned)
+            let mut fields = field.split(' ');
+            let is_form = fields.next()?.parse::<u8>().is_ok();
+            fields.nth(1).filter(|_| is_form).map(str::to_owned)
         });
         let mut count = 0;
         for name in called.chain(in_templates) {

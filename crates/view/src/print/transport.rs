@@ -72,7 +72,7 @@ fn datagram(line: &mut Line<'_>, ip: &Ip, ports: (u16, u16), data: Data<'_>) -> 
 }
 
 /// Shows the payload of a datagram whose protocol was given by `-T`.
-fn as_told(line: &mut Line<'_>, datagrams: Datagrams, data: Data<'_>) -> Printed {
+fn as_chosen(line: &mut Line<'_>, datagrams: Datagrams, data: Data<'_>) -> Printed {
     let application = match datagrams {
         Datagrams::Domain => dns::unicast,
         Datagrams::Quic => tls::quic,

@@ -2,7 +2,7 @@
 //! everything else is copied.
 
 use trawl_packet::pcapng::block::{self, ByteOrder, HEADER_LEN, padded};
-use trawl_packet::pcapng::options::{Options, RawOption};
+use trawl_packet::pcapng::options::{OptionList, RawOption};
 
 const TRAILER_LEN: usize = 4;
 const PACKET_FIELDS_LEN: usize = 20;
@@ -211,7 +211,7 @@ fn statistics_numbers(option: RawOption<'_>) -> Option<(usize, usize)> {
 
 fn append_options(out: &mut Vec<u8>, options: &[u8], numbers: Option<Numbers>) {
     let mut any = false;
-    for option in Options::new(options, ByteOrder::Big) {
+    for option in OptionList::new(options, ByteOrder::Big) {
         any = true;
         out.extend_from_slice(&option.code.to_le_bytes());
         out.extend_from_slice(&(option.value.len() as u16).to_le_bytes());

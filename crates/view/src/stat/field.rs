@@ -124,8 +124,8 @@ impl Field {
                 .map(|tcp| trawl_packet::build::flags::text(tcp.flags)),
             Self::Length => Some(packet.original_len.to_string()),
             Self::Interface => packet.interface.map(str::to_owned),
-            Self::Direction => packet.direction.map(|way| {
-                match way {
+            Self::Direction => packet.direction.map(|direction| {
+                match direction {
                     Direction::In => "in",
                     Direction::Out => "out",
                 }

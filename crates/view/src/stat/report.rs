@@ -185,7 +185,7 @@ impl Statistics {
             interfaces: most(
                 self.interfaces
                     .iter()
-                    .map(|((interface, hook), count)| (place(interface, hook), *count)),
+                    .map(|((interface, hook), count)| (row(interface, hook), *count)),
             ),
             verdicts: most(
                 self.verdicts
@@ -194,7 +194,7 @@ impl Statistics {
                         let judged = Interface {
                             verdict: verdict.clone(),
                             reason: reason.clone(),
-                            ..place("", hook)
+                            ..row("", hook)
                         };
                         (judged, *count)
                     }),
@@ -297,7 +297,7 @@ impl Statistics {
     }
 }
 
-fn place(interface: &str, hook: &str) -> Interface {
+fn row(interface: &str, hook: &str) -> Interface {
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     Interface {
         interface: text(interface),
@@ -323,19 +323,19 @@ pub(super) fn counted(entries: impl Iterator<Item = (String, Count)>) -> Vec<Cou
 
 fn most(entries: impl Iterator<Item = (Interface, Count)>) -> Vec<Interface> {
     let mut all: Vec<Interface> = entries
-        .map(|(place, count)| Interface {
+        .map(|(row, count)| Interface {
             packets: count.packets,
             bytes: count.bytes,
-            ..place
+            ..row
         })
         .collect();
     all.sort_by(|a, b| {
-        let name = |place: &Interface| {
+        let name = |row: &Interface| {
             (
-                place.interface.clone(),
-                place.hook.clone(),
-                place.verdict.clone(),
-                place.reason.clone(),
+                row.interface.clone(),
+                row.hook.clone(),
+                row.verdict.clone(),
+                row.reason.clone(),
             )
         };
         b.packets

@@ -48,8 +48,8 @@ impl Report {
                 line("encapsulation", packets);
             }
         }
-        self.places(&mut out, "interfaces", &self.interfaces);
-        self.places(&mut out, "verdicts", &self.verdicts);
+        self.rows(&mut out, "interfaces", &self.interfaces);
+        self.rows(&mut out, "verdicts", &self.verdicts);
         if !self.protocols.is_empty() {
             let _ = writeln!(out, "\nprotocols           packets            bytes");
             for protocol in &self.protocols {
@@ -77,21 +77,16 @@ impl Report {
         out
     }
 
-    fn places(&self, out: &mut String, name: &str, places: &[Interface]) {
-        if places.is_empty() {
+    fn rows(&self, out: &mut String, name: &str, rows: &[Interface]) {
+        if rows.is_empty() {
             return;
         }
         let _ = writeln!(out, "\n{name:<20}packets");
-        for place in places {
-            let parts = [&place.interface, &place.hook, &place.verdict, &place.reason];
-            let words: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
-            let shown = share(place.packets, self.packets);
-            let _ = writeln!(
-                out,
-                "  {:<14}{:>11}  {shown}",
-                words.join(" "),
-                place.packets
-            );
+        for row in rows {
+            let parts = [&row.interface, &row.hook, &row.verdict, &row.reason];
+            let texts: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
+            let shown = share(row.packets, self.packets);
+            let _ = writeln!(out, "  {:<14}{:>11}  {shown}", texts.join(" "), row.packets);
         }
     }
 
@@ -145,7 +140,7 @@ impl Report {
                 flow.packets,
                 flow.bytes,
                 flow.retransmissions,
-                flow.words()
+                flow.label()
             );
         }
         others(out, "flows", self.other_flows);
@@ -205,7 +200,7 @@ impl Figures {
 
 impl Flow {
     /// Returns `10.0.0.1.1234 > 10.0.0.2.80 tcp`.
-    pub fn words(&self) -> String {
+    pub fn label(&self) -> String {
         let protocol = match self.protocol {
             1 => "icmp".to_owned(),
             6 => "tcp".to_owned(),
@@ -297,7 +292,7 @@ impl FileReport {
             line("secrets", self.decryption_secrets.to_string());
         }
         for (index, interface) in self.interfaces.iter().enumerate() {
-            line(&format!("interface {index}"), interface.words());
+            line(&format!("interface {index}"), interface.details());
         }
         if let Some(error) = &self.facts.error {
             line("read until", error.clone());
@@ -307,13 +302,13 @@ impl FileReport {
 }
 
 impl InterfaceReport {
-    fn words(&self) -> String {
+    fn details(&self) -> String {
         let text = |name: &str, value: &Option<String>| {
             let value = value.as_deref()?;
             Some(format!("{name}{}", value.escape_debug()))
         };
         let number = |value: Option<u64>, name: &str| Some(format!("{} {name}", value?));
-        let mut words = vec![
+        let mut parts = vec![
             text("", &self.name),
             text("", &self.description),
             Some(self.encapsulation.clone()),
@@ -332,8 +327,8 @@ impl InterfaceReport {
             number(self.dropped, "dropped"),
         ];
         let comments = self.comments.iter().cloned().map(Some);
-        words.extend(comments.map(|comment| text("comment ", &comment)));
-        words.into_iter().flatten().collect::<Vec<_>>().join("; ")
+        parts.extend(comments.map(|comment| text("comment ", &comment)));
+        parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 }
 

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 
-use trawl_bpf::link::{self, TcxPlace};
+use trawl_bpf::link::{self, TcxPosition};
 use trawl_bpf::probe::KernelFeature;
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_ebpf::op;
@@ -247,7 +247,7 @@ pub fn shoots(station: &Station, side: u32) -> Option<OwnedFd> {
     };
     let program = program::load(&shoot, &options).expect("a program of two instructions");
     let link = run_in(&station.namespace, || {
-        link::attach_tcx(program.as_fd(), station.index, side, TcxPlace::First)
+        link::attach_tcx(program.as_fd(), station.index, side, TcxPosition::First)
     });
     Some(link.expect("a namespace").expect("a link"))
 }

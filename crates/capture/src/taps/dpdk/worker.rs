@@ -247,7 +247,7 @@ impl Worker {
         }
         if self.helper.is_gone() && !self.blocks.is_done() {
             self.state.killed.store(true, Ordering::Relaxed);
-            let said = self.helper.last_words();
+            let said = self.helper.last_message();
             self.failure.set(ReadFailure::HelperKilled { said });
         }
     }

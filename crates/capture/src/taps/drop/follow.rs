@@ -8,7 +8,7 @@ use trawl_bpf::layout::drop::{
     STEP_QDISC_IN, STEP_QDISC_OUT, STEP_QUEUED, STEP_READ, STEP_RECEIVED, STEP_SOCKET,
     STEP_TC_EGRESS, STEP_TC_INGRESS, STEP_TRANSMITTED,
 };
-use trawl_bpf::link::{self, TcxPlace};
+use trawl_bpf::link::{self, TcxPosition};
 use trawl_bpf::program::{self, LoadOptions};
 use trawl_bpf::{kernel_types, map, object};
 use trawl_ebpf::Insn;
@@ -320,7 +320,12 @@ fn traffic_control(along: &Along, steps: &Steps<'_>, attached: &mut Vec<Loaded>)
         let mut links = Vec::new();
         for site in &along.interfaces {
             let link = run_maybe_in(site.namespace.as_ref(), || {
-                link::attach_tcx(loaded.as_fd(), site.interface.index, side, TcxPlace::First)
+                link::attach_tcx(
+                    loaded.as_fd(),
+                    site.interface.index,
+                    side,
+                    TcxPosition::First,
+                )
             })?;
             match link {
                 Ok(link) => links.push(link),

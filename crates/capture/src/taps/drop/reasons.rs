@@ -215,8 +215,8 @@ mod tests {
         let list = ["queue_purge", "SKB_DROP_REASON_NOT_SPECIFIED", "131074"].map(str::to_owned);
         assert_eq!(reasons().parse(&list).unwrap(), [104, 2, 131_074]);
         let wrong = reasons().parse(&["queue_purged".to_owned(), "NO_SUCH".to_owned()]);
-        let told = wrong.unwrap_err().to_string();
-        assert!(told.contains("queue_purged") && told.contains("it has QUEUE_PURGE"));
+        let message = wrong.unwrap_err().to_string();
+        assert!(message.contains("queue_purged") && message.contains("it has QUEUE_PURGE"));
         assert_eq!(reasons().name(2), "NOT_SPECIFIED");
         assert_eq!(reasons().name(3), "3");
     }

@@ -165,7 +165,7 @@ impl DropConverter {
         added
     }
 
-    fn put_into_words(&mut self, block: &Block<'_>) {
+    fn convert(&mut self, block: &Block<'_>) {
         let Some(packet) = block
             .enhanced_packet()
             .filter(|packet| packet.interface_id == self.point)
@@ -272,7 +272,7 @@ impl DropConverter {
         let at = location(&mut self.locations, &self.symbols, note.location);
         // Writing to a String cannot fail.
         let _ = match more {
-            More::Step(step) => step_in_words(&mut self.comment, step, reason, note.location, at),
+            More::Step(step) => describe_step(&mut self.comment, step, reason, note.location, at),
             _ => write!(self.comment, "drop={reason} at={at}"),
         };
         if note.netns != 0 {
@@ -333,7 +333,7 @@ impl DropConverter {
     }
 }
 
-fn step_in_words(
+fn describe_step(
     comment: &mut String,
     step: &FollowNote,
     reason: &str,
@@ -403,7 +403,7 @@ impl Stage for DropConverter {
     fn push(&mut self, pushed: Blocks<'_>, next: &mut dyn Writer) -> Result<Pressure> {
         self.out.clear();
         for block in blocks(pushed.bytes()) {
-            self.put_into_words(&block);
+            self.convert(&block);
         }
         next.write(Blocks::Bytes(&self.out))
     }

@@ -22,7 +22,7 @@ use crate::taps::threads::Threads;
 pub(crate) struct GroupKey {
     pub namespace: u32,
     /// True for wanted received, and wanted sent packets.
-    pub ways: (bool, bool),
+    pub directions: (bool, bool),
     pub netmask: Option<Ipv4Addr>,
 }
 

@@ -281,7 +281,7 @@ impl Recorder {
             },
             time: frame.time,
             hardware_stamped: frame.hardware_time,
-            flags: meta.flags.then(|| flags(frame.way)),
+            flags: meta.flags.then(|| flags(frame.packet_type)),
             identified: meta.id,
             queue,
             original: frame.original + tag.len() as u32,
@@ -291,8 +291,8 @@ impl Recorder {
     }
 }
 
-fn flags(way: PacketType) -> u32 {
-    match way {
+fn flags(packet_type: PacketType) -> u32 {
+    match packet_type {
         PacketType::ToUs => DIRECTION_INBOUND | UNICAST,
         PacketType::ToGroup => DIRECTION_INBOUND | MULTICAST,
         PacketType::ToAll => DIRECTION_INBOUND | BROADCAST,

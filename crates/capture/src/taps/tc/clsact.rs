@@ -17,7 +17,7 @@ use crate::capture_site::CaptureSite;
 #[derive(Debug)]
 pub(super) struct ClsactFilter {
     namespace: Option<Namespace>,
-    place: FilterHandle,
+    handle: FilterHandle,
     program: OwnedFd,
     name: String,
     made_qdisc: bool,
@@ -33,9 +33,9 @@ impl ClsactFilter {
         warden: &mut Warden,
     ) -> Result<Self> {
         let namespace = &site.namespace;
-        Self::install(site, side, program, name, |place, made_qdisc| {
-            let qdisc = made_qdisc.then(|| remove_later(namespace, Kept::Qdisc(place.interface)));
-            let filter = remove_later(namespace, Kept::Filter(place));
+        Self::install(site, side, program, name, |handle, made_qdisc| {
+            let qdisc = made_qdisc.then(|| remove_later(namespace, Kept::Qdisc(handle.interface)));
+            let filter = remove_later(namespace, Kept::Filter(handle));
             warden.watch(qdisc.into_iter().chain([filter]))
         })
     }
@@ -62,20 +62,20 @@ impl ClsactFilter {
         let mut netlink = Netlink::open(namespace.as_ref())?;
         let made_qdisc =
             !netlink.has_clsact(interface)? || came_with_trawl(&mut netlink, interface)?;
-        let place = FilterHandle {
+        let handle = FilterHandle {
             interface,
             direction: side,
             priority: free_priority(&mut netlink, interface, side)?,
             handle: 1,
         };
-        before(place, made_qdisc)?;
+        before(handle, made_qdisc)?;
         netlink.add_clsact(interface)?;
         let mark = if made_qdisc { QDISC_MARK } else { "" };
         let name = format!("{name}{mark}");
-        netlink.add_filter(place, program.as_fd(), &name)?;
+        netlink.add_filter(handle, program.as_fd(), &name)?;
         Ok(Self {
             namespace,
-            place,
+            handle,
             program: warden::hold(program.as_fd())?,
             name,
             made_qdisc,
@@ -84,32 +84,33 @@ impl ClsactFilter {
 
     /// Adds the filter again if it was deleted, with the qdisc or alone; returns true if so.
     pub(super) fn put_back(&mut self, warden: &mut Warden) -> Result<bool> {
-        let interface = self.place.interface;
+        let interface = self.handle.interface;
         let own = program::id(&self.program).ok();
         let mut netlink = Netlink::open(self.namespace.as_ref())?;
         let has_qdisc = netlink.has_clsact(interface)?;
         if has_qdisc {
-            let filters = netlink.filters(interface, self.place.direction)?;
-            let taken = filters.iter().find(|one| one.place == self.place);
+            let filters = netlink.filters(interface, self.handle.direction)?;
+            let taken = filters.iter().find(|one| one.handle == self.handle);
             if taken.is_some_and(|one| one.program_id == own) {
                 return Ok(false);
             }
             if taken.is_some() {
-                self.place.priority = free_priority(&mut netlink, interface, self.place.direction)?;
-                warden.watch([remove_later(&self.namespace, Kept::Filter(self.place))])?;
+                self.handle.priority =
+                    free_priority(&mut netlink, interface, self.handle.direction)?;
+                warden.watch([remove_later(&self.namespace, Kept::Filter(self.handle))])?;
             }
         } else if !self.made_qdisc {
             self.made_qdisc = true;
             warden.watch([remove_later(&self.namespace, Kept::Qdisc(interface))])?;
         }
         netlink.add_clsact(interface)?;
-        netlink.add_filter(self.place, self.program.as_fd(), &self.name)?;
+        netlink.add_filter(self.handle, self.program.as_fd(), &self.name)?;
         Ok(true)
     }
 
     pub(super) fn remove(self) -> Result<()> {
         let mut netlink = Netlink::open(self.namespace.as_ref())?;
-        match netlink.del_filter(self.place) {
+        match netlink.del_filter(self.handle) {
             // The warden or another process has removed it.
             Err(error)
                 if matches!(
@@ -119,7 +120,7 @@ impl ClsactFilter {
             removed => removed?,
         }
         if self.made_qdisc {
-            netlink.del_unused_clsact(self.place.interface)
+            netlink.del_unused_clsact(self.handle.interface)
         } else {
             Ok(())
         }
@@ -149,7 +150,7 @@ impl Undo for Remove {
     fn undo(&self) -> Result<()> {
         let mut netlink = Netlink::open(self.namespace.as_ref())?;
         match self.kept {
-            Kept::Filter(place) => netlink.del_filter(place),
+            Kept::Filter(handle) => netlink.del_filter(handle),
             Kept::Qdisc(interface) => netlink.del_unused_clsact(interface),
         }
     }
@@ -190,7 +191,7 @@ fn free_priority(netlink: &mut Netlink, interface: u32, side: Side) -> Result<u1
         true => netlink
             .filters(interface, side)?
             .iter()
-            .map(|filter| filter.place.priority)
+            .map(|filter| filter.handle.priority)
             .collect(),
         false => Vec::new(),
     };
@@ -247,7 +248,7 @@ impl FiltersOf {
                 for filter in filters {
                     if filter.program_id == Some(self.program) {
                         // A filter that cannot be deleted does not keep the others.
-                        let _ = netlink.del_filter(filter.place);
+                        let _ = netlink.del_filter(filter.handle);
                         came_with_qdisc |= filter.name.ends_with(QDISC_MARK);
                     }
                 }

@@ -230,7 +230,7 @@ mod tests {
     use crate::assembly::HostFeatures;
     use crate::filter::Filter;
     use crate::options::Memory;
-    use trawl_packet::verdict;
+    use trawl_packet::verdict::{VerdictKind, VerdictSet};
 
     fn options(filter: Option<&str>) -> CaptureOptions {
         CaptureOptions {
@@ -262,7 +262,7 @@ mod tests {
             (Some(filter), Some("drop")),
         ] {
             let mut options = options(filter);
-            let set = |text| verdict::Set::parse(verdict::Kind::Xdp, text).expect("a verdict");
+            let set = |text| VerdictSet::parse(VerdictKind::Xdp, text).expect("a verdict");
             options.verdicts = verdicts.map(set);
             let mut assembly = Assembly::new(&options, host.clone(), 1).expect("memory");
             let plan = TracePlan::new(&mut assembly, &site, verdicts.is_none()).expect("a plan");

@@ -88,7 +88,7 @@ impl HostReport {
         }
     }
 
-    fn words(&self) -> String {
+    fn sentence(&self) -> String {
         let counts = match &self.counts {
             Some(counts) => counts.to_string(),
             None => format!(
@@ -132,7 +132,7 @@ pub(super) fn tell(reports: &[HostReport], summary: Option<File>) -> Result<bool
         .filter(|report| report.counts.is_none())
         .count();
     for report in reports {
-        terminal::say(&report.words());
+        terminal::say(&report.sentence());
         if let Some(error) = &report.error {
             terminal::say(&format!("{}: {error}", report.host));
         }

@@ -52,14 +52,14 @@ pub(super) struct Far {
     child: Child,
     /// While it is open, trawl keeps running on the host: it ends when this end is closed, however that happens.
     stdin: Option<ChildStdin>,
-    told: Arc<Mutex<Told>>,
+    messages: Arc<Mutex<Messages>>,
     listener: Option<JoinHandle<()>>,
     error: Option<String>,
 }
 
 /// HostState read from a host's standard error.
 #[derive(Debug, Default)]
-struct Told {
+struct Messages {
     /// Times of the unanswered clock queries, by the wall clock here.
     asked: VecDeque<u64>,
     clock: Option<Clock>,
@@ -68,8 +68,8 @@ struct Told {
     notices: Vec<Event>,
 }
 
-fn of(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
-    told.lock()
+fn of(messages: &Mutex<Messages>) -> MutexGuard<'_, Messages> {
+    messages.lock()
 }
 
 impl Far {
@@ -96,20 +96,20 @@ impl Far {
             })?;
         let (sender, receiver) = sync_channel(PIECES);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let told = Arc::new(Mutex::new(Told::default()));
+        let messages = Arc::new(Mutex::new(Messages::default()));
         if let Some(stdout) = stdout {
             let wake = wake.clone();
             std::thread::spawn(move || carry(stdout, &sender, &wake));
         }
         let listener = stderr.map(|stderr| {
-            let (told, name) = (Arc::clone(&told), name.clone());
+            let (messages, name) = (Arc::clone(&messages), name.clone());
             std::thread::spawn(move || {
-                let say = |notice: Option<&Event>, words: &str| match notice {
+                let say = |notice: Option<&Event>, text: &str| match notice {
                     _ if quiet => {}
-                    Some(notice) if json => json::notice(Some(&name), notice, words),
-                    _ => terminal::say(&format!("{name}: {words}")),
+                    Some(notice) if json => json::notice(Some(&name), notice, text),
+                    _ => terminal::say(&format!("{name}: {text}")),
                 };
-                listen(stderr, &say, &told);
+                listen(stderr, &say, &messages);
             })
         });
         Ok(Self {
@@ -126,7 +126,7 @@ impl Far {
             }),
             stdin: child.stdin.take(),
             child,
-            told,
+            messages,
             listener,
             error: None,
         })
@@ -178,12 +178,12 @@ impl Far {
 
     /// Returns the offset of the host's clock from the local one.
     pub fn clock_offset(&self) -> i64 {
-        of(&self.told).clock.map_or(0, |clock| clock.offset_ns)
+        of(&self.messages).clock.map_or(0, |clock| clock.offset_ns)
     }
 
     pub fn ask_for_clock(&mut self) {
         if let Some(stdin) = &mut self.stdin {
-            of(&self.told).asked.push_back(clock::wall());
+            of(&self.messages).asked.push_back(clock::wall());
             if stdin
                 .write_all(b"time\n")
                 .and_then(|()| stdin.flush())
@@ -213,10 +213,10 @@ impl Far {
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
         }
-        let told = std::mem::take(&mut *of(&self.told));
+        let messages = std::mem::take(&mut *of(&self.messages));
         let failed = !status.as_ref().is_ok_and(|status| status.success());
         let said = || {
-            let said = told.last.clone();
+            let said = messages.last.clone();
             said.unwrap_or_else(|| match &status {
                 Ok(status) => format!("ssh ended with {status}"),
                 Err(error) => error.to_string(),
@@ -226,9 +226,9 @@ impl Far {
         HostReport::new(
             self.name,
             (!self.stored).then_some((self.received, self.unwanted)),
-            told.clock,
-            told.summary,
-            told.notices,
+            messages.clock,
+            messages.summary,
+            messages.notices,
             error,
         )
     }
@@ -301,7 +301,7 @@ fn carry(mut stdout: impl Read, sender: &SyncSender<Vec<u8>>, wake: &Wake) {
 }
 
 /// Reads a host's standard error, and forwards the messages for people.
-fn listen(stderr: impl Read, say: &dyn Fn(Option<&Event>, &str), told: &Mutex<Told>) {
+fn listen(stderr: impl Read, say: &dyn Fn(Option<&Event>, &str), messages: &Mutex<Messages>) {
     for line in BufReader::new(stderr)
         .split(b'\n')
         .map_while(io::Result::ok)
@@ -310,26 +310,26 @@ fn listen(stderr: impl Read, say: &dyn Fn(Option<&Event>, &str), told: &Mutex<To
         let line = line.trim_end_matches('\r');
         if let Some(there) = line.strip_prefix(TIME) {
             let now = clock::wall();
-            let mut told = of(told);
-            if let (Some(asked), Ok(there)) = (told.asked.pop_front(), there.parse()) {
+            let mut messages = of(messages);
+            if let (Some(asked), Ok(there)) = (messages.asked.pop_front(), there.parse()) {
                 let found = Clock::between(asked, now, there);
-                told.clock = Some(told.clock.map_or(found, |known| known.or_better(found)));
+                messages.clock = Some(messages.clock.map_or(found, |known| known.or_better(found)));
             }
         } else if let Some(account) = line.strip_prefix(ACCOUNT) {
-            of(told).summary = serde_json::from_str(account).ok();
+            of(messages).summary = serde_json::from_str(account).ok();
         } else if let Ok(said) = serde_json::from_str::<Said<Event>>(line) {
             let text = said.notice.to_string();
             say(Some(&said.notice), &text);
-            let mut told = of(told);
-            told.notices.push(said.notice);
-            told.last = Some(text);
+            let mut messages = of(messages);
+            messages.notices.push(said.notice);
+            messages.last = Some(text);
         } else {
-            let words = line.strip_prefix("trawl: ").unwrap_or(line);
+            let text = line.strip_prefix("trawl: ").unwrap_or(line);
             // Its summary is printed with the others'.
-            let is_account = words.contains(" seen, ") && words.contains(" filtered out, ");
-            if !is_account && !words.is_empty() {
-                of(told).last = Some(words.to_owned());
-                say(None, words);
+            let is_account = text.contains(" seen, ") && text.contains(" filtered out, ");
+            if !is_account && !text.is_empty() {
+                of(messages).last = Some(text.to_owned());
+                say(None, text);
             }
         }
     }

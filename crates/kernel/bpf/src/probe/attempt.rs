@@ -9,7 +9,7 @@ use trawl_ebpf::{Insn, helper, op};
 use trawl_sys::{netns, socket_option};
 
 use super::ProbeAnswer;
-use crate::link::{TcxPlace, attach_raw_tracepoint, attach_tcx, attach_tracing, attach_xdp};
+use crate::link::{TcxPosition, attach_raw_tracepoint, attach_tcx, attach_tracing, attach_xdp};
 use crate::program::{
     EXTENSION, LoadOptions, RAW_TRACEPOINT, SCHED_CLS, TRACING, Traced, Types, XDP, returning,
 };
@@ -152,7 +152,7 @@ pub fn tcx_link() -> ProbeAnswer {
             program.as_fd(),
             LOOPBACK,
             libbpf_sys::BPF_TCX_INGRESS,
-            TcxPlace::Last,
+            TcxPosition::Last,
         )
     })
 }

@@ -25,7 +25,7 @@ pub struct PacketRequest<'a> {
     pub filter: Option<Filter<'a>>,
     /// Table of `InterfaceKey` and `InterfacePlace`: packets of those interfaces are wanted, and rejections count at their
     /// points. The sockets are then bound to no interface.
-    pub places: Option<BorrowedFd<'a>>,
+    pub interfaces: Option<BorrowedFd<'a>>,
 }
 
 /// A queue that receives or sends the wanted packets.

@@ -16,13 +16,13 @@ use super::filter::{Filter, PacketQueue, PacketRequest};
 /// Stack space of the filter's block: SCRATCH_SIZE of crates/filter.
 const SCRATCH: i32 = 256;
 /// Number of counters, a cache line each, so that CPUs do not contend for them. On machines with more CPUs, some share one.
-const PLACES: i32 = 64;
-const PLACE_SIZE_LOG2: i32 = 6;
-const COUNTS_SIZE: usize = (PLACES as usize) << PLACE_SIZE_LOG2;
+const SLOTS: i32 = 64;
+const SLOT_SIZE_LOG2: i32 = 6;
+const COUNTS_SIZE: usize = (SLOTS as usize) << SLOT_SIZE_LOG2;
 /// Number of rows for a program of several interfaces, each with a count for each point. More CPUs share one here.
-const WIDE_PLACES: i32 = 16;
-const WIDE_PLACE_SIZE_LOG2: i32 = (RING_MAX_POINTS * 8).ilog2() as i32;
-const WIDE_COUNTS_SIZE: usize = (WIDE_PLACES as usize) << WIDE_PLACE_SIZE_LOG2;
+const WIDE_SLOTS: i32 = 16;
+const WIDE_SLOT_SIZE_LOG2: i32 = (RING_MAX_POINTS * 8).ilog2() as i32;
+const WIDE_COUNTS_SIZE: usize = (WIDE_SLOTS as usize) << WIDE_SLOT_SIZE_LOG2;
 /// Stack offsets below the filter's part: the interface to look up, and its point.
 const KEY: i32 = -SCRATCH - 16;
 const POINT: i16 = (-SCRATCH - 8) as i16;
@@ -44,19 +44,19 @@ pub struct Rejected {
 
 impl Rejected {
     pub fn count(&self) -> u64 {
-        self.sum((0..PLACES as usize).map(|place| place << PLACE_SIZE_LOG2))
+        self.sum((0..SLOTS as usize).map(|slot| slot << SLOT_SIZE_LOG2))
     }
 
     /// Returns the count of one point of a program for several interfaces.
     pub fn count_at(&self, point: u32) -> u64 {
         let within = size_of::<u64>() * (point as usize % RING_MAX_POINTS);
-        self.sum((0..WIDE_PLACES as usize).map(|place| (place << WIDE_PLACE_SIZE_LOG2) + within))
+        self.sum((0..WIDE_SLOTS as usize).map(|slot| (slot << WIDE_SLOT_SIZE_LOG2) + within))
     }
 
-    fn sum(&self, places: impl Iterator<Item = usize>) -> u64 {
-        places
-            .map(|place| {
-                let at = self.counts.at(place);
+    fn sum(&self, slots: impl Iterator<Item = usize>) -> u64 {
+        slots
+            .map(|slot| {
+                let at = self.counts.at(slot);
                 // SAFETY: the counter lies within the mapping, aligned to eight bytes; programs change it atomically.
                 unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Relaxed)
             })
@@ -70,7 +70,7 @@ pub fn load(
     filter: &Filter<'_>,
     block: &[Insn],
 ) -> Result<(OwnedFd, Rejected)> {
-    let size = match request.places {
+    let size = match request.interfaces {
         Some(_) => WIDE_COUNTS_SIZE,
         None => COUNTS_SIZE,
     };
@@ -118,10 +118,10 @@ fn instructions(
             op::exit(),
         ]);
     }
-    if let Some(table) = request.places {
+    if let Some(table) = request.interfaces {
         program.extend(point_of_interface(table.as_raw_fd()));
     }
-    let reject = count_and_reject(map, request.places.is_some());
+    let reject = count_and_reject(map, request.interfaces.is_some());
     let length = reject.len() as i16;
     if let Some(queue) = filter.queue {
         program.extend(queue_of_packet(queue));
@@ -184,13 +184,13 @@ fn point_of_interface(table: i32) -> Vec<Insn> {
 
 fn count_and_reject(map: i32, by_point: bool) -> Vec<Insn> {
     let [address, upper_half] = op::load_immediate(op::MAP_VALUE, R1, map);
-    let (places, size) = match by_point {
-        true => (WIDE_PLACES, WIDE_PLACE_SIZE_LOG2),
-        false => (PLACES, PLACE_SIZE_LOG2),
+    let (slots, size) = match by_point {
+        true => (WIDE_SLOTS, WIDE_SLOT_SIZE_LOG2),
+        false => (SLOTS, SLOT_SIZE_LOG2),
     };
     let mut count = vec![
         op::call(helper::GET_SMP_PROCESSOR_ID),
-        op::alu_imm(op::AND, R0, places - 1),
+        op::alu_imm(op::AND, R0, slots - 1),
         op::alu_imm(op::LSH, R0, size),
         address,
         upper_half,

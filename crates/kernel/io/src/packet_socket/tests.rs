@@ -88,7 +88,7 @@ fn request(interface: u32) -> PacketRequest<'static> {
         sent: true,
         hardware_time: false,
         filter: None,
-        places: None,
+        interfaces: None,
     }
 }
 
@@ -407,7 +407,7 @@ fn packets_without_a_link_layer_begin_at_the_network_header() {
             continue;
         };
         let ipv4 = block.frames().filter(|frame| frame.bytes[0] == 0x45);
-        seen.extend(ipv4.map(|frame| (frame.way, frame.bytes[9], frame.original)));
+        seen.extend(ipv4.map(|frame| (frame.packet_type, frame.bytes[9], frame.original)));
     }
     assert_eq!(
         seen,

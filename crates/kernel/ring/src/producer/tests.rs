@@ -274,8 +274,8 @@ fn losses_elsewhere_are_reported_once() {
     record(&mut producer, 1);
     record(&mut producer, 2);
     read_all(&mut consumer, &mut seen);
-    let told: Vec<u64> = seen.iter().map(|one| one.drop_count).collect();
-    assert_eq!(told, [0, 13, 0]);
+    let counts: Vec<u64> = seen.iter().map(|one| one.drop_count).collect();
+    assert_eq!(counts, [0, 13, 0]);
     let account = rings.account(POINT);
     assert_eq!(
         (account.seen, account.recorded, account.lost_copy_failed),

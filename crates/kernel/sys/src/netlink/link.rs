@@ -286,7 +286,7 @@ impl Netlink {
         let replies = self
             .socket
             .dump(|| link_request(libc::RTM_GETLINK, 0))
-            .map_err(|r| r.about(format!("cannot list interfaces{}", self.place)))?;
+            .map_err(|r| r.about(format!("cannot list interfaces{}", self.scope)))?;
         Ok(parse_links(&replies))
     }
 
@@ -326,13 +326,13 @@ impl Netlink {
                 errno: libc::ENODEV,
                 ..
             }) => Ok(None),
-            Err(refusal) => Err(refusal.about(format!("cannot look up {}{}", what(), self.place))),
+            Err(refusal) => Err(refusal.about(format!("cannot look up {}{}", what(), self.scope))),
         }
     }
 
     fn no_such_interface(&mut self, name: &str) -> Error {
         let error = Error::failed(
-            format!("interface {name}{}", self.place),
+            format!("interface {name}{}", self.scope),
             "it does not exist",
         );
         match self.links() {
@@ -424,7 +424,7 @@ impl Netlink {
         self.socket.change(request).map_err(|r| {
             r.about(format!(
                 "cannot {verb} interface number {index}{}",
-                self.place
+                self.scope
             ))
         })
     }

@@ -188,7 +188,7 @@ impl Netlink {
                     format!(
                         "interface {}{} is not ready",
                         monitor.link(index).map_or("", |link| &link.name),
-                        self.place
+                        self.scope
                     ),
                     format!("it does not send {} s after it went up", patience.as_secs()),
                 )

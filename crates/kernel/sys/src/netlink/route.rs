@@ -95,7 +95,7 @@ pub fn carriers(mut found: HashSet<u32>, links: &[LinkRecord]) -> HashSet<u32> {
 
 impl Netlink {
     /// Looks up the route to an address, by that interface if one is given; `None` if no route exists.
-    pub fn way_to(&mut self, address: IpAddr, interface: Option<u32>) -> Result<Option<NextHop>> {
+    pub fn next_hop(&mut self, address: IpAddr, interface: Option<u32>) -> Result<Option<NextHop>> {
         let bytes = octets(address);
         let mut header = [0; ROUTE_HEADER];
         header[0] = family(address);
@@ -115,7 +115,7 @@ impl Netlink {
                 return Err(refusal.about(format!("cannot look up the route to {address}")));
             }
         };
-        let mut way = NextHop {
+        let mut hop = NextHop {
             interface: 0,
             gateway: None,
             source: None,
@@ -123,15 +123,15 @@ impl Netlink {
         };
         for (kind, value) in attributes(reply.payload.get(ROUTE_HEADER..).unwrap_or(&[])) {
             match kind {
-                RTA_OIF => way.interface = read_u32(value, 0).unwrap_or(0),
-                RTA_GATEWAY => way.gateway = read_address(value),
+                RTA_OIF => hop.interface = read_u32(value, 0).unwrap_or(0),
+                RTA_GATEWAY => hop.gateway = read_address(value),
                 // An IPv6 gateway of an IPv4 route: family, then address.
-                RTA_VIA => way.gateway = read_address(value.get(2..).unwrap_or(&[])),
-                RTA_PREFSRC => way.source = read_address(value),
+                RTA_VIA => hop.gateway = read_address(value.get(2..).unwrap_or(&[])),
+                RTA_PREFSRC => hop.source = read_address(value),
                 _ => {}
             }
         }
-        Ok((way.interface != 0).then_some(way))
+        Ok((hop.interface != 0).then_some(hop))
     }
 
     /// Returns the neighbours of an interface whose addresses are known.
@@ -241,7 +241,7 @@ impl Netlink {
         let link = self.find_link_by_index(interface)?;
         let name = link.map_or_else(|| format!("number {interface}"), |link| link.name);
         Err(Error::failed(
-            format!("the MAC address of {address} on {name}{}", self.place),
+            format!("the MAC address of {address} on {name}{}", self.scope),
             "the kernel does not know it, and no neighbour answered",
         )
         .fix("give --dst-mac"))
@@ -379,7 +379,7 @@ impl Netlink {
                     patience.as_secs()
                 );
                 return Err(
-                    Error::failed(format!("address {address}{}", self.place), why)
+                    Error::failed(format!("address {address}{}", self.scope), why)
                         .fix("is the interface up?"),
                 );
             }
@@ -410,7 +410,7 @@ impl Netlink {
         let replies = self
             .socket
             .dump(|| NetlinkRequest::new(libc::RTM_GETADDR, 0).family_header(&header))
-            .map_err(|r| r.about(format!("cannot list addresses{}", self.place)))?;
+            .map_err(|r| r.about(format!("cannot list addresses{}", self.scope)))?;
         let wanted = octets(address);
         let has_it = |payload: &[u8]| {
             let attributes = payload.get(ADDRESS_HEADER..).unwrap_or_default();
@@ -442,7 +442,7 @@ impl Netlink {
             }
             Err(refusal) => Err(refusal.about(format!(
                 "cannot look up the route to {address}{}",
-                self.place
+                self.scope
             ))),
         }
     }
@@ -450,7 +450,7 @@ impl Netlink {
     fn put(&mut self, request: NetlinkRequest, what: impl Fn() -> String) -> Result<()> {
         self.socket
             .change(request)
-            .map_err(|r| r.about(format!("{}{}", what(), self.place)))
+            .map_err(|r| r.about(format!("{}{}", what(), self.scope)))
     }
 }
 

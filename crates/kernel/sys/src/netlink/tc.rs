@@ -54,7 +54,7 @@ pub struct FilterHandle {
 /// A bpf filter found on an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    pub place: FilterHandle,
+    pub handle: FilterHandle,
     pub name: String,
     pub program_id: Option<u32>,
     pub direct_action: bool,
@@ -85,7 +85,7 @@ impl Netlink {
                 other => Err(Error::failed(
                     format!(
                         "cannot add the clsact qdisc to interface number {interface}{}",
-                        self.place
+                        self.scope
                     ),
                     format!("its handle belongs to an {other} qdisc"),
                 )
@@ -106,7 +106,7 @@ impl Netlink {
             Err(refusal) if refusal.errno == libc::EEXIST => Ok(false),
             Err(refusal) => Err(refusal.about(format!(
                 "cannot add the clsact qdisc to interface number {interface}{}",
-                self.place
+                self.scope
             ))),
         }
     }
@@ -122,7 +122,7 @@ impl Netlink {
         self.socket.change(request).map_err(|r| {
             r.about(format!(
                 "cannot delete the clsact qdisc of interface number {interface}{}",
-                self.place
+                self.scope
             ))
         })
     }
@@ -160,7 +160,7 @@ impl Netlink {
             Err(refusal) if refusal.errno == libc::ENOENT => Ok(None),
             Err(refusal) => Err(refusal.about(format!(
                 "cannot look at the qdisc of interface number {interface}{}",
-                self.place
+                self.scope
             ))),
         }
     }
@@ -168,7 +168,7 @@ impl Netlink {
     /// Attaches a loaded program as a direct-action filter for all protocols.
     pub fn add_filter(
         &mut self,
-        place: FilterHandle,
+        handle: FilterHandle,
         program: BorrowedFd<'_>,
         name: &str,
     ) -> Result<()> {
@@ -177,7 +177,7 @@ impl Netlink {
             direction,
             priority,
             handle,
-        } = place;
+        } = handle;
         let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
         let mut request = NetlinkRequest::new(libc::RTM_NEWTFILTER, flags).family_header(&header(
             interface,
@@ -195,18 +195,18 @@ impl Netlink {
             r.about(format!(
                 "cannot add the {} filter {name} to interface number {interface}{}",
                 direction.name(),
-                self.place
+                self.scope
             ))
         })
     }
 
-    pub fn del_filter(&mut self, place: FilterHandle) -> Result<()> {
+    pub fn del_filter(&mut self, handle: FilterHandle) -> Result<()> {
         let FilterHandle {
             interface,
             direction,
             priority,
             handle,
-        } = place;
+        } = handle;
         let mut request = NetlinkRequest::new(libc::RTM_DELTFILTER, 0).family_header(&header(
             interface,
             handle,
@@ -218,7 +218,7 @@ impl Netlink {
             r.about(format!(
                 "cannot delete the {} filter {priority}/{handle} of interface number {interface}{}",
                 direction.name(),
-                self.place
+                self.scope
             ))
         })
     }
@@ -238,7 +238,7 @@ impl Netlink {
             .map_err(|r| {
                 r.about(format!(
                     "cannot list the filters of interface number {interface}{}",
-                    self.place
+                    self.scope
                 ))
             })?;
         Ok(replies
@@ -257,7 +257,7 @@ fn parse_filter(reply: &Reply, direction: Direction) -> Option<Filter> {
     let options = find(attributes, TCA_OPTIONS)?;
     let number = |kind| find(options, kind).and_then(|v| read_u32(v, 0));
     Some(Filter {
-        place: FilterHandle {
+        handle: FilterHandle {
             interface: read_u32(&reply.payload, 4)?,
             direction,
             priority: (read_u32(&reply.payload, 16)? >> 16) as u16,

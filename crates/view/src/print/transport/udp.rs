@@ -3,7 +3,7 @@
 use crate::print::line::{Data, Line, Printed, put};
 use crate::print::names;
 use crate::print::network::Ip;
-use crate::print::transport::{as_told, datagram};
+use crate::print::transport::{as_chosen, datagram};
 
 const HEADER_LEN: usize = 8;
 
@@ -31,7 +31,7 @@ pub fn print(line: &mut Line<'_>, ip: &Ip, data: Data<'_>) -> Printed {
         .claimed(data.len.min(len + HEADER_LEN))
         .skip(HEADER_LEN);
     if let Some(datagrams) = line.options.datagrams {
-        return as_told(line, datagrams, payload);
+        return as_chosen(line, datagrams, payload);
     }
     // tcpdump does not verify IPv4, where the checksum is optional, before the second `-v`.
     if line.options.verbosity > u8::from(ip.is_v4())
