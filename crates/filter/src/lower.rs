@@ -45,10 +45,10 @@
 pub(crate) mod ancillary;
 mod assembler;
 mod emit;
+mod emitter;
 mod flow;
 mod graph;
 pub mod inner;
-
 mod load;
 pub mod quick;
 mod sets;

@@ -9,8 +9,7 @@ use std::collections::HashMap;
 use trawl_ebpf::op;
 
 use super::assembler::Label;
-use super::emit::{Emitter, Mode, Returns, View};
-use super::emit::{reg, slot};
+use super::emitter::{Emitter, Mode, Returns, View, reg, slot};
 use super::{Hook, Lowered, Target};
 use crate::classic::op::*;
 use crate::classic::{Classic, Instruction};

@@ -1,8 +1,7 @@
 //! Loads: directly from the packet, from a copy, or by the kernel's helper; with and without a tag to restore.
 
 use super::Hook;
-use super::emit::{EmitPoint, Emitter, Mode, View};
-use super::emit::{reg, slot};
+use super::emitter::{EmitPoint, Emitter, Mode, View, reg, slot};
 use super::flow::Check;
 use super::graph::At;
 use trawl_ebpf::op;

@@ -1,8 +1,7 @@
 //! A filter's quick version: it decides by the packet's linear part, in registers that need not be saved, so that a program
 //! can finish with a rejected packet before any other work. Undecided packets are left to the whole filter.
 
-use super::emit::reg;
-use super::emit::{Emitter, Returns, View};
+use super::emitter::{Emitter, Returns, View, reg};
 use super::{Hook, Target};
 use crate::classic::Classic;
 use trawl_ebpf::{Insn, op};

@@ -7,8 +7,7 @@
 use trawl_ebpf::{Insn, op};
 
 use super::assembler::Label;
-use super::emit::{Emitter, Mode};
-use super::emit::{reg, slot};
+use super::emitter::{Emitter, Mode, reg, slot};
 use super::graph::{At, Block, End, Graph, Op, Ranges, Value};
 use super::values;
 use crate::table::ENTRY_SIZE;

@@ -5,21 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Hook;
 use super::assembler::Label;
-use super::emit::{EmitPoint, Emitter, Mode, View, skb};
-use super::emit::{reg, slot};
+use super::emitter::{EmitPoint, Emitter, Mode, Stub, View, reg, skb, slot};
 use super::graph::{At, Graph, Op};
 use trawl_ebpf::{helper, op};
 
 const TAG_LENGTH: i32 = 4;
-
-/// The exit of a fast version.
-pub(super) struct Stub {
-    label: Label,
-    version: usize,
-    block: usize,
-    op: usize,
-    needed: u32,
-}
 
 /// Returns true if the fast version of a program needs the packet's length.
 pub(super) fn asks_length(graph: &Graph, view: View) -> bool {

@@ -1,6 +1,6 @@
 //! A filter block as a whole program, for checks with the verifier and for test runs.
 
-use super::emit::reg;
+use super::emitter::reg;
 use super::{Hook, SCRATCH_SIZE, Target};
 use trawl_ebpf::{Insn, helper, op};
 
