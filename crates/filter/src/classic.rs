@@ -86,6 +86,59 @@ pub mod ancillary {
             _ => k,
         })
     }
+
+    /// A fact about a packet, in the order of `<linux/filter.h>`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Ancillary {
+        Protocol,
+        PacketType,
+        Interface,
+        NetlinkAttribute,
+        Mark,
+        Queue,
+        HardwareType,
+        Hash,
+        Cpu,
+        XorX,
+        VlanTag,
+        VlanPresent,
+        PayloadOffset,
+        Random,
+        VlanProtocol,
+    }
+
+    impl Ancillary {
+        /// Returns the fact at this offset, if the kernel has one.
+        pub(crate) fn at(k: u32) -> Option<Self> {
+            use Ancillary::*;
+            Some(match k.checked_sub(AD_OFF)? {
+                0 => Protocol,
+                4 => PacketType,
+                8 => Interface,
+                12 | 16 => NetlinkAttribute,
+                20 => Mark,
+                24 => Queue,
+                28 => HardwareType,
+                32 => Hash,
+                36 => Cpu,
+                40 => XorX,
+                44 => VlanTag,
+                48 => VlanPresent,
+                52 => PayloadOffset,
+                56 => Random,
+                60 => VlanProtocol,
+                _ => return None,
+            })
+        }
+
+        /// Returns true if a program with this fact expects out-of-band tags.
+        pub(crate) fn is_vlan(self) -> bool {
+            matches!(
+                self,
+                Ancillary::VlanTag | Ancillary::VlanPresent | Ancillary::VlanProtocol
+            )
+        }
+    }
 }
 
 /// One classic instruction, laid out as the kernel's `struct sock_filter`.
@@ -507,7 +560,7 @@ fn check_one(i: Instruction, source: Source) -> Result<(), &'static str> {
                 // libpcap accepts any number as an offset, and finds no byte there.
                 if source == Source::Raw
                     && i.k >= ancillary::AD_OFF
-                    && crate::lower::ancillary::Ancillary::at(i.k).is_none()
+                    && ancillary::Ancillary::at(i.k).is_none()
                 {
                     return Err("it reads an ancillary field that the kernel does not have");
                 }

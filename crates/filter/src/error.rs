@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use crate::expression::Unavailable;
-
 /// Reason for which a filter could not be compiled, read or lowered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
@@ -81,6 +79,14 @@ pub enum Instead {
     NetlinkSocket,
     /// `inbound` and `outbound` work; for the others use the tap tc or packet.
     InboundOrTap,
+}
+
+/// Reason for which no compiler is available.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unavailable {
+    pub what: String,
+    pub why: String,
+    pub fix: Option<String>,
 }
 
 impl FilterError {

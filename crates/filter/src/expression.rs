@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use split::Split;
 
 use crate::classic::{Classic, Instruction};
-use crate::error::FilterError;
+use crate::error::{FilterError, Unavailable};
 
 pub use split::APART;
 
@@ -162,14 +162,6 @@ pub trait Compiler: Send + Sync {
         expression: &str,
         options: &CompilerOptions,
     ) -> Result<Vec<Instruction>, String>;
-}
-
-/// Reason for which no compiler is available.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unavailable {
-    pub what: String,
-    pub why: String,
-    pub fix: Option<String>,
 }
 
 static CHOSEN: OnceLock<&'static dyn Compiler> = OnceLock::new();

@@ -4,28 +4,8 @@
 //! any. Each is translated for the hook or refused with a reason.
 
 use super::{Hook, Target};
-use crate::classic::ancillary::AD_OFF;
+use crate::classic::ancillary::Ancillary;
 use crate::error::{FilterError, Instead};
-
-/// A fact about a packet, in the order of `<linux/filter.h>`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ancillary {
-    Protocol,
-    PacketType,
-    Interface,
-    NetlinkAttribute,
-    Mark,
-    Queue,
-    HardwareType,
-    Hash,
-    Cpu,
-    XorX,
-    VlanTag,
-    VlanPresent,
-    PayloadOffset,
-    Random,
-    VlanProtocol,
-}
 
 /// A hook's source of a fact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,37 +30,6 @@ pub(crate) enum Answer {
 pub(crate) const PACKET_OUTGOING: u32 = 4;
 
 impl Ancillary {
-    /// Returns the fact at this offset, if the kernel has one.
-    pub(crate) fn at(k: u32) -> Option<Self> {
-        use Ancillary::*;
-        Some(match k.checked_sub(AD_OFF)? {
-            0 => Protocol,
-            4 => PacketType,
-            8 => Interface,
-            12 | 16 => NetlinkAttribute,
-            20 => Mark,
-            24 => Queue,
-            28 => HardwareType,
-            32 => Hash,
-            36 => Cpu,
-            40 => XorX,
-            44 => VlanTag,
-            48 => VlanPresent,
-            52 => PayloadOffset,
-            56 => Random,
-            60 => VlanProtocol,
-            _ => return None,
-        })
-    }
-
-    /// Returns true if a program with this fact expects out-of-band tags.
-    pub(crate) fn is_vlan(self) -> bool {
-        matches!(
-            self,
-            Ancillary::VlanTag | Ancillary::VlanPresent | Ancillary::VlanProtocol
-        )
-    }
-
     pub(crate) fn answer(self, target: &Target) -> Result<Answer, FilterError> {
         use Ancillary::*;
         use trawl_ebpf::helper;

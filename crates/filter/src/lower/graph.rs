@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::ancillary::{Ancillary, Answer};
+use super::ancillary::Answer;
 use super::{Hook, Target};
+use crate::classic::ancillary::Ancillary;
 use crate::classic::{Classic, Instruction, op};
 use crate::error::FilterError;
 use crate::table::Table;

@@ -1,8 +1,9 @@
 //! Uses of values: dead operations, fields that need no byte swap, and bounds of X.
 
 use super::Target;
-use super::ancillary::{Ancillary, Answer, PACKET_OUTGOING};
+use super::ancillary::{Answer, PACKET_OUTGOING};
 use super::graph::{Block, End, Graph, Op, Ranges, Reg, Return, Value};
+use crate::classic::ancillary::Ancillary;
 use crate::error::FilterError;
 use trawl_ebpf::op;
 

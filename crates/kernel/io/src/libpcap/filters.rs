@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use trawl_filter::expression::{ByteOrder, Compiler, CompilerOptions, Unavailable};
+use trawl_filter::error::Unavailable;
+use trawl_filter::expression::{ByteOrder, Compiler, CompilerOptions};
 use trawl_filter::{Instruction, expression};
 use trawl_sys::{Error, Result};
 
