@@ -13,6 +13,7 @@ pub mod running;
 pub mod s3;
 pub mod strace;
 pub mod summary;
+pub mod taps;
 pub mod tiny;
 pub mod tmux;
 pub mod turn;

@@ -2,19 +2,18 @@
 
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::pcapng::{Contents, Packet};
+use trawl_tests::taps::{TAPS, Tap};
 use trawl_tests::turn::heavy;
 use trawl_tests::witness::capinfos;
 use trawl_tests::{Capture, Lab, amount, frames, wait_until};
 
 /// Checks that this tap sees and records every sent packet.
-fn all_of_many(tap: &str, program: Option<Does>) {
+fn all_of_many(lab: &Lab, tap: &Tap) {
     let count = amount(50_000);
-    let Some(lab) = Lab::open() else { return };
-    let _heavy = heavy();
-    let _program = program.map(|does| Loaded::native(does, &lab.pair.b).expect("the program"));
+    let _program = tap.load(lab);
     let file = lab.file("file.pcapng");
     let fixed = ["-i", &lab.receiver(), "-Q", "in", "-w", &file];
-    let capture = Capture::start(&lab, &[&fixed[..], &["--tap", tap]].concat());
+    let capture = Capture::start(lab, &[&fixed[..], tap.options].concat());
     lab.send_from_two_cpus(&[frames::silent(64)], count);
     capture.wait_seen(2 * count);
     let summary = capture.stop_well();
@@ -30,31 +29,18 @@ fn all_of_many(tap: &str, program: Option<Does>) {
 }
 
 #[test]
-fn the_xdp_tap_sees_all() {
-    all_of_many("xdp", None);
-}
-
-#[test]
-fn the_hook_tap_sees_all() {
-    all_of_many("tailcall", Some(Does::DropWithHook));
-}
-
-#[test]
-fn the_tc_tap_sees_all() {
-    all_of_many("tc", None);
-}
-
-#[test]
-fn the_packet_tap_sees_all() {
-    all_of_many("packet", None);
+fn each_tap_sees_all() {
+    let Some(lab) = Lab::open() else { return };
+    let _heavy = heavy();
+    for tap in TAPS {
+        all_of_many(&lab, tap);
+    }
 }
 
 /// Stops the reading process while more is sent than a small ring holds.
-fn losses_are_exact(arguments: &[&str], program: Option<Does>) {
+fn losses_are_exact(lab: &Lab, tap: &Tap) {
     let count = amount(100_000);
-    let Some(lab) = Lab::open() else { return };
-    let _heavy = heavy();
-    let _program = program.map(|does| Loaded::native(does, &lab.pair.b).expect("the program"));
+    let _program = tap.load(lab);
     let file = lab.file("file.pcapng");
     let fixed = [
         "-i",
@@ -66,7 +52,7 @@ fn losses_are_exact(arguments: &[&str], program: Option<Does>) {
         "-w",
         &file,
     ];
-    let capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
+    let capture = Capture::start(lab, &[&fixed[..], tap.options].concat());
     capture.freeze();
     lab.send_from_two_cpus(&[frames::silent(64)], count / 2);
     capture.thaw();
@@ -110,18 +96,13 @@ fn losses_are_exact(arguments: &[&str], program: Option<Does>) {
 }
 
 #[test]
-fn losses_of_a_full_ring_are_exact_with_the_xdp_tap() {
-    losses_are_exact(&["--tap", "xdp"], None);
-}
-
-#[test]
-fn losses_of_a_full_ring_are_exact_with_the_hook_tap() {
-    losses_are_exact(&["--tap", "tailcall"], Some(Does::DropWithHook));
-}
-
-#[test]
-fn losses_of_a_full_ring_are_exact_with_the_tc_tap() {
-    losses_are_exact(&["--tap", "tc"], None);
+fn losses_of_a_full_ring_are_exact() {
+    let Some(lab) = Lab::open() else { return };
+    let _heavy = heavy();
+    // A socket has no ring: it has a test of its own.
+    for tap in TAPS.iter().filter(|tap| tap.name() != "packet") {
+        losses_are_exact(&lab, tap);
+    }
 }
 
 /// The kernel's socket reports losses with the next packet that it accepts.
@@ -224,15 +205,13 @@ fn verdict_that_the_program_never_returns_records_nothing() {
 }
 
 /// Checks that `-c` is exact in the summary and in the file, with two CPUs receiving.
-fn count_is_exact(arguments: &[&str], program: Option<Does>) {
+fn count_is_exact(lab: &Lab, tap: &Tap) {
     const COUNT: usize = 1001;
-    let Some(lab) = Lab::open() else { return };
-    let _heavy = heavy();
-    let _program = program.map(|does| Loaded::native(does, &lab.pair.b).expect("the program"));
+    let _program = tap.load(lab);
     let file = lab.file("file.pcapng");
     let count = COUNT.to_string();
     let fixed = ["-i", &lab.receiver(), "-Q", "in", "-c", &count, "-w", &file];
-    let capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
+    let capture = Capture::start(lab, &[&fixed[..], tap.options].concat());
     lab.send_from_two_cpus(&[frames::silent(64)], 5_000);
     let summary = capture.wait().summary_of_success();
     assert_eq!(summary.recorded, COUNT as u64);
@@ -248,28 +227,16 @@ fn count_is_exact(arguments: &[&str], program: Option<Does>) {
 }
 
 #[test]
-fn a_count_is_exact_with_the_xdp_tap() {
-    count_is_exact(&["--tap", "xdp"], None);
-}
-
-#[test]
-fn a_count_is_exact_over_both_ends() {
-    count_is_exact(&["--tap", "xdp", "--at", "both"], None);
-}
-
-#[test]
-fn a_count_is_exact_with_the_hook_tap() {
-    count_is_exact(&["--tap", "tailcall"], Some(Does::DropWithHook));
-}
-
-#[test]
-fn a_count_is_exact_with_the_tc_tap() {
-    count_is_exact(&["--tap", "tc"], None);
-}
-
-#[test]
-fn a_count_is_exact_with_the_packet_tap() {
-    count_is_exact(&["--tap", "packet"], None);
+fn a_count_is_exact() {
+    let Some(lab) = Lab::open() else { return };
+    let _heavy = heavy();
+    let both_ends = Tap {
+        options: &["--tap", "xdp", "--at", "both"],
+        program: None,
+    };
+    for tap in TAPS.iter().chain([&both_ends]) {
+        count_is_exact(&lab, tap);
+    }
 }
 
 #[test]

@@ -22,8 +22,7 @@ fn kinds() -> Vec<(Vec<u8>, &'static str)> {
     ]
 }
 
-fn all_kinds_are_counted(verdict: &str, mode: &str) {
-    let Some(lab) = Lab::open() else { return };
+fn all_kinds_are_counted(lab: &Lab, verdict: &str, mode: &str) {
     let place = lab.receiver();
     let load = ["xdp", "load", &place, verdict, "--mode", mode];
     done(&[&load[..], &["--touch", "parse"]].concat());
@@ -58,43 +57,13 @@ fn all_kinds_are_counted(verdict: &str, mode: &str) {
 }
 
 #[test]
-fn drop_counts_native() {
-    all_kinds_are_counted("drop", "native");
-}
-
-#[test]
-fn drop_counts_skb() {
-    all_kinds_are_counted("drop", "skb");
-}
-
-#[test]
-fn pass_counts_native() {
-    all_kinds_are_counted("pass", "native");
-}
-
-#[test]
-fn pass_counts_skb() {
-    all_kinds_are_counted("pass", "skb");
-}
-
-#[test]
-fn aborted_counts_native() {
-    all_kinds_are_counted("aborted", "native");
-}
-
-#[test]
-fn aborted_counts_skb() {
-    all_kinds_are_counted("aborted", "skb");
-}
-
-#[test]
-fn tx_counts_native() {
-    all_kinds_are_counted("tx", "native");
-}
-
-#[test]
-fn tx_counts_skb() {
-    all_kinds_are_counted("tx", "skb");
+fn each_program_counts_all_kinds() {
+    let Some(lab) = Lab::open() else { return };
+    for program in ["drop", "pass", "aborted", "tx"] {
+        for mode in ["native", "skb"] {
+            all_kinds_are_counted(&lab, program, mode);
+        }
+    }
 }
 
 /// Sends to a program and records the frames that the stack of that end receives.

@@ -2,6 +2,7 @@
 
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::pcapng::Contents;
+use trawl_tests::taps::{TAPS, Tap, XDP_IN_SKB_MODE};
 use trawl_tests::witness::{capinfos, run, tshark, xdp_on};
 use trawl_tests::{Capture, Lab, frames};
 
@@ -168,15 +169,14 @@ fn capture_order(file: &str) {
     assert_eq!(capinfos(file, "Strict time order"), "True");
 }
 
-/// Checks that the receiving side records frames of all kinds and lengths as sent, with these arguments.
-fn recorded_as_sent(arguments: &[&str], program: Option<Does>) {
-    let Some(lab) = Lab::open() else { return };
-    let _program = program.map(|does| Loaded::native(does, &lab.pair.b).expect("the program"));
+/// Checks that the receiving side records frames of all kinds and lengths as sent, by this tap.
+fn recorded_as_sent(lab: &Lab, tap: &Tap) {
+    let _program = tap.load(lab);
     let file = lab.file("file.pcapng");
     let sent = frames::assorted();
     let count = sent.len().to_string();
     let fixed = ["-i", &lab.receiver(), "-Q", "in", "-c", &count, "-w", &file];
-    let capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
+    let capture = Capture::start(lab, &[&fixed[..], tap.options].concat());
     lab.send(&sent, sent.len() as u64);
     capture
         .wait()
@@ -203,33 +203,15 @@ fn recorded_as_sent(arguments: &[&str], program: Option<Does>) {
 }
 
 #[test]
-fn the_xdp_tap_records_each_byte() {
-    recorded_as_sent(&["--tap", "xdp"], None);
-}
-
-#[test]
-fn the_xdp_tap_in_skb_mode_records_each_byte() {
-    recorded_as_sent(&["--tap", "xdp", "--mode", "skb"], None);
-}
-
-#[test]
-fn the_hook_tap_records_each_byte() {
-    recorded_as_sent(&["--tap", "tailcall"], Some(Does::DropWithHook));
-}
-
-#[test]
-fn a_hook_of_a_linear_program_records_each_byte() {
-    recorded_as_sent(&["--tap", "tailcall"], Some(Does::DropLinearWithHook));
-}
-
-#[test]
-fn the_tc_tap_records_each_byte() {
-    recorded_as_sent(&["--tap", "tc"], None);
-}
-
-#[test]
-fn the_packet_tap_records_each_byte() {
-    recorded_as_sent(&["--tap", "packet"], None);
+fn each_tap_records_each_byte() {
+    let Some(lab) = Lab::open() else { return };
+    let linear = Tap {
+        options: &["--tap", "tailcall"],
+        program: Some(Does::DropLinearWithHook),
+    };
+    for tap in TAPS.iter().chain([&XDP_IN_SKB_MODE, &linear]) {
+        recorded_as_sent(&lab, tap);
+    }
 }
 
 #[test]

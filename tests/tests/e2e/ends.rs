@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
 use trawl_bpf::map;
-use trawl_lab::program::{Does, Loaded};
+
 use trawl_lab::sender::Engine;
 use trawl_tests::lab::send_from;
 use trawl_tests::pcapng::Contents;
+use trawl_tests::taps::{TAPS, Tap};
 use trawl_tests::turn::heavy;
 use trawl_tests::witness::{
     capinfos, is_loaded, nothing_attached, promiscuity, run, slots, tshark, wait_unloaded, xdp_on,
@@ -197,13 +198,11 @@ fn one_of_two_interfaces_deleted() {
 }
 
 /// Kills the capture while packets arrive.
-fn killed(arguments: &[&str], program: Option<Does>) {
-    let Some(lab) = Lab::open() else { return };
-    let _heavy = heavy();
-    let program = program.map(|does| Loaded::native(does, &lab.pair.b).expect("the program"));
+fn killed(lab: &Lab, tap: &Tap) {
+    let program = tap.load(lab);
     let file = lab.file("file.pcapng");
     let fixed = ["-i", &lab.receiver(), "-Q", "in", "-w", &file];
-    let capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
+    let capture = Capture::start(lab, &[&fixed[..], tap.options].concat());
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -237,23 +236,12 @@ fn killed(arguments: &[&str], program: Option<Does>) {
 }
 
 #[test]
-fn killed_with_the_xdp_tap() {
-    killed(&["--tap", "xdp"], None);
-}
-
-#[test]
-fn killed_with_the_hook_tap() {
-    killed(&["--tap", "tailcall"], Some(Does::DropWithHook));
-}
-
-#[test]
-fn killed_with_the_tc_tap() {
-    killed(&["--tap", "tc"], None);
-}
-
-#[test]
-fn killed_with_the_packet_tap() {
-    killed(&["--tap", "packet"], None);
+fn killed_with_each_tap() {
+    let Some(lab) = Lab::open() else { return };
+    let _heavy = heavy();
+    for tap in TAPS {
+        killed(&lab, tap);
+    }
 }
 
 #[test]

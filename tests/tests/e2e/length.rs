@@ -2,8 +2,8 @@
 //! reported length.
 
 use trawl_lab::PairOptions;
-use trawl_lab::program::{Does, Loaded};
 use trawl_tests::pcapng::Contents;
+use trawl_tests::taps::{TAPS, Tap, XDP_IN_SKB_MODE};
 use trawl_tests::witness::tshark;
 use trawl_tests::{Capture, Lab, frames};
 
@@ -19,13 +19,12 @@ fn jumbo_lab() -> Option<Lab> {
     })
 }
 
-fn long_frames_are_whole(arguments: &[&str], program: Option<Does>) {
-    let Some(lab) = jumbo_lab() else { return };
-    let _program = program.map(|does| Loaded::native(does, &lab.pair.b).expect("the program"));
+fn long_frames_are_whole(lab: &Lab, tap: &Tap) {
+    let _program = tap.load(lab);
     let file = lab.file("file.pcapng");
     let count = LENGTHS.len().to_string();
     let fixed = ["-i", &lab.receiver(), "-Q", "in", "-c", &count, "-w", &file];
-    let capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
+    let capture = Capture::start(lab, &[&fixed[..], tap.options].concat());
     let sent: Vec<Vec<u8>> = LENGTHS.into_iter().map(frames::patterned).collect();
     lab.send_long(&sent);
     let summary = capture.wait().summary_of_success();
@@ -52,28 +51,11 @@ fn long_frames_are_whole(arguments: &[&str], program: Option<Does>) {
 }
 
 #[test]
-fn the_xdp_tap_records_long_frames_whole() {
-    long_frames_are_whole(&["--tap", "xdp", "--mode", "native"], None);
-}
-
-#[test]
-fn the_xdp_tap_in_skb_mode_records_long_frames_whole() {
-    long_frames_are_whole(&["--tap", "xdp", "--mode", "skb"], None);
-}
-
-#[test]
-fn the_hook_tap_records_long_frames_whole() {
-    long_frames_are_whole(&["--tap", "tailcall"], Some(Does::DropWithHook));
-}
-
-#[test]
-fn the_tc_tap_records_long_frames_whole() {
-    long_frames_are_whole(&["--tap", "tc"], None);
-}
-
-#[test]
-fn the_packet_tap_records_long_frames_whole() {
-    long_frames_are_whole(&["--tap", "packet"], None);
+fn each_tap_records_long_frames_whole() {
+    let Some(lab) = jumbo_lab() else { return };
+    for tap in TAPS.iter().chain([&XDP_IN_SKB_MODE]) {
+        long_frames_are_whole(&lab, tap);
+    }
 }
 
 /// Returns captured and original lengths of frames of 60, 61 and 1514 bytes, recorded with this snap length.

@@ -43,13 +43,7 @@ fn features(lab: &LineLab) -> Vec<Option<bool>> {
     hosts.into_iter().flat_map(of).collect()
 }
 
-fn to_another_interface(mode: &str, by: &str) {
-    let lab = match mode {
-        "native" => unready(),
-        // Live frames reach a program in skb mode only through a veth with GRO.
-        _ => LineLab::open(),
-    };
-    let Some(lab) = lab else { return };
+fn to_another_interface(lab: &LineLab, mode: &str, by: &str) {
     let before = features(&lab);
     let from = place(&lab.line.left);
     let redirect = ["xdp", "load", &from, "redirect", "--to", "right"];
@@ -66,7 +60,7 @@ fn to_another_interface(mode: &str, by: &str) {
     );
     let sent = frames::assorted();
     let count = sent.len();
-    arrive(&lab, &lab.line.b, &sent, count, || {
+    arrive(lab, &lab.line.b, &sent, count, || {
         lab.send(&sent, count as u64)
     });
     let counts = Counts::of(&from);
@@ -76,27 +70,18 @@ fn to_another_interface(mode: &str, by: &str) {
     assert!(counts.outcome("IPv6") > 0, "{counts:?}");
     done(&["xdp", "unload", &from]);
     nothing_attached(&lab.line.left);
-    assert_eq!(features(&lab), before, "all is put back");
+    assert_eq!(features(lab), before, "all is put back");
 }
 
 #[test]
-fn by_the_helper_native() {
-    to_another_interface("native", "helper");
-}
-
-#[test]
-fn by_the_helper_skb() {
-    to_another_interface("skb", "helper");
-}
-
-#[test]
-fn by_a_device_map_native() {
-    to_another_interface("native", "devmap");
-}
-
-#[test]
-fn by_a_device_map_skb() {
-    to_another_interface("skb", "devmap");
+fn to_another_interface_by_helper_and_map() {
+    // Live frames reach a program in skb mode only through a veth with GRO.
+    for (mode, lab) in [("native", unready()), ("skb", LineLab::open())] {
+        let Some(lab) = lab else { return };
+        for by in ["helper", "devmap"] {
+            to_another_interface(&lab, mode, by);
+        }
+    }
 }
 
 fn jumbo_frames(mode: &str) {

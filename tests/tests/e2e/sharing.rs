@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use trawl_bpf::{map, program};
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::pcapng::Contents;
+use trawl_tests::taps::{TAILCALL, TAPS, Tap};
 use trawl_tests::witness::{nothing_attached, slots};
 use trawl_tests::{Capture, Lab, frames, wait_until};
 
@@ -16,34 +17,41 @@ struct Watch {
     due: u64,
 }
 
-/// Labs with captures of one tap.
-struct Scene {
-    lab: Lab,
+/// A lab with captures of one tap.
+struct Scene<'a> {
+    lab: &'a Lab,
     program: Option<Loaded>,
-    tap: &'static str,
+    tap: &'a Tap,
     started: u32,
 }
 
-impl Scene {
-    fn open(tap: &'static str) -> Option<Self> {
-        let lab = Lab::open()?;
-        let program = (tap == "hook")
-            .then(|| Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program"));
-        Some(Self {
+impl<'a> Scene<'a> {
+    fn open(lab: &'a Lab, tap: &'a Tap) -> Self {
+        Self {
             lab,
-            program,
+            program: tap.load(lab),
             tap,
             started: 0,
-        })
+        }
+    }
+
+    /// Plays a scene with each tap, and checks that nothing is left afterwards.
+    fn play(act: impl Fn(&mut Scene<'_>)) {
+        let Some(lab) = Lab::open() else { return };
+        for tap in TAPS {
+            let mut scene = Scene::open(&lab, tap);
+            act(&mut scene);
+            scene.assert_nothing_left();
+        }
     }
 
     fn start(&mut self) -> Watch {
         let file = self.lab.file(&format!("{}.pcapng", self.started));
         self.started += 1;
         let place = self.lab.receiver();
-        let arguments = ["-i", &place, "--tap", self.tap, "-Q", "in", "-w", &file];
+        let fixed = ["-i", &place, "-Q", "in", "-w", &file];
         Watch {
-            capture: Capture::start(&self.lab, &arguments),
+            capture: Capture::start(self.lab, &[&fixed[..], self.tap.options].concat()),
             file,
             due: 0,
         }
@@ -77,105 +85,67 @@ fn hook_id(program: &Loaded) -> u32 {
         .id
 }
 
-fn the_first_ends_first(tap: &'static str) {
-    let Some(mut scene) = Scene::open(tap) else {
-        return;
-    };
-    let (mut first, mut second) = (scene.start(), scene.start());
-    scene.send(&mut [&mut first, &mut second]);
-    scene.stop(first);
-    scene.send(&mut [&mut second]);
-    scene.stop(second);
-    scene.assert_nothing_left();
+#[test]
+fn the_first_ends_first() {
+    Scene::play(|scene| {
+        let (mut first, mut second) = (scene.start(), scene.start());
+        scene.send(&mut [&mut first, &mut second]);
+        scene.stop(first);
+        scene.send(&mut [&mut second]);
+        scene.stop(second);
+    });
 }
 
-fn the_second_ends_first(tap: &'static str) {
-    let Some(mut scene) = Scene::open(tap) else {
-        return;
-    };
-    let (mut first, mut second) = (scene.start(), scene.start());
-    scene.send(&mut [&mut first, &mut second]);
-    scene.stop(second);
-    scene.send(&mut [&mut first]);
-    // Its slot can be used again.
-    let mut third = scene.start();
-    scene.send(&mut [&mut first, &mut third]);
-    scene.stop(first);
-    scene.send(&mut [&mut third]);
-    scene.stop(third);
-    scene.assert_nothing_left();
+#[test]
+fn the_second_ends_first() {
+    Scene::play(|scene| {
+        let (mut first, mut second) = (scene.start(), scene.start());
+        scene.send(&mut [&mut first, &mut second]);
+        scene.stop(second);
+        scene.send(&mut [&mut first]);
+        // Its slot can be used again.
+        let mut third = scene.start();
+        scene.send(&mut [&mut first, &mut third]);
+        scene.stop(first);
+        scene.send(&mut [&mut third]);
+        scene.stop(third);
+    });
 }
 
-fn the_middle_of_three_ends_first(tap: &'static str) {
-    let Some(mut scene) = Scene::open(tap) else {
-        return;
-    };
-    let (mut first, mut second, mut third) = (scene.start(), scene.start(), scene.start());
-    scene.send(&mut [&mut first, &mut second, &mut third]);
-    scene.stop(second);
-    scene.send(&mut [&mut first, &mut third]);
-    scene.stop(first);
-    scene.send(&mut [&mut third]);
-    scene.stop(third);
-    scene.assert_nothing_left();
+#[test]
+fn the_middle_of_three_ends_first() {
+    Scene::play(|scene| {
+        let (mut first, mut second, mut third) = (scene.start(), scene.start(), scene.start());
+        scene.send(&mut [&mut first, &mut second, &mut third]);
+        scene.stop(second);
+        scene.send(&mut [&mut first, &mut third]);
+        scene.stop(first);
+        scene.send(&mut [&mut third]);
+        scene.stop(third);
+    });
 }
 
-fn the_first_is_killed(tap: &'static str) {
-    let Some(mut scene) = Scene::open(tap) else {
-        return;
-    };
-    let (mut first, mut second) = (scene.start(), scene.start());
-    scene.send(&mut [&mut first, &mut second]);
-    first.capture.kill();
-    scene.send(&mut [&mut second]);
-    scene.stop(second);
-    scene.assert_nothing_left();
+#[test]
+fn the_first_is_killed() {
+    Scene::play(|scene| {
+        let (mut first, mut second) = (scene.start(), scene.start());
+        scene.send(&mut [&mut first, &mut second]);
+        first.capture.kill();
+        scene.send(&mut [&mut second]);
+        scene.stop(second);
+    });
 }
 
-fn the_second_is_killed(tap: &'static str) {
-    let Some(mut scene) = Scene::open(tap) else {
-        return;
-    };
-    let (mut first, mut second) = (scene.start(), scene.start());
-    scene.send(&mut [&mut first, &mut second]);
-    second.capture.kill();
-    scene.send(&mut [&mut first]);
-    scene.stop(first);
-    scene.assert_nothing_left();
+#[test]
+fn the_second_is_killed() {
+    Scene::play(|scene| {
+        let (mut first, mut second) = (scene.start(), scene.start());
+        scene.send(&mut [&mut first, &mut second]);
+        second.capture.kill();
+        scene.send(&mut [&mut first]);
+        scene.stop(first);
+    });
 }
-
-macro_rules! with_each_tap {
-    ($($tap:ident)*) => {
-        $(mod $tap {
-            #[test]
-            fn the_first_ends_first() {
-                super::the_first_ends_first(stringify!($tap));
-            }
-
-            #[test]
-            fn the_second_ends_first() {
-                super::the_second_ends_first(stringify!($tap));
-            }
-
-            #[test]
-            fn the_middle_of_three_ends_first() {
-                super::the_middle_of_three_ends_first(stringify!($tap));
-            }
-
-            #[test]
-            fn the_first_is_killed() {
-                super::the_first_is_killed(stringify!($tap));
-            }
-
-            #[test]
-            fn the_second_is_killed() {
-                super::the_second_is_killed(stringify!($tap));
-            }
-        })*
-    };
-}
-
-with_each_tap!(xdp hook tc packet);
 
 #[test]
 fn slots_of_another_tools_program_are_restored() {
@@ -245,9 +215,8 @@ fn slots_of_another_tools_program_are_restored() {
 
 #[test]
 fn captures_come_and_go_in_front_of_one_that_stays() {
-    let Some(mut scene) = Scene::open("hook") else {
-        return;
-    };
+    let Some(lab) = Lab::open() else { return };
+    let mut scene = Scene::open(&lab, &TAILCALL);
     let mut stays = scene.start();
     let mut last = scene.start();
     for _ in 0..10 {
