@@ -95,12 +95,10 @@ format:
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo fmt --manifest-path fleet/Cargo.toml --check
 
+# Clippy compiles what the tests run, rather than checking it once more.
 clippy:
 	@scripts/install build lint
-	cargo clippy --locked --workspace --all-targets -- -D warnings
-	@# Built rather than checked: its tests use the same build of DataFusion.
-	RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__ cargo build --locked --quiet \
-	    --manifest-path fleet/Cargo.toml --target-dir $(TARGET)/fleet --bins --tests
+	RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__ scripts/build-tests
 
 doc: ## Make the documentation of the libraries, target/doc
 	@scripts/install build
