@@ -9,6 +9,7 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 use trawl_lab::Station;
 
+use crate::args;
 use crate::binary;
 use crate::lab::{Files, place};
 use crate::pcapng::Contents;
@@ -131,19 +132,7 @@ impl Capture {
     ) -> Contents {
         let (place, count) = (place(at), count.to_string());
         // The stacks on the line send multicasts of their own, which must not count as frames.
-        let what = [
-            "-i",
-            &place,
-            "--tap",
-            "packet",
-            "-Q",
-            "in",
-            "-c",
-            &count,
-            "-w",
-            file,
-            "not multicast",
-        ];
+        let what = args!("-i {place} --tap packet -Q in -c {count} -w {file} 'not multicast'");
         let capture = Self::start(lab, &what);
         send();
         capture.wait().summary_of_success();

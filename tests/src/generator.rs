@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::args;
 use crate::lab::Lab;
 use crate::witness::{ip_link, output};
 use crate::{trawl, wait_until};
@@ -41,16 +42,11 @@ pub fn received(lab: &Lab) -> u64 {
     let station = &lab.pair.b;
     let shown = output(
         "ip",
-        &[
-            "-n",
-            &station.name,
-            "-j",
-            "-s",
-            "link",
-            "show",
-            "dev",
-            &station.interface,
-        ],
+        &args!(
+            "-n {} -j -s link show dev {}",
+            station.name,
+            station.interface
+        ),
     );
     let all: Value = serde_json::from_slice(&shown.stdout).unwrap_or_default();
     all[0]["stats64"]["rx"]["packets"].as_u64().unwrap_or(0)

@@ -31,6 +31,23 @@ use std::io::Write;
 
 use trawl_bpf::probe::KernelFeature;
 
+/// Formats a command line, and splits it into arguments: `args!("capture -i {near} -c 5 'udp port 53'")`.
+#[macro_export]
+macro_rules! args {
+    ($($line:tt)*) => { $crate::split_line(format!($($line)*)) };
+}
+
+/// Splits a command line at the spaces outside single quotes. The text stays until the test program ends.
+pub fn split_line(line: String) -> Vec<&'static str> {
+    let mut is_quoted = false;
+    let is_end = |letter| {
+        is_quoted ^= letter == '\'';
+        letter == ' ' && !is_quoted
+    };
+    let arguments = line.leak().split(is_end);
+    arguments.map(|one| one.trim_matches('\'')).collect()
+}
+
 /// Reports that a test cannot run here, bypassing the test runner's capture of output: an unnoticed skip is as bad as a test that
 /// passes without testing.
 pub fn skip(reason: &str) {

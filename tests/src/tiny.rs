@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::Lab;
+use crate::args;
 use crate::witness::run;
 
 #[derive(Debug)]
@@ -15,14 +16,10 @@ impl TinyDisk {
         std::fs::create_dir(&path).expect("a directory");
         run(
             "mount",
-            &[
-                "-t",
-                "tmpfs",
-                "-o",
-                &format!("size={bytes}"),
-                "trawl-tests",
-                path.to_str().expect("plain"),
-            ],
+            &args!(
+                "-t tmpfs -o size={bytes} trawl-tests {}",
+                path.to_str().expect("plain")
+            ),
         );
         Self(path)
     }

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::args;
 use crate::{skip, wait_until};
 
 /// A terminal on a tmux server of its own.
@@ -15,19 +16,8 @@ impl Tmux {
         let socket = format!("trawl-test-{}-{name}", std::process::id());
         let tmux = Self(socket);
         let mut start = Command::new("tmux");
-        start.args([
-            "-L",
-            &tmux.0,
-            "-f",
-            "/dev/null",
-            "new-session",
-            "-d",
-            "-x",
-            "120",
-            "-y",
-            "40",
-            command,
-        ]);
+        let session = args!("-L {} -f /dev/null new-session -d -x 120 -y 40", tmux.0);
+        start.args(session).arg(command);
         match start.status() {
             Ok(status) => {
                 assert!(status.success());

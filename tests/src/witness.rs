@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use trawl_lab::Station;
 
+use crate::args;
 use crate::wait_until;
 
 /// Runs a command that has to succeed, and returns its output.
@@ -79,16 +80,11 @@ pub fn tcpdump(file: &str, options: &[&str]) -> Vec<String> {
 pub fn ip_link(station: &Station) -> Option<Value> {
     let output = output(
         "ip",
-        &[
-            "-n",
-            &station.name,
-            "-j",
-            "-d",
-            "link",
-            "show",
-            "dev",
-            &station.interface,
-        ],
+        &args!(
+            "-n {} -j -d link show dev {}",
+            station.name,
+            station.interface
+        ),
     );
     let all: Value = serde_json::from_slice(&output.stdout).ok()?;
     all.get(0).cloned()
@@ -190,14 +186,7 @@ pub fn nothing_attached(station: &Station) {
     );
     let qdiscs = run(
         "tc",
-        &[
-            "-n",
-            &station.name,
-            "qdisc",
-            "show",
-            "dev",
-            &station.interface,
-        ],
+        &args!("-n {} qdisc show dev {}", station.name, station.interface),
     );
     assert!(!qdiscs.contains("clsact"), "{qdiscs}");
 }

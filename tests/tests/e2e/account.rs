@@ -5,7 +5,7 @@ use trawl_tests::pcapng::{Contents, Packet};
 use trawl_tests::taps::{TAPS, Tap};
 use trawl_tests::turn::heavy;
 use trawl_tests::witness::capinfos;
-use trawl_tests::{Capture, Lab, amount, frames, wait_until};
+use trawl_tests::{Capture, Lab, amount, args, frames, wait_until};
 
 /// Checks that this tap sees and records every sent packet.
 fn all_of_many(lab: &Lab, tap: &Tap) {
@@ -42,16 +42,7 @@ fn losses_are_exact(lab: &Lab, tap: &Tap) {
     let count = amount(100_000);
     let _program = tap.load(lab);
     let file = lab.file("file.pcapng");
-    let fixed = [
-        "-i",
-        &lab.receiver(),
-        "--ring-size",
-        "64KiB",
-        "-Q",
-        "in",
-        "-w",
-        &file,
-    ];
+    let fixed = args!("-i {} --ring-size 64KiB -Q in -w {file}", lab.receiver());
     let capture = Capture::start(lab, &[&fixed[..], tap.options].concat());
     capture.freeze();
     lab.send_from_two_cpus(&[frames::silent(64)], count / 2);
@@ -245,16 +236,7 @@ fn count_of_one_is_exact_from_one_cpu() {
     let file = lab.file("file.pcapng");
     let capture = Capture::start(
         &lab,
-        &[
-            "-i",
-            &lab.receiver(),
-            "--tap",
-            "xdp",
-            "-c",
-            "1",
-            "-w",
-            &file,
-        ],
+        &args!("-i {} --tap xdp -c 1 -w {file}", lab.receiver()),
     );
     lab.send(&[frames::silent(64)], 1);
     let summary = capture.wait().summary_of_success();

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use trawl_tests::generator::generate;
 use trawl_tests::witness::nothing_attached;
-use trawl_tests::{Lab, Running, frames, helper_or_skip, tools_or_skip, trawl, wait_until};
+use trawl_tests::{Lab, Running, args, frames, helper_or_skip, tools_or_skip, trawl, wait_until};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -498,14 +498,10 @@ fn fleet_is_started_and_stopped_over_nats_and_outlives_it() {
         assert_eq!(agent.stop().status.code(), Some(0));
     }
     nothing_attached(&lab.pair.b);
-    let told = trawl(&[
-        "store",
-        "ls",
-        "--json",
-        &store,
-        "--spool",
-        &lab.file("spool-alpha"),
-    ]);
+    let told = trawl(&args!(
+        "store ls --json {store} --spool {}",
+        lab.file("spool-alpha")
+    ));
     let told: Value = serde_json::from_slice(&told.stdout).expect("JSON");
     let total = &told["total"];
     let account = ["recorded", "stored", "spooled", "evicted", "unknown"].map(|name| &total[name]);
@@ -784,14 +780,9 @@ fn operator_can_print_the_public_key() {
     assert_eq!(String::from_utf8_lossy(&shown.stdout).trim(), OPERATOR[1]);
     let policy = lab.file("policy");
     fs::write(&policy, "").expect("a file");
-    let refused = trawl(&[
-        "fleet",
-        "agent",
-        "--nats",
-        "nats://a:b@127.0.0.1:1",
-        "--policy",
-        &policy,
-    ]);
+    let refused = trawl(&args!(
+        "fleet agent --nats nats://a:b@127.0.0.1:1 --policy {policy}"
+    ));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{said}");
     assert!(

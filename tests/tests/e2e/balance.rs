@@ -13,7 +13,7 @@ use trawl_tests::bundled::{done, refused};
 use trawl_tests::lab::{Files, place};
 use trawl_tests::wait::wait_until;
 use trawl_tests::witness::{nothing_attached, run, tshark};
-use trawl_tests::{Capture, LineLab, trawl};
+use trawl_tests::{Capture, LineLab, args, trawl};
 
 const VIP: [u8; 4] = [192, 0, 2, 80];
 
@@ -64,26 +64,13 @@ fn outcome(counts: &Value, name: &str) -> u64 {
 }
 
 fn add(left: &str, line: &Line, forward: &str) {
-    done(&[
-        "balance",
-        "vip",
-        "add",
-        "tcp:192.0.2.80:80",
-        "--forward",
-        forward,
-        "--on",
-        left,
-    ]);
+    done(&args!(
+        "balance vip add tcp:192.0.2.80:80 --forward {forward} --on {left}"
+    ));
     let backend = line.b.ipv4.to_string();
-    done(&[
-        "balance",
-        "backend",
-        "add",
-        "tcp:192.0.2.80:80",
-        &backend,
-        "--on",
-        left,
-    ]);
+    done(&args!(
+        "balance backend add tcp:192.0.2.80:80 {backend} --on {left}"
+    ));
 }
 
 #[test]
@@ -188,15 +175,9 @@ fn counters_add_up() {
     assert_eq!(counts["vips"][0]["backends"][0]["packets"], 60);
     // Draining leaves no backend for new flows; existing ones go on.
     let backend = line.b.ipv4.to_string();
-    done(&[
-        "balance",
-        "backend",
-        "drain",
-        "tcp:192.0.2.80:80",
-        &backend,
-        "--on",
-        &left,
-    ]);
+    done(&args!(
+        "balance backend drain tcp:192.0.2.80:80 {backend} --on {left}"
+    ));
     let mut more = to_vip(line, 30, flags::ACK);
     more.extend(to_vip(line, 5, flags::SYN));
     lab.send_packets(&more);
@@ -320,14 +301,7 @@ fn a_backend_without_a_tunnel_device_is_not_healthy() {
         let said = trawl(&arguments);
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
         assert!(said.contains("though its own address answers"), "{said}");
-        done(&[
-            "balance",
-            "vip",
-            "remove",
-            "tcp:192.0.2.80:80",
-            "--on",
-            &left,
-        ]);
+        done(&args!("balance vip remove tcp:192.0.2.80:80 --on {left}"));
     }
     // With the virtual address it answers frames to its MAC address.
     ip(&line.b, "address add 192.0.2.80 dev lo");
@@ -350,15 +324,7 @@ fn balancer_needs_routes_and_goes_with_its_interface() {
     done(&["balance", "load", &left]);
     add(&left, line, "ipip");
     ip(&line.left, "route add blackhole 203.0.113.0/24");
-    let blackhole = [
-        "balance",
-        "backend",
-        "add",
-        "tcp:192.0.2.80:80",
-        "203.0.113.1",
-        "--on",
-        &left,
-    ];
+    let blackhole = args!("balance backend add tcp:192.0.2.80:80 203.0.113.1 --on {left}");
     refused(&blackhole, 1);
     done(&["balance", "unload", "--netns", &line.left.name]);
     nothing_attached(&line.left);
@@ -371,24 +337,11 @@ fn ipv6_is_tunnelled_by_ip6ip6_and_too_big_is_answered() {
     let left = place(&line.left);
     let vip: std::net::Ipv6Addr = "2001:db8::80".parse().expect("an address");
     done(&["balance", "load", &left]);
-    done(&[
-        "balance",
-        "vip",
-        "add",
-        "udp:[2001:db8::80]:53",
-        "--on",
-        &left,
-    ]);
+    done(&args!("balance vip add udp:[2001:db8::80]:53 --on {left}"));
     let backend = line.b.ipv6.to_string();
-    done(&[
-        "balance",
-        "backend",
-        "add",
-        "udp:[2001:db8::80]:53",
-        &backend,
-        "--on",
-        &left,
-    ]);
+    done(&args!(
+        "balance backend add udp:[2001:db8::80]:53 {backend} --on {left}"
+    ));
     let udp = |length: usize| {
         let ethernet = Template::new().ethernet(line.a.mac, line.left.mac);
         let udp = ethernet.ipv6(line.a.ipv6, vip).udp(4000, 53);

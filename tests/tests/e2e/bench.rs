@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use trawl_tests::{root_or_skip, trawl};
+use trawl_tests::{args, root_or_skip, trawl};
 
 /// A directory that is removed at the end.
 pub struct Directory(pub PathBuf);
@@ -38,24 +38,11 @@ fn tiny_run_has_a_figure_for_every_point_and_resumes_without_repeats() {
         return;
     }
     let directory = Directory::new("tiny");
-    let output = trawl(&[
-        "bench",
-        "run",
-        "capture-bandwidth",
-        "xdp-offload",
-        "--repeat",
-        "2",
-        "--peers",
-        "tcpdump",
-        "--taps",
-        "hook",
-        "--set",
-        "rates=5",
-        "--set",
-        "seconds=0.05",
-        "-o",
-        directory.text(),
-    ]);
+    let output = trawl(&args!(
+        "bench run capture-bandwidth xdp-offload --repeat 2 --peers tcpdump \
+         --taps hook --set rates=5 --set seconds=0.05 -o {}",
+        directory.text()
+    ));
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
     let report = results(&directory.0);
@@ -118,24 +105,11 @@ fn captures_on_the_disk_are_measured_against_their_ceilings() {
         return;
     }
     let directory = Directory::new("disk");
-    let output = trawl(&[
-        "bench",
-        "run",
-        "capture-disk",
-        "--quick",
-        "--repeat",
-        "1",
-        "--peers",
-        "tcpdump",
-        "--taps",
-        "hook",
-        "--set",
-        "frames=20000",
-        "--set",
-        "long_seconds=0.1",
-        "-o",
-        directory.text(),
-    ]);
+    let output = trawl(&args!(
+        "bench run capture-disk --quick --repeat 1 --peers tcpdump --taps hook \
+         --set frames=20000 --set long_seconds=0.1 -o {}",
+        directory.text()
+    ));
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
     let report = results(&directory.0);
@@ -179,23 +153,11 @@ fn missing_points_are_measured_when_a_run_is_resumed() {
         return;
     }
     let directory = Directory::new("resumed");
-    let output = trawl(&[
-        "bench",
-        "run",
-        "drop-cores",
-        "--repeat",
-        "2",
-        "--peers",
-        "none",
-        "--set",
-        "series=DROP native",
-        "--set",
-        "cores=1",
-        "--set",
-        "seconds=0.02",
-        "-o",
-        directory.text(),
-    ]);
+    let output = trawl(&args!(
+        "bench run drop-cores --repeat 2 --peers none --set 'series=DROP \
+         native' --set cores=1 --set seconds=0.02 -o {}",
+        directory.text()
+    ));
     assert_eq!(
         output.status.code(),
         Some(0),
@@ -246,25 +208,11 @@ fn missing_peer_is_shown_as_missing() {
         .expect("a mode");
     let peer = format!("tcpdump={}", broken.display());
     let out = directory.0.join("out");
-    let output = trawl(&[
-        "bench",
-        "run",
-        "capture-bandwidth",
-        "--repeat",
-        "3",
-        "--peers",
-        "tcpdump",
-        "--taps",
-        "none",
-        "--peer",
-        &peer,
-        "--set",
-        "rates=5",
-        "--set",
-        "seconds=0.02",
-        "-o",
-        out.to_str().expect("UTF-8"),
-    ]);
+    let output = trawl(&args!(
+        "bench run capture-bandwidth --repeat 3 --peers tcpdump --taps none \
+         --peer {peer} --set rates=5 --set seconds=0.02 -o {}",
+        out.to_str().expect("UTF-8")
+    ));
     assert_eq!(output.status.code(), Some(1), "nothing at all was measured");
     let report = results(&out);
     let failures = report["experiments"][0]["failures"]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::output;
-use trawl_tests::{Capture, Lab, frames, skip, trawl};
+use trawl_tests::{Capture, Lab, args, frames, skip, trawl};
 
 fn since_1970() -> Duration {
     SystemTime::now()
@@ -90,17 +90,9 @@ fn hardware_stamps_are_kept_apart_or_refused() {
     let arguments = [
         "-i", &place, "--tap", "xdp", "--time", "hw", "-c", "2", "-w", &file,
     ];
-    let tried = trawl(&[
-        "capture",
-        "-i",
-        &place,
-        "--tap",
-        "xdp",
-        "--time",
-        "hw",
-        "--duration",
-        "10ms",
-    ]);
+    let tried = trawl(&args!(
+        "capture -i {place} --tap xdp --time hw --duration 10ms"
+    ));
     if !tried.status.success() {
         let said = String::from_utf8_lossy(&tried.stderr);
         assert!(

@@ -2,21 +2,17 @@
 
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{nothing_attached, run};
-use trawl_tests::{Capture, Lab, frames};
+use trawl_tests::{Capture, Lab, args, frames};
 
 fn filters(lab: &Lab, side: &str) -> String {
     let station = &lab.pair.b;
     run(
         "tc",
-        &[
-            "-n",
-            &station.name,
-            "filter",
-            "show",
-            "dev",
-            &station.interface,
-            side,
-        ],
+        &args!(
+            "-n {} filter show dev {} {side}",
+            station.name,
+            station.interface
+        ),
     )
 }
 

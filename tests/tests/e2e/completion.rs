@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use trawl_tests::{Lab, binary, trawl};
+use trawl_tests::{Lab, args, binary, trawl};
 
 /// Returns each of these lines after the tab key.
 fn completed(lab: &Lab, lines: &[&str]) -> Vec<String> {
@@ -17,13 +17,9 @@ fn completed(lab: &Lab, lines: &[&str]) -> Vec<String> {
         .to_string();
     // Gives bash a terminal.
     let mut child = Command::new("timeout")
-        .args([
-            "60",
-            "script",
-            "-qec",
-            "bash --norc --noprofile -i",
-            "/dev/null",
-        ])
+        .args(args!(
+            "60 script -qec 'bash --norc --noprofile -i' /dev/null"
+        ))
         .current_dir(lab.path(""))
         .env("INPUTRC", "/dev/null")
         .env("TERM", "dumb")

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use trawl_tests::tmux::Tmux;
 use trawl_tests::xdp::{CleanUp, succeeds};
-use trawl_tests::{Lab, binary, skip, wait_until};
+use trawl_tests::{Lab, args, binary, skip, wait_until};
 
 /// Opens an interactive shell with trawl's completions and none of the user's settings.
 fn shell(name: &str, lab: &Lab) -> Option<Tmux> {
@@ -63,14 +63,7 @@ fn in_shell(name: &str) {
     let _clean = CleanUp::of(&lab);
     let namespace = lab.pair.b.name.clone();
     succeeds(&["guard", "load", &lab.receiver()]);
-    let deny = [
-        "guard",
-        "deny",
-        "--netns",
-        &namespace,
-        "--src",
-        "203.0.113.0/24",
-    ];
+    let deny = args!("guard deny --netns {namespace} --src 203.0.113.0/24");
     for port in ["11", "22", "33"] {
         succeeds(&[&deny[..], &["--proto", "tcp", "--port", port]].concat());
     }

@@ -4,7 +4,7 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::taps::{TAPS, Tap, XDP_IN_SKB_MODE};
 use trawl_tests::witness::{capinfos, run, tshark, xdp_on};
-use trawl_tests::{Capture, Lab, frames};
+use trawl_tests::{Capture, Lab, args, frames};
 
 const FIELDS: [&str; 7] = [
     "frame.interface_name",
@@ -22,16 +22,7 @@ fn tshark_shows_interface_queue_id_and_verdict_of_each_packet() {
     let file = lab.file("file.pcapng");
     let capture = Capture::start(
         &lab,
-        &[
-            "-i",
-            &lab.receiver(),
-            "--tap",
-            "xdp",
-            "-c",
-            "5",
-            "-w",
-            &file,
-        ],
+        &args!("-i {} --tap xdp -c 5 -w {file}", lab.receiver()),
     );
     let (_, mode) = xdp_on(&lab.pair.b).expect("trawl's program");
     assert_eq!(mode, "native");
@@ -60,16 +51,7 @@ fn queue_is_the_receiving_one() {
     let file = lab.file("file.pcapng");
     let capture = Capture::start(
         &lab,
-        &[
-            "-i",
-            &lab.receiver(),
-            "--tap",
-            "xdp",
-            "-c",
-            "20",
-            "-w",
-            &file,
-        ],
+        &args!("-i {} --tap xdp -c 20 -w {file}", lab.receiver()),
     );
     lab.send_from_two_cpus(&[frames::silent(64)], 10);
     capture.wait().summary_of_success();
@@ -220,16 +202,7 @@ fn entry_and_exit_of_one_packet_share_their_id() {
     let file = lab.file("file.pcapng");
     let capture = Capture::start(
         &lab,
-        &[
-            "-i",
-            &lab.receiver(),
-            "--tap",
-            "xdp",
-            "--at",
-            "both",
-            "-w",
-            &file,
-        ],
+        &args!("-i {} --tap xdp --at both -w {file}", lab.receiver()),
     );
     let sent: Vec<Vec<u8>> = (0..10).map(|number| frames::numbered(number, 64)).collect();
     lab.send(&sent, 10);

@@ -9,7 +9,7 @@ use trawl_tests::lab::{Mounted, send_from};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::turn::heavy;
 use trawl_tests::witness::{capinfos, output, packets_in, run, size_of, tshark};
-use trawl_tests::{Capture, Lab, frames, skip, tools_or_skip, trawl, wait_until};
+use trawl_tests::{Capture, Lab, args, frames, skip, tools_or_skip, trawl, wait_until};
 
 /// Returns the bytes of a file in the page cache.
 fn cached(file: &str) -> Option<u64> {
@@ -196,14 +196,7 @@ impl Small {
         let image = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
         run(
             "mkfs.ext4",
-            &[
-                "-q",
-                "-O",
-                "^has_journal",
-                "-E",
-                "lazy_itable_init=1",
-                &image,
-            ],
+            &args!("-q -O ^has_journal -E lazy_itable_init=1 {image}"),
         );
         let made = output("losetup", &["--find", "--show", &image]);
         let device = String::from_utf8_lossy(&made.stdout).trim().to_owned();

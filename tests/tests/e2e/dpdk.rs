@@ -14,7 +14,7 @@ use trawl_lab::sender::Engine;
 use trawl_tests::lab::{Files, send_from};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{capinfos, run, tshark};
-use trawl_tests::{Capture, frames, trawl, wait_until};
+use trawl_tests::{Capture, args, frames, trawl, wait_until};
 
 const FRAMES: u64 = 300;
 const IN: u32 = 1;
@@ -164,19 +164,10 @@ fn dpdk_filters_and_cuts_in_the_application() {
         return;
     };
     let file = application.lab.file("some.pcapng");
-    let arguments = [
-        "-i",
-        "dpdk:0",
-        "-Q",
-        "in",
-        "--queue",
-        "0",
-        "-s",
-        "40",
-        "-w",
-        &file,
-        "ether proto 0x88b5 and less 159",
-    ];
+    let arguments = args!(
+        "-i dpdk:0 -Q in --queue 0 -s 40 -w {file} 'ether proto 0x88b5 and less \
+         159'"
+    );
     let capture = application.capture(&arguments);
     application.lab.send(&numbered(), FRAMES);
     capture.wait_recorded(100);
@@ -213,17 +204,10 @@ fn dpdk_dumpcap_counts_the_same() {
     let mut dumpcap = application.dumpcap(&theirs, &log);
     let capture = application.capture(&["-i", "dpdk:1", "-Q", "out", "-w", &ours]);
     // DPDK allows one capture per port.
-    let all = [
-        "capture",
-        "--tap",
-        "dpdk",
-        "--file-prefix",
-        &application.prefix,
-        "-i",
-        "dpdk:0",
-        "-w",
-        "-",
-    ];
+    let all = args!(
+        "capture --tap dpdk --file-prefix {} -i dpdk:0 -w -",
+        application.prefix
+    );
     let refused = trawl(&all);
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(1), "{words}");

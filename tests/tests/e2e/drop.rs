@@ -9,7 +9,7 @@ use trawl_packet::build::Template;
 use trawl_sys::netns::run_in;
 use trawl_tests::pcapng::{Contents, Packet};
 use trawl_tests::witness::{run, tshark};
-use trawl_tests::{Capture, Lab, skip};
+use trawl_tests::{Capture, Lab, args, skip};
 
 mod account;
 pub mod reasons;
@@ -36,17 +36,7 @@ fn dropped_at(
     act: impl FnOnce(),
 ) -> Contents {
     let file = lab.file("drops.pcapng");
-    let number = count.to_string();
-    let arguments = [
-        "--tap",
-        "drop",
-        "--netns",
-        &station.name,
-        "-w",
-        &file,
-        "-c",
-        &number,
-    ];
+    let arguments = args!("--tap drop --netns {} -w {file} -c {count}", station.name);
     let capture = Capture::start(lab, &[&arguments[..], more].concat());
     act();
     capture.wait().summary_of_success();
@@ -196,17 +186,10 @@ fn a_raw_tracepoint_shows_the_same() {
     let capture = Capture::start_without(
         "tp_btf",
         &lab,
-        &[
-            "--tap",
-            "drop",
-            "-i",
-            &lab.receiver(),
-            "-w",
-            &file,
-            "-c",
-            "1",
-            "udp port 5555",
-        ],
+        &args!(
+            "--tap drop -i {} -w {file} -c 1 'udp port 5555'",
+            lab.receiver()
+        ),
     );
     assert!(capture.said().contains("raw_tp"), "{}", capture.said());
     let frame = udp_frame(&lab, 5555);

@@ -17,7 +17,7 @@ use trawl_tests::turn::heavy;
 use trawl_tests::witness::{
     capinfos, is_loaded, nothing_attached, promiscuity, run, slots, tshark, wait_unloaded, xdp_on,
 };
-use trawl_tests::{Capture, Lab, frames, wait_until};
+use trawl_tests::{Capture, Lab, args, frames, wait_until};
 
 fn ends_well_by(signal: Signal) {
     let Some(lab) = Lab::open() else { return };
@@ -71,16 +71,7 @@ fn is_ignored(signal: Signal) -> bool {
 fn a_time_that_is_over() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    let arguments = [
-        "-i",
-        &lab.receiver(),
-        "--tap",
-        "tc",
-        "--duration",
-        "300ms",
-        "-w",
-        &file,
-    ];
+    let arguments = args!("-i {} --tap tc --duration 300ms -w {file}", lab.receiver());
     let summary = Capture::start(&lab, &arguments).wait().summary_of_success();
     assert_eq!(summary.ended, "duration");
     assert!(summary.seconds >= 0.3, "{summary:?}");
@@ -173,16 +164,11 @@ fn one_of_two_interfaces_deleted() {
     let file = one.file("file.pcapng");
     let capture = Capture::start(
         &one,
-        &[
-            "-i",
-            &one.receiver(),
-            "-i",
-            &other.receiver(),
-            "--tap",
-            "xdp",
-            "-w",
-            &file,
-        ],
+        &args!(
+            "-i {} -i {} --tap xdp -w {file}",
+            one.receiver(),
+            other.receiver()
+        ),
     );
     run(
         "ip",
@@ -267,16 +253,7 @@ fn verdict_without_a_program_is_reported() {
     let file = lab.file("file.pcapng");
     let capture = Capture::start(
         &lab,
-        &[
-            "-i",
-            &lab.receiver(),
-            "--tap",
-            "xdp",
-            "--verdict",
-            "drop",
-            "-w",
-            &file,
-        ],
+        &args!("-i {} --tap xdp --verdict drop -w {file}", lab.receiver()),
     );
     capture.wait_said("no XDP program is attached, so every packet passes");
     lab.send(&[frames::silent(64)], 3);

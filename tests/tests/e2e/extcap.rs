@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::witness::run;
-use trawl_tests::{Lab, frames, skip, trawl, wait_until};
+use trawl_tests::{Lab, args, frames, skip, trawl, wait_until};
 
 struct Capturing(Child);
 
@@ -32,14 +32,9 @@ fn tshark(lab: &Lab, arguments: &[&str]) -> Option<Command> {
         return None;
     }
     let (extcap, profiles) = (lab.file("extcap"), lab.file("profiles"));
-    let installed = trawl(&[
-        "extcap",
-        "install",
-        "--dir",
-        &extcap,
-        "--profiles",
-        &profiles,
-    ]);
+    let installed = trawl(&args!(
+        "extcap install --dir {extcap} --profiles {profiles}"
+    ));
     assert!(installed.status.success(), "{installed:?}");
     // As root, tshark reads the machine's folder only: the lab's is mounted over it.
     let shared = folder("Extcap path:").expect("tshark names it");
@@ -146,13 +141,8 @@ fn names_with_braces_are_not_listed() {
 #[test]
 fn filters_are_checked_and_options_offered() {
     let check = |filter: &str| {
-        let arguments = [
-            "extcap",
-            "--extcap-interface",
-            "trawl:lo",
-            "--extcap-capture-filter",
-            filter,
-        ];
+        let arguments =
+            args!("extcap --extcap-interface trawl:lo --extcap-capture-filter '{filter}'");
         String::from_utf8_lossy(&trawl(&arguments).stdout).into_owned()
     };
     assert_eq!(check("tcp port 80"), "");
@@ -197,14 +187,10 @@ fn attached_programs_are_listed_again() {
     let Some(lab) = Lab::open() else { return };
     let interface = format!("trawl:{}", lab.receiver());
     let again = |option: &str| {
-        let arguments = [
-            "extcap",
-            "--extcap-interface",
-            &interface,
-            "--extcap-config",
-            "--extcap-reload-option",
-            option,
-        ];
+        let arguments = args!(
+            "extcap --extcap-interface {interface} --extcap-config \
+             --extcap-reload-option {option}"
+        );
         trawl(&arguments)
     };
     let listed = || String::from_utf8_lossy(&again("program").stdout).into_owned();
@@ -278,18 +264,7 @@ fn stat_counts_packets_of_an_interface() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
     let running = trawl_tests::Running::start(
-        &[
-            "stat",
-            "-i",
-            &receiver,
-            "-c",
-            "10",
-            "--duration",
-            "30s",
-            "--json",
-            "--by",
-            "verdict",
-        ],
+        &args!("stat -i {receiver} -c 10 --duration 30s --json --by verdict"),
         "capturing on",
     );
     lab.send(&[frames::udp(b"hello")], 10);

@@ -14,7 +14,7 @@ use trawl_packet::build::Template;
 use trawl_sys::netns::run_in;
 use trawl_tests::lab::send_from;
 use trawl_tests::witness::{bpf_objects, has_bpf_object, run};
-use trawl_tests::{Capture, Lab, Running, amount, skip, trawl, wait_until};
+use trawl_tests::{Capture, Lab, Running, amount, args, skip, trawl, wait_until};
 
 fn udp(lab: &Lab, port: u16, id: u16) -> Vec<u8> {
     let mut payload = [0; 22];
@@ -73,17 +73,11 @@ fn within(lab: &Lab) -> String {
 /// Follows one datagram of six bytes to a port of the receiver, and sends it.
 fn follow_datagram(lab: &Lab, port: u16) -> Running {
     let (a, b) = (&lab.pair.a, &lab.pair.b);
-    let arguments = [
-        "follow",
-        "--json",
-        "-c",
-        "1",
-        "--netns",
-        &a.name,
-        "--within",
-        &within(lab),
-        &format!("udp dst port {port}"),
-    ];
+    let arguments = args!(
+        "follow --json -c 1 --netns {} --within {} 'udp dst port {port}'",
+        a.name,
+        within(lab)
+    );
     let follow = Running::start(&arguments, "following packets on");
     let send = format!("echo hello > /dev/udp/{}/{port}", b.ipv4);
     run("ip", &["netns", "exec", &a.name, "bash", "-c", &send]);
@@ -126,15 +120,10 @@ fn packet_is_followed_into_another_namespace() {
 fn answered_ping_is_delivered() {
     let Some(lab) = Lab::open() else { return };
     let (a, b) = (&lab.pair.a, &lab.pair.b);
-    let arguments = [
-        "follow",
-        "--json",
-        "-c",
-        "1",
-        "--netns",
-        &b.name,
-        "icmp[icmptype] = icmp-echoreply",
-    ];
+    let arguments = args!(
+        "follow --json -c 1 --netns {} 'icmp[icmptype] = icmp-echoreply'",
+        b.name
+    );
     let follow = Running::start(&arguments, "following packets on");
     let target = b.ipv4.to_string();
     run(
@@ -152,18 +141,10 @@ fn reused_buffers_make_no_false_link() {
     let Some(lab) = Lab::open() else { return };
     let count = amount(10_000) as u16;
     let receiver = lab.receiver();
-    let number = count.to_string();
-    let arguments = [
-        "follow",
-        "--json",
-        "-c",
-        &number,
-        "-i",
-        &receiver,
-        "--within",
-        &within(&lab),
-        "udp dst port 53",
-    ];
+    let arguments = args!(
+        "follow --json -c {count} -i {receiver} --within {} 'udp dst port 53'",
+        within(&lab)
+    );
     let follow = Running::start(&arguments, "following packets on");
     let frames: Vec<Vec<u8>> = (0..count).map(|id| udp(&lab, 53, id)).collect();
     // An unoptimised reader keeps up with this rate on a busy machine: no event is lost, so all packets are followed.
@@ -209,15 +190,7 @@ fn packet_is_followed_from_an_xdp_program_to_its_socket() {
     }
     let b = &lab.pair.b;
     let receiver = lab.receiver();
-    let loaded = trawl(&[
-        "xdp",
-        "load",
-        &receiver,
-        "pass",
-        "--tappable",
-        "--mode",
-        "native",
-    ]);
+    let loaded = trawl(&args!("xdp load {receiver} pass --tappable --mode native"));
     assert!(loaded.status.success(), "{loaded:?}");
     let socket = run_in(&b.namespace, || {
         UdpSocket::bind((b.ipv4, 5300)).expect("a port")
@@ -276,15 +249,7 @@ fn segments_are_joined_to_their_packet() {
     let listener = listener.unwrap().unwrap();
     let receiver = lab.receiver();
     let within = within(&lab);
-    let arguments = [
-        "follow",
-        "--json",
-        "-i",
-        &receiver,
-        "--within",
-        &within,
-        "tcp dst port 8080",
-    ];
+    let arguments = args!("follow --json -i {receiver} --within {within} 'tcp dst port 8080'");
     let follow = Running::start(&arguments, "following packets on");
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -5,24 +5,16 @@ use std::process::{Command, Stdio};
 
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{capinfos, run, tcpdump, tshark};
-use trawl_tests::{Capture, Lab, frames, trawl};
+use trawl_tests::{Capture, Lab, args, frames, trawl};
 
 #[test]
 fn the_old_format_has_nanoseconds_and_is_read_by_all() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcap");
-    let arguments = [
-        "-i",
-        &lab.receiver(),
-        "--tap",
-        "xdp",
-        "--format",
-        "pcap",
-        "-c",
-        "3",
-        "-w",
-        &file,
-    ];
+    let arguments = args!(
+        "-i {} --tap xdp --format pcap -c 3 -w {file}",
+        lab.receiver()
+    );
     let capture = Capture::start(&lab, &arguments);
     let long = frames::udp(&[b'x'; 1472]);
     lab.send(&[frames::udp(b"one"), frames::udp(b"two"), long], 3);
@@ -78,16 +70,7 @@ fn the_old_format_cuts_at_the_snap_length() {
 fn the_old_format_from_two_cpus_is_in_time_order() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcap");
-    let arguments = [
-        "-i",
-        &lab.receiver(),
-        "--tap",
-        "xdp",
-        "--format",
-        "pcap",
-        "-w",
-        &file,
-    ];
+    let arguments = args!("-i {} --tap xdp --format pcap -w {file}", lab.receiver());
     let capture = Capture::start(&lab, &arguments);
     lab.send_from_two_cpus(&[frames::silent(64)], 5_000);
     capture.wait_recorded(10_000);
@@ -190,17 +173,10 @@ fn mixed_link_types_are_refused_in_the_old_format() {
     run("ip", &["-n", name, "link", "set", "tun0", "up"]);
     let file = lab.file("file.pcap");
     let tunnel = format!("{name}:tun0");
-    let arguments = [
-        "capture",
-        "-i",
-        &lab.receiver(),
-        "-i",
-        &tunnel,
-        "--format",
-        "pcap",
-        "-w",
-        &file,
-    ];
+    let arguments = args!(
+        "capture -i {} -i {tunnel} --format pcap -w {file}",
+        lab.receiver()
+    );
     let output = trawl(&arguments);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
@@ -251,16 +227,7 @@ fn packets_have_wiresharks_numbers() {
     std::fs::write(&file, blocks.concat()).expect("a file");
     let theirs = run(
         "tshark",
-        &[
-            "-nr",
-            &file,
-            "-Y",
-            "udp",
-            "-T",
-            "fields",
-            "-e",
-            "frame.number",
-        ],
+        &args!("-nr {file} -Y udp -T fields -e frame.number"),
     );
     let theirs: Vec<u64> = theirs
         .lines()

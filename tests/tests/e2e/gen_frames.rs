@@ -3,193 +3,33 @@
 use std::collections::BTreeSet;
 
 use trawl_tests::generator::{dissect, generate};
-use trawl_tests::{Capture, Lab};
+use trawl_tests::{Capture, Lab, args};
 
 const ENGINES: [&str; 3] = ["live", "xsk", "packet"];
 
 /// Every kind of frame with checksums that tshark validates, each with varying fields.
-const WITH_CHECKSUMS: [(&str, &[&str]); 19] = [
-    ("udp", &[]),
-    ("udp", &["--src-port", "1000-1009", "--dst-port", "random"]),
-    (
-        "udp",
-        &[
-            "--src",
-            "10.0.0.0/24",
-            "--dst",
-            "random:10.1.0.0/16",
-            "--dst-mac",
-            "02:00:00:00:00:07",
-        ],
-    ),
-    (
-        "udp",
-        &[
-            "--src",
-            "10.0.0.1,192.168.7.9",
-            "--payload",
-            "text:an odd number of bytes.",
-        ],
-    ),
-    (
-        "udp",
-        &[
-            "--dscp",
-            "0-63",
-            "--ttl",
-            "1-255",
-            "--payload",
-            "random",
-            "--size",
-            "61-90",
-        ],
-    ),
-    (
-        "udp",
-        &["--size", "imix", "--flows", "5", "--payload", "number"],
-    ),
-    (
-        "udp",
-        &[
-            "-6",
-            "--src-port",
-            "random",
-            "--dscp",
-            "ef,cs6",
-            "--ttl",
-            "random:1-255",
-        ],
-    ),
-    (
-        "udp",
-        &[
-            "--src",
-            "random:fd00::/16",
-            "--dst",
-            "fd00:77::/64",
-            "--size",
-            "64,128,1500",
-            "--dst-mac",
-            "02:00:00:00:00:07",
-        ],
-    ),
-    ("udp", &["--vlan", "7", "--src-port", "1-7"]),
-    (
-        "udp",
-        &[
-            "--vlan",
-            "100-109,200:5",
-            "--src-mac",
-            "random",
-            "--dst-mac",
-            "02:00:00:00:00:00/40",
-        ],
-    ),
-    (
-        "udp",
-        &[
-            "--mpls",
-            "16-31,17",
-            "--src",
-            "10.0.0.0/30",
-            "--dst-mac",
-            "02:00:00:00:00:07",
-        ],
-    ),
-    (
-        "udp",
-        &["--every", "3:dst-port=1111;ttl=9", "--src-port", "1-4"],
-    ),
-    (
-        "tcp",
-        &[
-            "--flags",
-            "syn,ack",
-            "--seq",
-            "random",
-            "--ack",
-            "0-99/7",
-            "--src-port",
-            "1-3",
-        ],
-    ),
-    (
-        "tcp",
-        &[
-            "-6",
-            "--src-port",
-            "random",
-            "--payload",
-            "random",
-            "--size",
-            "80-99",
-        ],
-    ),
-    (
-        "icmp",
-        &["--id", "1-9", "--seq", "random", "--payload", "text:odd"],
-    ),
-    (
-        "icmp",
-        &[
-            "-6",
-            "--id",
-            "random",
-            "--size",
-            "70-75",
-            "--payload",
-            "random",
-        ],
-    ),
-    (
-        "udp",
-        &[
-            "--vxlan",
-            "random:1-1000",
-            "--outer-dst",
-            "10.77.0.2",
-            "--src",
-            "10.0.0.0/24",
-            "--dst-mac",
-            "random",
-            "--src-port",
-            "random",
-            "--flows",
-            "20",
-        ],
-    ),
-    (
-        "tcp",
-        &[
-            "--vxlan",
-            "77",
-            "--outer-dst",
-            "fd00:77::2",
-            "--dst",
-            "2001:db8::/96",
-            "--src-mac",
-            "random",
-            "--dscp",
-            "0-3",
-            "--seq",
-            "random",
-        ],
-    ),
-    (
-        "icmp",
-        &[
-            "--vxlan",
-            "5",
-            "--outer-dst",
-            "10.77.0.2",
-            "--seq",
-            "1-5",
-            "--ttl",
-            "3-9",
-            "--size",
-            "200-210",
-        ],
-    ),
+const WITH_CHECKSUMS: [&str; 19] = [
+    "udp",
+    "udp --src-port 1000-1009 --dst-port random",
+    "udp --src 10.0.0.0/24 --dst random:10.1.0.0/16 --dst-mac 02:00:00:00:00:07",
+    "udp --src 10.0.0.1,192.168.7.9 --payload 'text:an odd number of bytes.'",
+    "udp --dscp 0-63 --ttl 1-255 --payload random --size 61-90",
+    "udp --size imix --flows 5 --payload number",
+    "udp -6 --src-port random --dscp ef,cs6 --ttl random:1-255",
+    "udp --src random:fd00::/16 --dst fd00:77::/64 --size 64,128,1500 --dst-mac 02:00:00:00:00:07",
+    "udp --vlan 7 --src-port 1-7",
+    "udp --vlan 100-109,200:5 --src-mac random --dst-mac 02:00:00:00:00:00/40",
+    "udp --mpls 16-31,17 --src 10.0.0.0/30 --dst-mac 02:00:00:00:00:07",
+    "udp --every 3:dst-port=1111;ttl=9 --src-port 1-4",
+    "tcp --flags syn,ack --seq random --ack 0-99/7 --src-port 1-3",
+    "tcp -6 --src-port random --payload random --size 80-99",
+    "icmp --id 1-9 --seq random --payload text:odd",
+    "icmp -6 --id random --size 70-75 --payload random",
+    "udp --vxlan random:1-1000 --outer-dst 10.77.0.2 --src 10.0.0.0/24 --dst-mac random \
+     --src-port random --flows 20",
+    "tcp --vxlan 77 --outer-dst fd00:77::2 --dst 2001:db8::/96 --src-mac random --dscp 0-3 \
+     --seq random",
+    "icmp --vxlan 5 --outer-dst 10.77.0.2 --seq 1-5 --ttl 3-9 --size 200-210",
 ];
 const EACH: usize = 40;
 
@@ -212,11 +52,10 @@ fn all_checksums_are_right_on_each_engine() {
             &lab,
             &["-i", &receiver, "-Q", "in", "-c", &total, "-w", &file],
         );
-        for (kind, arguments) in WITH_CHECKSUMS {
-            let count = EACH.to_string();
-            let fixed = ["--engine", engine, "--count", &count];
-            let summary = generate(&lab, kind, &[&fixed[..], arguments].concat());
-            assert_eq!(summary["frames"], EACH, "{engine} {kind} {arguments:?}");
+        for frames in WITH_CHECKSUMS {
+            let arguments = args!("{frames} --engine {engine} --count {EACH}");
+            let summary = generate(&lab, arguments[0], &arguments[1..]);
+            assert_eq!(summary["frames"], EACH, "{engine} {frames}");
         }
         capture.wait().summary_of_success();
         let rows = dissect(&file, &SUMS);
@@ -258,14 +97,10 @@ fn sent(
 fn fields_step_and_flows_have_the_requested_number() {
     for engine in ENGINES {
         let fields = ["udp.srcport", "ip.dst"];
-        let arguments = [
-            "--src-port",
-            "5000-5006/2",
-            "--dst",
-            "10.0.0.5,10.0.0.9",
-            "--dst-mac",
-            "02:00:00:00:00:07",
-        ];
+        let arguments = args!(
+            "--src-port 5000-5006/2 --dst 10.0.0.5,10.0.0.9 --dst-mac \
+             02:00:00:00:00:07"
+        );
         let Some(rows) = sent(engine, "udp", 6, &arguments, &fields) else {
             return;
         };
@@ -308,16 +143,10 @@ fn every_nth_frame_differs_and_sizes_alternate() {
 
 #[test]
 fn same_seed_makes_the_same_frames_on_all_engines() {
-    let arguments = [
-        "--src-port",
-        "random",
-        "--src",
-        "random:10.0.0.0/8",
-        "--size",
-        "random:60-200",
-        "--seed",
-        "7",
-    ];
+    let arguments = args!(
+        "--src-port random --src random:10.0.0.0/8 --size random:60-200 --seed \
+         7"
+    );
     let fields = ["ip.src", "udp.srcport", "frame.len", "udp.checksum"];
     let of = |engine| sent(engine, "udp", 50, &arguments, &fields);
     let Some(live) = of("live") else { return };
@@ -335,14 +164,10 @@ fn arp_and_raw_frames_have_the_requested_fields() {
         "arp.dst.proto_ipv4",
         "eth.src",
     ];
-    let arguments = [
-        "--src",
-        "10.77.0.1",
-        "--dst",
-        "10.77.0.2-10.77.0.4",
-        "--src-mac",
-        "02:00:00:00:00:01-02:00:00:00:00:03",
-    ];
+    let arguments = args!(
+        "--src 10.77.0.1 --dst 10.77.0.2-10.77.0.4 --src-mac \
+         02:00:00:00:00:01-02:00:00:00:00:03"
+    );
     let Some(rows) = sent("packet", "arp", 3, &arguments, &fields) else {
         return;
     };

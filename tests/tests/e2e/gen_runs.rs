@@ -9,7 +9,7 @@ use trawl_lab::PairOptions;
 use trawl_sys::netns::{Namespace, run_in};
 use trawl_tests::generator::{generate, received, refused, wait_received};
 use trawl_tests::witness::{nothing_attached, run};
-use trawl_tests::{Lab, binary, skip, trawl, wait_until};
+use trawl_tests::{Lab, args, binary, skip, trawl, wait_until};
 
 const ENGINES: [&str; 3] = ["live", "xsk", "packet"];
 
@@ -139,16 +139,7 @@ fn auto_gives_the_reason_against_the_live_engine() {
     let Some(lab) = Lab::open() else { return };
     let sender = lab.sender();
     let payload = format!("text:{}|text:{}", "a".repeat(900), "b".repeat(900));
-    let output = trawl(&[
-        "gen",
-        "udp",
-        "-i",
-        &sender,
-        "--count",
-        "10",
-        "--payload",
-        &payload,
-    ]);
+    let output = trawl(&args!("gen udp -i {sender} --count 10 --payload {payload}"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
     assert!(said.contains("not the live engine"), "{said}");
@@ -277,16 +268,10 @@ fn interfaces_below_a_default_route_are_not_flooded() {
 fn endless(lab: &Lab, engine: &str) -> Child {
     let before = received(lab);
     let child = Command::new(binary::path())
-        .args([
-            "gen",
-            "udp",
-            "-i",
-            &lab.sender(),
-            "--engine",
-            engine,
-            "--rate",
-            "2k",
-        ])
+        .args(args!(
+            "gen udp -i {} --engine {engine} --rate 2k",
+            lab.sender()
+        ))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -362,20 +347,11 @@ fn real_connections_are_made_and_counted() {
         });
         each.sum::<u64>()
     });
-    let arguments = [
-        "gen",
-        "tcp-conn",
-        &to,
-        "--netns",
-        &lab.pair.a.name,
-        "--connections",
-        "5",
-        "--count",
-        "30",
-        "--bytes",
-        "4000",
-        "--json",
-    ];
+    let arguments = args!(
+        "gen tcp-conn {to} --netns {} --connections 5 --count 30 --bytes 4000 \
+         --json",
+        lab.pair.a.name
+    );
     let output = trawl(&arguments);
     let said = String::from_utf8_lossy(&output.stderr);
     let summary: serde_json::Value =

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
-use trawl_tests::{root_or_skip, skip, trawl, wait_until};
+use trawl_tests::{args, root_or_skip, skip, trawl, wait_until};
 
 use crate::bench::{Directory, results};
 
@@ -82,16 +82,10 @@ impl Setup {
         std::fs::create_dir_all("/run/sshd").expect("the server wants it");
         for node in ["a", "b"] {
             let mut server = Command::new("ip");
-            server.args([
-                "netns",
-                "exec",
-                &format!("trawl-{}-{node}", setup.lab),
-                "/usr/sbin/sshd",
-                "-D",
-                "-e",
-                "-f",
-                "/dev/null",
-            ]);
+            server.args(args!(
+                "netns exec trawl-{}-{node} /usr/sbin/sshd -D -e -f /dev/null",
+                setup.lab
+            ));
             for option in [
                 format!("HostKey={}", text("host")),
                 format!("AuthorizedKeysFile={}", text("key.pub")),
@@ -147,53 +141,26 @@ fn traffic_between_hosts_is_counted_at_the_receiver() {
     let hosts =
         host("sender", "10.77.1.2", "10.77.3.1") + &host("receiver", "10.77.2.2", "10.77.3.2");
     std::fs::write(at("hosts.toml"), hosts).expect("it can be written");
-    let output = trawl(&[
-        "lab",
-        "exec",
-        &setup.lab,
-        "m",
+    let output = trawl(&args!(
+        "lab exec {} m {} bench run capture-bandwidth --hosts {} --repeat 1 \
+         --set series=nonsense --set rates=2 --set seconds=0.1 -o {}",
+        setup.lab,
         trawl_tests::binary::path().to_str().expect("UTF-8"),
-        "bench",
-        "run",
-        "capture-bandwidth",
-        "--hosts",
-        &text("hosts.toml"),
-        "--repeat",
-        "1",
-        "--set",
-        "series=nonsense",
-        "--set",
-        "rates=2",
-        "--set",
-        "seconds=0.1",
-        "-o",
-        &text("out"),
-    ]);
+        text("hosts.toml"),
+        text("out")
+    ));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     // An unknown series is refused before any host is contacted.
     assert_eq!(output.status.code(), Some(2), "{said}");
-    let output = trawl(&[
-        "lab",
-        "exec",
-        &setup.lab,
-        "m",
+    let output = trawl(&args!(
+        "lab exec {} m {} bench run capture-bandwidth --hosts {} --repeat 1 \
+         --set 'series=trawl xdp,trawl tc,tcpdump,xdpdump' --set rates=2 --set \
+         seconds=0.1 -o {}",
+        setup.lab,
         trawl_tests::binary::path().to_str().expect("UTF-8"),
-        "bench",
-        "run",
-        "capture-bandwidth",
-        "--hosts",
-        &text("hosts.toml"),
-        "--repeat",
-        "1",
-        "--set",
-        "series=trawl xdp,trawl tc,tcpdump,xdpdump",
-        "--set",
-        "rates=2",
-        "--set",
-        "seconds=0.1",
-        "-o",
-        &text("out"),
-    ]);
+        text("hosts.toml"),
+        text("out")
+    ));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(0), "{said}");
     let report = results(&at("out"));
@@ -314,17 +281,10 @@ fn packets_of_two_hosts_form_one_timeline_with_a_row_for_each() {
     let mut child = capture_on(
         &setup,
         &directory,
-        &[
-            "-i",
-            "data",
-            "--tap",
-            "tc",
-            "-w",
-            file,
-            "--summary",
-            account.to_str().expect("UTF-8"),
-            "icmp",
-        ],
+        &args!(
+            "-i data --tap tc -w {file} --summary {} icmp",
+            account.to_str().expect("UTF-8")
+        ),
     );
     let said = ready(&mut child);
     pings(&setup, 50);

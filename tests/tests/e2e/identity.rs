@@ -7,7 +7,7 @@ use trawl_packet::build::Template;
 use trawl_tests::bundled::done;
 use trawl_tests::lab::{Files, place, send_from};
 use trawl_tests::pcapng::Contents;
-use trawl_tests::{Capture, Lab, LineLab, skip};
+use trawl_tests::{Capture, Lab, LineLab, args, skip};
 
 use trawl_lab::LineOptions;
 use trawl_lab::sender::Engine;
@@ -47,15 +47,7 @@ fn sharing(contents: &Contents) -> usize {
 /// Redirects packets from a by XDP at one of the router's interfaces to b; returns the two points that see them.
 fn redirecting(lab: &LineLab) -> (String, String) {
     let (from, to) = (place(&lab.line.left), place(&lab.line.b));
-    done(&[
-        "xdp",
-        "load",
-        &from,
-        "redirect",
-        "--to",
-        "right",
-        "--tappable",
-    ]);
+    done(&args!("xdp load {from} redirect --to right --tappable"));
     (from, to)
 }
 

@@ -7,7 +7,7 @@ use trawl_sys::netns::run_in;
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{run, xdp_on};
 use trawl_tests::xdp::{CleanUp, fails, only_program, succeeds};
-use trawl_tests::{Capture, Lab, trawl, wait_until};
+use trawl_tests::{Capture, Lab, args, trawl, wait_until};
 
 const BLOCKED: u16 = 53;
 const OPEN: u16 = 54;
@@ -24,14 +24,7 @@ impl<'l> Firewall<'l> {
     fn new(lab: &'l Lab, mode: &str) -> Self {
         let file = object_file(lab, "drop_ports");
         let station = &lab.pair.b;
-        let link = [
-            "-n",
-            &station.name,
-            "link",
-            "set",
-            "dev",
-            &station.interface,
-        ];
+        let link = args!("-n {} link set dev {}", station.name, station.interface);
         run(
             "ip",
             &[&link[..], &[mode, "obj", &file, "sec", "xdp"]].concat(),
@@ -117,13 +110,7 @@ fn advice_keeps_a_firewall_closed() {
     // Without it, no contents are lost without consent.
     let load = ["xdp", "load", &place, &firewall.file, "--replace"];
     for more in [&[][..], &["--tappable"]] {
-        let words = [
-            "drop_ports",
-            "would be lost: ",
-            "ports (hash",
-            "--keep-maps",
-            "--yes",
-        ];
+        let words = args!("drop_ports 'would be lost: ' 'ports (hash' --keep-maps --yes");
         fails(&[&load[..], more].concat(), 1, &words);
         assert_eq!(firewall.id(), before);
         firewall.assert_blocked();
@@ -146,15 +133,7 @@ fn advice_keeps_a_firewall_closed() {
 
     // A program with other variables, and one more map.
     let other = object_file(&lab, "drop_ports_otherwise");
-    let load = [
-        "xdp",
-        "load",
-        &place,
-        &other,
-        "--replace",
-        "--keep-maps",
-        "--json",
-    ];
+    let load = args!("xdp load {place} {other} --replace --keep-maps --json");
     let report: serde_json::Value = serde_json::from_str(&succeeds(&load)).expect("JSON");
     let inherited = &report["maps"];
     assert_eq!(inherited["kept"], serde_json::json!(["ports"]), "{report}");
@@ -197,16 +176,11 @@ fn hooks_exist_for_the_duration_of_a_capture() {
         look(&firewall, before, ports);
         run(
             "ip",
-            &[
-                "-n",
-                &lab.pair.b.name,
-                "link",
-                "set",
-                "dev",
-                &lab.pair.b.interface,
-                mode,
-                "off",
-            ],
+            &args!(
+                "-n {} link set dev {} {mode} off",
+                lab.pair.b.name,
+                lab.pair.b.interface
+            ),
         );
     }
     // A program that trawl loaded, by a link: the same, and it remains trawl's own.

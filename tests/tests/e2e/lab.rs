@@ -1,7 +1,7 @@
 //! `trawl lab up` from files and presets, `exec`, `show`: checked by ip, tc, ethtool and ping.
 
 use serde_json::Value;
-use trawl_tests::{root_or_skip, trawl};
+use trawl_tests::{args, root_or_skip, trawl};
 
 use crate::bench::Directory;
 
@@ -165,24 +165,20 @@ fn failed_lab_leaves_nothing() {
     let file = directory.0.join("half.toml");
     let text = "[[node]]\nname = \"a\"\n[[node]]\nname = \"b\"\n[[link]]\nends = [\"a:x\", \"b:x\"]\nrate = \"fast\"\n";
     std::fs::write(&file, text).expect("it can be written");
-    let output = trawl(&[
-        "lab",
-        "up",
-        &made.0,
-        "--file",
-        file.to_str().expect("UTF-8"),
-    ]);
+    let output = trawl(&args!(
+        "lab up {} --file {}",
+        made.0,
+        file.to_str().expect("UTF-8")
+    ));
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(trawl(&["lab", "show", &made.0]).status.code(), Some(1));
     assert!(!std::path::Path::new(&format!("/run/netns/trawl-{}-a", made.0)).exists());
     std::fs::write(&file, "[[node]]\n").expect("it can be written");
-    let output = trawl(&[
-        "lab",
-        "up",
-        &made.0,
-        "--file",
-        file.to_str().expect("UTF-8"),
-    ]);
+    let output = trawl(&args!(
+        "lab up {} --file {}",
+        made.0,
+        file.to_str().expect("UTF-8")
+    ));
     assert_eq!(
         output.status.code(),
         Some(2),

@@ -5,7 +5,7 @@ use trawl_lab::PairOptions;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::taps::{TAPS, Tap, XDP_IN_SKB_MODE};
 use trawl_tests::witness::tshark;
-use trawl_tests::{Capture, Lab, frames};
+use trawl_tests::{Capture, Lab, args, frames};
 
 /// Lengths around the limits at which a veth's frame needs further pieces, around pages, and the longest.
 const LENGTHS: [usize; 12] = [
@@ -62,20 +62,10 @@ fn each_tap_records_long_frames_whole() {
 fn lengths_with(snaplen: &str, tap: &str) -> Option<Vec<(usize, u32)>> {
     let lab = Lab::open()?;
     let file = lab.file("file.pcapng");
-    let arguments = [
-        "-i",
-        &lab.receiver(),
-        "-Q",
-        "in",
-        "--tap",
-        tap,
-        "-s",
-        snaplen,
-        "-c",
-        "3",
-        "-w",
-        &file,
-    ];
+    let arguments = args!(
+        "-i {} -Q in --tap {tap} -s {snaplen} -c 3 -w {file}",
+        lab.receiver()
+    );
     let capture = Capture::start(&lab, &arguments);
     let sent = [60, 61, 1514].map(frames::patterned);
     lab.send(&sent, 3);
@@ -143,18 +133,7 @@ fn snap_length_of_zero_keeps_all() {
 fn snap_length_cuts_within_a_later_piece() {
     let Some(lab) = jumbo_lab() else { return };
     let file = lab.file("file.pcapng");
-    let arguments = [
-        "-i",
-        &lab.receiver(),
-        "--tap",
-        "xdp",
-        "-s",
-        "5001",
-        "-c",
-        "1",
-        "-w",
-        &file,
-    ];
+    let arguments = args!("-i {} --tap xdp -s 5001 -c 1 -w {file}", lab.receiver());
     let capture = Capture::start(&lab, &arguments);
     let sent = frames::patterned(9014);
     lab.send_long(std::slice::from_ref(&sent));

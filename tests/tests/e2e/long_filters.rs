@@ -5,7 +5,7 @@ use std::process::Command;
 
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::run;
-use trawl_tests::{Capture, Lab, binary, frames};
+use trawl_tests::{Capture, Lab, args, binary, frames};
 
 const MEMBERS: usize = 300;
 
@@ -84,16 +84,7 @@ fn pairs_are_looked_up_in_the_kernel() {
     let theirs = run("tcpdump", &["-Onr", &all, "-F", &expression]);
     assert_eq!(theirs.lines().count(), wanted.len());
     for (tap, more) in [("xdp", &[][..]), ("tc", &["-Q", "in"]), ("packet", &[])] {
-        let what = [
-            "-i",
-            &receiver,
-            "--tap",
-            tap,
-            "-w",
-            &file,
-            "-F",
-            &expression,
-        ];
+        let what = args!("-i {receiver} --tap {tap} -w {file} -F '{expression}'");
         let capture = Capture::start(&lab, &[&what[..], more].concat());
         let said = capture.said();
         assert!(!said.contains("refuses this filter"), "{tap}: {said}");
@@ -224,16 +215,7 @@ fn hundred_thousand_mixed_prefixes_are_matched() {
         .unzip();
     let sent = [&wanted[..], &others[..]].concat();
     for (tap, more) in [("xdp", &[][..]), ("tc", &["-Q", "in"])] {
-        let what = [
-            "-i",
-            &receiver,
-            "--tap",
-            tap,
-            "-w",
-            &file,
-            "-F",
-            &expression,
-        ];
+        let what = args!("-i {receiver} --tap {tap} -w {file} -F '{expression}'");
         let capture = Capture::start(&lab, &[&what[..], more].concat());
         let said = capture.said();
         assert!(!said.contains("refuses this filter"), "{tap}: {said}");

@@ -8,7 +8,7 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_sys::netns::Mark;
 use trawl_tests::witness::run;
 use trawl_tests::xdp::succeeds;
-use trawl_tests::{Lab, LineLab, binary, root_or_skip, tools_or_skip, trawl};
+use trawl_tests::{Lab, LineLab, args, binary, root_or_skip, tools_or_skip, trawl};
 
 /// Returns other tools' view of these namespaces, with trawl's pins and run-time files for them.
 fn state(stations: &[&Station]) -> String {
@@ -100,24 +100,9 @@ fn capture_at_another_tools_program_changes_nothing() {
     let (near, far) = (&lab.pair.b, &lab.pair.a);
     let place = lab.receiver();
     let file = lab.file("file.pcapng");
-    let capture = |tap: &'static str| {
-        [
-            "capture",
-            "-i",
-            &place,
-            "--tap",
-            tap,
-            "--duration",
-            "100ms",
-            "-w",
-            &file,
-        ]
-        .map(str::to_owned)
-    };
     for tap in ["tailcall", "packet", "tc", "auto"] {
-        let words = capture(tap);
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        changes_nothing(&[near, far], &[&words]);
+        let capture = args!("capture -i {place} --tap {tap} --duration 100ms -w {file}");
+        changes_nothing(&[near, far], &[&capture]);
     }
     drop(program);
 }

@@ -5,7 +5,7 @@ use trawl_tests::lab::send_from;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::turn::heavy;
 use trawl_tests::witness::{capinfos, nothing_attached, tshark};
-use trawl_tests::{Capture, Lab, frames};
+use trawl_tests::{Capture, Lab, args, frames};
 
 const EACH: u32 = 2_000;
 
@@ -133,18 +133,7 @@ fn two_namespaces_at_once() {
 fn both_directions_of_one_interface() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    let arguments = [
-        "-i",
-        &lab.receiver(),
-        "--tap",
-        "xdp",
-        "-Q",
-        "inout",
-        "-c",
-        "4",
-        "-w",
-        &file,
-    ];
+    let arguments = args!("-i {} --tap xdp -Q inout -c 4 -w {file}", lab.receiver());
     let capture = Capture::start(&lab, &arguments);
     // The request arrives at XDP, the stack's reply leaves at tc. One after the other.
     for sequence in 1..=2 {

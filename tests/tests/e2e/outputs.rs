@@ -5,7 +5,7 @@ use trawl_tests::lab::send_from;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::turn::heavy;
 use trawl_tests::witness::{capinfos, output, packets_in, tshark};
-use trawl_tests::{Capture, Lab, Running, frames, trawl};
+use trawl_tests::{Capture, Lab, Running, args, frames, trawl};
 
 /// Options after a name apply to that output alone, including the first one.
 #[test]
@@ -13,18 +13,11 @@ fn outputs_have_their_own_length_format_and_compression() {
     let Some(lab) = Lab::open() else { return };
     let [first, second, third] = ["first", "second", "third"].map(|name| lab.file(name));
     let receiver = lab.receiver();
-    let arguments = [
-        "-i",
-        &receiver,
-        "--tap",
-        "xdp",
-        "-w",
-        &format!("{first},snaplen=70,format=pcap,compress=gzip"),
-        "-w",
-        &format!("{second},compress=zstd,snaplen=80"),
-        "-w",
-        &format!("{third},format=pcap"),
-    ];
+    let arguments = args!(
+        "-i {receiver} --tap xdp -w \
+         {first},snaplen=70,format=pcap,compress=gzip -w \
+         {second},compress=zstd,snaplen=80 -w {third},format=pcap"
+    );
     let capture = Capture::start(&lab, &arguments);
     lab.send(&[frames::patterned(200)], 1000);
     capture.wait_recorded(1000);

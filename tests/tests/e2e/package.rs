@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use trawl_tests::{binary, root_or_skip, skip};
+use trawl_tests::{args, binary, root_or_skip, skip};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -74,18 +74,12 @@ fn install_and_uninstall_leave_nothing() {
     make("install", &destination);
     let files = files_below(&destination);
     let has = |end: &str| files.iter().any(|file| file.ends_with(end));
-    for end in [
-        "/usr/local/bin/trawl",
-        "/man1/trawl-read.1",
-        "/completions/trawl",
-        "/_trawl",
-        "/trawl.fish",
-        "/trawl-serve.service",
-        "/trawl-capture@.service",
-        "/trawl-guard@.service",
-        "-linux-gnu/wireshark/extcap/trawl",
-        "/profiles/trawl/colorfilters",
-    ] {
+    for end in args!(
+        "/usr/local/bin/trawl /man1/trawl-read.1 /completions/trawl /_trawl \
+         /trawl.fish /trawl-serve.service /trawl-capture@.service \
+         /trawl-guard@.service -linux-gnu/wireshark/extcap/trawl \
+         /profiles/trawl/colorfilters"
+    ) {
         assert!(has(end), "{end} in {files:?}");
     }
     // The only folders that Wireshark reads for every user.

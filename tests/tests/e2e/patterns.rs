@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{run, tshark};
-use trawl_tests::{Capture, Lab, frames, trawl};
+use trawl_tests::{Capture, Lab, args, frames, trawl};
 
 const PAIRS: usize = 60;
 
@@ -84,14 +84,7 @@ fn ip(arguments: &[&str]) {
 }
 
 fn generate(place: &str, count: &str) {
-    let to = [
-        "--dst",
-        "192.0.2.1",
-        "--src",
-        "192.0.2.2",
-        "--dst-mac",
-        "02:00:00:00:00:01",
-    ];
+    let to = args!("--dst 192.0.2.1 --src 192.0.2.2 --dst-mac 02:00:00:00:00:01");
     let how = [
         "gen", "udp", "-i", place, "--count", count, "--rate", "1000",
     ];

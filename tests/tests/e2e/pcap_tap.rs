@@ -6,7 +6,7 @@ use std::process::Command;
 use trawl_lab::Station;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{capinfos, run, tshark};
-use trawl_tests::{Capture, Lab, frames, skip, trawl};
+use trawl_tests::{Capture, Lab, args, frames, skip, trawl};
 
 /// Returns the interface descriptions of a file, as shown by Wireshark's tools.
 fn description(file: &str) -> String {
@@ -145,17 +145,10 @@ fn another_build_of_libpcap_records_all() {
 fn any_device_is_recorded_cooked() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("file.pcapng");
-    let what = [
-        "--tap",
-        "pcap",
-        "--netns",
-        &lab.pair.b.name,
-        "-i",
-        "any",
-        "-w",
-        &file,
-        "ether proto 0x88b5",
-    ];
+    let what = args!(
+        "--tap pcap --netns {} -i any -w {file} 'ether proto 0x88b5'",
+        lab.pair.b.name
+    );
     let capture = Capture::start(&lab, &what);
     lab.send(&[frames::numbered(7, 60)], 50);
     let summary = capture.stop_well();
@@ -176,16 +169,7 @@ fn awkward_answers_are_counted_and_reported() {
     let Some(lab) = Lab::open() else { return };
     let library = double(&lab);
     let file = lab.file("file.pcapng");
-    let what = [
-        "--tap",
-        "pcap",
-        "-i",
-        "awkward",
-        "-w",
-        &file,
-        "--libpcap",
-        &library,
-    ];
+    let what = args!("--tap pcap -i awkward -w {file} --libpcap {library}");
     let capture = Capture::start(&lab, &what);
     capture.wait_recorded(4);
     let finished = capture.stop();
@@ -225,19 +209,10 @@ fn rejected_packets_of_a_library_are_counted() {
     let Some(lab) = Lab::open() else { return };
     let library = double(&lab);
     let file = lab.file("file.pcapng");
-    let what = [
-        "--tap",
-        "pcap",
-        "-i",
-        "awkward",
-        "-s",
-        "1",
-        "-w",
-        &file,
-        "--libpcap",
-        &library,
-        "first byte 2",
-    ];
+    let what = args!(
+        "--tap pcap -i awkward -s 1 -w {file} --libpcap {library} 'first byte \
+         2'"
+    );
     let capture = Capture::start(&lab, &what);
     capture.wait_recorded(3);
     let finished = capture.stop();
@@ -287,15 +262,7 @@ fn library_failure_is_reported_with_its_cause() {
         ("idle", &["--inner", "tcp"], "libpcap has no such filter"),
         ("idle", &["anything else"], "gave no usable program"),
     ] {
-        let what = [
-            "capture",
-            "--tap",
-            "pcap",
-            "-i",
-            device,
-            "--libpcap",
-            &library,
-        ];
+        let what = args!("capture --tap pcap -i {device} --libpcap {library}");
         let done = trawl(&[&what[..], options].concat());
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         assert!(
@@ -312,16 +279,7 @@ fn library_failure_is_reported_with_its_cause() {
         finished.stderr
     );
     for device in ["boasts", "no-figures"] {
-        let what = [
-            "--tap",
-            "pcap",
-            "-i",
-            device,
-            "--libpcap",
-            &library,
-            "--duration",
-            "100ms",
-        ];
+        let what = args!("--tap pcap -i {device} --libpcap {library} --duration 100ms");
         let finished = Capture::start(&lab, &what).wait();
         assert_eq!(finished.summary_of_success().seen, 0);
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use trawl_tests::lab::place;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{capinfos, run};
-use trawl_tests::{Capture, Lab, frames, skip};
+use trawl_tests::{Capture, Lab, args, frames, skip};
 
 const FRAMES: u32 = 400;
 
@@ -43,16 +43,7 @@ fn records_all(lab: &Lab, library: &Path, device: &str, more: &[&str]) -> String
     let sent = numbered();
     let file = lab.file("file.pcapng");
     let library = library.display().to_string();
-    let what = [
-        "--tap",
-        "pcap",
-        "--libpcap",
-        &library,
-        "-i",
-        device,
-        "-w",
-        &file,
-    ];
+    let what = args!("--tap pcap --libpcap {library} -i {device} -w {file}");
     let capture = Capture::start(lab, &[&what, more].concat());
     lab.send(&sent, u64::from(FRAMES));
     capture.wait_recorded(u64::from(FRAMES));
@@ -85,22 +76,8 @@ fn netmap_packets_are_recorded() {
 fn rejected_are_counted(lab: &Lab, library: &Path, device: &str) {
     let library = library.display().to_string();
     let file = lab.file("some.pcapng");
-    let what = [
-        "--tap",
-        "pcap",
-        "--libpcap",
-        &library,
-        "-i",
-        device,
-        "--steal",
-    ];
-    let filter = [
-        "-s",
-        "10",
-        "-w",
-        &file,
-        "ether proto 0x88b5 and greater 260",
-    ];
+    let what = args!("--tap pcap --libpcap {library} -i {device} --steal");
+    let filter = args!("-s 10 -w {file} 'ether proto 0x88b5 and greater 260'");
     let capture = Capture::start(lab, &[&what[..], &filter].concat());
     lab.send(&numbered(), u64::from(FRAMES));
     capture.wait_recorded(200);

@@ -8,7 +8,7 @@ use serde_json::json;
 use trawl_lab::sender::Engine;
 use trawl_tests::lab::send_from;
 use trawl_tests::witness::{run, tshark};
-use trawl_tests::{Capture, Lab, frames, trawl};
+use trawl_tests::{Capture, Lab, args, frames, trawl};
 
 /// A minimal crictl: the socket is a file with the pods.
 const CRICTL: &str = r#"#!/usr/bin/env python3
@@ -110,13 +110,7 @@ fn pod_is_captured_at_the_host_end_of_its_veth() {
         (&lab.file("nothing"), "crictl is not installed"),
     ] {
         let refused = Command::new(trawl_tests::binary::path())
-            .args([
-                "capture",
-                "--cri-socket",
-                "/nonexistent.sock",
-                "--pod",
-                "a/b",
-            ])
+            .args(args!("capture --cri-socket /nonexistent.sock --pod a/b"))
             .env("PATH", path)
             .output()
             .expect("trawl runs");
@@ -175,20 +169,12 @@ fn restarted_pod_joins_again() {
         json!({"id": "a2", "name": "web-0", "namespace": "default", "created": 2, "info": info});
     tell(&lab.file("pods.json"), &json!([second]));
     capture.wait_said("capturing on cali7 at ");
-    let sent = trawl(&[
-        "gen",
-        "udp",
-        "-i",
-        &format!("{}:{}", pod.name, pod.interface),
-        "--count",
-        "5",
-        "--dst",
-        "192.0.2.1",
-        "--src",
-        "192.0.2.2",
-        "--dst-mac",
-        "02:00:00:00:00:01",
-    ]);
+    let sent = trawl(&args!(
+        "gen udp -i {}:{} --count 5 --dst 192.0.2.1 --src 192.0.2.2 --dst-mac \
+         02:00:00:00:00:01",
+        pod.name,
+        pod.interface
+    ));
     assert!(sent.status.success(), "{sent:?}");
     capture.wait_recorded(12);
     capture.stop_well();

@@ -1,7 +1,7 @@
 //! Lines on standard output of captures without a file.
 
 use trawl_lab::program::{Does, Loaded};
-use trawl_tests::{Capture, Lab, frames};
+use trawl_tests::{Capture, Lab, args, frames};
 
 /// Returns the lines that one datagram makes with these options.
 fn line_of_a_datagram(options: &[&str]) -> Option<String> {
@@ -177,16 +177,7 @@ fn protocols_are_printed_by_name() {
     let count = sent.len().to_string();
     let capture = Capture::start(
         &lab,
-        &[
-            "-i",
-            &lab.receiver(),
-            "--tap",
-            "xdp",
-            "-t",
-            "-e",
-            "-c",
-            &count,
-        ],
+        &args!("-i {} --tap xdp -t -e -c {count}", lab.receiver()),
     );
     lab.send(&sent, sent.len() as u64);
     let finished = capture.wait();
@@ -211,15 +202,7 @@ fn summary_can_go_to_standard_output() {
     let Some(lab) = Lab::open() else { return };
     let place = lab.receiver();
     // The harness adds a summary file; this capture runs without it, so that its last line is the only summary.
-    let output = trawl_tests::trawl(&[
-        "capture",
-        "-i",
-        &place,
-        "--duration",
-        "50ms",
-        "--summary",
-        "-",
-    ]);
+    let output = trawl_tests::trawl(&args!("capture -i {place} --duration 50ms --summary -"));
     assert_eq!(output.status.code(), Some(0));
     let summary = trawl_tests::Summary::parse(&String::from_utf8_lossy(&output.stdout));
     assert_eq!((summary.seen, summary.ended.as_str()), (0, "duration"));

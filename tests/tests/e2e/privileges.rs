@@ -9,7 +9,7 @@ use trawl_tests::pcapng::Contents;
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{nothing_attached, run, xdp_on};
 use trawl_tests::xdp::{CleanUp, succeeds};
-use trawl_tests::{Capture, Lab, Running, binary, frames, wait_until};
+use trawl_tests::{Capture, Lab, Running, args, binary, frames, wait_until};
 
 /// User nobody on every Debian system.
 const NOBODY: u32 = 65534;
@@ -116,15 +116,10 @@ fn own_namespace_needs_no_sys_admin() {
     let mut child = Command::new("nsenter")
         .arg(format!("--net=/run/netns/{}", lab.pair.b.name))
         .arg(binary::path())
-        .args([
-            "capture",
-            "-i",
-            &lab.pair.b.interface,
-            "--tap",
-            "xdp",
-            "-w",
-            &file,
-        ])
+        .args(args!(
+            "capture -i {} --tap xdp -w {file}",
+            lab.pair.b.interface
+        ))
         .args(["-c", "5"])
         .spawn()
         .expect("nsenter is part of every Debian system");

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use trawl_tests::frames::{assorted, ipv4_udp, ipv6_udp, silent, udp};
 use trawl_tests::witness::{tcpdump, tshark};
-use trawl_tests::{Capture, Lab, binary, helper_or_skip, trawl};
+use trawl_tests::{Capture, Lab, args, binary, helper_or_skip, trawl};
 
 /// A store with two hosts' records of the same packets: one host at the driver, the other after it.
 struct Stored {
@@ -50,14 +50,7 @@ impl Stored {
     }
 
     fn query(&self, arguments: &[&str]) -> Output {
-        let base = [
-            "store",
-            "query",
-            "--store",
-            &self.url,
-            "--spool",
-            "/nonexistent",
-        ];
+        let base = args!("store query --store {} --spool /nonexistent", self.url);
         trawl(&[&base[..], arguments].concat())
     }
 

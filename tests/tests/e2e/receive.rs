@@ -10,7 +10,7 @@ use trawl_packet::pcap;
 use trawl_tests::frames::{FROM, TO};
 use trawl_tests::lab::send_from;
 use trawl_tests::witness::{nothing_attached, run, tshark, xdp_on};
-use trawl_tests::{Capture, Lab, Running, frames, trawl, wait_until};
+use trawl_tests::{Capture, Lab, Running, args, frames, trawl, wait_until};
 
 const STREAM: u16 = 0x5a21;
 
@@ -123,16 +123,7 @@ fn packets_without_a_stamp_are_counted_separately_and_pass() {
     let receiver = start(&lab, &[]);
     let behind = Capture::start(
         &lab,
-        &[
-            "-i",
-            &lab.receiver(),
-            "--tap",
-            "packet",
-            "-Q",
-            "in",
-            "-c",
-            "3",
-        ],
+        &args!("-i {} --tap packet -Q in -c 3", lab.receiver()),
     );
     let sent = [
         frames::silent(60),
@@ -157,16 +148,7 @@ fn stamped_packets_pass_on_request() {
     let receiver = start(&lab, &["--pass"]);
     let behind = Capture::start(
         &lab,
-        &[
-            "-i",
-            &lab.receiver(),
-            "--tap",
-            "packet",
-            "-Q",
-            "in",
-            "-c",
-            "2",
-        ],
+        &args!("-i {} --tap packet -Q in -c 2", lab.receiver()),
     );
     send_each(&lab, &[udp(1, 0), udp(1, 1)]);
     assert_eq!(behind.wait().summary_of_success().seen, 2);
@@ -288,16 +270,7 @@ fn receiver_falls_back_to_skb_mode() {
     let namespace = format!("--net=/run/netns/{}", lab.pair.b.name);
     run(
         "nsenter",
-        &[
-            &namespace,
-            "ethtool",
-            "-L",
-            &lab.pair.b.interface,
-            "rx",
-            "1",
-            "tx",
-            "1",
-        ],
+        &args!("{namespace} ethtool -L {} rx 1 tx 1", lab.pair.b.interface),
     );
     if run("nproc", &["--all"]).trim() == "1" {
         trawl_tests::skip("one CPU makes one queue");
@@ -369,14 +342,7 @@ fn vanished_interface_ends_it_with_the_counts() {
 #[test]
 fn empty_result_explains_which_packets_count() {
     let Some(lab) = Lab::open() else { return };
-    let output = trawl(&[
-        "gen",
-        "receive",
-        "-i",
-        &lab.receiver(),
-        "--duration",
-        "50ms",
-    ]);
+    let output = trawl(&args!("gen receive -i {} --duration 50ms", lab.receiver()));
     assert_eq!(output.status.code(), Some(0));
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(

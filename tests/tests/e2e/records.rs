@@ -5,7 +5,7 @@ use trawl_tests::bundled::done;
 use trawl_tests::lab::send_from;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{capinfos, nothing_attached, size_of, tshark};
-use trawl_tests::{Capture, Lab, frames, programs, trawl};
+use trawl_tests::{Capture, Lab, args, frames, programs, trawl};
 
 /// Returns the length of the first packet's block.
 fn first_block(file: &str) -> usize {
@@ -32,18 +32,10 @@ fn meta_selects_the_fields_of_each_packet() {
         let file = lab.file("file.pcapng");
         let capture = Capture::start(
             &lab,
-            &[
-                "-i",
-                &lab.receiver(),
-                "--tap",
-                tap,
-                "-Q",
-                "in",
-                "--meta",
-                meta,
-                "-w",
-                &file,
-            ],
+            &args!(
+                "-i {} --tap {tap} -Q in --meta {meta} -w {file}",
+                lab.receiver()
+            ),
         );
         lab.send(&[frames::silent(64)], 20);
         capture.wait_recorded(20);

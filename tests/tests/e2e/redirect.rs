@@ -6,7 +6,7 @@ use trawl_lab::{LineOptions, Station};
 use trawl_tests::bundled::{Counts, done};
 use trawl_tests::lab::{Files, place, send_from};
 use trawl_tests::witness::{nothing_attached, run, xdp_on};
-use trawl_tests::{Capture, LineLab, frames, wait_until};
+use trawl_tests::{Capture, LineLab, args, frames, wait_until};
 
 mod readiness;
 
@@ -194,16 +194,7 @@ fn jumbo_frames_to_several_skb() {
 fn to_several(mode: &str, exclude: bool) {
     let Some(lab) = LineLab::open() else { return };
     let from = place(&lab.line.left);
-    let mut load = vec![
-        "xdp",
-        "load",
-        &from,
-        "redirect",
-        "--to",
-        "left,right",
-        "--mode",
-        mode,
-    ];
+    let mut load = args!("xdp load {from} redirect --to left,right --mode {mode}");
     load.extend(exclude.then_some("--exclude-ingress"));
     done(&load);
     let sent = frames::assorted();

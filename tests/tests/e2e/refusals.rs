@@ -8,7 +8,7 @@ use trawl_bpf::map;
 use trawl_bpf::probe::KernelFeature;
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::witness::{nothing_attached, output, run, slots, xdp_on};
-use trawl_tests::{Capture, Lab, binary, frames, trawl};
+use trawl_tests::{Capture, Lab, args, binary, frames, trawl};
 
 /// Checks that the command fails with this status and these texts, in one line and without a panic.
 #[track_caller]
@@ -235,16 +235,10 @@ fn hook_of_the_wrong_kind_is_refused() {
     let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let file = lab.file("file.pcapng");
     let with = |path: &str, words: &[&str]| {
-        let arguments = [
-            "-i",
-            &lab.receiver(),
-            "--tap",
-            "tailcall",
-            "--hook",
-            path,
-            "-w",
-            &file,
-        ];
+        let arguments = args!(
+            "-i {} --tap tailcall --hook {path} -w {file}",
+            lab.receiver()
+        );
         refused(&arguments, 1, &[&[path], words].concat());
     };
     {
@@ -318,13 +312,7 @@ fn program_without_a_hook_is_refused() {
     let file = lab.file("file.pcapng");
     for tap in ["auto", "xdp"] {
         let arguments = ["-i", &lab.receiver(), "--tap", tap, "-w", &file];
-        let words = [
-            "lab_drop",
-            "tracing",
-            "--tappable",
-            "--tap tailcall",
-            "--tap packet",
-        ];
+        let words = args!("lab_drop tracing --tappable '--tap tailcall' '--tap packet'");
         refused(&arguments, 1, &words);
     }
     assert!(!lab.path("file.pcapng").exists());
@@ -340,24 +328,12 @@ fn missing_privileges_are_named() {
     for path in [copy.as_str(), &lab.file("")] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("ours");
     }
-    let nobody = [
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "--inh-caps=-all",
-        "--no-new-privs",
-    ];
+    let nobody = args!(
+        "--reuid=65534 --regid=65534 --clear-groups --inh-caps=-all \
+         --no-new-privs"
+    );
     for tap in ["auto", "xdp", "tc", "packet"] {
-        let command = [
-            copy.as_str(),
-            "capture",
-            "-i",
-            "lo",
-            "--tap",
-            tap,
-            "--duration",
-            "100ms",
-        ];
+        let command = args!("{copy} capture -i lo --tap {tap} --duration 100ms");
         let output = output("setpriv", &[&nobody[..], &command].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{tap}: {said}");

@@ -6,7 +6,7 @@ use trawl_packet::pcap;
 use trawl_tests::frames::{FROM, TO};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{capinfos, run};
-use trawl_tests::{Capture, Lab, Running, frames, trawl};
+use trawl_tests::{Capture, Lab, Running, args, frames, trawl};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -252,15 +252,7 @@ fn frames_that_do_not_fit_are_skipped_and_counted() {
     let (summary, came) = replayed(&lab, 2, &["--speed", "max", &file]);
     assert_eq!(came.iter().map(Vec::len).collect::<Vec<_>>(), [1514, 60]);
     assert_eq!(summary["too_long"], 2);
-    let output = trawl(&[
-        "gen",
-        "replay",
-        "-i",
-        &lab.sender(),
-        "--speed",
-        "max",
-        &file,
-    ]);
+    let output = trawl(&args!("gen replay -i {} --speed max {file}", lab.sender()));
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(
         printed.contains("2 frames were left out: the interface's MTU is 1500"),
@@ -297,23 +289,11 @@ fn checked() -> Vec<Vec<u8>> {
 fn changed_addresses_and_tags_keep_checksums_correct() {
     let Some(lab) = Lab::open() else { return };
     let file = recorded(&lab, "file.pcap", &checked());
-    let arguments = [
-        "--speed",
-        "max",
-        "--vlan",
-        "77",
-        "--src-mac",
-        "06:00:00:00:00:01",
-        "--map-mac",
-        "02:74:72:61:77:02=06:00:00:00:00:02",
-        "--map-ip",
-        "10.1.0.0/16=172.20.0.0/16",
-        "--dst-ip",
-        "1.2.3.4",
-        "--map-ip",
-        "fd00:1::/32=2001:db8::/32",
-        &file,
-    ];
+    let arguments = args!(
+        "--speed max --vlan 77 --src-mac 06:00:00:00:00:01 --map-mac \
+         02:74:72:61:77:02=06:00:00:00:00:02 --map-ip 10.1.0.0/16=172.20.0.0/16 \
+         --dst-ip 1.2.3.4 --map-ip fd00:1::/32=2001:db8::/32 {file}"
+    );
     let (_, came) = replayed(&lab, 6, &arguments);
     assert_eq!(came.len(), 6);
     let fields = [

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use trawl_tests::{binary, skip, trawl};
+use trawl_tests::{args, binary, skip, trawl};
 
 use crate::bench::{Directory, results};
 
@@ -55,13 +55,10 @@ fn chromium_draws_every_point_and_reports_no_error() {
     assert_eq!(trawl(&["report", from, "-o", to]).status.code(), Some(0));
     for dark in [false, true] {
         let mut command = Command::new(chromium);
-        command.args([
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--enable-logging=stderr",
-            "--virtual-time-budget=5000",
-        ]);
+        command.args(args!(
+            "--headless=new --no-sandbox --disable-gpu --enable-logging=stderr \
+             --virtual-time-budget=5000"
+        ));
         command.args(dark.then_some("--force-dark-mode"));
         command.arg(format!(
             "--user-data-dir={}",
@@ -93,15 +90,10 @@ fn chromium_draws_every_point_and_reports_no_error() {
         );
     }
     let picture = directory.0.join("page.png");
-    let output = trawl(&[
-        "bench",
-        "report",
-        from,
-        "-o",
-        to,
-        "--png",
-        picture.to_str().expect("UTF-8"),
-    ]);
+    let output = trawl(&args!(
+        "bench report {from} -o {to} --png {}",
+        picture.to_str().expect("UTF-8")
+    ));
     assert_eq!(
         output.status.code(),
         Some(0),
@@ -166,28 +158,22 @@ fn comparison_of_two_runs_marks_changes() {
     sample(&after, 1.5, true);
     let page = directory.0.join("report.html");
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
-    let output = trawl(&[
-        "bench",
-        "report",
-        &text(&before),
-        &text(&after),
-        "--compare",
-        "-o",
-        &text(&page),
-    ]);
+    let output = trawl(&args!(
+        "bench report {} {} --compare -o {}",
+        text(&before),
+        text(&after),
+        text(&page)
+    ));
     assert_eq!(output.status.code(), Some(0));
     let html = std::fs::read_to_string(&page).expect("the page");
     assert_eq!(html.matches("<tr class=\"changed\">").count(), 12);
     assert_eq!(
-        trawl(&[
-            "bench",
-            "report",
-            &text(&before),
-            &text(&before),
-            "--compare",
-            "-o",
-            &text(&page)
-        ])
+        trawl(&args!(
+            "bench report {} {} --compare -o {}",
+            text(&before),
+            text(&before),
+            text(&page)
+        ))
         .status
         .code(),
         Some(0)

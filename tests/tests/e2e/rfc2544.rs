@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use trawl_lab::program::{Does, Loaded};
 use trawl_tests::lab::{LineLab, place};
 use trawl_tests::witness::{nothing_attached, run};
-use trawl_tests::{Lab, Running, trawl};
+use trawl_tests::{Lab, Running, args, trawl};
 
 #[track_caller]
 fn measured(tx: &str, rx: &str, arguments: &[&str]) -> Value {
@@ -68,18 +68,10 @@ fn check_result(result: &Value, loss_percent: f64) {
 #[test]
 fn veth_alone_is_measured() {
     let Some(lab) = Lab::open() else { return };
-    let arguments = [
-        "--sizes",
-        "64,1518",
-        "--duration",
-        "100ms",
-        "--max-rate",
-        "5k",
-        "--loss",
-        "50",
-        "--frame-loss",
-        "--back-to-back",
-    ];
+    let arguments = args!(
+        "--sizes 64,1518 --duration 100ms --max-rate 5k --loss 50 --frame-loss \
+         --back-to-back"
+    );
     let result = measured(&lab.sender(), &lab.receiver(), &arguments);
     let results = result["results"].as_array().expect("results");
     let sizes: Vec<&Value> = results.iter().map(|one| &one["size"]).collect();
@@ -132,28 +124,14 @@ fn narrow_link_limits_the_throughput() {
     let right = &lab.line.right;
     // 0.5 Mbit/s is 1000 frames of 60 bytes a second, below any machine's rate; the queue is short.
     let shape = ["rate", "500kbit", "burst", "2000", "limit", "3000"];
-    let qdisc = [
-        "-n",
-        &right.name,
-        "qdisc",
-        "add",
-        "dev",
-        &right.interface,
-        "root",
-        "tbf",
-    ];
+    let qdisc = args!(
+        "-n {} qdisc add dev {} root tbf",
+        right.name,
+        right.interface
+    );
     run("tc", &[&qdisc[..], &shape].concat());
     let (tx, rx) = (place(&lab.line.a), place(&lab.line.b));
-    let arguments = [
-        "--sizes",
-        "64",
-        "--duration",
-        "200ms",
-        "--max-rate",
-        "20k",
-        "--resolution",
-        "5",
-    ];
+    let arguments = args!("--sizes 64 --duration 200ms --max-rate 20k --resolution 5");
     let result = measured(&tx, &rx, &arguments);
     let one = &result["results"][0];
     check_result(one, 0.0);
@@ -167,23 +145,10 @@ fn dead_end_is_reported() {
     let Some(lab) = LineLab::open() else { return };
     let _drop = Loaded::native(Does::Drop, &lab.line.left).expect("a program");
     let (tx, rx) = (place(&lab.line.a), place(&lab.line.b));
-    let arguments = [
-        "gen",
-        "rfc2544",
-        "--yes",
-        "--tx",
-        &tx,
-        "--rx",
-        &rx,
-        "--sizes",
-        "64",
-        "--duration",
-        "20ms",
-        "--max-rate",
-        "1k",
-        "--resolution",
-        "50",
-    ];
+    let arguments = args!(
+        "gen rfc2544 --yes --tx {tx} --rx {rx} --sizes 64 --duration 20ms \
+         --max-rate 1k --resolution 50"
+    );
     let output = trawl(&arguments);
     let printed = String::from_utf8_lossy(&output.stdout);
     assert_eq!(
@@ -233,19 +198,7 @@ fn impossible_measurements_are_refused_before_sending() {
 fn measurement_can_be_interrupted() {
     let Some(lab) = Lab::open() else { return };
     let (tx, rx) = (lab.sender(), lab.receiver());
-    let arguments = [
-        "gen",
-        "rfc2544",
-        "--json",
-        "--tx",
-        &tx,
-        "--rx",
-        &rx,
-        "--max-rate",
-        "1k",
-        "--duration",
-        "1h",
-    ];
+    let arguments = args!("gen rfc2544 --json --tx {tx} --rx {rx} --max-rate 1k --duration 1h");
     let measuring = Running::start(&arguments, "measuring");
     measuring.signal(Signal::INT);
     let done = measuring.wait();

@@ -14,7 +14,7 @@ use trawl_tests::bundled::{Counts, done};
 use trawl_tests::lab::{Files, place};
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{output, run, xdp_on};
-use trawl_tests::{Capture, LineLab, frames, skip};
+use trawl_tests::{Capture, LineLab, args, frames, skip};
 
 /// More than the number of CPUs.
 const TRIES: usize = 1000;
@@ -219,17 +219,7 @@ fn vlan_interfaces_are_routed() {
     let namespace = format!("--net=/run/netns/{}", line.a.name);
     let pinged = run(
         "nsenter",
-        &[
-            &namespace,
-            "ping",
-            "-c",
-            "20",
-            "-i",
-            "0.05",
-            "-s",
-            "1400",
-            "198.51.100.2",
-        ],
+        &args!("{namespace} ping -c 20 -i 0.05 -s 1400 198.51.100.2"),
     );
     assert!(pinged.contains("20 received"), "{pinged}");
     capture.stop_well();

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{nothing_attached, xdp_on};
 use trawl_tests::xdp::{CleanUp, fails, only_program, programs_on, succeeds};
-use trawl_tests::{Lab, binary, trawl, wait_until};
+use trawl_tests::{Lab, args, binary, trawl, wait_until};
 
 /// Runs trawl as in a session through the lab's receiving end.
 fn in_session(arguments: &[&str]) -> Output {
@@ -155,15 +155,7 @@ fn unconfirmed_program_is_reverted() {
     }
 
     succeeds(&["xdp", "load", &place, "pass"]);
-    succeeds(&[
-        "xdp",
-        "load",
-        &place,
-        "drop",
-        "--replace",
-        "--confirm",
-        "1h",
-    ]);
+    succeeds(&args!("xdp load {place} drop --replace --confirm 1h"));
     let after = xdp_on(&lab.pair.b);
     fails(
         &["xdp", "load", &place, "tx", "--replace", "--yes"],

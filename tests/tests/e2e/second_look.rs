@@ -7,7 +7,7 @@ use std::net::UdpSocket;
 use trawl_sys::netns::run_in;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::run;
-use trawl_tests::{Capture, Lab, frames, trawl};
+use trawl_tests::{Capture, Lab, args, frames, trawl};
 
 const UDP: u8 = 17;
 const TCP: u8 = 6;
@@ -78,13 +78,10 @@ fn long_chains_of_headers_are_filtered_correctly() {
         let (long, short) = (chain(69, UDP).len(), chain(3, UDP).len());
         assert_eq!(lengths, [long, short, long, short], "{tap}");
     }
-    let done = trawl(&[
-        "read",
-        &file,
-        "-w",
-        &lab.file("again.pcapng"),
-        "ip6 protochain 17",
-    ]);
+    let done = trawl(&args!(
+        "read {file} -w {} 'ip6 protochain 17'",
+        lab.file("again.pcapng")
+    ));
     assert!(done.status.success(), "{done:?}");
     assert_eq!(Contents::read(lab.file("again.pcapng")).packets.len(), 4);
     let done = trawl(&["filter", "--read", &file, "ip6 protochain 17"]);
@@ -164,18 +161,7 @@ fn refused_filters_are_applied_in_user_space() {
         (&["--limit-rate", "1"], 1, 50, 49),
         (&["-s", "64"], 50, 50, 0),
     ] {
-        let what = [
-            "-i",
-            &receiver,
-            "--tap",
-            "tc",
-            "-Q",
-            "in",
-            "-w",
-            &file,
-            "-F",
-            &expression,
-        ];
+        let what = args!("-i {receiver} --tap tc -Q in -w {file} -F '{expression}'");
         let capture = Capture::start(&lab, &[&what[..], more].concat());
         capture.wait_said("the kernel refuses this filter");
         capture.wait_said("it passes all packets, and trawl filters them");

@@ -11,7 +11,7 @@ use trawl_tests::lab::send_from;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::turn::heavy;
 use trawl_tests::witness::{capinfos, nothing_attached, output, packets_in, size_of, tshark};
-use trawl_tests::{Capture, Lab, frames, tools_or_skip, trawl, wait_until};
+use trawl_tests::{Capture, Lab, args, frames, tools_or_skip, trawl, wait_until};
 
 /// Returns the files of a test's directory whose names begin like this, sorted by name.
 fn files(lab: &Lab, prefix: &str) -> Vec<PathBuf> {
@@ -133,18 +133,7 @@ fn total_size_of_files_stays_below_a_limit() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("%Y-%m-%d.pcapng");
     let receiver = lab.receiver();
-    let arguments = [
-        "-i",
-        &receiver,
-        "--tap",
-        "xdp",
-        "-w",
-        &file,
-        "-C",
-        "64KiB",
-        "--max-disk",
-        "300KiB",
-    ];
+    let arguments = args!("-i {receiver} --tap xdp -w {file} -C 64KiB --max-disk 300KiB");
     let capture = Capture::start(&lab, &arguments);
     send_from(
         &lab.pair.a,
@@ -172,16 +161,7 @@ fn total_size_of_files_stays_below_a_limit() {
 fn total_size_limit_works_alone() {
     let Some(lab) = Lab::open() else { return };
     let (file, receiver) = (lab.file("file.pcapng"), lab.receiver());
-    let arguments = [
-        "-i",
-        &receiver,
-        "--tap",
-        "xdp",
-        "-w",
-        &file,
-        "--max-disk",
-        "256KiB",
-    ];
+    let arguments = args!("-i {receiver} --tap xdp -w {file} --max-disk 256KiB");
     let capture = Capture::start(&lab, &arguments);
     lab.send(&numbered(), 10_000);
     capture.wait_recorded(10_000);

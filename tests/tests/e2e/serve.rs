@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 use trawl_lab::program::{Does, Loaded};
-use trawl_tests::{Lab, Running, binary, frames, skip, wait_until};
+use trawl_tests::{Lab, Running, args, binary, frames, skip, wait_until};
 
 fn get(address: &str, target: &str, host: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
@@ -55,15 +55,7 @@ fn serve_gives_metrics_json_and_a_page() {
     let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let receiver = lab.receiver();
     let namespace = receiver.split(':').next().expect("a namespace").to_owned();
-    let arguments = [
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--netns",
-        &namespace,
-        "-i",
-        "veth0",
-    ];
+    let arguments = args!("serve --listen 127.0.0.1:0 --netns {namespace} -i veth0");
     let mut child = Command::new(binary::path())
         .args(arguments)
         .stdin(Stdio::null())
@@ -131,13 +123,10 @@ fn serve_gives_metrics_json_and_a_page() {
         "{page}"
     );
     let chromium = Command::new("chromium")
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--virtual-time-budget=4000",
-            "--dump-dom",
-        ])
+        .args(args!(
+            "--headless --no-sandbox --disable-gpu --virtual-time-budget=4000 \
+             --dump-dom"
+        ))
         .arg(format!("--user-data-dir={}", lab.file("chromium")))
         .arg(format!("http://{address}/"))
         .stderr(Stdio::null())
@@ -217,32 +206,11 @@ fn serve_lists_router_and_running_commands() {
     let address = address.split_once("http://").expect("an address").1;
     let address = address.split('/').next().expect("an address").to_owned();
     let capture = Running::start(
-        &[
-            "capture",
-            "-i",
-            &sender,
-            "--tap",
-            "packet",
-            "-Z",
-            "nobody",
-            "-w",
-            "/dev/null",
-        ],
+        &args!("capture -i {sender} --tap packet -Z nobody -w /dev/null"),
         "capturing on",
     );
     let generator = Running::start(
-        &[
-            "gen",
-            "udp",
-            "-i",
-            &sender,
-            "--dst",
-            "10.77.0.2",
-            "--rate",
-            "1000",
-            "--duration",
-            "60s",
-        ],
+        &args!("gen udp -i {sender} --dst 10.77.0.2 --rate 1000 --duration 60s"),
         "",
     );
     let metrics = || get(&address, "/metrics", "localhost");

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use trawl_tests::witness::run;
-use trawl_tests::{Capture, Lab, Running, trawl};
+use trawl_tests::{Capture, Lab, Running, args, trawl};
 
 #[track_caller]
 fn sent(lab: &Lab, kind: &str, arguments: &[&str]) -> Value {
@@ -61,20 +61,10 @@ fn each_engine_stamps_each_frame_once() {
 fn flows_of_several_threads_have_sequences_of_their_own() {
     let Some(lab) = Lab::open() else { return };
     let receiver = receiver(&lab);
-    let arguments = [
-        "--engine",
-        "packet",
-        "--flows",
-        "6",
-        "--src-port",
-        "1000-1005",
-        "--threads",
-        "2",
-        "--count",
-        "600",
-        "--rate",
-        "5k",
-    ];
+    let arguments = args!(
+        "--engine packet --flows 6 --src-port 1000-1005 --threads 2 --count 600 \
+         --rate 5k"
+    );
     sent(&lab, "udp", &arguments);
     let result = receiver.stop().json();
     assert_eq!(some(&result, &WHOLE), json!([600, 0, 0, 0, 0]));
@@ -102,16 +92,7 @@ fn varying_sizes_carry_stamps() {
         sent(
             &lab,
             "udp",
-            &[
-                "--engine",
-                engine,
-                "--size",
-                "60,200,570,1514",
-                "--count",
-                "400",
-                "--rate",
-                "5k",
-            ],
+            &args!("--engine {engine} --size 60,200,570,1514 --count 400 --rate 5k"),
         );
         let result = receiver.stop().json();
         assert_eq!(some(&result, &WHOLE), json!([400, 0, 0, 0, 0]), "{engine}");
@@ -133,14 +114,7 @@ fn checksums_are_correct_with_stamps() {
         ("udp", &["--dst", &dst, "--payload", "text:odd"]),
         (
             "udp",
-            &[
-                "--dst",
-                &dst,
-                "--size",
-                "61",
-                "--src-port",
-                "random:1-60000",
-            ],
+            &args!("--dst {dst} --size 61 --src-port random:1-60000"),
         ),
         ("udp", &tagged),
         ("udp", &["-6"]),
@@ -169,21 +143,10 @@ fn checksums_are_correct_with_stamps() {
                 "udp.check_checksum:TRUE",
                 "tcp.check_checksum:TRUE",
             ];
-            let mut tshark = vec![
-                "-n",
-                "-r",
-                &file,
-                "-T",
-                "fields",
-                "-e",
-                "udp.checksum.status",
-                "-e",
-                "tcp.checksum.status",
-                "-e",
-                "icmp.checksum.status",
-                "-e",
-                "ip.checksum.status",
-            ];
+            let mut tshark = args!(
+                "-n -r {file} -T fields -e udp.checksum.status -e tcp.checksum.status \
+                 -e icmp.checksum.status -e ip.checksum.status"
+            );
             tshark.extend(checks.iter().flat_map(|check| ["-o", check]));
             let said = run("tshark", &tshark);
             // 1: good; 3: no checksum, as outside of VXLAN.
@@ -204,17 +167,10 @@ fn checksums_are_correct_with_stamps() {
 #[test]
 fn frames_without_room_for_a_stamp_are_refused() {
     let Some(lab) = Lab::open() else { return };
-    let output = trawl(&[
-        "gen",
-        "tcp",
-        "--stamp",
-        "--size",
-        "60",
-        "-i",
-        &lab.sender(),
-        "--count",
-        "1",
-    ]);
+    let output = trawl(&args!(
+        "gen tcp --stamp --size 60 -i {} --count 1",
+        lab.sender()
+    ));
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(

@@ -7,7 +7,7 @@ use std::process::Output;
 use serde_json::Value;
 use trawl_spool::manifest::{Manifest, Sealed};
 use trawl_tests::witness::{nothing_attached, tshark};
-use trawl_tests::{Capture, Lab, frames, helper_or_skip, trawl, trawl_in, wait_until};
+use trawl_tests::{Capture, Lab, args, frames, helper_or_skip, trawl, trawl_in, wait_until};
 
 mod azure;
 mod index;
@@ -66,28 +66,16 @@ impl Places {
 
     fn start(&self, lab: &Lab, more: &[&str]) -> Capture {
         let receiver = lab.receiver();
-        let base = [
-            "-i",
-            &receiver,
-            "--tap",
-            "xdp",
-            "--store",
-            &self.url,
-            "--spool",
-            &self.spool,
-        ];
+        let base = args!(
+            "-i {receiver} --tap xdp --store {} --spool {}",
+            self.url,
+            self.spool
+        );
         Capture::start_in(&self.environment(), lab, &[&base[..], more].concat())
     }
 
     fn command(&self, command: &str, more: &[&str]) -> Output {
-        let base = [
-            "store",
-            command,
-            &self.url,
-            "--spool",
-            &self.spool,
-            "--json",
-        ];
+        let base = args!("store {command} {} --spool {} --json", self.url, self.spool);
         trawl_in(&self.environment(), &[&base[..], more].concat())
     }
 
@@ -119,14 +107,7 @@ fn is_indexed_queried_and_pruned(places: &Places, lab: &Lab, packets: u64) {
     ));
     assert_eq!(indexed["packets"], packets);
     let found = lab.file("found.pcapng");
-    let query = [
-        "store",
-        "query",
-        "--store",
-        &places.url,
-        "--spool",
-        "/nonexistent",
-    ];
+    let query = args!("store query --store {} --spool /nonexistent", places.url);
     let filter = [
         "--filter",
         "udp and dst host 10.77.0.2",
@@ -326,16 +307,10 @@ fn full_spool_evicts_or_stops_as_chosen() {
         let blocked = PathBuf::from(places.url.trim_start_matches("file://"));
         fs::create_dir_all(&blocked).expect("a directory");
         fs::write(blocked.join("trawl"), "").expect("a file");
-        let more = [
-            "--chunk-size",
-            "4KiB",
-            "--spool-size",
-            "4KiB",
-            "--spool-full",
-            policy,
-            "--store-wait",
-            "100ms",
-        ];
+        let more = args!(
+            "--chunk-size 4KiB --spool-size 4KiB --spool-full {policy} --store-wait \
+             100ms"
+        );
         let capture = places.start(&lab, &more);
         for _ in 0..20 {
             lab.send(&[frames::silent(64)], 100);
@@ -490,15 +465,11 @@ fn store_is_private_and_follows_no_planted_links() {
     };
     mode(0o777);
     let receiver = lab.receiver();
-    let capture = [
-        "capture",
-        "-i",
-        &receiver,
-        "--store",
-        &places.url,
-        "--spool",
-        &places.spool,
-    ];
+    let capture = args!(
+        "capture -i {receiver} --store {} --spool {}",
+        places.url,
+        places.spool
+    );
     let output = trawl(&capture);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("other users may write to it"), "{said}");
@@ -569,15 +540,11 @@ fn spool_exposes_no_planted_files() {
     mode(0o777);
     refused("other users may write to it");
     let receiver = lab.receiver();
-    let capture = [
-        "capture",
-        "-i",
-        &receiver,
-        "--store",
-        &places.url,
-        "--spool",
-        &places.spool,
-    ];
+    let capture = args!(
+        "capture -i {receiver} --store {} --spool {}",
+        places.url,
+        places.spool
+    );
     let output = trawl(&capture);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("other users may write to it"), "{said}");

@@ -4,7 +4,7 @@ use serde_json::Value;
 use trawl_tests::bundled::done;
 use trawl_tests::lab::Directory;
 use trawl_tests::witness::{nothing_attached, run, xdp_on};
-use trawl_tests::{Capture, Lab, frames, tools_or_skip, trawl};
+use trawl_tests::{Capture, Lab, args, frames, tools_or_skip, trawl};
 
 #[test]
 fn options_may_follow_the_expression() {
@@ -106,18 +106,7 @@ fn expression_is_read_from_a_file() {
     std::fs::write(&expression, "udp and\n dst port 9\n").expect("a file");
     let capture = Capture::start(
         &lab,
-        &[
-            "-i",
-            &place,
-            "--tap",
-            "xdp",
-            "-F",
-            &expression,
-            "-c",
-            "1",
-            "-w",
-            &file,
-        ],
+        &args!("-i {place} --tap xdp -F '{expression}' -c 1 -w {file}"),
     );
     lab.send(&[frames::silent(64), frames::udp(b"hello")], 2);
     let summary = capture.wait().summary_of_success();
@@ -229,21 +218,14 @@ fn read_accepts_letters_of_tcpdump() {
     }
     std::fs::write(&file, bytes).expect("a file");
     let file = file.to_str().expect("a plain path");
-    for letters in [
-        "-nnvvXXr FILE udp",
-        "-ttttnr FILE",
-        "udp -nr FILE -c1",
-        "-d -nr FILE udp port 9",
-        "-dd -nr FILE udp port 9",
-        "-ddd -nr FILE udp port 9",
-        "-dO -nr FILE udp port 9",
-        "--count -nr FILE udp",
-        "--count -nr FILE tcp",
-        "-eqnr FILE",
-        "-LJIU --print --immediate-mode -B 100 -j host -y EN10MB -Q in -i any -s 40 -nr FILE",
-        "-C 1 -G 1 -W 2 -z true -nr FILE",
-        "-T domain -nr FILE",
-    ] {
+    for letters in args!(
+        "'-nnvvXXr FILE udp' '-ttttnr FILE' 'udp -nr FILE -c1' '-d -nr FILE udp \
+         port 9' '-dd -nr FILE udp port 9' '-ddd -nr FILE udp port 9' '-dO -nr \
+         FILE udp port 9' '--count -nr FILE udp' '--count -nr FILE tcp' '-eqnr \
+         FILE' '-LJIU --print --immediate-mode -B 100 -j host -y EN10MB -Q in \
+         -i any -s 40 -nr FILE' '-C 1 -G 1 -W 2 -z true -nr FILE' '-T domain \
+         -nr FILE'"
+    ) {
         let words = format!("--micro {letters}").replace("FILE", file);
         let words: Vec<&str> = words.split(' ').collect();
         let theirs = run("tcpdump", &words);

@@ -7,7 +7,7 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_lab::sender::Engine;
 use trawl_tests::lab::send_from;
 use trawl_tests::witness::{ip_link, output, run};
-use trawl_tests::{Capture, Lab, binary, frames, root_or_skip, trawl};
+use trawl_tests::{Capture, Lab, args, binary, frames, root_or_skip, trawl};
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -255,18 +255,10 @@ fn capture_uses_no_more_memory_than_announced() {
     for (size, ring) in [("64KiB", 64 << 10), ("16MiB", 16 * MIB)] {
         for tap in ["xdp", "packet"] {
             let file = lab.file("file.pcapng");
-            let arguments = [
-                "-i",
-                &lab.receiver(),
-                "--tap",
-                tap,
-                "-Q",
-                "in",
-                "--ring-size",
-                size,
-                "-w",
-                &file,
-            ];
+            let arguments = args!(
+                "-i {} --tap {tap} -Q in --ring-size {size} -w {file}",
+                lab.receiver()
+            );
             let capture = Capture::start(&lab, &arguments);
             // Slowly enough that a small ring does not overflow before the reader has started.
             let long = [frames::patterned(1500)];

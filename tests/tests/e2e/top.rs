@@ -13,7 +13,7 @@ use trawl_tests::programs::object_file;
 use trawl_tests::tmux::Tmux;
 use trawl_tests::witness::run;
 use trawl_tests::xdp::{CleanUp, succeeds};
-use trawl_tests::{Lab, LineLab, Running, binary, frames, tools_or_skip, trawl, wait_until};
+use trawl_tests::{Lab, LineLab, Running, args, binary, frames, tools_or_skip, trawl, wait_until};
 
 #[test]
 fn top_once_as_json_has_rates_verdicts_and_flows() {
@@ -21,15 +21,7 @@ fn top_once_as_json_has_rates_verdicts_and_flows() {
     let _program = Loaded::native(Does::DropWithHook, &lab.pair.b).expect("the program");
     let receiver = lab.receiver();
     let running = Running::start(
-        &[
-            "top",
-            "-i",
-            &receiver,
-            "--once",
-            "--json",
-            "--interval",
-            "2s",
-        ],
+        &args!("top -i {receiver} --once --json --interval 2s"),
         "capturing on",
     );
     lab.send(&[frames::udp(b"hello")], 1000);
@@ -95,19 +87,7 @@ fn top_sorts_all_tables_by_one_key() {
     let _listening = run_in(&lab.pair.b.namespace, || [1, 2, 3].map(bind)).expect("the namespace");
     let top = |key: &str| {
         let running = Running::start(
-            &[
-                "top",
-                "-i",
-                &receiver,
-                "--once",
-                "--json",
-                "--interval",
-                "2s",
-                "--sort",
-                key,
-                "--top",
-                "2",
-            ],
+            &args!("top -i {receiver} --once --json --interval 2s --sort {key} --top 2"),
             "capturing on",
         );
         // Most packets, most bytes, and neither.

@@ -9,7 +9,7 @@ use trawl_tests::lab::Mounted;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::summary::Summary;
 use trawl_tests::witness::{capinfos, nothing_attached, packets_in, tshark};
-use trawl_tests::{Capture, Lab, frames, trawl, wait_until};
+use trawl_tests::{Capture, Lab, args, frames, trawl, wait_until};
 
 const ALWAYS: &str = "3600s";
 
@@ -39,18 +39,10 @@ fn aborted_packet_writes_the_packets_before_and_after() {
     let receiver = lab.receiver();
     let capture = Capture::start(
         &lab,
-        &[
-            "-i",
-            &receiver,
-            "-w",
-            &file,
-            "--on-verdict",
-            "aborted",
-            "--pre-trigger",
-            ALWAYS,
-            "--post-trigger",
-            ALWAYS,
-        ],
+        &args!(
+            "-i {receiver} -w {file} --on-verdict aborted --pre-trigger {ALWAYS} \
+             --post-trigger {ALWAYS}"
+        ),
     );
     capture.wait_said("at most 64 MiB");
     let dropped = frames::choosing(1);
@@ -87,22 +79,11 @@ fn events_have_files_of_their_own_and_the_rest_is_not_kept() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("event.pcapng");
     let receiver = lab.receiver();
-    let arguments = [
-        "-i",
-        &receiver,
-        "--tap",
-        "xdp",
-        "-w",
-        &file,
-        "-W",
-        "2",
-        "--trigger",
-        "ether[18:4] = 77 or ether[18:4] = 120 or ether[18:4] = 150",
-        "--pre-trigger",
-        ALWAYS,
-        "--post-trigger",
-        "0s",
-    ];
+    let arguments = args!(
+        "-i {receiver} --tap xdp -w {file} -W 2 --trigger 'ether[18:4] = 77 or \
+         ether[18:4] = 120 or ether[18:4] = 150' --pre-trigger {ALWAYS} \
+         --post-trigger 0s"
+    );
     let capture = Capture::start(&lab, &arguments);
     lab.send(&numbered(0..200), 200);
     capture.wait_said("trigger 3: a packet matches 'ether[18:4] = 77");
@@ -141,21 +122,10 @@ fn signal_is_an_event_for_packets_of_two_cpus() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("signal.pcapng");
     let receiver = lab.receiver();
-    let arguments = [
-        "-i",
-        &receiver,
-        "--tap",
-        "xdp",
-        "-w",
-        &file,
-        "--on-signal",
-        "--trigger-count",
-        "1",
-        "--pre-trigger",
-        ALWAYS,
-        "--post-trigger",
-        "1s",
-    ];
+    let arguments = args!(
+        "-i {receiver} --tap xdp -w {file} --on-signal --trigger-count 1 \
+         --pre-trigger {ALWAYS} --post-trigger 1s"
+    );
     let capture = Capture::start(&lab, &arguments);
     lab.send_from_two_cpus(&numbered(0..100), 20_000);
     capture.wait_seen(40_000);
@@ -267,16 +237,7 @@ fn disk_too_small_for_the_packets_before_an_event_loses_them() {
     let small = Mounted::at(&lab, "tmpfs", "size=1m");
     for name in ["event.pcapng", "event.pcap"] {
         let (file, receiver) = (format!("{}/{name}", small.path), lab.receiver());
-        let arguments = [
-            "-i",
-            &receiver,
-            "--tap",
-            "xdp",
-            "-w",
-            &file,
-            "--trigger",
-            "ether[18:4] = 20000",
-        ];
+        let arguments = args!("-i {receiver} --tap xdp -w {file} --trigger 'ether[18:4] = 20000'");
         let mut capture = Capture::start(&lab, &arguments);
         lab.send(&numbered(0..20_001), 20_001);
         wait_until("the capture ends", || capture.has_ended());
@@ -296,22 +257,10 @@ fn disk_too_small_for_the_packets_before_an_event_loses_them() {
 fn event_after_the_time_of_the_previous_one_is_another() {
     let Some(lab) = Lab::open() else { return };
     let (file, receiver) = (lab.file("three.pcapng"), lab.receiver());
-    let arguments = [
-        "-i",
-        &receiver,
-        "--tap",
-        "xdp",
-        "-w",
-        &file,
-        "--trigger",
-        "ether[14] = 0 or ether[14] = 1",
-        "--pre-trigger",
-        "0",
-        "--post-trigger",
-        "0",
-        "--trigger-count",
-        "3",
-    ];
+    let arguments = args!(
+        "-i {receiver} --tap xdp -w {file} --trigger 'ether[14] = 0 or \
+         ether[14] = 1' --pre-trigger 0 --post-trigger 0 --trigger-count 3"
+    );
     let capture = Capture::start(&lab, &arguments);
     lab.send(&[frames::choosing(0)], 50);
     let summary = capture.wait().summary_of_success();
@@ -324,24 +273,11 @@ fn event_after_the_time_of_the_previous_one_is_another() {
 fn trigger_expression_sees_more_than_is_written() {
     let Some(lab) = Lab::open() else { return };
     let (file, pcap, receiver) = (lab.file("cut.pcapng"), lab.file("cut.pcap"), lab.receiver());
-    let arguments = [
-        "-i",
-        &receiver,
-        "--tap",
-        "xdp",
-        "-w",
-        &file,
-        "-w",
-        &pcap,
-        "-s",
-        "16",
-        "--trigger",
-        "ether[18:4] = 7 or ether[18:4] = 9",
-        "--pre-trigger",
-        ALWAYS,
-        "--post-trigger",
-        ALWAYS,
-    ];
+    let arguments = args!(
+        "-i {receiver} --tap xdp -w {file} -w {pcap} -s 16 --trigger \
+         'ether[18:4] = 7 or ether[18:4] = 9' --pre-trigger {ALWAYS} \
+         --post-trigger {ALWAYS}"
+    );
     let capture = Capture::start(&lab, &arguments);
     lab.send(&numbered(0..20), 20);
     capture.wait_seen(20);
@@ -362,20 +298,10 @@ fn trigger_expression_sees_more_than_is_written() {
 fn dropped_packet_is_an_event() {
     let Some(lab) = Lab::open() else { return };
     let (file, receiver) = (lab.file("drop.pcapng"), lab.receiver());
-    let arguments = [
-        "-i",
-        &receiver,
-        "--tap",
-        "drop",
-        "-w",
-        &file,
-        "--trigger",
-        "ether[18:4] = 7",
-        "--pre-trigger",
-        ALWAYS,
-        "--post-trigger",
-        ALWAYS,
-    ];
+    let arguments = args!(
+        "-i {receiver} --tap drop -w {file} --trigger 'ether[18:4] = 7' \
+         --pre-trigger {ALWAYS} --post-trigger {ALWAYS}"
+    );
     let capture = Capture::start(&lab, &arguments);
     lab.send(&numbered(0..20), 20);
     capture.wait_said("trigger 1: a packet matches");
@@ -397,20 +323,10 @@ fn memory_for_packets_before_an_event_is_bounded() {
     let Some(lab) = Lab::open() else { return };
     let file = lab.file("bounded.pcapng");
     let receiver = lab.receiver();
-    let arguments = [
-        "-i",
-        &receiver,
-        "--tap",
-        "xdp",
-        "-w",
-        &file,
-        "--trigger",
-        "ether[18:4] = 0xffff",
-        "--pre-trigger",
-        ALWAYS,
-        "--trigger-memory",
-        "1MiB",
-    ];
+    let arguments = args!(
+        "-i {receiver} --tap xdp -w {file} --trigger 'ether[18:4] = 0xffff' \
+         --pre-trigger {ALWAYS} --trigger-memory 1MiB"
+    );
     let capture = Capture::start(&lab, &arguments);
     lab.send(&numbered(0..1000), 50_000);
     capture.wait_seen(50_000);
@@ -440,16 +356,7 @@ fn memory_for_packets_before_an_event_is_bounded() {
 fn events_print_packets_as_well() {
     let Some(lab) = Lab::open() else { return };
     let receiver = lab.receiver();
-    let arguments = [
-        "-i",
-        &receiver,
-        "--tap",
-        "xdp",
-        "--trigger",
-        "ether[18:4] = 5",
-        "--post-trigger",
-        "0s",
-    ];
+    let arguments = args!("-i {receiver} --tap xdp --trigger 'ether[18:4] = 5' --post-trigger 0s");
     let capture = Capture::start(&lab, &arguments);
     lab.send(&numbered(0..10), 10);
     capture.wait_seen(10);

@@ -1,6 +1,7 @@
 //! Kernel refusals come with the line of the source and with a fix, besides the verifier's log.
 
 use trawl_tests::Lab;
+use trawl_tests::args;
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::run;
 use trawl_tests::xdp::{CleanUp, all_gone, fails, succeeds};
@@ -84,16 +85,7 @@ fn maps_that_differ_from_the_pinned_ones_are_refused() {
     let (place, file) = (lab.receiver(), object_file(&lab, "several"));
     let directory = format!("/sys/fs/bpf/{}-other/deep/er", lab.pair.b.name);
     let pin = format!("{directory}/calls");
-    let load = [
-        "xdp",
-        "load",
-        &place,
-        &file,
-        "--prog",
-        "several_third",
-        "--pin-maps",
-        &directory,
-    ];
+    let load = args!("xdp load {place} {file} --prog several_third --pin-maps {directory}");
     // Missing directories are made, and removed with it.
     succeeds(&load);
     assert!(std::path::Path::new(&pin).exists());
@@ -137,16 +129,7 @@ fn maps_that_differ_from_the_pinned_ones_are_refused() {
         std::fs::remove_dir(directory).expect("empty");
     }
     let dotted = format!("/sys/fs/bpf/{}.maps", lab.pair.b.name);
-    let load = [
-        "xdp",
-        "load",
-        &place,
-        &file,
-        "--prog",
-        "several_third",
-        "--pin-maps",
-        &dotted,
-    ];
+    let load = args!("xdp load {place} {file} --prog several_third --pin-maps {dotted}");
     fails(&load, 1, &["dot"]);
     all_gone(&lab, &[], &[]);
 }
@@ -160,17 +143,10 @@ fn interface_is_found_by_its_alternative_names() {
         let name = station.interface.as_str();
         run(
             "ip",
-            &[
-                "-n",
-                &station.name,
-                "link",
-                "property",
-                "add",
-                "dev",
-                name,
-                "altname",
-                other,
-            ],
+            &args!(
+                "-n {} link property add dev {name} altname {other}",
+                station.name
+            ),
         );
         let place = format!("{}:{other}", station.name);
         let said = succeeds(&["xdp", "load", &place, "drop"]);

@@ -7,7 +7,7 @@ use trawl_tests::bundled::Counts;
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{number_at, run, wait_unloaded};
 use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, status_of, succeeds, xdp_loader};
-use trawl_tests::{Lab, frames, tools_or_skip, tracing_or_skip, wait_until};
+use trawl_tests::{Lab, args, frames, tools_or_skip, tracing_or_skip, wait_until};
 
 /// A lab with the objects of this file's tests.
 struct Chain {
@@ -36,16 +36,12 @@ impl Chain {
 
     #[track_caller]
     fn load(&self, program: &str, more: &[&str]) {
-        let arguments = [
-            "xdp",
-            "load",
-            &self.place,
-            &self.members,
-            "--prog",
-            program,
-            "--pin-maps",
-            &self.maps,
-        ];
+        let arguments = args!(
+            "xdp load {} {} --prog {program} --pin-maps {}",
+            self.place,
+            self.members,
+            self.maps
+        );
         succeeds(&[&arguments[..], more].concat());
     }
 
@@ -140,15 +136,10 @@ fn libxdp_loader_sees_joins_and_unloads_chains_of_trawl() {
     }
     chain.load("passes", &["--prio", "20"]);
     let interface = chain.interface();
-    chain.xdp_loader(&[
-        "load",
-        "-m",
-        "native",
-        interface,
-        &chain.members,
-        "-n",
-        "drops_and_goes_on",
-    ]);
+    chain.xdp_loader(&args!(
+        "load -m native {interface} {} -n drops_and_goes_on",
+        chain.members
+    ));
     let shown = chain.xdp_loader(&["status", interface]);
     let line = |name: &str| {
         let found = shown.lines().find(|line| line.contains(name));
@@ -207,15 +198,10 @@ fn trawl_joins_and_leaves_chains_of_the_libxdp_loader() {
         return;
     }
     let interface = chain.interface();
-    chain.xdp_loader(&[
-        "load",
-        "-m",
-        "native",
-        interface,
-        &chain.members,
-        "-n",
-        "passes",
-    ]);
+    chain.xdp_loader(&args!(
+        "load -m native {interface} {} -n passes",
+        chain.members
+    ));
     let theirs = id_of(&programs_on(&chain.place), "passes");
     chain.load("drops", &["--prio", "60"]);
     let members = programs_on(&chain.place);
@@ -275,14 +261,7 @@ fn chain_has_at_most_ten_members() {
     }
     chain.way_of_a_packet(2_222_222_222);
     fails(
-        &[
-            "xdp",
-            "load",
-            &chain.place,
-            &chain.members,
-            "--prog",
-            "drops",
-        ],
+        &args!("xdp load {} {} --prog drops", chain.place, chain.members),
         1,
         &["10 programs", "trawl xdp unload"],
     );
@@ -303,16 +282,10 @@ fn packets_never_miss_a_changing_chain() {
         return;
     };
     let several = object_file(&chain.lab, "several");
-    succeeds(&[
-        "xdp",
-        "load",
-        &chain.place,
-        &several,
-        "--prog",
-        "several_third",
-        "--prio",
-        "1",
-    ]);
+    succeeds(&args!(
+        "xdp load {} {several} --prog several_third --prio 1",
+        chain.place
+    ));
     let counter = programs_on(&chain.place)[0]["maps"][0]
         .as_u64()
         .expect("a map");

@@ -7,7 +7,7 @@ use trawl_tests::programs::object_file;
 use trawl_tests::strace::{self, Call};
 use trawl_tests::witness::output;
 use trawl_tests::xdp::{CleanUp, all_gone, succeeds};
-use trawl_tests::{Lab, binary, tools_or_skip, wait_until};
+use trawl_tests::{Lab, args, binary, tools_or_skip, wait_until};
 
 /// Calls that change something, or begin a thread that does so in another namespace.
 const CALLS: &str = "trace=bpf,ioctl,?unlink,?unlinkat,?rmdir,?mkdir,?mkdirat,?clone3";
@@ -92,16 +92,9 @@ fn loads_and_unloads_are_killed_at_each_step() {
     let tx = ["xdp", "load", &place, "tx"];
     killed_everywhere(&lab, &[], &tx, &pins);
     killed_everywhere(&lab, &tx, &["xdp", "unload", &place], &pins);
-    let pinned = [
-        "xdp",
-        "load",
-        &place,
-        &file,
-        "--prog",
-        "several_third",
-        "--tappable",
-        "--pin-maps",
-        &deep,
-    ];
+    let pinned = args!(
+        "xdp load {place} {file} --prog several_third --tappable --pin-maps \
+         {deep}"
+    );
     killed_everywhere(&lab, &[], &pinned, &pins);
 }

@@ -9,7 +9,7 @@ use trawl_tests::witness::{is_loaded, number_in, output, run, xdp_on};
 use trawl_tests::xdp::{
     CleanUp, all_gone, fails, only_program, pins_of, programs_on, status_of, succeeds,
 };
-use trawl_tests::{Lab, binary, frames, wait_until};
+use trawl_tests::{Lab, args, binary, frames, wait_until};
 
 /// Returns the id of a program's map of that name, by bpftool.
 #[track_caller]
@@ -76,15 +76,7 @@ fn programs_are_found_however_the_namespace_is_entered() {
         "ip",
         &[
             &inside[..],
-            &[
-                "load",
-                name,
-                &file,
-                "--prog",
-                "several_first",
-                "--pin-maps",
-                &maps,
-            ],
+            &args!("load {name} {file} --prog several_first --pin-maps {maps}"),
         ]
         .concat(),
     );
@@ -141,19 +133,11 @@ fn program_is_replaced_only_on_request() {
     let file = object_file(&lab, "several");
     // Another tool's program, by netlink.
     let theirs = object_file(&lab, "old_section");
-    let object = [
-        "-n",
-        &station.name,
-        "link",
-        "set",
-        "dev",
-        &station.interface,
-        "xdpdrv",
-        "object",
-        &theirs,
-        "section",
-        "xdp_filter",
-    ];
+    let object = args!(
+        "-n {} link set dev {} xdpdrv object {theirs} section xdp_filter",
+        station.name,
+        station.interface
+    );
     if !output("ip", &object).status.success() {
         // iproute2 without libbpf accepts only its own kind of map.
         let name = station.interface.as_str();
@@ -247,15 +231,7 @@ fn maps_are_pinned_and_shared_by_name() {
     let _clean = CleanUp::of(&lab);
     let (place, file) = (lab.receiver(), object_file(&lab, "several"));
     let directory = format!("/sys/fs/bpf/{}-maps", lab.pair.b.name);
-    let load = [
-        "xdp",
-        "load",
-        &place,
-        &file,
-        "--pin-maps",
-        &directory,
-        "--prog",
-    ];
+    let load = args!("xdp load {place} {file} --pin-maps {directory} --prog");
     succeeds(&[&load[..], &["several_third"]].concat());
     let (program, pin) = (only_program(&place), format!("{directory}/calls"));
     let calls = map_of(program, "calls");
@@ -279,16 +255,7 @@ fn maps_are_pinned_and_shared_by_name() {
     all_gone(&lab, &[program], &[calls]);
     let elsewhere = lab.file("maps");
     fails(
-        &[
-            "xdp",
-            "load",
-            &place,
-            &file,
-            "--pin-maps",
-            &elsewhere,
-            "--prog",
-            "several_third",
-        ],
+        &args!("xdp load {place} {file} --pin-maps {elsewhere} --prog several_third"),
         1,
         &[&elsewhere, "/sys/fs/bpf"],
     );

@@ -7,7 +7,7 @@ use trawl_lab::Station;
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{nothing_attached, output, run, xdp_on};
 use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, status_of, succeeds};
-use trawl_tests::{Lab, trawl, wait_until};
+use trawl_tests::{Lab, args, trawl, wait_until};
 
 /// An additional namespace, removed with its contents when dropped.
 struct Elsewhere(String);
@@ -99,16 +99,10 @@ fn settings_of_a_program_and_their_loss_are_reported() {
     let name = lab.pair.a.interface.as_str();
     run(
         "ip",
-        &[
-            "netns",
-            "exec",
-            &lab.pair.a.name,
-            "ethtool",
-            "-K",
-            name,
-            "tx-checksum-ip-generic",
-            "on",
-        ],
+        &args!(
+            "netns exec {} ethtool -K {name} tx-checksum-ip-generic on",
+            lab.pair.a.name
+        ),
     );
     let text = succeeds(&["xdp", "status", "-i", &near]);
     assert!(
@@ -135,15 +129,12 @@ fn changed_setting_is_found_in_another_namespace() {
     assert!(!is_on(&far.name, &far.interface, "tx-checksum-ip-generic"));
     run(
         "ip",
-        &[
-            "-n",
-            &far.name,
-            "link",
-            "set",
-            &far.interface,
-            "netns",
-            &elsewhere.0,
-        ],
+        &args!(
+            "-n {} link set {} netns {}",
+            far.name,
+            far.interface,
+            elsewhere.0
+        ),
     );
     let shown = status_of(&format!("{}:{}", elsewhere.0, far.interface));
     assert_eq!(shown["programs"][0]["name"], "trawl_pass");
@@ -167,15 +158,12 @@ fn program_moves_with_its_interface() {
     let id = programs_on(&near)[0]["id"].as_u64().expect("a number");
     run(
         "ip",
-        &[
-            "-n",
-            &station.name,
-            "link",
-            "set",
-            &station.interface,
-            "netns",
-            &elsewhere.0,
-        ],
+        &args!(
+            "-n {} link set {} netns {}",
+            station.name,
+            station.interface,
+            elsewhere.0
+        ),
     );
     let moved = format!("{}:{}", elsewhere.0, station.interface);
     let _clean = CleanUp(moved.clone());

@@ -6,7 +6,7 @@ use trawl_lab::PairOptions;
 use trawl_tests::programs::{object, object_file};
 use trawl_tests::witness::{output, run, xdp_on};
 use trawl_tests::xdp::{CleanUp, all_gone, fails, programs_on, succeeds};
-use trawl_tests::{Lab, binary};
+use trawl_tests::{Lab, args, binary};
 
 #[test]
 fn files_that_are_no_objects_are_refused() {
@@ -226,16 +226,10 @@ fn driver_without_xdp_falls_back_to_skb_mode() {
     assert!(said.contains("skb mode"), "{said}");
     succeeds(&["xdp", "unload", &place]);
     fails(
-        &[
-            "xdp",
-            "load",
-            &lab.receiver(),
-            &file,
-            "--prog",
-            "several_third",
-            "--mode",
-            "hw",
-        ],
+        &args!(
+            "xdp load {} {file} --prog several_third --mode hw",
+            lab.receiver()
+        ),
         1,
         &["card", "--mode native"],
     );
@@ -310,16 +304,7 @@ fn too_few_queues_for_native_mode_are_reported() {
     let ethtool = |queues: &str| {
         run(
             "ip",
-            &[
-                "netns",
-                "exec",
-                &station.name,
-                "ethtool",
-                "-L",
-                name,
-                "rx",
-                queues,
-            ],
+            &args!("netns exec {} ethtool -L {name} rx {queues}", station.name),
         )
     };
     ethtool("1");
@@ -339,22 +324,11 @@ fn missing_privileges_are_named() {
     for path in [copy.as_str(), &lab.file(""), &file] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("ours");
     }
-    let nobody = [
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "--inh-caps=-all",
-        "--no-new-privs",
-    ];
-    let load = [
-        copy.as_str(),
-        "xdp",
-        "load",
-        "lo",
-        &file,
-        "--prog",
-        "several_third",
-    ];
+    let nobody = args!(
+        "--reuid=65534 --regid=65534 --clear-groups --inh-caps=-all \
+         --no-new-privs"
+    );
+    let load = args!("{copy} xdp load lo {file} --prog several_third");
     let refused = output("setpriv", &[&nobody[..], &load].concat());
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{said}");

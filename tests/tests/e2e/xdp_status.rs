@@ -9,7 +9,7 @@ use trawl_program::{Installed, Site, status};
 use trawl_tests::programs::object_file;
 use trawl_tests::witness::{run, xdp_on};
 use trawl_tests::xdp::{CleanUp, only_program, programs_on, status_of, succeeds};
-use trawl_tests::{Lab, binary, frames, tools_or_skip, trawl, wait_until};
+use trawl_tests::{Lab, args, binary, frames, tools_or_skip, trawl, wait_until};
 
 #[track_caller]
 fn bpftool(arguments: &[&str]) -> Value {
@@ -369,17 +369,10 @@ fn doctor_lists_no_hook_maps_of_other_interfaces() {
     };
     assert!(doctor(&one.receiver()).contains("trawl_hook"));
     assert!(!doctor(&other.receiver()).contains("trawl_hook"));
-    let capture = [
-        "capture",
-        "-i",
-        &one.receiver(),
-        "--tap",
-        "xdp",
-        "--program",
-        "all",
-        "--duration",
-        "100ms",
-    ];
+    let capture = args!(
+        "capture -i {} --tap xdp --program all --duration 100ms",
+        one.receiver()
+    );
     let output = trawl(&capture);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(

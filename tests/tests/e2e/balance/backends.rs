@@ -9,7 +9,7 @@ use trawl_tests::bundled::done;
 use trawl_tests::lab::place;
 use trawl_tests::wait::patience;
 use trawl_tests::witness::output;
-use trawl_tests::{LineLab, skip};
+use trawl_tests::{LineLab, args, skip};
 
 use super::{counted, json};
 
@@ -162,16 +162,9 @@ fn served_by(way: Way) {
             IpAddr::V6(vip) => format!("{protocol}:[{vip}]:{PORT}"),
         };
         let forward = way.forward;
-        done(&[
-            "balance",
-            "vip",
-            "add",
-            &vip,
-            "--forward",
-            forward,
-            "--on",
-            &left,
-        ]);
+        done(&args!(
+            "balance vip add {vip} --forward {forward} --on {left}"
+        ));
         done(&["balance", "backend", "add", &vip, &backend, "--on", &left]);
     }
     serves(line, way.vip());

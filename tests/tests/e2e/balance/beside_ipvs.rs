@@ -3,7 +3,7 @@
 use serde_json::Value;
 use trawl_tests::lab::Directory;
 use trawl_tests::witness::output;
-use trawl_tests::{root_or_skip, trawl};
+use trawl_tests::{args, root_or_skip, trawl};
 
 /// Returns the runs of an experiment whose series begins like this.
 fn runs<'a>(report: &'a Value, experiment: &str, series: &str) -> Vec<&'a Value> {
@@ -30,21 +30,11 @@ fn both_forward_and_moved_flows_are_reported() {
     let directory = Directory::new();
     let place = directory.path().join("results");
     let place = place.to_str().expect("a plain path");
-    let result = trawl(&[
-        "bench",
-        "load-balance",
-        "--repeat",
-        "1",
-        "--set",
-        "load-balance.flows=1,1000",
-        "--set",
-        "load-balance-moves.flows=1000",
-        "--set",
-        "load-balance-moves.backends=5",
-        "--json",
-        "-o",
-        place,
-    ]);
+    let result = trawl(&args!(
+        "bench load-balance --repeat 1 --set load-balance.flows=1,1000 --set \
+         load-balance-moves.flows=1000 --set load-balance-moves.backends=5 \
+         --json -o {place}"
+    ));
     let said = String::from_utf8_lossy(&result.stderr).into_owned();
     assert!(result.status.success(), "{said}");
     let report: Value = serde_json::from_slice(&result.stdout).expect("JSON");

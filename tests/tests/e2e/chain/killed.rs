@@ -3,7 +3,7 @@
 use trawl_tests::strace::{self, Call};
 use trawl_tests::witness::output;
 use trawl_tests::xdp::succeeds;
-use trawl_tests::{binary, tools_or_skip};
+use trawl_tests::{args, binary, tools_or_skip};
 
 use super::*;
 
@@ -26,15 +26,7 @@ impl Change {
         let file = lab.0.file("steps.o");
         let words = match &self.load {
             Some(more) => {
-                let load = [
-                    "xdp",
-                    "load",
-                    &place,
-                    &file,
-                    "--prog",
-                    "step_3",
-                    "--tappable",
-                ];
+                let load = args!("xdp load {place} {file} --prog step_3 --tappable");
                 [&load[..], more].concat().join(" ")
             }
             None => {

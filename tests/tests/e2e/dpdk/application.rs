@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use trawl_lab::{Line, LineOptions};
 use trawl_tests::lab::{Files, LineLab};
 use trawl_tests::witness::run;
-use trawl_tests::{binary, skip, tools_or_skip, wait_until};
+use trawl_tests::{args, binary, skip, tools_or_skip, wait_until};
 
 /// 128 MiB: a machine that has been busy for long has little contiguous memory of that size.
 const PAGES: u64 = 64;
@@ -84,14 +84,7 @@ impl Pages {
         fs::create_dir(&pages.mounted).expect("a directory");
         run(
             "mount",
-            &[
-                "-t",
-                "hugetlbfs",
-                "-o",
-                "pagesize=2M",
-                "none",
-                &pages.place(),
-            ],
+            &args!("-t hugetlbfs -o pagesize=2M none {}", pages.place()),
         );
         Some(pages)
     }
@@ -162,21 +155,11 @@ impl Application {
         let mut command = Command::new("nsenter");
         command
             .arg(format!("--net=/run/netns/{}", lab.line.left.name))
-            .args([
-                "stdbuf",
-                "-oL",
-                "dpdk-testpmd",
-                "--lcores",
-                "0@0,1@1",
-                "--no-pci",
-            ])
-            .args([
-                "--no-telemetry",
-                "--file-prefix",
-                &prefix,
-                "--huge-dir",
-                &pages.place(),
-            ])
+            .args(args!("stdbuf -oL dpdk-testpmd --lcores 0@0,1@1 --no-pci"))
+            .args(args!(
+                "--no-telemetry --file-prefix {prefix} --huge-dir {}",
+                pages.place()
+            ))
             .args(ports(&lab.line))
             .args([
                 "--",

@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::fs::{FlockOperation, fcntl_lock};
 use trawl_tests::lab::{Directory, Files};
 use trawl_tests::witness::run;
-use trawl_tests::{binary, root_or_skip, skip, trawl};
+use trawl_tests::{args, binary, root_or_skip, skip, trawl};
 
 use super::application::Application;
 
@@ -18,14 +18,10 @@ fn dpdk_refuses_impossible_captures() {
     let Some(application) = Application::on_null() else {
         return;
     };
-    let _first = application.capture(&[
-        "-i",
-        "dpdk:1",
-        "-Q",
-        "out",
-        "-w",
-        &application.lab.file("first.pcapng"),
-    ]);
+    let _first = application.capture(&args!(
+        "-i dpdk:1 -Q out -w {}",
+        application.lab.file("first.pcapng")
+    ));
     let cases: [(&[&str], i32, &str); 6] = [
         (
             &["-i", "dpdk:1"],
@@ -52,15 +48,10 @@ fn dpdk_refuses_impossible_captures() {
     ];
     let file = application.lab.file("refused.pcapng");
     for (arguments, status, words) in cases {
-        let base = [
-            "capture",
-            "--tap",
-            "dpdk",
-            "--file-prefix",
-            &application.prefix,
-            "-w",
-            &file,
-        ];
+        let base = args!(
+            "capture --tap dpdk --file-prefix {} -w {file}",
+            application.prefix
+        );
         let refused = trawl(&[&base[..], arguments].concat());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(status), "{arguments:?}: {said}");
@@ -86,17 +77,9 @@ fn dpdk_names_the_missing_part() {
     let directory = Directory::new();
     let capture = |helper: &str, prefix: &str| {
         let output = Command::new(binary::path())
-            .args([
-                "capture",
-                "--tap",
-                "dpdk",
-                "-i",
-                "dpdk:0",
-                "--file-prefix",
-                prefix,
-                "-c",
-                "1",
-            ])
+            .args(args!(
+                "capture --tap dpdk -i dpdk:0 --file-prefix {prefix} -c 1"
+            ))
             .env("TRAWL_DPDK", helper)
             .output()
             .expect("trawl runs");

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use trawl_sys::netns::run_in;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::{bpf_objects, has_bpf_object};
-use trawl_tests::{Capture, Lab, amount, trawl, wait_until};
+use trawl_tests::{Capture, Lab, amount, args, trawl, wait_until};
 
 use super::{inside, nft, udp_frame, word};
 
@@ -51,15 +51,7 @@ fn xdp_drop_is_one_record_with_another_tap() {
         ("skb", "drop", 1, "xdp,drop"),
         ("skb", "aborted", 0, "tailcall,drop"),
     ] {
-        let load = [
-            "xdp",
-            "load",
-            &receiver,
-            verdict,
-            "--tappable",
-            "--mode",
-            mode,
-        ];
+        let load = args!("xdp load {receiver} {verdict} --tappable --mode {mode}");
         let loaded = trawl(&load);
         assert!(loaded.status.success(), "{loaded:?}");
         let file = lab.file("both.pcapng");

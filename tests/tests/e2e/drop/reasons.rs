@@ -11,7 +11,7 @@ use trawl_lab::{PairOptions, Station};
 use trawl_packet::build::{Tcp, Template};
 use trawl_sys::netns::run_in;
 use trawl_tests::pcapng::{Contents, Packet};
-use trawl_tests::{Lab, skip, trawl};
+use trawl_tests::{Lab, args, skip, trawl};
 
 use super::{dropped_at, inside, nft, udp_frame, word};
 
@@ -260,16 +260,7 @@ fn queueing_discipline() {
     inside(&lab.pair.b, &[&qdisc[..], &rate].concat());
     let peer = lab.pair.a.ipv4.to_string();
     let file = lab.file("queue.pcapng");
-    let arguments = [
-        "--tap",
-        "drop",
-        "--netns",
-        &lab.pair.b.name,
-        "-w",
-        &file,
-        "-c",
-        "1",
-    ];
+    let arguments = args!("--tap drop --netns {} -w {file} -c 1", lab.pair.b.name);
     // Newer kernels have several reasons.
     let known = trawl(&["capture", "--tap", "drop", "--reason", "help"]);
     let known = String::from_utf8(known.stdout).expect("names");

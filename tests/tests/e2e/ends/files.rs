@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use trawl_tests::tiny::TinyDisk;
 use trawl_tests::turn::heavy;
 use trawl_tests::witness::{nothing_attached, tshark};
-use trawl_tests::{Capture, Lab, frames, wait_until};
+use trawl_tests::{Capture, Lab, args, frames, wait_until};
 
 /// Fills the disk long before all packets are written.
 fn disk_is_full(format: &str, arguments: &[&str]) {
@@ -14,16 +14,10 @@ fn disk_is_full(format: &str, arguments: &[&str]) {
     let _heavy = heavy();
     let disk = TinyDisk::mount(&lab, 512 << 10);
     let file = disk.path("file");
-    let fixed = [
-        "-i",
-        &lab.receiver(),
-        "--tap",
-        "xdp",
-        "--format",
-        format,
-        "-w",
-        &file,
-    ];
+    let fixed = args!(
+        "-i {} --tap xdp --format {format} -w {file}",
+        lab.receiver()
+    );
     let mut capture = Capture::start(&lab, &[&fixed[..], arguments].concat());
     // A small ring loses most packets: it takes a while until enough have arrived.
     wait_until("the disk is full", || {

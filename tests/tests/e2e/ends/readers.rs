@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::nothing_attached;
-use trawl_tests::{Capture, Lab, frames};
+use trawl_tests::{Capture, Lab, args, frames};
 
 /// Reads some output and closes the pipe.
 fn reader_goes(arguments: &[&str]) {
@@ -43,16 +43,7 @@ fn closed_pipe_of_lines_ends_the_capture() {
 #[test]
 fn stopped_reader_causes_no_silent_loss() {
     let Some(lab) = Lab::open() else { return };
-    let fixed = [
-        "-i",
-        &lab.receiver(),
-        "--tap",
-        "xdp",
-        "--ring-size",
-        "64KiB",
-        "-w",
-        "-",
-    ];
+    let fixed = args!("-i {} --tap xdp --ring-size 64KiB -w -", lab.receiver());
     let (capture, mut stdout) = Capture::start_piped(&lab, &fixed);
     // More than the pipe and the rings hold together.
     lab.send(&[frames::silent(1000)], 2_000);

@@ -1,6 +1,7 @@
 //! Following packets over address translation, a tunnel, clones and an XDP program.
 
 use super::*;
+use trawl_tests::args;
 
 /// Number of packets of different lengths sent from each port.
 const LENGTHS: u64 = 100;
@@ -64,27 +65,15 @@ fn translation_tunnels_clones_and_xdp_make_no_false_link() {
     );
     let clones = Capture::start(
         &lab,
-        &[
-            "--tap",
-            "packet",
-            "-i",
-            &receiver,
-            "-w",
-            &lab.file("c.pcapng"),
-        ],
+        &args!("--tap packet -i {receiver} -w {}", lab.file("c.pcapng")),
     );
     let count = amount(100_000);
-    let arguments = [
-        "follow",
-        "--json",
-        "--memory",
-        "512MiB",
-        "--netns",
-        &a.name,
-        "--within",
-        &within(&lab),
-        "udp dst port 5300",
-    ];
+    let arguments = args!(
+        "follow --json --memory 512MiB --netns {} --within {} 'udp dst port \
+         5300'",
+        a.name,
+        within(&lab)
+    );
     let follow = Running::start(&arguments, "following packets on");
     // Port and length identify each packet.
     let senders: Vec<UdpSocket> = run_in(&a.namespace, || {

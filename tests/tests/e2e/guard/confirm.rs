@@ -1,6 +1,7 @@
 //! Changes that are reverted unless confirmed, saved rules, and rules that require --all.
 
 use super::*;
+use trawl_tests::args;
 
 #[test]
 fn unconfirmed_change_is_reverted() {
@@ -67,16 +68,7 @@ fn check_lists_changes_and_counts_affected_packets() {
     std::fs::write(&file, rules).expect("write the file");
     let before = guarded.list();
     let sender = lab.sender();
-    let flood = [
-        "gen",
-        "udp",
-        "-i",
-        &sender,
-        "--rate",
-        "1k",
-        "--dst",
-        "10.77.0.2",
-    ];
+    let flood = args!("gen udp -i {sender} --rate 1k --dst 10.77.0.2");
     let mut flood = Command::new(binary::path())
         .args(flood)
         .stdout(Stdio::null())

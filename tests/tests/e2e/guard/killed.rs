@@ -1,7 +1,7 @@
 //! Commands that are killed while they apply many rules.
 
 use trawl_tests::strace;
-use trawl_tests::{amount, tools_or_skip};
+use trawl_tests::{amount, args, tools_or_skip};
 
 use super::*;
 
@@ -89,15 +89,7 @@ fn many_rules_hold_as_a_whole_or_not_at_all() {
         let wanted = 21 - holds;
         let killed = apply(
             wanted,
-            &[
-                "-qq",
-                "-e",
-                &traced,
-                "-e",
-                &call.killing(),
-                "-o",
-                "/dev/null",
-            ],
+            &args!("-qq -e {traced} -e {} -o /dev/null", call.killing()),
         );
         let holds_now = in_force(&guarded, count);
         assert!(!killed.status.success() || holds_now == wanted);

@@ -5,7 +5,7 @@ use std::process::Child;
 use trawl_lab::Station;
 use trawl_tests::witness::tshark;
 use trawl_tests::xdp::{status_of, succeeds};
-use trawl_tests::{Capture, root_or_skip};
+use trawl_tests::{Capture, args, root_or_skip};
 
 use super::*;
 
@@ -191,15 +191,7 @@ fn interfaces_have_defaults_and_rules_of_their_own() {
     }
     guarded.well(&["load", "other"]);
     guarded.well(&["deny", "--src", &STRANGER.to_string(), "--on", "other"]);
-    guarded.well(&[
-        "allow",
-        "--src",
-        &STRANGER.to_string(),
-        "--proto",
-        "udp",
-        "--on",
-        "veth0",
-    ]);
+    guarded.well(&args!("allow --src {STRANGER} --proto udp --on veth0"));
     lab.send(&[udp_from(STRANGER, 9), udp_from(A4, 9)], 200);
     let other = || {
         let all: Value =
@@ -308,16 +300,7 @@ fn guard_is_removed_like_any_program() {
         &["xdp", "unload", &place, "--yes"][..],
         &["xdp", "unload", &place, "--all", "--yes"],
         &["xdp", "load", &place, "pass", "--replace", "--yes"],
-        &[
-            "xdp",
-            "load",
-            &place,
-            "pass",
-            "--replace",
-            "--yes",
-            "--prio",
-            "7",
-        ],
+        &args!("xdp load {place} pass --replace --yes --prio 7"),
     ] {
         guarded.well(&["load", "veth0", "lo"]);
         guarded.well(&["deny", "--src", &STRANGER.to_string()]);

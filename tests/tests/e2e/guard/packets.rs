@@ -1,6 +1,7 @@
 //! Verdicts on packets, each counted once.
 
 use super::*;
+use trawl_tests::args;
 
 const SIZE: usize = 8 << 20;
 
@@ -78,15 +79,9 @@ fn floods_are_dropped_while_a_connection_holds() {
 fn default_deny_passes_allowed_packets_and_counts_the_rest() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &["--default", "deny"]);
-    guarded.well(&[
-        "allow",
-        "--src",
-        "10.77.0.0/24",
-        "--proto",
-        "tcp",
-        "--port",
-        "7000-7001",
-    ]);
+    guarded.well(&args!(
+        "allow --src 10.77.0.0/24 --proto tcp --port 7000-7001"
+    ));
     transfer_during(&lab, || guarded.send(&[udp_from(A4, 7000)], 1000));
     let arp = Template::new()
         .ethernet(FROM, TO)
@@ -243,29 +238,11 @@ fn each_option_matches_exactly_its_packets() {
     let on = guarded.interface();
     for (options, dropped) in [
         (
-            &[
-                "--src",
-                "10.0.0.0/8",
-                "--proto",
-                "udp",
-                "--port",
-                "53-60",
-                "--on",
-                on,
-            ][..],
+            &args!("--src 10.0.0.0/8 --proto udp --port 53-60 --on {on}")[..],
             3,
         ),
         (
-            &[
-                "--src",
-                "10.0.0.0/8",
-                "--proto",
-                "udp",
-                "--port",
-                "53-60",
-                "--on",
-                "lo",
-            ],
+            &args!("--src 10.0.0.0/8 --proto udp --port 53-60 --on lo"),
             0,
         ),
         (&["--port", "55"], 2),

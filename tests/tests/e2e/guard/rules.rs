@@ -1,21 +1,14 @@
 //! Rules that are added, replaced, read from files, and expire.
 
 use super::*;
+use trawl_tests::args;
 
 #[test]
 fn rule_expires_on_its_own() {
     let Some(lab) = Lab::open() else { return };
     let guarded = Guarded::load(&lab, &[]);
     guarded.well(&["deny", "--src", &STRANGER.to_string(), "--for", "1h"]);
-    guarded.well(&[
-        "deny",
-        "--src",
-        &STRANGER.to_string(),
-        "--proto",
-        "udp",
-        "--for",
-        "400ms",
-    ]);
+    guarded.well(&args!("deny --src {STRANGER} --proto udp --for 400ms"));
     let left = guarded.rule(1).expect("it is there")["expires_in"]
         .as_f64()
         .expect("a number");
@@ -186,13 +179,7 @@ fn source_ports_and_macs_match() {
     let rules = [
         vec!["deny", "--proto", "udp", "--src-port", "389"],
         vec!["allow", "--src-mac", "02:00:5e:00:00:00/24"],
-        vec![
-            "deny",
-            "--src-mac",
-            "02:00:5e:00:53:09",
-            "--src-port",
-            "1-389",
-        ],
+        args!("deny --src-mac 02:00:5e:00:53:09 --src-port 1-389"),
         vec!["deny", "--dst-mac", "02:00:5e:00:53:77"],
     ];
     for rule in &rules {
@@ -312,14 +299,10 @@ fn memory_for_rules_is_bounded() {
         let output = Command::new("bash")
             .args(["-c", &limited, "bash"])
             .arg(binary::path())
-            .args([
-                "guard",
-                "apply",
-                "--check",
-                &file,
-                "--netns",
-                &lab.pair.b.name,
-            ])
+            .args(args!(
+                "guard apply --check {file} --netns {}",
+                lab.pair.b.name
+            ))
             .output()
             .expect("bash runs");
         let said = [output.stdout, output.stderr].concat();

@@ -1,6 +1,7 @@
 //! The session of a command is not cut.
 
 use super::*;
+use trawl_tests::args;
 
 /// Runs trawl as in a session with this connection.
 fn in_session(connection: &str, arguments: &[&str]) -> (Option<i32>, String) {
@@ -41,27 +42,9 @@ fn session_of_the_command_is_not_cut() {
     for cuts in [
         vec!["remove", "1"],
         vec!["remove", "--all"],
-        vec![
-            "deny",
-            "--src",
-            "10.77.0.1",
-            "--proto",
-            "tcp",
-            "--port",
-            "22",
-        ],
+        args!("deny --src 10.77.0.1 --proto tcp --port 22"),
         vec!["deny", "--src", "10.77.0.1", "--dst", "10.77.0.2"],
-        vec![
-            "allow",
-            "--src",
-            "10.77.0.1",
-            "--proto",
-            "tcp",
-            "--port",
-            "22",
-            "--for",
-            "1h",
-        ],
+        args!("allow --src 10.77.0.1 --proto tcp --port 22 --for 1h"),
         vec!["apply", &lab.file("empty.toml")],
     ] {
         let (status, said) = guard(&cuts);
@@ -92,15 +75,7 @@ fn session_by_another_interface_does_not_matter() {
     ] {
         run("ip", &[&["-n", name.as_str()], command.as_slice()].concat());
     }
-    let load = [
-        "guard",
-        "load",
-        "veth0",
-        "--default",
-        "deny",
-        "--netns",
-        name,
-    ];
+    let load = args!("guard load veth0 --default deny --netns {name}");
     let (status, said) = in_session("10.77.0.1 50000 10.77.0.2 22", &load);
     assert_eq!(status, Some(1), "{said}");
     let (status, said) = in_session("10.88.0.9 50000 10.88.0.1 22", &load);

@@ -3,7 +3,7 @@
 use std::fs;
 
 use trawl_tests::witness::tshark;
-use trawl_tests::{frames, trawl};
+use trawl_tests::{args, frames, trawl};
 
 use super::{Places, files_below, json, lab};
 
@@ -22,13 +22,10 @@ fn capture_indexes_its_chunks() {
     let made: Vec<_> = files.iter().map(read).collect();
     let later = json(&trawl(&["store", "index", &places.url, "--json"]));
     assert_eq!(later["files"], 0, "{later}");
-    let again = json(&trawl(&[
-        "store",
-        "index",
-        &places.url,
-        "--rebuild",
-        "--json",
-    ]));
+    let again = json(&trawl(&args!(
+        "store index {} --rebuild --json",
+        places.url
+    )));
     assert_eq!(again["packets"], 300);
     assert!(made == files.iter().map(read).collect::<Vec<_>>());
     assert_eq!(places.problems(), Vec::<String>::new());
@@ -110,13 +107,10 @@ fn duckdb_finds_each_packet_in_the_index() {
         json(&trawl(&["store", "index", &places.url, "--json"]))["files"],
         0
     );
-    let again = json(&trawl(&[
-        "store",
-        "index",
-        &places.url,
-        "--rebuild",
-        "--json",
-    ]));
+    let again = json(&trawl(&args!(
+        "store index {} --rebuild --json",
+        places.url
+    )));
     assert_eq!(again["files"], files.len());
     let rebuilt: Vec<_> = files
         .iter()

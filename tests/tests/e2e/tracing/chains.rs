@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use trawl_tests::pcapng::Contents;
 use trawl_tests::witness::nothing_attached;
 use trawl_tests::xdp::xdp_loader;
-use trawl_tests::{Capture, Lab, frames, programs, tools_or_skip, trawl};
+use trawl_tests::{Capture, Lab, args, frames, programs, tools_or_skip, trawl};
 
 use super::lab;
 
@@ -54,16 +54,7 @@ fn programs_of_a_chain_are_seen_under_one_identifier() {
     let file = lab.file("file.pcapng");
     let capture = Capture::start(
         &lab,
-        &[
-            "-i",
-            &lab.receiver(),
-            "--program",
-            "all",
-            "--at",
-            "both",
-            "-w",
-            &file,
-        ],
+        &args!("-i {} --program all --at both -w {file}", lab.receiver()),
     );
     let sent: Vec<Vec<u8>> = (0..5).map(|number| frames::numbered(number, 64)).collect();
     lab.send(&sent, 5);
@@ -139,22 +130,13 @@ fn one_program_of_a_chain_is_chosen_by_its_name() {
 fn error_for_an_unknown_program_lists_the_known_ones() {
     let Some(lab) = chained_lab() else { return };
     let chain = Chain::load(&lab);
-    let output = trawl(&[
-        "capture",
-        "-i",
-        &lab.receiver(),
-        "--program",
-        "nobody_has_it",
-    ]);
+    let output = trawl(&args!(
+        "capture -i {} --program nobody_has_it",
+        lab.receiver()
+    ));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    for word in [
-        "nobody_has_it",
-        "xdp_dispatcher",
-        FIRST,
-        SECOND,
-        "--program all",
-    ] {
+    for word in args!("nobody_has_it xdp_dispatcher {FIRST} {SECOND} '--program all'") {
         assert!(said.contains(word), "{said}");
     }
     chain.unload();

@@ -5,7 +5,7 @@ use trawl_lab::program::{Does, Loaded};
 use trawl_tests::pcapng::{Contents, Packet};
 use trawl_tests::programs::Attached;
 use trawl_tests::witness::{run, tshark};
-use trawl_tests::{Capture, Lab, frames, tracing_or_skip};
+use trawl_tests::{Capture, Lab, args, frames, tracing_or_skip};
 
 use super::lab;
 
@@ -251,16 +251,7 @@ fn a_count_is_exact_over_both_ends() {
     let file = lab.file("file.pcapng");
     let capture = Capture::start(
         &lab,
-        &[
-            "-i",
-            &lab.receiver(),
-            "--at",
-            "both",
-            "-c",
-            "7",
-            "-w",
-            &file,
-        ],
+        &args!("-i {} --at both -c 7 -w {file}", lab.receiver()),
     );
     lab.send(&numbered(10), 100);
     assert_eq!(capture.wait().summary_of_success().recorded, 7);

@@ -4,7 +4,7 @@ use trawl_tests::pcapng::Contents;
 use trawl_tests::programs::{object_file, tail_call_exits};
 use trawl_tests::witness::nothing_attached;
 use trawl_tests::xdp::{CleanUp, fails, programs_on, succeeds};
-use trawl_tests::{Capture, frames};
+use trawl_tests::{Capture, args, frames};
 
 use super::lab;
 
@@ -43,17 +43,9 @@ fn chain_by_jumps_is_seen_whole_and_its_members_by_hooks() {
     let _clean = CleanUp::of(&lab);
     let (place, members) = (lab.receiver(), object_file(&lab, "members"));
     for (name, priority) in [("passes", "10"), ("drops", "20")] {
-        succeeds(&[
-            "xdp",
-            "load",
-            &place,
-            &members,
-            "--prog",
-            name,
-            "--tappable",
-            "--prio",
-            priority,
-        ]);
+        succeeds(&args!(
+            "xdp load {place} {members} --prog {name} --tappable --prio {priority}"
+        ));
     }
     let second = &programs_on(&place)[1];
     assert_eq!(second["name"], "drops");

@@ -8,7 +8,7 @@ use trawl_tests::pcapng::Contents;
 use trawl_tests::programs::{Attached, object_file};
 use trawl_tests::witness::xdp_on;
 use trawl_tests::xdp::{CleanUp, fails, programs_on, succeeds};
-use trawl_tests::{Capture, Lab, frames, trawl};
+use trawl_tests::{Capture, Lab, args, frames, trawl};
 
 use super::lab;
 
@@ -24,18 +24,7 @@ fn programs_of_several_namespaces_are_seen() {
     let _passes = Attached::skb(FILE, PASSES, &other.pair.b);
     let file = one.file("file.pcapng");
     let (first, second) = (one.receiver(), other.receiver());
-    let what = [
-        "-i",
-        &first,
-        "-i",
-        &second,
-        "--program",
-        "all",
-        "--at",
-        "both",
-        "-w",
-        &file,
-    ];
+    let what = args!("-i {first} -i {second} --program all --at both -w {file}");
     let capture = Capture::start(&one, &what);
     one.send(&[frames::numbered(1, 64)], 3);
     other.send(&[frames::numbered(2, 64)], 4);
@@ -218,16 +207,7 @@ fn chain_in_skb_mode_is_seen_while_it_shrinks_to_one() {
         succeeds(&[&what[..], &["--prio", priority]].concat());
     }
     let file = lab.file("file.pcapng");
-    let all = [
-        "-i",
-        &place,
-        "--program",
-        "all",
-        "--at",
-        "both",
-        "-w",
-        &file,
-    ];
+    let all = args!("-i {place} --program all --at both -w {file}");
     let capture = Capture::start(&lab, &all);
     lab.send(&[frames::silent(64)], 3);
     capture.wait_recorded(18);
