@@ -287,56 +287,62 @@ const VERIFIER: &[(&[&str], &str)] = &[
 ];
 
 /// libbpf's names of the errors by which the kernel refuses a map, and the advice for them.
-const MAP: &[(&str, &str)] = &[
+const MAP: &[(&[&str], &str)] = &[
     (
-        "E2BIG",
+        &["E2BIG"],
         "a map of that size is more than the kernel makes: fewer entries, or smaller ones",
     ),
     (
-        "ENOMEM",
+        &["ENOMEM"],
         "memory is short: fewer entries, or map_flags BPF_F_NO_PREALLOC for a hash",
     ),
     (
-        "EPERM",
+        &["EPERM"],
         "on kernels before 5.11 it counts as locked memory: ulimit -l unlimited; on newer ones it requires root",
     ),
     (
-        "EINVAL",
+        &["EINVAL"],
         "the kernel does not take a map of that type with such keys, values, flags or number of entries: an array has keys \
          of 4 bytes, every map but rings of events some entries, a ring buffer a power of two of whole pages",
     ),
 ];
 
+/// Texts in libbpf's other messages, and the advice for them.
+const LIBBPF: &[(&[&str], &str)] = &[
+    (&["failed to find BTF for extern"], "compile it with -g"),
+    (
+        &["not found in kernel or module BTFs", "not resolved"],
+        "this kernel does not have it: declare it __weak, and test for it before it is used (bpf_ksym_exists())",
+    ),
+    (
+        &["failed to open system Kconfig"],
+        "it needs the kernel's configuration, which is read from /proc/config.gz or /boot/config-$(uname -r)",
+    ),
+    (
+        &["incompatible with vmlinux"],
+        "this kernel has a function of that name with other arguments: declare it as vmlinux.h does (bpftool btf dump \
+         file /sys/kernel/btf/vmlinux format c)",
+    ),
+];
+
+/// Returns the advice of the first row with a text in the message.
+fn advice(table: &'static [(&[&str], &str)], message: &str) -> Option<&'static str> {
+    let fits = |phrases: &[&str]| phrases.iter().any(|phrase| message.contains(phrase));
+    let found = table.iter().find(|(phrases, _)| fits(phrases));
+    found.map(|(_, advice)| *advice)
+}
+
 /// Returns advice on a message of the verifier.
 pub fn on_verifier(reason: &str) -> Option<&'static str> {
-    let fits = |phrases: &&[&str]| phrases.iter().any(|phrase| reason.contains(phrase));
-    let found = VERIFIER.iter().find(|(phrases, _)| fits(phrases));
-    found.map(|(_, advice)| *advice)
+    advice(VERIFIER, reason)
 }
 
 /// Returns advice on a message of libbpf.
 pub fn on_libbpf(says: &str) -> Option<&'static str> {
-    if says.contains("failed to create") {
-        let found = MAP.iter().find(|(errno, _)| says.contains(errno));
-        return found.map(|(_, advice)| *advice);
+    match says.contains("failed to create") {
+        true => advice(MAP, says),
+        false => advice(LIBBPF, says),
     }
-    if says.contains("failed to find BTF for extern") {
-        return Some("compile it with -g");
-    }
-    if says.contains("not found in kernel or module BTFs") || says.contains("not resolved") {
-        return Some(
-            "this kernel does not have it: declare it __weak, and test for it before it is used (bpf_ksym_exists())",
-        );
-    }
-    if says.contains("failed to open system Kconfig") {
-        return Some(
-            "it needs the kernel's configuration, which is read from /proc/config.gz or /boot/config-$(uname -r)",
-        );
-    }
-    says.contains("incompatible with vmlinux").then_some(
-        "this kernel has a function of that name with other arguments: declare it as vmlinux.h does (bpftool btf dump \
-         file /sys/kernel/btf/vmlinux format c)",
-    )
 }
 
 #[cfg(test)]
