@@ -11,8 +11,8 @@ use trawl_sys::netlink::{Netlink, Route, VethEnd, create_veth};
 use trawl_sys::netns::{self, Namespace, run_in};
 use trawl_sys::{Error, Result, process};
 
-use crate::record::{Record, check_id, list};
-use crate::topology::{Link, Node, Shaper, Topology, ipv4, ipv6, mac, namespace};
+use crate::record::{Record, list};
+use crate::topology::{Link, Node, Shaper, Topology, check_id, ipv4, ipv6, mac, namespace};
 
 const LOOPBACK: u32 = 1;
 /// Longest time until both ends of a veth are up, which takes the kernel up to a second, and an IPv6 address is routed.

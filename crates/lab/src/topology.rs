@@ -8,14 +8,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 use trawl_sys::{Error, Result};
 
-use crate::record::check_id;
-
 pub const PRESETS: &[&str] = &[
     "pair", "forward", "router", "rfc2544", "tree", "chain", "fleet", "balance",
 ];
 /// The kernel's limit for an interface's name.
 const NAME_MAX: usize = 15;
 const LINKS_MAX: usize = 250;
+/// Prefix of everything that trawl makes.
+pub(crate) const PREFIX: &str = "trawl-";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -423,9 +423,24 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
+/// Checks that an id can be part of the names of namespaces and files.
+pub(crate) fn check_id(id: &str) -> Result<()> {
+    let fits = (1..=32).contains(&id.len())
+        && id
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+    if fits {
+        return Ok(());
+    }
+    Err(Error::usage(
+        format!("lab {id:?}"),
+        "a lab's name is 1 to 32 letters, digits, - or _",
+    ))
+}
+
 /// Returns the name of a node's namespace.
 pub fn namespace(id: &str, node: &str) -> String {
-    format!("{}{id}-{node}", crate::record::PREFIX)
+    format!("{PREFIX}{id}-{node}")
 }
 
 #[cfg(test)]
@@ -486,5 +501,13 @@ mod tests {
         ] {
             assert!(Topology::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn names_that_would_escape_the_directory_are_refused() {
+        for id in ["", "../x", "a b", "a/b", &"x".repeat(33)] {
+            assert!(check_id(id).is_err(), "{id:?}");
+        }
+        assert!(check_id("my-lab_2").is_ok());
     }
 }
