@@ -108,11 +108,11 @@ fn tc(key: &DropKey, interface: &str, direction: Direction) -> String {
         ),
     };
     let label = label(interface, key.netns.as_deref());
-    let side = match direction {
+    let packets = match direction {
         Direction::Ingress => "in",
         Direction::Egress => "out",
     };
-    format!("{list}; trawl capture --tap tc -i {label} -Q {side}")
+    format!("{list}; trawl capture --tap tc -i {label} -Q {packets}")
 }
 
 /// An XDP program by number and name.
