@@ -44,7 +44,7 @@ fn features(lab: &LineLab) -> Vec<Option<bool>> {
 }
 
 fn to_another_interface(lab: &LineLab, mode: &str, by: &str) {
-    let before = features(&lab);
+    let before = features(lab);
     let from = place(&lab.line.left);
     let redirect = ["xdp", "load", &from, "redirect", "--to", "right"];
     done(
