@@ -24,6 +24,9 @@
 #include "say.h"
 
 #define BURST 256
+/* After which the kernel ends this process, whose trawl has all packets by then. */
+#define FREEING_MOST_S 10
+
 /* A thread of the primary may be stopped for so long between stamping a packet and putting it into the ring. */
 #define LAG_NS 20000000ull
 #define REST_US 100
@@ -382,6 +385,8 @@ bool capture(struct exchange *exchange, const char *directory, const char *ports
 	else if (terminated)
 		say("ended\tterminated");
 	store(&exchange->done, 1);
+	/* A primary that died at any moment may have left lists in its memory that have no end. */
+	alarm(FREEING_MOST_S);
 	if (!state.primary_ended)
 		pool_free(&state.pool);
 	rte_free(state.filter);
