@@ -237,7 +237,10 @@ fn disk_too_small_for_the_packets_before_an_event_loses_them() {
     let small = Mounted::at(&lab, "tmpfs", "size=1m");
     for name in ["event.pcapng", "event.pcap"] {
         let (file, receiver) = (format!("{}/{name}", small.path), lab.receiver());
-        let arguments = args!("-i {receiver} --tap xdp -w {file} --trigger 'ether[18:4] = 20000'");
+        let arguments = args!(
+            "-i {receiver} --tap xdp -w {file} --trigger 'ether[18:4] = 20000' \
+             --pre-trigger {ALWAYS}"
+        );
         let mut capture = Capture::start(&lab, &arguments);
         lab.send(&numbered(0..20_001), 20_001);
         wait_until("the capture ends", || capture.has_ended());
