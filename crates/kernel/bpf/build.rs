@@ -51,7 +51,7 @@ fn main() {
             )
         })
         .collect();
-    let rust = format!("pub const ALL: &[(&str, &[u8])] = &[\n{list}];\n");
+    let rust = format!("pub static ALL: &[(&str, &[u8])] = &[\n{list}];\n");
     fs::write(format!("{out}/objects.rs"), rust).expect("OUT_DIR can be written");
 
     let kernel = fs::read_to_string(root.join(KERNEL_TYPES)).expect("it is part of the source");
@@ -83,6 +83,8 @@ fn compile(source: &Path, object: &str) {
     let multiarch = multiarch
         .map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
         .unwrap_or_default();
+    let root = source.parent().expect("bpf/ holds it").display();
+    let libbpf = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys tells where its headers are");
     let status = Command::new(clang())
         .args([
             "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror",
@@ -90,20 +92,60 @@ fn compile(source: &Path, object: &str) {
         .args([
             format!("-D__TARGET_ARCH_{arch}"),
             format!("-I/usr/include/{multiarch}"),
+            format!("-isystem{libbpf}"),
+            // The same bytes wherever they are built.
+            format!("-ffile-prefix-map={root}=bpf"),
+            format!("-ffile-prefix-map={libbpf}=libbpf"),
+            "-fdebug-compilation-dir=.".to_owned(),
         ])
-        .arg("-isystem")
-        .arg(env::var("DEP_BPF_INCLUDE").expect("libbpf-sys tells where its headers are"))
         .arg("-c")
         .arg(source)
         .args(["-o", object])
         .status();
     match status {
-        Ok(status) if status.success() => {}
+        Ok(status) if status.success() => remove_unread(object),
         Ok(_) => panic!("{} did not compile", source.display()),
         Err(error) => {
             panic!("cannot run clang: {error}; install it (apt-get install clang-19) or set CLANG")
         }
     }
+}
+
+/// Empties the sections for debuggers and linkers, more than half of an object: libbpf reads BTF alone, and not its
+/// relocations. All sections keep their numbers.
+fn remove_unread(path: &str) {
+    const SECTION: usize = 64;
+    let object = fs::read(path).expect("clang has written it");
+    let number = |at: usize, length: usize| {
+        let bytes = object[at..at + length].iter().rev();
+        bytes.fold(0, |high, byte| high << 8 | usize::from(*byte))
+    };
+    let (table, count, names) = (number(40, 8), number(60, 2), number(62, 2));
+    let names = number(table + names * SECTION + 24, 8);
+    let mut out = object[..64].to_vec();
+    let mut headers = object[table..table + count * SECTION].to_vec();
+    for (index, header) in headers.chunks_mut(SECTION).enumerate() {
+        let at = table + index * SECTION;
+        let (start, length) = (number(at + 24, 8), number(at + 32, 8));
+        let name = &object[names + number(at, 4)..];
+        let unread: [&[u8]; 3] = [b".debug_", b".rel.debug_", b".rel.BTF"];
+        if unread.iter().any(|start| name.starts_with(start)) {
+            header[4..8].fill(0);
+            header[32..40].fill(0);
+            continue;
+        }
+        out.resize(out.len().next_multiple_of(16), 0);
+        header[24..32].copy_from_slice(&(out.len() as u64).to_le_bytes());
+        // A section of zeros has no bytes in the file.
+        if number(at + 4, 4) != 8 {
+            out.extend(&object[start..start + length]);
+        }
+    }
+    out.resize(out.len().next_multiple_of(16), 0);
+    let table = out.len() as u64;
+    out[40..48].copy_from_slice(&table.to_le_bytes());
+    out.extend(headers);
+    fs::write(path, out).expect("OUT_DIR can be written");
 }
 
 fn clang() -> String {

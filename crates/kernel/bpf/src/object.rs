@@ -21,6 +21,8 @@ use crate::layout::{
 };
 use crate::probe;
 
+// Objects are statics: each crate that uses a constant has a copy of its bytes.
+
 /// An object with tap programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Taps {
@@ -30,62 +32,62 @@ pub struct Taps {
 }
 
 /// The XDP taps: own program and hook slots.
-pub const XDP: Taps = Taps {
+pub static XDP: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_xdp.bpf.o")),
     read_kernel: false,
 };
 /// The tc taps.
-pub const TC: Taps = Taps {
+pub static TC: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_tc.bpf.o")),
     read_kernel: false,
 };
 /// The tap at the end of polls.
-pub const POLL: Taps = Taps {
+pub static POLL: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_poll.bpf.o")),
     read_kernel: false,
 };
 /// The taps at programs that are already attached.
-pub const TRACE: Taps = Taps {
+pub static TRACE: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_trace.bpf.o")),
     read_kernel: true,
 };
 /// The tap at drops.
-pub const DROP: Taps = Taps {
+pub static DROP: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_drop.bpf.o")),
     read_kernel: true,
 };
 /// The taps that follow packets through the network stack.
-pub const FOLLOW: Taps = Taps {
+pub static FOLLOW: Taps = Taps {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/tap_follow.bpf.o")),
     read_kernel: true,
 };
 /// The head of a chain of XDP programs, by libxdp's protocol.
-pub const DISPATCHER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_dispatcher.bpf.o"));
+pub static DISPATCHER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_dispatcher.bpf.o"));
 
 /// The load balancer.
-pub const BALANCE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_balance.bpf.o"));
+pub static BALANCE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_balance.bpf.o"));
 /// The guard, for rules in an arena and for rules in an array.
-pub const GUARD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard.bpf.o"));
-pub const GUARD_IN_ARRAY: &[u8] =
+pub static GUARD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard.bpf.o"));
+pub static GUARD_IN_ARRAY: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/xdp_guard_array.bpf.o"));
 
 /// The program that sends frames, and the one that counts stamped packets.
-pub const SEND: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/send.bpf.o"));
-pub const RECEIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/receive.bpf.o"));
+pub static SEND: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/send.bpf.o"));
+pub static RECEIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/receive.bpf.o"));
 
 /// The program that reads the addresses of the kernel's memory.
-pub(crate) const KERNEL_ADDRESSES: &[u8] =
+pub(crate) static KERNEL_ADDRESSES: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/kernel_addresses.bpf.o"));
 
 /// Programs for experiments and tests.
 /// A program that hands packets to AF_XDP sockets.
-pub const LAB_XSK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xsk.bpf.o"));
-pub const LAB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xdp.bpf.o"));
+pub static LAB_XSK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xsk.bpf.o"));
+pub static LAB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab_xdp.bpf.o"));
 
 /// The bundled programs with a fixed verdict, those that redirect, and the router.
-pub const VERDICT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_verdict.bpf.o"));
-pub const REDIRECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_redirect.bpf.o"));
-pub const ROUTE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_route.bpf.o"));
+pub static VERDICT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_verdict.bpf.o"));
+pub static REDIRECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_redirect.bpf.o"));
+pub static ROUTE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/xdp_route.bpf.o"));
 
 /// All objects, by the names of their sources.
 mod list {
