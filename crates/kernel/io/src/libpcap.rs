@@ -225,6 +225,27 @@ fn open_of_system() -> Result<(Open, PathBuf)> {
     Ok((Open(std::ptr::null_mut()), "the libpcap inside".into()))
 }
 
+/// Lets glibc look up names in files and DNS alone: for other services it would load libraries of another glibc, its host's.
+#[cfg(feature = "static")]
+fn look_up_in_files() {
+    unsafe extern "C" {
+        fn __nss_configure_lookup(database: *const c_char, services: *const c_char) -> c_int;
+    }
+    for (database, services) in [
+        (c"hosts", c"files dns"),
+        (c"passwd", c"files"),
+        (c"group", c"files"),
+        (c"initgroups", c"files"),
+        (c"networks", c"files"),
+        (c"protocols", c"files"),
+        (c"services", c"files"),
+        (c"ethers", c"files"),
+    ] {
+        // SAFETY: C strings. No other thread runs yet.
+        unsafe { __nss_configure_lookup(database.as_ptr(), services.as_ptr()) };
+    }
+}
+
 #[cfg(not(feature = "static"))]
 fn open_of_system() -> Result<(Open, PathBuf)> {
     let mut why = String::new();

@@ -20,6 +20,8 @@ static LIBRARY: Mutex<Option<Arc<Library>>> = Mutex::new(None);
 
 /// Makes libpcap the compiler of filters in this process: the system's, unless [`choose_for_filters`] names another.
 pub fn compile_filters() {
+    #[cfg(feature = "static")]
+    super::look_up_in_files();
     expression::compile_with(&AtRunTime);
 }
 
