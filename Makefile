@@ -31,8 +31,7 @@ build: ## Build the release binary, target/release/trawl
 
 all: build build-bench build-fleet build-dpdk ## Build trawl and its helpers
 
-demo: build ## Show the main job in a lab that is made and removed
-	@scripts/install demo
+demo: ## Build trawl, and show its main job in a lab that is made and removed
 	@scripts/demo
 
 test: ## Run every test, those that need another kernel in a virtual machine; the last line counts them
