@@ -9,7 +9,7 @@ readonly RUST_NEEDED=1.91
 
 # What Debian 12 calls the things that are used. The tests run other tools as judges, and name ports and protocols in
 # filters, which libpcap looks up in files of netbase.
-readonly BUILD_PACKAGES=(clang-19 gcc libc6-dev linux-libc-dev libelf-dev zlib1g-dev libpcap0.8 make pkgconf ca-certificates)
+readonly BUILD_PACKAGES=(clang-19 gcc libc6-dev linux-libc-dev libelf-dev libzstd-dev zlib1g-dev libpcap0.8 make pkgconf ca-certificates)
 readonly DEMO_PACKAGES=(iproute2 tcpdump tshark)
 readonly TEST_PACKAGES=(bash-completion bpftool chromium debootstrap dpdk-dev ethtool fish git gzip iproute2 iptables iputils-ping jq libdpdk-dev lintian lz4 nats-server netbase nftables openssh-client openssh-server openssl procps python3-pip strace systemd tcpdump tmux tshark util-linux zsh zstd)
 # What the helper for --tap dpdk is built with.
