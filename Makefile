@@ -122,17 +122,20 @@ EXTCAP ?= /usr/lib/$(shell uname -m)-linux-gnu/wireshark/extcap
 PROFILES ?= /usr/share/wireshark/profiles
 # What is installed.
 BINARY ?= $(TARGET)/release/trawl
+HELPERS ?= $(TARGET)/release
+# The emulator of a binary for another architecture.
+RUN ?=
 
 install: ## Install the release binary, manual pages, completions, units and Wireshark's extcap script
 	@[ -x $(BINARY) ] || $(MAKE) --no-print-directory build
 	install -D -m 755 $(BINARY) $(ROOT)/bin/trawl
-	for helper in trawl-bench trawl-dpdk trawl-fleet; do [ ! -x $(TARGET)/release/$$helper ] || \
-	    install -D -m 755 $(TARGET)/release/$$helper $(ROOT)/libexec/trawl/$$helper; done
+	for helper in trawl-bench trawl-dpdk trawl-fleet; do [ ! -x $(HELPERS)/$$helper ] || \
+	    install -D -m 755 $(HELPERS)/$$helper $(ROOT)/libexec/trawl/$$helper; done
 	for page in docs/man/*.1; do install -D -m 644 $$page $(ROOT)/share/man/man1/$${page##*/}; done
 	mkdir -p $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/vendor-completions $(ROOT)/share/fish/vendor_completions.d
-	$(BINARY) completions bash > $(ROOT)/share/bash-completion/completions/trawl
-	$(BINARY) completions zsh > $(ROOT)/share/zsh/vendor-completions/_trawl
-	$(BINARY) completions fish > $(ROOT)/share/fish/vendor_completions.d/trawl.fish
+	$(RUN) $(BINARY) completions bash > $(ROOT)/share/bash-completion/completions/trawl
+	$(RUN) $(BINARY) completions zsh > $(ROOT)/share/zsh/vendor-completions/_trawl
+	$(RUN) $(BINARY) completions fish > $(ROOT)/share/fish/vendor_completions.d/trawl.fish
 	for unit in packaging/systemd/*.service; do \
 	    mkdir -p $(ROOT)/lib/systemd/system && \
 	    sed 's|/usr/bin/trawl|$(PREFIX)/bin/trawl|g; s|/usr/local/bin/trawl|$(PREFIX)/bin/trawl|g' $$unit \
@@ -157,9 +160,9 @@ site: ## Build the documentation as a site, target/site/html, and check its link
 	@scripts/install build
 	@scripts/site
 
-dist: ## Make the files of a release in out/dist, twice, and compare them
-	@scripts/install build dist
-	@scripts/dist --twice
+dist: ## Make the files of a release in out/dist, check them, and make them again to compare
+	@scripts/install build dist vm
+	@scripts/dist
 
 deb: build build-bench build-fleet ## Make a Debian package in out/
 	@scripts/deb

@@ -18,8 +18,10 @@ readonly DPDK_PACKAGES=(libdpdk-dev libpcap-dev)
 # The parsers of libpcap are made by bison and flex, for netmap and PF_RING (scripts/build-peers).
 readonly VM_PACKAGES=(bison flex ipvsadm qemu-system-x86 xdp-tools)
 
-# What scripts/dist builds a release with: libpcap's parsers, a compiler for arm64, its emulator, and RPM.
-readonly DIST_PACKAGES=(bison flex git gcc-aarch64-linux-gnu libc6-dev-arm64-cross jq qemu-user-static rpm)
+# What scripts/dist builds a release with: libpcap's parsers, a compiler for arm64, its emulator, and RPM; what it checks with.
+readonly DIST_PACKAGES=(bison debootstrap flex git gcc-aarch64-linux-gnu libc6-dev-arm64-cross jq lintian qemu-user-static rpm)
+# The libraries that a static binary contains, besides those of the compiler and libpcap.
+readonly STATIC_PACKAGES=(libelf-dev libzstd-dev zlib1g-dev)
 
 # All that tests run, by one selection for every purpose: cargo would build another with other features, and again.
 readonly TESTED=(--locked --workspace)
@@ -63,6 +65,14 @@ unpack() {
     dpkg -x "$archive" "$into" || return 1
     rm -r "$into.deb"
     touch "$into.ready"
+}
+
+# Prints the path of a program of crates.io, installed below the build's directory: its name, version and cargo's options.
+cargo_tool() {
+    local root
+    root=$(realpath -m "$(target_dir)")/tools
+    cargo install --locked --quiet --root "$root" "${@:3}" "$1@$2" >&2
+    printf '%s\n' "$root/bin/$1"
 }
 
 # Runs a command, and says how many seconds it took.
