@@ -149,14 +149,12 @@ impl Packed {
         }
     }
 
-    /// Waits until all queued frames are compressed and written, or have failed.
+    /// Waits until all frames are compressed and written, or have failed. The current one is queued last, so that it always
+    /// has room.
     fn packed(&mut self) -> MutexGuard<'_, State> {
+        drop(self.shared.packed());
         self.push();
-        let mut state = self.shared.lock();
-        while state.waiting > 0 {
-            self.shared.less.wait(&mut state);
-        }
-        state
+        self.shared.packed()
     }
 
     fn check(&self) -> Result<Pressure> {
@@ -285,6 +283,15 @@ impl State {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    /// Waits until all queued frames are compressed and written, or have failed.
+    fn packed(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        while state.waiting > 0 {
+            self.less.wait(&mut state);
+        }
+        state
     }
 
     /// Stores a compressed frame, and writes all frames that are next.
