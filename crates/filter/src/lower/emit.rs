@@ -195,8 +195,9 @@ impl<'a> Emitter<'a> {
         }
         self.asm.bind(self.versions[version].fast[block]);
         let plan = self.versions[version].plan.blocks[block].clone();
+        let point = |op| EmitPoint { version, block, op };
         if let Some(check) = plan.start {
-            let leave = self.leave(version, block, 0, check.needed);
+            let leave = self.leave(point(0), check.needed);
             self.checks += 1;
             if !self.check_fixed(version, check, leave) {
                 return false;
@@ -205,19 +206,14 @@ impl<'a> Emitter<'a> {
         let ops = self.versions[version].graph.blocks[block].ops.clone();
         for (index, (operation, check)) in ops.iter().zip(&plan.ops).enumerate() {
             if let Some(check) = *check {
-                let leave = self.leave(version, block, index, 0);
+                let leave = self.leave(point(index), 0);
                 let x_bound = self.versions[version].x_bounds[block][index];
                 self.checks += 1;
                 if !self.check_after_x(version, check, x_bound, leave) {
                     return false;
                 }
             }
-            let point = EmitPoint {
-                version,
-                block,
-                op: index,
-            };
-            self.operation(point, Mode::Fast, operation);
+            self.operation(point(index), Mode::Fast, operation);
         }
         self.block_end(version, Mode::Fast, block);
         true

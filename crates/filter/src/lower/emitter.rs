@@ -99,9 +99,7 @@ pub(super) struct Emitter<'a> {
 /// The exit of a fast version.
 pub(super) struct Stub {
     pub(super) label: Label,
-    pub(super) version: usize,
-    pub(super) block: usize,
-    pub(super) op: usize,
+    pub(super) point: EmitPoint,
     pub(super) needed: u32,
 }
 

@@ -277,7 +277,7 @@ impl Emitter<'_> {
     /// Emits a load after X in the fast version of a tagged frame, which may touch the tag or bytes before it. Such loads are
     /// rare, so only loads after the tag are done here.
     fn after_tag_or_leave(&mut self, point: EmitPoint, k: u32, width: u8) {
-        let leave = self.leave(point.version, point.block, point.op, 0);
+        let leave = self.leave(point, 0);
         let least = AFTER_TAG - k;
         self.asm.jump_if(op::JLT, reg::X, least, leave);
         let most = FARTHEST_VARIABLE - AFTER_TAG - u32::from(width);
@@ -293,7 +293,7 @@ impl Emitter<'_> {
 
     /// Emits a load at X plus `k` in 32 bits in the fast version, with a check of its own.
     fn wrapped_or_leave(&mut self, point: EmitPoint, k: u32, width: u8) {
-        let leave = self.leave(point.version, point.block, point.op, 0);
+        let leave = self.leave(point, 0);
         let room = match self.is_copy() {
             true => self.buffer(point.version),
             false => FARTHEST_VARIABLE - self.versions[point.version].greatest_base.unwrap_or(0),

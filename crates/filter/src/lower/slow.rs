@@ -66,13 +66,13 @@ impl Emitter<'_> {
     }
 
     /// Returns the target of a fast version if the bytes may not exist.
-    pub(super) fn leave(&mut self, version: usize, block: usize, op: usize, needed: u32) -> Label {
+    pub(super) fn leave(&mut self, point: EmitPoint, needed: u32) -> Label {
         if let Some(undecided) = self.undecided {
             return undecided;
         }
         if self.target.helper().is_none() {
             let is_copy = matches!(self.target.hook, Hook::Copy { .. });
-            let loops = self.versions[version].graph.has_loops();
+            let loops = self.versions[point.version].graph.has_loops();
             return match is_copy && loops && self.target.accepts_unfinished {
                 true => self.end_of_copy(),
                 false => self.no_match,
@@ -81,9 +81,7 @@ impl Emitter<'_> {
         let label = self.asm.label();
         self.stubs.push(Stub {
             label,
-            version,
-            block,
-            op,
+            point,
             needed,
         });
         label
@@ -115,12 +113,13 @@ impl Emitter<'_> {
                 continue;
             }
             self.asm.bind(stub.label);
-            let length = self.go_slow(stub.version);
+            let EmitPoint { version, block, op } = stub.point;
+            let length = self.go_slow(version);
             if stub.needed > 0 {
                 self.asm
                     .jump_if32(op::JLT, length, stub.needed, self.no_match);
             }
-            let to = self.slow_label(stub.version, stub.block, stub.op);
+            let to = self.slow_label(version, block, op);
             self.asm.goto(to);
         }
     }
