@@ -78,22 +78,6 @@ impl LineArgs {
     }
 
     pub fn options(&self, quick: bool) -> PrintOptions {
-        let Self {
-            link_header,
-            numeric: _,
-            without_domain: _,
-            time,
-            hex,
-            hex_ascii,
-            ascii,
-            verbosity,
-            absolute_sequence,
-            trust_checksums,
-            number,
-            micro: _,
-            nano: _,
-            time_stamp_precision: _,
-        } = *self;
         let dump = |count: u8, form| {
             (count > 0).then_some(Dump {
                 form,
@@ -101,8 +85,8 @@ impl LineArgs {
             })
         };
         PrintOptions {
-            link_header,
-            timestamp: match time {
+            link_header: self.link_header,
+            timestamp: match self.time {
                 0 => Timestamp::Default,
                 1 => Timestamp::None,
                 2 => Timestamp::Epoch,
@@ -111,14 +95,14 @@ impl LineArgs {
                 _ => Timestamp::DeltaFirst,
             },
             utc_offset: Some(clock::local_offset()),
-            verbosity,
-            dump: dump(hex_ascii, DumpForm::HexAscii)
-                .or_else(|| dump(hex, DumpForm::Hex))
-                .or_else(|| dump(ascii, DumpForm::Ascii)),
-            number,
+            verbosity: self.verbosity,
+            dump: dump(self.hex_ascii, DumpForm::HexAscii)
+                .or_else(|| dump(self.hex, DumpForm::Hex))
+                .or_else(|| dump(self.ascii, DumpForm::Ascii)),
+            number: self.number,
             quick,
-            absolute_sequence,
-            trust_checksums,
+            absolute_sequence: self.absolute_sequence,
+            trust_checksums: self.trust_checksums,
             id: false,
             colour: false,
             datagrams: None,
