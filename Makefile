@@ -97,7 +97,7 @@ format:
 # Clippy compiles what the tests run, rather than checking it once more.
 clippy:
 	@scripts/install build lint
-	RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__ scripts/build-tests
+	@scripts/build-tests --lint
 
 doc: ## Make the documentation of the libraries, target/doc
 	@scripts/install build

@@ -67,12 +67,9 @@ unpack() {
     touch "$into.ready"
 }
 
-# Prints the path of a program of crates.io, installed below the build's directory: its name, version and cargo's options.
-cargo_tool() {
-    local root
-    root=$(realpath -m "$(target_dir)")/tools
-    cargo install --locked --quiet --root "$root" "${@:3}" "$1@$2" >&2
-    printf '%s\n' "$root/bin/$1"
+# Lets clippy compile, and refuse what it warns of: one build serves the lints and the tests.
+compile_by_clippy() {
+    export RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 }
 
 # Runs a command, and says how many seconds it took.
