@@ -59,8 +59,8 @@ test-quick: ## Run the unit tests only
 	@scripts/test --lib --bins
 
 fuzz: ## Run the parsers on changed bytes, each for FUZZ_SECONDS
-	@scripts/install build
-	TRAWL_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --locked --workspace --test fuzz -- --nocapture --test-threads 1
+	@scripts/install build test
+	@TRAWL_FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz
 
 bench: build build-bench ## Measure recording to a file beside the peers that are installed
 	@scripts/install demo

@@ -67,6 +67,12 @@ unpack() {
     touch "$into.ready"
 }
 
+# Builds what the tests run, and prints the path of one test program.
+test_program() {
+    cargo build "${TESTED[@]}" --quiet --bins --tests --message-format json |
+        jq -r --arg name "$1" 'select(.profile.test and .target.name == $name).executable // empty'
+}
+
 # Lets clippy compile, and refuse what it warns of: one build serves the lints and the tests.
 compile_by_clippy() {
     export RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
