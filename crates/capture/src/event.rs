@@ -5,7 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde_json::Value;
 use trawl_packet::verdict::VerdictKind;
 use trawl_pipeline::account::PacketAccount;
 use trawl_program::reload::{Reload, ReloadMethod};
@@ -14,7 +15,8 @@ use trawl_sys::clock;
 use crate::options::TriggerPlan;
 use crate::taps::watch::BlindCause;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Converts to `serde_json::Value`, so that no other crate compiles the conversion.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Event {
     /// Packets are being recorded at a hook point.
@@ -286,7 +288,7 @@ pub enum Event {
 }
 
 /// Reason for which trawl chose a tap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TapReason {
     NotEthernet,
@@ -301,7 +303,7 @@ pub enum TapReason {
 }
 
 /// Objects that packets are followed through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Steps {
     Namespaces,
@@ -309,7 +311,7 @@ pub enum Steps {
 }
 
 /// Reason for which polls cannot be stamped as a whole.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClockReason {
     /// The driver has no polls.
@@ -319,7 +321,7 @@ pub enum ClockReason {
 }
 
 /// A change that a tap made for the time of a capture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeftBehind {
     HookSlot { slot: u32 },
@@ -328,13 +330,13 @@ pub enum LeftBehind {
 }
 
 /// An interface that no packets come from any more.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gone {
     pub interface: String,
     pub reason: GoneReason,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GoneReason {
     Removed,
@@ -350,7 +352,7 @@ pub enum GoneReason {
 }
 
 /// Reason for which packets cannot be read from an interface any more.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadFailure {
     Error {
@@ -457,7 +459,7 @@ impl fmt::Display for ReadFailure {
 }
 
 /// A period in which packets passed unseen.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gap {
     pub interface: String,
     pub tap: Cow<'static, str>,
@@ -472,7 +474,7 @@ pub struct Gap {
 }
 
 /// An output after the first one, whose counters are the capture's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OutputSummary {
     pub name: String,
     /// Recorded packets in this output; `lost` counts the others.
@@ -489,7 +491,7 @@ pub struct OutputSummary {
 }
 
 /// Statistics of a library that reads packets for a tap.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LibraryFigures {
     /// Name and version, from the library.
     pub name: String,
@@ -513,7 +515,7 @@ impl fmt::Display for LibraryFigures {
 }
 
 /// Reason for an event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "cause", rename_all = "snake_case")]
 pub enum TriggerCause {
     Expression { expression: String },
@@ -532,7 +534,7 @@ impl fmt::Display for TriggerCause {
 }
 
 /// An event that started writing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Firing {
     /// Number, from 1 on.
     pub number: u64,
@@ -571,7 +573,7 @@ impl fmt::Display for Firing {
 }
 
 /// Summary of a capture's events.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TriggerReport {
     /// Events that started writing; `during_others` came while others were being written.
     pub events: u64,
@@ -589,6 +591,12 @@ impl fmt::Display for TriggerReport {
         };
         let s = if self.events == 1 { "" } else { "s" };
         write!(f, "{} trigger{s}{during}", self.events)
+    }
+}
+
+impl From<&Event> for Value {
+    fn from(event: &Event) -> Self {
+        serde_json::to_value(event).unwrap_or_default()
     }
 }
 

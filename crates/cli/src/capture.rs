@@ -87,7 +87,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
 /// Prints a plan without the options that were not given: on several lines for people, on one for machines.
 fn show_plan(plan: &CapturePlan, on_one_line: bool) -> Result<ExitCode> {
     let fail = |e| Error::failed("cannot print the plan", e);
-    let mut plan = serde_json::to_value(plan).map_err(fail)?;
+    let mut plan = plan.to_json();
     json::remove_nulls(&mut plan);
     match on_one_line {
         true => json::print(&plan)?,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::Write as _;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use trawl_sys::error::ErrorKind;
 pub use trawl_sys::units::{rounded, rounded_option};
 use trawl_sys::{Error, Result};
@@ -36,13 +37,13 @@ pub fn line(document: &impl Serialize) -> Result<String> {
 }
 
 /// Removes keys without a value from an object, recursively.
-pub fn remove_nulls(value: &mut serde_json::Value) {
+pub fn remove_nulls(value: &mut Value) {
     match value {
-        serde_json::Value::Object(object) => {
+        Value::Object(object) => {
             object.retain(|_, value| !value.is_null());
             object.values_mut().for_each(remove_nulls);
         }
-        serde_json::Value::Array(list) => list.iter_mut().for_each(remove_nulls),
+        Value::Array(list) => list.iter_mut().for_each(remove_nulls),
         _ => {}
     }
 }
@@ -65,20 +66,20 @@ struct Details<'a> {
 
 /// A message of a command while it runs.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Said<N> {
+pub struct Said {
     /// The host that the message is from, if several take part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    pub notice: N,
+    pub notice: Value,
     /// Text for people.
     pub text: String,
 }
 
 /// Writes a notice to standard error, as one line.
-pub fn notice(host: Option<&str>, notice: &impl Serialize, text: &str) {
+pub fn notice(host: Option<&str>, notice: impl Into<Value>, text: &str) {
     let said = Said {
         host: host.map(str::to_owned),
-        notice,
+        notice: notice.into(),
         text: text.to_owned(),
     };
     if let Ok(text) = serde_json::to_string(&said) {
@@ -88,12 +89,15 @@ pub fn notice(host: Option<&str>, notice: &impl Serialize, text: &str) {
 }
 
 /// Reports an event of a capture on standard error: as a sentence, or as a line of JSON if the command line asks for that.
-pub fn event(event: &(impl Serialize + fmt::Display)) {
+pub fn event<'a, E: fmt::Display>(event: &'a E)
+where
+    Value: From<&'a E>,
+{
     event_as(event, &event.to_string());
 }
 
 /// Reports an event with another sentence.
-pub fn event_as(event: &impl Serialize, text: &str) {
+pub fn event_as(event: impl Into<Value>, text: &str) {
     match is_wanted() {
         true => notice(None, event, text),
         false => terminal::say(text),
@@ -101,12 +105,12 @@ pub fn event_as(event: &impl Serialize, text: &str) {
 }
 
 /// Reports on standard error: a sentence for people, or `data` with its kind if the command line asks for JSON.
-pub fn say(kind: &str, mut data: serde_json::Value, text: &str) {
+pub fn say(kind: &str, mut data: Value, text: &str) {
     if !is_wanted() {
         return terminal::say(text);
     }
     data["kind"] = kind.into();
-    notice(None, &data, text);
+    notice(None, data, text);
 }
 
 /// Returns true if the command line asks for JSON, before the rest of it is known to be valid.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use trawl_attach::site::Site;
 use trawl_attach::snapshot;
 use trawl_sys::netlink::XdpMode;
@@ -16,13 +16,13 @@ use crate::pins::{BALANCE, GUARD, Installed, NAMES, ROUTE};
 const HELPER: &str = "trawl_pass";
 
 /// Instructions for loading the program on an interface again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reload {
     pub interface: String,
     pub how: ReloadMethod,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ReloadMethod {
     /// The program was not loaded by trawl.
@@ -42,7 +42,7 @@ pub enum ReloadMethod {
     },
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReplacedProgram {
     pub id: u32,
     pub priority: Option<u32>,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use trawl_attach::snapshot;
 use trawl_packet::verdict::VerdictKind;
 use trawl_sys::netlink::XdpAttachment;
@@ -10,7 +10,7 @@ use trawl_sys::netlink::XdpAttachment;
 use crate::capture_site::CaptureSite;
 
 /// Reason for which a tap became blind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum BlindCause {
     /// Another process detached trawl's link.

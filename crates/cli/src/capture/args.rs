@@ -351,7 +351,7 @@ impl Args {
             _ => file,
         };
         let text = std::fs::read_to_string(source).map_err(|e| Error::os(what(), e))?;
-        serde_json::from_str(&text).map_err(|e| {
+        CapturePlan::from_json(&text).map_err(|e| {
             Error::usage(
                 what(),
                 format!("it is not a plan of this version of trawl: {e}"),

@@ -4,7 +4,6 @@ use std::io::Write;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use trawl_capture::event::Event;
 use trawl_pipeline::account::PacketAccount;
 use trawl_sys::{Error, Result};
 
@@ -51,7 +50,7 @@ pub(super) struct HostReport {
     clock: Option<Clock>,
     error: Option<String>,
     /// Notices of trawl on the host.
-    notices: Vec<Event>,
+    notices: Vec<Value>,
     /// The host's own summary, by interface.
     interfaces: Value,
 }
@@ -63,7 +62,7 @@ impl HostReport {
         packets: Option<(u64, u64)>,
         clock: Option<Clock>,
         summary: Option<Value>,
-        notices: Vec<Event>,
+        notices: Vec<Value>,
         error: Option<String>,
     ) -> Self {
         let mut counts = summary

@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
-use trawl_capture::event::Event;
 use trawl_capture::plan::CapturePlan;
 use trawl_packet::read::{CaptureReader, ReadError, Step};
 use trawl_pipeline::plan::{FilePlan, Format, OutputPlan, Rotation};
@@ -65,7 +64,7 @@ struct Messages {
     clock: Option<Clock>,
     summary: Option<Value>,
     last: Option<String>,
-    notices: Vec<Event>,
+    notices: Vec<Value>,
 }
 
 fn of(messages: &Mutex<Messages>) -> MutexGuard<'_, Messages> {
@@ -104,9 +103,9 @@ impl Far {
         let listener = stderr.map(|stderr| {
             let (messages, name) = (Arc::clone(&messages), name.clone());
             std::thread::spawn(move || {
-                let say = |notice: Option<&Event>, text: &str| match notice {
+                let say = |notice: Option<&Value>, text: &str| match notice {
                     _ if quiet => {}
-                    Some(notice) if json => json::notice(Some(&name), notice, text),
+                    Some(notice) if json => json::notice(Some(&name), notice.clone(), text),
                     _ => terminal::say(&format!("{name}: {text}")),
                 };
                 listen(stderr, &say, &messages);
@@ -261,8 +260,7 @@ pub(super) fn plan(whole: &CapturePlan) -> CapturePlan {
 
 /// Runs trawl until it or standard input ends, and answers each input line with the clock.
 fn script(trawl: &str, plan: &CapturePlan, quiet: bool) -> Result<String> {
-    let plan = serde_json::to_string(plan)
-        .map_err(|e| Error::failed("cannot send the plan to another host", e))?;
+    let plan = plan.to_json().to_string();
     let quiet = if quiet { " -q" } else { "" };
     Ok(format!(
         "d=$(mktemp -d) || exit 1\n\
@@ -301,7 +299,7 @@ fn carry(mut stdout: impl Read, sender: &SyncSender<Vec<u8>>, wake: &Wake) {
 }
 
 /// Reads a host's standard error, and forwards the messages for people.
-fn listen(stderr: impl Read, say: &dyn Fn(Option<&Event>, &str), messages: &Mutex<Messages>) {
+fn listen(stderr: impl Read, say: &dyn Fn(Option<&Value>, &str), messages: &Mutex<Messages>) {
     for line in BufReader::new(stderr)
         .split(b'\n')
         .map_while(io::Result::ok)
@@ -317,11 +315,10 @@ fn listen(stderr: impl Read, say: &dyn Fn(Option<&Event>, &str), messages: &Mute
             }
         } else if let Some(account) = line.strip_prefix(ACCOUNT) {
             of(messages).summary = serde_json::from_str(account).ok();
-        } else if let Ok(said) = serde_json::from_str::<Said<Event>>(line) {
-            let text = said.notice.to_string();
-            say(Some(&said.notice), &text);
+        } else if let Ok(Said { notice, text, .. }) = serde_json::from_str(line) {
+            say(Some(&notice), &text);
             let mut messages = of(messages);
-            messages.notices.push(said.notice);
+            messages.notices.push(notice);
             messages.last = Some(text);
         } else {
             let text = line.strip_prefix("trawl: ").unwrap_or(line);
